@@ -1,7 +1,8 @@
 //! The loop: takes what waits, feeds it to the core, and does what the core asks.
 //!
-//! `steps` is what a step of the core consists of, `hearing` how clients are heard, `fairness` who waits for clients that
-//! do not read, `recall` what is looked up when a message names it, `leaving` how the process ends.
+//! `serving` is how a process begins, `steps` what a step of the core consists of, `hearing` how clients are heard,
+//! `fairness` who waits for clients that do not read, `recall` what is looked up when a message names it, `leaving` how the
+//! process ends.
 //!
 //! Owns: what is waited for, what is not read when too much waits to be written, and timers.
 //! Never: answers a client by itself, except when serving it failed inside.
@@ -10,93 +11,40 @@ mod fairness;
 mod hearing;
 mod leaving;
 mod recall;
+mod serving;
 mod steps;
 #[cfg(test)]
 mod tests;
-
-use std::io::Write;
-use std::path::PathBuf;
 
 use anyhow::{bail, Context};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use self::leaving::NOT_TOLD;
+use self::serving::{scratch_of, shell_scripts};
+pub use self::serving::{serve, serve_fronts, Exit, RunOptions, StateError};
 use super::directories::Directories;
 use super::events::{Events, LoopEvent, Wants};
-use super::fronts::{Fronts, HostPlace, Knock};
+use super::fronts::{Fronts, Knock};
 use super::git::{GitAsker, GitOutcome};
 use super::held::ChangedSince;
 use super::keeper::{Keeper, Opened};
-use super::link::{AtEnd, Door, LinkNews, Links, Terms};
-use super::listen::announce::Announced;
-use super::listen::notice::{ListenNotice, PutUp};
-use super::listen::{self, Bound, Listening};
-use super::outbox::OutboxLimits;
-use super::ptys::{Ptys, ShellScripts};
+use super::link::{Door, LinkNews, Links};
+use super::ptys::Ptys;
 use super::readers::Readers;
 use super::resources::{Ground, JobOutcome, Resources};
-use super::signals::catch_signals;
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::states::StateWriters;
-use super::stdio::{self, Stdout};
-use super::watch::{self, Loss};
+use super::watch::Loss;
 use super::watches::Watches;
-use crate::backend::acp::guards::GuardProgram;
 use crate::backend::meeting::Meeting;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{ConnectionId, Ids, Input, Output, Timer};
-use crate::host::limits::Limits;
 use crate::host::log::ReplayWindow;
 use crate::host::{self, Host};
-use crate::status::EXIT_STATE;
-use crate::store::folder::{self, StateFolder};
-use crate::store::{StatePlace, StoreOptions};
 use crate::versions::{Edges, Outgoing};
 use crate::watches::engine::WatchReport as Watched;
 use crate::wire::rpc::Incoming;
-
-/// How a process serves.
-#[derive(Debug, Clone)]
-pub struct RunOptions {
-    /// Serve nobody on stdin and stdout, and stay until a signal asks to leave.
-    pub stays: bool,
-    /// Where others connect.
-    pub listening: Option<Listening>,
-    /// What belongs to the connection on stdin and stdout.
-    pub terms: Terms,
-    /// Leave when the process that started us is gone.
-    pub watch_parent: bool,
-    /// A fixed clock, counted ids, and one input at a time.
-    pub deterministic: bool,
-    /// How large things may get.
-    pub limits: Limits,
-    /// Folders in which clients may change files, besides those of sessions.
-    pub write_roots: Vec<PathBuf>,
-    /// The host's own files and folders, which no client changes.
-    pub own_files: Vec<PathBuf>,
-    /// What sessions that nobody uses may take in memory, in bytes, where the store has them.
-    pub memory_budget: usize,
-    /// What may wait to be written.
-    pub outbox: OutboxLimits,
-    /// Where sessions are kept.
-    pub state: StatePlace,
-    /// The folder that this is, once it is held.
-    pub state_folder: Option<PathBuf>,
-    /// How much is kept there of what is over.
-    pub store: StoreOptions,
-    /// How programs in terminals are started; none where none can be.
-    pub guard: Option<GuardProgram>,
-}
-
-/// Why the process ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    /// All done, or nobody is left to read it, or we were asked to.
-    Done,
-    /// Done, but something was declined or cut because nobody was left to answer.
-    Cut,
-}
 
 /// Why a host cannot begin where the user may have no more threads.
 const NO_THREAD: &str = "a thread cannot be started (see `ulimit -u`)";
@@ -107,164 +55,6 @@ const UNFINISHED: &str = "unfinished";
 /// In deterministic mode, everything that can run has run when agents had this many turns in a row and
 /// said nothing.
 const QUIET_TURNS: usize = 4;
-
-/// Serves one client on stdin and stdout until the end, and those who connect or join besides, where they can.
-///
-/// # Errors
-/// When the process has no usable stdin, stdout, or signals.
-pub fn serve(
-    mut options: RunOptions,
-    backends: Vec<Box<dyn Backend>>,
-    held: Option<StateFolder>,
-    place: Option<HostPlace>,
-) -> anyhow::Result<Exit> {
-    let parent = options.watch_parent.then(watch::parent).flatten();
-    options.own_files.extend(place.as_ref().map(|place| place.path.clone()));
-    let opened = match open_keeper(&mut options, held) {
-        Ok(opened) => opened,
-        Err(error) => {
-            if let Some(place) = place {
-                place.refuse(&format!("{error:#}"), EXIT_STATE);
-            }
-            return Err(error.into());
-        }
-    };
-    let pipes = if options.stays { None } else { Some(stdio::take()?) };
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
-    let exit = runtime.block_on(async {
-        let (losses, lost) = mpsc::unbounded_channel();
-        catch_signals(&losses)?;
-        let (fronts, knocks) = match place {
-            Some(place) => {
-                let (fronts, knocks) = Fronts::listen(place).context("nobody can be listened for")?;
-                (Some(fronts), knocks)
-            }
-            None => (None, mpsc::unbounded_channel().1),
-        };
-        let (listening, _posted) = listen_to_others(&options).await?;
-        let terms = options.terms.clone();
-        let line_bytes_max = terms.line_bytes_max;
-        let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost, knocks);
-        sidecar.fronts = fronts;
-        if let Some(listening) = listening {
-            listening.serve(&sidecar.door, &terms);
-        }
-        if let Some((stdin, stdout)) = pipes {
-            let watched = stdout.try_clone().context("cannot watch stdout")?.into();
-            let tell = move |loss| losses.send(loss).is_ok();
-            watch::start(Some(watched), parent, None, tell).context(NO_THREAD)?;
-            let writer = |receipts| Stdout::start(stdout, receipts);
-            let lines = sidecar.door.open(AtEnd::Leave, terms, writer).context("cannot write to stdout")?;
-            stdio::read_lines(stdin, line_bytes_max, lines, None).context(NO_THREAD)?;
-        }
-        let exit = sidecar.run_to_the_end(events).await?;
-        match sidecar.unreadable {
-            None => Ok(exit),
-            Some(error) => Err(error).context("stdin cannot be read"),
-        }
-    });
-    // A thread may be stuck in a read or a write for ever.
-    runtime.shutdown_background();
-    exit
-}
-
-/// The scripts that have shells tell of their commands, in the state folder; none where there is no such folder, or where
-/// what is told must be the same each time.
-fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
-    let StatePlace::Folder(asked) = &options.state else { return None };
-    if options.deterministic || options.limits.ptys == 0 {
-        return None;
-    }
-    folder::chosen(asked.as_deref()).ok().map(|folder| ShellScripts::in_folder(&folder))
-}
-
-/// What tells where is listened, until it is dropped: in the state folder, and to an editor.
-type Posted = (Option<PutUp>, Option<Announced>);
-
-/// Begins to listen where that is asked for, and tells where: on stderr, in the state folder, and to an editor.
-async fn listen_to_others(options: &RunOptions) -> anyhow::Result<(Option<Bound>, Posted)> {
-    let Some(listening) = options.listening.clone() else { return Ok((None, (None, None))) };
-    let reveals = !listening.token_is_known;
-    let bound = listen::bind(listening).await?;
-    let announced = bound.announce()?;
-    for url in bound.urls(reveals)? {
-        // It is no line of the log: that never has the token.
-        writeln!(std::io::stderr(), "listening on {url}").unwrap_or_default();
-    }
-    let notice = ListenNotice { process: std::process::id(), listening: bound.urls(true)? };
-    let put_up = match &options.state {
-        StatePlace::Folder(asked) => {
-            let folder = folder::chosen(asked.as_deref())?;
-            Some(notice.put_up(&folder).context("the state folder cannot tell where is listened")?)
-        }
-        StatePlace::Memory => None,
-    };
-    Ok((Some(bound), (put_up, announced)))
-}
-
-/// Serves the clients of fronts in a state folder that we hold, until the last of them is gone and its turns are over.
-///
-/// # Errors
-/// When the folder cannot be used, or the process has no signals. Whoever has come by then is told.
-pub fn serve_fronts(
-    mut options: RunOptions,
-    backends: Vec<Box<dyn Backend>>,
-    held: StateFolder,
-    place: HostPlace,
-) -> anyhow::Result<Exit> {
-    let opened = match open_keeper(&mut options, Some(held)) {
-        Ok(opened) => opened,
-        Err(error) => {
-            place.refuse(&format!("{error:#}"), EXIT_STATE);
-            return Err(error.into());
-        }
-    };
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
-    let exit = runtime.block_on(async {
-        let (losses, lost) = mpsc::unbounded_channel();
-        catch_signals(&losses)?;
-        let (fronts, knocks) = Fronts::listen(place).context("nobody can be listened for")?;
-        let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost, knocks);
-        sidecar.fronts = Some(fronts);
-        sidecar.run_to_the_end(events).await
-    });
-    // With it go the fronts of the last clients, which wait for that.
-    runtime.shutdown_background();
-    exit
-}
-
-/// Why a host cannot begin to serve: its state folder cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{0:#}")]
-pub struct StateError(anyhow::Error);
-
-fn open_keeper(options: &mut RunOptions, held: Option<StateFolder>) -> Result<Opened, StateError> {
-    let StatePlace::Folder(asked) = &options.state else { return Ok(Keeper::in_memory()) };
-    let held = match held {
-        Some(held) => Ok(held),
-        None => folder::chosen(asked.as_deref()).and_then(|folder| StateFolder::hold(&folder)),
-    };
-    held.map_err(anyhow::Error::from)
-        .and_then(|folder| {
-            options.state_folder = Some(folder.path().to_owned());
-            Keeper::open_held(folder, options.store)
-        })
-        .map_err(StateError)
-}
-
-/// Where files are that are there only while git works on them.
-fn scratch_of(state: &StatePlace) -> PathBuf {
-    let chosen = match state {
-        StatePlace::Folder(asked) => folder::chosen(asked.as_deref()).ok(),
-        StatePlace::Memory => None,
-    };
-    match chosen {
-        Some(folder) => folder.join("git"),
-        None => std::env::temp_dir().join(format!("{}-git-{}", env!("CARGO_PKG_NAME"), std::process::id())),
-    }
-}
 
 struct Sidecar {
     options: RunOptions,

@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Notice, Said, Scene, Shot, Told, VersionStep};
+use super::step::{self, Call, Notice, Said, Scene, Shot, Steps, Told};
 use super::{
     draft, integer, v0_1_0, v0_2_0, v0_3_0, v0_4_0, v0_5_0, v0_5_1, v0_5_2, v0_6_0, v0_7_0, v0_8_0, v0_9_0,
 };
 use crate::wire::errors::RpcError;
 
 /// Every difference, the newest version's first.
-pub static STEPS: &[&dyn VersionStep] = &[
+pub static STEPS: Steps = &[
     &v0_9_0::V0_9_0,
     &v0_8_0::V0_8_0,
     &v0_7_0::V0_7_0,
@@ -33,7 +33,7 @@ pub static STEPS: &[&dyn VersionStep] = &[
 
 /// The steps between the newest version and another one.
 #[derive(Clone, Copy)]
-pub struct Chain(&'static [&'static dyn VersionStep]);
+pub struct Chain(Steps);
 
 impl Chain {
     /// The steps to `dialect`.
@@ -57,18 +57,7 @@ impl Chain {
 
     /// Takes an action down, to all that is told instead of it: often itself, sometimes nothing.
     pub fn action_down(self, told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
-        let mut all = vec![told];
-        for step in self.0 {
-            all = all
-                .into_iter()
-                .flat_map(|mut told| {
-                    node::each_of_action(&mut told.action, &mut |node, object| step.node_down(node, object));
-                    step.action_down(told, scene)
-                })
-                .filter(|told| !step.lacks().contains(&told.name()))
-                .collect();
-        }
-        all
+        step::action_down(self.0, told, scene)
     }
 
     /// Takes states down.

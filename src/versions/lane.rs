@@ -209,6 +209,7 @@ impl Lane {
                 knows_chats: !self.dialect.has_turns_in_sessions(),
                 names: &mut self.names,
                 client_id,
+                newer: &[],
             },
         )
     }

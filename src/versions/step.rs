@@ -1,7 +1,7 @@
 //! What one version says differently from its newer neighbour.
 //!
-//! Owns: the shape of that difference ([`VersionStep`]), and what of a message it is shown. Each difference is a module of
-//! its own, `v0_9_0` and so on; `chain` goes through all of them.
+//! Owns: the shape of that difference ([`VersionStep`]), what of a message it is shown, and the way of an action through
+//! several of them. Each difference is a module of its own, `v0_9_0` and so on; `chain` has the list of all of them.
 //! Never: remembers anything from one message to the next; what a step must know of the past is lent to it
 //! as a [`Scene`].
 
@@ -129,6 +129,31 @@ pub struct Scene<'a> {
     pub names: &'a mut Names,
     /// Who says it, on the way up.
     pub client_id: &'a str,
+    /// On the way down of an action: the differences that lie between the newest version and the step that is asked, for
+    /// one that tells something else instead and has to say it as its newer neighbour does.
+    pub newer: Steps,
+}
+
+/// Differences that follow each other, the newest version's first.
+pub type Steps = &'static [&'static dyn VersionStep];
+
+/// Takes an action down through these differences, to all that is told instead of it: often itself, sometimes nothing.
+pub fn action_down(steps: Steps, told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+    let outer = scene.newer;
+    let mut all = vec![told];
+    for (place, step) in steps.iter().enumerate() {
+        scene.newer = &steps[..place];
+        all = all
+            .into_iter()
+            .flat_map(|mut told| {
+                node::each_of_action(&mut told.action, &mut |node, object| step.node_down(node, object));
+                step.action_down(told, scene)
+            })
+            .filter(|told| !step.lacks().contains(&told.name()))
+            .collect();
+    }
+    scene.newer = outer;
+    all
 }
 
 /// The difference between a version and its newer neighbour. What a step does not mention is the same in both.

@@ -8,10 +8,9 @@ use ahp_types::state::Message;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::chain::Chain;
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Notice, Said, Scene, Shot, Told, VersionStep};
+use super::step::{self, Call, Notice, Said, Scene, Shot, Told, VersionStep};
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 use crate::wire::asides::{Aside, Selection, SelectionChange, SELECTED};
@@ -258,7 +257,7 @@ fn active_client_now(channel: String, scene: &mut Scene<'_>) -> Told {
     let mut set = told(first.clone());
     set.action.insert("type".to_owned(), "session/activeClientSet".into());
     // As the newer neighbour says it.
-    let said = Chain::to(Dialect::V0_5_0).action_down(set, scene).pop();
+    let said = step::action_down(scene.newer, set, scene).pop();
     told(said.and_then(|mut said| said.action.remove("activeClient")).unwrap_or_default())
 }
 

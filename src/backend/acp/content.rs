@@ -5,6 +5,7 @@
 //! Never: opens a file. What an agent cannot be given is named to it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use agent_client_protocol_schema::v1::{
     AudioContent, BlobResourceContents, ContentBlock, ContentChunk, Diff, EmbeddedResource,
@@ -18,6 +19,7 @@ use ahp_types::state::{
     ToolResultTextContent, Turn,
 };
 use base64::prelude::{Engine, BASE64_STANDARD};
+use imara_diff::{Algorithm, Diff as LineDiff, Hunk, InternedInput, Token};
 use serde_json::value::RawValue;
 use serde_json::Value;
 
@@ -31,7 +33,7 @@ use crate::state::history::CompletedTurn;
 const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;
 
 /// So many lines that are equal are shown around a change.
-const DIFF_CONTEXT_LINES: usize = 3;
+const DIFF_CONTEXT_LINES: u32 = 3;
 
 /// What an agent can take, as it says itself, and as it is known besides.
 #[derive(Debug, Clone, Copy)]
@@ -305,37 +307,54 @@ pub fn text(text: String) -> ToolResultContent {
     ToolResultContent::Text(ToolResultTextContent { text })
 }
 
-/// A change of a file: what was between the lines that both sides share at their ends, and what is now.
+/// A change of a file, as `diff -u` tells it.
 fn diff_text(diff: &Diff) -> String {
-    let old: Vec<&str> = diff.old_text.as_deref().unwrap_or_default().lines().collect();
-    let new: Vec<&str> = diff.new_text.lines().collect();
-    let before = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
-    let shared = old[before..].iter().rev().zip(new[before..].iter().rev());
-    let after = shared.take_while(|(old, new)| old == new).count();
+    let lines = InternedInput::new(diff.old_text.as_deref().unwrap_or_default(), diff.new_text.as_str());
+    let mut changed = LineDiff::compute(Algorithm::Histogram, &lines);
+    changed.postprocess_lines(&lines);
     let path = diff.path.display();
     let from = if diff.old_text.is_some() { path.to_string() } else { "/dev/null".to_owned() };
-    let first = before.saturating_sub(DIFF_CONTEXT_LINES);
-    let shown_after = after.min(DIFF_CONTEXT_LINES);
-    let length = |side: &[&str]| side.len() - after - first + shown_after;
-    // As diffs have it: a side without lines begins before its first.
-    let start = |side: &[&str]| if length(side) == 0 { first } else { first + 1 };
-    let mut text = format!(
-        "--- {from}\n+++ {path}\n@@ -{},{} +{},{} @@\n",
-        start(&old),
-        length(&old),
-        start(&new),
-        length(&new)
-    );
-    let lines = (old[first..before].iter().map(|line| (' ', line)))
-        .chain(old[before..old.len() - after].iter().map(|line| ('-', line)))
-        .chain(new[before..new.len() - after].iter().map(|line| ('+', line)))
-        .chain(new[new.len() - after..][..shown_after].iter().map(|line| (' ', line)));
-    for (mark, line) in lines {
-        text.push(mark);
-        text.push_str(line);
-        text.push('\n');
+    let mut text = format!("--- {from}\n+++ {path}\n");
+    let hunks: Vec<Hunk> = changed.hunks().collect();
+    let is_near = |hunk: &Hunk, next: &Hunk| next.before.start - hunk.before.end <= 2 * DIFF_CONTEXT_LINES;
+    for hunks in hunks.chunk_by(is_near) {
+        tell_hunks(&mut text, hunks, &lines);
     }
     text
+}
+
+/// Tells changes that are near each other, with the lines around them. (The library's own printer of hunks tells the
+/// first one with a header that does not fit what follows, where it begins 4 to 6 lines behind the file's beginning.)
+fn tell_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
+    let (Some(first), Some(last)) = (hunks.first(), hunks.last()) else { return };
+    // The lines before and after the changes are the same on both sides.
+    let before = first.before.start.min(DIFF_CONTEXT_LINES);
+    let after = (lines.before.len() as u32 - last.before.end).min(DIFF_CONTEXT_LINES);
+    let side = |first: &Range<u32>, last: &Range<u32>| {
+        let (start, end) = (first.start - before, last.end + after);
+        // Lines are counted from 1; a side that has none begins behind the line before it.
+        format!("{},{}", if start == end { start } else { start + 1 }, end - start)
+    };
+    let (old, new) = (side(&first.before, &last.before), side(&first.after, &last.after));
+    text.push_str(&format!("@@ -{old} +{new} @@\n"));
+    let mut tell = |mark: char, side: &[Token], range: Range<u32>| {
+        for line in &side[range.start as usize..range.end as usize] {
+            let line = lines.interner[*line];
+            text.push(mark);
+            text.push_str(line);
+            if !line.ends_with('\n') {
+                text.push_str("\n\\ No newline at end of file\n");
+            }
+        }
+    };
+    let mut told = first.before.start - before;
+    for hunk in hunks {
+        tell(' ', &lines.before, told..hunk.before.start);
+        tell('-', &lines.before, hunk.before.clone());
+        tell('+', &lines.after, hunk.after.clone());
+        told = hunk.before.end;
+    }
+    tell(' ', &lines.before, told..told + after);
 }
 
 /// What was said before, for an agent that does not remember it; what was attached to the turns goes with them.
@@ -455,9 +474,19 @@ mod tests {
         let told = diff_text(&Diff::new("/x/y", new).old_text(old.to_owned()));
         assert_eq!(told, "--- /x/y\n+++ /x/y\n@@ -2,7 +2,8 @@\n b\n c\n d\n-old\n+new\n+newer\n e\n f\n g\n");
         let told = diff_text(&Diff::new("/x/y", "a\nb"));
-        assert_eq!(told, "--- /dev/null\n+++ /x/y\n@@ -0,0 +1,2 @@\n+a\n+b\n");
+        assert_eq!(told, "--- /dev/null\n+++ /x/y\n@@ -0,0 +1,2 @@\n+a\n+b\n\\ No newline at end of file\n");
         let told = diff_text(&Diff::new("/x", "same\n").old_text("same\n".to_owned()));
-        assert_eq!(told, "--- /x\n+++ /x\n@@ -1,1 +1,1 @@\n same\n");
+        assert_eq!(told, "--- /x\n+++ /x\n");
+        let numbered =
+            |range: std::ops::RangeInclusive<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
+        let new = numbered(1..=20).replace("\n3\n", "\nthree\n").replace("\n18\n", "\n");
+        let told = diff_text(&Diff::new("/x", new).old_text(numbered(1..=20)));
+        assert_eq!(
+            told,
+            "--- /x\n+++ /x\n@@ -1,6 +1,6 @@\n 1\n 2\n-3\n+three\n 4\n 5\n 6\n\
+             @@ -15,6 +15,5 @@\n 15\n 16\n 17\n-18\n 19\n 20\n",
+            "changes that are far from each other have hunks of their own"
+        );
         let told = diff_text(&Diff::new("/x", "a\na\n").old_text("a\n".to_owned()));
         assert_eq!(told, "--- /x\n+++ /x\n@@ -1,1 +1,2 @@\n a\n+a\n");
     }

@@ -30,8 +30,10 @@ use crate::backend::Backend;
 use crate::codec::InputLine;
 use crate::host::effects::{ConnectionId, Shutdown};
 use crate::host::idle::SESSION_BYTES;
-use crate::io::link::{ClientLines, LineSink, Receipts, Written};
+use crate::io::link::{AtEnd, ClientLines, LineSink, Receipts, Terms, Written};
+use crate::io::outbox::OutboxLimits;
 use crate::io::readers::{ByHand, Read, ReadJob};
+use crate::store::{StatePlace, StoreOptions};
 use crate::wire::uris::default_chat_of;
 
 /// After this time a test has hung. Not a measure of speed.

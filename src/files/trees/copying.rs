@@ -1,0 +1,186 @@
+//! Copies of files, folders and links, made under a name that nobody else has yet.
+//!
+//! Owns: what was copied, and as what it was; the modes of copied folders.
+//! Never: gives a copy the name that it is to have, or removes anything.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{
+    fchmod, fstat, mkdirat, openat, readlinkat, statat, symlinkat, AtFlags, FileType, Mode, OFlags, Stat,
+};
+
+use super::walk::{
+    deeper, is_folder, mode_of, names_in, open_folder, too_many_bytes, Mount, Tally, BYTES_MAX,
+};
+use crate::files::folders::{identity, must_be_file, Identity, PathRefusal, CAREFULLY};
+
+/// What was copied, and as what it was.
+#[derive(Debug, Default)]
+pub(super) struct CopyRecord(HashMap<Identity, FileVersion>);
+
+/// When a file was written last, and how large it was. A folder is known by what is in it, and a link never changes.
+pub(super) type FileVersion = Option<(i128, i128, i128)>;
+
+impl CopyRecord {
+    pub(super) fn add(&mut self, known: &Stat) {
+        self.0.insert(identity(known), version(known));
+    }
+
+    pub(super) fn must_hold(&self, known: &Stat) -> Result<(), PathRefusal> {
+        match self.0.get(&identity(known)) {
+            Some(copied) if *copied == version(known) => Ok(()),
+            _ => Err(PathRefusal::Changed),
+        }
+    }
+}
+
+pub(super) fn version(known: &Stat) -> FileVersion {
+    let is_file = FileType::from_raw_mode(known.st_mode) == FileType::RegularFile;
+    is_file.then(|| (known.st_mtime.into(), known.st_mtime_nsec.into(), known.st_size.into()))
+}
+
+/// What was made of what is copied.
+#[derive(Default)]
+pub(super) struct Copy {
+    pub(super) record: CopyRecord,
+    /// The folder, if it is one.
+    pub(super) made: Option<OwnedFd>,
+    /// Folders in it that are to be closed to their owner, the innermost first: while they are, nobody could clean up.
+    to_close: Vec<ToClose>,
+}
+
+pub(super) struct ToClose {
+    pub(super) way: Vec<OsString>,
+    which: Identity,
+    mode: Mode,
+}
+
+impl Copy {
+    /// Gives the modes that were not given before.
+    pub(super) fn close(&self) -> Result<(), PathRefusal> {
+        let Some(made) = &self.made else { return Ok(()) };
+        for ToClose { way, which, mode } in &self.to_close {
+            let mut inner = None;
+            for name in way {
+                inner = Some(open_folder(inner.as_ref().unwrap_or(made), name)?);
+            }
+            let folder = inner.as_ref().unwrap_or(made);
+            if identity(&fstat(folder)?) != *which {
+                return Err(PathRefusal::Changed);
+            }
+            fchmod(folder, *mode)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is copied.
+pub(super) enum CopySource {
+    File(File, Stat),
+    Folder(OwnedFd),
+    Link(Vec<u8>, Stat),
+}
+
+impl CopySource {
+    /// Opens a file or a folder that is to be copied.
+    pub(super) fn open(folder: impl AsFd, name: impl AsRef<Path>) -> Result<Self, PathRefusal> {
+        let (folder, name) = (folder.as_fd(), name.as_ref());
+        let known = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if is_folder(&known) {
+            return Ok(Self::Folder(open_folder(folder, name)?));
+        }
+        must_be_file(&known)?;
+        let file = openat(folder, name, OFlags::RDONLY | CAREFULLY, Mode::empty())?;
+        let known = fstat(&file)?;
+        must_be_file(&known)?;
+        Ok(Self::File(file.into(), known))
+    }
+}
+
+/// A folder that is being copied.
+pub(super) struct Copying {
+    /// Where it is mounted.
+    pub(super) mount: Mount,
+    /// What is made, lest it is copied itself.
+    pub(super) made: Identity,
+    /// The folders on the way to the one that is copied now.
+    pub(super) way: Vec<OsString>,
+    pub(super) done: Tally,
+    pub(super) copy: Copy,
+}
+
+impl Copying {
+    pub(super) fn copy_below(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        depth: usize,
+    ) -> Result<(), PathRefusal> {
+        for name in names_in(from, &mut self.done)? {
+            let Some(known) = self.mount.look(from, &name)? else { continue };
+            if identity(&known) == self.made {
+                continue;
+            }
+            match FileType::from_raw_mode(known.st_mode) {
+                FileType::Directory => {
+                    let below = self.mount.open_folder(from, &name)?;
+                    let known = fstat(&below)?;
+                    self.copy.record.add(&known);
+                    mkdirat(to, &name, Mode::RWXU)?;
+                    let made = open_folder(to, &name)?;
+                    self.way.push(name);
+                    self.copy_below(below.as_fd(), made.as_fd(), deeper(depth)?)?;
+                    self.end(&made, &known)?;
+                    self.way.pop();
+                }
+                FileType::Symlink => {
+                    self.copy.record.add(&known);
+                    symlinkat(readlinkat(from, &name, Vec::new())?, to, &name)?;
+                }
+                _ => match CopySource::open(from, &name)? {
+                    CopySource::File(file, known) => {
+                        self.copy.record.add(&known);
+                        drop(copy_file(&file, &known, to, &name, &mut self.done)?);
+                    }
+                    CopySource::Folder(_) | CopySource::Link(..) => return Err(PathRefusal::Changed),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a folder that was copied its mode, as far as we can still remove what is in it then.
+    pub(super) fn end(&mut self, made: &OwnedFd, known: &Stat) -> Result<(), PathRefusal> {
+        let mode = mode_of(known);
+        if !mode.contains(Mode::RWXU) {
+            let which = identity(&fstat(made)?);
+            self.copy.to_close.push(ToClose { way: self.way.clone(), which, mode });
+        }
+        Ok(fchmod(made, mode | Mode::RWXU)?)
+    }
+}
+
+/// Copies a file under a new name.
+pub(super) fn copy_file(
+    file: &File,
+    known: &Stat,
+    folder: impl AsFd,
+    name: &OsString,
+    done: &mut Tally,
+) -> Result<File, PathRefusal> {
+    done.add_bytes(u64::try_from(known.st_size).unwrap_or(0));
+    done.must_not_be_too_much()?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
+    let mut copy = File::from(openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?);
+    let copied = io::copy(&mut file.take(BYTES_MAX + 1), &mut copy)?;
+    if copied > BYTES_MAX {
+        return Err(too_many_bytes());
+    }
+    fchmod(&copy, mode_of(known))?;
+    Ok(copy)
+}

@@ -1,0 +1,212 @@
+//! What the host of a schedule puts out.
+//!
+//! Owns: feeding it, and what every single output must obey; passing it on to whoever it is for.
+//! Never: lets out what is to be kept before it is kept.
+
+use super::*;
+
+impl World {
+    /// Feeds the host, checks everything that comes out, and passes it on.
+    pub(super) fn feed(&mut self, input: Input) -> Result<Seen> {
+        let now = Now { unix_ms: self.unix_ms, monotonic_ms: self.monotonic_ms };
+        let mut outputs = Vec::new();
+        self.host.handle(now, &mut self.ids, input, &mut outputs);
+        self.host.handle(now, &mut self.ids, Input::Save, &mut outputs);
+        let mut seen = Seen::default();
+        // What is to be kept is kept before anything goes out.
+        for output in &outputs {
+            if let Output::Record(record) = output {
+                self.keep(record, &mut seen);
+            }
+        }
+        for output in &outputs {
+            self.take(output, &mut seen)?;
+        }
+        self.outputs.append(&mut outputs);
+        for text in &self.shelved {
+            text.leave_memory();
+        }
+        for (seq, (channel, _)) in &seen.sequenced {
+            let subscribed = self.connections.iter().filter(|(_, it)| it.subscribed.contains(channel));
+            let due: BTreeSet<_> = subscribed.map(|(&connection, _)| connection).collect();
+            let delivered = seen.delivered.remove(seq).unwrap_or_default();
+            ensure!(delivered == due, "{seq} on {channel} went to {delivered:?}, not to {due:?}");
+        }
+        ensure!(seen.delivered.is_empty(), "delivered but not recorded: {:?}", seen.delivered);
+        self.drop_gone()?;
+        for uri in std::mem::take(&mut seen.created) {
+            let held = Held::new(self.observe(&uri)?);
+            self.truth.add(uri, held);
+        }
+        Ok(seen)
+    }
+
+    pub(super) fn keep(&mut self, record: &Record, seen: &mut Seen) {
+        match record {
+            Record::Session(row) => {
+                let is_new = self.sessions.insert(row.key, row.uri.clone()).is_none();
+                if is_new {
+                    seen.created.extend([row.uri.clone(), annotations_uri(&row.uri)]);
+                }
+            }
+            Record::SessionRemoved(key) => {
+                let its_own = self.chats.values().filter(|(session, _)| session == key);
+                self.gone.extend(its_own.map(|(_, uri)| uri.clone()));
+                self.chats.retain(|_, (session, _)| session != key);
+                let uri = self.sessions.remove(key);
+                self.gone.extend(uri.into_iter().flat_map(|uri| [annotations_uri(&uri), uri]));
+            }
+            Record::Chat(row) => {
+                let is_new = self.chats.insert(row.key, (row.session, row.uri.clone())).is_none();
+                seen.created.extend(is_new.then(|| row.uri.clone()));
+            }
+            Record::ChatRemoved { key, .. } => self.gone.extend(self.chats.remove(key).map(|(_, uri)| uri)),
+            Record::Turn(_, _, turn) => {
+                let shelf = Shelf(turn.text().to_vec());
+                turn.place().kept_at(Arc::new(shelf));
+                self.shelved.push(turn.place().clone());
+            }
+            _ => {}
+        }
+        self.kept.keep(record.clone());
+    }
+
+    pub(super) fn take(&mut self, output: &Output, seen: &mut Seen) -> Result<()> {
+        match output {
+            Output::Frame(connection, frame) => self.take_frame(*connection, frame, seen)?,
+            Output::Record(Record::Action(_, action)) => {
+                let message = lines::parse(&action.line)?;
+                let envelope = lines::read_sequenced(&message["params"])?;
+                ensure!(envelope.server_seq == action.server_seq, "two numbers: {message}");
+                self.truth.act(&envelope)?;
+                seen.sequenced.insert(action.server_seq, (envelope.channel, action.line.clone()));
+                seen.origins.extend(envelope.origin.map(|origin| (origin.client_id, origin.client_seq)));
+            }
+            Output::Record(_) => {}
+            Output::States(connection, id, state) => {
+                let frame = state.clone().answer(id.clone());
+                let mut told = Vec::new();
+                self.edges.tell_states(*connection, id.clone(), (**state).clone(), &mut told);
+                self.is_told_so(*connection, told, &frame)?;
+                self.take_frame(*connection, &frame, seen)?;
+            }
+            Output::Turns(connection, turns) => {
+                let frame = Frame::Answer(turns.clone().line());
+                let mut told = Vec::new();
+                self.edges.tell_turns(*connection, (**turns).clone(), &mut told);
+                self.is_told_so(*connection, told, &frame)?;
+                self.take_frame(*connection, &frame, seen)?;
+            }
+            Output::List(connection, id, page) => {
+                let listed = self.kept.list(page);
+                let result = listing(&listed);
+                let frame = Frame::result(id.clone(), Method::ListSessions, result);
+                self.take_frame(*connection, &frame, seen)?;
+            }
+            // What agents are is told by their conversations here.
+            Output::Meet { .. } => {}
+            Output::Closed(connection) => {
+                self.edges.close(*connection);
+                ensure!(!self.connections.contains_key(connection), "{connection:?} is still there");
+            }
+            Output::Resource(..) => ensure!(false, "no client asked for a resource"),
+            Output::Pty(..) => ensure!(false, "no client has a terminal"),
+            Output::Git(..) | Output::Watch(_) => ensure!(false, "git is not asked"),
+            Output::Unwatch(_) | Output::BeginWatches(_) => ensure!(false, "no client watches files"),
+            Output::Agent(chat, command) => {
+                let agent = self.agents.entry(*chat).or_default();
+                agent.obey(command).with_context(|| format!("{chat:?}"))?;
+                if let Some(bridged) = &mut self.bridged {
+                    bridged.carry_out(*chat, (**command).clone());
+                }
+            }
+            Output::Timer(timer, after) => {
+                ensure!(*after > Duration::ZERO, "a timer that is due at once");
+                self.timers.push(*timer);
+            }
+            Output::Departed { .. } => ensure!(false, "no client has ended its input"),
+            Output::Done { cut } => self.done.push(*cut),
+        }
+        Ok(())
+    }
+
+    /// What is written in pieces is what is written at once.
+    pub(super) fn is_told_so(&mut self, to: ConnectionId, told: Vec<Outgoing>, frame: &Frame) -> Result<()> {
+        let in_pieces: Vec<Told> = told.into_iter().map(Outgoing::now).collect();
+        let mut at_once = Vec::new();
+        self.edges.down(to, frame, &mut at_once);
+        ensure!(in_pieces == at_once, "{in_pieces:?} is not {at_once:?}");
+        Ok(())
+    }
+
+    pub(super) fn take_frame(&mut self, to: ConnectionId, frame: &Frame, seen: &mut Seen) -> Result<()> {
+        let connection = self.connections.get_mut(&to).context("a frame for nobody")?;
+        let mut told = Vec::new();
+        self.edges.down(to, frame, &mut told);
+        ensure!(told.len() == 1, "a frame of the newest version is more than one line: {told:?}");
+        let Told { bytes: line, delta, delay } = told.remove(0);
+        match frame {
+            Frame::Action(action) | Frame::Delta(action, _) => {
+                ensure!(
+                    connection.sent < action.server_seq,
+                    "{} after {}",
+                    action.server_seq,
+                    connection.sent
+                );
+                connection.sent = action.server_seq;
+                let known = seen.sequenced.get(&action.server_seq).is_some_and(|(_, known)| *known == line);
+                ensure!(known, "{} was sent before it was recorded, or as something else", action.server_seq);
+                let first = seen.delivered.entry(action.server_seq).or_default().insert(to);
+                ensure!(first, "{} was sent twice", action.server_seq);
+                ensure!(delta == action.delta, "{} may be merged otherwise", action.server_seq);
+            }
+            Frame::Answer(_) => {
+                let params = &lines::parse(&line)?["params"];
+                ensure!(params["serverSeq"] == self.truth.head, "{params} while at {}", self.truth.head);
+                if params["action"]["type"] == "chat/turnsLoaded" && params["rejectionReason"].is_null() {
+                    let channel = params["channel"].as_str().unwrap_or_default();
+                    ensure!(connection.subscribed.contains(channel), "loaded for nobody: {params}");
+                    ensure!(seen.answers.is_empty() && params["origin"].is_null(), "{params}");
+                    lines::read_sequenced(params)?;
+                    self.loaded += 1;
+                    connection.outbox.push(line, None);
+                    return Ok(());
+                }
+                ensure!(params["origin"]["clientId"].as_str() == connection.client_id.as_deref(), "{params}");
+                seen.acknowledged.push(params["action"].clone());
+            }
+            // For who has asked for it.
+            Frame::Notification { method: "root/progress", .. } => {}
+            Frame::Notification { .. } => {
+                let has_returned =
+                    connection.returns_to_root && seen.answers.iter().any(|(answered, _)| *answered == to);
+                ensure!(
+                    connection.subscribed.contains(ROOT_RESOURCE_URI) || has_returned,
+                    "not subscribed to the root channel"
+                );
+            }
+            Frame::Request { .. } => ensure!(false, "no client serves anything: {line:?}"),
+            Frame::Result { .. } | Frame::Error { .. } => seen.answers.push((to, lines::parse(&line)?)),
+        }
+        let now = self.begin + Duration::from_millis(self.monotonic_ms);
+        match (delta, delay) {
+            (Some(part), Some(delay)) => connection.outbox.push_within(line, part, delay, now),
+            _ => connection.outbox.push(line, delta),
+        }
+        Ok(())
+    }
+
+    /// Forgets sessions and chats that are gone, and mentions it to those who followed them.
+    pub(super) fn drop_gone(&mut self) -> Result<()> {
+        let gone = std::mem::take(&mut self.gone);
+        gone.iter().try_for_each(|channel| self.truth.remove(channel))?;
+        for (&number, connection) in self.connections.iter_mut().filter(|_| !gone.is_empty()) {
+            connection.subscribed.retain(|channel| !gone.contains(channel));
+            if let Some(client) = self.clients.iter().find(|client| client.connection == Some(number)) {
+                let mention = format!("{} {}", client.mirror.last_request, gone.join(" "));
+                connection.outbox.push([GONE, mention.as_bytes()].concat().into(), None);
+            }
+        }
+        Ok(())
+    }
+}
