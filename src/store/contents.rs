@@ -26,15 +26,15 @@ const CONTENT_BYTES_MIN: usize = 16 << 10;
 const MAGIC: [u8; 4] = *b"\0con";
 
 /// A content in a text: the key of its row, and where in the frame it belongs.
-type Place = (i64, usize);
+type ContentPlace = (i64, usize);
 
 /// A text as it is kept, without its contents.
-struct Frame<'a> {
-    places: Vec<Place>,
+struct TextFrame<'a> {
+    places: Vec<ContentPlace>,
     rest: &'a [u8],
 }
 
-impl<'a> Frame<'a> {
+impl<'a> TextFrame<'a> {
     /// What is kept so; none when it is a text without contents, or is not what was written.
     fn read(kept: &'a [u8]) -> Option<Self> {
         let rest = kept.strip_prefix(&MAGIC)?;
@@ -80,7 +80,7 @@ pub(super) fn keep<'a>(connection: &Connection, text: &'a [u8]) -> Result<(Cow<'
         bytes += kept_bytes;
     }
     frame.extend_from_slice(&text[end..]);
-    Ok((Frame { places, rest: &compressed(&frame) }.kept().into(), bytes))
+    Ok((TextFrame { places, rest: &compressed(&frame) }.kept().into(), bytes))
 }
 
 /// The large strings in a JSON text, without their quotes.
@@ -144,7 +144,7 @@ pub(super) fn whole(connection: &Connection, kept: &[u8], bytes: u64) -> Result<
         // What cannot be made plain is not what was written.
         return Ok(if is_compressed(kept) { plain(kept, bytes).ok() } else { Some(kept.to_vec()) });
     }
-    let Some(Frame { places, rest }) = Frame::read(kept) else { return Ok(None) };
+    let Some(TextFrame { places, rest }) = TextFrame::read(kept) else { return Ok(None) };
     let Ok(frame) = (if is_compressed(rest) { plain(rest, bytes) } else { Ok(rest.to_vec()) }) else {
         return Ok(None);
     };
@@ -176,7 +176,7 @@ fn content_of(connection: &Connection, key: i64, bytes_max: usize) -> Result<Opt
 
 /// The contents of a text that is kept so, a key each time that one is in it. None are those of a text that is damaged.
 pub(super) fn named_in(kept: &[u8]) -> Vec<i64> {
-    let frame = Frame::read(kept);
+    let frame = TextFrame::read(kept);
     frame.map(|frame| frame.places.into_iter().map(|(key, _)| key).collect()).unwrap_or_default()
 }
 
