@@ -26,11 +26,11 @@ const CONTENT_BYTES_MIN: usize = 16 << 10;
 const MAGIC: [u8; 4] = *b"\0con";
 
 /// A content in a text: the key of its row, and where in the frame it belongs.
-type ContentPlace = (i64, usize);
+type Seam = (i64, usize);
 
 /// A text as it is kept, without its contents.
 struct TextFrame<'a> {
-    places: Vec<ContentPlace>,
+    places: Vec<Seam>,
     rest: &'a [u8],
 }
 
