@@ -8,8 +8,9 @@
 //! All of it runs in a process of its own ([`worker`]) under a guard, which ends with the host, and `git` with it.
 //!
 //! Owns: `program` (running git), [`repository`] (which one it is, and whether it is used), [`index`] (what is in the
-//! folder now; [`grafts`] where that is large), [`checkpoints`] (keeping that), [`compare`] (what differs), [`sight`] (branches, and what is not
-//! committed), [`conversions`] (bytes that git would not give back), [`undo`] (files become what they were), and `worker` (what is asked, and answered, line by line).
+//! folder now), [`grafts`] (the same where the index is large), [`checkpoints`] (keeping that), [`compare`] (what differs),
+//! [`sight`] (branches, and what is not committed), [`conversions`] (bytes that git would not give back), [`undo`] (files
+//! become what they were), and `worker` (what is asked, and answered, line by line).
 //! Never: decides what is kept or shown, asks the user anything, or uses the network.
 
 pub mod checkpoints;

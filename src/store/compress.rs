@@ -32,7 +32,7 @@ pub(super) fn compressed(plain: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Whether these bytes are compressed.
-pub(super) fn is_compressed(kept: &[u8]) -> bool {
+fn is_compressed(kept: &[u8]) -> bool {
     kept.starts_with(&MAGIC)
 }
 
@@ -40,12 +40,22 @@ pub(super) fn is_compressed(kept: &[u8]) -> bool {
 ///
 /// # Errors
 /// When these are not what was kept.
-pub(super) fn plain(kept: &[u8], bytes_max: u64) -> io::Result<Vec<u8>> {
+fn plain(kept: &[u8], bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut plain = Vec::new();
     zstd::stream::read::Decoder::with_buffer(kept)?
         .take(bytes_max.saturating_add(1))
         .read_to_end(&mut plain)?;
     Ok(plain)
+}
+
+/// What was kept as these bytes, compressed or not; none when they are not what was kept. Of more than so many bytes that
+/// is too many, unless nothing is compressed.
+pub(super) fn restored(kept: &[u8], bytes_max: u64) -> Option<Cow<'_, [u8]>> {
+    if is_compressed(kept) {
+        plain(kept, bytes_max).ok().map(Cow::Owned)
+    } else {
+        Some(kept.into())
+    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::ops::Range;
 use rusqlite::{params, Connection, OptionalExtension};
 use sha2::{Digest, Sha256};
 
-use super::compress::{compressed, is_compressed, plain};
+use super::compress::{compressed, restored};
 use super::errors::{damaged_if, StoreError};
 use super::rows::{sum, unsigned};
 use super::uses;
@@ -30,7 +30,7 @@ type Seam = (i64, usize);
 
 /// A text as it is kept, without its contents.
 struct TextFrame<'a> {
-    places: Vec<Seam>,
+    seams: Vec<Seam>,
     rest: &'a [u8],
 }
 
@@ -41,27 +41,27 @@ impl<'a> TextFrame<'a> {
         let (expected, rest) = rest.split_first_chunk::<4>()?;
         let (count, rest) = rest.split_first_chunk::<4>()?;
         let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
-        let (places, rest) = rest.split_at_checked(count.checked_mul(16)?)?;
-        if sum(&[places]).to_le_bytes() != *expected {
+        let (seams, rest) = rest.split_at_checked(count.checked_mul(16)?)?;
+        if sum(&[seams]).to_le_bytes() != *expected {
             return None;
         }
-        let (places, _) = places.as_chunks::<8>();
-        let (places, _) = places.as_chunks::<2>();
-        let place = |[key, at]: &[[u8; 8]; 2]| {
+        let (seams, _) = seams.as_chunks::<8>();
+        let (seams, _) = seams.as_chunks::<2>();
+        let seam = |[key, at]: &[[u8; 8]; 2]| {
             Some((i64::from_le_bytes(*key), usize::try_from(u64::from_le_bytes(*at)).ok()?))
         };
-        Some(Self { places: places.iter().map(place).collect::<Option<_>>()?, rest })
+        Some(Self { seams: seams.iter().map(seam).collect::<Option<_>>()?, rest })
     }
 
     fn kept(&self) -> Vec<u8> {
-        let places: Vec<u8> = self
-            .places
+        let seams: Vec<u8> = self
+            .seams
             .iter()
             .flat_map(|(key, at)| [key.to_le_bytes(), (*at as u64).to_le_bytes()])
             .flatten()
             .collect();
-        let count = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
-        [&MAGIC[..], &sum(&[&places]).to_le_bytes(), &count.to_le_bytes(), &places, self.rest].concat()
+        let count = u32::try_from(self.seams.len()).unwrap_or(u32::MAX);
+        [&MAGIC[..], &sum(&[&seams]).to_le_bytes(), &count.to_le_bytes(), &seams, self.rest].concat()
     }
 }
 
@@ -71,16 +71,16 @@ pub(super) fn keep<'a>(connection: &Connection, text: &'a [u8]) -> Result<(Cow<'
     if contents.is_empty() {
         return Ok((compressed(text), 0));
     }
-    let (mut frame, mut places, mut end, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
+    let (mut frame, mut seams, mut end, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
     for content in contents {
         frame.extend_from_slice(&text[end..content.start]);
         end = content.end;
         let (key, kept_bytes) = keep_content(connection, &text[content])?;
-        places.push((key, frame.len()));
+        seams.push((key, frame.len()));
         bytes += kept_bytes;
     }
     frame.extend_from_slice(&text[end..]);
-    Ok((TextFrame { places, rest: &compressed(&frame) }.kept().into(), bytes))
+    Ok((TextFrame { seams, rest: &compressed(&frame) }.kept().into(), bytes))
 }
 
 /// The large strings in a JSON text, without their quotes.
@@ -141,16 +141,13 @@ fn keep_content(connection: &Connection, content: &[u8]) -> Result<(i64, u64), S
 /// was written.
 pub(super) fn whole(connection: &Connection, kept: &[u8], bytes: u64) -> Result<Option<Vec<u8>>, StoreError> {
     if !kept.starts_with(&MAGIC) {
-        // What cannot be made plain is not what was written.
-        return Ok(if is_compressed(kept) { plain(kept, bytes).ok() } else { Some(kept.to_vec()) });
+        return Ok(restored(kept, bytes).map(Cow::into_owned));
     }
-    let Some(TextFrame { places, rest }) = TextFrame::read(kept) else { return Ok(None) };
-    let Ok(frame) = (if is_compressed(rest) { plain(rest, bytes) } else { Ok(rest.to_vec()) }) else {
-        return Ok(None);
-    };
+    let Some(TextFrame { seams, rest }) = TextFrame::read(kept) else { return Ok(None) };
+    let Some(frame) = restored(rest, bytes) else { return Ok(None) };
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     let (mut text, mut end) = (Vec::new(), 0);
-    for (key, at) in places {
+    for (key, at) in seams {
         let Some(before) = frame.get(end..at) else { return Ok(None) };
         text.extend_from_slice(before);
         end = at;
@@ -168,7 +165,7 @@ fn content_of(connection: &Connection, key: i64, bytes_max: usize) -> Result<Opt
     let kept = statement.query_row(params![key], |row| {
         let kept = row.get_ref(0)?.as_blob()?;
         let bytes = u64::try_from(bytes_max).unwrap_or(u64::MAX);
-        Ok(if is_compressed(kept) { plain(kept, bytes).ok() } else { Some(kept.to_vec()) })
+        Ok(restored(kept, bytes).map(Cow::into_owned))
     });
     let kept = kept.optional().map_err(damaged_if(|| format!("the content {key}")))?.flatten();
     Ok(kept.filter(|content| content.len() <= bytes_max))
@@ -177,7 +174,14 @@ fn content_of(connection: &Connection, key: i64, bytes_max: usize) -> Result<Opt
 /// The contents of a text that is kept so, a key each time that one is in it. None are those of a text that is damaged.
 pub(super) fn named_in(kept: &[u8]) -> Vec<i64> {
     let frame = TextFrame::read(kept);
-    frame.map(|frame| frame.places.into_iter().map(|(key, _)| key).collect()).unwrap_or_default()
+    frame.map(|frame| frame.seams.into_iter().map(|(key, _)| key).collect()).unwrap_or_default()
+}
+
+/// The contents that are found by their hashes.
+pub(super) fn found(connection: &Connection) -> Result<Vec<i64>, StoreError> {
+    let mut statement = connection.prepare("SELECT text FROM contents")?;
+    let keys = statement.query_map([], |row| row.get(0))?;
+    Ok(keys.collect::<Result<_, _>>()?)
 }
 
 /// Forgets where a content is found that is kept no more.
@@ -236,6 +240,29 @@ mod tests {
             let found = whole(&connection, &kept, text.len() as u64).unwrap();
             prop_assert!(found.is_none_or(|found| sum(&[&found]) != sum(&[&text]) || found == text));
         }
+    }
+
+    /// `turns` has the row of a text open while its contents are read.
+    #[test]
+    fn a_text_and_its_contents_are_read_as_of_one_moment() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        std::fs::write(&path, "").unwrap();
+        let (writer, reader) = (schema::open(&path).unwrap(), schema::open(&path).unwrap());
+        schema::migrate(&writer).unwrap();
+        let text = text(&[(10_000, "much".to_owned())]);
+        let (kept, _) = keep(&writer, &text).unwrap();
+        writer.execute("INSERT INTO texts VALUES (100, ?1)", params![kept]).unwrap();
+        let mut statement = reader.prepare("SELECT text FROM texts WHERE key = 100").unwrap();
+        let mut rows = statement.query([]).unwrap();
+        let row = rows.next().unwrap().unwrap();
+        writer.execute("DELETE FROM texts", []).unwrap();
+        let kept = row.get_ref(0).unwrap().as_blob().unwrap();
+        let bytes = text.len() as u64;
+        assert_eq!(whole(&reader, kept, bytes).unwrap(), Some(text));
+        let kept = kept.to_vec();
+        drop(rows);
+        assert_eq!(whole(&reader, &kept, bytes).unwrap(), None, "it is gone");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::rows::{self, signed, unsigned};
 use super::schema::{self, pragma};
 use super::sqlite::{last_key, last_reserved, LEAP};
 use super::upgrade;
-use super::uses;
+use super::uses::{self, TextUses};
 use crate::host::effects::{ActionLine, ChannelId, Record};
 
 /// Tables in which nothing of sessions is: a host can do without any of their rows.
@@ -40,6 +40,8 @@ pub(super) struct Plan {
     /// The chats with a turn that runs, when the log misses actions.
     spoiled: Vec<i64>,
     indexes: Vec<SchemaObject>,
+    /// How many have what, when that is not known any more.
+    uses: Vec<(i64, TextUses)>,
 }
 
 /// Finds out what is damaged and can be made again, with a log line about each. To be called outside of a
@@ -57,6 +59,7 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
         last_key,
         spoiled,
         indexes: Vec::new(),
+        uses: Vec::new(),
     };
     for table in tables {
         let is_there = is_there(connection, &table.name)?;
@@ -89,6 +92,9 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
             // It is counted anew: whether one of its rows is missing cannot be told.
             "shared_texts" if !is_there || !readable(connection, "shared_texts").1 => {
                 tracing::warn!("the table of what turns share is damaged: it is made again");
+                if self::is_there(connection, "turns")? {
+                    plan.uses = uses::count(connection)?;
+                }
                 plan.tables.push((table, Vec::new()));
             }
             // Without its rows, what comes is kept once more.
@@ -139,9 +145,7 @@ pub(super) fn make_all(connection: &Connection, plan: &Plan) -> Result<(), Store
     if let Some(last_key) = plan.last_key {
         rows::put_number(connection, "last_key", last_key)?;
     }
-    if plan.tables.iter().any(|(table, _)| table.name == "shared_texts") {
-        uses::count_uses(connection)?;
-    }
+    uses::put(connection, &plan.uses)?;
     if !plan.spoiled.is_empty() {
         spoil(connection, plan)?;
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use rusqlite::types::{FromSql, FromSqlResult, ValueRef};
 use rusqlite::{params, Connection, OptionalExtension, Row};
 
-use super::compress::{compressed, is_compressed, plain};
+use super::compress::{compressed, restored};
 use super::errors::{damaged_if, StoreError};
 use super::pack::{unpack, Pack};
 use super::turns::TextReading;
@@ -107,11 +107,7 @@ pub(super) fn actions(row: &Row<'_>) -> Result<(ChannelId, Vec<ActionLine>), Sto
     if actions_sum(first, last, channel, packed) != expected {
         return Err(StoreError::Damaged(damaged()));
     }
-    let unpacked = if is_compressed(packed) {
-        plain(packed, u64::MAX).ok().and_then(|packed| unpack(first, last, &packed))
-    } else {
-        unpack(first, last, packed)
-    };
+    let unpacked = restored(packed, u64::MAX).and_then(|packed| unpack(first, last, &packed));
     let lines = unpacked.ok_or_else(|| StoreError::Damaged(damaged()))?;
     let id = channel.id().ok_or_else(|| {
         StoreError::Damaged(format!(

@@ -323,11 +323,10 @@ fn turn_of(
 
 /// A text; none when it is not what was written.
 pub(super) fn text_of(connection: &Connection, name: TextName) -> Result<Option<Bytes>, StoreError> {
-    // So that its contents are still there when it has been read.
-    let _snapshot = connection.is_autocommit().then(|| connection.unchecked_transaction()).transpose()?;
     let mut statement = connection.prepare_cached("SELECT text FROM texts WHERE key = ?1")?;
     let mut rows = statement.query(params![name.key])?;
     let Some(row) = rows.next()? else { return Ok(None) };
+    // As long as this row is open, what is read is of the same moment: its contents are still there.
     let kept = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
     let text = contents::whole(connection, kept, name.bytes)?;
     Ok(text.filter(|text| name.is_of(text)).map(Bytes::from))

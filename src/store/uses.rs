@@ -98,17 +98,33 @@ fn put_uses(connection: &Connection, text: i64, uses: TextUses) -> Result<(), St
     Ok(())
 }
 
-/// Which texts several turns have, counted anew. To be called when their table is made again.
-pub(super) fn count_uses(connection: &Connection) -> Result<(), StoreError> {
+/// The texts and contents that several have, and how many, counted anew; to be called outside of a transaction, as it may
+/// meet damage.
+pub(super) fn count(connection: &Connection) -> Result<Vec<(i64, TextUses)>, StoreError> {
     let sql = "SELECT text, count(*) FROM turns NOT INDEXED GROUP BY text HAVING count(*) > 1";
     let mut statement = connection.prepare(sql)?;
-    let mut shared = statement.query([])?;
-    while let Some(row) = shared.next()? {
-        put_uses(connection, row.get(0)?, TextUses(row.get(1)?))?;
+    let shared = statement.query_map([], |row| Ok((row.get(0)?, TextUses(row.get(1)?))))?;
+    let shared: Vec<_> = shared.collect::<Result<_, _>>()?;
+    let mut contents: HashMap<i64, TextUses> = HashMap::new();
+    let counted = contents::each_frame(connection, |kept| {
+        for key in contents::named_in(kept) {
+            contents.entry(key).and_modify(|uses| *uses = uses.and_one()).or_insert(TextUses::KNOWN_ONE);
+        }
+    });
+    // Texts that cannot be read may have any of them.
+    if let Err(error) = counted {
+        tracing::warn!(%error, "it is not known how many texts have a content: all of them stay for good");
+        let found = contents::found(connection).unwrap_or_else(|error| {
+            tracing::warn!(%error, "it is not known which contents there are, either");
+            Vec::new()
+        });
+        let found = found.into_iter().chain(contents.into_keys());
+        contents = found.map(|key| (key, TextUses::UNKNOWN)).collect();
     }
-    let mut contents: HashMap<i64, i64> = HashMap::new();
-    contents::each_frame(connection, |kept| {
-        contents::named_in(kept).into_iter().for_each(|key| *contents.entry(key).or_default() += 1);
-    })?;
-    contents.into_iter().try_for_each(|(key, uses)| put_uses(connection, key, TextUses(uses)))
+    Ok(shared.into_iter().chain(contents).collect())
+}
+
+/// Keeps what was counted.
+pub(super) fn put(connection: &Connection, counted: &[(i64, TextUses)]) -> Result<(), StoreError> {
+    counted.iter().try_for_each(|(key, uses)| put_uses(connection, *key, *uses))
 }

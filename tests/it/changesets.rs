@@ -378,6 +378,16 @@ fn a_turn_whose_changes_nobody_knows_is_never_ready_and_empty() {
 }
 
 #[test]
+fn nothing_is_done_for_a_session_that_is_gone() {
+    let (mut world, mut disk) = (World::new(), Disk(BTreeMap::new()));
+    world.turn(CHAT, "t1", &[("a", "", "1\n")]);
+    world.say(json!({ "id": 7, "method": "disposeSession", "params": { "channel": SESSION } }));
+    for uri in [session_changes(), turn_changes("t1")] {
+        assert_eq!(world.invoke(&uri, "discard-changes", &mut disk), json!({ "error": -32001 }), "{uri}");
+    }
+}
+
+#[test]
 fn turns_that_are_removed_take_their_changes_along() {
     let mut world = World::new();
     world.turn(CHAT, "t1", &[("a", "", "1\n")]);

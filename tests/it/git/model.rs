@@ -220,7 +220,11 @@ pub struct Asker<'a> {
 
 impl<'a> Asker<'a> {
     pub fn new(repository: &'a Repository) -> Self {
-        let path = std::ffi::OsStr::new(super::PATH);
+        Self::found_in(repository, std::ffi::OsStr::new(super::PATH))
+    }
+
+    /// With the git that is found in these folders.
+    pub fn found_in(repository: &'a Repository, path: &std::ffi::OsStr) -> Self {
         let git = Git::find(Some(path), Until::after(Duration::from_secs(60))).unwrap();
         Self { git, repository }
     }

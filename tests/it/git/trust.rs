@@ -4,23 +4,14 @@
 //! Never: measures how long anything takes.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use serde_json::json;
 
-use super::{changed, environment, Repository, Talk, CHAT, SESSION};
+use super::{changed, environment, instead_of_git, Repository, Talk, CHAT, SESSION};
 
 /// Has a host with a `git` that is this script, behind which `$GIT` is the real one.
 fn with_git(repository: &Repository, script: &str) -> Talk {
-    let folder = repository.home.join("bin");
-    fs::create_dir_all(&folder).unwrap();
-    let real = super::PATH.split(':').map(|folder| format!("{folder}/git"));
-    let real = real.into_iter().find(|git| fs::metadata(git).is_ok()).unwrap();
-    let git = folder.join("git");
-    fs::write(&git, format!("#!/bin/sh\nGIT={real}\n{script}\n")).unwrap();
-    fs::set_permissions(&git, fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", folder.display(), super::PATH);
-    let mut talk = Talk::open(repository, &[("PATH", &path)]);
+    let mut talk = Talk::open(repository, &[("PATH", &instead_of_git(repository, script))]);
     talk.create(SESSION, &repository.root);
     talk
 }

@@ -10,10 +10,13 @@ use ahp_sidecar::state::history::CompletedTurn;
 
 use super::{chat, load, open, place, reader, whole};
 
-/// A content that does not get smaller.
+/// A content that gets no smaller than half.
 fn large() -> String {
-    let noise = |number: u32| format!("{:08x}", crc32fast::hash(&number.to_le_bytes()));
-    (0..40_000).map(noise).collect()
+    noise(0..40_000)
+}
+
+fn noise(numbers: std::ops::Range<u32>) -> String {
+    numbers.map(|number| format!("{:08x}", crc32fast::hash(&number.to_le_bytes()))).collect()
 }
 
 /// A turn that has said a content twice, with something between.
@@ -58,6 +61,8 @@ fn a_content_is_kept_once_and_goes_with_the_last_turn_that_has_it() {
     assert_eq!(count(&path, "contents"), 1);
     let bytes = sql(&path, "SELECT sum(length(text)) FROM texts");
     assert!(bytes < i64::try_from(large().len() * 3 / 2).unwrap(), "{bytes} bytes for four times the same");
+    let content_bytes = sql(&path, "SELECT content_bytes FROM turns WHERE chat = 1001 AND place = 3");
+    assert!((bytes..3 * bytes).contains(&content_bytes), "{content_bytes} of {bytes}");
     writer.commit(&[Record::TurnsCut(ChatKey(1001), 3)]).unwrap();
     assert_eq!(last_turns(&path)[1], Some(turn("other", &large())));
     writer.commit(&[Record::TurnsCut(ChatKey(1002), 3)]).unwrap();
@@ -85,6 +90,47 @@ fn a_content_stays_with_who_has_it_whatever_becomes_of_the_tables_about_it() {
         assert_eq!(found[1], Some(turn("other", &large())), "{damage}");
         writer.commit(&[Record::TurnsCut(ChatKey(1001), 0)]).unwrap();
         assert_eq!(last_turns(&path)[1], Some(turn("other", &large())), "{damage}");
+    }
+}
+
+/// Breaks the chain of pages of a blob that is found by this.
+fn break_chain(path: &Path, sql: &str) {
+    const PAGE: usize = 16 << 10;
+    let connection = rusqlite::Connection::open(path).unwrap();
+    let blob: Vec<u8> = connection.query_row(sql, [], |row| row.get(0)).unwrap();
+    connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    drop(connection);
+    let mut file = std::fs::read(path).unwrap();
+    let part = &blob[2 * PAGE..2 * PAGE + 64];
+    let at = memchr::memmem::find(&file, part).expect("it is in the file");
+    file[at / PAGE * PAGE..][..4].fill(0xff);
+    std::fs::write(path, file).unwrap();
+}
+
+#[test]
+fn no_content_goes_when_it_cannot_be_counted_who_has_it() {
+    let (_folder, path) = place();
+    filled(&path);
+    let two = serde_json::json!({ "id": "both", "output": large(), "alone": noise(50_000..90_000) });
+    let both = Record::Turn(ChatKey(1001), 3, CompletedTurn::new("both", two.to_string().into()));
+    open(&path).0.commit(&[both, chat(1, false, 0)]).unwrap();
+    // Of the content that this turn has alone a part is lost, and so is who has what.
+    break_chain(&path, "SELECT text FROM texts WHERE key = (SELECT max(text) FROM contents)");
+    rusqlite::Connection::open(&path).unwrap().execute_batch("DROP TABLE shared_texts").unwrap();
+    let (mut writer, _) = open(&path);
+    writer.commit(&[Record::TurnsCut(ChatKey(1001), 0)]).unwrap();
+    assert_eq!(last_turns(&path)[1], Some(turn("other", &large())));
+}
+
+#[test]
+fn a_store_in_which_nothing_can_be_counted_is_opened() {
+    for lost in ["turns", "texts", "contents"] {
+        let (_folder, path) = place();
+        filled(&path);
+        let damage = format!("DROP TABLE shared_texts; DROP TABLE {lost}");
+        rusqlite::Connection::open(&path).unwrap().execute_batch(&damage).unwrap();
+        let (mut writer, _) = open(&path);
+        writer.commit(&[Record::Turn(ChatKey(1001), 0, turn("anew", &large()))]).unwrap();
     }
 }
 
