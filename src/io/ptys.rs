@@ -5,6 +5,10 @@
 //! apart (`scanner`) and listened to (`listener`): it is answered what it asks of its terminal (`questions`), of which as much is
 //! known as that takes (`screen`). `typing` is what waits to be written, `foreground` who would read it.
 //!
+//! All this happens on a thread of its own: reading from a terminal of the system's waits, also where it is told not to,
+//! until the system has moved what was printed to the side that is read, for as long as the program that prints keeps the
+//! processor. The loop would answer nobody meanwhile.
+//!
 //! Owns: which of them run, what each is told, and what is heard of them.
 //! Never: drops a byte of what they print: they wait while clients do not read.
 
@@ -20,10 +24,13 @@ mod shell;
 mod typing;
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
+use std::thread;
 
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, watch, OwnedSemaphorePermit, Semaphore};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::backend::acp::guards::GuardProgram;
 use crate::host::effects::{PtyCommand, PtyEvent, TerminalKey};
@@ -66,9 +73,30 @@ impl PtyReports {
     }
 }
 
+/// The thread on which programs are attended to. When this is dropped, it ends, and so do they.
+#[derive(Debug)]
+struct PtyThread {
+    handle: Handle,
+    _ends: DropGuard,
+}
+
+impl PtyThread {
+    fn begin() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (handle, ends) = (runtime.handle().clone(), CancellationToken::new());
+        let ended = ends.clone();
+        thread::Builder::new()
+            .name("terminals".to_owned())
+            .spawn(move || runtime.block_on(ended.cancelled()))?;
+        Ok(Self { handle, _ends: ends.drop_guard() })
+    }
+}
+
 /// All programs in terminals.
 #[derive(Debug)]
 pub struct Ptys {
+    /// None before the first of them.
+    thread: Option<PtyThread>,
     guard: Option<GuardProgram>,
     /// The scripts that have shells tell of their commands; without them they do not.
     scripts: Option<ShellScripts>,
@@ -94,10 +122,20 @@ impl Ptys {
         let (reports, heard) = mpsc::unbounded_channel();
         let (running, _) = watch::channel(0);
         let (commands, starting, stop) = (HashMap::new(), HashMap::new(), CancellationToken::new());
-        (Self { guard, scripts, tells_at_end, commands, starting, reports, stop, running }, heard)
+        let thread = None;
+        (Self { thread, guard, scripts, tells_at_end, commands, starting, reports, stop, running }, heard)
     }
 
-    /// Does what is asked. Must be called inside a tokio runtime.
+    /// The thread, which the first program begins.
+    fn thread(&mut self) -> io::Result<Handle> {
+        let thread = match self.thread.take() {
+            Some(thread) => thread,
+            None => PtyThread::begin()?,
+        };
+        Ok(self.thread.insert(thread).handle.clone())
+    }
+
+    /// Does what is asked.
     pub fn carry_out(&mut self, terminal: TerminalKey, command: PtyCommand) {
         match command {
             PtyCommand::Start(launch) => {
@@ -111,7 +149,15 @@ impl Ptys {
                 };
                 self.commands.insert(terminal, sender);
                 self.starting.insert(terminal, launch.command.is_some());
-                program::start(self.guard.as_ref(), self.scripts.as_ref(), &launch, reports, attended);
+                let (guard, scripts) = (self.guard.clone(), self.scripts.clone());
+                match self.thread() {
+                    Ok(thread) => {
+                        thread.spawn(async move {
+                            program::start(guard.as_ref(), scripts.as_ref(), &launch, reports, attended);
+                        });
+                    }
+                    Err(error) => reports.tell(program::not_attended_to(&error), None),
+                }
             }
             PtyCommand::End => {
                 // It ends when it can be told nothing more.
@@ -156,5 +202,23 @@ impl Ptys {
         self.stop.cancel();
         // Cannot fail: the sender is ours.
         self.running.subscribe().wait_for(|count| *count == 0).await.map(drop).unwrap_or_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::effects::{PtyLaunch, ScreenSize};
+
+    #[test]
+    fn terminals_do_not_wait_for_the_loop_nor_the_loop_for_them() {
+        // A guard that ends at once, where no loop runs at all.
+        let guard = GuardProgram::new("true".into(), Vec::new());
+        let (mut ptys, mut heard) = Ptys::new(Some(guard), None, false);
+        let size = ScreenSize { cols: 80, rows: 24 };
+        let launch = PtyLaunch { command: None, directory: None, size };
+        ptys.carry_out(TerminalKey(1), PtyCommand::Start(launch));
+        let report = heard.blocking_recv().unwrap();
+        assert!(matches!(&report.event, PtyEvent::NotStarted(why) if why.ends_with("its guard has ended")));
     }
 }

@@ -234,7 +234,12 @@ impl Sidecar {
     /// Takes in what has happened, and what clients have said, and ends the step.
     async fn turn(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
         let event = events.next(self.wants()).await;
+        let is_pty = matches!(event, LoopEvent::Pty(_));
         let mut exit = self.take_in(event)?;
+        if is_pty {
+            // Another thread reports them, as fast as they are heard: whoever reads and writes here has a turn in between.
+            tokio::task::yield_now().await;
+        }
         if exit.is_none() && self.options.deterministic {
             exit = self.run_until_quiet(events).await?;
         }

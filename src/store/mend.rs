@@ -13,8 +13,8 @@ use super::pack::packs;
 use super::rows::{self, signed, unsigned};
 use super::schema::{self, pragma};
 use super::sqlite::{last_key, last_reserved, LEAP};
-use super::turns;
 use super::upgrade;
+use super::uses;
 use crate::host::effects::{ActionLine, ChannelId, Record};
 
 /// Tables in which nothing of sessions is: a host can do without any of their rows.
@@ -91,6 +91,11 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
                 tracing::warn!("the table of what turns share is damaged: it is made again");
                 plan.tables.push((table, Vec::new()));
             }
+            // Without its rows, what comes is kept once more.
+            "contents" if !is_there || !readable(connection, "contents").1 => {
+                tracing::warn!("the table of where contents are found is damaged: it is made again");
+                plan.tables.push((table, Vec::new()));
+            }
             name if !is_there => {
                 tracing::error!(
                     table = name,
@@ -101,7 +106,11 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
             _ => {}
         }
     }
-    plan.indexes = indexes.into_iter().filter(|index| should_be_made_again(connection, index)).collect();
+    // With a table, its indexes are forgotten.
+    let of_table_again =
+        |index: &SchemaObject| plan.tables.iter().any(|(table, _)| table.name == index.table);
+    let again = |index: &SchemaObject| of_table_again(index) || should_be_made_again(connection, index);
+    plan.indexes = indexes.into_iter().filter(again).collect();
     Ok(plan)
 }
 
@@ -131,7 +140,7 @@ pub(super) fn make_all(connection: &Connection, plan: &Plan) -> Result<(), Store
         rows::put_number(connection, "last_key", last_key)?;
     }
     if plan.tables.iter().any(|(table, _)| table.name == "shared_texts") {
-        turns::count_uses(connection)?;
+        uses::count_uses(connection)?;
     }
     if !plan.spoiled.is_empty() {
         spoil(connection, plan)?;

@@ -1,8 +1,8 @@
 //! Where sessions outlive the process.
 //!
 //! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads; its `schema` and
-//! `upgrade`, `mend`, `check`, `ways`, `rows`, `running`, `texts`, `pack`, `compress`, `clients`, `agents`, `trash`, `space` and `mark`; and
-//! [`archive`], for people),
+//! `upgrade`, `mend`, `check`, `ways`, `rows`, `running`, `turns`, `uses`, `contents`, `texts`, `pack`, `compress`,
+//! `clients`, `agents`, `trash`, `space` and `mark`; and [`archive`], for people),
 //! and its stand-in for a host that keeps everything in memory ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
 #![doc = include_str!("README.md")]
@@ -13,6 +13,7 @@ mod channels;
 pub mod check;
 mod clients;
 mod compress;
+mod contents;
 pub mod errors;
 pub mod folder;
 mod mark;
@@ -30,6 +31,7 @@ mod trash;
 mod trials;
 mod turns;
 mod upgrade;
+mod uses;
 mod ways;
 
 use std::path::PathBuf;

@@ -42,6 +42,7 @@ const STEPS: &[Migration] = &[
     Migration::Code(upgrade::to_version_4),
     Migration::Code(upgrade::to_version_5),
     Migration::Sql(upgrade::VERSION_6),
+    Migration::Sql(upgrade::VERSION_7),
 ];
 
 // In each table what is small stands before what is large, so that it is read without it. The sums are over

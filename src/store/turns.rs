@@ -1,9 +1,9 @@
 //! The completed turns of chats.
 //!
 //! Owns: their rows, which are small, and their texts, which are apart from them: looking for a turn reads no other one.
-//! Chats that began as others did share texts with them; a text goes with the last turn that has it.
-//! Never: knows what is in a turn, or removes a text of which it is not known how many turns have it. The text that a
-//! damaged row names stays.
+//! Chats that began as others did share texts with them; a text goes with the last turn that has it (`uses`), and what is
+//! large in it is kept once (`contents`).
+//! Never: knows what is in a turn. The text that a damaged row names stays.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,12 +11,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rusqlite::types::ValueRef;
-use rusqlite::{params, Connection, OptionalExtension, Row};
+use rusqlite::{params, Connection, Row};
 
-use super::compress::{compressed, is_compressed, plain};
+use super::compress::compressed;
+use super::contents;
 use super::errors::{damaged_if, StoreError};
 use super::rows::{signed, sum, unsigned};
 use super::texts::{TextName, Texts};
+use super::uses::{use_once_less, use_once_more, uses};
 use crate::host::effects::ChatKey;
 use crate::state::history::CompletedTurn;
 use crate::state::texts::{TurnFacts, TurnText, WeakTurnText};
@@ -25,7 +27,7 @@ use crate::wire::rpc::to_json;
 const BY_PLACE: &str = "INDEXED BY turns_by_place";
 
 /// What a row consists of, as [`TurnRow::read`] reads it.
-const COLUMNS: &str = "place, id, text, bytes, text_sum, sum, facts";
+const COLUMNS: &str = "place, id, text, bytes, text_sum, sum, facts, content_bytes";
 
 /// A turn's row.
 pub(super) struct TurnRow {
@@ -34,6 +36,8 @@ pub(super) struct TurnRow {
     text: TextName,
     /// What is known of the turn without its text.
     facts: Option<TurnFacts>,
+    /// How many bytes the contents of its text take.
+    content_bytes: u64,
     is_sound: bool,
 }
 
@@ -42,7 +46,8 @@ impl TurnRow {
         let (place, id): (u64, String) = (unsigned(row.get(0)?), row.get(1)?);
         let text = TextName { key: row.get(2)?, bytes: unsigned(row.get(3)?), sum: row.get(4)? };
         let is_sound = row_sum(chat, place, &id, text) == row.get::<_, u32>(5)?;
-        Ok(Self { place, id, text, facts: facts_of(row.get_ref(6)?), is_sound })
+        let content_bytes = row.get(7).map(unsigned).unwrap_or_default();
+        Ok(Self { place, id, text, facts: facts_of(row.get_ref(6)?), content_bytes, is_sound })
     }
 }
 
@@ -88,20 +93,27 @@ pub(super) fn put(
 ) -> Result<TextName, StoreError> {
     let (text, facts) = (turn.text(), Some(turn.facts().clone()));
     cut_from_to(connection, chat, place, place)?;
-    let text = put_text(connection, &text)?;
-    put_row(connection, chat, &TurnRow { place, id: turn.id().to_owned(), text, facts, is_sound: true })?;
+    let (kept, content_bytes) = contents::keep(connection, &text)?;
+    let text = put_text(connection, &text, &kept)?;
+    let id = turn.id().to_owned();
+    put_row(connection, chat, &TurnRow { place, id, text, facts, content_bytes, is_sound: true })?;
     Ok(text)
 }
 
-/// Keeps a text.
-pub(super) fn put_text(connection: &Connection, text: &[u8]) -> Result<TextName, StoreError> {
-    connection.prepare_cached("INSERT INTO texts (text) VALUES (?1)")?.execute(params![compressed(text)])?;
+/// Puts a text into the table as version 5 has it.
+pub(super) fn put_text_of_version_5(connection: &Connection, text: &[u8]) -> Result<TextName, StoreError> {
+    put_text(connection, text, &compressed(text))
+}
+
+/// Keeps a text as this.
+fn put_text(connection: &Connection, text: &[u8], kept: &[u8]) -> Result<TextName, StoreError> {
+    connection.prepare_cached("INSERT INTO texts (text) VALUES (?1)")?.execute(params![kept])?;
     Ok(TextName { key: connection.last_insert_rowid(), bytes: text.len() as u64, sum: sum(&[text]) })
 }
 
 fn put_row(connection: &Connection, chat: ChatKey, row: &TurnRow) -> Result<(), StoreError> {
-    let sql = "INSERT INTO turns (chat, place, id, text, bytes, text_sum, sum, facts)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let sql = "INSERT INTO turns (chat, place, id, text, bytes, text_sum, sum, facts, content_bytes)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
     connection.prepare_cached(sql)?.execute(params![
         signed(chat.0),
         signed(row.place),
@@ -111,6 +123,7 @@ fn put_row(connection: &Connection, chat: ChatKey, row: &TurnRow) -> Result<(), 
         row.text.sum,
         kept_sum(chat, row.place, &row.id, row.text, row.is_sound),
         row.facts.as_ref().map(kept_facts),
+        signed(row.content_bytes),
     ])?;
     Ok(())
 }
@@ -161,8 +174,7 @@ pub(super) fn share(
     for row in rows(connection, from, places, BY_PLACE)? {
         put_row(connection, to, &row)?;
         if row.is_sound {
-            let uses = uses(connection, row.text.key)?;
-            put_uses(connection, row.text.key, uses.unwrap_or(TextUses::KNOWN_ONE).and_one())?;
+            use_once_more(connection, row.text.key)?;
         }
     }
     Ok(())
@@ -184,79 +196,11 @@ fn cut_from_to(connection: &Connection, chat: ChatKey, first: u64, last: u64) ->
         texts.extend(TurnRow::read(chat, row).ok().filter(|row| row.is_sound).map(|row| row.text.key));
     }
     for text in texts {
-        match uses(connection, text)? {
-            None => {
-                connection.prepare_cached("DELETE FROM texts WHERE key = ?1")?.execute(params![text])?;
-            }
-            Some(shared) => put_uses(connection, text, shared.but_one())?,
-        }
+        use_once_less(connection, text)?;
     }
     connection
         .prepare_cached("DELETE FROM turns WHERE chat = ?1 AND place BETWEEN ?2 AND ?3")?
         .execute(range)?;
-    Ok(())
-}
-
-/// How many turns have a text that several have had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct TextUses(i64);
-
-impl TextUses {
-    const KNOWN_ONE: Self = Self(1);
-    /// Its row is damaged: the text stays for good.
-    const UNKNOWN: Self = Self(i64::MAX);
-
-    fn and_one(self) -> Self {
-        Self(self.0.saturating_add(1))
-    }
-
-    fn but_one(self) -> Self {
-        if self == Self::UNKNOWN {
-            self
-        } else {
-            Self(self.0 - 1)
-        }
-    }
-
-    fn sum(self, text: i64) -> u32 {
-        sum(&[&text.to_le_bytes(), &self.0.to_le_bytes()])
-    }
-}
-
-/// How many turns have this text; none when it is one, which goes without saying.
-fn uses(connection: &Connection, text: i64) -> Result<Option<TextUses>, StoreError> {
-    let found = connection
-        .prepare_cached("SELECT uses, sum FROM shared_texts WHERE key = ?1")?
-        .query_row(params![text], |row| Ok((TextUses(row.get(0)?), row.get::<_, u32>(1)?)))
-        .optional();
-    match found.map_err(damaged_if(|| format!("the number of the turns that have the text {text}"))) {
-        Ok(found) => {
-            Ok(found.map(|(uses, sum)| if uses.sum(text) == sum { uses } else { TextUses::UNKNOWN }))
-        }
-        Err(error) if error.is_damage() => Ok(Some(TextUses::UNKNOWN)),
-        Err(error) => Err(error),
-    }
-}
-
-fn put_uses(connection: &Connection, text: i64, uses: TextUses) -> Result<(), StoreError> {
-    if uses.0 <= 1 {
-        connection.prepare_cached("DELETE FROM shared_texts WHERE key = ?1")?.execute(params![text])?;
-        return Ok(());
-    }
-    connection
-        .prepare_cached("INSERT OR REPLACE INTO shared_texts VALUES (?1, ?2, ?3)")?
-        .execute(params![text, uses.0, uses.sum(text)])?;
-    Ok(())
-}
-
-/// Which texts several turns have, counted anew. To be called when their table is made again.
-pub(super) fn count_uses(connection: &Connection) -> Result<(), StoreError> {
-    let sql = "SELECT text, count(*) FROM turns NOT INDEXED GROUP BY text HAVING count(*) > 1";
-    let mut statement = connection.prepare(sql)?;
-    let mut shared = statement.query([])?;
-    while let Some(row) = shared.next()? {
-        put_uses(connection, row.get(0)?, TextUses(row.get(1)?))?;
-    }
     Ok(())
 }
 
@@ -269,7 +213,8 @@ pub(super) fn there(connection: &Connection, chat: ChatKey) -> Result<u64, Store
 
 /// How many turns of a chat have a text, as far as this is told without reading any, and how many bytes these take.
 pub(super) fn with_text(connection: &Connection, chat: ChatKey) -> Result<(u64, u64), StoreError> {
-    let sql = "SELECT count(*), ifnull(sum(length(x.text)), 0) FROM turns t JOIN texts x ON x.key = t.text
+    let sql = "SELECT count(*), ifnull(sum(length(x.text) + ifnull(t.content_bytes, 0)), 0)
+        FROM turns t JOIN texts x ON x.key = t.text
         WHERE t.chat = ?1 AND t.place >= 0 AND typeof(x.text) = 'blob'";
     let whole = connection
         .prepare_cached(sql)?
@@ -378,13 +323,12 @@ fn turn_of(
 
 /// A text; none when it is not what was written.
 pub(super) fn text_of(connection: &Connection, name: TextName) -> Result<Option<Bytes>, StoreError> {
-    let read = |row: &Row<'_>| {
-        let kept = row.get_ref(0)?.as_blob()?;
-        // What cannot be made plain is not what was written.
-        let plain = if is_compressed(kept) { plain(kept, name.bytes).ok() } else { Some(kept.to_vec()) };
-        Ok(plain.map(Bytes::from))
-    };
+    // So that its contents are still there when it has been read.
+    let _snapshot = connection.is_autocommit().then(|| connection.unchecked_transaction()).transpose()?;
     let mut statement = connection.prepare_cached("SELECT text FROM texts WHERE key = ?1")?;
-    let text = statement.query_row(params![name.key], read).optional()?.flatten();
-    Ok(text.filter(|text| name.is_of(text)))
+    let mut rows = statement.query(params![name.key])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let kept = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
+    let text = contents::whole(connection, kept, name.bytes)?;
+    Ok(text.filter(|text| name.is_of(text)).map(Bytes::from))
 }

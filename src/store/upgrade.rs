@@ -128,7 +128,7 @@ pub(super) fn to_version_5(connection: &Connection) -> Result<(), StoreError> {
         // One that is no turn was none before, either.
         let turn = CompletedTurn::kept(Bytes::copy_from_slice(text));
         let id = turn.as_ref().map(CompletedTurn::id).unwrap_or_default();
-        let text = turns::put_text(connection, text)?;
+        let text = turns::put_text_of_version_5(connection, text)?;
         turns::put_row_of_version_5(connection, chat, place, id, text, row.get(2) == Ok(sum))?;
     }
     drop(old);
@@ -138,6 +138,15 @@ pub(super) fn to_version_5(connection: &Connection) -> Result<(), StoreError> {
 
 /// To version 6, which knows something of a turn without its text. Of older ones that is found out when they are read.
 pub(super) const VERSION_6: &str = "ALTER TABLE turns ADD COLUMN facts BLOB";
+
+/// To version 7, which keeps large contents once. Those of texts that are there stay in them.
+pub(super) const VERSION_7: &str = "
+    -- Where a content of texts is found.
+    CREATE TABLE contents (hash BLOB PRIMARY KEY, text INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE INDEX contents_by_text ON contents (text);
+    -- How many bytes the contents of a turn's text take.
+    ALTER TABLE turns ADD COLUMN content_bytes INTEGER;
+";
 
 /// The checksum of actions before version 4.
 fn numbered_sum(first: u64, last: u64, channel: i64, packed: &[u8]) -> u32 {

@@ -2,7 +2,7 @@
 //!
 //! Owns: the task that attends to it: what it prints is listened to and gathered for a moment, what is typed, and what it is
 //! answered, is written when it reads.
-//! Never: waits for it on the loop's thread, or reads on while what it has printed is not heard.
+//! Never: runs on the loop's thread, or reads on while what it has printed is not heard.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::unix::{pipe, OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch, OwnedSemaphorePermit};
+use tokio::task::yield_now;
 use tokio::time::{sleep, sleep_until, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +31,9 @@ const GATHERED: Duration = Duration::from_millis(8);
 
 /// So much is told at once, in bytes.
 const TOLD_BYTES_MAX: usize = 64 << 10;
+
+/// So much is read at once, in bytes: no more is there on Linux.
+const READ_BYTES_MAX: usize = 4 << 10;
 
 /// The same of what is told at the end.
 const TOLD_AT_END_BYTES_MAX: usize = 1 << 20;
@@ -101,6 +105,11 @@ pub fn start(
 
 fn not_started(shell: &Path, why: &dyn std::fmt::Display) -> PtyEvent {
     PtyEvent::NotStarted(format!("`{}` cannot be started in a terminal: {why}", shell.display()))
+}
+
+/// There is nobody to attend to programs in terminals.
+pub fn not_attended_to(why: &io::Error) -> PtyEvent {
+    not_started(&shell::of_user(), &format_args!("a thread cannot be started (see `ulimit -u`): {why}"))
 }
 
 /// Whether it will be possible later.
@@ -218,7 +227,10 @@ impl Program {
                         return;
                     }
                 }
-                Happens::Readable => self.read(),
+                Happens::Readable => {
+                    self.read();
+                    yield_now().await;
+                }
                 Happens::Writable => self.write(),
                 Happens::Opened => self.is_closed = false,
                 Happens::TimeToTell(None) => return,
@@ -328,30 +340,25 @@ impl Program {
         true
     }
 
-    /// Reads what is there, as far as there is room for it.
+    /// Reads a piece of what is there. What else waits has its turn before the next one: the system may take its time.
     fn read(&mut self) {
-        let mut buffer = [0; 4 << 10];
-        while self.has_room() {
-            match self.printed.try_read(&mut buffer) {
-                Ok(count @ 1..) => {
-                    self.listener.hear(&buffer[..count]);
-                    self.has_news = true;
-                    self.printed_at = Instant::now();
-                    self.calm_at = (!self.tells_at_end).then(|| self.printed_at + CALM_AFTER);
-                    if matches!(self.stage, Stage::Ended(_)) {
-                        self.drained_bytes += count;
-                    } else {
-                        self.typing.answer(&self.listener.take_answers());
-                        self.expect_output();
-                    }
-                }
-                Err(error) if is_for_now(&error) => return,
-                // Linux says so when nobody has it open.
-                Ok(_) | Err(_) => {
-                    self.is_closed = true;
-                    return;
+        let mut buffer = [0; READ_BYTES_MAX];
+        match self.printed.try_read(&mut buffer) {
+            Ok(count @ 1..) => {
+                self.listener.hear(&buffer[..count]);
+                self.has_news = true;
+                self.printed_at = Instant::now();
+                self.calm_at = (!self.tells_at_end).then(|| self.printed_at + CALM_AFTER);
+                if matches!(self.stage, Stage::Ended(_)) {
+                    self.drained_bytes += count;
+                } else {
+                    self.typing.answer(&self.listener.take_answers());
+                    self.expect_output();
                 }
             }
+            Err(error) if is_for_now(&error) => {}
+            // Linux says so when nobody has it open.
+            Ok(_) | Err(_) => self.is_closed = true,
         }
     }
 

@@ -4,12 +4,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::thread;
 
-use serde_json::json;
+use serde_json::{json, Value};
 
 use super::{
     line, opening, ping, resident, say, turn, wait, wait_until, wait_until_idle, wait_until_stuck, within,
     Guard, Heard, CHAT,
 };
+use crate::guard::{bearers, COOKIE};
 use crate::support::sidecar;
 
 fn start() -> (Guard, ChildStdin, ChildStdout) {
@@ -124,6 +125,57 @@ fn a_reader_that_stalls_costs_bounded_memory_and_loses_nothing() {
     assert_eq!(heard.pings, (0..20_000).collect::<Vec<_>>());
     assert_eq!(heard.endings, ["chat/turnComplete"]);
     assert!((100 * SIZE..=1 << 20).contains(&heard.longest), "the longest line has {}", heard.longest);
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
+/// What a program prints waits where nobody reads it, then the program does. Nothing is lost, to its last byte and its exit.
+#[test]
+fn a_program_in_a_terminal_waits_for_a_reader_that_stalls_and_is_told_to_its_end() {
+    // As JSON each takes six bytes: together more than may wait.
+    const BYTES: usize = 12_500_000;
+    const TERMINAL: &str = "agenthost-terminal:///one";
+    let cookie = "a-reader-stalls";
+    let mut command = sidecar();
+    command.env("SHELL", "/bin/sh").env(COOKIE, cookie);
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut guard = Guard(command.spawn().unwrap());
+    let (mut stdin, stdout) = (guard.0.stdin.take().unwrap(), guard.0.stdout.take().unwrap());
+    let claim = json!({ "kind": "client", "clientId": "me" });
+    let create =
+        json!({ "id": "c", "method": "createTerminal", "params": { "channel": TERMINAL, "claim": claim } });
+    let subscribe = json!({ "id": "s", "method": "subscribe", "params": { "channel": TERMINAL } });
+    let prints = format!("head -c {BYTES} /dev/zero | tr '\\0' '\\1'; echo all to\"\"ld; exit 3\r");
+    let input = json!({ "type": "terminal/input", "data": prints });
+    let types = json!({ "method": "dispatchAction",
+        "params": { "channel": TERMINAL, "clientSeq": 1, "action": input } });
+    stdin.write_all((opening() + &line(create) + &line(subscribe) + &line(types)).as_bytes()).unwrap();
+    wait_until_stuck(guard.0.id(), &stdout);
+    // The host, the guard, the shell, and who prints.
+    assert!(bearers(cookie).len() > 3, "it has ended, and not waited");
+    let bytes = resident(guard.0.id());
+    assert!(bytes < 256 << 20, "{bytes} bytes while nobody reads");
+
+    let (printed, tail, code) = within("the terminal ends", move || {
+        let (mut printed, mut tail) = (0, String::new());
+        for line in BufReader::new(stdout).lines() {
+            let message: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            let action = &message["params"]["action"];
+            if let Some(data) = action["data"].as_str() {
+                printed += data.bytes().filter(|byte| *byte == 1).count();
+                tail.push_str(data);
+                let cut = tail.len().saturating_sub(200);
+                tail.drain(..cut);
+            }
+            if action["type"] == "terminal/exited" {
+                return (printed, tail, action["exitCode"].as_i64());
+            }
+        }
+        (printed, tail, None)
+    });
+    assert_eq!((printed, code), (BYTES, Some(3)), "{tail:?}");
+    assert!(tail.contains("\u{1}all told\r\n"), "{tail:?}");
+    drop(stdin);
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 

@@ -7,7 +7,7 @@ use std::fs;
 
 use serde_json::{json, Value};
 
-use super::terminal::{installed, make_home, Shell, TERMINAL};
+use super::terminal::{installed, make_home, skipped, Shell, TERMINAL};
 
 #[test]
 fn a_shell_runs_in_a_terminal_until_it_ends() {
@@ -143,6 +143,80 @@ fn bash_tells_which_lines_it_runs_and_its_users_files_work() {
     shell.until_exited();
     let last = shell.told.last().unwrap();
     assert_eq!((&last["type"], last.get("exitCode")), (&json!("terminal/commandFinished"), None));
+}
+
+/// The exit code that is told of this line, which is typed once, whatever else is told meanwhile.
+fn code_of(shell: &mut Shell, line: &str) -> Option<i64> {
+    shell.enter(line);
+    let begun = shell.until_told(|told| told["commandLine"] == line);
+    let ended = shell.until_told(|told| {
+        told["type"] == "terminal/commandFinished" && told["commandId"] == begun["commandId"]
+    });
+    ended["exitCode"].as_i64()
+}
+
+#[test]
+fn bash_tells_how_lines_end_whatever_its_user_assigns() {
+    let Some(bash) = installed("bash") else { return };
+    let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    make_home(home.path());
+    let mut shell = Shell::start_as(folder.path(), "bash-assigns", bash, home.path()).open();
+    shell.until_prompted();
+    // Before this release there is only one element.
+    let (_, code, _) = shell.run("(( BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501 ))");
+    if code != Some(0) {
+        return skipped("a bash that runs each element of PROMPT_COMMAND");
+    }
+    // A text sets the first element; what is there of the user's and works still does.
+    assert_eq!(shell.run("PROMPT_COMMAND='echo text $?'").1, Some(0));
+    shell.until("text 0\r\n");
+    assert_eq!(shell.run("(exit 4)").1, Some(4));
+    shell.until("text 4\r\n");
+    // What is run first there may end in any way.
+    assert_eq!(shell.run("PROMPT_COMMAND=\"false; $PROMPT_COMMAND\"").1, Some(0));
+    assert_eq!(shell.run("(exit 5)").1, Some(5));
+    shell.until("text 1\r\n");
+    shell.until_prompted();
+    // All of them at once: from the next line on.
+    shell.enter("PROMPT_COMMAND=(true 'echo array $?')");
+    shell.until_prompted();
+    assert_eq!(code_of(&mut shell, "(exit 6)"), Some(6));
+    shell.until("array 6\r\n");
+    shell.until_prompted();
+    shell.enter("unset PROMPT_COMMAND");
+    shell.until_prompted();
+    assert_eq!(code_of(&mut shell, "(exit 7)"), Some(7));
+    // What is called before a line, and what changes how the scripts of ours are run.
+    for changes in ["PS0=", "set -u", "IFS=0123456789", "set -e", "trap 'true' DEBUG"] {
+        assert_eq!(shell.run(changes).1, Some(0));
+        let (line, code, _) = shell.run("! true");
+        assert_eq!((line.as_str(), code), ("! true", Some(1)), "{changes}");
+    }
+    // Another shell in its place says nothing, and is not taken for it.
+    shell.enter("exec bash --norc");
+    shell.enter("echo an\"\"other");
+    shell.until("another\r\n");
+    assert!(!shell.shown.contains("633;") && !shell.shown.contains("__ahp"), "{:?}", shell.shown);
+}
+
+#[test]
+fn zsh_tells_how_lines_end_whatever_its_user_assigns() {
+    let Some(zsh) = installed("zsh") else { return };
+    let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(home.path().join(".zshrc"), "PS1='<mine> '\nunsetopt zle prompt_sp\n").unwrap();
+    let mut shell = Shell::start_as(folder.path(), "zsh-assigns", zsh, home.path()).open();
+    shell.until_prompted();
+    shell.enter("precmd_functions=()");
+    shell.until_prompted();
+    assert_eq!(code_of(&mut shell, "(exit 4)"), Some(4));
+    assert_eq!(shell.run("preexec_functions=()").1, Some(0));
+    let (line, code, _) = shell.run("(exit 5)");
+    assert_eq!((line.as_str(), code), ("(exit 5)", Some(5)));
+    for changes in ["precmd() { echo mine $? }", "set -u", "IFS=0123456789", "PROMPT='<mine> '"] {
+        assert_eq!(shell.run(changes).1, Some(0));
+        assert_eq!(shell.run("(exit 6)").1, Some(6), "{changes}");
+    }
+    shell.until("mine 6\r\n");
 }
 
 #[test]

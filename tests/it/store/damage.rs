@@ -210,7 +210,7 @@ fn damage_is_told_on_its_session_alone() {
         "UPDATE turns SET place = place + 1000 WHERE chat = 1002",
         "DELETE FROM turns WHERE chat = 1002 AND place = 2",
         "DELETE FROM turns WHERE chat = 1002",
-        "INSERT INTO turns SELECT NULL, chat, 3, id, text, bytes, text_sum, sum, NULL FROM turns WHERE chat = 1002 AND place = 2",
+        "INSERT INTO turns SELECT NULL, chat, 3, id, text, bytes, text_sum, sum, NULL, NULL FROM turns WHERE chat = 1002 AND place = 2",
     ] {
         let (_folder, path) = place();
         let (mut writer, _) = open(&path);

@@ -1,6 +1,7 @@
 //! Stores of which something is gone or was changed: what can be made again is, a store that is gone is not begun
 //! anew, and nothing that was said is silently missing.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -65,6 +66,9 @@ fn to_layout(path: &Path, layout: usize) {
     let version = |connection: ::rusqlite::Connection| -> i64 {
         connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap()
     };
+    if layout < 7 && version(::rusqlite::Connection::open(path).unwrap()) == 7 {
+        put_contents_into_texts(&::rusqlite::Connection::open(path).unwrap());
+    }
     if layout < 6 && version(::rusqlite::Connection::open(path).unwrap()) == 6 {
         sql(path, "ALTER TABLE turns DROP COLUMN facts; PRAGMA user_version = 5");
     }
@@ -107,11 +111,45 @@ fn sum(parts: &[&[u8]]) -> u32 {
     hasher.finalize()
 }
 
+/// Has the texts of a store hold their contents, as they did before version 7.
+fn put_contents_into_texts(connection: &::rusqlite::Connection) {
+    let plain = |kept: &[u8]| match kept.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        true => zstd::decode_all(kept).unwrap(),
+        false => kept.to_vec(),
+    };
+    let mut all = connection.prepare("SELECT key, text FROM texts ORDER BY key").unwrap();
+    let texts: BTreeMap<i64, Vec<u8>> =
+        all.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap().map(Result::unwrap).collect();
+    for (key, kept) in texts.iter().filter(|(_, kept)| kept.starts_with(b"\0con")) {
+        let number = |at: usize| u64::from_le_bytes(kept[at..at + 8].try_into().unwrap());
+        let count = u32::from_le_bytes(kept[8..12].try_into().unwrap()) as usize;
+        let frame = plain(&kept[12 + 16 * count..]);
+        let (mut text, mut end) = (Vec::new(), 0);
+        for at in (0..count).map(|place| 12 + 16 * place) {
+            let (content, place) = (number(at) as i64, number(at + 8) as usize);
+            text.extend_from_slice(&frame[end..place]);
+            text.extend_from_slice(&plain(&texts[&content]));
+            end = place;
+        }
+        text.extend_from_slice(&frame[end..]);
+        let values = ::rusqlite::params![key, text];
+        connection.execute("UPDATE texts SET text = ?2 WHERE key = ?1", values).unwrap();
+    }
+    drop(all);
+    let drop = "DELETE FROM texts WHERE key NOT IN (SELECT text FROM turns);
+        DELETE FROM shared_texts WHERE key NOT IN (SELECT text FROM turns);
+        DROP TABLE contents; ALTER TABLE turns DROP COLUMN content_bytes; PRAGMA user_version = 6";
+    connection.execute_batch(drop).unwrap();
+}
+
 /// Has the turns of a store hold their texts, as they did before version 5.
 pub fn put_texts_into_turns(connection: &::rusqlite::Connection) {
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
     if version < 5 {
         return;
+    }
+    if version == 7 {
+        put_contents_into_texts(connection);
     }
     let create = "DROP INDEX turns_by_place;
         ALTER TABLE turns RENAME TO apart;
@@ -445,7 +483,7 @@ fn looking_into_a_store_changes_nothing() {
         files.sort();
         files
     };
-    for layout in [5, 4, 3, 2, 1] {
+    for layout in [6, 5, 4, 3, 2, 1] {
         to_layout(&path, layout);
         assert!(!beside(&path, "-wal").exists());
         let before = files();
@@ -599,7 +637,7 @@ fn whatever_is_damaged_is_told_and_never_silently_less() {
     });
     println!("DAMAGE_SEED={seed}");
     let mut layouts = Vec::new();
-    for layout in [5, 4, 3, 2, 1] {
+    for layout in [6, 5, 4, 3, 2, 1] {
         let (_folder, path) = place();
         fill(&mut open(&path).0);
         let mark = fs::read(path.with_file_name("sessions.made")).unwrap();
@@ -617,7 +655,7 @@ fn whatever_is_damaged_is_told_and_never_silently_less() {
             fs::write(path.with_file_name("sessions.made"), mark).unwrap();
         }
         let what = spoil(&path, &mut dice);
-        let what = format!("DAMAGE_SEED={} layout {}: {what}", seed.wrapping_add(case), 4 - layout);
+        let what = format!("DAMAGE_SEED={} layout {}: {what}", seed.wrapping_add(case), 6 - layout);
         if assert_honest(&path, &what) > 0 {
             println!("not seen any more: {what}");
             unseen += 1;

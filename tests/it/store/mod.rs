@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod at_once;
+mod contents;
 mod damage;
 mod faults;
 mod folder;

@@ -72,16 +72,22 @@ __ahp_ended() {
   __ahp_number=$(__ahp_newest)
   # Whoever sets it anew keeps what is there.
   if [[ ${PS0-} != *__ahp_begins* ]]; then
-    PS0='${__ahp_word:+$(__ahp_begins)}'${PS0-}
+    PS0=$__ahp_before${PS0-}
   fi
   return "$code"
 }
 
 # What is called before a line runs is known since 4.4.
-if [[ -n $__ahp_word && $- == *i* ]] && (( BASH_VERSINFO[0] > 4 || (BASH_VERSINFO[0] == 4 && BASH_VERSINFO[1] >= 4) )); then
-  if [[ $(builtin declare -p PROMPT_COMMAND 2> /dev/null) == 'declare -a'* ]]; then
-    PROMPT_COMMAND=(__ahp_ended "${PROMPT_COMMAND[@]}")
-  else
+if [[ -n $__ahp_word && $- == *i* ]]; then
+  if (( BASH_VERSINFO[0] > 5 || (BASH_VERSINFO[0] == 5 && BASH_VERSINFO[1] >= 1) )); then
+    # Each element is run, and told the same exit code. Whoever assigns a text sets the first one alone, and the user's own keep
+    # their places. Who assigns all of them takes ours away: before the next line it is put there again.
+    __ahp_behind='__ahp_ended || :'
+    __ahp_before='${__ahp_word:+$(__ahp_begins)${__ahp_behind##"${PROMPT_COMMAND[9999]:=$__ahp_behind}"}}'
+    PROMPT_COMMAND[9999]=$__ahp_behind
+  elif (( BASH_VERSINFO[0] == 5 || (BASH_VERSINFO[0] == 4 && BASH_VERSINFO[1] >= 4) )); then
+    # Only the first element is run.
+    __ahp_before='${__ahp_word:+$(__ahp_begins)}'
     PROMPT_COMMAND=__ahp_ended${PROMPT_COMMAND:+$'\n'$PROMPT_COMMAND}
   fi
 fi

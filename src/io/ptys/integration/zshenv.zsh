@@ -33,8 +33,10 @@ if [[ -o interactive && -n $__ahp_word ]]; then
     print -rn -- "$text"
   }
 
+  # Each of the two is put where it belongs by the other one, when somebody has taken it away.
   __ahp_begins() {
     emulate -L zsh
+    (( ${precmd_functions[(Ie)__ahp_ended]} )) || precmd_functions=(__ahp_ended $precmd_functions)
     local line=${1[1,16000]}
     print -rn -- $'\e]633;E;'"$(__ahp_escaped "$line");$__ahp_word"$'\a\e]633;C;'"$__ahp_word"$'\a'
   }
@@ -42,6 +44,7 @@ if [[ -o interactive && -n $__ahp_word ]]; then
   __ahp_ended() {
     local code=$?
     emulate -L zsh
+    (( ${preexec_functions[(Ie)__ahp_begins]} )) || preexec_functions=(__ahp_begins $preexec_functions)
     if [[ -n ${__ahp_prompted-} ]]; then
       print -rn -- $'\e]633;D;'"$code;$__ahp_word"$'\a'
     fi

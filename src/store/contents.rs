@@ -1,0 +1,248 @@
+//! The large contents of texts, such as the output of a tool, an edited file or an image: each is kept once, however many
+//! turns have it.
+//!
+//! A text with such contents is kept as a frame, which is the text without them, and as the names of the texts that belong
+//! between; a content is found again by its hash.
+//!
+//! Owns: what of a text is a content, and putting a text together again.
+//! Never: knows what a content means, or trusts one: who asks for a text compares its checksum, and a content that is found
+//! by its hash is compared with the one that is to be kept.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use rusqlite::{params, Connection, OptionalExtension};
+use sha2::{Digest, Sha256};
+
+use super::compress::{compressed, is_compressed, plain};
+use super::errors::{damaged_if, StoreError};
+use super::rows::{sum, unsigned};
+use super::uses;
+
+/// A string of JSON from this size on is a content, in bytes: that of a page of the database, of which it takes some alone.
+const CONTENT_BYTES_MIN: usize = 16 << 10;
+
+/// What is kept of a text with contents begins so. No text does, and nothing that is compressed.
+const MAGIC: [u8; 4] = *b"\0con";
+
+/// A content in a text: the key of its row, and where in the frame it belongs.
+type Seam = (i64, usize);
+
+/// A text as it is kept, without its contents.
+struct TextFrame<'a> {
+    places: Vec<Seam>,
+    rest: &'a [u8],
+}
+
+impl<'a> TextFrame<'a> {
+    /// What is kept so; none when it is a text without contents, or is not what was written.
+    fn read(kept: &'a [u8]) -> Option<Self> {
+        let rest = kept.strip_prefix(&MAGIC)?;
+        let (expected, rest) = rest.split_first_chunk::<4>()?;
+        let (count, rest) = rest.split_first_chunk::<4>()?;
+        let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
+        let (places, rest) = rest.split_at_checked(count.checked_mul(16)?)?;
+        if sum(&[places]).to_le_bytes() != *expected {
+            return None;
+        }
+        let (places, _) = places.as_chunks::<8>();
+        let (places, _) = places.as_chunks::<2>();
+        let place = |[key, at]: &[[u8; 8]; 2]| {
+            Some((i64::from_le_bytes(*key), usize::try_from(u64::from_le_bytes(*at)).ok()?))
+        };
+        Some(Self { places: places.iter().map(place).collect::<Option<_>>()?, rest })
+    }
+
+    fn kept(&self) -> Vec<u8> {
+        let places: Vec<u8> = self
+            .places
+            .iter()
+            .flat_map(|(key, at)| [key.to_le_bytes(), (*at as u64).to_le_bytes()])
+            .flatten()
+            .collect();
+        let count = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+        [&MAGIC[..], &sum(&[&places]).to_le_bytes(), &count.to_le_bytes(), &places, self.rest].concat()
+    }
+}
+
+/// What is to be kept of a text, whose contents are kept by this, and how many bytes these take.
+pub(super) fn keep<'a>(connection: &Connection, text: &'a [u8]) -> Result<(Cow<'a, [u8]>, u64), StoreError> {
+    let contents = contents_in(text);
+    if contents.is_empty() {
+        return Ok((compressed(text), 0));
+    }
+    let (mut frame, mut places, mut end, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
+    for content in contents {
+        frame.extend_from_slice(&text[end..content.start]);
+        end = content.end;
+        let (key, kept_bytes) = keep_content(connection, &text[content])?;
+        places.push((key, frame.len()));
+        bytes += kept_bytes;
+    }
+    frame.extend_from_slice(&text[end..]);
+    Ok((TextFrame { places, rest: &compressed(&frame) }.kept().into(), bytes))
+}
+
+/// The large strings in a JSON text, without their quotes.
+fn contents_in(text: &[u8]) -> Vec<Range<usize>> {
+    let (mut contents, mut at) = (Vec::new(), 0);
+    if text.len() < CONTENT_BYTES_MIN {
+        return contents;
+    }
+    while let Some(quote) = memchr::memchr(b'"', &text[at..]) {
+        let start = at + quote + 1;
+        let mut end = start;
+        loop {
+            match memchr::memchr2(b'"', b'\\', text.get(end..).unwrap_or_default()) {
+                Some(found) if text[end + found] == b'"' => {
+                    end += found;
+                    break;
+                }
+                // With the character behind the backslash.
+                Some(found) => end += found + 2,
+                // It is no JSON.
+                None => return contents,
+            }
+        }
+        if end - start >= CONTENT_BYTES_MIN {
+            contents.push(start..end);
+        }
+        at = end + 1;
+    }
+    contents
+}
+
+/// Keeps a content, if it is not kept yet. Returns the key of its row, and how many bytes it takes there.
+fn keep_content(connection: &Connection, content: &[u8]) -> Result<(i64, u64), StoreError> {
+    let hash = Sha256::digest(content);
+    let found: Option<(i64, i64)> = connection
+        .prepare_cached(
+            "SELECT x.key, length(x.text) FROM contents c JOIN texts x ON x.key = c.text WHERE c.hash = ?1",
+        )?
+        .query_row(params![&hash[..]], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    if let Some((key, bytes)) = found {
+        // One that is damaged stays with those who have it.
+        if content_of(connection, key, content.len()).is_ok_and(|kept| kept.as_deref() == Some(content)) {
+            uses::use_once_more(connection, key)?;
+            return Ok((key, unsigned(bytes)));
+        }
+    }
+    let kept = compressed(content);
+    connection.prepare_cached("INSERT INTO texts (text) VALUES (?1)")?.execute(params![kept])?;
+    let key = connection.last_insert_rowid();
+    connection
+        .prepare_cached("INSERT OR REPLACE INTO contents (hash, text) VALUES (?1, ?2)")?
+        .execute(params![&hash[..], key])?;
+    Ok((key, kept.len() as u64))
+}
+
+/// A text that is kept so, whose contents are read. Of more than so many bytes, that is too many. None when it is not what
+/// was written.
+pub(super) fn whole(connection: &Connection, kept: &[u8], bytes: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    if !kept.starts_with(&MAGIC) {
+        // What cannot be made plain is not what was written.
+        return Ok(if is_compressed(kept) { plain(kept, bytes).ok() } else { Some(kept.to_vec()) });
+    }
+    let Some(TextFrame { places, rest }) = TextFrame::read(kept) else { return Ok(None) };
+    let Ok(frame) = (if is_compressed(rest) { plain(rest, bytes) } else { Ok(rest.to_vec()) }) else {
+        return Ok(None);
+    };
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let (mut text, mut end) = (Vec::new(), 0);
+    for (key, at) in places {
+        let Some(before) = frame.get(end..at) else { return Ok(None) };
+        text.extend_from_slice(before);
+        end = at;
+        let left = bytes.saturating_sub(text.len());
+        let Some(content) = content_of(connection, key, left)? else { return Ok(None) };
+        text.extend_from_slice(&content);
+    }
+    text.extend_from_slice(&frame[end..]);
+    Ok(Some(text))
+}
+
+/// A content; none when it is not there, or is larger than this.
+fn content_of(connection: &Connection, key: i64, bytes_max: usize) -> Result<Option<Vec<u8>>, StoreError> {
+    let mut statement = connection.prepare_cached("SELECT text FROM texts WHERE key = ?1")?;
+    let kept = statement.query_row(params![key], |row| {
+        let kept = row.get_ref(0)?.as_blob()?;
+        let bytes = u64::try_from(bytes_max).unwrap_or(u64::MAX);
+        Ok(if is_compressed(kept) { plain(kept, bytes).ok() } else { Some(kept.to_vec()) })
+    });
+    let kept = kept.optional().map_err(damaged_if(|| format!("the content {key}")))?.flatten();
+    Ok(kept.filter(|content| content.len() <= bytes_max))
+}
+
+/// The contents of a text that is kept so, a key each time that one is in it. None are those of a text that is damaged.
+pub(super) fn named_in(kept: &[u8]) -> Vec<i64> {
+    let frame = TextFrame::read(kept);
+    frame.map(|frame| frame.places.into_iter().map(|(key, _)| key).collect()).unwrap_or_default()
+}
+
+/// Forgets where a content is found that is kept no more.
+pub(super) fn forget(connection: &Connection, key: i64) -> Result<(), StoreError> {
+    connection.prepare_cached("DELETE FROM contents WHERE text = ?1")?.execute(params![key])?;
+    Ok(())
+}
+
+/// Goes through what is kept of all texts with contents.
+pub(super) fn each_frame(connection: &Connection, mut visit: impl FnMut(&[u8])) -> Result<(), StoreError> {
+    let mut statement = connection.prepare("SELECT text FROM texts WHERE substr(text, 1, 4) = ?1")?;
+    let mut rows = statement.query(params![&MAGIC[..]])?;
+    while let Some(row) = rows.next()? {
+        visit(row.get_ref(0)?.as_blob().unwrap_or_default());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::store::schema;
+
+    fn text(strings: &[(usize, String)]) -> Vec<u8> {
+        let strings: Vec<String> = strings.iter().map(|(times, text)| text.repeat(*times)).collect();
+        serde_json::to_vec(&strings).unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_text_is_put_together_again(
+            strings in prop::collection::vec((0..3_000_usize, "[a-c\"\\\\\n ä漢]{0,20}"), 0..6),
+        ) {
+            let connection = schema::model(schema::NEWEST).unwrap();
+            let text = text(&strings);
+            let large = contents_in(&text).len();
+            let (kept, _) = keep(&connection, &text).unwrap();
+            prop_assert_eq!(named_in(&kept).len(), large);
+            let bytes = text.len() as u64;
+            prop_assert_eq!(whole(&connection, &kept, bytes).unwrap(), Some(text.clone()));
+        }
+
+        #[test]
+        fn what_is_damaged_is_no_other_text_and_names_no_other_content(at in any::<prop::sample::Index>(), bit in 0..8_u8) {
+            let connection = schema::model(schema::NEWEST).unwrap();
+            let text = text(&[(3_000, "one of them".to_owned()), (3_000, "the other".to_owned())]);
+            let mut kept = keep(&connection, &text).unwrap().0.into_owned();
+            let names = named_in(&kept);
+            let at = at.index(kept.len());
+            kept[at] ^= 1 << bit;
+            prop_assert!(named_in(&kept).is_empty() || named_in(&kept) == names);
+            let found = whole(&connection, &kept, text.len() as u64).unwrap();
+            prop_assert!(found.is_none_or(|found| sum(&[&found]) != sum(&[&text]) || found == text));
+        }
+    }
+
+    #[test]
+    fn no_text_that_is_damaged_takes_more_room_than_it_had() {
+        let connection = schema::model(schema::NEWEST).unwrap();
+        let text = text(&[(10_000, "much".to_owned())]);
+        let (kept, _) = keep(&connection, &text).unwrap();
+        assert_eq!(whole(&connection, &kept, 100).unwrap(), None);
+    }
+}
