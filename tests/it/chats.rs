@@ -10,9 +10,9 @@ use ahp_sidecar::host::effects::{
 };
 use serde_json::{json, Value};
 
-use crate::support::core::{opens, said, SESSION};
+use crate::support::core::{opens, Core, SESSION};
 use crate::support::edged::EdgedWorld;
-use crate::support::world::{message, ROOT};
+use crate::support::world::{message, World, ROOT};
 
 const NEW: ConnectionId = ConnectionId(1);
 const OLD: ConnectionId = ConnectionId(2);
@@ -191,21 +191,13 @@ fn a_model_that_is_chosen_for_a_chat_is_its_next_messages() {
 
 #[test]
 fn a_session_holds_so_many_chats_and_no_more() {
-    let mut both = TwoVersions::new("0.9.0");
     // Nothing is saved in between: each row of the session would have all of its chats.
+    let mut world = World::new(Core::new());
+    world.arrive(NEW, "me");
+    world.open_session(NEW);
     let mut open = |number: u32| {
         let params = json!({ "channel": SESSION, "chat": format!("ahp-chat:/{number}") });
-        let message = json!({ "id": number, "method": "createChat", "params": params });
-        let mut lines = Vec::new();
-        for output in both.edged.world.core.feed(said(NEW, message)) {
-            match output {
-                Output::Frame(to, frame) if to == NEW => both.edged.edges.down(to, &frame, &mut lines),
-                _ => {}
-            }
-        }
-        let mut told = lines.iter().map(|line| serde_json::from_slice::<Value>(&line.bytes).unwrap());
-        let answer = told.find(|line| line["id"] == number).expect("it is answered");
-        answer["error"]["code"].as_i64()
+        world.ask(NEW, "createChat", params).err().map(|error| error.code)
     };
     // With the first one it has 1,000.
     for number in 1..1000 {
