@@ -5,74 +5,63 @@
 
 use std::path::Path;
 
-use ahp_sidecar::host::effects::{Command, ConnectionId, Event, Frame, Input, Output};
-use ahp_sidecar::versions::Edges;
-use ahp_sidecar::wire::rpc::Incoming;
+use ahp_sidecar::host::effects::{ConnectionId, Event, Output};
 use serde_json::{json, Value};
 
-use crate::support::core::{Core, SESSION};
+use crate::support::core::{opens, SESSION};
+use crate::support::edged::EdgedWorld;
+use crate::support::world::ROOT;
 use crate::support::Process;
 
 const CLIENT: ConnectionId = ConnectionId(1);
 
-struct World {
-    host: Core,
-    edges: Edges,
-    /// What is on its way to the client.
-    frames: Vec<Frame>,
-    last: u64,
+/// A client that reads nothing before it has said everything.
+struct Hasty {
+    edged: EdgedWorld,
 }
 
-impl World {
+impl Hasty {
     fn new() -> Self {
-        let mut host = Core::new();
-        host.feed(Input::Opened { connection: CLIENT, default_directory: None });
-        Self { host, edges: Edges::new(vec!["script".to_owned()]), frames: Vec::new(), last: 0 }
+        let mut edged = EdgedWorld::new();
+        edged.world.open(CLIENT);
+        Self { edged }
     }
 
-    fn say(&mut self, message: Value) {
-        let mut fed = Vec::new();
-        self.edges.up(CLIENT, Incoming::parse(&message.to_string().into()), &mut fed);
-        self.feed(fed);
-    }
-
-    fn feed(&mut self, fed: Vec<Incoming>) {
-        for message in fed {
-            for output in self.host.feed(Input::said(CLIENT, message)) {
-                match output {
-                    Output::Frame(_, frame) => self.frames.push(frame),
-                    Output::Agent(chat, command) if matches!(*command, Command::Open(_)) => {
-                        self.host.feed(Input::Agent(chat, Event::Opened));
-                    }
-                    // What comes later than what was asked for behind it.
-                    Output::List(..) => panic!("a handshake waits for the store after it was heard"),
-                    _ => {}
-                }
-            }
-        }
+    /// One that has said that it is of this version.
+    fn of(version: &str) -> Self {
+        let mut client = Self::new();
+        let hello = json!({ "channel": ROOT, "clientId": "me", "protocolVersions": [version] });
+        client.ask("initialize", hello);
+        client
     }
 
     fn ask(&mut self, method: &str, params: Value) {
-        self.last += 1;
-        self.say(json!({ "jsonrpc": "2.0", "id": self.last, "method": method, "params": params }));
+        self.edged.request(CLIENT, method, params);
+        self.open_agents();
     }
 
     fn tell(&mut self, method: &str, params: Value) {
-        self.say(json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+        self.edged.notify(CLIENT, method, params);
+        self.open_agents();
+    }
+
+    /// Agents open as soon as they are told to; what clients hear of that is left out.
+    fn open_agents(&mut self) {
+        let mut outputs = self.edged.world.take();
+        // What comes later than what was asked for behind it.
+        let is_read_elsewhere = outputs.iter().any(|output| matches!(output, Output::List(..)));
+        assert!(!is_read_elsewhere, "a handshake waits for the store after it was heard");
+        let opened: Vec<_> = opens(&outputs).collect();
+        opened.into_iter().for_each(|chat| self.edged.world.agent(chat, Event::Opened));
+        outputs.retain(|output| matches!(output, Output::Frame(..)));
+        self.edged.world.outputs = outputs;
     }
 
     /// What the client is told, now that it may be: answers by their numbers, the rest by their methods.
     fn told(&mut self) -> Vec<String> {
-        let mut told = Vec::new();
-        while !self.frames.is_empty() {
-            for frame in std::mem::take(&mut self.frames) {
-                self.edges.down(CLIENT, &frame, &mut told);
-            }
-            while let Some((_, message)) = self.edges.take_later() {
-                self.feed(vec![message]);
-            }
-        }
-        let name = |line: Value| match line["method"].as_str() {
+        self.edged.deliver();
+        self.open_agents();
+        let name = |line: &Value| match line["method"].as_str() {
             Some("action") => line["params"]["action"]["type"].as_str().unwrap_or_default().to_owned(),
             Some("notification") => {
                 line["params"]["notification"]["type"].as_str().unwrap_or_default().to_owned()
@@ -80,107 +69,92 @@ impl World {
             Some(method) => method.to_owned(),
             None => line["id"].to_string(),
         };
-        told.iter().map(|line| name(serde_json::from_slice(&line.bytes).unwrap())).collect()
+        self.edged.told.drain(..).map(|(_, line)| name(&line)).collect()
     }
 }
 
 #[test]
 fn what_is_given_up_before_it_was_answered_is_not_told() {
-    let mut world = World::new();
-    world.ask(
-        "initialize",
-        json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["0.3.0"] }),
-    );
-    world.ask("createSession", json!({ "channel": SESSION }));
-    world.ask("subscribe", json!({ "channel": SESSION }));
-    world.tell("unsubscribe", json!({ "channel": SESSION }));
-    assert_eq!(world.told(), ["1", "2", "3"]);
+    let mut client = Hasty::of("0.3.0");
+    client.ask("createSession", json!({ "channel": SESSION }));
+    client.ask("subscribe", json!({ "channel": SESSION }));
+    client.tell("unsubscribe", json!({ "channel": SESSION }));
+    assert_eq!(client.told(), ["1", "2", "3"]);
     let message = json!({ "text": "Hello", "origin": { "kind": "user" } });
     let action = json!({ "type": "session/turnStarted", "turnId": "t", "message": message });
-    world.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 1, "action": action }));
-    assert_eq!(world.told(), [""; 0]);
-    world.ask("subscribe", json!({ "channel": SESSION }));
+    client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 1, "action": action }));
+    assert_eq!(client.told(), [""; 0]);
+    client.ask("subscribe", json!({ "channel": SESSION }));
     let action = json!({ "type": "session/turnCancelled", "turnId": "t" });
-    world.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 2, "action": action }));
-    assert_eq!(world.told(), ["4", "session/turnCancelled"]);
+    client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 2, "action": action }));
+    assert_eq!(client.told(), ["4", "session/turnCancelled"]);
 }
 
 #[test]
 fn turns_that_are_looked_at_end_no_subscription() {
-    let mut world = World::new();
-    world.ask(
-        "initialize",
-        json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["0.3.0"] }),
-    );
-    world.ask("createSession", json!({ "channel": SESSION }));
-    world.ask("subscribe", json!({ "channel": SESSION }));
-    world.ask("fetchTurns", json!({ "channel": SESSION }));
-    assert_eq!(world.told(), ["1", "2", "3", "4"]);
+    let mut client = Hasty::of("0.3.0");
+    client.ask("createSession", json!({ "channel": SESSION }));
+    client.ask("subscribe", json!({ "channel": SESSION }));
+    client.ask("fetchTurns", json!({ "channel": SESSION }));
+    assert_eq!(client.told(), ["1", "2", "3", "4"]);
     let message = json!({ "text": "Hello", "origin": { "kind": "user" } });
     let action = json!({ "type": "session/turnStarted", "turnId": "t", "message": message });
-    world.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 1, "action": action }));
-    assert_eq!(world.told()[0], "session/turnStarted");
+    client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 1, "action": action }));
+    assert_eq!(client.told()[0], "session/turnStarted");
 }
 
 #[test]
 fn a_handshake_that_is_answered_late_ends_no_subscription() {
-    let mut world = World::new();
-    world.ask("initialize", json!({ "clientId": "me", "protocolVersions": ["0.1.0"] }));
+    let mut client = Hasty::new();
+    client.ask("initialize", json!({ "clientId": "me", "protocolVersions": ["0.1.0"] }));
     // The list that its answer is made of is read elsewhere.
-    let handshake = std::mem::take(&mut world.frames);
-    world.ask("createSession", json!({ "session": "script:/s" }));
-    world.ask("subscribe", json!({ "resource": "script:/s" }));
-    assert_eq!(world.told().last().map(String::as_str), Some("3"));
-    world.frames = handshake;
-    assert_eq!(world.told(), ["1"]);
+    let handshake = client.edged.world.take();
+    client.ask("createSession", json!({ "session": "script:/s" }));
+    client.ask("subscribe", json!({ "resource": "script:/s" }));
+    assert_eq!(client.told().last().map(String::as_str), Some("3"));
+    client.edged.world.outputs = handshake;
+    assert_eq!(client.told(), ["1"]);
     let action = json!({
         "type": "session/turnStarted", "session": "script:/s", "turnId": "t", "userMessage": { "text": "Hello" },
     });
-    world.tell("dispatchAction", json!({ "clientSeq": 1, "action": action }));
-    assert_eq!(world.told()[0], "session/turnStarted");
+    client.tell("dispatchAction", json!({ "clientSeq": 1, "action": action }));
+    assert_eq!(client.told()[0], "session/turnStarted");
 }
 
 #[test]
 fn who_gives_the_root_up_at_once_hears_of_sessions_all_the_same() {
-    let mut world = World::new();
+    let mut client = Hasty::new();
     let root = "agenthost:/root";
     let hello = json!({ "clientId": "me", "protocolVersions": ["0.1.0"], "initialSubscriptions": [root] });
-    world.ask("initialize", hello);
-    world.tell("unsubscribe", json!({ "resource": root }));
-    assert_eq!(world.told(), ["1"]);
-    world.ask("createSession", json!({ "session": "script:/s" }));
-    assert_eq!(world.told(), ["2", "notify/sessionAdded"]);
+    client.ask("initialize", hello);
+    client.tell("unsubscribe", json!({ "resource": root }));
+    assert_eq!(client.told(), ["1"]);
+    client.ask("createSession", json!({ "session": "script:/s" }));
+    assert_eq!(client.told(), ["2", "notify/sessionAdded"]);
 }
 
 #[test]
 fn what_is_selected_counts_for_what_is_said_behind_it() {
-    let mut world = World::new();
-    world.ask(
-        "initialize",
-        json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["0.4.0"] }),
-    );
-    world.ask("createSession", json!({ "channel": SESSION, "model": { "id": "m1" } }));
-    world.ask("subscribe", json!({ "channel": SESSION }));
-    let client = json!({ "clientId": "me", "tools": [] });
+    let mut client = Hasty::of("0.4.0");
+    client.ask("createSession", json!({ "channel": SESSION, "model": { "id": "m1" } }));
+    client.ask("subscribe", json!({ "channel": SESSION }));
+    let active = json!({ "clientId": "me", "tools": [] });
     for (seq, action) in [
         json!({ "type": "session/agentChanged", "agent": { "uri": "agent:/a" } }),
         json!({ "type": "session/modelChanged", "model": { "id": "m2" } }),
-        json!({ "type": "session/activeClientChanged", "activeClient": client }),
+        json!({ "type": "session/activeClientChanged", "activeClient": active }),
         json!({ "type": "session/activeClientToolsChanged", "tools": [{ "name": "look" }] }),
     ]
     .into_iter()
     .enumerate()
     {
-        world.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": seq, "action": action }));
+        client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": seq, "action": action }));
     }
-    let told = world.told();
+    let told = client.told();
     assert_eq!(told[..3], ["1", "2", "3"]);
-    world.ask("subscribe", json!({ "channel": SESSION }));
-    let mut lines = Vec::new();
-    for frame in std::mem::take(&mut world.frames) {
-        world.edges.down(CLIENT, &frame, &mut lines);
-    }
-    let shown: Value = serde_json::from_slice(&lines[0].bytes).unwrap();
+    client.ask("subscribe", json!({ "channel": SESSION }));
+    client.edged.deliver();
+    let (_, shown) = &client.edged.told[0];
     let state = &shown["result"]["snapshot"]["state"];
     assert_eq!(state["summary"]["model"], json!({ "id": "m2" }));
     assert_eq!(state["summary"]["agent"], json!({ "uri": "agent:/a" }));

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use ahp::reducers::apply_action_to_changeset;
 use ahp_sidecar::host::effects::{
-    ChatKey, Command, ConnectionId, Event, FileTaken, Frame, Input, Output, Resource, RunId, TakenFile,
-    ToolGate, ToolOutcome, TurnEnd, TurnEvent,
+    ChatKey, ConnectionId, Event, FileTaken, Frame, Input, Output, Resource, RunId, TakenFile, ToolGate,
+    ToolOutcome, TurnEnd, TurnEvent,
 };
 use ahp_sidecar::state::edits::inline;
 use ahp_types::actions::ActionEnvelope;
@@ -18,7 +18,8 @@ use ahp_types::state::{
 use proptest::prelude::*;
 use serde_json::{json, Value};
 
-use crate::support::core::{opened, said, Core, CHAT, SESSION};
+use crate::support::core::{Core, CHAT, SESSION};
+use crate::support::world::{line, World, ROOT};
 
 const CLIENT: ConnectionId = ConnectionId(1);
 const OBSERVER: ConnectionId = ConnectionId(2);
@@ -32,15 +33,15 @@ fn turn_changes(turn: &str) -> String {
     format!("{SESSION}/changeset/turn/{turn}")
 }
 
-struct World {
-    core: Core,
+/// The changesets of a session, a client that follows some of them, and somebody who looks at them.
+struct Review {
+    world: World,
     /// The agents' sides of the chats, by their URIs.
     chats: BTreeMap<&'static str, (ChatKey, RunId)>,
-    outputs: Vec<Output>,
     calls: u32,
-    seq: u32,
     /// What the client was told of the changesets that it follows, reduced.
     mirrors: BTreeMap<String, ChangesetState>,
+    /// What it was told.
     actions: Vec<Value>,
 }
 
@@ -76,68 +77,38 @@ fn edit((name, before, after): Edit<'_>) -> ToolResultContent {
     ToolResultContent::FileEdit(ToolResultFileEditContent { before, after, diff: None })
 }
 
-impl World {
+impl Review {
     fn new() -> Self {
-        let mut world = Self {
-            core: Core::new(),
-            chats: BTreeMap::new(),
-            outputs: Vec::new(),
-            calls: 0,
-            seq: 0,
-            mirrors: BTreeMap::new(),
-            actions: Vec::new(),
-        };
-        for (connection, client) in [(CLIENT, "me"), (OBSERVER, "other")] {
-            world.feed(Input::Opened { connection, default_directory: None });
-            let hello =
-                json!({ "channel": "ahp-root://", "clientId": client, "protocolVersions": ["1.0.0"] });
-            world.feed(said(connection, json!({ "id": 1, "method": "initialize", "params": hello })));
-        }
-        world.say(json!({ "id": 2, "method": "createSession", "params": { "channel": SESSION } }));
-        let chat = opened(&world.outputs);
-        world.chats.insert(CHAT, (chat, RunId(0)));
-        world.feed(Input::Agent(chat, Event::Opened));
-        world.outputs.clear();
-        world
+        let mut world = World::new(Core::new());
+        world.arrive(CLIENT, "me");
+        world.arrive(OBSERVER, "other");
+        let chats = BTreeMap::from([(CHAT, (world.open_session(CLIENT), RunId(0)))]);
+        world.take();
+        Self { world, chats, calls: 0, mirrors: BTreeMap::new(), actions: Vec::new() }
     }
 
-    fn feed(&mut self, input: Input) {
-        self.outputs.extend(self.core.feed(input));
+    fn ask(&mut self, method: &str, params: Value) -> Result<Value, i32> {
+        self.world.ask(CLIENT, method, params).map_err(|error| error.code)
     }
 
-    fn say(&mut self, message: Value) {
-        self.feed(said(CLIENT, message));
-    }
-
-    fn dispatch(&mut self, channel: &str, action: &Value) {
-        self.seq += 1;
-        let params = json!({ "channel": channel, "clientSeq": self.seq, "action": action });
-        self.say(json!({ "method": "dispatchAction", "params": params }));
+    fn dispatch(&mut self, channel: &str, action: Value) -> Option<String> {
+        self.world.dispatch(CLIENT, channel, action)
     }
 
     fn start(&mut self, chat: &'static str, turn: &str) {
         self.hear();
-        let message = json!({ "text": "go", "origin": { "kind": "user" } });
-        self.dispatch(chat, &json!({ "type": "chat/turnStarted", "turnId": turn, "message": message }));
+        self.world.start(CLIENT, chat, turn, "go");
         if !self.chats.contains_key(chat) {
-            let key = opened(&self.outputs);
+            let key = self.world.opened();
             self.chats.insert(chat, (key, RunId(0)));
-            self.feed(Input::Agent(key, Event::Opened));
+            self.world.agent(key, Event::Opened);
         }
-        let started = self.outputs.iter().rev().find_map(|output| match output {
-            Output::Agent(_, command) => match &**command {
-                Command::StartTurn { run, .. } => Some(*run),
-                _ => None,
-            },
-            _ => None,
-        });
-        let run = started.expect("the turn has started");
-        self.chats.get_mut(chat).unwrap().1 = run;
+        self.chats.get_mut(chat).unwrap().1 = self.world.started();
     }
 
     fn report(&mut self, chat: &str, event: TurnEvent) {
         let (key, run) = self.chats[chat];
-        self.feed(Input::Agent(key, Event::Turn(run, event)));
+        self.world.report(key, run, event);
     }
 
     fn call(&mut self, chat: &str, success: bool, edits: &[Edit<'_>]) {
@@ -163,67 +134,53 @@ impl World {
         self.end(chat);
     }
 
-    /// Takes in what was put out.
-    fn hear(&mut self) -> Vec<Value> {
-        let outputs = std::mem::take(&mut self.outputs);
+    /// Takes in what was put out; what was answered.
+    fn hear(&mut self) -> Vec<Result<Value, i64>> {
         let mut answers = Vec::new();
-        for output in outputs {
-            match output {
-                Output::Frame(CLIENT, Frame::Action(action)) => {
-                    let line: Value = serde_json::from_slice(&action.line).unwrap();
-                    self.actions.push(line["params"].clone());
-                    let channel = line["params"]["channel"].as_str().unwrap().to_owned();
-                    if let Some(mirror) = self.mirrors.get_mut(&channel) {
-                        let envelope: ActionEnvelope =
-                            serde_json::from_value(line["params"].clone()).unwrap();
-                        apply_action_to_changeset(mirror, &envelope.action);
-                    }
+        for output in self.world.take() {
+            let Output::Frame(to, frame) = output else { continue };
+            let line = line(&frame);
+            let params = &line["params"];
+            if let Some(error) = line.get("error") {
+                answers.push(Err(error["code"].as_i64().unwrap()));
+            } else if let Some(result) = line.get("result") {
+                answers.push(Ok(result.clone()));
+            } else if line["method"] != "action" {
+                self.actions.push(line);
+            } else if to == CLIENT {
+                let mirror = self.mirrors.get_mut(params["channel"].as_str().unwrap());
+                // What is told to one client alone is no change.
+                if let (Some(mirror), Frame::Action(_)) = (mirror, &frame) {
+                    let envelope: ActionEnvelope = serde_json::from_value(params.clone()).unwrap();
+                    apply_action_to_changeset(mirror, &envelope.action);
                 }
-                Output::Frame(CLIENT, Frame::Answer(line)) => {
-                    let line: Value = serde_json::from_slice(&line).unwrap();
-                    self.actions.push(line["params"].clone());
-                }
-                Output::Frame(_, Frame::Notification { method, params }) => {
-                    let params: Value = serde_json::from_slice(&params).unwrap();
-                    self.actions.push(json!({ "notification": method, "params": params }));
-                }
-                Output::Frame(_, Frame::Result { result, .. }) => {
-                    answers.push(serde_json::from_slice(&result).unwrap());
-                }
-                Output::Frame(_, Frame::Error { error, .. }) => answers.push(json!({ "error": error.code })),
-                _ => {}
+                self.actions.push(params.clone());
             }
         }
         answers
     }
 
-    /// Has somebody subscribe, and tells what is answered.
-    fn subscribe(&mut self, connection: ConnectionId, channel: &str) -> Value {
-        self.hear();
-        self.feed(said(
-            connection,
-            json!({ "id": 4, "method": "subscribe", "params": { "channel": channel } }),
-        ));
-        self.hear().pop().unwrap()
-    }
-
     /// The state of a changeset, as somebody sees it who has seen nothing before.
     fn fresh(&mut self, uri: &str) -> ChangesetState {
-        let answer = self.subscribe(OBSERVER, uri);
-        let unsubscribe = json!({ "method": "unsubscribe", "params": { "channel": uri } });
-        self.feed(said(OBSERVER, unsubscribe));
-        let Ok(read) = serde_json::from_value::<Snapshot>(answer["snapshot"].clone()) else {
-            panic!("{uri}: {answer}")
+        self.hear();
+        let snapshot = self.world.fresh(OBSERVER, uri).unwrap();
+        let Ok(read) = serde_json::from_value::<Snapshot>(snapshot.clone()) else {
+            panic!("{uri}: {snapshot}")
         };
-        let SnapshotState::Changeset(state) = read.state else { panic!("no changeset: {answer}") };
+        let SnapshotState::Changeset(state) = read.state else { panic!("no changeset: {snapshot}") };
         *state
     }
 
     /// The client follows a changeset from now on.
     fn follow(&mut self, uri: &str) {
         let state = self.fresh(uri);
-        self.subscribe(CLIENT, uri);
+        self.world.subscribe(CLIENT, uri);
         self.mirrors.insert(uri.to_owned(), state);
+    }
+
+    /// Why nobody can follow this channel: a code.
+    fn refused(&mut self, uri: &str) -> i32 {
+        self.ask("subscribe", json!({ "channel": uri })).unwrap_err()
     }
 
     /// What a changeset shows: of each file its name, its two contents and its counts. The mirror shows the same.
@@ -232,8 +189,8 @@ impl World {
         if let Some(mirror) = self.mirrors.get(uri) {
             assert_eq!(*mirror, state, "the mirror of {uri}");
         }
-        let read = |world: &mut Self, side: Option<&FileEditSide>| match side {
-            Some(side) => world.read(&side.content.uri),
+        let read = |review: &mut Self, side: Option<&FileEditSide>| match side {
+            Some(side) => review.read(&side.content.uri),
             None => String::new(),
         };
         let files = state.files.iter().map(|file| {
@@ -249,9 +206,8 @@ impl World {
     /// The content that a URI of the host's calls.
     fn read(&mut self, uri: &str) -> String {
         self.hear();
-        let params = json!({ "channel": "ahp-root://", "uri": uri });
-        self.feed(said(OBSERVER, json!({ "id": 5, "method": "resourceRead", "params": params })));
-        let asked = self.outputs.iter().find_map(|output| match output {
+        self.world.request(OBSERVER, "resourceRead", json!({ "channel": ROOT, "uri": uri }));
+        let asked = self.world.outputs.iter().find_map(|output| match output {
             Output::Resource(_, _, resource) => Some(format!("{resource:?}")),
             _ => None,
         });
@@ -262,11 +218,11 @@ impl World {
     }
 
     /// Has an operation carried out on these files; what is answered.
-    fn invoke(&mut self, uri: &str, operation: &str, disk: &mut Disk) -> Value {
+    fn invoke(&mut self, uri: &str, operation: &str, disk: &mut Disk) -> Result<Value, i64> {
         self.hear();
         let params = json!({ "channel": uri, "operationId": operation });
-        self.say(json!({ "id": 11, "method": "invokeChangesetOperation", "params": params }));
-        let asked = self.outputs.iter().find_map(|output| match output {
+        self.world.request(CLIENT, "invokeChangesetOperation", params);
+        let asked = self.world.outputs.iter().find_map(|output| match output {
             Output::Resource(connection, id, Resource::TakeBack { taken, .. }) => {
                 Some((*connection, id.clone(), taken.clone()))
             }
@@ -274,7 +230,7 @@ impl World {
         });
         if let Some((connection, id, taken)) = asked {
             let outcomes = taken.files.iter().map(|file| disk.take_back(file)).collect();
-            self.feed(Input::TakenBack { connection, id, taken, outcomes });
+            self.world.feed(Input::TakenBack { connection, id, taken, outcomes });
         }
         self.hear().pop().unwrap()
     }
@@ -287,94 +243,90 @@ impl World {
 
     /// How much was changed, as the row of the chat says it.
     fn told_changes(&mut self) -> Value {
-        self.feed(Input::Settled);
-        self.hear();
-        self.say(json!({ "id": 6, "method": "subscribe", "params": { "channel": SESSION } }));
-        let state = self.hear().pop().unwrap();
-        self.say(json!({ "method": "unsubscribe", "params": { "channel": SESSION } }));
-        state["snapshot"]["state"]["chats"][0]["changes"].clone()
+        self.world.feed(Input::Settled);
+        self.world.fresh(CLIENT, SESSION).unwrap()["state"]["chats"][0]["changes"].take()
     }
 }
 
 #[test]
 fn a_turn_and_its_session_show_what_calls_have_said() {
-    let mut world = World::new();
-    world.start(CHAT, "t1");
-    world.follow(&turn_changes("t1"));
-    world.follow(&session_changes());
-    assert_eq!(world.files(&turn_changes("t1")), []);
+    let mut review = Review::new();
+    review.start(CHAT, "t1");
+    review.follow(&turn_changes("t1"));
+    review.follow(&session_changes());
+    assert_eq!(review.files(&turn_changes("t1")), []);
     assert_eq!(
-        world.fresh(&turn_changes("t1")).status.clone(),
+        review.fresh(&turn_changes("t1")).status.clone(),
         serde_json::from_value(json!("computing")).unwrap()
     );
-    world.call(CHAT, true, &[("b", "1\n", "2\n"), ("a", "", "x\ny\n")]);
+    review.call(CHAT, true, &[("b", "1\n", "2\n"), ("a", "", "x\ny\n")]);
     // What has failed has changed nothing.
-    world.call(CHAT, false, &[("c", "", "x\n")]);
+    review.call(CHAT, false, &[("c", "", "x\n")]);
     let first = [
         ("b".to_owned(), "1\n".to_owned(), "2\n".to_owned(), (1, 1)),
         ("a".to_owned(), String::new(), "x\ny\n".to_owned(), (2, 0)),
     ];
-    assert_eq!(world.files(&turn_changes("t1")), first);
-    world.call(CHAT, true, &[("b", "2\n", "2\n3\n"), ("a", "x\ny\n", "")]);
+    assert_eq!(review.files(&turn_changes("t1")), first);
+    review.call(CHAT, true, &[("b", "2\n", "2\n3\n"), ("a", "x\ny\n", "")]);
     let b = [("b".to_owned(), "1\n".to_owned(), "2\n3\n".to_owned(), (2, 1))];
-    assert_eq!(world.files(&turn_changes("t1")), b);
-    assert_eq!(world.files(&session_changes()), b);
-    world.end(CHAT);
-    assert_eq!(world.files(&turn_changes("t1")), b);
-    assert_eq!(json!(world.fresh(&turn_changes("t1")).status), "ready");
-    world.turn(CHAT, "t2", &[("b", "2\n3\n", "3\n")]);
-    assert_eq!(world.files(&turn_changes("t1")), b);
+    assert_eq!(review.files(&turn_changes("t1")), b);
+    assert_eq!(review.files(&session_changes()), b);
+    review.end(CHAT);
+    assert_eq!(review.files(&turn_changes("t1")), b);
+    assert_eq!(json!(review.fresh(&turn_changes("t1")).status), "ready");
+    review.turn(CHAT, "t2", &[("b", "2\n3\n", "3\n")]);
+    assert_eq!(review.files(&turn_changes("t1")), b);
     let second = ("b".to_owned(), "2\n3\n".to_owned(), "3\n".to_owned(), (0, 1));
-    assert_eq!(world.files(&turn_changes("t2")), [second]);
+    assert_eq!(review.files(&turn_changes("t2")), [second]);
     let both = ("b".to_owned(), "1\n".to_owned(), "3\n".to_owned(), (1, 1));
-    assert_eq!(world.files(&session_changes()), [both]);
-    assert_eq!(world.told_changes(), json!({ "additions": 1, "deletions": 1, "files": 1 }));
+    assert_eq!(review.files(&session_changes()), [both]);
+    assert_eq!(review.told_changes(), json!({ "additions": 1, "deletions": 1, "files": 1 }));
 }
 
 #[test]
 fn changesets_are_offered_from_the_first_edit_on() {
-    let mut world = World::new();
-    world.subscribe(CLIENT, SESSION);
-    world.subscribe(CLIENT, CHAT);
-    world.turn(CHAT, "t1", &[]);
-    world.hear();
-    assert!(!world.actions.iter().any(|action| action.to_string().contains("changeset")));
-    world.turn(CHAT, "t2", &[("a", "", "x\n")]);
-    world.turn(CHAT, "t3", &[("a", "x\n", "y\n")]);
-    world.hear();
-    let rows = |world: &World, name: &str| -> Vec<Value> {
-        let of_name = world.actions.iter().filter(|action| action["action"]["type"] == name);
+    let mut review = Review::new();
+    review.world.subscribe(CLIENT, SESSION);
+    review.world.subscribe(CLIENT, CHAT);
+    review.turn(CHAT, "t1", &[]);
+    review.hear();
+    assert!(!review.actions.iter().any(|action| action.to_string().contains("changeset")));
+    review.turn(CHAT, "t2", &[("a", "", "x\n")]);
+    review.turn(CHAT, "t3", &[("a", "x\n", "y\n")]);
+    review.hear();
+    let rows = |review: &Review, name: &str| -> Vec<Value> {
+        let of_name = review.actions.iter().filter(|action| action["action"]["type"] == name);
         of_name.flat_map(|action| action["action"]["changesets"].as_array().unwrap().clone()).collect()
     };
     let kinds = |rows: &[Value]| -> Vec<Value> { rows.iter().map(|row| row["changeKind"].clone()).collect() };
-    let session = rows(&world, "session/changesetsChanged");
+    let session = rows(&review, "session/changesetsChanged");
     assert_eq!(kinds(&session), ["session", "turn"]);
     assert_eq!(session[0]["uriTemplate"], session_changes());
     assert_eq!(session[1]["uriTemplate"], turn_changes("{turnId}"));
-    assert_eq!(kinds(&rows(&world, "chat/changesetsChanged")), ["turn"]);
+    assert_eq!(kinds(&rows(&review, "chat/changesetsChanged")), ["turn"]);
     // Each of them is told what it comes to.
-    let updated = world.actions.iter().filter(|it| it["action"]["type"] == "session/chatUpdated");
+    let updated = review.actions.iter().filter(|it| it["action"]["type"] == "session/chatUpdated");
     let changes: Vec<Value> = updated.map(|it| it["action"]["changes"]["changes"].clone()).collect();
     assert!(changes.contains(&json!({ "additions": 1, "deletions": 0, "files": 1 })), "{changes:?}");
 }
 
 #[test]
 fn a_turn_whose_changes_nobody_knows_is_never_ready_and_empty() {
-    let mut world = World::new();
-    world.turn(CHAT, "t1", &[]);
-    let state = world.fresh(&turn_changes("t1"));
+    let mut review = Review::new();
+    review.turn(CHAT, "t1", &[]);
+    let state = review.fresh(&turn_changes("t1"));
     assert_eq!((json!(state.status), state.files.len()), (json!("error"), 0));
     assert_eq!(state.error.unwrap().error_type, "changesUnknown");
-    world.start(CHAT, "t2");
-    world.end(CHAT);
-    let state = world.fresh(&turn_changes("t2"));
+    review.start(CHAT, "t2");
+    review.end(CHAT);
+    let state = review.fresh(&turn_changes("t2"));
     assert_eq!((json!(state.status), state.error), (json!("ready"), None));
     // Here a call says something, though it comes to nothing.
-    world.turn(CHAT, "t3", &[("a", "", "1\n"), ("a", "1\n", "")]);
-    let state = world.fresh(&turn_changes("t3"));
+    review.turn(CHAT, "t3", &[("a", "", "1\n"), ("a", "1\n", "")]);
+    let state = review.fresh(&turn_changes("t3"));
     assert_eq!((json!(state.status), state.files.len()), (json!("ready"), 0));
-    assert_eq!(world.subscribe(CLIENT, &turn_changes("none")), json!({ "error": -32008 }));
-    assert_eq!(world.subscribe(CLIENT, "ahp-session:/none/changeset/session"), json!({ "error": -32008 }));
+    assert_eq!(review.refused(&turn_changes("none")), -32008);
+    assert_eq!(review.refused("ahp-session:/none/changeset/session"), -32008);
 }
 
 #[test]
@@ -389,196 +341,191 @@ fn nothing_is_done_for_a_session_that_is_gone() {
 
 #[test]
 fn turns_that_are_removed_take_their_changes_along() {
-    let mut world = World::new();
-    world.turn(CHAT, "t1", &[("a", "", "1\n")]);
-    world.turn(CHAT, "t2", &[("a", "1\n", "2\n"), ("b", "", "2\n")]);
-    world.follow(&session_changes());
-    world.follow(&turn_changes("t2"));
-    world.dispatch(CHAT, &json!({ "type": "chat/truncated", "turnId": "t1" }));
+    let mut review = Review::new();
+    review.turn(CHAT, "t1", &[("a", "", "1\n")]);
+    review.turn(CHAT, "t2", &[("a", "1\n", "2\n"), ("b", "", "2\n")]);
+    review.follow(&session_changes());
+    review.follow(&turn_changes("t2"));
+    review.dispatch(CHAT, json!({ "type": "chat/truncated", "turnId": "t1" }));
     let a = ("a".to_owned(), String::new(), "1\n".to_owned(), (1, 0));
-    assert_eq!(world.files(&session_changes()), [a]);
-    assert_eq!(world.told_changes(), json!({ "additions": 1, "deletions": 0, "files": 1 }));
+    assert_eq!(review.files(&session_changes()), [a]);
+    assert_eq!(review.told_changes(), json!({ "additions": 1, "deletions": 0, "files": 1 }));
     let cleared = json!({ "type": "changeset/cleared" });
-    assert!(world.actions.iter().any(|it| it["channel"] == turn_changes("t2") && it["action"] == cleared));
-    assert_eq!(world.subscribe(CLIENT, &turn_changes("t2")), json!({ "error": -32008 }));
-    world.dispatch(CHAT, &json!({ "type": "chat/truncated" }));
-    assert_eq!(world.files(&session_changes()), []);
-    assert_eq!(world.told_changes(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
+    assert!(review.actions.iter().any(|it| it["channel"] == turn_changes("t2") && it["action"] == cleared));
+    assert_eq!(review.refused(&turn_changes("t2")), -32008);
+    review.dispatch(CHAT, json!({ "type": "chat/truncated" }));
+    assert_eq!(review.files(&session_changes()), []);
+    assert_eq!(review.told_changes(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
 }
 
 #[test]
 fn a_turn_that_a_fork_has_too_counts_once() {
-    let mut world = World::new();
-    world.turn(CHAT, "t1", &[("a", "", "1\n")]);
-    world.turn(CHAT, "t2", &[("a", "1\n", "2\n")]);
-    world.follow(&session_changes());
+    let mut review = Review::new();
+    review.turn(CHAT, "t1", &[("a", "", "1\n")]);
+    review.turn(CHAT, "t2", &[("a", "1\n", "2\n")]);
+    review.follow(&session_changes());
     let source = json!({ "kind": "fork", "chat": CHAT, "turnId": "t1" });
     let params = json!({ "channel": SESSION, "chat": FORK, "source": source });
-    world.say(json!({ "id": 7, "method": "createChat", "params": params }));
+    review.ask("createChat", params).unwrap();
     let a = ("a".to_owned(), String::new(), "2\n".to_owned(), (1, 0));
-    assert_eq!(world.files(&session_changes()), [a]);
+    assert_eq!(review.files(&session_changes()), [a]);
     // It goes on by itself, and what each of the two does is told apart.
-    world.start(CHAT, "t3");
-    world.start(FORK, "t4");
-    world.call(CHAT, true, &[("b", "", "3\n")]);
-    world.call(FORK, true, &[("c", "", "4\n")]);
+    review.start(CHAT, "t3");
+    review.start(FORK, "t4");
+    review.call(CHAT, true, &[("b", "", "3\n")]);
+    review.call(FORK, true, &[("c", "", "4\n")]);
     let new = |name: &str, text: &str| (name.to_owned(), String::new(), text.to_owned(), (1, 0));
-    assert_eq!(world.files(&turn_changes("t3")), [new("b", "3\n")]);
-    assert_eq!(world.files(&turn_changes("t4")), [new("c", "4\n")]);
-    assert_eq!(world.files(&session_changes()), [new("a", "2\n"), new("b", "3\n"), new("c", "4\n")]);
-    world.end(CHAT);
-    world.end(FORK);
-    let dispose = json!({ "channel": FORK });
-    world.say(json!({ "id": 8, "method": "disposeChat", "params": dispose }));
-    assert_eq!(world.files(&session_changes()), [new("a", "2\n"), new("b", "3\n")]);
+    assert_eq!(review.files(&turn_changes("t3")), [new("b", "3\n")]);
+    assert_eq!(review.files(&turn_changes("t4")), [new("c", "4\n")]);
+    assert_eq!(review.files(&session_changes()), [new("a", "2\n"), new("b", "3\n"), new("c", "4\n")]);
+    review.end(CHAT);
+    review.end(FORK);
+    review.ask("disposeChat", json!({ "channel": FORK })).unwrap();
+    assert_eq!(review.files(&session_changes()), [new("a", "2\n"), new("b", "3\n")]);
 }
 
 #[test]
 fn a_file_stays_reviewed_until_it_is_changed_again() {
-    let mut world = World::new();
-    world.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "", "1\n")]);
-    world.follow(&session_changes());
-    let review = |files: Value, reviewed: bool| json!({ "type": "changeset/filesReviewChanged", "files": files, "reviewed": reviewed });
-    let marks = |world: &mut World| {
-        world.files(&session_changes());
-        let files = world.fresh(&session_changes()).files;
+    let mut review = Review::new();
+    review.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "", "1\n")]);
+    review.follow(&session_changes());
+    let mark = |files: Value, reviewed: bool| json!({ "type": "changeset/filesReviewChanged", "files": files, "reviewed": reviewed });
+    let marks = |review: &mut Review| {
+        review.files(&session_changes());
+        let files = review.fresh(&session_changes()).files;
         files.iter().map(|file| file.reviewed == Some(true)).collect::<Vec<_>>()
     };
-    world.dispatch(&session_changes(), &review(json!(["file:///w/a", "file:///w/none"]), true));
-    assert_eq!(marks(&mut world), [true, false]);
-    world.dispatch(&session_changes(), &review(json!(["file:///w/none"]), true));
-    world.hear();
-    let refused = world.actions.last().unwrap();
-    assert_eq!(refused["rejectionReason"], "`files` names none that is in the changeset");
-    world.turn(CHAT, "t2", &[("b", "1\n", "2\n")]);
-    assert_eq!(marks(&mut world), [true, false]);
-    world.dispatch(&session_changes(), &review(json!(["file:///w/b"]), true));
-    assert_eq!(marks(&mut world), [true, true]);
-    world.turn(CHAT, "t3", &[("a", "1\n", "2\n")]);
-    assert_eq!(marks(&mut world), [false, true]);
+    review.dispatch(&session_changes(), mark(json!(["file:///w/a", "file:///w/none"]), true));
+    assert_eq!(marks(&mut review), [true, false]);
+    let refused = review.dispatch(&session_changes(), mark(json!(["file:///w/none"]), true));
+    assert_eq!(refused.as_deref(), Some("`files` names none that is in the changeset"));
+    review.turn(CHAT, "t2", &[("b", "1\n", "2\n")]);
+    assert_eq!(marks(&mut review), [true, false]);
+    review.dispatch(&session_changes(), mark(json!(["file:///w/b"]), true));
+    assert_eq!(marks(&mut review), [true, true]);
+    review.turn(CHAT, "t3", &[("a", "1\n", "2\n")]);
+    assert_eq!(marks(&mut review), [false, true]);
     // What has fallen stays so, also when the file is again what it was.
-    world.dispatch(CHAT, &json!({ "type": "chat/truncated", "turnId": "t2" }));
-    assert_eq!(marks(&mut world), [false, true]);
-    world.dispatch(&session_changes(), &review(json!(["file:///w/b"]), false));
-    assert_eq!(marks(&mut world), [false, false]);
+    review.dispatch(CHAT, json!({ "type": "chat/truncated", "turnId": "t2" }));
+    assert_eq!(marks(&mut review), [false, true]);
+    review.dispatch(&session_changes(), mark(json!(["file:///w/b"]), false));
+    assert_eq!(marks(&mut review), [false, false]);
 }
 
 #[test]
 fn a_client_that_comes_back_is_told_what_it_missed_of_a_changeset() {
-    let mut world = World::new();
-    world.start(CHAT, "t1");
-    world.call(CHAT, true, &[("a", "", "1\n")]);
-    world.follow(&session_changes());
-    world.hear();
-    let seen = world.actions.iter().filter_map(|action| action["serverSeq"].as_u64()).max();
-    let head = world.subscribe(OBSERVER, &session_changes())["snapshot"]["fromSeq"].as_u64();
+    let mut review = Review::new();
+    review.start(CHAT, "t1");
+    review.call(CHAT, true, &[("a", "", "1\n")]);
+    review.follow(&session_changes());
+    review.hear();
+    let seen = review.actions.iter().filter_map(|action| action["serverSeq"].as_u64()).max();
+    let head = review.world.subscribe(OBSERVER, &session_changes())["fromSeq"].as_u64();
     let seen = seen.max(head).unwrap();
-    world.feed(Input::Closed(CLIENT));
-    world.call(CHAT, true, &[("b", "", "2\n")]);
-    world.hear();
-    world.feed(Input::Opened { connection: CLIENT, default_directory: None });
+    review.world.feed(Input::Closed(CLIENT));
+    review.call(CHAT, true, &[("b", "", "2\n")]);
+    review.hear();
+    review.world.open(CLIENT);
     let params = json!({ "channel": "ahp-root://", "clientId": "me", "lastSeenServerSeq": seen,
         "subscriptions": [session_changes()] });
-    world.say(json!({ "id": 9, "method": "reconnect", "params": params }));
-    let answer = world.hear().pop().unwrap();
+    let answer = review.ask("reconnect", params).unwrap();
     assert_eq!(answer["type"], "replay", "{answer}");
     for envelope in answer["actions"].as_array().unwrap() {
         let envelope: ActionEnvelope = serde_json::from_value(envelope.clone()).unwrap();
-        apply_action_to_changeset(world.mirrors.get_mut(&session_changes()).unwrap(), &envelope.action);
+        apply_action_to_changeset(review.mirrors.get_mut(&session_changes()).unwrap(), &envelope.action);
     }
-    assert_eq!(world.files(&session_changes()).len(), 2);
+    assert_eq!(review.files(&session_changes()).len(), 2);
 }
 
 #[test]
 fn what_was_changed_is_taken_back_and_that_too() {
-    let mut world = World::new();
-    world.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "1\n", "2\n")]);
-    world.turn(CHAT, "t2", &[("b", "2\n", "3\n"), ("c", "1\n", "")]);
+    let mut review = Review::new();
+    review.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "1\n", "2\n")]);
+    review.turn(CHAT, "t2", &[("b", "2\n", "3\n"), ("c", "1\n", "")]);
     let mut disk = Disk(BTreeMap::from([("a", "1\n"), ("b", "3\n")]));
     let changed = disk.0.clone();
-    world.follow(&session_changes());
-    world.follow(&turn_changes("t1"));
-    world.follow(&turn_changes("t2"));
-    let before = world.files(&session_changes());
-    assert_eq!(world.offered(&session_changes()), ["discard-changes"]);
+    review.follow(&session_changes());
+    review.follow(&turn_changes("t1"));
+    review.follow(&turn_changes("t2"));
+    let before = review.files(&session_changes());
+    assert_eq!(review.offered(&session_changes()), ["discard-changes"]);
     // The last turn.
-    assert_eq!(world.invoke(&turn_changes("t2"), "discard-changes", &mut disk), json!({}));
+    assert_eq!(review.invoke(&turn_changes("t2"), "discard-changes", &mut disk), Ok(json!({})));
     assert_eq!(disk.0, BTreeMap::from([("a", "1\n"), ("b", "2\n"), ("c", "1\n")]));
-    assert_eq!(world.files(&turn_changes("t2")), []);
-    assert_eq!(world.files(&session_changes()).len(), 2);
-    assert_eq!(world.files(&turn_changes("t1")).len(), 2);
-    assert_eq!(world.offered(&turn_changes("t2")), ["restore-changes"]);
+    assert_eq!(review.files(&turn_changes("t2")), []);
+    assert_eq!(review.files(&session_changes()).len(), 2);
+    assert_eq!(review.files(&turn_changes("t1")).len(), 2);
+    assert_eq!(review.offered(&turn_changes("t2")), ["restore-changes"]);
     // Then all of the session.
-    assert_eq!(world.invoke(&session_changes(), "discard-changes", &mut disk), json!({}));
+    assert_eq!(review.invoke(&session_changes(), "discard-changes", &mut disk), Ok(json!({})));
     assert_eq!(disk.0, BTreeMap::from([("b", "1\n"), ("c", "1\n")]));
-    assert_eq!(world.files(&session_changes()), []);
-    assert_eq!(world.told_changes(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
+    assert_eq!(review.files(&session_changes()), []);
+    assert_eq!(review.told_changes(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
     // And all of it back, in the other order.
-    assert_eq!(world.invoke(&session_changes(), "restore-changes", &mut disk), json!({}));
-    assert_eq!(world.invoke(&turn_changes("t2"), "restore-changes", &mut disk), json!({}));
+    assert_eq!(review.invoke(&session_changes(), "restore-changes", &mut disk), Ok(json!({})));
+    assert_eq!(review.invoke(&turn_changes("t2"), "restore-changes", &mut disk), Ok(json!({})));
     assert_eq!(disk.0, changed);
-    assert_eq!(world.files(&session_changes()), before);
-    assert_eq!(world.offered(&session_changes()), ["discard-changes"]);
+    assert_eq!(review.files(&session_changes()), before);
+    assert_eq!(review.offered(&session_changes()), ["discard-changes"]);
 }
 
 #[test]
 fn what_was_changed_since_stays() {
-    let mut world = World::new();
-    world.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "1\n", "2\n")]);
-    world.follow(&session_changes());
+    let mut review = Review::new();
+    review.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "1\n", "2\n")]);
+    review.follow(&session_changes());
     let mut disk = Disk(BTreeMap::from([("a", "1\n"), ("b", "mine\n")]));
-    let answer = world.invoke(&session_changes(), "discard-changes", &mut disk);
-    assert_eq!(answer["message"], "some files stay as they are: `file:///w/b`: changed");
+    let answer = review.invoke(&session_changes(), "discard-changes", &mut disk);
+    assert_eq!(answer.unwrap()["message"], "some files stay as they are: `file:///w/b`: changed");
     assert_eq!(disk.0, BTreeMap::from([("b", "mine\n")]));
-    let files = world.files(&session_changes());
+    let files = review.files(&session_changes());
     assert_eq!(files.iter().map(|it| it.0.as_str()).collect::<Vec<_>>(), ["b"]);
-    let answer = world.invoke(&session_changes(), "discard-changes", &mut disk);
-    assert_eq!(answer, json!({ "error": -32011 }));
+    let answer = review.invoke(&session_changes(), "discard-changes", &mut disk);
+    assert_eq!(answer, Err(-32011));
     // What an agent does behind it counts from what is there.
-    world.turn(CHAT, "t2", &[("a", "", "5\n")]);
+    review.turn(CHAT, "t2", &[("a", "", "5\n")]);
     let a = ("a".to_owned(), String::new(), "5\n".to_owned(), (1, 0));
-    assert!(world.files(&session_changes()).contains(&a));
+    assert!(review.files(&session_changes()).contains(&a));
     // What was taken back goes with its turns.
-    world.dispatch(CHAT, &json!({ "type": "chat/truncated" }));
-    assert_eq!(world.files(&session_changes()), []);
+    review.dispatch(CHAT, json!({ "type": "chat/truncated" }));
+    assert_eq!(review.files(&session_changes()), []);
 }
 
 #[test]
 fn nothing_is_taken_back_while_a_turn_runs_and_nothing_twice() {
-    let mut world = World::new();
-    world.turn(CHAT, "t1", &[("a", "", "1\n")]);
-    world.follow(&session_changes());
-    world.follow(&turn_changes("t1"));
+    let mut review = Review::new();
+    review.turn(CHAT, "t1", &[("a", "", "1\n")]);
+    review.follow(&session_changes());
+    review.follow(&turn_changes("t1"));
     let mut disk = Disk(BTreeMap::from([("a", "1\n")]));
-    world.start(CHAT, "t2");
-    assert_eq!(world.offered(&session_changes()), [""; 0]);
-    let refused = json!({ "error": -32602 });
-    assert_eq!(world.invoke(&session_changes(), "discard-changes", &mut disk), refused);
-    world.end(CHAT);
+    review.start(CHAT, "t2");
+    assert_eq!(review.offered(&session_changes()), [""; 0]);
+    let refused = Err(-32602);
+    assert_eq!(review.invoke(&session_changes(), "discard-changes", &mut disk), refused);
+    review.end(CHAT);
     // Both ask before either is answered.
-    let ask = |world: &mut World, uri: &str| {
+    let ask = |review: &mut Review, uri: &str| {
         let params = json!({ "channel": uri, "operationId": "discard-changes" });
-        world.say(json!({ "id": 12, "method": "invokeChangesetOperation", "params": params }));
+        review.world.request(CLIENT, "invokeChangesetOperation", params);
     };
-    world.hear();
-    ask(&mut world, &session_changes());
-    ask(&mut world, &session_changes());
-    let asked: Vec<Output> = std::mem::take(&mut world.outputs);
+    review.hear();
+    ask(&mut review, &session_changes());
+    ask(&mut review, &session_changes());
     let mut begun = 0;
-    for output in asked {
+    for output in review.world.take() {
         let Output::Resource(connection, id, Resource::TakeBack { taken, .. }) = output else { continue };
         begun += 1;
         let outcomes = taken.files.iter().map(|file| disk.take_back(file)).collect();
-        world.feed(Input::TakenBack { connection, id, taken, outcomes });
+        review.world.feed(Input::TakenBack { connection, id, taken, outcomes });
         // The other one has waited for it, and finds nothing left to be done.
-        assert_eq!(world.hear(), [json!({}), refused.clone()]);
+        assert_eq!(review.hear(), [Ok(json!({})), refused.clone()]);
     }
     assert_eq!(begun, 1);
-    assert_eq!(world.files(&session_changes()), []);
-    assert_eq!(world.invoke(&session_changes(), "restore-changes", &mut disk), json!({}));
-    assert_eq!(world.invoke(&session_changes(), "restore-changes", &mut disk), refused);
+    assert_eq!(review.files(&session_changes()), []);
+    assert_eq!(review.invoke(&session_changes(), "restore-changes", &mut disk), Ok(json!({})));
+    assert_eq!(review.invoke(&session_changes(), "restore-changes", &mut disk), refused);
     assert_eq!(disk.0, BTreeMap::from([("a", "1\n")]));
-    assert_eq!(world.files(&session_changes()).len(), 1);
+    assert_eq!(review.files(&session_changes()).len(), 1);
 }
 
 /// What may happen in a session of two chats.
@@ -613,10 +560,10 @@ proptest! {
         const NAMES: [&str; 3] = ["a", "b", "c"];
         const TEXTS: [&str; 4] = ["", "1\n", "1\n2\n", "3\n"];
         const CHATS: [&str; 2] = [CHAT, FORK];
-        let mut world = World::new();
+        let mut review = Review::new();
         let params = json!({ "channel": SESSION, "chat": FORK });
-        world.say(json!({ "id": 3, "method": "createChat", "params": params }));
-        world.follow(&session_changes());
+        review.ask("createChat", params).unwrap();
+        review.follow(&session_changes());
         let mut turns: [Vec<ModelTurn>; 2] = Default::default();
         let mut now = [0_usize; 3];
         let mut count = 0;
@@ -624,49 +571,48 @@ proptest! {
         for chat in 0..2 {
             count += 1;
             let id = format!("t{count}");
-            world.start(CHATS[chat], &id);
-            world.follow(&turn_changes(&id));
+            review.start(CHATS[chat], &id);
+            review.follow(&turn_changes(&id));
             turns[chat].push((id, Vec::new()));
         }
         for step in steps {
             match step {
                 Step::Edit { chat, file, after } => {
                     if now[file] == after { continue; }
-                    world.call(CHATS[chat], true, &[(NAMES[file], TEXTS[now[file]], TEXTS[after])]);
+                    review.call(CHATS[chat], true, &[(NAMES[file], TEXTS[now[file]], TEXTS[after])]);
                     turns[chat].last_mut().unwrap().1.push((file, now[file], after));
                     now[file] = after;
                 }
                 Step::Turn { chat } => {
-                    world.end(CHATS[chat]);
+                    review.end(CHATS[chat]);
                     count += 1;
                     let id = format!("t{count}");
-                    world.start(CHATS[chat], &id);
-                    world.follow(&turn_changes(&id));
+                    review.start(CHATS[chat], &id);
+                    review.follow(&turn_changes(&id));
                     turns[chat].push((id, Vec::new()));
                 }
                 Step::Cut { chat, turns: kept } => {
                     let kept = kept.min(turns[chat].len() - 1);
                     let mut action = json!({ "type": "chat/truncated" });
                     if kept > 0 { action["turnId"] = json!(turns[chat][kept - 1].0); }
-                    world.hear();
-                    for (id, _) in turns[chat].drain(kept..) { world.mirrors.remove(&turn_changes(&id)); }
-                    world.dispatch(CHATS[chat], &action);
-                    let (key, run) = world.chats[CHATS[chat]];
-                    world.feed(Input::Agent(key, Event::Turn(run, TurnEvent::Ended(TurnEnd::Cancelled))));
-                    world.chats.remove(CHATS[chat]);
+                    review.hear();
+                    for (id, _) in turns[chat].drain(kept..) { review.mirrors.remove(&turn_changes(&id)); }
+                    review.dispatch(CHATS[chat], action);
+                    review.report(CHATS[chat], TurnEvent::Ended(TurnEnd::Cancelled));
+                    review.chats.remove(CHATS[chat]);
                     count += 1;
                     let id = format!("t{count}");
-                    world.start(CHATS[chat], &id);
+                    review.start(CHATS[chat], &id);
                     turns[chat].push((id, Vec::new()));
                     cut = true;
                 }
                 Step::Review { file, reviewed } => {
                     let files = json!([format!("file:///w/{}", NAMES[file])]);
                     let action = json!({ "type": "changeset/filesReviewChanged", "files": files, "reviewed": reviewed });
-                    world.dispatch(&session_changes(), &action);
+                    review.dispatch(&session_changes(), action);
                 }
             }
-            world.hear();
+            review.hear();
             for of_chat in &turns {
                 for (id, edits) in of_chat {
                     let mut net: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
@@ -674,7 +620,7 @@ proptest! {
                         net.entry(*file).and_modify(|it| it.1 = *after).or_insert((*before, *after));
                     }
                     net.retain(|_, (before, after)| before != after);
-                    let mut shown = world.files(&turn_changes(id));
+                    let mut shown = review.files(&turn_changes(id));
                     shown.sort();
                     let shown: Vec<_> = shown.into_iter().map(|(name, before, after, _)| (name, before, after)).collect();
                     let wanted: Vec<_> = net.into_iter().map(|(file, (before, after))| {
@@ -683,7 +629,7 @@ proptest! {
                     prop_assert_eq!(shown, wanted);
                 }
             }
-            let mut shown: Vec<_> = world.files(&session_changes()).into_iter().map(|it| (it.0, it.1, it.2)).collect();
+            let mut shown: Vec<_> = review.files(&session_changes()).into_iter().map(|it| (it.0, it.1, it.2)).collect();
             shown.sort();
             // Turns that are gone take their edits along, so only without that is it what the files are.
             if !cut {

@@ -10,41 +10,38 @@ use std::process::Stdio;
 
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
-use ahp_sidecar::host::effects::{
-    AgentDescription, ChatKey, Command, ConnectionId, Event, Frame, Input, Output, Token,
-};
+use ahp_sidecar::host::effects::{ConnectionId, Event, Frame, Output, Token};
+use ahp_sidecar::wire::errors::RpcError;
 use ahp_sidecar::wire::rpc::Incoming;
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
-use crate::support::core::{said, Core};
+use crate::support::core::Core;
 use crate::support::sidecar_on;
+use crate::support::world::{World, ROOT};
 
 const RESOURCE: &str = "https://api.example";
 const SECRET: &str = "c0ffee-is-no-secret";
 const CLIENT: ConnectionId = ConnectionId(1);
 
-/// What a host answers to these requests, each made at its second: a code, or 0 when it is none.
+/// The code of an answer, or 0 when it is no error.
+fn code(answer: &Result<Value, RpcError>) -> i32 {
+    answer.as_ref().err().map_or(0, |error| error.code)
+}
+
+/// What a host answers to these requests, each made at its second: codes.
 fn answers(requests: &[(u64, &str, Value)]) -> Vec<i32> {
-    let mut core = Core::with(GuardedScript { resource: RESOURCE.to_owned() }.describe());
-    let mut outputs = Vec::new();
-    let mut feed = |second: u64, input| outputs.extend(core.feed_at(second, input));
-    feed(0, Input::Opened { connection: CLIENT, default_directory: None });
-    let hello = json!({ "clientId": "me", "protocolVersions": ["1.0.0"] });
-    let hello = (0, "initialize", hello);
-    for (second, method, params) in std::iter::once(&hello).chain(requests) {
+    let mut world = World::new(Core::with(GuardedScript { resource: RESOURCE.to_owned() }.describe()));
+    world.arrive(CLIENT, "me");
+    let answered = requests.iter().map(|(second, method, params)| {
         let line = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let message = Incoming::parse(&line.to_string().into());
         assert!(!format!("{message:?}").contains(SECRET));
-        feed(*second, Input::said(CLIENT, message));
-    }
-    assert!(!format!("{outputs:?} {core:?}").contains(SECRET));
-    let answered = outputs.iter().filter_map(|output| match output {
-        Output::Frame(_, Frame::Result { .. }) => Some(0),
-        Output::Frame(_, Frame::Error { error, .. }) => Some(error.code),
-        _ => None,
+        world.at(*second).ask(CLIENT, method, params.clone())
     });
-    answered.skip(1).collect()
+    let answered: Vec<_> = answered.collect();
+    assert!(!format!("{answered:?} {world:?}").contains(SECRET));
+    answered.iter().map(code).collect()
 }
 
 #[test]
@@ -75,83 +72,51 @@ fn that_an_agent_needs_a_login_is_believed_for_a_while() {
         { "resource": "login:/a", "required": false }, { "resource": "login:/b", "required": false }
     ]);
     agent.info.protected_resources = Some(serde_json::from_value(ways).unwrap());
-    let mut world = World::new(agent);
-    assert_eq!(world.create(0, "a"), (0, String::new()));
-    world.hear(1, Event::LoginRequired);
-    let needed = "Script needs a token for `login:/a` or `login:/b`";
-    assert_eq!(world.create(10, "b"), (-32007, needed.to_owned()));
-    assert_eq!(world.create(11, "b"), (0, String::new()));
-    world.hear(12, Event::LoginRequired);
-    assert_eq!(world.create(12, "c").0, -32007);
+    let mut world = World::new(Core::with(agent));
+    world.arrive(CLIENT, "me");
+    assert_eq!(create(&mut world, 0, "a"), Ok(Value::Null));
+    needs_login(&mut world, 1);
+    let needed = create(&mut world, 10, "b").unwrap_err();
+    let message = "Script needs a token for `login:/a` or `login:/b`";
+    assert_eq!((needed.code, needed.message.as_str()), (-32007, message));
+    assert_eq!(create(&mut world, 11, "b"), Ok(Value::Null));
+    needs_login(&mut world, 12);
+    assert_eq!(code(&create(&mut world, 12, "c")), -32007);
     // One of them is enough.
-    assert_eq!(world.ask(12, "authenticate", json!({ "resource": "login:/b", "token": SECRET })).0, 0);
-    assert_eq!(world.create(12, "c").0, 0);
-    let (_, asked) = world.ask(12, "ping", json!({ "channel": "ahp-root://" }));
-    assert_eq!(asked, "");
-    assert_eq!(world.notified, ["login:/a required", "login:/b required"].repeat(2));
+    let pushed = world.ask(CLIENT, "authenticate", json!({ "resource": "login:/b", "token": SECRET }));
+    assert_eq!(code(&pushed), 0);
+    assert_eq!(code(&create(&mut world, 12, "c")), 0);
+    world.ask(CLIENT, "ping", json!({ "channel": ROOT })).unwrap();
+    assert_eq!(notified(&world), ["login:/a required", "login:/b required"].repeat(2));
     // It had that of the new session, and another one.
-    world.hear(13, Event::LoginRequired);
-    assert_eq!(world.notified[4..], ["login:/a required", "login:/b expired"]);
-    assert_eq!(world.create(13, "d").0, -32007);
+    needs_login(&mut world, 13);
+    assert_eq!(notified(&world)[4..], ["login:/a required", "login:/b expired"]);
+    assert_eq!(code(&create(&mut world, 13, "d")), -32007);
 }
 
-/// A host with one agent, and a client.
-struct World {
-    core: Core,
-    /// The chat that was opened last.
-    chat: Option<ChatKey>,
-    /// What the client was asked for, and why.
-    notified: Vec<String>,
+/// What becomes of a session that is created at this second.
+fn create(world: &mut World, second: u64, name: &str) -> Result<Value, RpcError> {
+    let params = json!({ "channel": format!("ahp-session:/{name}") });
+    world.at(second).ask(CLIENT, "createSession", params)
 }
 
-impl World {
-    fn new(agent: AgentDescription) -> Self {
-        let mut world = Self { core: Core::with(agent), chat: None, notified: Vec::new() };
-        world.feed(0, Input::Opened { connection: CLIENT, default_directory: None });
-        world.ask(0, "initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }));
-        world
-    }
+/// The agent of the last session reports it.
+fn needs_login(world: &mut World, second: u64) {
+    let chat = world.opened();
+    world.at(second).agent(chat, Event::LoginRequired);
+}
 
-    fn feed(&mut self, second: u64, input: Input) -> Vec<Output> {
-        let outputs = self.core.feed_at(second, input);
-        for output in &outputs {
-            match output {
-                Output::Agent(chat, command) if matches!(**command, Command::Open(_)) => {
-                    self.chat = Some(*chat);
-                }
-                Output::Frame(_, Frame::Notification { method: "auth/required", params }) => {
-                    let params: Value = serde_json::from_slice(params).unwrap();
-                    let (resource, why) = (&params["resource"]["resource"], &params["reason"]);
-                    let told = format!("{} {}", resource.as_str().unwrap(), why.as_str().unwrap());
-                    self.notified.push(told);
-                }
-                _ => {}
-            }
+/// What the client was asked for, and why.
+fn notified(world: &World) -> Vec<String> {
+    let notified = world.outputs.iter().filter_map(|output| match output {
+        Output::Frame(_, Frame::Notification { method: "auth/required", params }) => {
+            let params: Value = serde_json::from_slice(params).unwrap();
+            let (resource, why) = (&params["resource"]["resource"], &params["reason"]);
+            Some(format!("{} {}", resource.as_str().unwrap(), why.as_str().unwrap()))
         }
-        outputs
-    }
-
-    /// What the agent of the last session reports.
-    fn hear(&mut self, second: u64, event: Event) {
-        let chat = self.chat.unwrap();
-        self.feed(second, Input::Agent(chat, event));
-    }
-
-    /// What a request is answered with: a code, or 0 when it is no error, and the message.
-    fn ask(&mut self, second: u64, method: &str, params: Value) -> (i32, String) {
-        let request = said(CLIENT, json!({ "id": 1, "method": method, "params": params }));
-        let outputs = self.feed(second, request);
-        let answer = outputs.into_iter().find_map(|output| match output {
-            Output::Frame(_, Frame::Result { .. }) => Some((0, String::new())),
-            Output::Frame(_, Frame::Error { error, .. }) => Some((error.code, error.message)),
-            _ => None,
-        });
-        answer.unwrap()
-    }
-
-    fn create(&mut self, second: u64, name: &str) -> (i32, String) {
-        self.ask(second, "createSession", json!({ "channel": format!("ahp-session:/{name}") }))
-    }
+        _ => None,
+    });
+    notified.collect()
 }
 
 #[test]

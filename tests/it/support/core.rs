@@ -49,13 +49,22 @@ impl Core {
         Self::of(agent, Limits::default())
     }
 
+    /// With these agents, beginning where another one has ended.
+    pub fn after(start: Start, agents: Vec<AgentDescription>) -> Self {
+        Self::begun(start, agents, Limits::default())
+    }
+
     fn of(agent: AgentDescription, limits: Limits) -> Self {
+        Self::begun(Start::default(), vec![agent], limits)
+    }
+
+    fn begun(start: Start, agents: Vec<AgentDescription>, limits: Limits) -> Self {
         let config = Config {
             server_info: serde_json::from_value(json!({ "name": "host" })).unwrap(),
-            agents: vec![agent],
+            agents,
             root_schema: ahp_sidecar::host::nothing_to_configure(),
             replay_window: ReplayWindow::default(),
-            start: Start::default(),
+            start,
             memory_budget: usize::MAX,
             limits,
         };
@@ -89,13 +98,17 @@ pub fn said(connection: ConnectionId, mut message: Value) -> Input {
     Input::said(connection, Incoming::parse(&message.to_string().into()))
 }
 
-/// The chat whose agent was told to open, last.
-pub fn opened(outputs: &[Output]) -> ChatKey {
-    let opens = outputs.iter().rev().find_map(|output| match output {
+/// The chats whose agents were told to open.
+pub fn opens(outputs: &[Output]) -> impl DoubleEndedIterator<Item = ChatKey> + '_ {
+    outputs.iter().filter_map(|output| match output {
         Output::Agent(chat, command) if matches!(**command, Command::Open(_)) => Some(*chat),
         _ => None,
-    });
-    opens.expect("an agent was told to open")
+    })
+}
+
+/// The last of them.
+pub fn opened(outputs: &[Output]) -> ChatKey {
+    opens(outputs).next_back().expect("an agent was told to open")
 }
 
 /// What a store has of the one session that was spoken of in all of this, and of its one chat.

@@ -5,7 +5,10 @@
 //! Never: judges what it reads.
 
 pub mod core;
+pub mod edged;
+pub mod followers;
 pub mod mirrors;
+pub mod world;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
