@@ -331,11 +331,11 @@ fn a_turn_whose_changes_nobody_knows_is_never_ready_and_empty() {
 
 #[test]
 fn nothing_is_done_for_a_session_that_is_gone() {
-    let (mut world, mut disk) = (World::new(), Disk(BTreeMap::new()));
-    world.turn(CHAT, "t1", &[("a", "", "1\n")]);
-    world.say(json!({ "id": 7, "method": "disposeSession", "params": { "channel": SESSION } }));
+    let (mut review, mut disk) = (Review::new(), Disk(BTreeMap::new()));
+    review.turn(CHAT, "t1", &[("a", "", "1\n")]);
+    review.ask("disposeSession", json!({ "channel": SESSION })).unwrap();
     for uri in [session_changes(), turn_changes("t1")] {
-        assert_eq!(world.invoke(&uri, "discard-changes", &mut disk), json!({ "error": -32001 }), "{uri}");
+        assert_eq!(review.invoke(&uri, "discard-changes", &mut disk), Err(-32001), "{uri}");
     }
 }
 
