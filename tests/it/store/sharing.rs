@@ -125,7 +125,8 @@ fn what_is_damaged_stays_so_in_a_chat_that_shares_it() {
     assert!(error.contains("turn 2 of the chat ahp-chat:/2"), "{error}");
     // The first text is that of two turns, whatever the damaged rows say.
     writer.commit(&[Record::TurnsCut(ChatKey(1001), 0), Record::TurnsCut(ChatKey(1002), 1)]).unwrap();
-    let text = "SELECT x.text FROM turns t JOIN texts x ON x.key = t.text WHERE t.chat = 1002 AND t.place = 0";
+    let text =
+        "SELECT x.text FROM turns t JOIN texts x ON x.key = t.text WHERE t.chat = 1002 AND t.place = 0";
     let there: Result<Vec<u8>, _> =
         rusqlite::Connection::open(&path).unwrap().query_row(text, [], |row| row.get(0));
     assert!(there.is_ok(), "{there:?}");
