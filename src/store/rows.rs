@@ -4,6 +4,7 @@
 //! Never: opens a database or begins a transaction, or knows what the JSON text in a row means.
 
 use bytes::Bytes;
+use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{FromSql, FromSqlResult, ValueRef};
 use rusqlite::{params, Connection, OptionalExtension, Row};
 
@@ -476,6 +477,11 @@ impl ChannelName<'_> {
         Some(ChannelId { kind: ChannelKind::from_name(self.kind)?, key: unsigned(self.key) })
     }
 }
+
+/// What a function is that statements of ours call: the same each time, and not for what a file says that is opened.
+pub(super) const PURE: FunctionFlags = FunctionFlags::SQLITE_UTF8
+    .union(FunctionFlags::SQLITE_DETERMINISTIC)
+    .union(FunctionFlags::SQLITE_DIRECTONLY);
 
 /// The checksum of these bytes, one after the other.
 pub(super) fn sum(parts: &[&[u8]]) -> u32 {

@@ -16,7 +16,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::errors::StoreError;
 use super::mark::{self, Mark};
 use super::sqlite::log_of;
-use super::{space, upgrade};
+use super::{space, turns, upgrade, uses};
 
 /// What tells our databases from those of others: "AHPS".
 const APPLICATION_ID: i64 = 0x4148_5053;
@@ -169,6 +169,8 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     be_careful(&connection)?;
     version_of(&connection, path)?;
+    turns::teach(&connection)?;
+    uses::teach(&connection)?;
     // Only a database that is made now heeds these two.
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     space::prepare(&connection)?;
