@@ -180,6 +180,8 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     // need to be told.
     connection.pragma_update(None, "fullfsync", true)?;
     connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+    // Where a row was, nothing of it can be read any more. (Pages that are free are not written for that.)
+    connection.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
     space::limit_log(&connection)?;
     Ok(connection)
 }
