@@ -12,19 +12,25 @@
 //!
 //! An operation waits until it is known what the changeset shows: until what another one has done is known, and until git has
 //! looked where something is to be looked at, or where nobody has followed what is there now. So none works from a list that
-//! is known to be old.
+//! is known to be old. Nor is anything done to what the client has not seen: a file that anybody has changed since it was told
+//! of it stays as it is, and a commit is not made.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use ahp_types::commands::{ChangesetOperationTarget, InvokeChangesetOperationParams};
-use ahp_types::state::{ChangesetOperation, ChangesetOperationScope, ChangesetOperationStatus};
+use ahp_types::state::{
+    ChangesetFile, ChangesetOperation, ChangesetOperationScope, ChangesetOperationStatus, ChangesetStatus,
+    FileEdit,
+};
 use bytes::Bytes;
 use serde_json::json;
 
 use super::changes::{mark_of, DiscardedFile};
 use super::checkpoints::Between;
 use super::commits::{commit_operation, WantedCommit, COMMIT};
-use super::effects::{ConnectionId, FileTaken, Frame, GitTaken, Output, Resource, TakeBack, TakenFile};
+use super::effects::{
+    ChangesetKey, ConnectionId, FileTaken, Frame, GitTaken, Output, Resource, TakeBack, TakenFile,
+};
 use super::model::SessionKey;
 use super::sights::shows_now;
 use super::{Host, Step};
@@ -38,6 +44,9 @@ const DISCARD: &str = "discard-changes";
 
 /// Takes back what was taken back last.
 const RESTORE: &str = "restore-changes";
+
+/// Why nothing is committed that its client has not seen.
+const CHANGED_SINCE: &str = "files were changed since";
 
 /// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more.
 const DISCARDED_MAX: usize = 1000;
@@ -59,6 +68,8 @@ struct HeldOperation {
     params: InvokeChangesetOperationParams,
     /// The look at the repository that it waits for.
     look: Option<u64>,
+    /// The files that its client had seen when it asked for it, of a changeset of what is there now; none where it sees none.
+    seen: Option<Vec<ChangesetFile>>,
 }
 
 impl HeldOperation {
@@ -145,7 +156,35 @@ impl Host {
         id: RequestId,
         params: InvokeChangesetOperationParams,
     ) {
-        self.changes.operations.held.push_back(HeldOperation { connection, id, params, look: None });
+        let seen = self.seen_files(connection, &params);
+        self.changes.operations.held.push_back(HeldOperation { connection, id, params, look: None, seen });
+    }
+
+    /// The files of a changeset of what is there now, where this client sees them and is offered what it asks for. Behind
+    /// what is done to them already it sees none: it cannot know what has become of them.
+    fn seen_files(
+        &self,
+        connection: ConnectionId,
+        params: &InvokeChangesetOperationParams,
+    ) -> Option<Vec<ChangesetFile>> {
+        let changeset = self.channels.changesets.get(&self.find(&params.channel)?.changeset()?)?;
+        let mut offered = changeset.state.operations.iter().flatten();
+        let session = &self.channels.sessions.known(changeset.session)?.channel.uri;
+        let sees = shows_now(&changeset.scope)
+            && !self.has_operations(session)
+            && changeset.state.status == ChangesetStatus::Ready
+            && offered.any(|operation| operation.id == params.operation_id)
+            && changeset.channel.subscribers.contains(&connection);
+        sees.then(|| changeset.state.files.clone())
+    }
+
+    /// The files of a changeset that are not what its client had seen, by their ids.
+    fn unseen_files(&self, key: ChangesetKey, seen: &[ChangesetFile]) -> Vec<String> {
+        let seen: HashMap<&str, &FileEdit> = seen.iter().map(|file| (file.id.as_str(), &file.edit)).collect();
+        let files =
+            self.channels.changesets.get(&key).map(|it| it.state.files.as_slice()).unwrap_or_default();
+        let unseen = files.iter().filter(|file| seen.get(file.id.as_str()) != Some(&&file.edit));
+        unseen.map(|file| file.id.clone()).collect()
     }
 
     /// Begins with the operations that have waited long enough. Those of one session come one after the other.
@@ -164,8 +203,8 @@ impl Host {
                     continue;
                 }
             }
-            let HeldOperation { connection, id, params, .. } = held;
-            match self.invoke_changeset_operation(&params) {
+            let HeldOperation { connection, id, params, seen, .. } = held;
+            match self.invoke_changeset_operation(&params, seen.as_deref()) {
                 Ok(Begun::TakeBack(mut taken)) => {
                     self.changes.operations.running.insert(taken.session, connection);
                     self.keep_what_is_begun(&mut taken, step.now.unix_ms);
@@ -230,15 +269,17 @@ impl Host {
     fn invoke_changeset_operation(
         &mut self,
         params: &InvokeChangesetOperationParams,
+        seen: Option<&[ChangesetFile]>,
     ) -> Result<Begun, RpcError> {
         self.bring_back_changesets([&params.channel]);
         if let Some((session, _)) = named_by_changeset(&params.channel) {
             self.find_session(session).ok_or_else(|| RpcError::channel_not_found(session))?;
         }
         let key = self.find(&params.channel).and_then(|id| id.changeset());
-        let changeset = key.and_then(|key| self.channels.changesets.get(&key));
-        let changeset = changeset.ok_or_else(|| RpcError::resource_not_found(&params.channel))?;
+        let found = key.and_then(|key| Some((key, self.channels.changesets.get(&key)?)));
+        let (key, changeset) = found.ok_or_else(|| RpcError::resource_not_found(&params.channel))?;
         let (session, scope) = (changeset.session, changeset.scope.clone());
+        let unseen = seen.map(|seen| self.unseen_files(key, seen)).unwrap_or_default();
         let id = params.operation_id.as_str();
         let files = self.changed_files(session, &scope).unwrap_or_default();
         let offered = self.operations_of(session, &scope, !files.is_empty()).unwrap_or_default();
@@ -255,9 +296,12 @@ impl Host {
             }
         };
         if id == COMMIT {
+            if !unseen.is_empty() {
+                return Err(RpcError::not_committed(CHANGED_SINCE));
+            }
             return Ok(Begun::Commit(self.wanted_commit(session, params)?));
         }
-        let mut taken = Vec::new();
+        let (mut taken, mut left) = (Vec::new(), Vec::new());
         let restores = id == RESTORE;
         if restores {
             for file in self.last_discarded(session, &scope) {
@@ -267,12 +311,19 @@ impl Host {
             }
         } else {
             for changed in files.iter().filter(|file| wanted.is_none_or(|uri| file.is_called(uri))) {
+                if unseen.contains(&changed.file) {
+                    left.push(format!("`{}`: it was changed since", changed.file));
+                    continue;
+                }
                 for row in DiscardedFile::all_of(changed, &mark_of(&scope)) {
                     let (found, left) = self.sides_discarded(&row);
                     let kept = row.kept.clone();
                     taken.push(TakenFile { row, now: found, wanted: left, kept });
                 }
             }
+        }
+        if taken.is_empty() && !left.is_empty() {
+            return Err(RpcError::files_have_changed(&left.join("; ")));
         }
         if taken.is_empty() {
             return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
@@ -287,7 +338,7 @@ impl Host {
             bytes_kept = (!restores).then(|| kept.next());
             self.unsaved.insert(session.into());
         }
-        let taken = TakeBack { session, scope, restores, root, kept_first, bytes_kept, files: taken };
+        let taken = TakeBack { session, scope, restores, root, kept_first, bytes_kept, files: taken, left };
         Ok(Begun::TakeBack(taken))
     }
 
@@ -319,10 +370,10 @@ impl Host {
         taken: TakeBack,
         outcomes: Vec<FileTaken>,
     ) {
-        let TakeBack { session, scope, restores, root, files, .. } = taken;
+        let TakeBack { session, scope, restores, root, files, left, .. } = taken;
         self.operation_is_over(session);
         let begun_at = files.first().map(|file| file.row.edit.at);
-        let mut refused = Vec::new();
+        let mut refused = left;
         let mut done = Vec::new();
         for (file, outcome) in files.into_iter().zip(outcomes) {
             match outcome {

@@ -475,6 +475,8 @@ pub struct TakeBack {
     pub bytes_kept: Option<(String, u64)>,
     /// The files.
     pub files: Vec<TakenFile>,
+    /// Those that stay as they are, each with the reason, for people.
+    pub left: Vec<String>,
 }
 
 /// A file that is to be another one.

@@ -237,3 +237,67 @@ fn only_what_was_shown_is_committed() {
     assert!(matches!(commit(&before), GitReport::Committed(_)));
     assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "2\n");
 }
+
+/// A host whose looks at the repository wait while a file is there, and whose client sees what is not committed.
+fn watched_slowly(repository: &Repository) -> (Talk, std::path::PathBuf, std::path::PathBuf) {
+    let (blocks, waits) = (repository.home.join("blocks"), repository.home.join("waits"));
+    let script = format!(
+        "case \"$*\" in *status*) while [ -e '{0}' ]; do : >'{1}'; sleep 0.01; done;; esac\nexec $GIT \"$@\"",
+        blocks.display(),
+        waits.display()
+    );
+    let mut talk = Talk::open(repository, &[("PATH", &super::instead_of_git(repository, &script))]);
+    talk.create(SESSION, &repository.root);
+    while !talk.rows().contains_key("uncommitted") {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(talk.changeset("uncommitted")["status"], "ready");
+    talk.follow(&format!("{SESSION}/changeset/uncommitted"));
+    (talk, blocks, waits)
+}
+
+/// What is asked for when somebody has changed files of which the client is not told yet: the answer.
+fn ask_unseen(repository: &Repository, operation: &str, change: impl FnOnce()) -> (Talk, Value) {
+    let (mut talk, blocks, waits) = watched_slowly(repository);
+    fs::write(&blocks, "").unwrap();
+    change();
+    while !waits.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let channel = format!("{SESSION}/changeset/uncommitted");
+    let params = json!({ "channel": channel, "operationId": operation, "_meta": { "message": "x" } });
+    let request =
+        json!({ "jsonrpc": "2.0", "id": 1000, "method": "invokeChangesetOperation", "params": params });
+    talk.process.say(&request.to_string());
+    talk.ask("ping", &json!({ "channel": "ahp-root://" }));
+    fs::remove_file(blocks).unwrap();
+    let answer = talk.process.until(|message| message["id"] == 1000).pop().unwrap();
+    (talk, answer)
+}
+
+#[test]
+fn what_its_client_has_not_seen_is_neither_committed_nor_discarded() {
+    let changed = || {
+        let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
+        repository.write("a", "2\n");
+        repository.write("b", "2\n");
+        repository
+    };
+    let repository = changed();
+    let (mut talk, answer) = ask_unseen(&repository, "commit", || repository.write("new", "n\n"));
+    is_refused(&answer, -32011, "files were changed since");
+    assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "1\n");
+    // Now it has.
+    talk.files(&repository, "uncommitted");
+    assert!(with_message(&mut talk)["result"].is_object());
+    assert_eq!(repository.git(&["status", "--porcelain"]), "");
+
+    let repository = changed();
+    let (_talk, answer) = ask_unseen(&repository, "discard-changes", || {
+        repository.write("b", "3\n");
+        repository.write("new", "n\n");
+    });
+    let message = answer["result"]["message"].as_str().unwrap();
+    assert!(message.contains("/b`: it was changed since") && message.contains("/new`"), "{message}");
+    assert_eq!(["a", "b", "new"].map(|name| repository.read(name)), ["1\n", "3\n", "n\n"]);
+}
