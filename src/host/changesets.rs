@@ -203,9 +203,7 @@ impl Host {
                 self.drop_fallen_marks(session);
                 self.sync_changes(step, session);
             }
-            for key in self.changesets_of(session) {
-                self.sync_changeset(step, key);
-            }
+            self.sync_changesets(step, session);
         }
         self.settle_operations(step);
         self.compare_what_is_wanted(step);
@@ -352,6 +350,13 @@ impl Host {
         all.filter(|(_, changeset)| changeset.session == session).map(|(key, _)| *key).collect()
     }
 
+    /// Tells those who follow the changesets of a session what is otherwise about them.
+    pub(super) fn sync_changesets(&mut self, step: &mut Step<'_>, session: SessionKey) {
+        for key in self.changesets_of(session) {
+            self.sync_changeset(step, key);
+        }
+    }
+
     /// Tells those who follow a changeset what is otherwise about it.
     fn sync_changeset(&mut self, step: &mut Step<'_>, key: ChangesetKey) {
         let Some(changeset) = self.channels.changesets.known(key) else { return };
@@ -386,6 +391,7 @@ impl Host {
     /// A session is gone for good.
     pub(super) fn clear_changesets_of(&mut self, step: &mut Step<'_>, session: SessionKey) {
         self.changes.sights.forget(session);
+        self.forget_failed_operations(session);
         for key in self.changesets_of(session) {
             self.clear_changeset(step, key);
         }
@@ -394,6 +400,7 @@ impl Host {
     /// A session is let out of memory.
     pub(super) fn forget_changesets_of(&mut self, session: SessionKey) {
         self.changes.sights.forget(session);
+        self.forget_failed_operations(session);
         for key in self.changesets_of(session) {
             self.forget_changeset(key);
         }

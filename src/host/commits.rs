@@ -97,13 +97,9 @@ impl Host {
         (connection, id): (ConnectionId, RequestId),
         report: GitReport,
     ) {
-        self.operation_is_over(session);
         if self.channels.sessions.contains_key(&session) {
             self.files_may_have_changed(session, true);
             self.look_at_repository(session);
-        }
-        if !self.connections.contains_key(&connection) {
-            return;
         }
         let told = match report {
             GitReport::Committed(done) => {
@@ -115,6 +111,10 @@ impl Host {
             GitReport::Failed(why) | GitReport::Unusable(why) => Err(RpcError::unavailable(&why)),
             _ => Err(RpcError::unavailable("there is no repository")),
         };
+        self.operation_is_over(step, session, told.as_ref().err());
+        if !self.connections.contains_key(&connection) {
+            return;
+        }
         let frame = match told {
             Ok(message) => {
                 let result = json!({ "message": message });

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use ahp_types::commands::{ChangesetOperationTarget, InvokeChangesetOperationParams};
 use ahp_types::state::{
     ChangesetFile, ChangesetOperation, ChangesetOperationScope, ChangesetOperationStatus, ChangesetStatus,
-    FileEdit,
+    ErrorInfo, FileEdit,
 };
 use bytes::Bytes;
 use serde_json::json;
@@ -33,6 +33,7 @@ use super::effects::{
 };
 use super::model::SessionKey;
 use super::sights::shows_now;
+use super::turns::error_info;
 use super::{Host, Step};
 use crate::wire::changesets::{named_by_changeset, ChangesetScope};
 use crate::wire::errors::RpcError;
@@ -56,8 +57,20 @@ const DISCARDED_MAX: usize = 1000;
 pub(super) struct Operations {
     /// In the order in which it was asked for.
     held: VecDeque<HeldOperation>,
-    /// The sessions of which files are being taken back or brought back, and who has asked for that.
-    running: BTreeMap<SessionKey, ConnectionId>,
+    /// What is being done with the files of sessions.
+    running: BTreeMap<SessionKey, RunningOperation>,
+    /// What was tried last with the files of a changeset, if that has failed, and why.
+    failed: BTreeMap<(SessionKey, String), (String, ErrorInfo)>,
+}
+
+/// An operation that is being carried out.
+#[derive(Debug)]
+struct RunningOperation {
+    /// Who has asked for it.
+    by: ConnectionId,
+    /// Of which changeset of the session.
+    scope: ChangesetScope,
+    id: String,
 }
 
 /// An operation that waits until it is known what its changeset shows.
@@ -133,6 +146,15 @@ impl Host {
             let scopes = vec![ChangesetOperationScope::Changeset];
             operations.push(operation(RESTORE, "Restore Discarded Changes", "redo", scopes));
         }
+        let running = self.changes.operations.running.get(&session).filter(|it| it.scope == *scope);
+        let failed = self.changes.operations.failed.get(&(session, mark_of(scope)));
+        for operation in &mut operations {
+            if running.is_some_and(|running| running.id == operation.id) {
+                operation.status = ChangesetOperationStatus::Running;
+            } else if let Some((_, why)) = failed.filter(|(id, _)| *id == operation.id) {
+                (operation.status, operation.error) = (ChangesetOperationStatus::Error, Some(why.clone()));
+            }
+        }
         (!operations.is_empty()).then_some(operations)
     }
 
@@ -206,14 +228,14 @@ impl Host {
             let HeldOperation { connection, id, params, seen, .. } = held;
             match self.invoke_changeset_operation(&params, seen.as_deref()) {
                 Ok(Begun::TakeBack(mut taken)) => {
-                    self.changes.operations.running.insert(taken.session, connection);
+                    self.operation_begins(step, taken.session, connection, &params);
                     self.keep_what_is_begun(&mut taken, step.now.unix_ms);
                     let below = self.folders_of_sessions();
                     let taken = Resource::TakeBack { taken: taken.into(), below };
                     step.say(Output::Resource(connection, id, taken));
                 }
                 Ok(Begun::Commit(wanted)) => {
-                    self.changes.operations.running.insert(wanted.session, connection);
+                    self.operation_begins(step, wanted.session, connection, &params);
                     self.ask_git_to_commit(step, connection, id, wanted);
                 }
                 Err(error) => step.say(Output::Frame(connection, Frame::Error { id: Some(id), error })),
@@ -251,7 +273,8 @@ impl Host {
     pub(super) fn holds_operations(&self, of: Option<ConnectionId>) -> bool {
         let operations = &self.changes.operations;
         let held = operations.held.iter().map(|held| &held.connection);
-        held.chain(operations.running.values()).any(|by| of.is_none_or(|of| of == *by))
+        held.chain(operations.running.values().map(|running| &running.by))
+            .any(|by| of.is_none_or(|of| of == *by))
     }
 
     /// Whether something is done with files of this session, or waits to be.
@@ -356,9 +379,46 @@ impl Host {
         self.unsaved.insert(taken.session.into());
     }
 
-    /// Another operation of this session may begin.
-    pub(super) fn operation_is_over(&mut self, session: SessionKey) {
-        self.changes.operations.running.remove(&session);
+    /// An operation is being carried out from now on: whoever follows its changeset is told so.
+    fn operation_begins(
+        &mut self,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        by: ConnectionId,
+        params: &InvokeChangesetOperationParams,
+    ) {
+        let Some((_, scope)) = named_by_changeset(&params.channel) else { return };
+        self.changes.operations.failed.remove(&(session, mark_of(&scope)));
+        let running = RunningOperation { by, scope, id: params.operation_id.clone() };
+        self.changes.operations.running.insert(session, running);
+        self.sync_changesets(step, session);
+    }
+
+    /// An operation has been carried out, or why it could not be; another one of this session may begin. Whoever follows its
+    /// changeset is told so.
+    pub(super) fn operation_is_over(
+        &mut self,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        failed: Option<&RpcError>,
+    ) {
+        let Some(RunningOperation { scope, id, .. }) = self.changes.operations.running.remove(&session)
+        else {
+            return;
+        };
+        if !self.channels.sessions.contains_key(&session) {
+            return;
+        }
+        if let Some(error) = failed {
+            let why = (id, error_info("operationFailed".to_owned(), &error.message));
+            self.changes.operations.failed.insert((session, mark_of(&scope)), why);
+        }
+        self.sync_changesets(step, session);
+    }
+
+    /// Nobody looks at the changesets of a session any more: what has failed there is forgotten.
+    pub(super) fn forget_failed_operations(&mut self, session: SessionKey) {
+        self.changes.operations.failed.retain(|(of, _), _| *of != session);
     }
 
     /// It was tried to make files what a client has asked for.
@@ -371,7 +431,6 @@ impl Host {
         outcomes: Vec<FileTaken>,
     ) {
         let TakeBack { session, scope, restores, root, files, left, .. } = taken;
-        self.operation_is_over(session);
         let begun_at = files.first().map(|file| file.row.edit.at);
         let mut refused = left;
         let mut done = Vec::new();
@@ -406,14 +465,16 @@ impl Host {
                 self.look_at_repository(session);
             }
         }
+        let said = refused.join("; ");
+        let failed = is_empty.then(|| RpcError::files_have_changed(&said));
+        self.operation_is_over(step, session, failed.as_ref());
         if !self.connections.contains_key(&connection) {
             return;
         }
-        let said = refused.join("; ");
         step.say(Output::Frame(
             connection,
-            if is_empty {
-                Frame::Error { id: Some(id), error: RpcError::files_have_changed(&said) }
+            if let Some(error) = failed {
+                Frame::Error { id: Some(id), error }
             } else {
                 let message = format!("some files stay as they are: {said}");
                 let result = if refused.is_empty() { json!({}) } else { json!({ "message": message }) };

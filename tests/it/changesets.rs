@@ -330,6 +330,43 @@ fn a_turn_whose_changes_nobody_knows_is_never_ready_and_empty() {
 }
 
 #[test]
+fn it_is_told_that_an_operation_runs_and_how_it_ended() {
+    let mut review = Review::new();
+    review.turn(CHAT, "t1", &[("a", "1\n", "2\n")]);
+    review.follow(&turn_changes("t1"));
+    review.hear();
+    let statuses = |review: &mut Review| -> Vec<String> {
+        let actions = std::mem::take(&mut review.actions);
+        let told = actions.iter().filter(|it| it["action"]["type"] == "changeset/operationsChanged");
+        let of = |operation: &Value| {
+            let why = operation["error"]["message"].as_str().unwrap_or_default();
+            format!("{} {} {why}", operation["id"].as_str().unwrap(), operation["status"].as_str().unwrap())
+        };
+        told.map(|it| {
+            let operations = it["action"]["operations"].as_array().into_iter().flatten();
+            operations.map(of).collect::<Vec<_>>().join(", ")
+        })
+        .collect()
+    };
+    statuses(&mut review);
+    // It is not what it was.
+    let mut disk = Disk(BTreeMap::from([("a", "3\n")]));
+    let turn = turn_changes("t1");
+    assert_eq!(review.invoke(&turn, "discard-changes", &mut disk), Err(-32011));
+    let told = statuses(&mut review);
+    assert_eq!(told[0], "discard-changes running ");
+    let failed = "discard-changes error all files stay as they are: `file:///w/a`: changed";
+    assert_eq!(told.last().unwrap(), failed);
+    // What has failed is forgotten when it is tried again.
+    disk.0.insert("a", "2\n");
+    assert_eq!(review.invoke(&turn, "discard-changes", &mut disk), Ok(json!({})));
+    let told = statuses(&mut review);
+    assert!(told[0].starts_with("discard-changes running "), "{told:?}");
+    assert_eq!(told.last().unwrap(), "restore-changes idle ");
+    assert_eq!(review.files(&turn), []);
+}
+
+#[test]
 fn nothing_is_done_for_a_session_that_is_gone() {
     let (mut review, mut disk) = (Review::new(), Disk(BTreeMap::new()));
     review.turn(CHAT, "t1", &[("a", "", "1\n")]);
