@@ -3,11 +3,17 @@
 //! The protocol has no place for a message, so clients that know of ours give it in the request's `_meta`; for the others
 //! the name of the session is the message, as the operation says before it is invoked.
 //!
-//! Owns: the operation as it is offered, its message, and what its client is told.
-//! Never: commits what the changeset does not show, or while a turn runs.
+//! What is committed is what the changeset showed when that was asked for. It is looked at once more before, so that a
+//! list that is old is told anew; but what is new in it nobody has agreed to: then nothing is committed, and who asks again
+//! has been shown it.
+//!
+//! Owns: the operation as it is offered, its message, which files it is about, and what its client is told.
+//! Never: commits what the changeset did not show, or while a turn runs.
+
+use std::collections::BTreeMap;
 
 use ahp_types::commands::InvokeChangesetOperationParams;
-use ahp_types::state::{ChangesetOperation, ChangesetOperationScope};
+use ahp_types::state::{ChangesetOperation, ChangesetOperationScope, ChangesetStatus};
 use bytes::Bytes;
 use serde_json::{json, Value};
 
@@ -16,6 +22,7 @@ use super::discards::operation;
 use super::effects::{ConnectionId, Frame, GitReport, GitWork, KeptChange, Output};
 use super::model::{SessionKey, TitleBy};
 use super::{Host, Step};
+use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};
@@ -38,7 +45,15 @@ pub(super) struct WantedCommit {
     pub(super) session: SessionKey,
     root: String,
     message: String,
-    shown: Vec<KeptChange>,
+    shown: ShownToCommit,
+}
+
+/// What a changeset showed when it was asked to commit that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ShownToCommit {
+    files: Vec<KeptChange>,
+    /// Of those that it showed by name alone; see [`GitSight::versions`](super::effects::GitSight::versions).
+    versions: BTreeMap<String, String>,
 }
 
 /// The operation, as it is offered.
@@ -50,14 +65,31 @@ pub(super) fn commit_operation() -> ChangesetOperation {
 }
 
 impl Host {
-    /// The commit that a client asks for.
+    /// What is not committed, as the changeset shows it now that a client asks for something; none where it does not show
+    /// it yet, and where it is not about to be committed.
+    pub(super) fn shown_to_commit(&self, params: &InvokeChangesetOperationParams) -> Option<ShownToCommit> {
+        let key = self.find(&params.channel).filter(|_| params.operation_id == COMMIT)?.changeset()?;
+        let changeset = self.channels.changesets.get(&key)?;
+        let is_shown =
+            matches!(changeset.state.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing);
+        let is_its = changeset.scope == ChangesetScope::Uncommitted;
+        self.known_to_commit(changeset.session).filter(|_| is_shown && is_its)
+    }
+
+    fn known_to_commit(&self, session: SessionKey) -> Option<ShownToCommit> {
+        let seen = self.known_sight(session)?;
+        Some(ShownToCommit { files: seen.uncommitted.clone(), versions: seen.versions.clone() })
+    }
+
+    /// The commit that a client asks for, to which this was shown.
     ///
     /// # Errors
-    /// When it has no message.
+    /// When it has no message, and when something else is there than what was shown.
     pub(super) fn wanted_commit(
         &self,
         session: SessionKey,
         params: &InvokeChangesetOperationParams,
+        shown: Option<ShownToCommit>,
     ) -> Result<WantedCommit, RpcError> {
         let gone = || RpcError::resource_not_found(&params.channel);
         let of_session = self.channels.sessions.known(session).ok_or_else(gone)?;
@@ -73,7 +105,14 @@ impl Host {
             )));
         }
         let root = of_session.kept.root.clone().ok_or_else(gone)?;
-        let shown = self.known_sight(session).ok_or_else(gone)?.uncommitted.clone();
+        let Some(shown) = shown else {
+            return Err(RpcError::invalid_params(
+                "`operationId`: the changeset showed no files yet that could be committed",
+            ));
+        };
+        if self.known_to_commit(session).as_ref() != Some(&shown) {
+            return Err(RpcError::not_committed("files were changed since"));
+        }
         Ok(WantedCommit { session, root, message: message.to_owned(), shown })
     }
 
@@ -85,7 +124,7 @@ impl Host {
         wanted: WantedCommit,
     ) {
         let WantedCommit { session, root, message, shown } = wanted;
-        let work = GitWork::Commit { message, shown };
+        let work = GitWork::Commit { message, shown: shown.files, versions: shown.versions };
         self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Commit { session, connection, id });
     }
 

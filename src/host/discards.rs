@@ -12,7 +12,7 @@
 //!
 //! An operation waits until it is known what the changeset shows: until what another one has done is known, and until git has
 //! looked where something is to be looked at, or where nobody has followed what is there now. So none works from a list that
-//! is known to be old.
+//! is known to be old. What is to be committed, though, must also be what it showed when that was asked for.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,7 +23,7 @@ use serde_json::json;
 
 use super::changes::{mark_of, DiscardedFile};
 use super::checkpoints::Between;
-use super::commits::{commit_operation, WantedCommit, COMMIT};
+use super::commits::{commit_operation, ShownToCommit, WantedCommit, COMMIT};
 use super::effects::{ConnectionId, FileTaken, Frame, GitTaken, Output, Resource, TakeBack, TakenFile};
 use super::model::SessionKey;
 use super::sights::shows_now;
@@ -59,6 +59,8 @@ struct HeldOperation {
     params: InvokeChangesetOperationParams,
     /// The look at the repository that it waits for.
     look: Option<u64>,
+    /// What was shown to be committed when it was asked for.
+    shown: Option<ShownToCommit>,
 }
 
 impl HeldOperation {
@@ -145,7 +147,8 @@ impl Host {
         id: RequestId,
         params: InvokeChangesetOperationParams,
     ) {
-        self.changes.operations.held.push_back(HeldOperation { connection, id, params, look: None });
+        let shown = self.shown_to_commit(&params);
+        self.changes.operations.held.push_back(HeldOperation { connection, id, params, look: None, shown });
     }
 
     /// Begins with the operations that have waited long enough. Those of one session come one after the other.
@@ -164,8 +167,8 @@ impl Host {
                     continue;
                 }
             }
-            let HeldOperation { connection, id, params, .. } = held;
-            match self.invoke_changeset_operation(&params) {
+            let HeldOperation { connection, id, params, shown, .. } = held;
+            match self.invoke_changeset_operation(&params, shown) {
                 Ok(Begun::TakeBack(mut taken)) => {
                     self.changes.operations.running.insert(taken.session, connection);
                     self.keep_what_is_begun(&mut taken, step.now.unix_ms);
@@ -230,6 +233,7 @@ impl Host {
     fn invoke_changeset_operation(
         &mut self,
         params: &InvokeChangesetOperationParams,
+        shown: Option<ShownToCommit>,
     ) -> Result<Begun, RpcError> {
         self.bring_back_changesets([&params.channel]);
         if let Some((session, _)) = named_by_changeset(&params.channel) {
@@ -255,7 +259,7 @@ impl Host {
             }
         };
         if id == COMMIT {
-            return Ok(Begun::Commit(self.wanted_commit(session, params)?));
+            return Ok(Begun::Commit(self.wanted_commit(session, params, shown)?));
         }
         let mut taken = Vec::new();
         let restores = id == RESTORE;

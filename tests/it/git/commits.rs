@@ -6,7 +6,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use ahp_sidecar::host::effects::{GitReport, GitWork, KeptChange};
+use ahp_sidecar::host::effects::{GitReport, GitSight, GitWork};
 use serde_json::{json, Value};
 
 use super::{Repository, Talk, SESSION};
@@ -20,13 +20,26 @@ fn begin(repository: &Repository) -> Talk {
     talk
 }
 
-fn commit(talk: &mut Talk, meta: Option<Value>) -> Value {
+/// Asks once, whatever the changeset shows.
+fn commit_once(talk: &mut Talk, meta: Option<Value>) -> Value {
     let channel = format!("{SESSION}/changeset/uncommitted");
     let mut params = json!({ "channel": channel, "operationId": "commit" });
     if let Some(meta) = meta {
         params["_meta"] = meta;
     }
     talk.ask("invokeChangesetOperation", &params)
+}
+
+/// Asks as somebody does who has seen the changeset: once more where it has become another one by that.
+fn commit(talk: &mut Talk, meta: Option<Value>) -> Value {
+    talk.changeset("uncommitted");
+    let answer = commit_once(talk, meta.clone());
+    let is_told_anew = answer["error"]["message"].as_str().is_some_and(|why| why.ends_with("changed since"));
+    if is_told_anew {
+        commit_once(talk, meta)
+    } else {
+        answer
+    }
 }
 
 fn with_message(talk: &mut Talk) -> Value {
@@ -208,21 +221,25 @@ fn only_what_was_shown_is_committed() {
     let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
     let asker = super::model::Asker::new(&repository);
     let shown = || match asker.ask(GitWork::Look { base: None, files: true }) {
-        GitReport::Seen(seen) => seen.uncommitted,
+        GitReport::Seen(seen) => seen,
         other => panic!("{other:?}"),
     };
-    let commit =
-        |shown: &[KeptChange]| asker.ask(GitWork::Commit { message: "x".to_owned(), shown: shown.to_vec() });
+    let commit = |shown: &GitSight| {
+        let (shown, versions) = (shown.uncommitted.clone(), shown.versions.clone());
+        asker.ask(GitWork::Commit { message: "x".to_owned(), shown, versions })
+    };
     repository.write("a", "2\n");
     repository.write("giant", vec![b'x'; 11 << 20]);
-    let before = shown();
-    let changes: [fn(&Repository); 4] = [
+    let changes: [fn(&Repository); 5] = [
         |repository| repository.write("a", "3\n"),
         |repository| repository.write("b", "3\n"),
         |repository| repository.write("new", "3\n"),
         |repository| fs::remove_file(repository.path("giant")).unwrap(),
+        // Only its name was shown, and still it is another one.
+        |repository| repository.write("giant", vec![b'y'; 11 << 20]),
     ];
     for change in changes {
+        let before = shown();
         change(&repository);
         let report = commit(&before);
         assert!(
@@ -234,6 +251,58 @@ fn only_what_was_shown_is_committed() {
         repository.write("giant", vec![b'x'; 11 << 20]);
         fs::remove_file(repository.path("new")).unwrap_or_default();
     }
-    assert!(matches!(commit(&before), GitReport::Committed(_)));
+    assert!(matches!(commit(&shown()), GitReport::Committed(_)));
     assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "2\n");
+}
+
+/// A file that is written when the request is there already, and before it is looked at what there is.
+#[test]
+fn what_is_written_when_it_was_asked_for_is_not_committed() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    repository.write("a", "2\n");
+    // The next run of git comes too late, as often as that is asked for.
+    let (armed, later) = (repository.home.join("armed"), repository.path("later"));
+    let script = format!(
+        "mv '{0}' '{0}.done' 2> /dev/null && echo x >> '{1}'\nexec \"$GIT\" \"$@\"",
+        armed.display(),
+        later.display()
+    );
+    let path = super::instead_of_git(&repository, &script);
+    let mut talk = Talk::open(&repository, &[("PATH", &path)]);
+    talk.create(SESSION, &repository.root);
+    while !talk.rows().contains_key("uncommitted") {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let names = |talk: &mut Talk| -> Vec<String> {
+        let state = talk.changeset("uncommitted");
+        let files = state["files"].as_array().unwrap().iter();
+        files.map(|file| file["id"].as_str().unwrap().rsplit('/').next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&mut talk), ["a"]);
+    let message = || Some(json!({ "message": "x" }));
+    for shown_then in [vec!["a", "later"], vec!["a", "later"]] {
+        // An operation that is not offered is answered when nothing is looked at any more.
+        is_refused(&talk.invoke("uncommitted", "restore-changes", None), -32602, "does not offer");
+        fs::write(&armed, "").unwrap();
+        is_refused(&commit_once(&mut talk, message()), -32011, "files were changed since");
+        assert!(!armed.exists());
+        assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "1\n");
+        // It is shown by then, and what is shown is committed.
+        assert_eq!(names(&mut talk), shown_then);
+    }
+    let answer = commit_once(&mut talk, message());
+    assert!(answer["result"].is_object(), "{answer}");
+    assert_eq!(repository.git(&["status", "--porcelain"]), "");
+    assert_eq!(repository.read("later"), "x\nx\n");
+}
+
+#[test]
+fn what_nobody_was_shown_is_not_committed() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    repository.write("a", "2\n");
+    let mut talk = begin(&repository);
+    is_refused(&commit_once(&mut talk, Some(json!({ "message": "x" }))), -32602, "showed no files yet");
+    assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "1\n");
+    let answer = with_message(&mut talk);
+    assert!(answer["result"].is_object(), "{answer}");
 }
