@@ -114,6 +114,10 @@ pub struct ServeOptions {
     #[arg(long)]
     no_terminals: bool,
 
+    /// How long a terminal stays whose client is gone, for it to come back or for another one to take over
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().terminal_grace_ms / 1000)]
+    terminal_grace: u64,
+
     /// Whether git is asked what turns have changed in the repositories that sessions work in [default: on, and off with
     /// --deterministic]
     #[arg(long, value_enum)]
@@ -390,6 +394,7 @@ impl ServeOptions {
             ("--max-turn-bytes", self.max_turn_bytes.to_string()),
             ("--memory-budget", self.memory_budget.to_string()),
             ("--no-terminals", self.no_terminals.to_string()),
+            ("--terminal-grace", self.terminal_grace.to_string()),
             ("--git", self.uses_git().to_string()),
             ("--write-root", format!("{write_roots:?}")),
         ];
@@ -467,6 +472,7 @@ impl ServeOptions {
             limits: Limits {
                 turn_bytes: self.max_turn_bytes,
                 ptys: if self.no_terminals { 0 } else { Limits::default().ptys },
+                terminal_grace_ms: self.terminal_grace.saturating_mul(1000),
                 kept_within_ms: if self.uses_git() { KEPT_WITHIN_MS } else { 0 },
                 ..Limits::default()
             },

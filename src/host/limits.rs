@@ -35,13 +35,21 @@ pub struct Limits {
     pub state_bytes: usize,
     /// How many programs run at once in terminals that clients type into; 0: clients have no such terminals.
     pub ptys: usize,
+    /// How long a terminal stays whose client is gone, in milliseconds.
+    pub terminal_grace_ms: u64,
     /// How long a turn waits until its folder is kept, in milliseconds; 0: folders are not kept, and git is not asked.
     pub kept_within_ms: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { turn_bytes: 64 << 20, state_bytes: 64 << 20, ptys: 32, kept_within_ms: 0 }
+        Self {
+            turn_bytes: 64 << 20,
+            state_bytes: 64 << 20,
+            ptys: 32,
+            terminal_grace_ms: 600_000,
+            kept_within_ms: 0,
+        }
     }
 }
 

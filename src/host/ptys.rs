@@ -54,9 +54,6 @@ const SCREEN_ROWS: i64 = 24;
 /// Within this time somebody must follow a new terminal.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Within this time a client must be back that has a terminal.
-const BACK_WITHIN: Duration = Duration::from_secs(10 * 60);
-
 /// A terminal that is to be made.
 pub(super) struct NewPty {
     state: TerminalState,
@@ -399,6 +396,7 @@ impl Host {
     /// The clients that have terminals may be gone, or here again.
     pub(super) fn settle_ptys(&mut self, step: &mut Step<'_>) {
         let keys: Vec<TerminalKey> = self.channels.terminals.keys().copied().collect();
+        let grace = Duration::from_millis(self.config.limits.terminal_grace_ms);
         for key in keys {
             let is_gone = self.holder_is_gone(key);
             let number = self.last_key + 1;
@@ -409,7 +407,7 @@ impl Host {
                 (true, None) => {
                     pty.time = Some(number);
                     self.last_key = number;
-                    step.say(Output::Timer(Timer::Terminal(key, number), BACK_WITHIN));
+                    step.say(Output::Timer(Timer::Terminal(key, number), grace));
                 }
                 _ => {}
             }

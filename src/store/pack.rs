@@ -70,6 +70,13 @@ impl<'a> Pack<'a> {
     }
 }
 
+/// So many actions of which nothing is left but their numbers.
+pub(super) fn emptied(first: u64, last: u64) -> Vec<u8> {
+    // Each shares nothing with the one before it, and has no bytes of its own.
+    let count = usize::try_from((last + 1).saturating_sub(first)).unwrap_or(usize::MAX);
+    [0, 0].repeat(count.min(ACTIONS_MAX as usize))
+}
+
 /// The actions among these records, in order.
 pub(super) fn packs(records: &[Record]) -> Vec<Pack<'_>> {
     let mut packs: Vec<Pack<'_>> = Vec::new();

@@ -4,12 +4,13 @@
 //! Never: opens a database or begins a transaction, or knows what the JSON text in a row means.
 
 use bytes::Bytes;
+use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{FromSql, FromSqlResult, ValueRef};
 use rusqlite::{params, Connection, OptionalExtension, Row};
 
 use super::compress::{compressed, restored};
 use super::errors::{damaged_if, StoreError};
-use super::pack::{unpack, Pack};
+use super::pack::{self, unpack, Pack};
 use super::turns::TextReading;
 use super::{running, turns};
 use crate::host::effects::{
@@ -117,6 +118,27 @@ pub(super) fn actions(row: &Row<'_>) -> Result<(ChannelId, Vec<ActionLine>), Sto
         ))
     })?;
     Ok((id, lines))
+}
+
+/// Takes what they say out of the actions on channels that are gone for good. Their numbers stay: one that is missing is
+/// taken for one that was lost. `of` says which channels, by `kind`, `key` and what is `?1`.
+pub(super) fn empty_actions(connection: &Connection, of: &str, key: u64) -> Result<(), StoreError> {
+    let sql = format!("SELECT last, first, kind, key FROM actions WHERE line_bytes > 0 AND ({of})");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut found = statement.query(params![signed(key)])?;
+    let mut emptied = Vec::new();
+    while let Some(row) = found.next().map_err(damaged_if(|| "the log of actions".to_owned()))? {
+        let (last, first) = (unsigned(row.get(0)?), row.get(1).map(unsigned).unwrap_or_default());
+        let channel = ChannelName { kind: row.get_ref(2)?.as_str().unwrap_or_default(), key: row.get(3)? };
+        let packed = pack::emptied(first, last);
+        emptied.push((last, actions_sum(first, last, channel, &packed), packed));
+    }
+    let mut put = connection
+        .prepare_cached("UPDATE actions SET line_bytes = 0, sum = ?2, packed = ?3 WHERE last = ?1")?;
+    for (last, sum, packed) in emptied {
+        put.execute(params![signed(last), sum, packed])?;
+    }
+    Ok(())
 }
 
 pub(super) fn actions_sum(first: u64, last: u64, channel: ChannelName<'_>, packed: &[u8]) -> u32 {
@@ -476,6 +498,11 @@ impl ChannelName<'_> {
         Some(ChannelId { kind: ChannelKind::from_name(self.kind)?, key: unsigned(self.key) })
     }
 }
+
+/// What a function is that statements of ours call: the same each time, and not for what a file says that is opened.
+pub(super) const PURE: FunctionFlags = FunctionFlags::SQLITE_UTF8
+    .union(FunctionFlags::SQLITE_DETERMINISTIC)
+    .union(FunctionFlags::SQLITE_DIRECTONLY);
 
 /// The checksum of these bytes, one after the other.
 pub(super) fn sum(parts: &[&[u8]]) -> u32 {

@@ -16,7 +16,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::errors::StoreError;
 use super::mark::{self, Mark};
 use super::sqlite::log_of;
-use super::{space, upgrade};
+use super::{space, turns, upgrade, uses};
 
 /// What tells our databases from those of others: "AHPS".
 const APPLICATION_ID: i64 = 0x4148_5053;
@@ -169,6 +169,8 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     be_careful(&connection)?;
     version_of(&connection, path)?;
+    turns::teach(&connection)?;
+    uses::teach(&connection)?;
     // Only a database that is made now heeds these two.
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     space::prepare(&connection)?;
@@ -178,6 +180,8 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     // need to be told.
     connection.pragma_update(None, "fullfsync", true)?;
     connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+    // Where a row was, nothing of it can be read any more. (Pages that are free are not written for that.)
+    connection.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
     space::limit_log(&connection)?;
     Ok(connection)
 }

@@ -39,7 +39,7 @@ pub(super) fn has(connection: &Connection, key: SessionKey) -> Result<bool, Stor
     Ok(removed.unwrap_or(false))
 }
 
-/// Removes a session with everything that belongs to it, for good. Its actions go when they are old.
+/// Removes a session with everything that belongs to it, for good.
 pub(super) fn purge(connection: &Connection, key: SessionKey) -> Result<(), StoreError> {
     // Keys of sessions and chats come from one row of numbers; none is given again.
     let chats = rows::chat_keys(connection, key)?;
@@ -47,20 +47,35 @@ pub(super) fn purge(connection: &Connection, key: SessionKey) -> Result<(), Stor
     for chat in chats {
         turns::cut(connection, chat, 0)?;
     }
+    let of_session = "kind IN ('session', 'annotations') AND key = ?1
+        OR kind = 'chat' AND key IN (SELECT key FROM chats WHERE session = ?1)";
+    forget(connection, of_session, key.0)?;
     connection.prepare_cached("DELETE FROM chats WHERE session = ?1")?.execute(params![signed(key.0)])?;
     connection.prepare_cached("DELETE FROM sessions WHERE key = ?1")?.execute(params![signed(key.0)])?;
     Ok(())
 }
 
-/// Removes a chat of a session that stays, for good. Its actions go when they are old.
+/// Removes a chat of a session that stays, for good.
 pub(super) fn purge_chat(connection: &Connection, chat: ChatKey) -> Result<(), StoreError> {
     retire(connection, chat.0)?;
     turns::cut(connection, chat, 0)?;
+    forget(connection, "kind = 'chat' AND key = ?1", chat.0)?;
     let session: Option<i64> = connection
         .prepare_cached("DELETE FROM chats WHERE key = ?1 RETURNING session")?
         .query_row(params![signed(chat.0)], |row| row.get(0))
         .optional()?;
     session.map_or(Ok(()), |session| rows::count_chats(connection, SessionKey(unsigned(session))))
+}
+
+/// Takes out of the log what was said on channels that are gone.
+fn forget(connection: &Connection, channels: &str, key: u64) -> Result<(), StoreError> {
+    match rows::empty_actions(connection, channels, key) {
+        Err(error) if error.is_damage() => {
+            tracing::warn!(%error, "the log is damaged: what was removed may be in it until it is old");
+            Ok(())
+        }
+        emptied => emptied,
+    }
 }
 
 /// Remembers that this key was given, when nothing else tells so any more.

@@ -16,9 +16,9 @@ use rusqlite::{params, Connection, Row};
 use super::compress::compressed;
 use super::contents;
 use super::errors::{damaged_if, StoreError};
-use super::rows::{signed, sum, unsigned};
+use super::rows::{signed, sum, unsigned, PURE};
 use super::texts::{TextName, Texts};
-use super::uses::{use_once_less, use_once_more, uses};
+use super::uses::{use_all_once_more, use_once_less, uses};
 use crate::host::effects::ChatKey;
 use crate::state::history::CompletedTurn;
 use crate::state::texts::{TurnFacts, TurnText, WeakTurnText};
@@ -67,6 +67,15 @@ fn row_sum(chat: ChatKey, place: u64, id: &str, text: TextName) -> u32 {
         &text.bytes.to_le_bytes(),
         &text.sum.to_le_bytes(),
     ])
+}
+
+/// Has statements call the checksum of a row `turn_sum`: of its chat, place, id, and the key, size and sum of its text.
+pub(super) fn teach(connection: &Connection) -> rusqlite::Result<()> {
+    connection.create_scalar_function("turn_sum", 6, PURE, |row| {
+        let name = TextName { key: row.get(3)?, bytes: unsigned(row.get(4)?), sum: row.get(5)? };
+        let id = row.get_raw(2).as_str().map_err(rusqlite::Error::from)?;
+        Ok(row_sum(ChatKey(unsigned(row.get(0)?)), unsigned(row.get(1)?), id, name))
+    })
 }
 
 /// Facts as their column has them: their checksum, and behind it JSON text.
@@ -121,24 +130,14 @@ fn put_row(connection: &Connection, chat: ChatKey, row: &TurnRow) -> Result<(), 
         row.text.key,
         signed(row.text.bytes),
         row.text.sum,
-        kept_sum(chat, row.place, &row.id, row.text, row.is_sound),
+        row_sum(chat, row.place, &row.id, row.text),
         row.facts.as_ref().map(kept_facts),
         signed(row.content_bytes),
     ])?;
     Ok(())
 }
 
-/// The checksum that is kept with a row. One that was damaged stays so.
-fn kept_sum(chat: ChatKey, place: u64, id: &str, text: TextName, is_sound: bool) -> u32 {
-    let sum = row_sum(chat, place, id, text);
-    if is_sound {
-        sum
-    } else {
-        sum.wrapping_add(1)
-    }
-}
-
-/// Puts a turn's row into the table as version 5 has it.
+/// Puts a turn's row into the table as version 5 has it. One that was damaged stays so.
 pub(super) fn put_row_of_version_5(
     connection: &Connection,
     chat: ChatKey,
@@ -149,6 +148,7 @@ pub(super) fn put_row_of_version_5(
 ) -> Result<(), StoreError> {
     let sql = "INSERT INTO turns (chat, place, id, text, bytes, text_sum, sum)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    let sum = row_sum(chat, place, id, text);
     connection.prepare_cached(sql)?.execute(params![
         signed(chat.0),
         signed(place),
@@ -156,12 +156,13 @@ pub(super) fn put_row_of_version_5(
         text.key,
         signed(text.bytes),
         text.sum,
-        kept_sum(chat, place, id, text, is_sound),
+        if is_sound { sum } else { sum.wrapping_add(1) },
     ])?;
     Ok(())
 }
 
-/// Has a chat have the completed turns that another one has at these places.
+/// Has a chat have the completed turns that another one has at these places. A row that was damaged stays so, and one that
+/// cannot be read is missed where it should be.
 pub(super) fn share(
     connection: &Connection,
     from: ChatKey,
@@ -171,13 +172,26 @@ pub(super) fn share(
     if let Some(last) = places.clone().last() {
         cut_from_to(connection, to, places.start, last)?;
     }
-    for row in rows(connection, from, places, BY_PLACE)? {
-        put_row(connection, to, &row)?;
-        if row.is_sound {
-            use_once_more(connection, row.text.key)?;
-        }
-    }
-    Ok(())
+    // The database copies them by itself: there may be very many.
+    let copy = "INSERT INTO turns (chat, place, id, text, bytes, text_sum, sum, facts, content_bytes)
+        SELECT ?2, place, id, text, bytes, text_sum,
+            CASE WHEN sum = turn_sum(?1, place, id, text, bytes, text_sum)
+                THEN turn_sum(?2, place, id, text, bytes, text_sum)
+                ELSE turn_sum(?2, place, id, text, bytes, text_sum) + 1 & 0xffffffff END,
+            facts, content_bytes
+        FROM turns INDEXED BY turns_by_place
+        WHERE chat = ?1 AND place >= ?3 AND place < ?4 AND typeof(id) = 'text' AND typeof(text) = 'integer'
+            AND typeof(bytes) = 'integer' AND text_sum BETWEEN 0 AND 0xffffffff
+        ORDER BY place";
+    let (start, end) = (signed(places.start), signed(places.end));
+    connection
+        .prepare_cached(copy)?
+        .execute(params![signed(from.0), signed(to.0), start, end])
+        .map_err(damaged_if(|| format!("the turns of the chat {}", from.0)))?;
+    let shared = "SELECT text FROM turns INDEXED BY turns_by_place
+        WHERE chat = ?1 AND place >= ?2 AND place < ?3
+            AND sum = turn_sum(chat, place, id, text, bytes, text_sum)";
+    use_all_once_more(connection, shared, params![signed(to.0), start, end])
 }
 
 /// Removes a chat's completed turns from this place on.

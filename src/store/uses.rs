@@ -5,11 +5,11 @@
 
 use std::collections::HashMap;
 
-use rusqlite::{params, Connection, OptionalExtension};
+use rusqlite::{params, Connection, OptionalExtension, ToSql};
 
 use super::contents;
 use super::errors::{damaged_if, StoreError};
-use super::rows::sum;
+use super::rows::{sum, PURE};
 
 /// Lets go of a text, and of what is in it, if nobody else has it.
 pub(super) fn use_once_less(connection: &Connection, text: i64) -> Result<(), StoreError> {
@@ -46,6 +46,34 @@ pub(super) fn use_once_more(connection: &Connection, text: i64) -> Result<(), St
     put_uses(connection, text, uses.unwrap_or(TextUses::KNOWN_ONE).and_one())
 }
 
+/// One more has each of these texts, as often as this statement tells it.
+pub(super) fn use_all_once_more(
+    connection: &Connection,
+    texts: &str,
+    parameters: &[&dyn ToSql],
+) -> Result<(), StoreError> {
+    let sql = format!(
+        "INSERT INTO shared_texts SELECT text, 2, uses_sum(text, 2) FROM ({texts}) WHERE true
+        ON CONFLICT (key) DO UPDATE
+        SET uses = one_more(key, uses, sum), sum = uses_sum(key, one_more(key, uses, sum))"
+    );
+    connection
+        .prepare_cached(&sql)?
+        .execute(parameters)
+        .map_err(damaged_if(|| "the numbers of the turns that have texts".to_owned()))?;
+    Ok(())
+}
+
+/// Has statements call `uses_sum` the checksum of how many have a text, and `one_more` how many then are.
+pub(super) fn teach(connection: &Connection) -> rusqlite::Result<()> {
+    connection
+        .create_scalar_function("uses_sum", 2, PURE, |row| Ok(TextUses(row.get(1)?).sum(row.get(0)?)))?;
+    connection.create_scalar_function("one_more", 3, PURE, |row| {
+        let uses = row.get(1).map(TextUses).unwrap_or(TextUses::UNKNOWN);
+        Ok(uses.checked(row.get(0)?, row.get(2).ok()).and_one().0)
+    })
+}
+
 /// How many turns have a text that several have had, or how many texts a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TextUses(i64);
@@ -67,6 +95,15 @@ impl TextUses {
         }
     }
 
+    /// The same if this is its checksum.
+    fn checked(self, text: i64, expected: Option<u32>) -> Self {
+        if expected == Some(self.sum(text)) {
+            self
+        } else {
+            Self::UNKNOWN
+        }
+    }
+
     fn sum(self, text: i64) -> u32 {
         sum(&[&text.to_le_bytes(), &self.0.to_le_bytes()])
     }
@@ -79,9 +116,7 @@ pub(super) fn uses(connection: &Connection, text: i64) -> Result<Option<TextUses
         .query_row(params![text], |row| Ok((TextUses(row.get(0)?), row.get::<_, u32>(1)?)))
         .optional();
     match found.map_err(damaged_if(|| format!("the number of the turns that have the text {text}"))) {
-        Ok(found) => {
-            Ok(found.map(|(uses, sum)| if uses.sum(text) == sum { uses } else { TextUses::UNKNOWN }))
-        }
+        Ok(found) => Ok(found.map(|(uses, sum)| uses.checked(text, Some(sum)))),
         Err(error) if error.is_damage() => Ok(Some(TextUses::UNKNOWN)),
         Err(error) => Err(error),
     }

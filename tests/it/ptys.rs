@@ -386,6 +386,16 @@ fn nothing_of_a_terminal_is_written_down_but_how_far_the_sequence_is() {
 }
 
 #[test]
+fn it_can_be_said_how_long_a_terminal_stays_whose_client_is_gone() {
+    let mut ptys = Ptys::limited(Limits { terminal_grace_ms: 7_000, ..Limits::default() });
+    ptys.created();
+    ptys.world.take();
+    ptys.world.feed(Input::Closed(A));
+    let gone = ptys.timers();
+    assert!(matches!(gone[..], [(_, 7)]), "{gone:?}");
+}
+
+#[test]
 fn a_terminal_that_nobody_follows_or_whose_client_is_gone_ends_after_a_while() {
     let mut ptys = Ptys::new();
     let key = ptys.asked();

@@ -473,6 +473,24 @@ fn what_was_purged_takes_no_room() {
 }
 
 #[test]
+fn what_was_purged_is_in_no_file() {
+    let state = State::new();
+    let other = "ahp-session:/other";
+    state.told(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", "/say swordfish"), create(other)]);
+    let is_there = || {
+        let files = fs::read_dir(state.path()).unwrap().map(|file| fs::read(file.unwrap().path()).unwrap());
+        files.filter(|kept| memchr::memmem::find(kept, b"swordfish").is_some()).count() > 0
+    };
+    state.told(&[hello(), dispose(SESSION)]);
+    assert!(is_there());
+    state.printed(&["purge"]);
+    assert!(!is_there());
+    // The others are what they were.
+    assert_eq!(state.list()[0][0], other);
+    state.told(&[hello(), subscribe(other)]);
+}
+
+#[test]
 fn what_is_damaged_is_said_and_the_rest_is_shown() {
     let state = with_two_turns();
     state.told(&[hello(), create("ahp-session:/other")]);

@@ -481,3 +481,30 @@ fn windows_come_and_go_at_every_moment() {
     assert_eq!(last.end(), Some(0));
     check_nothing_is_left(&folder);
 }
+
+#[test]
+fn a_terminal_goes_with_its_window_where_none_is_to_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let window = |client: &str| {
+        let mut command = window_on(folder.path());
+        command.args(["--terminal-grace", "0"]).env("SHELL", "/bin/sh");
+        Window::of(command, client)
+    };
+    let (mut one, mut other) = (window("one"), window("other"));
+    other.ask("subscribe", json!({ "channel": "ahp-root://" }));
+    let terminal = "ahp-terminal:/one";
+    let claim = json!({ "kind": "client", "clientId": "one" });
+    assert_eq!(
+        one.ask("createTerminal", json!({ "channel": terminal, "claim": claim }))["result"],
+        Value::Null
+    );
+    one.ask("subscribe", json!({ "channel": terminal }));
+    let list = |window: &mut Window| {
+        let told = window.until("root/terminalsChanged").pop().unwrap();
+        told["params"]["action"]["terminals"].as_array().unwrap().len()
+    };
+    assert_eq!(list(&mut other), 1);
+    assert_eq!(one.end(), Some(0));
+    while list(&mut other) > 0 {}
+    assert_eq!(other.end(), Some(0));
+}

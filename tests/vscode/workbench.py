@@ -102,8 +102,12 @@ class Window:
 
     def shows_texts(self, selector, *texts):
         """Waits until the last of these shows each of these texts."""
-        self.until(f"{texts} in {selector}",
-                   lambda: all(text in self.text(selector).replace("\xa0", " ") for text in texts))
+        self.until(f"{texts} in {selector}", lambda: self.has_texts(selector, *texts))
+
+    def has_texts(self, selector, *texts):
+        """Whether the last of these shows each of these texts."""
+        shown = self.text(selector).replace("\xa0", " ")
+        return all(text in shown for text in texts)
 
     def shows_difference(self, changed, file, *texts):
         """Opens a file of those that the last response has changed, and waits until it shows each of these texts."""
@@ -116,9 +120,15 @@ class Window:
                     response.get_by_text(changed).last.click(timeout=SOON)
             return row.count() and row.last.is_visible()
 
+        def opened():
+            # The rows move while the window is still being laid out: a click may open another one.
+            with contextlib.suppress(Error):
+                row.last.click(timeout=SOON)
+                self.page.wait_for_timeout(SOON)
+            return self.has_texts(DIFF, *texts)
+
         self.until(f"`{file}` below `{changed}` in the last response", listed)
-        row.last.click()
-        self.shows_texts(DIFF, *texts)
+        self.until(f"{texts} in the difference of `{file}`", opened)
 
     def responds(self, *texts):
         """Waits until the last response shows each of these."""

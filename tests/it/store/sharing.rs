@@ -111,3 +111,38 @@ fn a_session_that_is_loaded_or_brought_back_shares_what_it_shared() {
     assert_eq!(counts(&path), (6, 3, 3));
     assert_eq!(load(&reader(&path), 1).unwrap().unwrap().chats, saved.chats);
 }
+
+#[test]
+fn what_is_damaged_stays_so_in_a_chat_that_shares_it() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&whole(1)).unwrap();
+    let damage = "UPDATE turns SET text = (SELECT text FROM turns WHERE chat = 1001 AND place = 0)
+        WHERE chat = 1001 AND place = 1";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();
+    writer.commit(&beginning_as_1(2)).unwrap();
+    let error = load(&reader(&path), 2).unwrap_err().to_string();
+    assert!(error.contains("turn 2 of the chat ahp-chat:/2"), "{error}");
+    // The first text is that of two turns, whatever the damaged rows say.
+    writer.commit(&[Record::TurnsCut(ChatKey(1001), 0), Record::TurnsCut(ChatKey(1002), 1)]).unwrap();
+    let text =
+        "SELECT x.text FROM turns t JOIN texts x ON x.key = t.text WHERE t.chat = 1002 AND t.place = 0";
+    let there: Result<Vec<u8>, _> =
+        rusqlite::Connection::open(&path).unwrap().query_row(text, [], |row| row.get(0));
+    assert!(there.is_ok(), "{there:?}");
+    writer.commit(&[Record::TurnsCut(ChatKey(1002), 0)]).unwrap();
+    // Those of the turns whose rows are damaged stay.
+    assert_eq!(counts(&path), (0, 1, 0));
+}
+
+#[test]
+fn a_text_that_is_shared_once_more_stays_when_it_is_not_known_how_many_turns_have_it() {
+    let (_folder, path) = place();
+    let (mut writer, _) = open(&path);
+    writer.commit(&[whole(1), beginning_as_1(2)].concat()).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch("UPDATE shared_texts SET uses = 1").unwrap();
+    let again = Record::TurnsShared { from: ChatKey(1002), to: ChatKey(1003), places: 0..2 };
+    writer.commit(&[again, Record::TurnsCut(ChatKey(1003), 0)]).unwrap();
+    writer.commit(&[Record::TurnsCut(ChatKey(1001), 0)]).unwrap();
+    assert_is_there(&path);
+}

@@ -6,7 +6,7 @@ use ahp_sidecar::host::effects::{ChatKey, Record, SessionKey};
 use ahp_sidecar::store::space::Due;
 use ahp_sidecar::store::StoreOptions;
 
-use super::{chat, large_turn, load, open, place, reader, session, titles, uri, whole, Writer};
+use super::{action, chat, large_turn, load, open, place, reader, session, titles, uri, whole, Writer};
 
 const REMOVED: Record = Record::SessionRemoved(SessionKey(1));
 
@@ -138,4 +138,24 @@ fn two_sessions_of_one_uri_overwrite_nothing() {
     writer.commit(&[again]).unwrap();
     assert_eq!(reader(&path).find(&uri(1)).unwrap(), Some(SessionKey(3)));
     assert_eq!(rows(&path), before + 1, "a session was overwritten");
+}
+
+#[test]
+fn what_is_gone_for_good_says_nothing_in_the_log_either_and_no_number_is_missed() {
+    let (_folder, path) = place();
+    let mut writer = with_trash(&path, Duration::ZERO);
+    let channels = [SessionKey(1).into(), ChatKey(1001).into(), SessionKey(2).into(), ChatKey(1002).into()];
+    let said = channels.iter().zip(1..).map(|(channel, seq)| action(*channel, seq, 30));
+    writer.commit(&[whole(1), whole(2), said.collect()].concat()).unwrap();
+    let lines = || {
+        let actions = reader(&path).actions_since(0).unwrap().unwrap();
+        assert!(actions.iter().map(|(_, action)| action.server_seq).eq(1..=4));
+        actions.into_iter().map(|(channel, action)| (channel, action.line.len())).collect::<Vec<_>>()
+    };
+    let sizes = |of: [usize; 4]| channels.into_iter().zip(of).collect::<Vec<_>>();
+    assert_eq!(lines(), sizes([30, 30, 30, 30]));
+    writer.commit(&[REMOVED]).unwrap();
+    assert_eq!(lines(), sizes([0, 0, 30, 30]));
+    writer.commit(&[Record::ChatRemoved { key: ChatKey(1002), uri: "ahp-chat:/2".to_owned() }]).unwrap();
+    assert_eq!(lines(), sizes([0, 0, 30, 0]));
 }

@@ -1,0 +1,208 @@
+//! The format in which a session is exported, and bringing one in from it.
+//!
+//! An export is JSON Lines: a line that says format and version, then `session`, then for each chat `chat` and
+//! its `turn`s, then the `envelope`s that the store still has, which are there to be read only, and `end`.
+//!
+//! Owns: that format.
+//! Never: holds a session whole in memory, or leaves half of an export behind.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use ahp_types::state::{SessionSummary, Turn};
+use anyhow::{bail, ensure, Context};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{chat_born_at, session_born_at, up_to_date};
+use crate::host::effects::{ChatKey, ChatRow, SavedChat, SessionKey, SessionRow};
+use crate::host::rows::ChatBody;
+use crate::state::history::CompletedTurn;
+use crate::store::archive::{Archive, Import, SessionPiece};
+use crate::wire::action_lines::envelope_of;
+use crate::wire::rpc::to_sorted_json;
+
+/// What the first line of an export says.
+const FORMAT: &str = "ahp-sidecar session";
+
+/// The version of that format.
+const FORMAT_VERSION: u32 = 1;
+
+/// The first line of an export.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    format: String,
+    version: u32,
+}
+
+/// Every other line of an export.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+enum ExportLine {
+    Session {
+        uri: String,
+        modified_at: String,
+        summary: Box<RawValue>,
+        saved: Box<RawValue>,
+    },
+    Chat {
+        uri: String,
+        running: bool,
+        progress: Option<u64>,
+        saved: Box<RawValue>,
+    },
+    /// Of the chat that was named last.
+    Turn(Box<RawValue>),
+    Envelope(Box<RawValue>),
+    End {
+        lines: usize,
+    },
+}
+
+pub(super) fn export_to(archive: &Archive, uri: &str, path: &Path) -> anyhow::Result<()> {
+    let name = || format!("cannot write {}", path.display());
+    archive.find(uri)?;
+    // What people said is for nobody else to read, and no file is overwritten.
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).with_context(name)?;
+    let mut out = BufWriter::new(file);
+    let written = export(archive, uri, &mut out)
+        .and_then(|()| Ok(out.flush()?))
+        .and_then(|()| Ok(out.get_ref().sync_all()?))
+        .with_context(name);
+    if written.is_err() {
+        // Half an export would be mistaken for one.
+        fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    written
+}
+
+/// Writes a session, piece by piece. Nothing is written of one that is damaged.
+pub(super) fn export(archive: &Archive, uri: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+    let key = archive.find(uri)?;
+    archive.check(key)?;
+    let actions = archive.actions(key)?;
+    let header = Header { format: FORMAT.to_owned(), version: FORMAT_VERSION };
+    writeln!(out, "{}", serde_json::to_string(&header)?)?;
+    let mut lines = 0;
+    let mut write = |line: ExportLine| -> anyhow::Result<()> {
+        lines += 1;
+        Ok(writeln!(out, "{}", serde_json::to_string(&line)?)?)
+    };
+    // Turns that have no rows of their own yet: they come behind those that have.
+    let mut ended: Vec<Turn> = Vec::new();
+    archive.walk(key, &mut |piece| match piece {
+        SessionPiece::Session(row) => write(session_line(&row)?),
+        SessionPiece::Chat(chat) => {
+            std::mem::take(&mut ended)
+                .iter()
+                .try_for_each(|turn| write(turn_line(&to_sorted_json(turn))?))?;
+            let mut body = up_to_date(&chat)?;
+            ended = std::mem::take(&mut body.state.to_mut().turns);
+            write(chat_line(&chat, &body)?)
+        }
+        SessionPiece::Turn(turn) => write(turn_line(&turn.text())?),
+    })?;
+    ended.iter().try_for_each(|turn| write(turn_line(&to_sorted_json(turn))?))?;
+    for action in actions {
+        write(ExportLine::Envelope(serde_json::from_slice(&envelope_of(&action.line))?))?;
+    }
+    writeln!(out, "{}", serde_json::to_string(&ExportLine::End { lines })?)?;
+    Ok(())
+}
+
+fn session_line(row: &SessionRow) -> anyhow::Result<ExportLine> {
+    let name = || format!("the session {}", row.uri);
+    Ok(ExportLine::Session {
+        uri: row.uri.clone(),
+        modified_at: row.modified_at.clone(),
+        summary: serde_json::from_slice(&row.summary).with_context(name)?,
+        saved: serde_json::from_slice(&row.body).with_context(name)?,
+    })
+}
+
+/// The line of a chat, whose body is up to date and has no completed turns.
+fn chat_line(chat: &SavedChat, body: &ChatBody<'_>) -> anyhow::Result<ExportLine> {
+    let running = chat.row.running && body.state.active_turn.is_some();
+    let saved = serde_json::from_slice(&body.to_json())?;
+    Ok(ExportLine::Chat { uri: chat.row.uri.clone(), running, progress: chat.progress, saved })
+}
+
+fn turn_line(json: &[u8]) -> anyhow::Result<ExportLine> {
+    Ok(ExportLine::Turn(serde_json::from_slice(json)?))
+}
+
+/// Brings in an exported session, piece by piece. Returns its URI.
+pub(super) fn restore_from(archive: &mut Archive, path: &Path) -> anyhow::Result<String> {
+    let name = || path.display().to_string();
+    let file = File::open(path).with_context(name)?;
+    let head = archive.next_head()?;
+    let reading = Reading { head, import: archive.begin_import()?, uri: None };
+    read_export(BufReader::new(file), reading).with_context(name)
+}
+
+fn read_export(export: impl BufRead, mut reading: Reading<'_>) -> anyhow::Result<String> {
+    let mut lines = export.lines().enumerate();
+    let first = lines.next().context("it is empty")?.1?;
+    let header: Header = serde_json::from_str(&first).context("it is no exported session")?;
+    ensure!(header.format == FORMAT, "it is no exported session");
+    ensure!(header.version <= FORMAT_VERSION, "it was written by a newer version of this program");
+    for (number, line) in lines.by_ref() {
+        let at = || format!("line {}", number + 1);
+        let line = serde_json::from_str(&line.with_context(at)?).with_context(at)?;
+        if let ExportLine::End { lines } = line {
+            ensure!(lines == number - 1, "lines are missing");
+            let uri = reading.uri.context("there is no session in it")?;
+            reading.import.finish()?;
+            return Ok(uri);
+        }
+        reading.take(line).with_context(at)?;
+    }
+    bail!("it is cut off: its last line is missing")
+}
+
+/// A session that is being read from an export.
+struct Reading<'a> {
+    head: u64,
+    import: Import<'a>,
+    /// The session's URI, when its line was read.
+    uri: Option<String>,
+}
+
+impl Reading<'_> {
+    fn take(&mut self, line: ExportLine) -> anyhow::Result<()> {
+        let is_in_place = match line {
+            ExportLine::Session { uri, modified_at, summary, saved } if self.uri.is_none() => {
+                check::<SessionSummary>(&summary)?;
+                let summary = Bytes::from(summary.get().to_owned());
+                let body = session_born_at(self.head, saved.get().as_bytes())?;
+                self.uri = Some(uri.clone());
+                self.import.session(SessionRow { key: SessionKey(0), uri, modified_at, summary, body })?;
+                true
+            }
+            ExportLine::Chat { uri, running, progress, saved } => {
+                let body = chat_born_at(self.head, saved.get().as_bytes())?;
+                let (key, session) = (ChatKey(0), SessionKey(0));
+                let row = ChatRow { key, session, uri, running, as_of: self.head, body };
+                self.import.chat(row, progress)?
+            }
+            ExportLine::Turn(turn) => {
+                check::<Turn>(&turn)?;
+                let turn = CompletedTurn::kept(turn.get().to_owned().into());
+                self.import.turn(&turn.map_err(anyhow::Error::msg)?)?
+            }
+            ExportLine::Envelope(_) => self.uri.is_some(),
+            ExportLine::Session { .. } | ExportLine::End { .. } => false,
+        };
+        ensure!(is_in_place, "it is in the wrong place");
+        Ok(())
+    }
+}
+
+/// Checks that a host can read this.
+fn check<T: for<'a> Deserialize<'a>>(json: &RawValue) -> anyhow::Result<()> {
+    serde_json::from_str::<T>(json.get())?;
+    Ok(())
+}
