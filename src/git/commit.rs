@@ -49,7 +49,7 @@ fn refused<T>(why: impl Into<String>) -> Result<T, NotDone> {
 }
 
 /// What somebody has seen of what is not committed: the files, and the versions of those that were seen by name alone.
-type Shown<'a> = (&'a [KeptChange], &'a BTreeMap<String, String>);
+type SeenFiles<'a> = (&'a [KeptChange], &'a BTreeMap<String, String>);
 
 /// Commits all that is not committed, if it is what was `shown`.
 ///
@@ -59,7 +59,7 @@ pub fn commit(
     repository: &Repository,
     scratch: &Scratch,
     message: &str,
-    shown: Shown<'_>,
+    shown: SeenFiles<'_>,
     until: Until,
 ) -> Result<GitReport, GitError> {
     match try_to_commit(repository, scratch, message, shown, until) {
@@ -73,7 +73,7 @@ fn try_to_commit(
     repository: &Repository,
     scratch: &Scratch,
     message: &str,
-    shown: Shown<'_>,
+    shown: SeenFiles<'_>,
     until: Until,
 ) -> Result<GitCommit, NotDone> {
     if let Some((_, what)) = UNDER_WAY.iter().find(|(name, _)| repository.own.join(name).exists()) {
