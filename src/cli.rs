@@ -13,6 +13,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 
 use crate::backend::acp::client_tools::relay;
+use crate::backend::acp::terminals::shared::SHARED;
 use crate::backend::acp::AgentSpec;
 use crate::check::AgentsArguments;
 use crate::config;
@@ -266,12 +267,14 @@ pub enum GuardMode {
     Command,
     /// That of a program that has the terminal which is stdout.
     InTerminal,
+    /// That of all programs in terminals.
+    Terminals,
     /// No guard: it turns into the program, as the leader of a session whose terminal is stdin.
     Leader,
 }
 
 /// Reads the arguments of this program with which it starts itself as a guard: what it is then, and the command. None where
-/// they say anything else. There is a guard for each agent and terminal, so this takes none of the memory that all flags
+/// they say anything else. There is a guard for each agent, so this takes none of the memory that all flags
 /// and their explanations take.
 pub fn guard_mode(arguments: impl Iterator<Item = OsString>) -> Option<(GuardMode, Vec<OsString>)> {
     let mut arguments = arguments.skip(1);
@@ -280,7 +283,8 @@ pub fn guard_mode(arguments: impl Iterator<Item = OsString>) -> Option<(GuardMod
         "--" => (GuardMode::Agent, None),
         "--terminal" => (GuardMode::Command, arguments.next()),
         "--pty" => (GuardMode::InTerminal, arguments.next()),
-        "--leader" => (GuardMode::Leader, arguments.next()),
+        "--leader" => (GuardMode::Leader, Some("--".into())),
+        SHARED => return arguments.next().is_none().then_some((GuardMode::Terminals, Vec::new())),
         _ => return None,
     };
     let command: Vec<OsString> = arguments.collect();
@@ -519,7 +523,7 @@ mod tests {
             ("x guard-agent -- sh -- a", Some(GuardMode::Agent)),
             ("x guard-agent --terminal -- sh -- a", Some(GuardMode::Command)),
             ("x guard-agent --pty -- sh -- a", Some(GuardMode::InTerminal)),
-            ("x guard-agent --leader -- sh -- a", Some(GuardMode::Leader)),
+            ("x guard-agent --terminals -- sh -- a", None),
             ("x guard-agent --", None),
             ("x guard-agent", None),
             ("x guard-agent --pty sh -- a", None),
@@ -529,6 +533,12 @@ mod tests {
         ] {
             let command = ["sh", "--", "a"].map(OsString::from).to_vec();
             assert_eq!(read(line), mode.map(|mode| (mode, command)), "{line}");
+        }
+        assert_eq!(read("x guard-agent --terminals"), Some((GuardMode::Terminals, Vec::new())));
+        for told in ["-- sh -- a", "7 /x -- sh"] {
+            let all = told.split(' ').map(OsString::from).collect();
+            let line = format!("x guard-agent --leader {told}");
+            assert_eq!(read(&line), Some((GuardMode::Leader, all)));
         }
     }
 

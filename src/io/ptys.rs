@@ -1,7 +1,6 @@
 //! Programs in terminals of the system's, into which clients type.
 //!
-//! Each has a guard of its own, as agents have, under which it is started (`opening`), and a task that attends to it
-//! (`program`). `shell` says which program it is, and `integration` how it tells of its commands. What it prints is taken
+//! They are started under the guard that terminals share (`opening`), and each has a task that attends to it (`program`). `shell` says which program it is, and `integration` how it tells of its commands. What it prints is taken
 //! apart (`scanner`) and listened to (`listener`): it is answered what it asks of its terminal (`questions`), of which as much is
 //! known as that takes (`screen`). `typing` is what waits to be written, `foreground` who would read it.
 //!
@@ -33,6 +32,7 @@ use tokio::sync::{mpsc, watch, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::backend::acp::guards::GuardProgram;
+use crate::backend::acp::terminals::shared::host::TerminalGuards;
 use crate::host::effects::{PtyCommand, PtyEvent, TerminalKey};
 pub use integration::ShellScripts;
 
@@ -97,7 +97,7 @@ impl PtyThread {
 pub struct Ptys {
     /// None before the first of them.
     thread: Option<PtyThread>,
-    guard: Option<GuardProgram>,
+    guards: Option<TerminalGuards>,
     /// The scripts that have shells tell of their commands; without them they do not.
     scripts: Option<ShellScripts>,
     /// What a program prints is told when it has ended, all at once: the same each time.
@@ -122,8 +122,8 @@ impl Ptys {
         let (reports, heard) = mpsc::unbounded_channel();
         let (running, _) = watch::channel(0);
         let (commands, starting, stop) = (HashMap::new(), HashMap::new(), CancellationToken::new());
-        let thread = None;
-        (Self { thread, guard, scripts, tells_at_end, commands, starting, reports, stop, running }, heard)
+        let (thread, guards) = (None, guard.map(TerminalGuards::new));
+        (Self { thread, guards, scripts, tells_at_end, commands, starting, reports, stop, running }, heard)
     }
 
     /// The thread, which the first program begins.
@@ -149,11 +149,12 @@ impl Ptys {
                 };
                 self.commands.insert(terminal, sender);
                 self.starting.insert(terminal, launch.command.is_some());
-                let (guard, scripts) = (self.guard.clone(), self.scripts.clone());
+                let (guards, scripts) = (self.guards.clone(), self.scripts.clone());
                 match self.thread() {
                     Ok(thread) => {
                         thread.spawn(async move {
-                            program::start(guard.as_ref(), scripts.as_ref(), &launch, reports, attended);
+                            program::start(guards.as_ref(), scripts.as_ref(), &launch, reports, attended)
+                                .await;
                         });
                     }
                     Err(error) => reports.tell(program::not_attended_to(&error), None),

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{getpid, kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, RawPid, Signal};
 
 /// How often what is left is looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+pub const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A process that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +32,7 @@ struct FoundProcess {
 struct Stat {
     parent: RawPid,
     group: RawPid,
+    session: RawPid,
     started: u64,
 }
 
@@ -42,8 +43,9 @@ impl Stat {
         // Before it is the name, in parentheses, of whatever letters.
         let (_, rest) = stat.rsplit_once(") ")?;
         let mut fields = rest.split(' ').skip(1);
-        let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        Some(Self { parent, group, started: fields.nth(16)?.parse().ok()? })
+        let mut next = || fields.next()?.parse::<RawPid>().ok();
+        let (parent, group, session) = (next()?, next()?, next()?);
+        Some(Self { parent, group, session, started: fields.nth(15)?.parse().ok()? })
     }
 }
 
@@ -128,6 +130,11 @@ pub fn ours(children: &Children) -> Vec<RawPid> {
     children.of(getpid().as_raw_pid())
 }
 
+/// The session of a process.
+pub fn session_of(process: RawPid) -> Option<RawPid> {
+    Stat::of(process).map(|stat| stat.session)
+}
+
 /// Goes through some of our children, and all that descends from them, parents first. What is done to one is done
 /// before its children are looked for.
 fn walk(top: impl Fn(&Children) -> Vec<RawPid>, mut each: impl FnMut(FoundProcess, Stat)) {
@@ -158,39 +165,81 @@ pub fn ask(asked: Pid) {
     });
 }
 
-/// Kills some of our children, and all that descends from them. Who is found is stopped before his children are looked
-/// for, and nobody is killed before all have been; who was started meanwhile all the same is found by the next look,
-/// which has few to look at and follows at once, so that nobody is faster.
+/// Asks some of our children to leave, and all that descends from them.
+pub fn ask_some(top: impl Fn(&Children) -> Vec<RawPid>) {
+    walk(top, |process, _| process.signal(Signal::TERM));
+}
+
+/// Kills some of our children, and all that descends from them, as a [`Hunt`] does.
 ///
 /// Before each look `reap` is called. Returns whether nobody is left. Else there are some who cannot be killed: they
 /// belong to another user, or the kernel holds them, and nobody else has appeared for so long.
 pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), patience: Duration) -> bool {
-    let mut stopped = BTreeSet::new();
-    let (mut none_before, mut last_new) = (false, Instant::now());
+    let mut hunt = Hunt::begin();
     loop {
         reap();
+        match hunt.look(&top) {
+            HuntSight::Nobody => return true,
+            HuntSight::Others => {}
+            HuntSight::TheSame(since) if since > patience => return false,
+            HuntSight::TheSame(_) => thread::sleep(LOOK_EVERY),
+        }
+    }
+}
+
+/// Kills processes while they start others and their parents end. Who is found is stopped before his children are looked
+/// for, and nobody is killed before all have been; who was started meanwhile all the same is found by the next look,
+/// which has few to look at and follows at once, so that nobody is faster.
+#[derive(Debug)]
+pub struct Hunt {
+    stopped: BTreeSet<FoundProcess>,
+    none_before: bool,
+    last_new: Instant,
+}
+
+/// Whom a look of a [`Hunt`] has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HuntSight {
+    /// Nobody is left.
+    Nobody,
+    /// There are some who were not there before: the next look follows at once.
+    Others,
+    /// They have been killed before, and nobody else has appeared for so long. The next look follows after
+    /// [`LOOK_EVERY`].
+    TheSame(Duration),
+}
+
+impl Hunt {
+    /// Nobody was looked for yet.
+    pub fn begin() -> Self {
+        Self { stopped: BTreeSet::new(), none_before: false, last_new: Instant::now() }
+    }
+
+    /// Kills some of our children, and all that descends from them, as far as they are there now.
+    pub fn look(&mut self, top: impl Fn(&Children) -> Vec<RawPid>) -> HuntSight {
         let (mut found, mut new) = (Vec::new(), false);
-        walk(&top, |process, _| {
+        walk(top, |process, _| {
             found.push(process);
-            if stopped.insert(process) {
+            if self.stopped.insert(process) {
                 process.signal(Signal::STOP);
                 new = true;
             }
         });
         // One list may leave out somebody while others in it end.
-        if found.is_empty() && none_before {
-            return true;
+        if found.is_empty() && self.none_before {
+            return HuntSight::Nobody;
         }
-        none_before = found.is_empty();
+        self.none_before = found.is_empty();
         for process in found {
             process.signal(Signal::KILL);
         }
         if new {
-            last_new = Instant::now();
-        } else if last_new.elapsed() > patience {
-            return false;
-        } else {
-            thread::sleep(LOOK_EVERY);
+            self.last_new = Instant::now();
+        }
+        match new {
+            true => HuntSight::Others,
+            false if self.none_before => HuntSight::TheSame(Duration::ZERO),
+            false => HuntSight::TheSame(self.last_new.elapsed()),
         }
     }
 }

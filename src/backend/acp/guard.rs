@@ -194,6 +194,12 @@ fn as_exit_status(status: WaitStatus) -> i32 {
 }
 
 impl Family {
+    /// Whether orphans stay in it.
+    #[cfg(target_os = "linux")]
+    pub(super) fn adopts(self) -> bool {
+        self.adopts
+    }
+
     /// Waits until nobody of it is left, reaping all; where that cannot be seen, until another thread has ended it.
     pub(super) fn wait(self, ending: JoinHandle<()>) {
         while matches!(wait(WaitOptions::empty()), Ok(_) | Err(rustix::io::Errno::INTR)) {}

@@ -107,7 +107,32 @@ pub struct Guard {
     started: Arc<Started>,
 }
 
+/// The group of a guard, which is its own until it was waited for.
+///
+/// It is to be used by the thread alone that waits for the guard: so nobody is signalled who has its number since.
+#[derive(Debug, Clone)]
+pub struct GuardGroup {
+    pid: Option<Pid>,
+    started: Arc<Started>,
+}
+
+impl GuardGroup {
+    /// Sends it a signal, unless the guard has ended.
+    pub fn signal(&self, signal: Signal) {
+        let guards = self.started.guards();
+        let Some(pid) = self.pid.filter(|pid| guards.contains(&pid.as_raw_pid())) else { return };
+        if let Err(error) = kill_process_group(pid, signal) {
+            tracing::debug!(%error, "the process group of a guard cannot be signalled");
+        }
+    }
+}
+
 impl Guard {
+    /// Its group.
+    pub fn group(&self) -> GuardGroup {
+        GuardGroup { pid: self.pid, started: Arc::clone(&self.started) }
+    }
+
     /// Waits until it has ended with all that it guards, which it does soon after it was `stopped`; gives back how.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! In reading order: this file (which there are, and who waits for what), `command` (what runs in them), `screen`
 //! (what they show), `feed` (what is to be told of that), `guard` (nothing of them outlives us),
-//! `leader` (how a program that is typed into gets a terminal of the system's).
+//! `leader` (how a program that is typed into gets a terminal of the system's), `shared` (all of these have one guard).
 //!
 //! Owns: the requests that wait for a command to start or to end; what is ended with a turn, and with us.
 //! Never: answers the agent, or decides whether a command may run: that is the agent's own question to the user.
@@ -12,6 +12,7 @@ pub mod feed;
 pub mod guard;
 pub mod leader;
 pub mod screen;
+pub mod shared;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -3,11 +3,11 @@
 //! Owns: opening a terminal of the system's, its size, what the program is told of it, and starting that under a guard.
 //! Never: reads or writes.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream as Socket;
 use std::path::Path;
-use std::process::Stdio;
 
 use rustix::io::ioctl_fionbio;
 use rustix::pty::{grantpt, openpt, unlockpt, OpenptFlags};
@@ -17,12 +17,10 @@ use tokio::net::UnixStream;
 
 use super::integration::{ShellScripts, ShellStart};
 use super::shell;
-use crate::backend::acp::guards::{Guard, GuardProgram};
+use crate::backend::acp::terminals::shared::host::{TerminalGuard, TerminalGuards};
+use crate::backend::acp::terminals::shared::TerminalProgram;
 use crate::files::uris::path_of;
 use crate::host::effects::{PtyLaunch, ScreenSize};
-
-/// What is said to the guard before the program.
-const PTY: &str = "--pty";
 
 /// What every program in a terminal is told of it.
 const ENVIRONMENT: [(&str, &str); 3] =
@@ -40,7 +38,7 @@ const ENVIRONMENT_OF_COMMANDS: [(&str, &str); 4] =
 pub(super) struct OpenPty {
     pub(super) printed: pipe::Receiver,
     pub(super) typing: pipe::Sender,
-    /// The guard's lifeline.
+    /// The end of this ends the program.
     pub(super) control: UnixStream,
     /// The word by which its shell is known, if it was given one.
     pub(super) word: Option<String>,
@@ -51,59 +49,61 @@ pub(super) struct OpenPty {
 }
 
 /// Opens a terminal and has a guard start the program there.
-pub(super) fn open(
-    guard: Option<&GuardProgram>,
+pub(super) async fn open(
+    guards: Option<&TerminalGuards>,
     scripts: Option<&ShellScripts>,
     launch: &PtyLaunch,
     shell: &Path,
-) -> io::Result<(Guard, OpenPty)> {
-    let program = guard.ok_or_else(|| io::Error::other("this host starts no programs"))?;
+) -> io::Result<(TerminalGuard, OpenPty)> {
+    let guards = guards.ok_or_else(|| io::Error::other("this host starts no programs"))?;
     let directory = launch.directory.as_deref().map(path_of).transpose();
     let directory = directory.map_err(|error| io::Error::other(error.message))?;
-    // Else it is the guard that cannot be started, it seems.
+    // Else it is the program that cannot be started, it seems.
     if let Some(directory) = &directory {
         std::fs::metadata(directory).map_err(|error| in_directory(directory, &error))?;
     }
     let (master, terminal) = open_terminal()?;
     set_size(&master, launch.size)?;
-    let (ours, theirs) = Socket::pair()?;
-    ours.set_nonblocking(true)?;
-    let mut command = program.command();
-    command.arg(PTY).arg("--").arg(shell);
-    command.envs(ENVIRONMENT).env("SHELL", shell);
+    let mut command = vec![OsString::from(shell)];
+    let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    let mut tell = |name: &str, value: OsString| environment.insert(name.into(), value);
+    for (name, value) in ENVIRONMENT {
+        tell(name, value.into());
+    }
+    tell("SHELL", shell.into());
     let mut word = None;
     match &launch.command {
         Some(line) => {
-            command.arg("-c").arg(line).envs(ENVIRONMENT_OF_COMMANDS);
+            command.extend(["-c".into(), line.into()]);
+            for (name, value) in ENVIRONMENT_OF_COMMANDS {
+                tell(name, value.into());
+            }
         }
         None => {
             let fresh = uuid::Uuid::new_v4().simple().to_string();
             match scripts.and_then(|scripts| scripts.start(shell, &fresh)) {
                 Some(ShellStart { arguments, environment }) => {
-                    command.args(arguments).envs(environment);
+                    command.extend(arguments.into_iter().map(OsString::from));
+                    for (name, value) in environment {
+                        tell(name, value.into());
+                    }
                     word = Some(fresh);
                 }
-                None => {
-                    command.args(shell::arguments(shell));
-                }
+                None => command.extend(shell::arguments(shell).iter().map(OsString::from)),
             }
         }
     }
     for name in NOT_OURS {
-        command.env_remove(name);
+        environment.remove(std::ffi::OsStr::new(name));
     }
-    if let Some(directory) = directory {
-        command.current_dir(directory);
-    }
-    command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::from(terminal)).stderr(Stdio::null());
-    let guard = program.start(&mut command)?;
-    // Only the guard has the other ends from here on.
-    drop(command);
+    let environment = environment.into_iter().collect();
+    let program = TerminalProgram { command, environment, directory };
+    let (guard, control) = guards.start(&program, terminal).await?;
     ioctl_fionbio(&master, true)?;
     let printed = pipe::Receiver::from_owned_fd_unchecked(master.try_clone()?)?;
     let typing = pipe::Sender::from_owned_fd_unchecked(master)?;
-    let (control, size) = (UnixStream::from_std(ours)?, launch.size);
-    Ok((guard, OpenPty { printed, typing, control, word, size, is_command: launch.command.is_some() }))
+    let (size, is_command) = (launch.size, launch.command.is_some());
+    Ok((guard, OpenPty { printed, typing, control, word, size, is_command }))
 }
 
 fn in_directory(directory: &Path, error: &io::Error) -> io::Error {

@@ -21,8 +21,8 @@ use super::listener::{PtyListener, PtySaying};
 use super::opening::{open, set_size, OpenPty};
 use super::typing::Typing;
 use super::{shell, PtyReports};
-use crate::backend::acp::guards::{Guard, GuardProgram};
 use crate::backend::acp::terminals::guard::CommandNews;
+use crate::backend::acp::terminals::shared::host::{TerminalGuard, TerminalGuards};
 use crate::host::effects::{PtyCommand, PtyEvent, PtyLaunch};
 use crate::wire::escapes::take_text;
 
@@ -85,19 +85,19 @@ pub struct Attended {
 }
 
 /// Starts a program, and tells what becomes of it.
-pub fn start(
-    guard: Option<&GuardProgram>,
+pub async fn start(
+    guards: Option<&TerminalGuards>,
     scripts: Option<&ShellScripts>,
     launch: &PtyLaunch,
     reports: PtyReports,
     attended: Attended,
 ) {
     let shell = shell::of_user();
-    match open(guard, scripts, launch, &shell) {
+    match open(guards, scripts, launch, &shell).await {
         Ok((guard, pty)) => {
             let name = shell.file_name().unwrap_or(shell.as_os_str()).to_string_lossy().into_owned();
             let program = Program::new(pty, reports, (shell, name), attended.tells_at_end);
-            tokio::spawn(program.attend(guard, attended));
+            program.attend(guard, attended).await;
         }
         Err(error) => reports.tell(not_started(&shell, &error), None),
     }
@@ -131,7 +131,7 @@ struct Program {
     printed: pipe::Receiver,
     screen: pipe::Sender,
     told: Lines<BufReader<OwnedReadHalf>>,
-    /// The guard ends all when this is gone.
+    /// The guard ends all of it when this is gone.
     _lifeline: OwnedWriteHalf,
     reports: PtyReports,
     path: PathBuf,
@@ -201,19 +201,19 @@ impl Program {
     }
 
     /// Attends to it until nothing of it is left.
-    async fn attend(mut self, mut guard: Guard, mut attended: Attended) {
-        let gone = CancellationToken::new();
+    async fn attend(mut self, guard: TerminalGuard, mut attended: Attended) {
         tokio::select! {
             () = self.run(&mut attended.commands) => {}
             () = attended.stop.cancelled() => {}
         }
         // The system tells those who have the terminal that it is gone, and the guard ends who stays.
-        drop(self);
-        gone.cancel();
-        if let Err(error) = guard.ended(&gone).await {
-            tracing::warn!(%error, "how the guard of a terminal ended is not known");
-        }
+        guard.ended(self.let_go()).await;
         drop(attended.counted);
+    }
+
+    /// Keeps nothing of it but what its guard still tells.
+    fn let_go(self) -> Lines<BufReader<OwnedReadHalf>> {
+        self.told
     }
 
     /// Carries what is typed and what is printed, until it has ended or is to.

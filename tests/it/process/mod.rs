@@ -11,6 +11,7 @@
 mod command_line;
 mod descriptors;
 mod end_of_input;
+mod families;
 mod parent;
 mod programs;
 mod reader;

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{json, Value};
@@ -46,7 +47,11 @@ impl Shell {
 
     /// The same with this shell, whose user has this home.
     pub fn start_as(folder: &Path, cookie: &str, shell: &Path, home: &Path) -> Self {
-        let mut command = sidecar_on(folder);
+        Self::start_by(sidecar_on(folder), cookie, shell, home)
+    }
+
+    /// The same with the host that this command starts.
+    pub fn start_by(mut command: Command, cookie: &str, shell: &Path, home: &Path) -> Self {
         command.env("SHELL", shell).env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("PS1", PROMPT).env(COOKIE, cookie).env("HOME", home).env("LC_ALL", "C.UTF-8");
         let mut shell = Self {
@@ -85,14 +90,20 @@ impl Shell {
 
     /// From now on a new terminal of this name is followed, made with these wishes.
     pub fn follow_new(&mut self, uri: &str, wishes: Value) {
+        let mut params = wishes;
+        params["channel"] = json!(uri);
+        params["claim"] = json!({ "kind": "client", "clientId": "me" });
+        let answer = self.ask("createTerminal", params);
+        assert_eq!(answer.get("result"), Some(&Value::Null), "{answer}");
+        self.follow(uri);
+    }
+
+    /// From now on this terminal is followed.
+    pub fn follow(&mut self, uri: &str) {
         self.uri.replace_range(.., uri);
         self.shown.clear();
         (self.seen, self.exited, self.mirror) = (0, None, TerminalMirror::default());
         self.told.clear();
-        let mut params = wishes;
-        params["channel"] = json!(uri);
-        params["claim"] = json!({ "kind": "client", "clientId": "me" });
-        assert_eq!(self.ask("createTerminal", params)["result"], Value::Null);
         let answer = self.ask("subscribe", json!({ "channel": uri }));
         let state = &answer["result"]["snapshot"]["state"];
         assert_eq!(state["isPty"], true, "{answer}");
@@ -104,6 +115,9 @@ impl Shell {
         self.mirror.read(uri, &answer, &answer["result"]);
         let texts = state["content"].as_array().unwrap().iter();
         self.shown = texts.map(|part| part["value"].as_str().unwrap()).collect();
+        if state["lifecycle"]["status"] == "exited" {
+            self.exited = Some(state["lifecycle"]["exitCode"].as_i64());
+        }
     }
 
     /// Hears the next thing that the host says.
@@ -129,10 +143,21 @@ impl Shell {
 
     /// Asks, and hears all up to the answer.
     pub fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.request(method, params);
+        self.until_answered(id)
+    }
+
+    /// Asks; the number of the request.
+    pub fn request(&mut self, method: &str, params: Value) -> u64 {
         self.requests += 1;
         let id = self.requests;
         let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         self.process.say(&line.to_string());
+        id
+    }
+
+    /// Hears all up to the answer to a request.
+    pub fn until_answered(&mut self, id: u64) -> Value {
         loop {
             let line = self.hear();
             if line["id"] == id {

@@ -1,4 +1,4 @@
-//! The guard of a command in a terminal: this program in its hidden mode, as for an agent, with another end.
+//! The guard of one command in a terminal: this program in its hidden mode, as for an agent, with another end.
 //!
 //! Its stdin is the lifeline. What comes out of it tells the host what becomes of the command, one line each; when
 //! nothing more can come in, by the host's will or with its death, all that descends from the command is asked to
@@ -37,7 +37,7 @@ pub enum CommandNews {
 }
 
 impl CommandNews {
-    fn line(&self) -> String {
+    pub(super) fn line(&self) -> String {
         match self {
             Self::Started => "started\n".to_owned(),
             Self::NotStarted(why) => format!("failed {}\n", why.replace('\n', " ")),
@@ -105,7 +105,7 @@ fn guard(start: impl FnOnce() -> io::Result<Pid>) -> io::Result<()> {
     Ok(())
 }
 
-fn news_of(status: WaitStatus) -> CommandNews {
+pub(super) fn news_of(status: WaitStatus) -> CommandNews {
     let exited = status.exit_status().and_then(|status| u32::try_from(status).ok()).map(CommandNews::Exited);
     exited.or_else(|| status.terminating_signal().map(CommandNews::Killed)).unwrap_or(CommandNews::Exited(0))
 }
