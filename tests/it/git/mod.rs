@@ -10,7 +10,6 @@ mod histories;
 mod model;
 mod programs;
 mod sights;
-mod swaps;
 mod trust;
 mod turns;
 
