@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::compare::{compared, HOW};
-use super::index::{CopiedIndex, Scratch, Status};
+use super::index::{version_of, CopiedIndex, Scratch, Status};
 use super::program::{GitError, Until};
 use super::repository::Repository;
 use crate::host::effects::{GitCommit, GitContent, GitReport, KeptChange};
@@ -48,6 +48,9 @@ fn refused<T>(why: impl Into<String>) -> Result<T, NotDone> {
     Err(NotDone::Refused(why.into()))
 }
 
+/// What somebody has seen of what is not committed: the files, and the versions of those that were seen by name alone.
+type SeenFiles<'a> = (&'a [KeptChange], &'a BTreeMap<String, String>);
+
 /// Commits all that is not committed, if it is what was `shown`.
 ///
 /// # Errors
@@ -56,7 +59,7 @@ pub fn commit(
     repository: &Repository,
     scratch: &Scratch,
     message: &str,
-    shown: &[KeptChange],
+    shown: SeenFiles<'_>,
     until: Until,
 ) -> Result<GitReport, GitError> {
     match try_to_commit(repository, scratch, message, shown, until) {
@@ -70,7 +73,7 @@ fn try_to_commit(
     repository: &Repository,
     scratch: &Scratch,
     message: &str,
-    shown: &[KeptChange],
+    shown: SeenFiles<'_>,
     until: Until,
 ) -> Result<GitCommit, NotDone> {
     if let Some((_, what)) = UNDER_WAY.iter().find(|(name, _)| repository.own.join(name).exists()) {
@@ -92,7 +95,9 @@ fn try_to_commit(
     if changes.is_empty() {
         return refused("there is nothing to commit");
     }
-    if !is_as_shown(&sides_of(&changes), &sides_of(shown)) {
+    let (files, versions) = shown;
+    // They are asked for behind the reading, so that no other version was read.
+    if !is_as_shown(&sides_of(&changes), &sides_of(files)) || !are_still(repository, versions) {
         return refused("files were changed since");
     }
     for who in ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"] {
@@ -210,7 +215,16 @@ fn sides_of(changes: &[KeptChange]) -> SidesOf<'_> {
     sides
 }
 
-/// Whether these are the changes that were shown. Of files whose contents are not kept only their names were.
+/// Whether files are the versions that they were.
+fn are_still(repository: &Repository, versions: &BTreeMap<String, String>) -> bool {
+    versions.iter().all(|(file, version)| {
+        let path = repository.path_of(file);
+        path.and_then(|path| version_of(&repository.root.join(path))).as_ref() == Some(version)
+    })
+}
+
+/// Whether these are the changes that were shown. Of files whose contents are not kept this tells the names alone; see
+/// [`are_still`].
 fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
     let is_side = |(found, shown): (Option<&GitContent>, Option<&GitContent>)| match (found, shown) {
         (Some(_), Some(shown)) if shown.blob.is_empty() => true,

@@ -4,6 +4,8 @@
 //! committed as they are. What that takes is written where nobody keeps it.
 //! Never: asks another machine, so what is there is what was fetched last.
 
+use std::collections::BTreeMap;
+
 use super::compare::{compared, HOW};
 use super::index::{CopiedIndex, Scratch};
 use super::program::{GitError, Until};
@@ -34,7 +36,7 @@ pub fn look(
         Some(head) => Some(base_of(repository, head, status.branch.as_deref(), base, until)?),
         None => None,
     };
-    let (mut uncommitted, mut branch_changes) = (Vec::new(), Vec::new());
+    let (mut uncommitted, mut branch_changes, mut versions) = (Vec::new(), Vec::new(), BTreeMap::new());
     if files {
         let (tree, left_out) = index.tree(scratch, until)?;
         let nothing = repository.run(["hash-object", "-t", "tree", "--stdin"]).line(until)?;
@@ -49,6 +51,8 @@ pub fn look(
             Some(base) => since(&base.commit)?,
             None => uncommitted.clone(),
         };
+        versions =
+            left_out.iter().map(|(path, version)| (repository.uri_of(path), version.clone())).collect();
     }
     let own =
         [&repository.own, &repository.common].into_iter().filter(|own| !own.starts_with(&repository.root));
@@ -69,6 +73,7 @@ pub fn look(
         uncommitted_count: status.uncommitted,
         has_branch_changes,
         uncommitted,
+        versions,
         branch_changes,
     })
 }

@@ -212,8 +212,8 @@ fn do_in(
             checkpoints::forget(repository, scratch, &keeper, until)?;
             GitReport::Done
         }
-        GitWork::Commit { message, shown } => {
-            super::commit::commit(repository, scratch, &message, &shown, until)?
+        GitWork::Commit { message, shown, versions } => {
+            super::commit::commit(repository, scratch, &message, (&shown, &versions), until)?
         }
         GitWork::Read { content, file } => {
             let content = undo::content_of(repository, &content, &file, until)?;

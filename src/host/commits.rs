@@ -6,6 +6,8 @@
 //! Owns: the operation as it is offered, its message, and what its client is told.
 //! Never: commits what the changeset does not show, or while a turn runs.
 
+use std::collections::BTreeMap;
+
 use ahp_types::commands::InvokeChangesetOperationParams;
 use ahp_types::state::{ChangesetOperation, ChangesetOperationScope};
 use bytes::Bytes;
@@ -39,6 +41,8 @@ pub(super) struct WantedCommit {
     root: String,
     message: String,
     shown: Vec<KeptChange>,
+    /// Of those that are shown by name alone; see [`GitSight::versions`](super::effects::GitSight::versions).
+    versions: BTreeMap<String, String>,
 }
 
 /// The operation, as it is offered.
@@ -73,8 +77,9 @@ impl Host {
             )));
         }
         let root = of_session.kept.root.clone().ok_or_else(gone)?;
-        let shown = self.known_sight(session).ok_or_else(gone)?.uncommitted.clone();
-        Ok(WantedCommit { session, root, message: message.to_owned(), shown })
+        let seen = self.known_sight(session).ok_or_else(gone)?;
+        let (shown, versions) = (seen.uncommitted.clone(), seen.versions.clone());
+        Ok(WantedCommit { session, root, message: message.to_owned(), shown, versions })
     }
 
     pub(super) fn ask_git_to_commit(
@@ -84,8 +89,8 @@ impl Host {
         id: RequestId,
         wanted: WantedCommit,
     ) {
-        let WantedCommit { session, root, message, shown } = wanted;
-        let work = GitWork::Commit { message, shown };
+        let WantedCommit { session, root, message, shown, versions } = wanted;
+        let work = GitWork::Commit { message, shown, versions };
         self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Commit { session, connection, id });
     }
 

@@ -81,8 +81,16 @@ struct HeldOperation {
     params: InvokeChangesetOperationParams,
     /// The look at the repository that it waits for.
     look: Option<u64>,
-    /// The files that its client had seen when it asked for it, of a changeset of what is there now; none where it sees none.
-    seen: Option<Vec<ChangesetFile>>,
+    /// What its client had seen when it asked for it, of a changeset of what is there now; none where it sees none.
+    seen: Option<SeenFiles>,
+}
+
+/// Files as a client has seen them.
+#[derive(Debug)]
+struct SeenFiles {
+    files: Vec<ChangesetFile>,
+    /// Of those that are shown by name alone; see [`GitSight::versions`](super::effects::GitSight::versions).
+    versions: BTreeMap<String, String>,
 }
 
 impl HeldOperation {
@@ -188,7 +196,7 @@ impl Host {
         &self,
         connection: ConnectionId,
         params: &InvokeChangesetOperationParams,
-    ) -> Option<Vec<ChangesetFile>> {
+    ) -> Option<SeenFiles> {
         let changeset = self.channels.changesets.get(&self.find(&params.channel)?.changeset()?)?;
         let mut offered = changeset.state.operations.iter().flatten();
         let session = &self.channels.sessions.known(changeset.session)?.channel.uri;
@@ -197,15 +205,20 @@ impl Host {
             && changeset.state.status == ChangesetStatus::Ready
             && offered.any(|operation| operation.id == params.operation_id)
             && changeset.channel.subscribers.contains(&connection);
-        sees.then(|| changeset.state.files.clone())
+        let versions = self.known_sight(changeset.session)?.versions.clone();
+        sees.then(|| SeenFiles { files: changeset.state.files.clone(), versions })
     }
 
     /// The files of a changeset that are not what its client had seen, by their ids.
-    fn unseen_files(&self, key: ChangesetKey, seen: &[ChangesetFile]) -> Vec<String> {
-        let seen: HashMap<&str, &FileEdit> = seen.iter().map(|file| (file.id.as_str(), &file.edit)).collect();
-        let files =
-            self.channels.changesets.get(&key).map(|it| it.state.files.as_slice()).unwrap_or_default();
-        let unseen = files.iter().filter(|file| seen.get(file.id.as_str()) != Some(&&file.edit));
+    fn unseen_files(&self, key: ChangesetKey, seen: &SeenFiles) -> Vec<String> {
+        let Some(changeset) = self.channels.changesets.get(&key) else { return Vec::new() };
+        let versions = self.known_sight(changeset.session).map(|sight| &sight.versions);
+        let edits: HashMap<&str, &FileEdit> =
+            seen.files.iter().map(|file| (file.id.as_str(), &file.edit)).collect();
+        let unseen = changeset.state.files.iter().filter(|file| {
+            edits.get(file.id.as_str()) != Some(&&file.edit)
+                || versions.and_then(|now| now.get(&file.id)) != seen.versions.get(&file.id)
+        });
         unseen.map(|file| file.id.clone()).collect()
     }
 
@@ -226,7 +239,7 @@ impl Host {
                 }
             }
             let HeldOperation { connection, id, params, seen, .. } = held;
-            match self.invoke_changeset_operation(&params, seen.as_deref()) {
+            match self.invoke_changeset_operation(&params, seen.as_ref()) {
                 Ok(Begun::TakeBack(mut taken)) => {
                     self.operation_begins(step, taken.session, connection, &params);
                     self.keep_what_is_begun(&mut taken, step.now.unix_ms);
@@ -292,7 +305,7 @@ impl Host {
     fn invoke_changeset_operation(
         &mut self,
         params: &InvokeChangesetOperationParams,
-        seen: Option<&[ChangesetFile]>,
+        seen: Option<&SeenFiles>,
     ) -> Result<Begun, RpcError> {
         self.bring_back_changesets([&params.channel]);
         if let Some((session, _)) = named_by_changeset(&params.channel) {

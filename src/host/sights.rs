@@ -255,7 +255,8 @@ impl Host {
                 if !files && sight.has_files {
                     // What is known of the files is older, and still more than nothing.
                     if let Some(known) = sight.known.take() {
-                        (seen.uncommitted, seen.branch_changes) = (known.uncommitted, known.branch_changes);
+                        (seen.uncommitted, seen.versions) = (known.uncommitted, known.versions);
+                        seen.branch_changes = known.branch_changes;
                     }
                 }
                 sight.has_files |= files;

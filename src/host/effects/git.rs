@@ -3,6 +3,8 @@
 //! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`KeptChange`] between two states of a folder is.
 //! Never: runs anything, or knows how git is asked.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::FileTaken;
@@ -53,6 +55,8 @@ pub enum GitWork {
         message: String,
         /// What is not committed, as somebody has seen it: where it is otherwise now, nothing is committed.
         shown: Vec<KeptChange>,
+        /// What tells the versions of those files apart of which only the names were seen; see [`GitSight::versions`].
+        versions: BTreeMap<String, String>,
     },
     /// The session is gone: what was kept for it is wanted no more.
     Forget {
@@ -234,6 +238,8 @@ pub struct GitSight {
     pub has_branch_changes: bool,
     /// The files that are not committed as they are, if they were asked for.
     pub uncommitted: Vec<KeptChange>,
+    /// Of those among them whose contents are not kept, by their `file:` URIs: what another version would not have.
+    pub versions: BTreeMap<String, String>,
     /// The files that are not as the base has them, if they were asked for.
     pub branch_changes: Vec<KeptChange>,
 }

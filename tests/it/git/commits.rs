@@ -6,7 +6,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use ahp_sidecar::host::effects::{GitReport, GitWork, KeptChange};
+use ahp_sidecar::host::effects::{GitReport, GitSight, GitWork};
 use serde_json::{json, Value};
 
 use super::{Repository, Talk, SESSION};
@@ -208,21 +208,25 @@ fn only_what_was_shown_is_committed() {
     let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
     let asker = super::model::Asker::new(&repository);
     let shown = || match asker.ask(GitWork::Look { base: None, files: true }) {
-        GitReport::Seen(seen) => seen.uncommitted,
+        GitReport::Seen(seen) => seen,
         other => panic!("{other:?}"),
     };
-    let commit =
-        |shown: &[KeptChange]| asker.ask(GitWork::Commit { message: "x".to_owned(), shown: shown.to_vec() });
+    let commit = |shown: &GitSight| {
+        let (shown, versions) = (shown.uncommitted.clone(), shown.versions.clone());
+        asker.ask(GitWork::Commit { message: "x".to_owned(), shown, versions })
+    };
     repository.write("a", "2\n");
     repository.write("giant", vec![b'x'; 11 << 20]);
-    let before = shown();
-    let changes: [fn(&Repository); 4] = [
+    let changes: [fn(&Repository); 5] = [
         |repository| repository.write("a", "3\n"),
         |repository| repository.write("b", "3\n"),
         |repository| repository.write("new", "3\n"),
         |repository| fs::remove_file(repository.path("giant")).unwrap(),
+        // Only its name was shown, and still it is another one.
+        |repository| repository.write("giant", vec![b'y'; 11 << 20]),
     ];
     for change in changes {
+        let before = shown();
         change(&repository);
         let report = commit(&before);
         assert!(
@@ -234,7 +238,7 @@ fn only_what_was_shown_is_committed() {
         repository.write("giant", vec![b'x'; 11 << 20]);
         fs::remove_file(repository.path("new")).unwrap_or_default();
     }
-    assert!(matches!(commit(&before), GitReport::Committed(_)));
+    assert!(matches!(commit(&shown()), GitReport::Committed(_)));
     assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "2\n");
 }
 
