@@ -82,12 +82,12 @@ struct HeldOperation {
     /// The look at the repository that it waits for.
     look: Option<u64>,
     /// What its client had seen when it asked for it, of a changeset of what is there now; none where it sees none.
-    seen: Option<SeenFiles>,
+    seen: Option<SeenChanges>,
 }
 
 /// Files as a client has seen them.
 #[derive(Debug)]
-struct SeenFiles {
+struct SeenChanges {
     files: Vec<ChangesetFile>,
     /// Of those that are shown by name alone; see [`GitSight::versions`](super::effects::GitSight::versions).
     versions: BTreeMap<String, String>,
@@ -196,7 +196,7 @@ impl Host {
         &self,
         connection: ConnectionId,
         params: &InvokeChangesetOperationParams,
-    ) -> Option<SeenFiles> {
+    ) -> Option<SeenChanges> {
         let changeset = self.channels.changesets.get(&self.find(&params.channel)?.changeset()?)?;
         let mut offered = changeset.state.operations.iter().flatten();
         let session = &self.channels.sessions.known(changeset.session)?.channel.uri;
@@ -206,11 +206,11 @@ impl Host {
             && offered.any(|operation| operation.id == params.operation_id)
             && changeset.channel.subscribers.contains(&connection);
         let versions = self.known_sight(changeset.session)?.versions.clone();
-        sees.then(|| SeenFiles { files: changeset.state.files.clone(), versions })
+        sees.then(|| SeenChanges { files: changeset.state.files.clone(), versions })
     }
 
     /// The files of a changeset that are not what its client had seen, by their ids.
-    fn unseen_files(&self, key: ChangesetKey, seen: &SeenFiles) -> Vec<String> {
+    fn unseen_files(&self, key: ChangesetKey, seen: &SeenChanges) -> Vec<String> {
         let Some(changeset) = self.channels.changesets.get(&key) else { return Vec::new() };
         let versions = self.known_sight(changeset.session).map(|sight| &sight.versions);
         let edits: HashMap<&str, &FileEdit> =
@@ -305,7 +305,7 @@ impl Host {
     fn invoke_changeset_operation(
         &mut self,
         params: &InvokeChangesetOperationParams,
-        seen: Option<&SeenFiles>,
+        seen: Option<&SeenChanges>,
     ) -> Result<Begun, RpcError> {
         self.bring_back_changesets([&params.channel]);
         if let Some((session, _)) = named_by_changeset(&params.channel) {
