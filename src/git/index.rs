@@ -6,7 +6,7 @@
 //! Owns: the copy, what git says has changed, and which contents are too large or too many to be kept.
 //! Never: writes the user's index, or keeps a content that is no file or link of the folder.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -211,7 +211,7 @@ impl<'a> CopiedIndex<'a> {
     /// # Errors
     /// When git fails, or a file cannot be read.
     pub fn whole_tree(&self, status: &Status, scratch: &Scratch, until: Until) -> Result<String, GitError> {
-        self.update(&[ended(&status.changed), ended(&status.untracked)].concat(), scratch, until)?;
+        self.update(&[&status.changed[..], &status.untracked[..]].concat(), scratch, until)?;
         self.run(["write-tree"]).line(until)
     }
 
@@ -220,26 +220,41 @@ impl<'a> CopiedIndex<'a> {
         &self.path
     }
 
-    /// Takes in these files as they are, each with a NUL behind it.
-    fn update(&self, paths: &[u8], scratch: &Scratch, until: Until) -> Result<(), GitError> {
-        if paths.is_empty() {
-            return Ok(());
+    /// Takes in these files as they are.
+    fn update(&self, paths: &[Vec<u8>], scratch: &Scratch, until: Until) -> Result<(), GitError> {
+        // Where a folder has become a link, nothing of it is there any more: git refuses to look behind links.
+        let mut is_link = HashMap::new();
+        let (gone, there): (Vec<_>, Vec<_>) =
+            paths.iter().partition(|path| is_behind_link(&self.repository.root, path, &mut is_link));
+        for (paths, how) in [(gone, &["--force-remove"][..]), (there, &["--add", "--remove", "--replace"])] {
+            if !paths.is_empty() {
+                let paths = scratch.file("paths", &ended(paths))?;
+                let run = self.run(["update-index", "-z"]).with(how).with(["--stdin"]);
+                run.reads(paths).output(until)?;
+            }
         }
-        let paths = scratch.file("paths", paths)?;
-        let run = self.run(["update-index", "-z", "--add", "--remove", "--replace", "--stdin"]);
-        run.reads(paths).output(until).map(drop)
+        Ok(())
     }
 
     fn take_in(&self, status: &Status, scratch: &Scratch, until: Until) -> Result<LeftOut, GitError> {
         let (left_out, taken) = chosen(self.repository, status)?;
-        self.update(&ended(&taken), scratch, until)?;
+        self.update(&taken, scratch, until)?;
         Ok(left_out)
     }
 }
 
 /// These paths, each with a NUL behind it.
-fn ended(paths: &[Vec<u8>]) -> Vec<u8> {
-    paths.iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect()
+fn ended<'a>(paths: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
+    paths.into_iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect()
+}
+
+/// Whether a link stands on the way to a path below a folder; what is known of the folders on the way is remembered.
+fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, bool>) -> bool {
+    let above = Path::new(OsStr::from_bytes(path)).ancestors().skip(1);
+    above.filter(|above| !above.as_os_str().is_empty()).any(|above| {
+        let look = || fs::symlink_metadata(root.join(above)).is_ok_and(|known| known.is_symlink());
+        *is_link.entry(above.to_owned()).or_insert_with(look)
+    })
 }
 
 /// Of the files that are otherwise in the folder than in the index: those whose contents are left out, and those that are
@@ -297,7 +312,7 @@ pub fn small_index(
         let entries = scratch.file("entries", entries)?;
         index.run(["update-index", "-z", "--index-info"]).reads(entries).output(until)?;
     }
-    index.update(&ended(taken), scratch, until)?;
+    index.update(taken, scratch, until)?;
     let said = index.run(["ls-files", "--stage", "-z"]).output(until)?;
     let found = said.split(|byte| *byte == 0).filter_map(|entry| {
         let tab = entry.iter().position(|byte| *byte == b'\t')?;

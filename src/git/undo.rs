@@ -4,9 +4,9 @@
 //! now.
 //! Never: writes outside of the folders in which it may, or over what is not known.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
-use std::fs::Permissions;
+use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -99,16 +99,24 @@ pub fn take_back(
         });
         kept = keep_bytes(repository, scratch, changed.collect(), by, until)?;
     }
-    let outcomes = each.into_iter().zip(files).map(|(standing, file)| match standing {
-        Standing::Refused(why) => FileTaken::Refused(why),
-        // It was done before, and the host has ended before it was known.
-        Standing::IsWanted => FileTaken::Done { bytes: None },
-        Standing::IsNow(path) => match make(repository, folders, file, until) {
-            Ok(()) => FileTaken::Done { bytes: kept.remove(&path) },
-            Err(why) => FileTaken::Refused(why),
-        },
+    let mut each: Vec<_> = each.into_iter().zip(files).enumerate().collect();
+    // A file may stand where a folder is to be, and a folder where a file is to be: what is to go goes first.
+    each.sort_by_key(|(_, (_, file))| file.wanted.is_some());
+    let outcomes = each.into_iter().map(|(at, (standing, file))| {
+        let outcome = match standing {
+            Standing::Refused(why) => FileTaken::Refused(why),
+            // It was done before, and the host has ended before it was known.
+            Standing::IsWanted => FileTaken::Done { bytes: None },
+            Standing::IsNow(path) => match make(repository, folders, file, until) {
+                Ok(()) => FileTaken::Done { bytes: kept.remove(&path) },
+                Err(why) => FileTaken::Refused(why),
+            },
+        };
+        (at, outcome)
     });
-    Ok(outcomes.collect())
+    // In the order in which they were given.
+    let outcomes: BTreeMap<usize, FileTaken> = outcomes.collect();
+    Ok(outcomes.into_values().collect())
 }
 
 /// How it stands with a file that is to be another one.
@@ -190,6 +198,10 @@ fn make(repository: &Repository, folders: &Folders, file: &GitTaken, until: Unti
         Some(bytes) => bytes,
         None => content_of(repository, wanted, &file.file, until).map_err(|error| told(&error))?,
     };
+    if file.now.is_none() {
+        way_must_be_free(repository, &path)?;
+        make_room(folders, &path)?;
+    }
     if is_link(&file.now) || (wanted.is_link() && file.now.is_some()) {
         folders.remove(&path, false).map_err(|refusal| told(&refusal))?;
     }
@@ -213,6 +225,41 @@ fn make(repository: &Repository, folders: &Folders, file: &GitTaken, until: Unti
         folders.put(&path, &writing).map_err(|refusal| told(&refusal))?;
     }
     set_mode(folders, &path, wanted.mode == PROGRAM)
+}
+
+/// Refuses a file where something else stands than the folder that it is to be in: through a link, another file would be
+/// written.
+fn way_must_be_free(repository: &Repository, path: &Path) -> Result<(), String> {
+    let above = path.ancestors().skip(1).take_while(|above| *above != repository.root);
+    let is_taken = |above: &Path| fs::symlink_metadata(above).is_ok_and(|known| !known.is_dir());
+    match above.into_iter().find(|above| above.starts_with(&repository.root) && is_taken(above)) {
+        Some(above) => Err(format!("`{}` stands where its folder was", above.display())),
+        None => Ok(()),
+    }
+}
+
+/// Removes a folder that stands where a file is to be, if there is nothing in it but folders.
+fn make_room(folders: &Folders, path: &Path) -> Result<(), String> {
+    if !fs::symlink_metadata(path).is_ok_and(|known| known.is_dir()) {
+        return Ok(());
+    }
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let mut found = vec![path.to_owned()];
+    let mut listed = 0;
+    while let Some(folder) = found.get(listed) {
+        let mut below = Vec::new();
+        for entry in fs::read_dir(folder).map_err(|error| told(&error))? {
+            let entry = entry.map_err(|error| told(&error))?;
+            if !entry.file_type().map_err(|error| told(&error))?.is_dir() {
+                return Err("a folder with other files in it has taken its place".to_owned());
+            }
+            below.push(entry.path());
+        }
+        found.extend(below);
+        listed += 1;
+    }
+    let below_first = found.iter().rev();
+    below_first.map(|folder| folders.remove(folder, false)).collect::<Result<(), _>>().map_err(|it| told(&it))
 }
 
 /// Makes a file a program, or none.

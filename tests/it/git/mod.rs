@@ -10,6 +10,7 @@ mod histories;
 mod model;
 mod programs;
 mod sights;
+mod swaps;
 mod trust;
 mod turns;
 

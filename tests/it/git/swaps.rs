@@ -1,0 +1,66 @@
+//! A file that takes the place of a folder, a folder that takes that of a file, and links that do.
+//!
+//! Owns: what becomes of them when all of it is taken back and brought back, and when a part of it is.
+//! Never: lets a file be written through a link that was not there.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use super::model::copy_of;
+use super::{uri, Repository, Talk};
+
+fn swapped() -> (Repository, Talk) {
+    let files =
+        [("d/x", "one\n"), ("d/e/y", "two\n"), ("f", "three\n"), ("l/x", "four\n"), ("m/x", "five\n")];
+    let repository = Repository::with(&files);
+    symlink("m", repository.path("k")).unwrap();
+    repository.commit();
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/say hello", || {
+        fs::remove_dir_all(repository.path("d")).unwrap();
+        repository.write("d", "a file\n");
+        fs::remove_file(repository.path("f")).unwrap();
+        repository.write("f/g/h", "in a folder\n");
+        fs::create_dir_all(repository.path("f/empty/too")).unwrap();
+        fs::remove_dir_all(repository.path("l")).unwrap();
+        symlink("./m", repository.path("l")).unwrap();
+        fs::remove_file(repository.path("k")).unwrap();
+        repository.write("k/x", "no link\n");
+    });
+    let state = talk.changeset("turn/t1");
+    assert_eq!(state["files"].as_array().unwrap().len(), 9, "{state}");
+    (repository, talk)
+}
+
+#[test]
+fn what_has_taken_the_place_of_another_is_taken_back_and_brought_back_whole() {
+    for what in ["turn/t1", "session", "uncommitted"] {
+        let (repository, mut talk) = swapped();
+        let after = copy_of(&repository);
+        let taken = talk.invoke(what, "discard-changes", None);
+        assert_eq!(taken["result"], serde_json::json!({}), "{what}: {taken}");
+        assert_eq!(repository.git(&["status", "--porcelain"]), "", "{what}");
+        let brought = talk.invoke(what, "restore-changes", None);
+        assert_eq!(brought["result"], serde_json::json!({}), "{what}: {brought}");
+        assert_eq!(copy_of(&repository), after, "{what}");
+    }
+}
+
+#[test]
+fn one_in_whose_way_another_is_stays_and_so_does_what_a_link_leads_to() {
+    let (repository, mut talk) = swapped();
+    let after = copy_of(&repository);
+    let ways = [
+        ("d/x", "stands where its folder was"),
+        ("l/x", "stands where its folder was"),
+        ("f", "a folder with other files in it has taken its place"),
+        ("k", "a folder with other files in it has taken its place"),
+    ];
+    for (name, why) in ways {
+        let answer = talk.invoke("turn/t1", "discard-changes", Some(&uri(&repository.path(name))));
+        assert_eq!(answer["error"]["code"], -32011, "{name}: {answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains(why), "{name}: {answer}");
+        assert_eq!(copy_of(&repository), after, "{name}");
+    }
+    assert_eq!(repository.read("m/x"), "five\n");
+}
