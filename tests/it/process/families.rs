@@ -45,7 +45,8 @@ impl Terminals {
         let stubborn = "trap '' TERM INT HUP PIPE; echo $$ > \"$1.new\"; mv \"$1.new\" \"$1\"\n\
             while :; do sleep 0.1; done\n";
         fs::write(folder.path().join("stubborn"), stubborn).unwrap();
-        let mut shell = Shell::start_by(command, cookie, Path::new("/bin/sh"), Path::new(NO_HOME));
+        let cookie = format!("{cookie}-{}", uuid::Uuid::new_v4());
+        let mut shell = Shell::start_by(command, &cookie, Path::new("/bin/sh"), Path::new(NO_HOME));
         shell.meet();
         Self { shell, folder }
     }
@@ -242,10 +243,13 @@ fn who_kills_the_guard_of_terminals_ends_them_and_the_host_goes_on() {
     let mut terminals = Terminals::start("a-guard-is-killed");
     let one = terminals.populate(TERMINAL, "one");
     let two = terminals.populate(OTHER, "two");
+    let guard = terminals.guard();
     terminals.shell.enter("kill -KILL $PPID");
-    assert_eq!(terminals.shell.until_exited(), None);
+    wait_for(|| !is_alive(guard), "the guard");
     // From then on there is another one.
     terminals.populate("agenthost-terminal:///three", "three");
+    terminals.shell.follow(OTHER);
+    assert_eq!(terminals.shell.until_exited(), None);
     terminals.shell.follow(TERMINAL);
     assert_eq!(terminals.shell.until_exited(), None);
     wait_until_gone(&one);
