@@ -258,8 +258,7 @@ fn make_room(folders: &Folders, path: &Path) -> Result<(), String> {
         found.extend(below);
         listed += 1;
     }
-    let below_first = found.iter().rev();
-    below_first.map(|folder| folders.remove(folder, false)).collect::<Result<(), _>>().map_err(|it| told(&it))
+    found.iter().rev().try_for_each(|folder| folders.remove(folder, false)).map_err(|refusal| told(&refusal))
 }
 
 /// Makes a file a program, or none.
