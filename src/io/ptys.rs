@@ -1,8 +1,9 @@
 //! Programs in terminals of the system's, into which clients type.
 //!
-//! They are started under the guard that terminals share (`opening`), and each has a task that attends to it (`program`). `shell` says which program it is, and `integration` how it tells of its commands. What it prints is taken
-//! apart (`scanner`) and listened to (`listener`): it is answered what it asks of its terminal (`questions`), of which as much is
-//! known as that takes (`screen`). `typing` is what waits to be written, `foreground` who would read it.
+//! They are started under the guard that terminals share (`opening`), and each has a task that attends to it (`program`).
+//! `shell` says which program it is, and `integration` how it tells of its commands. What it prints is taken apart
+//! (`scanner`) and listened to (`listener`): it is answered what it asks of its terminal (`questions`), of which as much
+//! is known as that takes (`screen`). `typing` is what waits to be written, `foreground` who would read it.
 //!
 //! All this happens on a thread of its own: reading from a terminal of the system's waits, also where it is told not to,
 //! until the system has moved what was printed to the side that is read, for as long as the program that prints keeps the

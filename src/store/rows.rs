@@ -121,17 +121,22 @@ pub(super) fn actions(row: &Row<'_>) -> Result<(ChannelId, Vec<ActionLine>), Sto
 }
 
 /// Takes what they say out of the actions on channels that are gone for good. Their numbers stay: one that is missing is
-/// taken for one that was lost. `of` says which channels, by `kind`, `key` and what is `?1`.
-pub(super) fn empty_actions(connection: &Connection, of: &str, key: u64) -> Result<(), StoreError> {
-    let sql = format!("SELECT last, first, kind, key FROM actions WHERE line_bytes > 0 AND ({of})");
-    let mut statement = connection.prepare_cached(&sql)?;
-    let mut found = statement.query(params![signed(key)])?;
+/// taken for one that was lost.
+pub(super) fn empty_actions(
+    connection: &Connection,
+    is_gone: impl Fn(ChannelId) -> bool,
+) -> Result<(), StoreError> {
+    let mut statement =
+        connection.prepare_cached("SELECT last, first, kind, key FROM actions WHERE line_bytes > 0")?;
+    let mut found = statement.query([])?;
     let mut emptied = Vec::new();
     while let Some(row) = found.next().map_err(damaged_if(|| "the log of actions".to_owned()))? {
         let (last, first) = (unsigned(row.get(0)?), row.get(1).map(unsigned).unwrap_or_default());
         let channel = ChannelName { kind: row.get_ref(2)?.as_str().unwrap_or_default(), key: row.get(3)? };
-        let packed = pack::emptied(first, last);
-        emptied.push((last, actions_sum(first, last, channel, &packed), packed));
+        if channel.id().is_some_and(&is_gone) {
+            let packed = pack::emptied(first, last);
+            emptied.push((last, actions_sum(first, last, channel, &packed), packed));
+        }
     }
     let mut put = connection
         .prepare_cached("UPDATE actions SET line_bytes = 0, sum = ?2, packed = ?3 WHERE last = ?1")?;

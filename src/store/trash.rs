@@ -13,7 +13,7 @@ use super::check;
 use super::errors::{damaged_if, StoreError};
 use super::rows::{self, signed, unsigned};
 use super::turns;
-use crate::host::effects::{ChatKey, SessionKey};
+use crate::host::effects::{ChannelId, ChatKey, SessionKey};
 
 /// Puts a listed session into the trash. Its rows stay as they are.
 pub(super) fn put(connection: &Connection, key: SessionKey, now_ms: i64) -> Result<(), StoreError> {
@@ -44,12 +44,13 @@ pub(super) fn purge(connection: &Connection, key: SessionKey) -> Result<(), Stor
     // Keys of sessions and chats come from one row of numbers; none is given again.
     let chats = rows::chat_keys(connection, key)?;
     retire(connection, chats.iter().map(|chat| chat.0).max().unwrap_or(0).max(key.0))?;
-    for chat in chats {
-        turns::cut(connection, chat, 0)?;
+    for chat in &chats {
+        turns::cut(connection, *chat, 0)?;
     }
-    let of_session = "kind IN ('session', 'annotations') AND key = ?1
-        OR kind = 'chat' AND key IN (SELECT key FROM chats WHERE session = ?1)";
-    forget(connection, of_session, key.0)?;
+    let is_its = |id: ChannelId| {
+        id.session_of_key() == Some(key) || id.chat().is_some_and(|chat| chats.contains(&chat))
+    };
+    forget(connection, is_its)?;
     connection.prepare_cached("DELETE FROM chats WHERE session = ?1")?.execute(params![signed(key.0)])?;
     connection.prepare_cached("DELETE FROM sessions WHERE key = ?1")?.execute(params![signed(key.0)])?;
     Ok(())
@@ -59,7 +60,7 @@ pub(super) fn purge(connection: &Connection, key: SessionKey) -> Result<(), Stor
 pub(super) fn purge_chat(connection: &Connection, chat: ChatKey) -> Result<(), StoreError> {
     retire(connection, chat.0)?;
     turns::cut(connection, chat, 0)?;
-    forget(connection, "kind = 'chat' AND key = ?1", chat.0)?;
+    forget(connection, |id| id.chat() == Some(chat))?;
     let session: Option<i64> = connection
         .prepare_cached("DELETE FROM chats WHERE key = ?1 RETURNING session")?
         .query_row(params![signed(chat.0)], |row| row.get(0))
@@ -68,8 +69,8 @@ pub(super) fn purge_chat(connection: &Connection, chat: ChatKey) -> Result<(), S
 }
 
 /// Takes out of the log what was said on channels that are gone.
-fn forget(connection: &Connection, channels: &str, key: u64) -> Result<(), StoreError> {
-    match rows::empty_actions(connection, channels, key) {
+fn forget(connection: &Connection, is_gone: impl Fn(ChannelId) -> bool) -> Result<(), StoreError> {
+    match rows::empty_actions(connection, is_gone) {
         Err(error) if error.is_damage() => {
             tracing::warn!(%error, "the log is damaged: what was removed may be in it until it is old");
             Ok(())
