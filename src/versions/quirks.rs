@@ -25,9 +25,9 @@ pub enum Quirk {
     /// follows it for a minute: it makes one ahead for each window and each empty chat, whether anything is said there or not.
     SessionsAhead,
     /// Files and folders of its own remote scheme are `file:` URIs: they are on this machine, where its server runs. It is
-    /// not told a folder to begin in: where it is, it leaves out the folders of its window, whose scheme is another. What it
-    /// is to read of a `file:` URI as a side of a changed file has another scheme: it asks the host for all schemes but that
-    /// one, and a browser has no files of its own.
+    /// not told a folder to begin in: where it is, it leaves out the folders of its window, whose scheme is another. Files
+    /// that have changed have another scheme than `file:`: it asks the host for all schemes but that one, and a browser has no
+    /// files of its own.
     RemoteFiles,
 }
 
@@ -87,8 +87,8 @@ impl Quirks {
 /// The scheme of files on the machine where the server of Visual Studio Code runs.
 const REMOTE_SCHEME: &str = "vscode-remote://";
 
-/// The scheme of files that such a client is to ask the host for. Behind the path stands as a query what changes with the
-/// content, since it reads a content once.
+/// The scheme of files that such a client is to ask the host for. Where it is to read a content, what changes with that
+/// stands behind the path as a query, since it reads a content once.
 const ASKED_SCHEME: &str = "ahp-file:";
 
 /// A message in which the files of [`REMOTE_SCHEME`] and [`ASKED_SCHEME`] are `file:` URIs.
@@ -115,27 +115,26 @@ fn without_default_directory(line: &mut Line) {
     }
 }
 
-/// A line in which the files that are to be read have [`ASKED_SCHEME`].
+/// A line in which files that have changed have [`ASKED_SCHEME`].
 fn ask_for_files(line: &mut Line) {
     let has = |what: &[u8]| memmem::find(&line.bytes, what).is_some();
-    if line.delta.is_some() || !has(b"\"content\":{") || !has(b"\"file:///") {
+    if line.delta.is_some() || !has(b"\"edit\":{") || !has(b"\"file:///") {
         return;
     }
     let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
-    if ask_for_contents(&mut message) > 0 {
+    if ask_for_edits(&mut message) > 0 {
         line.bytes = line_of(&message);
     }
 }
 
-/// Gives [`ASKED_SCHEME`] to the contents of both sides of changed files; to how many.
-fn ask_for_contents(value: &mut Value) -> usize {
+/// Gives [`ASKED_SCHEME`] to both sides of changed files; to how many.
+fn ask_for_edits(value: &mut Value) -> usize {
     match value {
-        Value::Array(items) => items.iter_mut().map(ask_for_contents).sum(),
+        Value::Array(items) => items.iter_mut().map(ask_for_edits).sum(),
         Value::Object(members) => {
-            let asked = members.iter_mut().map(|(name, member)| {
-                let side = member.as_object_mut().filter(|_| name == "before" || name == "after");
-                let content = side.and_then(|side| side.get_mut("content")).and_then(Value::as_object_mut);
-                content.map_or(0, ask_for_content) + ask_for_contents(member)
+            let asked = members.iter_mut().map(|(name, member)| match member.as_object_mut() {
+                Some(edit) if name == "edit" => ask_for_sides(edit),
+                _ => ask_for_edits(member),
             });
             asked.sum()
         }
@@ -143,11 +142,23 @@ fn ask_for_contents(value: &mut Value) -> usize {
     }
 }
 
-fn ask_for_content(content: &mut Object) -> usize {
-    let Some(path) = text(content, "uri").and_then(|uri| uri.strip_prefix("file://")) else { return 0 };
-    let nonce = utf8_percent_encode(text(content, "nonce").unwrap_or_default(), NON_ALPHANUMERIC);
-    let asked = format!("{ASKED_SCHEME}{path}?{nonce}");
-    content.insert("uri".to_owned(), asked.into());
+fn ask_for_sides(edit: &mut Object) -> usize {
+    let mut asked = 0;
+    for side in ["before", "after"] {
+        let Some(side) = edit.get_mut(side).and_then(Value::as_object_mut) else { continue };
+        asked += ask_for_uri(side, "");
+        let Some(content) = side.get_mut("content").and_then(Value::as_object_mut) else { continue };
+        let nonce = text(content, "nonce").unwrap_or_default();
+        let nonce = format!("?{}", utf8_percent_encode(nonce, NON_ALPHANUMERIC));
+        asked += ask_for_uri(content, &nonce);
+    }
+    asked
+}
+
+fn ask_for_uri(named: &mut Object, query: &str) -> usize {
+    let Some(path) = text(named, "uri").and_then(|uri| uri.strip_prefix("file://")) else { return 0 };
+    let asked = format!("{ASKED_SCHEME}{path}{query}");
+    named.insert("uri".to_owned(), asked.into());
     1
 }
 
@@ -203,7 +214,16 @@ const CHANNELS: [&str; 10] = [
 ];
 
 /// Members that hold URIs of files and folders, one or several.
-const FILES: [&str; 5] = ["uri", "workingDirectory", "workingDirectories", "directory", "replacement"];
+const FILES: [&str; 8] = [
+    "uri",
+    "workingDirectory",
+    "workingDirectories",
+    "directory",
+    "replacement",
+    "resource",
+    "source",
+    "destination",
+];
 
 /// Puts other URIs in the place of some, in these members.
 fn each_uri(value: &mut Value, members: &[&str], other: &mut impl FnMut(&str) -> Option<String>) {
@@ -259,7 +279,7 @@ impl Quirks {
     /// Says a value in what is told, as [`Self::apply`] would.
     pub fn apply_to_value(self, value: &mut Value, spelling: &Spelling) {
         if self.remote_files {
-            ask_for_contents(value);
+            ask_for_edits(value);
         }
         if self.sessions_by_provider {
             each_uri(value, &CHANNELS, &mut |uri| spelling.spelled(uri));
@@ -540,18 +560,25 @@ mod tests {
 
     #[test]
     fn a_remote_window_asks_the_host_for_files() {
-        let file = |before: &str, after: &str| {
-            let side =
-                |uri: &str| json!({ "uri": "file:///w/a%20b", "content": { "nonce": "0a/", "uri": uri } });
+        let file = |uri: &str, before: &str, after: &str| {
+            let side = |read: &str| json!({ "uri": uri, "content": { "nonce": "0a/", "uri": read } });
             json!({ "id": "file:///w/a%20b", "edit": { "before": side(before), "after": side(after) } })
         };
         let told = |file: Value| json!({ "params": { "action": { "files": [file] } } });
         let kept = "ahp-content:/x.1/before/w/a%20b";
-        let mut line = Line::of(format!("{}\n", told(file(kept, "file:///w/a%20b"))).into());
-        ask_for_files(&mut line);
+        let remote = Quirks { remote_files: true, ..Quirks::default() };
+        let mut spelling = Spelling::default();
+        let mut value = told(file("file:///w/a%20b", kept, "file:///w/a%20b"));
+        let mut line = Line::of(format!("{value}\n").into());
+        remote.apply(&mut line, &mut spelling);
         let asked = "ahp-file:/w/a%20b?0a%2F";
-        assert_eq!(serde_json::from_slice::<Value>(&line.bytes).unwrap(), told(file(kept, asked)));
+        assert_eq!(
+            serde_json::from_slice::<Value>(&line.bytes).unwrap(),
+            told(file("ahp-file:/w/a%20b", kept, asked))
+        );
         assert!(line.bytes.ends_with(b"\n"));
+        remote.apply_to_value(&mut value, &spelling);
+        assert_eq!(value, told(file("ahp-file:/w/a%20b", kept, asked)));
         // URI libraries write an empty authority in several ways.
         for spelled in [asked, "ahp-file:///w/a%20b?0a%2F", "ahp-file:/w/a%20b"] {
             let params = Params::from_json(json!({ "channel": "ahp-root://", "uri": spelled }).to_string());
