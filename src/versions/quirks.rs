@@ -27,7 +27,7 @@ pub enum Quirk {
     /// Files and folders of its own remote scheme are `file:` URIs: they are on this machine, where its server runs. It is
     /// not told a folder to begin in: where it is, it leaves out the folders of its window, whose scheme is another. Files
     /// that have changed have another scheme than `file:`: it asks the host for all schemes but that one, and a browser has no
-    /// files of its own.
+    /// files of its own, neither to show nor to make what they were.
     RemoteFiles,
 }
 
@@ -115,10 +115,14 @@ fn without_default_directory(line: &mut Line) {
     }
 }
 
+/// Whether there may be a file in JSON text that has changed.
+fn tells_files(text: &[u8]) -> bool {
+    [b"\"content\":{".as_slice(), b"\"file:///"].iter().all(|what| memmem::find(text, what).is_some())
+}
+
 /// A line in which files that have changed have [`ASKED_SCHEME`].
 fn ask_for_files(line: &mut Line) {
-    let has = |what: &[u8]| memmem::find(&line.bytes, what).is_some();
-    if line.delta.is_some() || !has(b"\"edit\":{") || !has(b"\"file:///") {
+    if line.delta.is_some() || !tells_files(&line.bytes) {
         return;
     }
     let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
@@ -133,7 +137,7 @@ fn ask_for_edits(value: &mut Value) -> usize {
         Value::Array(items) => items.iter_mut().map(ask_for_edits).sum(),
         Value::Object(members) => {
             let asked = members.iter_mut().map(|(name, member)| match member.as_object_mut() {
-                Some(edit) if name == "edit" => ask_for_sides(edit),
+                Some(side) if name == "before" || name == "after" => ask_for_side(side),
                 _ => ask_for_edits(member),
             });
             asked.sum()
@@ -142,17 +146,11 @@ fn ask_for_edits(value: &mut Value) -> usize {
     }
 }
 
-fn ask_for_sides(edit: &mut Object) -> usize {
-    let mut asked = 0;
-    for side in ["before", "after"] {
-        let Some(side) = edit.get_mut(side).and_then(Value::as_object_mut) else { continue };
-        asked += ask_for_uri(side, "");
-        let Some(content) = side.get_mut("content").and_then(Value::as_object_mut) else { continue };
-        let nonce = text(content, "nonce").unwrap_or_default();
-        let nonce = format!("?{}", utf8_percent_encode(nonce, NON_ALPHANUMERIC));
-        asked += ask_for_uri(content, &nonce);
-    }
-    asked
+fn ask_for_side(side: &mut Object) -> usize {
+    let Some(content) = side.get_mut("content").and_then(Value::as_object_mut) else { return 0 };
+    let nonce = text(content, "nonce").unwrap_or_default();
+    let nonce = format!("?{}", utf8_percent_encode(nonce, NON_ALPHANUMERIC));
+    ask_for_uri(content, &nonce) + ask_for_uri(side, "")
 }
 
 fn ask_for_uri(named: &mut Object, query: &str) -> usize {
@@ -286,9 +284,11 @@ impl Quirks {
         }
     }
 
-    /// The same of a turn as JSON text. The contents that it tells of are not files.
+    /// The same of JSON text.
     pub fn apply_to_text(self, text: Bytes, spelling: &Spelling) -> Bytes {
-        if !self.sessions_by_provider || !names_sessions(&text) {
+        let has_sessions = self.sessions_by_provider && names_sessions(&text);
+        let has_files = self.remote_files && tells_files(&text);
+        if !has_sessions && !has_files {
             return text;
         }
         let Ok(mut value) = serde_json::from_slice::<Value>(&text) else { return text };
@@ -577,6 +577,11 @@ mod tests {
             told(file("ahp-file:/w/a%20b", kept, asked))
         );
         assert!(line.bytes.ends_with(b"\n"));
+        let text = remote.apply_to_text(value.to_string().into(), &spelling);
+        assert_eq!(
+            serde_json::from_slice::<Value>(&text).unwrap(),
+            told(file("ahp-file:/w/a%20b", kept, asked))
+        );
         remote.apply_to_value(&mut value, &spelling);
         assert_eq!(value, told(file("ahp-file:/w/a%20b", kept, asked)));
         // URI libraries write an empty authority in several ways.

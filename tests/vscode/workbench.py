@@ -328,9 +328,10 @@ class Window:
         self.shows_texts(".editor-instance .monaco-editor .view-lines", text)
 
     def restore(self):
-        """Goes back to where the last message was not sent yet; it does so when another one is sent."""
+        """Goes back to where the last message was not sent yet: files at once, the conversation when another one is sent."""
         self.page.locator(f"{CHAT} .interactive-request").last.hover()
         self.press("Restore Checkpoint")
+        self.press("Discard Edits")
 
     def open_terminal(self):
         """Opens the terminal of the command that runs."""
