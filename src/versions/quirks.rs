@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use memchr::memmem;
+use percent_encoding::{utf8_percent_encode, NON_ALPHANUMERIC};
 use serde_json::Value;
 
 use super::node::{text, Object};
@@ -24,7 +25,9 @@ pub enum Quirk {
     /// follows it for a minute: it makes one ahead for each window and each empty chat, whether anything is said there or not.
     SessionsAhead,
     /// Files and folders of its own remote scheme are `file:` URIs: they are on this machine, where its server runs. It is
-    /// not told a folder to begin in: where it is, it leaves out the folders of its window, whose scheme is another.
+    /// not told a folder to begin in: where it is, it leaves out the folders of its window, whose scheme is another. What it
+    /// is to read of a `file:` URI as a side of a changed file has another scheme: it asks the host for all schemes but that
+    /// one, and a browser has no files of its own.
     RemoteFiles,
 }
 
@@ -84,9 +87,17 @@ impl Quirks {
 /// The scheme of files on the machine where the server of Visual Studio Code runs.
 const REMOTE_SCHEME: &str = "vscode-remote://";
 
-/// A message in which the files of [`REMOTE_SCHEME`] are `file:` URIs.
+/// The scheme of files that such a client is to ask the host for. Behind the path stands as a query what changes with the
+/// content, since it reads a content once.
+const ASKED_SCHEME: &str = "ahp-file:";
+
+/// A message in which the files of [`REMOTE_SCHEME`] and [`ASKED_SCHEME`] are `file:` URIs.
 pub fn with_files(message: Incoming) -> Incoming {
     with_uris(message, &FILES, |uri| {
+        if let Some(path) = uri.strip_prefix(ASKED_SCHEME) {
+            let path = path.split(['?', '#']).next().unwrap_or(path);
+            return Some(format!("file:///{}", path.trim_start_matches('/')));
+        }
         let path = uri.strip_prefix(REMOTE_SCHEME)?;
         Some(format!("file://{}", &path[path.find('/')?..]))
     })
@@ -102,6 +113,42 @@ fn without_default_directory(line: &mut Line) {
     if result.and_then(|result| result.shift_remove("defaultDirectory")).is_some() {
         *line = Line::of(line_of(&message));
     }
+}
+
+/// A line in which the files that are to be read have [`ASKED_SCHEME`].
+fn ask_for_files(line: &mut Line) {
+    let has = |what: &[u8]| memmem::find(&line.bytes, what).is_some();
+    if line.delta.is_some() || !has(b"\"content\":{") || !has(b"\"file:///") {
+        return;
+    }
+    let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
+    if ask_for_contents(&mut message) > 0 {
+        line.bytes = line_of(&message);
+    }
+}
+
+/// Gives [`ASKED_SCHEME`] to the contents of both sides of changed files; to how many.
+fn ask_for_contents(value: &mut Value) -> usize {
+    match value {
+        Value::Array(items) => items.iter_mut().map(ask_for_contents).sum(),
+        Value::Object(members) => {
+            let asked = members.iter_mut().map(|(name, member)| {
+                let side = member.as_object_mut().filter(|_| name == "before" || name == "after");
+                let content = side.and_then(|side| side.get_mut("content")).and_then(Value::as_object_mut);
+                content.map_or(0, ask_for_content) + ask_for_contents(member)
+            });
+            asked.sum()
+        }
+        _ => 0,
+    }
+}
+
+fn ask_for_content(content: &mut Object) -> usize {
+    let Some(path) = text(content, "uri").and_then(|uri| uri.strip_prefix("file://")) else { return 0 };
+    let nonce = utf8_percent_encode(text(content, "nonce").unwrap_or_default(), NON_ALPHANUMERIC);
+    let asked = format!("{ASKED_SCHEME}{path}?{nonce}");
+    content.insert("uri".to_owned(), asked.into());
+    1
 }
 
 fn line_of(message: &Value) -> Bytes {
@@ -195,6 +242,7 @@ impl Quirks {
     pub fn apply(self, line: &mut Line, spelling: &mut Spelling) {
         if self.remote_files {
             without_default_directory(line);
+            ask_for_files(line);
         }
         if self.sessions_by_provider {
             spelling.respell(line);
@@ -210,12 +258,15 @@ impl Quirks {
 
     /// Says a value in what is told, as [`Self::apply`] would.
     pub fn apply_to_value(self, value: &mut Value, spelling: &Spelling) {
+        if self.remote_files {
+            ask_for_contents(value);
+        }
         if self.sessions_by_provider {
             each_uri(value, &CHANNELS, &mut |uri| spelling.spelled(uri));
         }
     }
 
-    /// The same of JSON text.
+    /// The same of a turn as JSON text. The contents that it tells of are not files.
     pub fn apply_to_text(self, text: Bytes, spelling: &Spelling) -> Bytes {
         if !self.sessions_by_provider || !names_sessions(&text) {
             return text;
@@ -485,6 +536,31 @@ mod tests {
         assert_eq!(told(result), "{\"id\":1,\"result\":{\"protocolVersion\":\"0.9.0\"}}\n");
         let text = r#"{"params":{"action":{"content":"x","defaultDirectory":5}}}"#;
         assert_eq!(told(text), format!("{text}\n"));
+    }
+
+    #[test]
+    fn a_remote_window_asks_the_host_for_files() {
+        let file = |before: &str, after: &str| {
+            let side =
+                |uri: &str| json!({ "uri": "file:///w/a%20b", "content": { "nonce": "0a/", "uri": uri } });
+            json!({ "id": "file:///w/a%20b", "edit": { "before": side(before), "after": side(after) } })
+        };
+        let told = |file: Value| json!({ "params": { "action": { "files": [file] } } });
+        let kept = "ahp-content:/x.1/before/w/a%20b";
+        let mut line = Line::of(format!("{}\n", told(file(kept, "file:///w/a%20b"))).into());
+        ask_for_files(&mut line);
+        let asked = "ahp-file:/w/a%20b?0a%2F";
+        assert_eq!(serde_json::from_slice::<Value>(&line.bytes).unwrap(), told(file(kept, asked)));
+        assert!(line.bytes.ends_with(b"\n"));
+        // URI libraries write an empty authority in several ways.
+        for spelled in [asked, "ahp-file:///w/a%20b?0a%2F", "ahp-file:/w/a%20b"] {
+            let params = Params::from_json(json!({ "channel": "ahp-root://", "uri": spelled }).to_string());
+            let request = Incoming::Notification { method: "resourceRead".to_owned(), params };
+            let Incoming::Notification { params, .. } = with_files(request) else {
+                panic!("another message")
+            };
+            assert_eq!(params.read::<Value>().unwrap()["uri"], "file:///w/a%20b", "{spelled}");
+        }
     }
 
     #[test]

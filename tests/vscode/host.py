@@ -225,6 +225,14 @@ class Client:
         """Follows a channel; gives back its state."""
         return self.ask("subscribe", channel=channel)["snapshot"]["state"]
 
+    def changes(self, session, kind, operation, target=None):
+        """Does something with what this changeset shows now: with all of it, or with one file."""
+        channel = f"{session}/changeset/{kind}"
+        while self.state(channel)["status"] != "ready":
+            time.sleep(0.05)
+        named = {"target": {"kind": "resource", "resource": target}} if target else {}
+        return self.ask("invokeChangesetOperation", channel=channel, operationId=operation, **named)
+
     def titled(self, title):
         """The session of this title."""
         return next(one["resource"] for one in self.ask("listSessions", channel="ahp-root://")["items"]

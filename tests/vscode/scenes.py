@@ -4,8 +4,10 @@ Each scene is a function of a stage (run.py): it opens its own windows and makes
 by what their first message says, since that is their title.
 """
 
+import contextlib
 import json
 import os
+import subprocess
 
 from workbench import DIFF, INPUT, PERMISSION, SESSION
 
@@ -366,6 +368,81 @@ def what_a_turn_has_changed_is_shown_and_opened(stage):
     window.open("changes files")
     window.responds("changed them")
     window.shows_difference("2 files changed", "a.txt", "alpha", "changed-here")
+
+
+def git(stage, *arguments):
+    """Runs git in the folder, as a user who has said who that is."""
+    command = ["git", "-C", stage.repository, "-c", "user.name=Ada", "-c", "user.email=ada@example.org", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def changes_all(stage, name):
+    """A session that has changed what was committed, by a tool and by commands; gives back both sides of each file."""
+    lines = f"of {name}\ntwo\nthree\n"
+    for file in ("away", "made", "shell"):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(stage.repository, f"{file}.txt"))
+    for file in ("kept", "gone", "moved"):
+        with open(os.path.join(stage.repository, f"{file}.txt"), "w") as opened:
+            opened.write(f"{file} {lines}")
+    git(stage, "add", "--all")
+    git(stage, "commit", "--quiet", "--message", name)
+    window = stage.window("Script")
+    commands = "rm gone.txt; mv moved.txt away.txt; echo by a command > shell.txt"
+    window.send(f"/say {name}\n/files kept.txt=by-a-tool made.txt=new\n/pty {commands}\n/say done with it")
+    window.responds("done with it")
+    window.idle()
+    window.changed("5 Files +3 -6")
+    return window, {
+        "kept.txt": (f"kept {lines}", "by-a-tool\n"), "made.txt": ("", "new\n"), "gone.txt": (f"gone {lines}", ""),
+        "away.txt": (f"moved {lines}", f"moved {lines}"), "shell.txt": ("", "by a command\n"),
+    }
+
+
+@scene
+def all_that_is_changed_is_shown_and_opened(stage):
+    window, changes = changes_all(stage, "changes all")
+    window.opens_changes(changes)
+    window.reload()
+    window.open("changes all")
+    window.changed("5 Files +3 -6")
+    window.opens_changes(changes)
+    stage.host.kill()
+    stage.host.start()
+    window.reload()
+    window.open("changes all")
+    window.changed("5 Files +3 -6")
+    window.opens_changes(changes)
+    # By somebody's own hand, while the list is open.
+    with open(os.path.join(stage.repository, "kept.txt"), "w") as opened:
+        opened.write("by hand\nand more\n")
+    window.changed("5 Files +4 -6")
+    window.opens_changes({**changes, "kept.txt": (changes["kept.txt"][0], "by hand\nand more\n")})
+
+
+@scene
+def what_another_client_takes_back_and_commits_is_shown(stage):
+    window, changes = changes_all(stage, "takes back")
+    client = stage.client()
+    session = client.titled("/say takes back")
+    kept = os.path.join(stage.repository, "kept.txt")
+    client.changes(session, "uncommitted", "discard-changes", "file://" + kept)
+    window.changed("4 Files +2 -3")
+    with open(kept) as opened:
+        assert opened.read() == changes.pop("kept.txt")[0]
+    window.opens_changes(changes)
+    client.changes(session, "uncommitted", "discard-changes")
+    window.changed()
+    assert not git(stage, "status", "--porcelain"), git(stage, "status", "--porcelain")
+    client.changes(session, "uncommitted", "restore-changes")
+    window.changed("4 Files +2 -3")
+    window.opens_changes(changes)
+    git(stage, "config", "user.name", "Ada")
+    git(stage, "config", "user.email", "ada@example.org")
+    client.changes(session, "uncommitted", "commit")
+    window.changed()
+    assert git(stage, "log", "-1", "--format=%an: %B").strip() == "Ada: /say takes back", git(stage, "log", "-1")
+    assert not git(stage, "status", "--porcelain"), git(stage, "status", "--porcelain")
 
 
 @scene

@@ -26,6 +26,8 @@ SETTINGS = {
     "security.workspace.trust.enabled": False,
     "telemetry.telemetryLevel": "off",
     "workbench.startupEditor": "none",
+    # Both sides of a difference are seen, however narrow the window is.
+    "diffEditor.useInlineViewWhenSpaceIsLimited": False,
     # Without an account agents can be used all the same.
     "chat.agentHost.allowSignedOutWhenUsable": True,
 }

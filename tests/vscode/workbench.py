@@ -14,6 +14,21 @@ LIMIT = 60
 LOOK_AGAIN = 0.1
 # How long something that is looked for again is waited for each time, in milliseconds.
 SOON = 1000
+# Whether an entry of a menu is clicked: a menu does not notice a button's being let go in the first 100 milliseconds after
+# it has come, so that the click that opens a menu does not pick from it. Timers run in the order in which they are due.
+TO_BE_CLICKED = """entry => new Promise(takesIt => {
+    entry.addEventListener("mouseup", () => entry.isClicked = true);
+    setTimeout(takesIt, 100);
+})"""
+IS_CLICKED = "entry => entry.isClicked"
+
+# Both sides of each file in a list of differences, by its name.
+DIFFERENCES = """entries => Object.fromEntries(entries.map(entry => {
+    const top = line => parseInt(line.style.top);
+    const side = which => [...entry.querySelectorAll(`.editor.${which} .view-line`)]
+        .sort((one, other) => top(one) - top(other)).map(line => line.innerText.replaceAll("\\xa0", " ")).join("\\n");
+    return [entry.querySelector(".label-name").innerText, [side("original"), side("modified")]];
+}))"""
 
 CHAT = ".interactive-session"
 INPUT = f"{CHAT} .interactive-input-part .interactive-input-editor .monaco-editor"
@@ -26,6 +41,7 @@ DIFF = ".monaco-diff-editor"
 QUESTIONS = f"{CHAT} .chat-question-carousel-container"
 SESSION = ".agent-sessions-viewer .agent-session-item-row"
 CHOICES = ".context-view .monaco-list-row"
+CHANGES = f"{CHAT} .chat-changes-pill-button"
 TERMINAL = ".terminal-wrapper.active .xterm"
 TERMINALS = ".terminal-tabs-entry, .tabs-list"
 SUGGESTED = ".suggest-widget .monaco-list-rows"
@@ -79,6 +95,13 @@ class Window:
                 raise Unseen(f"not seen: {what}\n--- on the screen:\n{self.screen()}")
             self.page.wait_for_timeout(LOOK_AGAIN * 1000)
 
+    def until_seen(self, what, look, seen):
+        """The same; where it fails, what `look` has put into `seen` is told, too."""
+        try:
+            self.until(what, look)
+        except Unseen as unseen:
+            raise Unseen(f"{unseen}\n--- seen: {seen}") from None
+
     def there(self, selector):
         """Whether one of these is visible."""
         return any(found.is_visible() for found in self.page.locator(selector).all())
@@ -129,6 +152,28 @@ class Window:
 
         self.until(f"`{file}` below `{changed}` in the last response", listed)
         self.until(f"{texts} in the difference of `{file}`", opened)
+
+    def changed(self, *wanted):
+        """Waits until it says this of all that is changed; nothing is said when nothing is."""
+        said = {}
+
+        def says():
+            texts = self.page.locator(f"{CHANGES}:visible").all_inner_texts()
+            said.update(now=[" ".join(text.split()) for text in texts])
+            return said["now"] == list(wanted)
+
+        self.until_seen(f"{wanted} as what is changed", says, said)
+
+    def opens_changes(self, wanted):
+        """Opens the list of all that is changed, and waits until it shows both sides of each file, by their names."""
+        self.page.locator(f"{CHANGES}:visible").click()
+        shown = {}
+
+        def all_of_it():
+            shown.update(now=self.page.locator(".multiDiffEntry:visible").evaluate_all(DIFFERENCES))
+            return shown["now"] == {name: list(sides) for name, sides in wanted.items()}
+
+        self.until_seen(f"the changes {wanted}", all_of_it, shown)
 
     def responds(self, *texts):
         """Waits until the last response shows each of these."""
@@ -250,6 +295,31 @@ class Window:
         self.until(f"a button `{label}`", lambda: button.count() and button.last.is_visible())
         button.last.click()
 
+    def pick(self, label, open_menu):
+        """Picks an entry of a menu that `open_menu` opens.
+
+        It is opened as often as needed, as somebody does to whom this happens: a menu is not filled any further while it
+        is open, and is gone when the tool bar that it belongs to is made anew, which the one of terminals is whenever
+        there is more that can be started.
+        """
+        entry = self.page.locator(".context-view").get_by_text(label, exact=True)
+
+        def picked():
+            try:
+                if not entry.count():
+                    self.page.keyboard.press("Escape")
+                    open_menu()
+                shown = entry.first.element_handle(timeout=SOON)
+                shown.evaluate(TO_BE_CLICKED)
+            except Error:
+                return False
+            # It may be gone before the button is let go, and be clicked although that is not seen in time.
+            with contextlib.suppress(Error):
+                shown.click(timeout=SOON)
+            return shown.evaluate(IS_CLICKED)
+
+        self.until(f"`{label}` as what is picked", picked)
+
     def open_terminal(self):
         """Opens the terminal of the command that runs."""
         button = self.page.locator(CHAT).get_by_label("Show and Focus Terminal")
@@ -259,21 +329,9 @@ class Window:
 
     def new_terminal(self, profile):
         """Opens another terminal, of this profile."""
-        item = self.page.locator(".context-view").get_by_text(profile, exact=True)
-
-        def listed():
-            # The list is not filled any further while it is open.
-            if not item.count():
-                self.page.keyboard.press("Escape")
-                with contextlib.suppress(Error):
-                    self.page.locator("[aria-label^='Launch Profile']").first.click(timeout=SOON)
-                    item.first.wait_for(timeout=SOON)
-            return item.count()
-
-        self.until(f"`{profile}` among the terminals that are offered", listed)
-        item.first.click()
-        shown = self.page.locator(f"{TERMINALS} .monaco-list-row").filter(has_text="Agent Host")
-        self.until(f"a terminal of `{profile}`", lambda: shown.count())
+        rows = self.page.locator(f"{TERMINALS} .monaco-list-row").filter(has_text="Agent Host")
+        self.pick(profile, lambda: self.page.locator("[aria-label^='Launch Profile']").first.click(timeout=SOON))
+        self.until(f"a terminal of `{profile}`", lambda: rows.count())
 
     def type_into_terminal(self, text):
         """Types a line into the terminal that is shown."""
@@ -315,8 +373,8 @@ class Window:
     def rename(self, title, to):
         """Names a session of the list otherwise."""
         self.lists(title)
-        self.page.locator(SESSION).filter(has_text=title).first.click(button="right")
-        self.press("Rename...", ".context-view")
+        row = self.page.locator(SESSION).filter(has_text=title).first
+        self.pick("Rename...", lambda: row.click(button="right", timeout=SOON))
         name = self.page.locator(".quick-input-widget input.input")
         self.until("where the name is typed", lambda: name.is_visible() and name.input_value() == title)
         name.fill(to)
