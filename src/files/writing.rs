@@ -88,6 +88,15 @@ impl KeptRanges {
 }
 
 impl Folders {
+    /// Makes a file that is not there, with the folders above it that are missing.
+    ///
+    /// # Errors
+    /// When something is there, it may not be made, or it is outside. Then nothing has changed, but for the folders.
+    pub fn create(&self, path: &Path, content: &[u8]) -> Result<(), PathRefusal> {
+        let writing = Writing { content, put: Put::Truncate(0), create_only: true, if_match: None };
+        self.write_at(path, Missing::IsMade, &writing)
+    }
+
     /// Writes a file, with the folders above it that are missing.
     ///
     /// # Errors

@@ -50,6 +50,23 @@ pub fn keep(
     last: Option<&Checkpoint>,
     until: Until,
 ) -> Result<Checkpoint, GitError> {
+    let kept = keep_folder(repository, scratch, (keeper, number), last, until)?;
+    // Also where nothing has changed: turns have two numbers each, and of some the same one of both is always like that.
+    if number > CHECKPOINTS_MAX && number % THINNED_EVERY == 0 {
+        if let Err(error) = thin(repository, scratch, keeper, until) {
+            tracing::warn!(%error, "the oldest of what is kept cannot be let go of");
+        }
+    }
+    Ok(kept)
+}
+
+fn keep_folder(
+    repository: &Repository,
+    scratch: &Scratch,
+    (keeper, number): (&str, u64),
+    last: Option<&Checkpoint>,
+    until: Until,
+) -> Result<Checkpoint, GitError> {
     let grafted = if grafts::pays_for(repository) { grafts::tree(repository, scratch, until)? } else { None };
     let (tree, mut left_out) = match grafted {
         Some(found) => found,
@@ -80,9 +97,6 @@ pub fn keep(
         run.line(until)?
     };
     repository.run(["update-ref", "--no-deref", &ref_of(keeper, number), &commit]).output(until)?;
-    if number > CHECKPOINTS_MAX && number % THINNED_EVERY == 0 {
-        thin(repository, scratch, keeper, until)?;
-    }
     Ok(Checkpoint { commit, tree, left_out: left_out.len() })
 }
 

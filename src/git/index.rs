@@ -6,7 +6,7 @@
 //! Owns: the copy, what git says has changed, and which contents are too large or too many to be kept.
 //! Never: writes the user's index, or keeps a content that is no file or link of the folder.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -215,6 +215,36 @@ impl<'a> CopiedIndex<'a> {
         self.run(["write-tree"]).line(until)
     }
 
+    /// Has git look at these files, too, although it was told to take them as unchanged or not to have them in the folder.
+    ///
+    /// # Errors
+    /// When git fails.
+    pub fn look_at(&self, paths: &[PathBuf], scratch: &Scratch, until: Until) -> Result<(), GitError> {
+        let paths: HashSet<&[u8]> = paths.iter().map(|path| path.as_os_str().as_bytes()).collect();
+        let said = self.run(["ls-files", "-v", "-z"]).output(until)?;
+        let (mut taken_as_unchanged, mut elsewhere) = (Vec::new(), Vec::new());
+        for entry in said.split(|byte| *byte == 0) {
+            let [tag, b' ', path @ ..] = entry else { continue };
+            if !paths.contains(path) {
+                continue;
+            }
+            if tag.is_ascii_lowercase() {
+                taken_as_unchanged.push(path.to_vec());
+            }
+            if tag.eq_ignore_ascii_case(&b'S') {
+                elsewhere.push(path.to_vec());
+            }
+        }
+        for (paths, how) in [(taken_as_unchanged, "--no-assume-unchanged"), (elsewhere, "--no-skip-worktree")]
+        {
+            if !paths.is_empty() {
+                let paths = scratch.file("paths", &ended(&paths))?;
+                self.run(["update-index", "-z", how, "--stdin"]).reads(paths).output(until)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -249,7 +279,7 @@ fn ended<'a>(paths: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
 }
 
 /// Whether a link stands on the way to a path below a folder; what is known of the folders on the way is remembered.
-fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, bool>) -> bool {
+pub fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, bool>) -> bool {
     let above = Path::new(OsStr::from_bytes(path)).ancestors().skip(1);
     above.filter(|above| !above.as_os_str().is_empty()).any(|above| {
         let look = || fs::symlink_metadata(root.join(above)).is_ok_and(|known| known.is_symlink());

@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::conversions::{self, may_change};
-use super::index::{CopiedIndex, Scratch};
+use super::index::{is_behind_link, CopiedIndex, Scratch};
 use super::program::{GitError, Until};
 use super::repository::Repository;
 use crate::files::facts::etag;
@@ -24,6 +24,9 @@ use crate::host::effects::{FileTaken, GitContent, GitTaken};
 
 /// The longest content that is read, in bytes.
 const CONTENT_BYTES_MAX: usize = 16 << 20;
+
+/// Why nothing is done to a file that somebody has changed.
+const CHANGED_SINCE: &str = "it was changed since";
 
 /// The mode of a program.
 const PROGRAM: u32 = 0o100_755;
@@ -86,11 +89,17 @@ pub fn take_back(
     bytes_kept: Option<(&str, u64)>,
     until: Until,
 ) -> Result<Vec<FileTaken>, GitError> {
+    // What is changed from now on is not looked at any more, and must stay.
+    let seen = tokens_of(repository, files);
     let index = CopiedIndex::new(repository, scratch, false)?;
+    let paths: Vec<PathBuf> = files.iter().filter_map(|file| repository.path_of(&file.file)).collect();
+    index.look_at(&paths, scratch, until)?;
     let (tree, _) = index.tree(scratch, until)?;
     let listed = index.run(["ls-tree", "-r", "-z", "--full-tree", &tree]).output(until)?;
     let there = contents_in(&listed);
-    let each: Vec<Standing> = files.iter().map(|file| standing_of(repository, file, &there)).collect();
+    let standing =
+        |(file, seen): (&GitTaken, &Option<String>)| standing_of(repository, file, &there, seen.is_some());
+    let each: Vec<Standing> = files.iter().zip(&seen).map(standing).collect();
     let mut kept = HashMap::new();
     if let Some(by) = bytes_kept {
         let changed = each.iter().zip(files).filter_map(|(standing, file)| match standing {
@@ -107,7 +116,7 @@ pub fn take_back(
             Standing::Refused(why) => FileTaken::Refused(why),
             // It was done before, and the host has ended before it was known.
             Standing::IsWanted => FileTaken::Done { bytes: None },
-            Standing::IsNow(path) => match make(repository, folders, file, until) {
+            Standing::IsNow(path) => match make(repository, folders, file, seen[at].as_deref(), until) {
                 Ok(()) => FileTaken::Done { bytes: kept.remove(&path) },
                 Err(why) => FileTaken::Refused(why),
             },
@@ -128,18 +137,43 @@ enum Standing {
     Refused(String),
 }
 
-fn standing_of(repository: &Repository, file: &GitTaken, there: &HashMap<PathBuf, GitContent>) -> Standing {
+/// The tokens of the versions of files as they are now; none where there is none.
+fn tokens_of(repository: &Repository, files: &[GitTaken]) -> Vec<Option<String>> {
+    let mut is_link = HashMap::new();
+    let tokens = files.iter().map(|file| {
+        let path = repository.path_of(&file.file)?;
+        let is_elsewhere = is_behind_link(&repository.root, path.as_os_str().as_bytes(), &mut is_link);
+        (!is_elsewhere).then(|| token_of(&repository.root.join(path))).flatten()
+    });
+    tokens.collect()
+}
+
+/// The token of the version of what stands here, unless it is a folder.
+fn token_of(path: &Path) -> Option<String> {
+    let known = fs::symlink_metadata(path).ok()?;
+    (!known.is_dir()).then(|| etag(&known))
+}
+
+fn standing_of(
+    repository: &Repository,
+    file: &GitTaken,
+    there: &HashMap<PathBuf, GitContent>,
+    is_there: bool,
+) -> Standing {
     let refused = |why: &str| Standing::Refused(why.to_owned());
     let Some(path) = repository.path_of(&file.file) else { return refused("it is not in the repository") };
     if [&file.now, &file.wanted].into_iter().flatten().any(|side| side.blob.is_empty()) {
         return refused("its content is not kept: it is too large");
     }
     let found = there.get(&path);
+    if found.is_none() && is_there {
+        return refused("something that git ignores, or that is too large, is there now");
+    }
     if file.wanted.as_ref() == found {
         return Standing::IsWanted;
     }
     if file.now.as_ref() != found {
-        return refused("it was changed since");
+        return refused(CHANGED_SINCE);
     }
     Standing::IsNow(path)
 }
@@ -184,12 +218,23 @@ fn contents_in(listed: &[u8]) -> HashMap<PathBuf, GitContent> {
     entries.collect()
 }
 
-/// Makes one file what it is to be.
-fn make(repository: &Repository, folders: &Folders, file: &GitTaken, until: Until) -> Result<(), String> {
+/// Makes one file what it is to be, if it still is the version that was `seen`.
+fn make(
+    repository: &Repository,
+    folders: &Folders,
+    file: &GitTaken,
+    seen: Option<&str>,
+    until: Until,
+) -> Result<(), String> {
     let path = path_of(&file.file).map_err(|error| error.message)?;
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let is_link = |content: &Option<GitContent>| content.as_ref().is_some_and(GitContent::is_link);
+    let must_be_as_seen = || match token_of(&path).as_deref() == seen {
+        true => Ok(()),
+        false => Err(CHANGED_SINCE.to_owned()),
+    };
     let Some(wanted) = &file.wanted else {
+        must_be_as_seen()?;
         return folders.remove(&path, false).map_err(|refusal| told(&refusal));
     };
     // The bytes are not there any more where too much was kept since; what git gives is there.
@@ -202,6 +247,7 @@ fn make(repository: &Repository, folders: &Folders, file: &GitTaken, until: Unti
         way_must_be_free(repository, &path)?;
         make_room(folders, &path)?;
     }
+    must_be_as_seen()?;
     if is_link(&file.now) || (wanted.is_link() && file.now.is_some()) {
         folders.remove(&path, false).map_err(|refusal| told(&refusal))?;
     }
@@ -209,21 +255,16 @@ fn make(repository: &Repository, folders: &Folders, file: &GitTaken, until: Unti
         folders.may_change(&path).map_err(|refusal| told(&refusal))?;
         return symlink(OsString::from_vec(content), &path).map_err(|error| told(&error));
     }
-    let known = match &file.now {
-        Some(now) if !now.is_link() => {
-            let known = folders.open(&path).and_then(|found| Ok(found.metadata()?));
-            Some(etag(&known.map_err(|refusal| told(&refusal))?))
+    match (&file.now, seen) {
+        (Some(now), Some(_)) if !now.is_link() => {
+            let put = Put::Truncate(0);
+            let writing = Writing { content: &content, put, create_only: false, if_match: seen };
+            folders.put(&path, &writing)
         }
-        _ => None,
-    };
-    if known.is_none() {
         // The folder may be gone with the file.
-        folders.write(&path, &content).map_err(|refusal| told(&refusal))?;
-    } else {
-        let put = Put::Truncate(0);
-        let writing = Writing { content: &content, put, create_only: false, if_match: known.as_deref() };
-        folders.put(&path, &writing).map_err(|refusal| told(&refusal))?;
+        _ => folders.create(&path, &content),
     }
+    .map_err(|refusal| told(&refusal))?;
     set_mode(folders, &path, wanted.mode == PROGRAM)
 }
 

@@ -1,0 +1,72 @@
+//! Files that somebody else has in hand while changes are taken back.
+//!
+//! Owns: that what they have written stays, whenever they have, and although git was told not to look at it.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::{instead_of_git, uri, Repository, Talk, SESSION};
+
+fn message_of(answer: &Value) -> &str {
+    answer["result"]["message"].as_str().or(answer["error"]["message"].as_str()).unwrap_or_default()
+}
+
+#[test]
+fn what_is_written_while_files_are_taken_back_stays() {
+    let repository = Repository::with(&[("a", "old a\n"), ("b", "old b\n"), ("gone", "old\n")]);
+    // All files were looked at by then, and none was changed.
+    let script = format!(
+        "case \" $* \" in *' ls-tree '*) cd '{}' && for it in a made gone; do echo mine > $it; done;; esac\nexec $GIT \"$@\"",
+        repository.root.display()
+    );
+    let path = instead_of_git(&repository, &script);
+    let mut talk = Talk::open(&repository, &[("PATH", &path)]);
+    talk.create(SESSION, &repository.root);
+    talk.turn("t1", "/files a=new b=new made=new gone=", || {});
+    let answer = talk.invoke("turn/t1", "discard-changes", None);
+    for name in ["a", "made", "gone"] {
+        let told = format!("`{}`: it was changed since", uri(&repository.path(name)));
+        assert!(message_of(&answer).contains(&told), "{name}: {answer}");
+        assert_eq!(repository.read(name), "mine\n", "{name}");
+    }
+    assert_eq!(repository.read("b"), "old b\n", "{answer}");
+}
+
+#[test]
+fn what_git_was_told_not_to_look_at_is_looked_at() {
+    for flag in ["--assume-unchanged", "--skip-worktree"] {
+        let repository = Repository::with(&[("a", "old\n"), ("b", "old\n")]);
+        let mut talk = Talk::begin(&repository);
+        talk.turn("t1", "/files a=new b=new", || {});
+        talk.invoke("turn/t1", "discard-changes", None);
+        repository.git(&["update-index", flag, "a", "b"]);
+        repository.write("a", "mine\n");
+        let answer = talk.invoke("turn/t1", "restore-changes", None);
+        let told = format!("`{}`: it was changed since", uri(&repository.path("a")));
+        assert!(message_of(&answer).contains(&told), "{flag}: {answer}");
+        assert_eq!((repository.read("a"), repository.read("b")), ("mine\n".to_owned(), "new\n".to_owned()));
+        let flags = repository.git(&["ls-files", "-v"]);
+        assert!(flags.starts_with(if flag == "--skip-worktree" { "S a" } else { "h a" }), "{flags}");
+    }
+}
+
+#[test]
+fn what_git_ignores_now_is_not_written_over() {
+    let repository = Repository::with(&[("env", "shared\n"), ("b", "old\n")]);
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/files env= b=new made=new", || {});
+    assert_eq!(talk.changeset("turn/t1")["files"].as_array().unwrap().len(), 3);
+    repository.git(&["rm", "-q", "--cached", "env"]);
+    repository.write(".git/info/exclude", "env\nmade\n");
+    repository.write("env", "my own\n");
+    fs::write(repository.path("made"), "my own, too\n").unwrap();
+    let answer = talk.invoke("turn/t1", "discard-changes", None);
+    for name in ["env", "made"] {
+        let told = format!("`{}`: something that git ignores", uri(&repository.path(name)));
+        assert!(message_of(&answer).contains(&told), "{name}: {answer}");
+    }
+    assert_eq!(repository.read("env"), "my own\n");
+    assert_eq!(repository.read("made"), "my own, too\n");
+    assert_eq!(repository.read("b"), "old\n");
+}
