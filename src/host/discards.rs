@@ -125,17 +125,13 @@ pub(super) fn operation(
 }
 
 impl Host {
-    /// What a changeset with or without files offers now: nothing while a turn runs in its session.
+    /// What a changeset with or without files offers. While a turn runs in its session, nothing of it can be done.
     pub(super) fn operations_of(
         &self,
         session: SessionKey,
         scope: &ChangesetScope,
         has_files: bool,
     ) -> Option<Vec<ChangesetOperation>> {
-        let runs = |chat| self.channels.chats.known(chat).is_some_and(|chat| chat.run.is_some());
-        if self.chats_of(session).into_iter().any(runs) {
-            return None;
-        }
         if matches!(scope, ChangesetScope::Branch | ChangesetScope::Compare(..)) {
             return None;
         }
@@ -156,8 +152,12 @@ impl Host {
         }
         let running = self.changes.operations.running.get(&session).filter(|it| it.scope == *scope);
         let failed = self.changes.operations.failed.get(&(session, mark_of(scope)));
+        let works = |chat| self.channels.chats.known(chat).is_some_and(|chat| chat.run.is_some());
+        let is_disabled = self.chats_of(session).into_iter().any(works);
         for operation in &mut operations {
-            if running.is_some_and(|running| running.id == operation.id) {
+            if is_disabled {
+                operation.status = ChangesetOperationStatus::Disabled;
+            } else if running.is_some_and(|running| running.id == operation.id) {
                 operation.status = ChangesetOperationStatus::Running;
             } else if let Some((_, why)) = failed.filter(|(id, _)| *id == operation.id) {
                 (operation.status, operation.error) = (ChangesetOperationStatus::Error, Some(why.clone()));
@@ -202,7 +202,7 @@ impl Host {
         let session = &self.channels.sessions.known(changeset.session)?.channel.uri;
         let sees = shows_now(&changeset.scope)
             && !self.has_operations(session)
-            && changeset.state.status == ChangesetStatus::Ready
+            && matches!(changeset.state.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing)
             && offered.any(|operation| operation.id == params.operation_id)
             && changeset.channel.subscribers.contains(&connection);
         let versions = self.known_sight(changeset.session)?.versions.clone();
@@ -319,10 +319,15 @@ impl Host {
         let id = params.operation_id.as_str();
         let files = self.changed_files(session, &scope).unwrap_or_default();
         let offered = self.operations_of(session, &scope, !files.is_empty()).unwrap_or_default();
-        if !offered.iter().any(|operation| operation.id == id) {
-            return Err(RpcError::invalid_params(format_args!(
-                "`operationId`: the changeset does not offer `{id}` now"
-            )));
+        let why_not = match offered.iter().find(|operation| operation.id == id) {
+            None => Some(format!("the changeset does not offer `{id}` now")),
+            Some(operation) if operation.status == ChangesetOperationStatus::Disabled => {
+                Some(format!("`{id}` is not done while a turn runs"))
+            }
+            Some(_) => None,
+        };
+        if let Some(why) = why_not {
+            return Err(RpcError::invalid_params(format_args!("`operationId`: {why}")));
         }
         let wanted = match &params.target {
             None => None,

@@ -145,6 +145,9 @@ impl VersionStep for V0_3_0 {
                 with_activity(summary, activity);
             }
         }
+        for shot in rest.iter_mut().filter(|shot| shot.kind == ChannelKind::Changeset) {
+            leave_out_disabled(&mut shot.state);
+        }
         // A state that says what is watched is there since 0.4.0.
         rest.retain(|shot| !matches!(shot.kind, ChannelKind::Watch | ChannelKind::Annotations));
         *shots = rest;
@@ -161,6 +164,7 @@ impl VersionStep for V0_3_0 {
     }
 
     fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+        leave_out_disabled(&mut told.action);
         if told.name() == "changeset/contentChanged" {
             return one_by_one(told);
         }
@@ -186,6 +190,13 @@ impl VersionStep for V0_3_0 {
 /// Whether a channel is of a kind that is not there yet.
 fn is_unknown(uri: &str) -> bool {
     uri.starts_with("ahp-chat:") || named_by_annotations(uri).is_some()
+}
+
+/// The crates before 0.4.0 do not know the word for an operation that is not done now: it is not offered to them.
+fn leave_out_disabled(changeset: &mut Object) {
+    node::retain(changeset, "operations", |operation| {
+        operation.get("status").and_then(Value::as_str) != Some("disabled")
+    });
 }
 
 /// All files of a changeset, told one by one.
@@ -216,6 +227,17 @@ fn with_activity(object: &mut Object, activity: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_operation_that_is_not_done_now_is_not_offered() {
+        let changed = json!({
+            "type": "changeset/operationsChanged",
+            "operations": [{ "id": "a", "status": "disabled" }, { "id": "b", "status": "running" }],
+        });
+        let Value::Object(mut action) = changed else { unreachable!() };
+        leave_out_disabled(&mut action);
+        assert_eq!(action["operations"], json!([{ "id": "b", "status": "running" }]));
+    }
 
     #[test]
     fn all_files_of_a_changeset_are_told_one_by_one() {

@@ -536,7 +536,9 @@ fn nothing_is_taken_back_while_a_turn_runs_and_nothing_twice() {
     review.follow(&turn_changes("t1"));
     let mut disk = Disk(BTreeMap::from([("a", "1\n")]));
     review.start(CHAT, "t2");
-    assert_eq!(review.offered(&session_changes()), [""; 0]);
+    let offered = review.fresh(&session_changes()).operations.unwrap();
+    let told: Vec<Value> = offered.iter().map(|it| json!([it.id, it.status, it.error])).collect();
+    assert_eq!(told, [json!(["discard-changes", "disabled", null])]);
     let refused = Err(-32602);
     assert_eq!(review.invoke(&session_changes(), "discard-changes", &mut disk), refused);
     review.end(CHAT);

@@ -194,7 +194,7 @@ fn what_cannot_be_committed_as_it_is_stays() {
     talk.follow(super::CHAT);
     talk.start(super::CHAT, "t1", "/ask go");
     let call = talk.asked(super::CHAT);
-    is_refused(&with_message(&mut talk), -32602, "does not offer `commit`");
+    is_refused(&with_message(&mut talk), -32602, "`commit` is not done while a turn runs");
     talk.allow(super::CHAT, "t1", &call);
     talk.until(super::CHAT, |action| action["type"] == "chat/turnComplete");
     let answer = with_message(&mut talk);
