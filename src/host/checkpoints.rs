@@ -20,6 +20,7 @@ use super::effects::{
     RunId, Timer,
 };
 use super::model::{RunPhase, SessionKey};
+use super::sights::NOT_THERE;
 use super::{Host, Step};
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
@@ -347,7 +348,7 @@ impl Host {
                 let between = match report {
                     GitReport::Compared(changes) => Between::Known(changes),
                     GitReport::Failed(why) | GitReport::Unusable(why) => Between::Unknown(why),
-                    _ => Between::Unknown("the repository is not there any more".to_owned()),
+                    _ => Between::Unknown(NOT_THERE.to_owned()),
                 };
                 self.changes.compared.keep(pair, between);
                 self.files_may_have_changed(session, true);
@@ -425,7 +426,7 @@ impl Host {
                 (Some(checkpoint), None)
             }
             GitReport::Failed(why) | GitReport::Unusable(why) => (None, Some(why)),
-            _ => (None, Some("the repository is not there any more".to_owned())),
+            _ => (None, Some(NOT_THERE.to_owned())),
         };
         of_session.kept.last.clone_from(&after);
         of_session.kept.note = note;

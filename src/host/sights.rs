@@ -32,6 +32,9 @@ const NOT_WATCHED: [&str; 9] = [
     "**/node_modules/**",
 ];
 
+/// Why nothing is known of a repository any more, for people.
+pub(super) const NOT_THERE: &str = "the repository is not there any more";
+
 /// The name under which a session says it in its `_meta`.
 const GIT: &str = "git";
 
@@ -259,6 +262,8 @@ impl Host {
                         seen.branch_changes = known.branch_changes;
                     }
                 }
+                // Where there are none, that is known from now on.
+                let are_new = files && !sight.has_files;
                 sight.has_files |= files;
                 let kept = &mut of_session.kept;
                 if kept.root.is_none() || kept.base.is_none() {
@@ -266,9 +271,14 @@ impl Host {
                     kept.base = kept.base.take().or_else(|| seen.branch.clone());
                     self.unsaved.insert(session.into());
                 }
-                has_changed = sight.known.as_ref() != Some(&*seen);
+                has_changed = are_new || sight.known.as_ref() != Some(&*seen);
                 sight.known = Some(*seen);
                 Some(meta)
+            }
+            // It is asked for again when something changes there.
+            GitReport::NoRepository if of_session.kept.root.is_some() => {
+                sight.trouble = Some(NOT_THERE.to_owned());
+                None
             }
             GitReport::NoRepository => {
                 self.changes.sights.forget(session);

@@ -255,3 +255,32 @@ fn turns_are_compared_by_what_was_there_when_they_ended() {
     assert_eq!(talk.files(&repository, "compare/t3/t2"), [changed("a", "4\n", "3\n", (1, 1))]);
     assert!(talk.follow(&channel("compare/t1/none")).is_null());
 }
+
+/// Follows what is not committed until its status is this one.
+fn until_status(talk: &mut Talk, status: &str) -> Value {
+    let state = talk.follow(&channel("uncommitted"));
+    if state["status"] == status {
+        return state;
+    }
+    talk.until(&channel("uncommitted"), |action| {
+        action["type"] == "changeset/statusChanged" && action["status"] == status
+    })
+}
+
+#[test]
+fn where_all_is_committed_it_is_known_that_nothing_has_changed() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = begin(&repository);
+    until_status(&mut talk, "ready");
+}
+
+#[test]
+fn a_repository_that_is_not_there_any_more_is_said() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    repository.write("a", "2\n");
+    let mut talk = begin(&repository);
+    until_status(&mut talk, "ready");
+    fs::rename(repository.path(".git"), repository.home.join("elsewhere")).unwrap();
+    let told = until_status(&mut talk, "error");
+    assert_eq!(told["error"]["message"], "the repository is not there any more");
+}
