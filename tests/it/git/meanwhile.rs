@@ -70,3 +70,42 @@ fn what_git_ignores_now_is_not_written_over() {
     assert_eq!(repository.read("made"), "my own, too\n");
     assert_eq!(repository.read("b"), "old\n");
 }
+
+#[test]
+fn many_files_are_taken_back_by_few_runs_of_git() {
+    let names: Vec<String> = (0..250).map(|number| format!("f{number}")).collect();
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "old\n")).collect();
+    let repository = Repository::with(&files);
+    let long = "long\n".repeat(40 << 10);
+    repository.write("long", &long);
+    repository.write("ends", "old\r\n");
+    repository.write(".gitattributes", "ends text eol=crlf\n");
+    repository.commit();
+    let runs = repository.home.join("runs");
+    let script = format!("echo \"$*\" >> '{}'\nexec $GIT \"$@\"", runs.display());
+    let path = instead_of_git(&repository, &script);
+    let mut talk = Talk::open(&repository, &[("PATH", &path)]);
+    talk.create(SESSION, &repository.root);
+    talk.turn("t1", "/say hello", || {
+        for name in &names {
+            repository.write(name, format!("new {name}\n"));
+        }
+        repository.write("long", "short\n");
+        repository.write("ends", "new\r\n");
+    });
+    talk.changeset("turn/t1");
+    let all = |name: &str| repository.read(name);
+    for (operation, is_old) in [("discard-changes", true), ("restore-changes", false)] {
+        fs::write(&runs, "").unwrap();
+        let answer = talk.invoke("turn/t1", operation, None);
+        assert_eq!(answer["result"], serde_json::json!({}), "{answer}");
+        let runs = fs::read_to_string(&runs).unwrap();
+        assert!(runs.lines().count() < 40, "{} runs", runs.lines().count());
+        for name in &names {
+            let new = format!("new {name}\n");
+            assert_eq!(all(name), if is_old { "old\n" } else { &new }, "{name}");
+        }
+        assert_eq!(all("long"), if is_old { &long } else { "short\n" });
+        assert_eq!(all("ends"), if is_old { "old\r\n" } else { "new\r\n" });
+    }
+}
