@@ -25,9 +25,9 @@ pub enum Quirk {
     /// follows it for a minute: it makes one ahead for each window and each empty chat, whether anything is said there or not.
     SessionsAhead,
     /// Files and folders of its own remote scheme are `file:` URIs: they are on this machine, where its server runs. It is
-    /// not told a folder to begin in: where it is, it leaves out the folders of its window, whose scheme is another. What it
-    /// is to read of a `file:` URI as a side of a changed file has another scheme: it asks the host for all schemes but that
-    /// one, and a browser has no files of its own.
+    /// not told a folder to begin in: where it is, it leaves out the folders of its window, whose scheme is another. Files
+    /// that have changed have another scheme than `file:`: it asks the host for all schemes but that one, and a browser has no
+    /// files of its own, neither to show nor to make what they were.
     RemoteFiles,
 }
 
@@ -87,8 +87,8 @@ impl Quirks {
 /// The scheme of files on the machine where the server of Visual Studio Code runs.
 const REMOTE_SCHEME: &str = "vscode-remote://";
 
-/// The scheme of files that such a client is to ask the host for. Behind the path stands as a query what changes with the
-/// content, since it reads a content once.
+/// The scheme of files that such a client is to ask the host for. Where it is to read a content, what changes with that
+/// stands behind the path as a query, since it reads a content once.
 const ASKED_SCHEME: &str = "ahp-file:";
 
 /// A message in which the files of [`REMOTE_SCHEME`] and [`ASKED_SCHEME`] are `file:` URIs.
@@ -115,27 +115,30 @@ fn without_default_directory(line: &mut Line) {
     }
 }
 
-/// A line in which the files that are to be read have [`ASKED_SCHEME`].
+/// Whether there may be a file in JSON text that has changed.
+fn tells_files(text: &[u8]) -> bool {
+    [b"\"content\":{".as_slice(), b"\"file:///"].iter().all(|what| memmem::find(text, what).is_some())
+}
+
+/// A line in which files that have changed have [`ASKED_SCHEME`].
 fn ask_for_files(line: &mut Line) {
-    let has = |what: &[u8]| memmem::find(&line.bytes, what).is_some();
-    if line.delta.is_some() || !has(b"\"content\":{") || !has(b"\"file:///") {
+    if line.delta.is_some() || !tells_files(&line.bytes) {
         return;
     }
     let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
-    if ask_for_contents(&mut message) > 0 {
+    if ask_for_edits(&mut message) > 0 {
         line.bytes = line_of(&message);
     }
 }
 
-/// Gives [`ASKED_SCHEME`] to the contents of both sides of changed files; to how many.
-fn ask_for_contents(value: &mut Value) -> usize {
+/// Gives [`ASKED_SCHEME`] to both sides of changed files; to how many.
+fn ask_for_edits(value: &mut Value) -> usize {
     match value {
-        Value::Array(items) => items.iter_mut().map(ask_for_contents).sum(),
+        Value::Array(items) => items.iter_mut().map(ask_for_edits).sum(),
         Value::Object(members) => {
-            let asked = members.iter_mut().map(|(name, member)| {
-                let side = member.as_object_mut().filter(|_| name == "before" || name == "after");
-                let content = side.and_then(|side| side.get_mut("content")).and_then(Value::as_object_mut);
-                content.map_or(0, ask_for_content) + ask_for_contents(member)
+            let asked = members.iter_mut().map(|(name, member)| match member.as_object_mut() {
+                Some(side) if name == "before" || name == "after" => ask_for_side(side),
+                _ => ask_for_edits(member),
             });
             asked.sum()
         }
@@ -143,11 +146,17 @@ fn ask_for_contents(value: &mut Value) -> usize {
     }
 }
 
-fn ask_for_content(content: &mut Object) -> usize {
-    let Some(path) = text(content, "uri").and_then(|uri| uri.strip_prefix("file://")) else { return 0 };
-    let nonce = utf8_percent_encode(text(content, "nonce").unwrap_or_default(), NON_ALPHANUMERIC);
-    let asked = format!("{ASKED_SCHEME}{path}?{nonce}");
-    content.insert("uri".to_owned(), asked.into());
+fn ask_for_side(side: &mut Object) -> usize {
+    let Some(content) = side.get_mut("content").and_then(Value::as_object_mut) else { return 0 };
+    let nonce = text(content, "nonce").unwrap_or_default();
+    let nonce = format!("?{}", utf8_percent_encode(nonce, NON_ALPHANUMERIC));
+    ask_for_uri(content, &nonce) + ask_for_uri(side, "")
+}
+
+fn ask_for_uri(named: &mut Object, query: &str) -> usize {
+    let Some(path) = text(named, "uri").and_then(|uri| uri.strip_prefix("file://")) else { return 0 };
+    let asked = format!("{ASKED_SCHEME}{path}{query}");
+    named.insert("uri".to_owned(), asked.into());
     1
 }
 
@@ -203,7 +212,16 @@ const CHANNELS: [&str; 10] = [
 ];
 
 /// Members that hold URIs of files and folders, one or several.
-const FILES: [&str; 5] = ["uri", "workingDirectory", "workingDirectories", "directory", "replacement"];
+const FILES: [&str; 8] = [
+    "uri",
+    "workingDirectory",
+    "workingDirectories",
+    "directory",
+    "replacement",
+    "resource",
+    "source",
+    "destination",
+];
 
 /// Puts other URIs in the place of some, in these members.
 fn each_uri(value: &mut Value, members: &[&str], other: &mut impl FnMut(&str) -> Option<String>) {
@@ -259,16 +277,18 @@ impl Quirks {
     /// Says a value in what is told, as [`Self::apply`] would.
     pub fn apply_to_value(self, value: &mut Value, spelling: &Spelling) {
         if self.remote_files {
-            ask_for_contents(value);
+            ask_for_edits(value);
         }
         if self.sessions_by_provider {
             each_uri(value, &CHANNELS, &mut |uri| spelling.spelled(uri));
         }
     }
 
-    /// The same of a turn as JSON text. The contents that it tells of are not files.
+    /// The same of JSON text.
     pub fn apply_to_text(self, text: Bytes, spelling: &Spelling) -> Bytes {
-        if !self.sessions_by_provider || !names_sessions(&text) {
+        let has_sessions = self.sessions_by_provider && names_sessions(&text);
+        let has_files = self.remote_files && tells_files(&text);
+        if !has_sessions && !has_files {
             return text;
         }
         let Ok(mut value) = serde_json::from_slice::<Value>(&text) else { return text };
@@ -540,18 +560,30 @@ mod tests {
 
     #[test]
     fn a_remote_window_asks_the_host_for_files() {
-        let file = |before: &str, after: &str| {
-            let side =
-                |uri: &str| json!({ "uri": "file:///w/a%20b", "content": { "nonce": "0a/", "uri": uri } });
+        let file = |uri: &str, before: &str, after: &str| {
+            let side = |read: &str| json!({ "uri": uri, "content": { "nonce": "0a/", "uri": read } });
             json!({ "id": "file:///w/a%20b", "edit": { "before": side(before), "after": side(after) } })
         };
         let told = |file: Value| json!({ "params": { "action": { "files": [file] } } });
         let kept = "ahp-content:/x.1/before/w/a%20b";
-        let mut line = Line::of(format!("{}\n", told(file(kept, "file:///w/a%20b"))).into());
-        ask_for_files(&mut line);
+        let remote = Quirks { remote_files: true, ..Quirks::default() };
+        let mut spelling = Spelling::default();
+        let mut value = told(file("file:///w/a%20b", kept, "file:///w/a%20b"));
+        let mut line = Line::of(format!("{value}\n").into());
+        remote.apply(&mut line, &mut spelling);
         let asked = "ahp-file:/w/a%20b?0a%2F";
-        assert_eq!(serde_json::from_slice::<Value>(&line.bytes).unwrap(), told(file(kept, asked)));
+        assert_eq!(
+            serde_json::from_slice::<Value>(&line.bytes).unwrap(),
+            told(file("ahp-file:/w/a%20b", kept, asked))
+        );
         assert!(line.bytes.ends_with(b"\n"));
+        let text = remote.apply_to_text(value.to_string().into(), &spelling);
+        assert_eq!(
+            serde_json::from_slice::<Value>(&text).unwrap(),
+            told(file("ahp-file:/w/a%20b", kept, asked))
+        );
+        remote.apply_to_value(&mut value, &spelling);
+        assert_eq!(value, told(file("ahp-file:/w/a%20b", kept, asked)));
         // URI libraries write an empty authority in several ways.
         for spelled in [asked, "ahp-file:///w/a%20b?0a%2F", "ahp-file:/w/a%20b"] {
             let params = Params::from_json(json!({ "channel": "ahp-root://", "uri": spelled }).to_string());

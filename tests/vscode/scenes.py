@@ -418,6 +418,7 @@ def all_that_is_changed_is_shown_and_opened(stage):
         opened.write("by hand\nand more\n")
     window.changed("5 Files +4 -6")
     window.opens_changes({**changes, "kept.txt": (changes["kept.txt"][0], "by hand\nand more\n")})
+    window.open_changed("kept.txt", "by hand")
 
 
 @scene
@@ -443,6 +444,52 @@ def what_another_client_takes_back_and_commits_is_shown(stage):
     window.changed()
     assert git(stage, "log", "-1", "--format=%an: %B").strip() == "Ada: /say takes back", git(stage, "log", "-1")
     assert not git(stage, "status", "--porcelain"), git(stage, "status", "--porcelain")
+
+
+@scene
+def a_restored_checkpoint_takes_back_what_calls_have_changed(stage):
+    window, changes = changes_all(stage, "goes back")
+    by_command = os.path.join(stage.repository, "by-command.txt")
+    window.send("/files later.txt=later made.txt=again kept.txt=\n/pty echo x > by-command.txt\n/say changed later")
+    window.responds("changed later")
+    window.idle()
+    window.changed("7 Files +4 -6")
+    window.restore()
+    # What commands have changed is not known to it.
+    window.changed("6 Files +4 -6")
+    window.opens_changes({**changes, "by-command.txt": ("", "x\n")})
+    window.send("/say another way")
+    window.responds("another way")
+    window.idle()
+    assert "changed later" not in window.chat(), window.chat()
+    # The host can take it back as well, but does not do so by itself.
+    client = stage.client()
+    client.changes(client.titled("/say goes back"), "session", "discard-changes", "file://" + by_command)
+    window.changed("5 Files +3 -6")
+    window.opens_changes(changes)
+
+
+@scene
+def a_comment_that_is_attached_is_shown(stage):
+    window, _ = changes_all(stage, "comments")
+    client = stage.client()
+    session = client.titled("/say comments")
+    comments, chat = f"{session}/annotations", client.follow(session)
+    line = {"line": 0, "character": 0}
+    comment = {"id": "c", "origin": {"session": session}, "resource": f"file://{stage.repository}/kept.txt",
+               "range": {"start": line, "end": line}, "resolved": False, "entries": [{"id": "e", "text": "Why so?"}]}
+    client.dispatch(comments, type="annotations/set", annotation=comment)
+    attached = {"type": "annotations", "label": "1 comment", "resource": comments, "annotationIds": ["c"]}
+    client.dispatch(chat, type="chat/turnStarted", turnId="commented", message={
+        "text": "/say it is seen", "origin": {"kind": "user"}, "attachments": [attached]})
+    client.until("chat/turnComplete")
+    window.responds("it is seen")
+    window.shows("1 comment")
+    window.reload()
+    window.open("comments")
+    window.responds("it is seen")
+    window.shows("1 comment")
+    assert client.state(comments)["annotations"] == [comment], client.state(comments)
 
 
 @scene

@@ -320,6 +320,19 @@ class Window:
 
         self.until(f"`{label}` as what is picked", picked)
 
+    def open_changed(self, file, text):
+        """Opens a file of the list of changes as it is, and waits until it shows this text."""
+        entry = self.page.locator(".multiDiffEntry:visible").filter(has_text=file)
+        entry.locator(".header").hover()
+        entry.get_by_label("Open File").click()
+        self.shows_texts(".editor-instance .monaco-editor .view-lines", text)
+
+    def restore(self):
+        """Goes back to where the last message was not sent yet: files at once, the conversation when another one is sent."""
+        self.page.locator(f"{CHAT} .interactive-request").last.hover()
+        self.press("Restore Checkpoint")
+        self.press("Discard Edits")
+
     def open_terminal(self):
         """Opens the terminal of the command that runs."""
         button = self.page.locator(CHAT).get_by_label("Show and Focus Terminal")
