@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
-use std::fs::{self, Permissions};
+use std::fs::{self, Metadata, Permissions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ pub fn take_back(
     until: Until,
 ) -> Result<Vec<FileTaken>, GitError> {
     // What is changed from now on is not looked at any more, and must stay.
-    let seen = tokens_of(repository, files);
+    let seen = seen_of(repository, files);
     let index = CopiedIndex::new(repository, scratch, false)?;
     let paths: Vec<PathBuf> = files.iter().filter_map(|file| repository.path_of(&file.file)).collect();
     index.look_at(&paths, scratch, until)?;
@@ -109,7 +109,7 @@ pub fn take_back(
     let listed = index.run(["ls-tree", "-r", "-z", "--full-tree", &tree]).output(until)?;
     let there = contents_in(&listed);
     let standing =
-        |(file, seen): (&GitTaken, &Option<String>)| standing_of(repository, file, &there, seen.is_some());
+        |(file, seen): (&GitTaken, &Option<Metadata>)| standing_of(repository, file, &there, seen.is_some());
     let each: Vec<Standing> = files.iter().zip(&seen).map(standing).collect();
     let mut kept = HashMap::new();
     if let Some(by) = bytes_kept {
@@ -141,7 +141,7 @@ pub fn take_back(
                 Standing::IsWanted => FileTaken::Done { bytes: None },
                 Standing::IsNow(path) => {
                     let content = contents.get(path.as_path()).map(Vec::as_slice);
-                    match make(repository, folders, file, seen[*at].as_deref(), content, until) {
+                    match make(repository, folders, file, seen[*at].as_ref(), content, until) {
                         Ok(()) => FileTaken::Done { bytes: kept.remove(path) },
                         Err(why) => FileTaken::Refused(why),
                     }
@@ -163,21 +163,29 @@ enum Standing {
     Refused(String),
 }
 
-/// The tokens of the versions of files as they are now; none where there is none.
-fn tokens_of(repository: &Repository, files: &[GitTaken]) -> Vec<Option<String>> {
+/// What is said of files as they are now; none where there is none.
+fn seen_of(repository: &Repository, files: &[GitTaken]) -> Vec<Option<Metadata>> {
     let mut is_link = HashMap::new();
-    let tokens = files.iter().map(|file| {
+    let seen = files.iter().map(|file| {
         let path = repository.path_of(&file.file)?;
         let is_elsewhere = is_behind_link(&repository.root, path.as_os_str().as_bytes(), &mut is_link);
-        (!is_elsewhere).then(|| token_of(&repository.root.join(path))).flatten()
+        (!is_elsewhere).then(|| look_at(&repository.root.join(path))).flatten()
     });
-    tokens.collect()
+    seen.collect()
 }
 
-/// The token of the version of what stands here, unless it is a folder.
-fn token_of(path: &Path) -> Option<String> {
-    let known = fs::symlink_metadata(path).ok()?;
-    (!known.is_dir()).then(|| etag(&known))
+/// What is said of what stands here, unless it is a folder.
+fn look_at(path: &Path) -> Option<Metadata> {
+    fs::symlink_metadata(path).ok().filter(|known| !known.is_dir())
+}
+
+/// Whether a file is the version that it was. One that has another name (a hard link) is said to have changed when that name
+/// goes.
+fn is_still(seen: &Metadata, now: &Metadata) -> bool {
+    let facts = |known: &Metadata| {
+        (known.dev(), known.ino(), known.size(), known.mtime(), known.mtime_nsec(), known.mode())
+    };
+    etag(seen) == etag(now) || (seen.nlink() > 1 && facts(seen) == facts(now))
 }
 
 fn standing_of(
@@ -306,16 +314,18 @@ fn make(
     repository: &Repository,
     folders: &Folders,
     file: &GitTaken,
-    seen: Option<&str>,
+    seen: Option<&Metadata>,
     content: Option<&[u8]>,
     until: Until,
 ) -> Result<(), String> {
     let path = path_of(&file.file).map_err(|error| error.message)?;
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let is_link = |content: &Option<GitContent>| content.as_ref().is_some_and(GitContent::is_link);
-    let must_be_as_seen = || match token_of(&path).as_deref() == seen {
-        true => Ok(()),
-        false => Err(CHANGED_SINCE.to_owned()),
+    // The token of the version that is there.
+    let must_be_as_seen = || match (seen, look_at(&path)) {
+        (None, None) => Ok(None),
+        (Some(seen), Some(now)) if is_still(seen, &now) => Ok(Some(etag(&now))),
+        _ => Err(CHANGED_SINCE.to_owned()),
     };
     let Some(wanted) = &file.wanted else {
         must_be_as_seen()?;
@@ -332,7 +342,7 @@ fn make(
         way_must_be_free(repository, &path)?;
         make_room(folders, &path)?;
     }
-    must_be_as_seen()?;
+    let token = must_be_as_seen()?;
     if is_link(&file.now) || (wanted.is_link() && file.now.is_some()) {
         folders.remove(&path, false).map_err(|refusal| told(&refusal))?;
     }
@@ -340,10 +350,10 @@ fn make(
         folders.may_change(&path).map_err(|refusal| told(&refusal))?;
         return symlink(OsString::from_vec(content), &path).map_err(|error| told(&error));
     }
-    match (&file.now, seen) {
+    match (&file.now, &token) {
         (Some(now), Some(_)) if !now.is_link() => {
             let put = Put::Truncate(0);
-            let writing = Writing { content: &content, put, create_only: false, if_match: seen };
+            let writing = Writing { content: &content, put, create_only: false, if_match: token.as_deref() };
             folders.put(&path, &writing)
         }
         // The folder may be gone with the file.
