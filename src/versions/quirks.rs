@@ -27,7 +27,8 @@ pub enum Quirk {
     /// Files and folders of its own remote scheme are `file:` URIs: they are on this machine, where its server runs. It is
     /// not told a folder to begin in: where it is, it leaves out the folders of its window, whose scheme is another. Files
     /// that have changed have another scheme than `file:`: it asks the host for all schemes but that one, and a browser has no
-    /// files of its own, neither to show nor to make what they were.
+    /// files of its own, neither to show nor to make what they were. The URI of a content has the path in front, since it shows
+    /// all of it as where the file is.
     RemoteFiles,
 }
 
@@ -91,14 +92,14 @@ const REMOTE_SCHEME: &str = "vscode-remote://";
 /// stands behind the path as a query, since it reads a content once.
 const ASKED_SCHEME: &str = "ahp-file:";
 
-/// A message in which the files of [`REMOTE_SCHEME`] and [`ASKED_SCHEME`] are `file:` URIs.
+/// A message in which the files of [`REMOTE_SCHEME`] and [`ASKED_SCHEME`] are `file:` URIs, and contents have their names first.
 pub fn with_files(message: Incoming) -> Incoming {
     with_uris(message, &FILES, |uri| {
         if let Some(path) = uri.strip_prefix(ASKED_SCHEME) {
             let path = path.split(['?', '#']).next().unwrap_or(path);
             return Some(format!("file:///{}", path.trim_start_matches('/')));
         }
-        let path = uri.strip_prefix(REMOTE_SCHEME)?;
+        let Some(path) = uri.strip_prefix(REMOTE_SCHEME) else { return uris::content_with_name_first(uri) };
         Some(format!("file://{}", &path[path.find('/')?..]))
     })
 }
@@ -131,7 +132,7 @@ fn ask_for_files(line: &mut Line) {
     }
 }
 
-/// Gives [`ASKED_SCHEME`] to both sides of changed files; to how many.
+/// Gives both sides of changed files [`ASKED_SCHEME`], and their contents the path first; to how many URIs.
 fn ask_for_edits(value: &mut Value) -> usize {
     match value {
         Value::Array(items) => items.iter_mut().map(ask_for_edits).sum(),
@@ -148,9 +149,18 @@ fn ask_for_edits(value: &mut Value) -> usize {
 
 fn ask_for_side(side: &mut Object) -> usize {
     let Some(content) = side.get_mut("content").and_then(Value::as_object_mut) else { return 0 };
-    let nonce = text(content, "nonce").unwrap_or_default();
-    let nonce = format!("?{}", utf8_percent_encode(nonce, NON_ALPHANUMERIC));
-    ask_for_uri(content, &nonce) + ask_for_uri(side, "")
+    let asked = match text(content, "uri").and_then(uris::content_with_path_first) {
+        Some(shown) => {
+            content.insert("uri".to_owned(), shown.into());
+            1
+        }
+        None => {
+            let nonce = text(content, "nonce").unwrap_or_default();
+            let nonce = format!("?{}", utf8_percent_encode(nonce, NON_ALPHANUMERIC));
+            ask_for_uri(content, &nonce)
+        }
+    };
+    asked + ask_for_uri(side, "")
 }
 
 fn ask_for_uri(named: &mut Object, query: &str) -> usize {
@@ -565,7 +575,7 @@ mod tests {
             json!({ "id": "file:///w/a%20b", "edit": { "before": side(before), "after": side(after) } })
         };
         let told = |file: Value| json!({ "params": { "action": { "files": [file] } } });
-        let kept = "ahp-content:/x.1/before/w/a%20b";
+        let (kept, shown) = ("ahp-content:/x.1/before/w/a%20b", "ahp-content:/w/a%20b?x.1/before");
         let remote = Quirks { remote_files: true, ..Quirks::default() };
         let mut spelling = Spelling::default();
         let mut value = told(file("file:///w/a%20b", kept, "file:///w/a%20b"));
@@ -574,24 +584,30 @@ mod tests {
         let asked = "ahp-file:/w/a%20b?0a%2F";
         assert_eq!(
             serde_json::from_slice::<Value>(&line.bytes).unwrap(),
-            told(file("ahp-file:/w/a%20b", kept, asked))
+            told(file("ahp-file:/w/a%20b", shown, asked))
         );
         assert!(line.bytes.ends_with(b"\n"));
         let text = remote.apply_to_text(value.to_string().into(), &spelling);
         assert_eq!(
             serde_json::from_slice::<Value>(&text).unwrap(),
-            told(file("ahp-file:/w/a%20b", kept, asked))
+            told(file("ahp-file:/w/a%20b", shown, asked))
         );
         remote.apply_to_value(&mut value, &spelling);
-        assert_eq!(value, told(file("ahp-file:/w/a%20b", kept, asked)));
-        // URI libraries write an empty authority in several ways.
-        for spelled in [asked, "ahp-file:///w/a%20b?0a%2F", "ahp-file:/w/a%20b"] {
-            let params = Params::from_json(json!({ "channel": "ahp-root://", "uri": spelled }).to_string());
+        assert_eq!(value, told(file("ahp-file:/w/a%20b", shown, asked)));
+        let read = |uri: &str| {
+            let params = Params::from_json(json!({ "channel": "ahp-root://", "uri": uri }).to_string());
             let request = Incoming::Notification { method: "resourceRead".to_owned(), params };
             let Incoming::Notification { params, .. } = with_files(request) else {
                 panic!("another message")
             };
-            assert_eq!(params.read::<Value>().unwrap()["uri"], "file:///w/a%20b", "{spelled}");
+            params.read::<Value>().unwrap()["uri"].take()
+        };
+        // URI libraries write an empty authority in several ways.
+        for spelled in [asked, "ahp-file:///w/a%20b?0a%2F", "ahp-file:/w/a%20b"] {
+            assert_eq!(read(spelled), "file:///w/a%20b", "{spelled}");
+        }
+        for spelled in [kept, shown] {
+            assert_eq!(read(spelled), kept, "{spelled}");
         }
     }
 

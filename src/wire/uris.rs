@@ -77,6 +77,20 @@ pub fn file_of_content(uri: &str) -> Option<String> {
     Some(format!("file:///{path}"))
 }
 
+/// The URI of a content with the path in front, for those who show all that stands there.
+pub fn content_with_path_first(uri: &str) -> Option<String> {
+    let mut parts = uri.strip_prefix(CONTENT)?.trim_start_matches('/').splitn(3, '/');
+    let (name, side, path) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(format!("{CONTENT}/{path}?{name}/{side}"))
+}
+
+/// What [`content_with_path_first`] was made of. URI libraries escape more than is needed.
+pub fn content_with_name_first(uri: &str) -> Option<String> {
+    let (path, named) = uri.strip_prefix(CONTENT)?.split_once('?')?;
+    let named = percent_decode_str(named).decode_utf8().ok()?;
+    Some(format!("{CONTENT}/{named}/{}", path.trim_start_matches('/')))
+}
+
 /// What is escaped in a path: all but what RFC 3986 lets stand in a segment.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
@@ -176,6 +190,20 @@ mod tests {
         for none in ["ahp-content:", "ahp-content:/x/y", "ahp-content:/%.0a/y", "file:///YWhwLWNoYXQ6LzE.0a"]
         {
             assert_eq!(named_by_content(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_content_is_the_same_with_its_path_first() {
+        let uri = content_uri("ahp-chat:/1", "0a", "before", "/x/a%20b.txt");
+        let shown = "ahp-content:/x/a%20b.txt?YWhwLWNoYXQ6LzE.0a/before";
+        assert_eq!(content_with_path_first(&uri).as_deref(), Some(shown));
+        for spelled in [shown, "ahp-content:///x/a%20b.txt?YWhwLWNoYXQ6LzE.0a%2Fbefore"] {
+            assert_eq!(content_with_name_first(spelled).as_deref(), Some(uri.as_str()), "{spelled}");
+        }
+        assert_eq!(content_with_name_first(&uri), None);
+        for none in ["file:///x/y/z", "ahp-content:/YWhwLWNoYXQ6LzE.0a"] {
+            assert_eq!(content_with_path_first(none), None, "{none}");
         }
     }
 

@@ -117,6 +117,10 @@ class Chat:
             path = urllib.parse.unquote(next(side["uri"] for side in sides if side)).removeprefix("file://")
             yield os.path.relpath(path, self.work), [side and self.content(side["content"]["uri"]) for side in sides]
 
+    def change(self, turn, operation):
+        """Takes back what a turn has changed, or brings it back."""
+        self.host.ask("invokeChangesetOperation", channel=f"{self.session}/changeset/turn/{turn.name}", operationId=operation)
+
     def content(self, uri):
         read = self.host.ask("resourceRead", channel=self.session, uri=uri)
         return base64.b64decode(read["data"]).decode() if read["encoding"] == "base64" else read["data"]

@@ -120,16 +120,25 @@ class Scenes:
         script = [self.call(tool, **words) for tool in (self.agent.read, self.agent.edit) if tool]
         script.append(self.call(self.agent.shell, command="mkdir -p new; printf made > new/made; rm gone"))
         turn = self.complete(chat.turn("\n".join(script)))
-        wanted = {}
+        changed = self.changed(chat.work, git)
+        assert set(changed) == {"poem", "gone", "new/made"}, changed
+        shown = {name: tuple(sides) for name, sides in chat.changed_in(turn)}
+        assert shown == changed, f"shown: {shown}, in the folder: {changed}"
+        chat.change(turn, "discard-changes")
+        assert not self.changed(chat.work, git), self.changed(chat.work, git)
+        chat.change(turn, "restore-changes")
+        assert self.changed(chat.work, git) == changed, self.changed(chat.work, git)
+        return "changes a repository by tools and by commands: all of it is shown, taken back, and brought back"
+
+    def changed(self, folder, git):
+        """What git says is not committed in the folder: each file by its name, as committed and as it is there."""
+        changed = {}
         for line in git("status", "--porcelain", "-uall").splitlines():
             name = line[3:]
-            path = os.path.join(chat.work, name)
+            path = os.path.join(folder, name)
             before = git("show", f"HEAD:{name}") if line[:2] != "??" else None
-            wanted[name] = (before, open(path).read() if os.path.exists(path) else None)
-        assert set(wanted) == {"poem", "gone", "new/made"}, wanted
-        shown = {name: tuple(sides) for name, sides in chat.changed_in(turn)}
-        assert shown == wanted, f"shown: {shown}, in the folder: {wanted}"
-        return "changes a repository by tools and by commands: all of it is shown"
+            changed[name] = (before, open(path).read() if os.path.exists(path) else None)
+        return changed
 
     def makes_a_file(self):
         # Some agents do without the host where a folder is behind a link.
