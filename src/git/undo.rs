@@ -4,11 +4,11 @@
 //! now.
 //! Never: writes outside of the folders in which it may, or over what is not known.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
-use std::fs::{self, Permissions};
+use std::fs::{self, Metadata, Permissions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,6 +27,12 @@ const CONTENT_BYTES_MAX: usize = 16 << 20;
 
 /// Why nothing is done to a file that somebody has changed.
 const CHANGED_SINCE: &str = "it was changed since";
+
+/// So many files are made from contents that are read together.
+const TOGETHER: usize = 200;
+
+/// Longer contents are read one by one, in bytes.
+const SHORT_BYTES_MAX: usize = 128 << 10;
 
 /// The mode of a program.
 const PROGRAM: u32 = 0o100_755;
@@ -58,8 +64,13 @@ fn bytes_of(repository: &Repository, blob: &str, until: Until) -> Result<Vec<u8>
     repository.run(["cat-file", "blob", blob]).output(until)
 }
 
+/// Whether git calls something so.
+fn is_id(blob: &str) -> bool {
+    !blob.is_empty() && blob.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 fn must_be_readable(repository: &Repository, blob: &str, until: Until) -> Result<(), GitError> {
-    if blob.is_empty() || !blob.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    if !is_id(blob) {
         return Err(GitError::Beyond("this content is not kept".to_owned()));
     }
     let size = repository.run(["cat-file", "-s", blob]).line(until)?;
@@ -90,7 +101,7 @@ pub fn take_back(
     until: Until,
 ) -> Result<Vec<FileTaken>, GitError> {
     // What is changed from now on is not looked at any more, and must stay.
-    let seen = tokens_of(repository, files);
+    let seen = seen_of(repository, files);
     let index = CopiedIndex::new(repository, scratch, false)?;
     let paths: Vec<PathBuf> = files.iter().filter_map(|file| repository.path_of(&file.file)).collect();
     index.look_at(&paths, scratch, until)?;
@@ -98,7 +109,7 @@ pub fn take_back(
     let listed = index.run(["ls-tree", "-r", "-z", "--full-tree", &tree]).output(until)?;
     let there = contents_in(&listed);
     let standing =
-        |(file, seen): (&GitTaken, &Option<String>)| standing_of(repository, file, &there, seen.is_some());
+        |(file, seen): (&GitTaken, &Option<Metadata>)| standing_of(repository, file, &there, seen.is_some());
     let each: Vec<Standing> = files.iter().zip(&seen).map(standing).collect();
     let mut kept = HashMap::new();
     if let Some(by) = bytes_kept {
@@ -111,20 +122,35 @@ pub fn take_back(
     let mut each: Vec<_> = each.into_iter().zip(files).enumerate().collect();
     // A file may stand where a folder is to be, and a folder where a file is to be: what is to go goes first.
     each.sort_by_key(|(_, (_, file))| file.wanted.is_some());
-    let outcomes = each.into_iter().map(|(at, (standing, file))| {
-        let outcome = match standing {
-            Standing::Refused(why) => FileTaken::Refused(why),
-            // It was done before, and the host has ended before it was known.
-            Standing::IsWanted => FileTaken::Done { bytes: None },
-            Standing::IsNow(path) => match make(repository, folders, file, seen[at].as_deref(), until) {
-                Ok(()) => FileTaken::Done { bytes: kept.remove(&path) },
-                Err(why) => FileTaken::Refused(why),
-            },
-        };
-        (at, outcome)
-    });
+    let mut outcomes = BTreeMap::new();
+    for part in each.chunks(TOGETHER) {
+        let made = part.iter().filter_map(|(_, (standing, file))| match standing {
+            Standing::IsNow(path) => Some((path.as_path(), *file)),
+            _ => None,
+        });
+        let made: Vec<_> = made.filter(|(_, file)| file.wanted.is_some()).collect();
+        let contents = short_contents(repository, scratch, &made, until).unwrap_or_else(|error| {
+            // They can still be read one by one.
+            tracing::debug!(%error, "contents cannot be read together");
+            HashMap::new()
+        });
+        for (at, (standing, file)) in part {
+            let outcome = match standing {
+                Standing::Refused(why) => FileTaken::Refused(why.clone()),
+                // It was done before, and the host has ended before it was known.
+                Standing::IsWanted => FileTaken::Done { bytes: None },
+                Standing::IsNow(path) => {
+                    let content = contents.get(path.as_path()).map(Vec::as_slice);
+                    match make(repository, folders, file, seen[*at].as_ref(), content, until) {
+                        Ok(()) => FileTaken::Done { bytes: kept.remove(path) },
+                        Err(why) => FileTaken::Refused(why),
+                    }
+                }
+            };
+            outcomes.insert(*at, outcome);
+        }
+    }
     // In the order in which they were given.
-    let outcomes: BTreeMap<usize, FileTaken> = outcomes.collect();
     Ok(outcomes.into_values().collect())
 }
 
@@ -137,21 +163,29 @@ enum Standing {
     Refused(String),
 }
 
-/// The tokens of the versions of files as they are now; none where there is none.
-fn tokens_of(repository: &Repository, files: &[GitTaken]) -> Vec<Option<String>> {
+/// What is said of files as they are now; none where there is none.
+fn seen_of(repository: &Repository, files: &[GitTaken]) -> Vec<Option<Metadata>> {
     let mut is_link = HashMap::new();
-    let tokens = files.iter().map(|file| {
+    let seen = files.iter().map(|file| {
         let path = repository.path_of(&file.file)?;
         let is_elsewhere = is_behind_link(&repository.root, path.as_os_str().as_bytes(), &mut is_link);
-        (!is_elsewhere).then(|| token_of(&repository.root.join(path))).flatten()
+        (!is_elsewhere).then(|| look_at(&repository.root.join(path))).flatten()
     });
-    tokens.collect()
+    seen.collect()
 }
 
-/// The token of the version of what stands here, unless it is a folder.
-fn token_of(path: &Path) -> Option<String> {
-    let known = fs::symlink_metadata(path).ok()?;
-    (!known.is_dir()).then(|| etag(&known))
+/// What is said of what stands here, unless it is a folder.
+fn look_at(path: &Path) -> Option<Metadata> {
+    fs::symlink_metadata(path).ok().filter(|known| !known.is_dir())
+}
+
+/// Whether a file is the version that it was. One that has another name (a hard link) is said to have changed when that name
+/// goes.
+fn is_still(seen: &Metadata, now: &Metadata) -> bool {
+    let facts = |known: &Metadata| {
+        (known.dev(), known.ino(), known.size(), known.mtime(), known.mtime_nsec(), known.mode())
+    };
+    etag(seen) == etag(now) || (seen.nlink() > 1 && facts(seen) == facts(now))
 }
 
 fn standing_of(
@@ -218,20 +252,80 @@ fn contents_in(listed: &[u8]) -> HashMap<PathBuf, GitContent> {
     entries.collect()
 }
 
+/// The contents that these files are to have, of those that are short and that git does not change on their way into the
+/// folder: by the paths of the files, read by few runs of git.
+fn short_contents<'a>(
+    repository: &Repository,
+    scratch: &Scratch,
+    files: &[(&'a Path, &GitTaken)],
+    until: Until,
+) -> Result<HashMap<&'a Path, Vec<u8>>, GitError> {
+    let paths: Vec<PathBuf> = files.iter().map(|(path, _)| (*path).to_owned()).collect();
+    let changing: HashSet<PathBuf> = may_change(repository, scratch, &paths, until)?.into_iter().collect();
+    let plain = files.iter().filter(|(path, _)| !changing.contains(*path));
+    let wanted: Vec<(&Path, &str)> =
+        plain.filter_map(|(path, file)| Some((*path, file.wanted.as_ref()?.blob.as_str()))).collect();
+    let mut asked: Vec<&str> = wanted.iter().map(|(_, blob)| *blob).filter(|blob| is_id(blob)).collect();
+    asked.sort_unstable();
+    asked.dedup();
+    if asked.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let lines = |blobs: &[&str]| {
+        blobs.iter().flat_map(|blob| [blob, "\n"].concat().into_bytes()).collect::<Vec<u8>>()
+    };
+    let ask = |how: &str, blobs: &[&str]| -> Result<Vec<u8>, GitError> {
+        let blobs = scratch.file("asked", &lines(blobs))?;
+        repository.run(["cat-file", how]).reads(blobs).output(until)
+    };
+    let sizes = ask("--batch-check", &asked)?;
+    let sizes = String::from_utf8_lossy(&sizes);
+    let is_short = |size: &str| size.parse::<usize>().is_ok_and(|size| size <= SHORT_BYTES_MAX);
+    let short = sizes.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
+        [blob, "blob", size] if is_short(size) => Some(blob),
+        _ => None,
+    });
+    let short: Vec<&str> = short.collect();
+    let said = ask("--batch", &short)?;
+    let contents = contents_given(&said);
+    let found = wanted.into_iter().filter_map(|(path, blob)| Some((path, contents.get(blob)?.to_vec())));
+    Ok(found.collect())
+}
+
+/// What `git cat-file --batch` says: each content behind a line that tells what it is called and how long it is.
+fn contents_given(mut said: &[u8]) -> HashMap<&str, &[u8]> {
+    let mut contents = HashMap::new();
+    while let Some(end) = said.iter().position(|byte| *byte == b'\n') {
+        let (head, rest) = (&said[..end], &said[end + 1..]);
+        said = rest;
+        let Ok(head) = std::str::from_utf8(head) else { break };
+        let [blob, "blob", size] = head.split(' ').collect::<Vec<_>>()[..] else { continue };
+        let content =
+            size.parse::<usize>().ok().and_then(|size| Some((rest.get(..size)?, rest.get(size + 1..)?)));
+        let Some((content, behind)) = content else { break };
+        contents.insert(blob, content);
+        said = behind;
+    }
+    contents
+}
+
 /// Makes one file what it is to be, if it still is the version that was `seen`.
 fn make(
     repository: &Repository,
     folders: &Folders,
     file: &GitTaken,
-    seen: Option<&str>,
+    seen: Option<&Metadata>,
+    content: Option<&[u8]>,
     until: Until,
 ) -> Result<(), String> {
     let path = path_of(&file.file).map_err(|error| error.message)?;
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let is_link = |content: &Option<GitContent>| content.as_ref().is_some_and(GitContent::is_link);
-    let must_be_as_seen = || match token_of(&path).as_deref() == seen {
-        true => Ok(()),
-        false => Err(CHANGED_SINCE.to_owned()),
+    // The token of the version that is there.
+    let must_be_as_seen = || match (seen, look_at(&path)) {
+        (None, None) => Ok(None),
+        (Some(seen), Some(now)) if is_still(seen, &now) => Ok(Some(etag(&now))),
+        _ => Err(CHANGED_SINCE.to_owned()),
     };
     let Some(wanted) = &file.wanted else {
         must_be_as_seen()?;
@@ -239,15 +333,16 @@ fn make(
     };
     // The bytes are not there any more where too much was kept since; what git gives is there.
     let bytes = file.bytes_wanted.as_ref().and_then(|bytes| bytes_of(repository, bytes, until).ok());
-    let content = match bytes {
-        Some(bytes) => bytes,
-        None => content_of(repository, wanted, &file.file, until).map_err(|error| told(&error))?,
+    let content = match (bytes, content) {
+        (Some(bytes), _) => bytes,
+        (None, Some(content)) => content.to_vec(),
+        (None, None) => content_of(repository, wanted, &file.file, until).map_err(|error| told(&error))?,
     };
     if file.now.is_none() {
         way_must_be_free(repository, &path)?;
         make_room(folders, &path)?;
     }
-    must_be_as_seen()?;
+    let token = must_be_as_seen()?;
     if is_link(&file.now) || (wanted.is_link() && file.now.is_some()) {
         folders.remove(&path, false).map_err(|refusal| told(&refusal))?;
     }
@@ -255,10 +350,10 @@ fn make(
         folders.may_change(&path).map_err(|refusal| told(&refusal))?;
         return symlink(OsString::from_vec(content), &path).map_err(|error| told(&error));
     }
-    match (&file.now, seen) {
+    match (&file.now, &token) {
         (Some(now), Some(_)) if !now.is_link() => {
             let put = Put::Truncate(0);
-            let writing = Writing { content: &content, put, create_only: false, if_match: seen };
+            let writing = Writing { content: &content, put, create_only: false, if_match: token.as_deref() };
             folders.put(&path, &writing)
         }
         // The folder may be gone with the file.

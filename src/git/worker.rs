@@ -4,7 +4,7 @@
 //! is under a guard, so that it ends with the host, and so does whatever it runs.
 //!
 //! Owns: which jobs run beside each other: of one repository one that keeps its folder and one that looks at something,
-//! and of either two in all; the others wait.
+//! and of either two in all; while one changes something in a folder no other one has to do with it. The others wait.
 //! Never: begins with a job whose time is up.
 
 use std::collections::VecDeque;
@@ -51,34 +51,64 @@ struct WaitingJob {
     until: Until,
 }
 
-impl WaitingJob {
-    fn keeps(&self) -> bool {
-        matches!(self.job.work, GitWork::Checkpoint { .. })
+/// What must be known of a job to tell what runs beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct JobPlace {
+    /// It keeps the folder.
+    keeps: bool,
+    /// It changes what is in the folder: what is kept or seen meanwhile would be something in between.
+    changes: bool,
+    directories: Vec<String>,
+}
+
+impl JobPlace {
+    fn of(job: &GitJob) -> Self {
+        Self {
+            keeps: matches!(job.work, GitWork::Checkpoint { .. }),
+            changes: matches!(job.work, GitWork::TakeBack { .. } | GitWork::Commit { .. }),
+            directories: job.directories.clone(),
+        }
     }
 
     /// Whether one of the two waits for the other.
-    fn meets(&self, (keeps, directories): &(bool, Vec<String>)) -> bool {
-        self.keeps() == *keeps && self.job.directories == *directories
+    fn meets(&self, other: &Self) -> bool {
+        if self.changes || other.changes {
+            return self.is_where(other);
+        }
+        self.keeps == other.keeps && self.directories == other.directories
+    }
+
+    /// Whether some folder of one of the two is in one of the other.
+    fn is_where(&self, other: &Self) -> bool {
+        let is_below = |one: &str, other: &str| {
+            one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let mut pairs =
+            self.directories.iter().flat_map(|one| other.directories.iter().map(move |it| (one, it)));
+        pairs.any(|(one, other)| is_below(one, other) || is_below(other, one))
     }
 }
 
 #[derive(Debug, Default)]
 struct Jobs {
     waiting: VecDeque<WaitingJob>,
-    /// Whether they keep the folder, and which directories they are about.
-    running: Vec<(bool, Vec<String>)>,
+    running: Vec<JobPlace>,
     is_over: bool,
 }
 
 impl Jobs {
     fn take(&mut self) -> Option<WaitingJob> {
-        let may_run = |job: &WaitingJob| {
-            let of_kind = self.running.iter().filter(|running| running.0 == job.keeps()).count();
-            of_kind < AT_ONCE && !self.running.iter().any(|running| job.meets(running))
+        let places: Vec<JobPlace> = self.waiting.iter().map(|waiting| JobPlace::of(&waiting.job)).collect();
+        let may_run = |at: &usize| {
+            let place = &places[*at];
+            let of_kind = self.running.iter().filter(|running| running.keeps == place.keeps).count();
+            // None overtakes one that it would have to wait for.
+            let mut before = self.running.iter().chain(&places[..*at]);
+            of_kind < AT_ONCE && !before.any(|other| place.meets(other))
         };
-        let next = self.waiting.iter().position(may_run)?;
+        let next = (0..places.len()).find(may_run)?;
         let job = self.waiting.remove(next)?;
-        self.running.push((job.keeps(), job.job.directories.clone()));
+        self.running.push(JobPlace::of(&job.job));
         Some(job)
     }
 }
@@ -137,13 +167,13 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: &Mutex<Option<Git>>
                 }
             }
         };
-        let kind = (job.keeps(), job.job.directories.clone());
+        let place = JobPlace::of(&job.job);
         let number = job.number;
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer(job, folder, git)));
         let report = done.unwrap_or_else(|_| GitReport::Failed("a panic; see above".to_owned()));
         {
             let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(at) = jobs.running.iter().position(|running| *running == kind) {
+            if let Some(at) = jobs.running.iter().position(|running| *running == place) {
                 jobs.running.swap_remove(at);
             }
             bell.notify_all();

@@ -26,6 +26,7 @@ use crate::host::{Findings, Host, Step};
 use crate::state::status::activity_of;
 use crate::wire::annotations::annotations_uri;
 use crate::wire::asides::Aside;
+use crate::wire::changesets::named_by_changeset;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method};
 use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json, RequestId};
@@ -69,6 +70,9 @@ impl Host {
         let taken = |uri: &str| is_known(uri) || is_root(uri);
         if taken(&uri) || taken(&chat_uri) || taken(&annotations_uri(&uri)) {
             return Err(RpcError::session_already_exists(&uri));
+        }
+        if named_by_changeset(&uri).is_some() {
+            return Err(RpcError::invalid_params("`channel`: changesets are called so, and no session is"));
         }
         if !may_name_a_session(&uri) {
             return Err(RpcError::invalid_params(

@@ -4,9 +4,9 @@
 
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{json, Value};
 
-use super::{instead_of_git, uri, Repository, Talk, SESSION};
+use super::{changed, instead_of_git, uri, Repository, Talk, CHAT, SESSION};
 
 fn message_of(answer: &Value) -> &str {
     answer["result"]["message"].as_str().or(answer["error"]["message"].as_str()).unwrap_or_default()
@@ -69,4 +69,90 @@ fn what_git_ignores_now_is_not_written_over() {
     assert_eq!(repository.read("env"), "my own\n");
     assert_eq!(repository.read("made"), "my own, too\n");
     assert_eq!(repository.read("b"), "old\n");
+}
+
+#[test]
+fn files_that_are_one_are_taken_back_together() {
+    let repository = Repository::with(&[("a", "old\n"), ("b", "old\n")]);
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/say hello", || {
+        for (one, other) in [("made", "made too"), ("a", "b")] {
+            repository.write(one, "new\n");
+            fs::remove_file(repository.path(other)).unwrap_or_default();
+            fs::hard_link(repository.path(one), repository.path(other)).unwrap();
+        }
+    });
+    let answer = talk.invoke("turn/t1", "discard-changes", None);
+    assert_eq!(answer["result"], json!({}), "{answer}");
+    assert_eq!(repository.git(&["status", "--porcelain"]), "");
+}
+
+#[test]
+fn many_files_are_taken_back_by_few_runs_of_git() {
+    let names: Vec<String> = (0..250).map(|number| format!("f{number}")).collect();
+    let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "old\n")).collect();
+    let repository = Repository::with(&files);
+    let long = "long\n".repeat(40 << 10);
+    repository.write("long", &long);
+    repository.write("ends", "old\r\n");
+    repository.write(".gitattributes", "ends text eol=crlf\n");
+    repository.commit();
+    let runs = repository.home.join("runs");
+    let script = format!("echo \"$*\" >> '{}'\nexec $GIT \"$@\"", runs.display());
+    let path = instead_of_git(&repository, &script);
+    let mut talk = Talk::open(&repository, &[("PATH", &path)]);
+    talk.create(SESSION, &repository.root);
+    talk.turn("t1", "/say hello", || {
+        for name in &names {
+            repository.write(name, format!("new {name}\n"));
+        }
+        repository.write("long", "short\n");
+        repository.write("ends", "new\r\n");
+    });
+    talk.changeset("turn/t1");
+    let all = |name: &str| repository.read(name);
+    for (operation, is_old) in [("discard-changes", true), ("restore-changes", false)] {
+        fs::write(&runs, "").unwrap();
+        let answer = talk.invoke("turn/t1", operation, None);
+        assert_eq!(answer["result"], json!({}), "{answer}");
+        let runs = fs::read_to_string(&runs).unwrap();
+        assert!(runs.lines().count() < 40, "{} runs", runs.lines().count());
+        for name in &names {
+            let new = format!("new {name}\n");
+            assert_eq!(all(name), if is_old { "old\n" } else { &new }, "{name}");
+        }
+        assert_eq!(all("long"), if is_old { &long } else { "short\n" });
+        assert_eq!(all("ends"), if is_old { "old\r\n" } else { "new\r\n" });
+    }
+}
+
+#[test]
+fn a_turn_has_not_changed_what_was_being_taken_back_when_it_began() {
+    let repository = Repository::with(&[("a", "old\n"), ("b", "old\n")]);
+    let (here, open) = (repository.home.join("here"), repository.home.join("open"));
+    let script = format!(
+        "case \" $* \" in *' ls-tree '*) touch '{}'; while [ ! -e '{}' ]; do sleep 0.01; done;; esac\nexec $GIT \"$@\"",
+        here.display(),
+        open.display()
+    );
+    let path = instead_of_git(&repository, &script);
+    let mut talk = Talk::open(&repository, &[("PATH", &path)]);
+    talk.create(SESSION, &repository.root);
+    talk.turn("t1", "/files a=new", || {});
+    let channel = format!("{SESSION}/changeset/turn/t1");
+    assert_eq!(talk.changeset("turn/t1")["status"], "ready");
+    let params = json!({ "channel": channel, "operationId": "discard-changes" });
+    let invoked =
+        json!({ "jsonrpc": "2.0", "id": "discard", "method": "invokeChangesetOperation", "params": params });
+    talk.process.say(&invoked.to_string());
+    while !here.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    talk.start(CHAT, "t2", "/files b=new");
+    talk.until(CHAT, |action| action["type"] == "chat/turnStarted" && action["turnId"] == "t2");
+    talk.ask("ping", &json!({ "channel": "ahp-root://" }));
+    fs::write(&open, "").unwrap();
+    talk.until(CHAT, |action| action["type"] == "chat/turnComplete");
+    assert_eq!((repository.read("a"), repository.read("b")), ("old\n".to_owned(), "new\n".to_owned()));
+    assert_eq!(talk.files(&repository, "turn/t2"), [changed("b", "old\n", "new\n", (1, 1))]);
 }

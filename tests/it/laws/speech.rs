@@ -279,7 +279,10 @@ fn annotate([how, annotation, entry]: [u8; 3], session: &str, chat: &str, truth:
     let id = pick(annotation, there.iter().map(|annotation| annotation.id.as_str()));
     let entries = there.iter().find(|it| it.id == id).into_iter().flat_map(|it| &it.entries);
     let entry_id = pick(entry, entries.map(|entry| entry.id.as_str()));
-    let said = |id: &str| json!({ "id": id, "text": text(entry) });
+    let said = |id: &str| match entry % 3 {
+        0 => json!({ "id": id, "text": { "markdown": text(entry) }, "_meta": { "by": annotation } }),
+        _ => json!({ "id": id, "text": text(entry) }),
+    };
     let past = truth.chat(chat).into_iter().flat_map(|chat| &chat.turns).map(|turn| turn.id.as_str());
     let origin = match entry % 4 {
         0 => json!({ "session": session }),
@@ -296,11 +299,19 @@ fn annotate([how, annotation, entry]: [u8; 3], session: &str, chat: &str, truth:
                 1 => vec![said("e")],
                 _ => Vec::new(),
             };
-            let annotation = json!({ "id": id, "origin": origin, "resource": "file:///x", "resolved": entry % 2 == 0,
-                "range": { "start": line, "end": line }, "entries": entries });
+            let mut annotation = json!({ "id": id, "origin": origin, "resource": "file:///x",
+                "resolved": entry % 2 == 0, "_meta": { "by": how }, "entries": entries });
+            if entry % 5 != 0 {
+                annotation["range"] = json!({ "start": line, "end": line });
+            }
             json!({ "type": "annotations/set", "annotation": annotation })
         }
         2 => json!({ "type": "annotations/updated", "annotationId": id, "resolved": entry % 2 == 0 }),
+        3 if entry % 8 == 7 => json!({ "type": "annotations/updated", "annotationId": id }),
+        3 if entry % 2 == 0 => {
+            let range = json!({ "start": line, "end": { "line": annotation, "character": how } });
+            json!({ "type": "annotations/updated", "annotationId": id, "range": range })
+        }
         3 => {
             json!({ "type": "annotations/updated", "annotationId": id, "origin": origin, "resource": "file:///y" })
         }
