@@ -312,6 +312,7 @@ impl Host {
                 self.time_of_terminal_is_up(step, terminal, number);
             }
             Input::Timer(Timer::Command(terminal)) => self.time_of_command_is_up(step, terminal),
+            Input::Watches(watch) => self.repository_is_watched(&watch),
             Input::FilesChanged { watch, changes } => {
                 self.repository_has_changed(step, &watch);
                 self.files_have_changed(step, &watch, changes);

@@ -296,6 +296,14 @@ impl Host {
         }
     }
 
+    /// A repository is watched from now on: what has changed while git looked at it, nobody was told of.
+    pub(super) fn repository_is_watched(&mut self, watch: &str) {
+        for sight in self.changes.sights.all.values_mut() {
+            sight.is_due |= sight.watched.iter().any(|watched| watched == watch);
+        }
+        self.changes.sights.is_unsettled = true;
+    }
+
     /// Files have changed that are watched: perhaps because a repository is followed.
     pub(super) fn repository_has_changed(&mut self, step: &mut Step<'_>, watch: &str) {
         let all = self.changes.sights.all.iter();

@@ -198,6 +198,18 @@ fn what_changes_while_git_looks_is_gathered_again() {
     assert!(watcher.look().is_some());
 }
 
+/// What changed after git had looked and before it was watched would be seen with the next change only.
+#[test]
+fn what_is_watched_from_now_on_is_looked_at_without_a_word() {
+    let mut watcher = Watcher::begin();
+    watcher.follow(&["a"]);
+    let watch = watcher.watched[0].clone();
+    watcher.world.feed(Input::Watches(watch));
+    let look = watcher.look().unwrap();
+    watcher.saw(look, sight(&["a"]));
+    assert_eq!(watcher.told(), [""; 0]);
+}
+
 #[test]
 fn a_second_client_has_it_looked_at_without_a_word() {
     let mut watcher = Watcher::begin();

@@ -109,6 +109,8 @@ pub enum Input {
         /// What it has said.
         said: Box<SelfDescription>,
     },
+    /// What the core has had watched itself is watched from now on: the channel of the watch.
+    Watches(String),
     /// Files have changed that are watched.
     FilesChanged {
         /// The channel of the watch.
