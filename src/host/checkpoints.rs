@@ -16,15 +16,13 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::effects::{
-    ChatKey, Checkpoint, ConnectionId, GitContent, GitJob, GitReport, GitWork, KeptChange, Output, Resource,
-    RunId, Timer,
+    ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitWork, KeptChange, Output, Resource, RunId, Timer,
 };
 use super::model::{RunPhase, SessionKey};
 use super::sights::NOT_THERE;
 use super::{Host, Step};
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
-use crate::wire::rpc::RequestId;
 use crate::wire::uris::{content_uri, file_of_content, named_by_content};
 
 /// How long git may take where nobody waits for it.
@@ -94,7 +92,7 @@ pub(super) enum AskedFor {
     /// What is there now.
     Sight(SessionKey),
     /// To commit what is not committed, for a client.
-    Commit { session: SessionKey, connection: ConnectionId, id: RequestId },
+    Commit(SessionKey),
     /// To keep it for a session that is gone since, under this name: what is kept so is let go of.
     Gone { keeper: String },
     /// To let go of what was kept.
@@ -353,9 +351,7 @@ impl Host {
                 self.changes.compared.keep(pair, between);
                 self.files_may_have_changed(session, true);
             }
-            Some(AskedFor::Commit { session, connection, id }) => {
-                self.it_is_committed(step, session, (connection, id), report);
-            }
+            Some(AskedFor::Commit(session)) => self.it_is_committed(step, session, report),
             Some(AskedFor::Gone { keeper }) => {
                 if let GitReport::Kept { root, .. } = report {
                     self.let_go_of_kept(step, root, keeper);

@@ -10,17 +10,14 @@ use std::collections::BTreeMap;
 
 use ahp_types::commands::InvokeChangesetOperationParams;
 use ahp_types::state::{ChangesetOperation, ChangesetOperationScope};
-use bytes::Bytes;
-use serde_json::{json, Value};
+use serde_json::Value;
 
 use super::checkpoints::AskedFor;
 use super::discards::operation;
-use super::effects::{ConnectionId, Frame, GitReport, GitWork, KeptChange, Output};
+use super::effects::{GitReport, GitWork, KeptChange};
 use super::model::{SessionKey, TitleBy};
 use super::{Host, Step};
 use crate::wire::errors::RpcError;
-use crate::wire::methods::Method;
-use crate::wire::rpc::{to_json, RequestId};
 
 /// Commits what is not committed.
 pub(super) const COMMIT: &str = "commit";
@@ -82,26 +79,14 @@ impl Host {
         Ok(WantedCommit { session, root, message: message.to_owned(), shown, versions })
     }
 
-    pub(super) fn ask_git_to_commit(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        id: RequestId,
-        wanted: WantedCommit,
-    ) {
+    pub(super) fn ask_git_to_commit(&mut self, step: &mut Step<'_>, wanted: WantedCommit) {
         let WantedCommit { session, root, message, shown, versions } = wanted;
         let work = GitWork::Commit { message, shown, versions };
-        self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Commit { session, connection, id });
+        self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Commit(session));
     }
 
     /// It was tried to commit what is not committed.
-    pub(super) fn it_is_committed(
-        &mut self,
-        step: &mut Step<'_>,
-        session: SessionKey,
-        (connection, id): (ConnectionId, RequestId),
-        report: GitReport,
-    ) {
+    pub(super) fn it_is_committed(&mut self, step: &mut Step<'_>, session: SessionKey, report: GitReport) {
         if self.channels.sessions.contains_key(&session) {
             self.files_may_have_changed(session, true);
             self.look_at_repository(session);
@@ -110,23 +95,12 @@ impl Host {
             GitReport::Committed(done) => {
                 let place =
                     done.branch.map_or_else(|| "no branch".to_owned(), |branch| format!("`{branch}`"));
-                Ok(format!("Committed {} on {place}", done.commit))
+                Ok(Some(format!("Committed {} on {place}", done.commit)))
             }
             GitReport::NotCommitted(why) => Err(RpcError::not_committed(&why)),
             GitReport::Failed(why) | GitReport::Unusable(why) => Err(RpcError::unavailable(&why)),
             _ => Err(RpcError::unavailable("there is no repository")),
         };
-        self.operation_is_over(step, session, told.as_ref().err());
-        if !self.connections.contains_key(&connection) {
-            return;
-        }
-        let frame = match told {
-            Ok(message) => {
-                let result = json!({ "message": message });
-                Frame::result(id, Method::InvokeChangesetOperation, Bytes::from(to_json(&result)))
-            }
-            Err(error) => Frame::Error { id: Some(id), error },
-        };
-        step.say(Output::Frame(connection, frame));
+        self.operation_is_over(step, session, told);
     }
 }

@@ -13,7 +13,8 @@
 //! An operation waits until it is known what the changeset shows: until what another one has done is known, and until git has
 //! looked where something is to be looked at, or where nobody has followed what is there now. So none works from a list that
 //! is known to be old. Nor is anything done to what the client has not seen: a file that anybody has changed since it was told
-//! of it stays as it is, and a commit is not made.
+//! of it stays as it is, and a commit is not made. Whoever asks for what was asked for last in the session, and is not over,
+//! gets the same answer: the same is not done twice because two windows, or two clicks, ask for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -52,6 +53,15 @@ const CHANGED_SINCE: &str = "files were changed since";
 /// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more.
 const DISCARDED_MAX: usize = 1000;
 
+/// So many operations of a session wait at most.
+const WAITING_MAX: usize = 100;
+
+/// So many clients and requests share the answer of one.
+const SHARED_MAX: usize = 100;
+
+/// A client, and its request.
+type Asker = (ConnectionId, RequestId);
+
 /// What clients have asked to be done with the files of changesets, and what is being done.
 #[derive(Debug, Default)]
 pub(super) struct Operations {
@@ -67,17 +77,17 @@ pub(super) struct Operations {
 #[derive(Debug)]
 struct RunningOperation {
     /// Who has asked for it.
-    by: ConnectionId,
+    askers: Vec<Asker>,
     /// Of which changeset of the session.
     scope: ChangesetScope,
-    id: String,
+    params: InvokeChangesetOperationParams,
 }
 
 /// An operation that waits until it is known what its changeset shows.
 #[derive(Debug)]
 struct HeldOperation {
-    connection: ConnectionId,
-    id: RequestId,
+    /// Who has asked for it; the first one first.
+    askers: Vec<Asker>,
     params: InvokeChangesetOperationParams,
     /// The look at the repository that it waits for.
     look: Option<u64>,
@@ -157,7 +167,7 @@ impl Host {
         for operation in &mut operations {
             if is_disabled {
                 operation.status = ChangesetOperationStatus::Disabled;
-            } else if running.is_some_and(|running| running.id == operation.id) {
+            } else if running.is_some_and(|running| running.params.operation_id == operation.id) {
                 operation.status = ChangesetOperationStatus::Running;
             } else if let Some((_, why)) = failed.filter(|(id, _)| *id == operation.id) {
                 (operation.status, operation.error) = (ChangesetOperationStatus::Error, Some(why.clone()));
@@ -182,12 +192,49 @@ impl Host {
     /// What a client asks to be done with the files of a changeset is done as soon as it is known which they are.
     pub(super) fn hold_operation(
         &mut self,
-        connection: ConnectionId,
-        id: RequestId,
+        step: &mut Step<'_>,
+        (connection, id): Asker,
         params: InvokeChangesetOperationParams,
     ) {
-        let seen = self.seen_files(connection, &params);
-        self.changes.operations.held.push_back(HeldOperation { connection, id, params, look: None, seen });
+        let waiting = self.waiting_before(&params.channel);
+        let too_many = |what: &str| RpcError::unavailable(format_args!("too many {what}"));
+        let error = match self.last_asked_for(&params.channel) {
+            Some((last, askers)) if *last == params => {
+                if askers.len() < SHARED_MAX {
+                    return askers.push((connection, id));
+                }
+                too_many("requests wait for this operation already")
+            }
+            _ if waiting < WAITING_MAX => {
+                let seen = self.seen_files(connection, &params);
+                let held = HeldOperation { askers: vec![(connection, id)], params, look: None, seen };
+                return self.changes.operations.held.push_back(held);
+            }
+            _ => too_many("operations of this session wait already"),
+        };
+        step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+    }
+
+    /// How many operations wait of the session that a changeset is of.
+    fn waiting_before(&self, changeset: &str) -> usize {
+        let session = named_by_changeset(changeset).map(|(session, _)| session);
+        let held = self.changes.operations.held.iter();
+        held.filter(|held| held.of().map(|(session, _)| session) == session).count()
+    }
+
+    /// What was asked for last in the session that a changeset is of, and is not over; with who has asked for it.
+    fn last_asked_for(
+        &mut self,
+        changeset: &str,
+    ) -> Option<(&InvokeChangesetOperationParams, &mut Vec<Asker>)> {
+        let (uri, _) = named_by_changeset(changeset)?;
+        let session = self.find_session(uri)?;
+        let Operations { held, running, .. } = &mut self.changes.operations;
+        let is_of = |held: &&mut HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
+        match held.iter_mut().rev().find(is_of) {
+            Some(held) => Some((&held.params, &mut held.askers)),
+            None => running.get_mut(&session).map(|running| (&running.params, &mut running.askers)),
+        }
     }
 
     /// The files of a changeset of what is there now, where this client sees them and is offered what it asks for. Behind
@@ -226,9 +273,8 @@ impl Host {
     pub(super) fn settle_operations(&mut self, step: &mut Step<'_>) {
         let mut waiting = BTreeSet::new();
         for mut held in std::mem::take(&mut self.changes.operations.held) {
-            if !self.connections.contains_key(&held.connection) {
-                continue;
-            }
+            held.askers.retain(|(connection, _)| self.connections.contains_key(connection));
+            let Some((connection, id)) = held.askers.first().cloned() else { continue };
             let of = held.of().and_then(|(uri, scope)| Some((self.find_session(uri)?, scope)));
             if let Some((session, scope)) = of {
                 let is_first = !waiting.contains(&session);
@@ -238,20 +284,20 @@ impl Host {
                     continue;
                 }
             }
-            let HeldOperation { connection, id, params, seen, .. } = held;
+            let HeldOperation { askers, params, seen, .. } = held;
             match self.invoke_changeset_operation(&params, seen.as_ref()) {
                 Ok(Begun::TakeBack(mut taken)) => {
-                    self.operation_begins(step, taken.session, connection, &params);
+                    self.operation_begins(step, taken.session, askers, params);
                     self.keep_what_is_begun(&mut taken, step.now.unix_ms);
                     let below = self.folders_of_sessions();
                     let taken = Resource::TakeBack { taken: taken.into(), below };
                     step.say(Output::Resource(connection, id, taken));
                 }
                 Ok(Begun::Commit(wanted)) => {
-                    self.operation_begins(step, wanted.session, connection, &params);
-                    self.ask_git_to_commit(step, connection, id, wanted);
+                    self.operation_begins(step, wanted.session, askers, params);
+                    self.ask_git_to_commit(step, wanted);
                 }
-                Err(error) => step.say(Output::Frame(connection, Frame::Error { id: Some(id), error })),
+                Err(error) => self.answer_operation(step, askers, Err(error)),
             }
         }
     }
@@ -285,9 +331,9 @@ impl Host {
     /// Whether the client of this connection waits for an operation, or anybody does.
     pub(super) fn holds_operations(&self, of: Option<ConnectionId>) -> bool {
         let operations = &self.changes.operations;
-        let held = operations.held.iter().map(|held| &held.connection);
-        held.chain(operations.running.values().map(|running| &running.by))
-            .any(|by| of.is_none_or(|of| of == *by))
+        let held = operations.held.iter().map(|held| &held.askers);
+        let mut askers = held.chain(operations.running.values().map(|running| &running.askers)).flatten();
+        askers.any(|(connection, _)| of.is_none_or(|of| of == *connection))
     }
 
     /// Whether something is done with files of this session, or waits to be.
@@ -402,36 +448,57 @@ impl Host {
         &mut self,
         step: &mut Step<'_>,
         session: SessionKey,
-        by: ConnectionId,
-        params: &InvokeChangesetOperationParams,
+        askers: Vec<Asker>,
+        params: InvokeChangesetOperationParams,
     ) {
         let Some((_, scope)) = named_by_changeset(&params.channel) else { return };
         self.changes.operations.failed.remove(&(session, mark_of(&scope)));
-        let running = RunningOperation { by, scope, id: params.operation_id.clone() };
+        let running = RunningOperation { askers, scope, params };
         self.changes.operations.running.insert(session, running);
         self.sync_changesets(step, session);
     }
 
-    /// An operation has been carried out, or why it could not be; another one of this session may begin. Whoever follows its
-    /// changeset is told so.
+    /// An operation has been carried out, with what is said of it, or why it could not be; another one of this session may
+    /// begin. Whoever follows its changeset is told so, and then whoever has asked for it is answered.
     pub(super) fn operation_is_over(
         &mut self,
         step: &mut Step<'_>,
         session: SessionKey,
-        failed: Option<&RpcError>,
+        told: Result<Option<String>, RpcError>,
     ) {
-        let Some(RunningOperation { scope, id, .. }) = self.changes.operations.running.remove(&session)
-        else {
-            return;
-        };
-        if !self.channels.sessions.contains_key(&session) {
-            return;
+        let Some(running) = self.changes.operations.running.remove(&session) else { return };
+        let RunningOperation { askers, scope, params } = running;
+        if self.channels.sessions.contains_key(&session) {
+            if let Err(error) = &told {
+                let why = error_info("operationFailed".to_owned(), &error.message);
+                let failed = &mut self.changes.operations.failed;
+                failed.insert((session, mark_of(&scope)), (params.operation_id, why));
+            }
+            self.sync_changesets(step, session);
         }
-        if let Some(error) = failed {
-            let why = (id, error_info("operationFailed".to_owned(), &error.message));
-            self.changes.operations.failed.insert((session, mark_of(&scope)), why);
+        self.answer_operation(step, askers, told);
+    }
+
+    /// Answers all who have asked for an operation and are still there.
+    fn answer_operation(
+        &self,
+        step: &mut Step<'_>,
+        askers: Vec<Asker>,
+        told: Result<Option<String>, RpcError>,
+    ) {
+        for (connection, id) in askers {
+            if !self.connections.contains_key(&connection) {
+                continue;
+            }
+            let frame = match &told {
+                Ok(message) => {
+                    let result = message.as_ref().map_or_else(|| json!({}), |it| json!({ "message": it }));
+                    Frame::result(id, Method::InvokeChangesetOperation, Bytes::from(to_json(&result)))
+                }
+                Err(error) => Frame::Error { id: Some(id), error: error.clone() },
+            };
+            step.say(Output::Frame(connection, frame));
         }
-        self.sync_changesets(step, session);
     }
 
     /// Nobody looks at the changesets of a session any more: what has failed there is forgotten.
@@ -443,8 +510,6 @@ impl Host {
     pub(super) fn files_were_taken_back(
         &mut self,
         step: &mut Step<'_>,
-        connection: ConnectionId,
-        id: RequestId,
         taken: TakeBack,
         outcomes: Vec<FileTaken>,
     ) {
@@ -484,21 +549,11 @@ impl Host {
             }
         }
         let said = refused.join("; ");
-        let failed = is_empty.then(|| RpcError::files_have_changed(&said));
-        self.operation_is_over(step, session, failed.as_ref());
-        if !self.connections.contains_key(&connection) {
-            return;
-        }
-        step.say(Output::Frame(
-            connection,
-            if let Some(error) = failed {
-                Frame::Error { id: Some(id), error }
-            } else {
-                let message = format!("some files stay as they are: {said}");
-                let result = if refused.is_empty() { json!({}) } else { json!({ "message": message }) };
-                Frame::result(id, Method::InvokeChangesetOperation, Bytes::from(to_json(&result)))
-            },
-        ));
+        let told = match is_empty {
+            true => Err(RpcError::files_have_changed(&said)),
+            false => Ok((!refused.is_empty()).then(|| format!("some files stay as they are: {said}"))),
+        };
+        self.operation_is_over(step, session, told);
     }
 
     /// Keeps that files were taken back, but for those that the changeset does not show like that any more: somebody else

@@ -58,7 +58,9 @@ impl Host {
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
                     Ok((_, Answer::Relay(relay))) => self.ask_client(step, connection, id, relay),
                     Ok((_, Answer::Terminal(new))) => self.create_terminal(step, connection, id, *new),
-                    Ok((_, Answer::Operation(params))) => self.hold_operation(connection, id, *params),
+                    Ok((_, Answer::Operation(params))) => {
+                        self.hold_operation(step, (connection, id), *params)
+                    }
                     Ok((_, Answer::Resource(resource))) => {
                         step.say(Output::Resource(connection, id, resource));
                     }

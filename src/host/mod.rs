@@ -317,9 +317,7 @@ impl Host {
                 self.repository_has_changed(step, &watch);
                 self.files_have_changed(step, &watch, changes);
             }
-            Input::TakenBack { connection, id, taken, outcomes } => {
-                self.files_were_taken_back(step, connection, id, *taken, outcomes);
-            }
+            Input::TakenBack { taken, outcomes } => self.files_were_taken_back(step, *taken, outcomes),
             Input::WatchesLackRoom(connection) => self.make_room_for_watches(step, connection),
             Input::Timer(Timer::Summaries) => self.tell_summaries(step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),

@@ -56,7 +56,7 @@ enum AskedBy {
     /// A client that reads a content, or wants to know what is known of it.
     Reader { connection: ConnectionId, id: RequestId, uri: String, encoding: Option<Option<ContentEncoding>> },
     /// A client that has files taken back.
-    Taker { connection: ConnectionId, id: RequestId, taken: Box<TakeBack> },
+    Taker { connection: ConnectionId, taken: Box<TakeBack> },
 }
 
 /// What has come of something.
@@ -127,7 +127,7 @@ impl GitAsker {
                 let files: Vec<GitTaken> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
                 let work = GitWork::TakeBack { files, below, own: self.own.clone(), kept_first, bytes_kept };
                 let job = GitJob { directories: vec![root], within_ms: TAKEN_WITHIN_MS, work };
-                self.send(AskedBy::Taker { connection, id, taken }, job);
+                self.send(AskedBy::Taker { connection, taken }, job);
                 None
             }
             other => Some(other),
@@ -234,7 +234,7 @@ impl GitAsker {
                 };
                 GitOutcome::Client(connection, JobOutcome::Frame(frame))
             }
-            AskedBy::Taker { connection, id, taken } => {
+            AskedBy::Taker { connection, taken } => {
                 let outcomes = match report {
                     GitReport::TakenBack(outcomes) => outcomes,
                     GitReport::Failed(why) | GitReport::Unusable(why) => {
@@ -242,7 +242,7 @@ impl GitAsker {
                     }
                     _ => vec![FileTaken::Refused("there is no repository".to_owned()); taken.files.len()],
                 };
-                let input = Input::TakenBack { connection, id, taken, outcomes };
+                let input = Input::TakenBack { taken, outcomes };
                 GitOutcome::Client(connection, JobOutcome::Core(Box::new(input)))
             }
         })

@@ -191,7 +191,7 @@ impl Resources {
         let bytes = bytes_of(&resource);
         if !self.has_room_for(connection, bytes) {
             let error = RpcError::unavailable("too many requests about files wait already");
-            let answer = failed((connection, id), taken_by(&resource), error);
+            let answer = failed(id, taken_by(&resource), error);
             return send(&self.answers, ResourceAnswer { connection, answer, job: None });
         }
         self.waiting_bytes += bytes;
@@ -251,21 +251,20 @@ impl Resources {
             let answered = catch_unwind(AssertUnwindSafe(|| match resource {
                 Resource::TakeBack { taken, below } => {
                     let outcomes = changing::take_back(&taken, &ground.folders(&below));
-                    let id = asked.clone();
-                    JobOutcome::Core(Box::new(Input::TakenBack { connection, id, taken, outcomes }))
+                    JobOutcome::Core(Box::new(Input::TakenBack { taken, outcomes }))
                 }
                 resource => JobOutcome::Frame(answer(asked.clone(), resource, &ground)),
             }));
             let panicked = |_| {
                 let error = RpcError::internal("a panic while a file or folder was worked with; see above");
-                failed((connection, asked), failing, error)
+                failed(asked, failing, error)
             };
             send(&answers, ResourceAnswer { connection, answer: answered.unwrap_or_else(panicked), job });
         };
         self.running.push(RunningJob { number, lane, about });
         if let Err(error) = thread::Builder::new().name("resource".to_owned()).spawn(work) {
             let error = RpcError::internal(format_args!("no thread to work with a file or folder: {error}"));
-            let answer = failed((connection, id), of_core, error);
+            let answer = failed(id, of_core, error);
             send(&self.answers, ResourceAnswer { connection, answer, job });
         }
     }
@@ -291,15 +290,11 @@ fn taken_by(resource: &Resource) -> Option<Box<TakeBack>> {
 }
 
 /// A request that nothing has come of: the core is told what was not taken back, and a client anything else.
-fn failed(
-    (connection, id): (ConnectionId, RequestId),
-    taken: Option<Box<TakeBack>>,
-    error: RpcError,
-) -> JobOutcome {
+fn failed(id: RequestId, taken: Option<Box<TakeBack>>, error: RpcError) -> JobOutcome {
     match taken {
         Some(taken) => {
             let outcomes = vec![FileTaken::Refused(error.message); taken.files.len()];
-            JobOutcome::Core(Box::new(Input::TakenBack { connection, id, taken, outcomes }))
+            JobOutcome::Core(Box::new(Input::TakenBack { taken, outcomes }))
         }
         None => JobOutcome::Frame(Frame::Error { id: Some(id), error }),
     }

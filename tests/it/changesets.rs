@@ -223,14 +223,12 @@ impl Review {
         let params = json!({ "channel": uri, "operationId": operation });
         self.world.request(CLIENT, "invokeChangesetOperation", params);
         let asked = self.world.outputs.iter().find_map(|output| match output {
-            Output::Resource(connection, id, Resource::TakeBack { taken, .. }) => {
-                Some((*connection, id.clone(), taken.clone()))
-            }
+            Output::Resource(_, _, Resource::TakeBack { taken, .. }) => Some(taken.clone()),
             _ => None,
         });
-        if let Some((connection, id, taken)) = asked {
+        if let Some(taken) = asked {
             let outcomes = taken.files.iter().map(|file| disk.take_back(file)).collect();
-            self.world.feed(Input::TakenBack { connection, id, taken, outcomes });
+            self.world.feed(Input::TakenBack { taken, outcomes });
         }
         self.hear().pop().unwrap()
     }
@@ -542,29 +540,80 @@ fn nothing_is_taken_back_while_a_turn_runs_and_nothing_twice() {
     let refused = Err(-32602);
     assert_eq!(review.invoke(&session_changes(), "discard-changes", &mut disk), refused);
     review.end(CHAT);
-    // Both ask before either is answered.
-    let ask = |review: &mut Review, uri: &str| {
-        let params = json!({ "channel": uri, "operationId": "discard-changes" });
-        review.world.request(CLIENT, "invokeChangesetOperation", params);
-    };
-    review.hear();
-    ask(&mut review, &session_changes());
-    ask(&mut review, &session_changes());
-    let mut begun = 0;
-    for output in review.world.take() {
-        let Output::Resource(connection, id, Resource::TakeBack { taken, .. }) = output else { continue };
-        begun += 1;
-        let outcomes = taken.files.iter().map(|file| disk.take_back(file)).collect();
-        review.world.feed(Input::TakenBack { connection, id, taken, outcomes });
-        // The other one has waited for it, and finds nothing left to be done.
-        assert_eq!(review.hear(), [Ok(json!({})), refused.clone()]);
-    }
-    assert_eq!(begun, 1);
+    assert_eq!(review.invoke(&session_changes(), "discard-changes", &mut disk), Ok(json!({})));
+    assert_eq!(review.invoke(&session_changes(), "discard-changes", &mut disk), refused);
     assert_eq!(review.files(&session_changes()), []);
     assert_eq!(review.invoke(&session_changes(), "restore-changes", &mut disk), Ok(json!({})));
     assert_eq!(review.invoke(&session_changes(), "restore-changes", &mut disk), refused);
     assert_eq!(disk.0, BTreeMap::from([("a", "1\n")]));
     assert_eq!(review.files(&session_changes()).len(), 1);
+}
+
+/// What comes of operations that are asked for in this order before anything is answered, by these clients, who may have
+/// gone meanwhile: how many operations were carried out, and what is answered to each client that is there.
+fn asked_at_once(
+    review: &mut Review,
+    asked: &[(ConnectionId, &str)],
+    gone: &[ConnectionId],
+    disk: &mut Disk,
+) -> (usize, Vec<(ConnectionId, Value)>) {
+    review.hear();
+    for (client, operation) in asked {
+        let params = json!({ "channel": session_changes(), "operationId": operation });
+        review.world.request(*client, "invokeChangesetOperation", params);
+    }
+    for client in gone {
+        review.world.feed(Input::Closed(*client));
+    }
+    let (mut begun, mut answers) = (0, Vec::new());
+    loop {
+        let outputs = review.world.take();
+        let answer = |output: &Output| match output {
+            Output::Frame(to, frame @ Frame::Result { .. }) => Some((*to, line(frame)["result"].take())),
+            Output::Frame(to, frame @ Frame::Error { .. }) => {
+                Some((*to, line(frame)["error"]["code"].take()))
+            }
+            _ => None,
+        };
+        answers.extend(outputs.iter().filter_map(answer));
+        let taken = outputs.into_iter().find_map(|output| match output {
+            Output::Resource(_, _, Resource::TakeBack { taken, .. }) => Some(taken),
+            _ => None,
+        });
+        let Some(taken) = taken else { return (begun, answers) };
+        begun += 1;
+        let outcomes = taken.files.iter().map(|file| disk.take_back(file)).collect();
+        review.world.feed(Input::TakenBack { taken, outcomes });
+    }
+}
+
+#[test]
+fn the_same_that_is_asked_for_again_before_it_is_over_is_done_once_and_answered_to_all() {
+    let mut review = Review::new();
+    review.turn(CHAT, "t1", &[("a", "", "1\n")]);
+    let mut disk = Disk(BTreeMap::from([("a", "1\n")]));
+    let done = || json!({});
+    let [discard, restore] = ["discard-changes", "restore-changes"];
+    let twice = asked_at_once(&mut review, &[(CLIENT, discard), (OBSERVER, discard)], &[], &mut disk);
+    assert_eq!(twice, (1, vec![(CLIENT, done()), (OBSERVER, done())]));
+    assert_eq!(disk.0, BTreeMap::new());
+    // Another one in between is done in between.
+    let asked = [(CLIENT, restore), (CLIENT, restore), (CLIENT, discard), (CLIENT, restore)];
+    let answers = asked_at_once(&mut review, &asked, &[], &mut disk);
+    assert_eq!(answers, (3, vec![(CLIENT, done()); 4]));
+    assert_eq!(disk.0, BTreeMap::from([("a", "1\n")]));
+    // There is a limit to both.
+    let mut many = vec![(CLIENT, discard); 101];
+    many.extend([restore, discard].repeat(50).into_iter().map(|operation| (CLIENT, operation)));
+    many.push((CLIENT, restore));
+    let (begun, answers) = asked_at_once(&mut review, &many, &[], &mut disk);
+    assert_eq!((begun, answers.len()), (101, many.len()));
+    let failed: Vec<&Value> = answers.iter().map(|(_, answer)| answer).filter(|it| **it != done()).collect();
+    assert_eq!(failed, [&json!(-32603), &json!(-32603)]);
+    assert_eq!(review.invoke(&session_changes(), restore, &mut disk), Ok(done()));
+    // Who has gone is not answered, and what others have asked for is done.
+    let left = asked_at_once(&mut review, &[(CLIENT, discard), (OBSERVER, discard)], &[CLIENT], &mut disk);
+    assert_eq!(left, (1, vec![(OBSERVER, done())]));
 }
 
 /// What may happen in a session of two chats.

@@ -120,11 +120,7 @@ pub enum Input {
     },
     /// It was tried to make files what they were.
     TakenBack {
-        /// Who has asked.
-        connection: ConnectionId,
-        /// By which request.
-        id: RequestId,
-        /// What for.
+        /// What was asked for.
         taken: Box<TakeBack>,
         /// What has become of each of the files.
         outcomes: Vec<FileTaken>,
