@@ -213,7 +213,11 @@ pub fn carry_out(git: &Git, job: GitJob, folder: &Path, until: Until) -> GitRepo
     let done = Scratch::new(folder)
         .map_err(GitError::from)
         .and_then(|scratch| do_in(&repository, job.work, &scratch, until));
-    done.unwrap_or_else(|error| GitReport::Failed(error.to_string()))
+    done.unwrap_or_else(|error| match Repository::find(git, &job.directories, until) {
+        // It was there when this began.
+        Err(NoRepository::None) => GitReport::NoRepository,
+        _ => GitReport::Failed(error.to_string()),
+    })
 }
 
 fn do_in(

@@ -333,7 +333,11 @@ impl Host {
         });
         let shown: Vec<ChangesetFile> = shown.collect();
         let operations = self.operations_of(session, scope, !shown.is_empty());
-        Some(ChangesetState { operations, ..state_of(shown, trouble, is_running) })
+        let mut state = ChangesetState { operations, ..state_of(shown, trouble, is_running) };
+        if shows_now(scope) && self.is_sight_old(session) {
+            state.status = ChangesetStatus::Recomputing;
+        }
+        Some(state)
     }
 
     /// Whether it is known which files were changed in what a changeset is of.
@@ -539,14 +543,16 @@ fn state_of(files: Vec<ChangesetFile>, error: Option<ErrorInfo>, is_running: boo
     ChangesetState { status, error, files, operations: None }
 }
 
-/// What is shown of a changeset that was shown before: what it was stays until it is known what it is.
+/// What is shown of a changeset that was shown before: what it was stays until it is known what it is, also where that
+/// cannot be known.
 fn again(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
     let was_known = matches!(shown.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing);
     if was_known && wanted.status == ChangesetStatus::Computing {
         wanted.status = ChangesetStatus::Recomputing;
-        if wanted.files.is_empty() {
-            wanted.files.clone_from(&shown.files);
-        }
+    }
+    let is_unknown = matches!(wanted.status, ChangesetStatus::Recomputing | ChangesetStatus::Error);
+    if is_unknown && wanted.files.is_empty() {
+        wanted.files.clone_from(&shown.files);
     }
     wanted
 }

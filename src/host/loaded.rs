@@ -4,6 +4,7 @@
 //! Never: reads anything itself. What takes long is made where the rows are read, so that nobody else waits for it,
 //! however large a chat is: the host only takes it in.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use ahp_types::state::{Annotation, SessionLifecycle, SessionState, SessionSummar
 
 use super::annotations;
 use super::catalogue::row_of;
-use super::effects::{Handle, Output, SavedChat, SavedSession, SessionRow, Timer};
+use super::effects::{GitSight, Handle, Output, SavedChat, SavedSession, SessionRow, Timer};
 use super::limits::{is_output, Limits};
 use super::locale::Language;
 use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey};
@@ -72,6 +73,7 @@ impl KeptSummary {
 struct LoadedAlone {
     session: Session,
     annotations: Vec<Annotation>,
+    seen: Option<GitSight>,
 }
 
 #[derive(Debug)]
@@ -119,7 +121,7 @@ impl Host {
         if self.disposed.contains(&key) || uris.iter().any(|uri| self.channels.by_uri.contains_key(uri)) {
             return;
         }
-        let (LoadedAlone { mut session, annotations }, chats) = match made {
+        let (LoadedAlone { mut session, annotations, seen }, chats) = match made {
             Ok(made) => made,
             Err(reason) => {
                 tracing::error!(session = uris[0], reason, "a session cannot be read");
@@ -136,6 +138,9 @@ impl Host {
         let told = session.told.clone();
         self.channels.sessions.insert(key, session);
         self.add_annotations(key, annotations);
+        if let Some(seen) = seen {
+            self.sight_was_kept(key, seen);
+        }
         self.let_go_lately.forget(key);
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
         for LoadedChat { key, mut chat, is_cut } in chats {
@@ -261,7 +266,8 @@ fn read_session(row: &SessionRow) -> Result<LoadedAlone, String> {
         unfollowed: None,
         written_rows: WrittenRows::default(),
     };
-    Ok(LoadedAlone { session, annotations })
+    let seen = body.seen.map(Cow::into_owned);
+    Ok(LoadedAlone { session, annotations, seen })
 }
 
 /// A chat as it was saved.

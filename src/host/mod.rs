@@ -306,11 +306,13 @@ impl Host {
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
             Input::Git(number, report) => self.git_reports(step, number, report),
             Input::Timer(Timer::Look(session)) => self.time_to_look(session),
+            Input::Timer(Timer::Stay(session, number)) => self.time_to_stay_is_up(session, number),
             Input::Timer(Timer::Kept(number)) => self.folder_is_not_kept_in_time(step, number),
             Input::Timer(Timer::Terminal(terminal, number)) => {
                 self.time_of_terminal_is_up(step, terminal, number);
             }
             Input::Timer(Timer::Command(terminal)) => self.time_of_command_is_up(step, terminal),
+            Input::Watches(watch) => self.repository_is_watched(&watch),
             Input::FilesChanged { watch, changes } => {
                 self.repository_has_changed(step, &watch);
                 self.files_have_changed(step, &watch, changes);

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::attached::Attached;
 use super::changes::DiscardedFile;
 use super::checkpoints::KeptFolder;
-use super::effects::Rope;
+use super::effects::{GitSight, Rope};
 use super::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::asides::SelectionChange;
@@ -51,6 +51,9 @@ pub struct SessionBody<'a> {
     /// What git keeps of its folder.
     #[serde(default, skip_serializing_if = "keeps_nothing")]
     pub(super) kept: Cow<'a, KeptFolder>,
+    /// What was seen there last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) seen: Option<Cow<'a, GitSight>>,
 }
 
 /// What a chat's row holds.

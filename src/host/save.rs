@@ -169,6 +169,7 @@ impl Host {
             annotations: Cow::Borrowed(self.annotations_of(key)),
             discarded: Cow::Borrowed(&session.discarded),
             kept: Cow::Borrowed(&session.kept),
+            seen: self.sight_to_keep(key),
             shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
         };
         Some(SessionRow {

@@ -1,9 +1,11 @@
 //! What is in the repositories of sessions now: what is not committed, and what a branch has changed.
 //!
 //! Owns: when that is looked at: when a session is made, when a turn of it has ended, and, while somebody follows a
-//! changeset that shows it, soon after something has changed; and what a session says of it in its `_meta`.
-//! Never: looks again before it has heard what it has asked for, or watches for nobody.
+//! changeset that shows it, soon after something has changed; that what was seen last is shown until then, also behind a
+//! restart, and whether that is old; and what a session says of it in its `_meta`.
+//! Never: looks again before it has heard what it has asked for, or watches for long what nobody follows.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -18,6 +20,12 @@ use crate::wire::watches::Watched;
 
 /// What changes within this time is looked at once.
 const GATHERED: Duration = Duration::from_millis(750);
+
+/// What nobody follows any more is watched for so long, so that who comes back knows whether it is as it was.
+const WATCHED_BEHIND: Duration = Duration::from_secs(10);
+
+/// What was seen is kept with the session if it is of no more files than this.
+const FILES_KEPT_MAX: usize = 500;
 
 /// What is written there is nothing to look at: it says nothing of files, or it is ours.
 const NOT_WATCHED: [&str; 9] = [
@@ -44,6 +52,10 @@ pub(super) struct SessionSight {
     known: Option<GitSight>,
     /// The files are known, too.
     has_files: bool,
+    /// Something may have changed since they were seen, and those who follow them have not heard what.
+    is_old: bool,
+    /// The same, since git was asked.
+    is_old_again: bool,
     /// Why nothing is known, for people.
     trouble: Option<String>,
     /// It was asked for, and with files.
@@ -58,6 +70,22 @@ pub(super) struct SessionSight {
     watched: Vec<String>,
     /// Something has changed, and it is waited for more.
     gathers: bool,
+    /// It has changed since git was asked, and is waited for from when that is answered.
+    gathers_behind: bool,
+    /// Somebody has left a changeset that shows it.
+    is_left: bool,
+    /// So often it was watched for somebody to come back.
+    stays: u64,
+    /// It is watched for that.
+    is_staying: bool,
+}
+
+impl SessionSight {
+    /// Something may have changed.
+    fn grows_old(&mut self) {
+        self.is_old = true;
+        self.is_old_again |= self.asked.is_some();
+    }
 }
 
 /// What is known of the repositories of all sessions.
@@ -95,24 +123,61 @@ impl Host {
     /// What is in the repository of a session is to be looked at.
     pub(super) fn look_at_repository(&mut self, session: SessionKey) {
         if self.config.limits.kept_within_ms > 0 {
-            self.changes.sights.of(session).is_due = true;
+            let sight = self.changes.sights.of(session);
+            sight.is_due = true;
+            sight.grows_old();
+            self.files_may_have_changed(session, false);
         }
+    }
+
+    /// What was seen last of a session's repository, to be kept with the session.
+    pub(super) fn sight_to_keep(&self, session: SessionKey) -> Option<Cow<'_, GitSight>> {
+        let sight = self.changes.sights.all.get(&session).filter(|sight| sight.has_files)?;
+        let files = |known: &GitSight| known.uncommitted.len() + known.branch_changes.len();
+        sight.known.as_ref().filter(|known| files(known) <= FILES_KEPT_MAX).map(Cow::Borrowed)
+    }
+
+    /// A session is in memory again: this was seen of its repository before.
+    pub(super) fn sight_was_kept(&mut self, session: SessionKey, kept: GitSight) {
+        if self.config.limits.kept_within_ms > 0 {
+            let (known, has_files, is_old) = (Some(kept), true, true);
+            let sight = SessionSight { known, has_files, is_old, ..SessionSight::default() };
+            self.changes.sights.all.insert(session, sight);
+        }
+    }
+
+    /// Whether something may have changed in a session's repository since it was seen.
+    pub(super) fn is_sight_old(&self, session: SessionKey) -> bool {
+        self.changes.sights.all.get(&session).is_some_and(|sight| sight.is_old)
+    }
+
+    /// The session whose repository a channel shows as it is now, if it does.
+    fn session_shown_now(&self, target: ChannelId) -> Option<SessionKey> {
+        let key = Some(target.key).filter(|_| target.kind == ChannelKind::Changeset)?;
+        let changeset = self.channels.changesets.get(&ChangesetKey(key))?;
+        shows_now(&changeset.scope).then_some(changeset.session)
     }
 
     /// Somebody follows a channel no more: perhaps nothing is to be watched for it.
     pub(super) fn sight_is_left(&mut self, target: ChannelId) {
-        self.changes.sights.is_unsettled |= target.kind == ChannelKind::Changeset;
+        if let Some(session) = self.session_shown_now(target) {
+            self.changes.sights.of(session).is_left = true;
+        }
     }
 
-    /// Somebody follows a channel: if it shows what is there now, that is looked at.
+    /// Somebody follows a channel: if it shows what is there now, that is looked at. Nobody knows what has happened to what
+    /// was not watched.
     pub(super) fn sight_is_followed(&mut self, target: ChannelId) {
-        if target.kind != ChannelKind::Changeset {
-            return;
+        let Some(session) = self.session_shown_now(target) else { return };
+        let Some(sight) = self.changes.sights.all.get_mut(&session) else {
+            return self.look_at_repository(session);
+        };
+        let may_be_old = sight.is_old || (sight.has_files && sight.watched.is_empty());
+        if may_be_old && sight.asked != Some(true) {
+            return self.look_at_repository(session);
         }
-        let changeset = self.channels.changesets.get(&ChangesetKey(target.key));
-        if let Some(session) = changeset.filter(|it| shows_now(&it.scope)).map(|it| it.session) {
-            self.look_at_repository(session);
-        }
+        sight.is_due = true;
+        self.changes.sights.is_unsettled = true;
     }
 
     /// What is there now of a session's repository, with files; and why not, for people. It is looked at if that is not
@@ -145,7 +210,8 @@ impl Host {
         let follows = self.follows_sight(session);
         let Some(number) = *look else {
             let sight = self.changes.sights.of(session);
-            let is_fresh = follows && sight.has_files && !sight.is_due && sight.asked.is_none();
+            let is_known = sight.has_files && !sight.is_old;
+            let is_fresh = follows && is_known && !sight.is_due && sight.asked.is_none();
             (sight.is_due, sight.wants_files) = (!is_fresh, !is_fresh);
             *look = Some(sight.looks + 1).filter(|_| !is_fresh);
             return is_fresh;
@@ -206,7 +272,13 @@ impl Host {
     fn settle_watches_of_sight(&mut self, step: &mut Step<'_>, session: SessionKey) {
         let follows = self.follows_sight(session);
         let Some(sight) = self.changes.sights.all.get_mut(&session) else { return };
-        let known = sight.known.as_ref().filter(|_| follows);
+        let is_left = std::mem::take(&mut sight.is_left) && sight.known.is_some();
+        sight.is_staying = !follows && (sight.is_staying || is_left);
+        if sight.is_staying && is_left {
+            sight.stays += 1;
+            step.say(Output::Timer(Timer::Stay(session, sight.stays), WATCHED_BEHIND));
+        }
+        let known = sight.known.as_ref().filter(|_| follows || sight.is_staying);
         let folders = known.into_iter().flat_map(|known| std::iter::once(&known.root).chain(&known.own));
         let watch = |uri: &String| {
             let excludes = NOT_WATCHED.iter().map(|pattern| (*pattern).to_owned()).collect();
@@ -224,12 +296,30 @@ impl Host {
         }
     }
 
+    /// A repository is watched from now on: what has changed while git looked at it, nobody was told of.
+    pub(super) fn repository_is_watched(&mut self, watch: &str) {
+        for sight in self.changes.sights.all.values_mut() {
+            sight.is_due |= sight.watched.iter().any(|watched| watched == watch);
+        }
+        self.changes.sights.is_unsettled = true;
+    }
+
     /// Files have changed that are watched: perhaps because a repository is followed.
     pub(super) fn repository_has_changed(&mut self, step: &mut Step<'_>, watch: &str) {
-        for (session, sight) in &mut self.changes.sights.all {
-            if !sight.gathers && sight.watched.iter().any(|watched| watched == watch) {
-                sight.gathers = true;
-                step.say(Output::Timer(Timer::Look(*session), GATHERED));
+        let all = self.changes.sights.all.iter();
+        let of_watch = all.filter(|(_, sight)| sight.watched.iter().any(|watched| watched == watch));
+        let sessions: Vec<SessionKey> = of_watch.map(|(session, _)| *session).collect();
+        for session in sessions {
+            let follows = self.follows_sight(session);
+            let Some(sight) = self.changes.sights.all.get_mut(&session) else { continue };
+            if !follows {
+                // It is looked at when somebody comes back.
+                sight.grows_old();
+            } else if sight.asked.is_some() {
+                // Where something changes all the time, what was seen is shown at times.
+                sight.gathers_behind = true;
+            } else if !std::mem::replace(&mut sight.gathers, true) {
+                step.say(Output::Timer(Timer::Look(session), GATHERED));
             }
         }
     }
@@ -237,7 +327,15 @@ impl Host {
     /// What has changed in a repository was gathered.
     pub(super) fn time_to_look(&mut self, session: SessionKey) {
         if let Some(sight) = self.changes.sights.all.get_mut(&session) {
-            (sight.gathers, sight.is_due) = (false, true);
+            sight.gathers = false;
+            self.look_at_repository(session);
+        }
+    }
+
+    /// A repository that nobody follows any more was watched for long enough.
+    pub(super) fn time_to_stay_is_up(&mut self, session: SessionKey, number: u64) {
+        if let Some(sight) = self.changes.sights.all.get_mut(&session).filter(|it| it.stays == number) {
+            sight.is_staying = false;
             self.changes.sights.is_unsettled = true;
         }
     }
@@ -247,6 +345,11 @@ impl Host {
         self.changes.sights.is_unsettled = true;
         let Some(sight) = self.changes.sights.all.get_mut(&session) else { return };
         let files = sight.asked.take().unwrap_or(false);
+        if std::mem::take(&mut sight.gathers_behind) && !std::mem::replace(&mut sight.gathers, true) {
+            step.say(Output::Timer(Timer::Look(session), GATHERED));
+        }
+        let (was_old, had_trouble) = (sight.is_old, sight.trouble.is_some());
+        sight.is_old = std::mem::take(&mut sight.is_old_again) || (was_old && !files);
         let Some(of_session) = self.channels.sessions.known_mut(session) else {
             return self.changes.sights.forget(session);
         };
@@ -271,7 +374,7 @@ impl Host {
                     kept.base = kept.base.take().or_else(|| seen.branch.clone());
                     self.unsaved.insert(session.into());
                 }
-                has_changed = are_new || sight.known.as_ref() != Some(&*seen);
+                has_changed = are_new || had_trouble || sight.known.as_ref() != Some(&*seen);
                 sight.known = Some(*seen);
                 Some(meta)
             }
@@ -299,7 +402,10 @@ impl Host {
             None => drop(notes.shift_remove(GIT)),
         });
         if has_changed {
-            self.files_may_have_changed(session, true);
+            self.unsaved.insert(session.into());
+        }
+        if has_changed || was_old {
+            self.files_may_have_changed(session, has_changed);
         }
     }
 }

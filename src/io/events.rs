@@ -48,6 +48,8 @@ pub enum LoopEvent {
     Begun(ConnectionId, BegunWatches),
     /// Files have changed that are watched.
     Changed(WatchReport),
+    /// The core's own watch of this channel has begun.
+    BegunOwn(String),
     /// Something was heard of the program in a terminal.
     Pty(PtyReport),
     /// Something is heard of git.
@@ -120,6 +122,7 @@ impl Events {
             Some((connection, findings)) = self.looked.recv() => LoopEvent::Looked(connection, findings),
             Some(answered) = self.resources.recv() => LoopEvent::Resource(answered),
             Some((connection, begun)) = self.watches.begun.recv() => LoopEvent::Begun(connection, begun),
+            Some(channel) = self.watches.begun_own.recv() => LoopEvent::BegunOwn(channel),
             Some(told) = self.watches.told.recv(), if wants.reports => LoopEvent::Changed(told),
             Some(report) = self.ptys.recv(), if wants.ptys => LoopEvent::Pty(report),
             Some(news) = self.git.recv() => LoopEvent::Git(news),

@@ -304,6 +304,7 @@ impl Sidecar {
                 self.hear_job(answered.connection, answered.answer);
             }
             LoopEvent::Begun(connection, begun) => self.hear_watches(connection, begun),
+            LoopEvent::BegunOwn(channel) => self.feed(Input::Watches(channel)),
             LoopEvent::Changed(Watched { watch, changes }) => {
                 self.feed(Input::FilesChanged { watch, changes })
             }

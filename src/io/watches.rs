@@ -110,6 +110,7 @@ pub struct Watches {
     /// Without a thread.
     engine: Option<Engine>,
     begun: mpsc::UnboundedSender<(ConnectionId, BegunWatches)>,
+    begun_own: mpsc::UnboundedSender<String>,
     /// None once the thread has it.
     told: Option<mpsc::Sender<WatchReport>>,
 }
@@ -119,6 +120,8 @@ pub struct Watches {
 pub struct News {
     /// Watches that were to begin for a connection's message.
     pub begun: mpsc::UnboundedReceiver<(ConnectionId, BegunWatches)>,
+    /// The channels of watches that have begun for the core itself.
+    pub begun_own: mpsc::UnboundedReceiver<String>,
     /// What has changed.
     pub told: mpsc::Receiver<WatchReport>,
 }
@@ -127,12 +130,13 @@ impl Watches {
     /// Begins with nothing to watch; what is the host's own is not watched. Has no thread when `is_stepped`.
     pub fn new(is_stepped: bool, own: Arc<[Own]>) -> (Self, News) {
         let (begun, begun_news) = mpsc::unbounded_channel();
+        let (begun_own, begun_own_news) = mpsc::unbounded_channel();
         let (told, told_news) = mpsc::channel(TOLD_MAX);
         let engine = is_stepped.then(|| Engine::new(Box::new(Silent), Arc::clone(&own), ENTRIES_MAX));
         let post = Post::new().map(Arc::new);
         let post = post.map_err(|error| tracing::error!(%error, "files cannot be watched")).ok();
-        let watches = Self { post, own, engine, begun, told: Some(told) };
-        (watches, News { begun: begun_news, told: told_news })
+        let watches = Self { post, own, engine, begun, begun_own, told: Some(told) };
+        (watches, News { begun: begun_news, begun_own: begun_own_news, told: told_news })
     }
 
     /// Has watches begun for the message of a connection; nothing is waited for longer than a few seconds. Must be called
@@ -166,8 +170,8 @@ impl Watches {
         });
     }
 
-    /// Has a watch begun for the core itself, until it is released; where it cannot be, nothing is told of it. Must be
-    /// called inside a tokio runtime.
+    /// Has a watch begun for the core itself, until it is released; the core hears when it has. Must be called inside a
+    /// tokio runtime.
     pub fn begin_own(&mut self, channel: String) {
         let Some(post) = &self.post else { return };
         let (reply, replied) = oneshot::channel();
@@ -177,10 +181,16 @@ impl Watches {
         } else if let Err(error) = self.start() {
             return tracing::error!(%error, "no thread can be started to watch files");
         }
+        let begun_own = self.begun_own.clone();
         tokio::spawn(async move {
-            for (_, begun) in replied.await.unwrap_or_default() {
+            for (channel, begun) in replied.await.unwrap_or_default() {
                 match begun {
-                    Ok(lease) => lease.hand_over(),
+                    Ok(lease) => {
+                        lease.hand_over();
+                        if begun_own.send(channel).is_err() {
+                            tracing::debug!("a watch has begun, and the host has left");
+                        }
+                    }
                     Err(refused) => {
                         let why = refused.error.message;
                         tracing::info!(

@@ -47,6 +47,7 @@ mod resources;
 mod ruins;
 mod runaway;
 mod sessions;
+mod sights;
 mod store;
 mod support;
 mod terminals;

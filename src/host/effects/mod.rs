@@ -109,6 +109,8 @@ pub enum Input {
         /// What it has said.
         said: Box<SelfDescription>,
     },
+    /// What the core has had watched itself is watched from now on: the channel of the watch.
+    Watches(String),
     /// Files have changed that are watched.
     FilesChanged {
         /// The channel of the watch.
@@ -216,6 +218,8 @@ pub enum Timer {
     Asked(u64),
     /// What has changed in the repository of a session was gathered for long enough.
     Look(SessionKey),
+    /// A repository that nobody follows any more was watched for long enough; with the number of that time.
+    Stay(SessionKey, u64),
     /// The time for which a turn waits until its folder is kept is up; with the number under which that was asked.
     Kept(u64),
     /// The time of a watch that nobody follows, to be followed again, is up; with the number of that time.

@@ -278,19 +278,27 @@ impl Talk {
     /// The state of a changeset, when it is computed.
     pub fn changeset(&mut self, what: &str) -> Value {
         let channel = format!("{SESSION}/changeset/{what}");
-        loop {
+        let is_known = |status: &Value| status == "ready" || status == "error";
+        let state = loop {
             let state = self.follow(&channel);
             assert!(state.is_object(), "{channel} is not there");
-            self.ask("ping", &json!({ "channel": "ahp-root://" }));
-            self.process.say(
-                &json!({ "jsonrpc": "2.0", "method": "unsubscribe", "params": { "channel": channel } })
-                    .to_string(),
-            );
-            if state["status"] != "computing" {
-                return state;
+            if is_known(&state["status"]) {
+                break state;
             }
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+            self.until(&channel, |action| {
+                action["type"] == "changeset/statusChanged" && is_known(&action["status"])
+            });
+        };
+        let params = json!({ "channel": channel });
+        let leave = json!({ "jsonrpc": "2.0", "method": "unsubscribe", "params": params });
+        self.process.say(&leave.to_string());
+        self.ask("ping", &json!({ "channel": "ahp-root://" }));
+        // Statuses that were told of it so far are of no use to who follows it again.
+        self.heard.retain(|message| {
+            let params = &message["params"];
+            params["channel"] != channel || params["action"]["type"] != "changeset/statusChanged"
+        });
+        state
     }
 
     /// What a changeset shows: of each file what it was called, what was in it, and what is in it, with its counts.

@@ -7,7 +7,7 @@ use std::fs;
 
 use serde_json::{json, Value};
 
-use super::{changed, uri, Repository, ShownFile, Talk, SESSION};
+use super::{changed, instead_of_git, uri, Repository, ShownFile, Talk, SESSION};
 
 fn channel(what: &str) -> String {
     format!("{SESSION}/changeset/{what}")
@@ -168,7 +168,9 @@ fn what_is_not_committed_is_discarded_and_brought_back() {
     talk.start(super::CHAT, "t2", "/files said=x\n/ask go");
     let call = talk.asked(super::CHAT);
     let offered = talk.changeset("uncommitted")["operations"].clone();
-    assert_eq!((&offered[0]["id"], &offered[0]["status"]), (&json!("restore-changes"), &json!("disabled")));
+    let offered = offered.as_array().unwrap();
+    assert!(offered.iter().any(|operation| operation["id"] == "restore-changes"), "{offered:?}");
+    assert!(offered.iter().all(|operation| operation["status"] == "disabled"), "{offered:?}");
     talk.allow(super::CHAT, "t2", &call);
 }
 
@@ -256,31 +258,76 @@ fn turns_are_compared_by_what_was_there_when_they_ended() {
     assert!(talk.follow(&channel("compare/t1/none")).is_null());
 }
 
-/// Follows what is not committed until its status is this one.
-fn until_status(talk: &mut Talk, status: &str) -> Value {
-    let state = talk.follow(&channel("uncommitted"));
-    if state["status"] == status {
-        return state;
+/// The actions on a changeset up to this one.
+fn told_until(talk: &mut Talk, what: &str, is_last: impl Fn(&Value) -> bool) -> Vec<Value> {
+    let mut told = Vec::new();
+    loop {
+        told.push(talk.until(&channel(what), |_| true));
+        if told.last().is_some_and(&is_last) {
+            return told;
+        }
     }
-    talk.until(&channel("uncommitted"), |action| {
-        action["type"] == "changeset/statusChanged" && action["status"] == status
-    })
+}
+
+fn has_status(action: &Value, status: &str) -> bool {
+    action["type"] == "changeset/statusChanged" && action["status"] == status
 }
 
 #[test]
 fn where_all_is_committed_it_is_known_that_nothing_has_changed() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = begin(&repository);
-    until_status(&mut talk, "ready");
+    assert_eq!(talk.files(&repository, "uncommitted"), []);
 }
 
 #[test]
-fn a_repository_that_is_not_there_any_more_is_said() {
+fn what_was_seen_last_is_shown_behind_a_restart_until_it_is_seen_again() {
+    let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
+    repository.write("a", "2\n");
+    let mut talk = begin(&repository);
+    shows(&mut talk, &repository, "uncommitted", vec![changed("a", "1\n", "2\n", (1, 1))]);
+    talk.process.child.kill().unwrap();
+    talk.process.wait();
+    repository.write("b", "2\n");
+    let blocks = repository.home.join("blocks");
+    fs::write(&blocks, "").unwrap();
+    let script = format!(
+        "case \"$*\" in *status*) while [ -e '{}' ]; do sleep 0.01; done;; esac\nexec $GIT \"$@\"",
+        blocks.display()
+    );
+    let mut talk = Talk::open(&repository, &[("PATH", &instead_of_git(&repository, &script))]);
+    for what in ["uncommitted", "branch"] {
+        let state = talk.follow(&channel(what));
+        let ids: Vec<&Value> = state["files"].as_array().unwrap().iter().map(|file| &file["id"]).collect();
+        assert_eq!(
+            (&state["status"], ids),
+            (&json!("recomputing"), vec![&json!(uri(&repository.path("a")))])
+        );
+    }
+    fs::remove_file(blocks).unwrap();
+    for what in ["uncommitted", "branch"] {
+        let told = told_until(&mut talk, what, |action| has_status(action, "ready"));
+        assert!(told.iter().any(|action| action.to_string().contains("/b\"")), "{told:?}");
+    }
+}
+
+#[test]
+fn a_repository_that_is_not_there_any_more_is_said_and_comes_back() {
     let repository = Repository::with(&[("a", "1\n")]);
     repository.write("a", "2\n");
     let mut talk = begin(&repository);
-    until_status(&mut talk, "ready");
-    fs::rename(repository.path(".git"), repository.home.join("elsewhere")).unwrap();
-    let told = until_status(&mut talk, "error");
-    assert_eq!(told["error"]["message"], "the repository is not there any more");
+    let wanted = vec![changed("a", "1\n", "2\n", (1, 1))];
+    shows(&mut talk, &repository, "uncommitted", wanted.clone());
+    talk.follow(&channel("uncommitted"));
+    let elsewhere = repository.home.join("elsewhere");
+    fs::rename(repository.path(".git"), &elsewhere).unwrap();
+    let told = told_until(&mut talk, "uncommitted", |action| has_status(action, "error"));
+    let why = told.last().unwrap()["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(why, "the repository is not there any more");
+    // What it was is still shown.
+    assert!(!told.iter().any(|action| action["type"] == "changeset/fileRemoved"), "{told:?}");
+    assert_eq!(talk.follow(SESSION)["_meta"]["git"], Value::Null);
+    fs::rename(elsewhere, repository.path(".git")).unwrap();
+    told_until(&mut talk, "uncommitted", |action| has_status(action, "ready"));
+    shows(&mut talk, &repository, "uncommitted", wanted);
 }

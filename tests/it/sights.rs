@@ -1,0 +1,293 @@
+//! What is there now in a repository, as the core has it looked at and tells it.
+//!
+//! Owns: a host in memory whose repository is what a test says that git has seen, and when git is asked.
+//! Never: runs git, or waits.
+
+use ahp_sidecar::host::effects::{
+    ConnectionId, GitContent, GitReport, GitSight, GitWork, Input, KeptChange, Output, Timer,
+};
+use ahp_sidecar::host::limits::Limits;
+use ahp_types::state::ResourceChangeType;
+use serde_json::{json, Value};
+
+use crate::support::core::{Core, SESSION};
+use crate::support::world::{line, World};
+
+const CLIENT: ConnectionId = ConnectionId(1);
+const OTHER: ConnectionId = ConnectionId(2);
+const ROOT: &str = "file:///r";
+
+fn uncommitted() -> String {
+    format!("{SESSION}/changeset/uncommitted")
+}
+
+/// A repository in which these files are not committed.
+fn sight(files: &[&str]) -> GitReport {
+    let content = || Some(GitContent { mode: 0o100_644, blob: "1".repeat(40) });
+    let change = |name: &&str| KeptChange {
+        file: format!("{ROOT}/{name}"),
+        renamed_from: None,
+        before: None,
+        after: content(),
+        lines: None,
+    };
+    let uncommitted: Vec<KeptChange> = files.iter().map(change).collect();
+    let uncommitted_count = files.len() as u64;
+    let seen = GitSight { root: ROOT.to_owned(), uncommitted, uncommitted_count, ..GitSight::default() };
+    GitReport::Seen(Box::new(seen))
+}
+
+/// A host, and what it has put out.
+struct Watcher {
+    world: World,
+    /// The numbers of the looks that git was asked for and that nobody knows of yet.
+    looks: Vec<u64>,
+    watched: Vec<String>,
+    timers: Vec<Timer>,
+    /// What the client was told of the changeset, in short.
+    told: Vec<String>,
+}
+
+impl Watcher {
+    /// A client has a session in a repository in which nothing is to be committed, and nobody has seen its files.
+    fn begin() -> Self {
+        let limits = Limits { kept_within_ms: 2000, ..Limits::default() };
+        let world = World::new(Core::limited(limits));
+        let mut watcher = Self { world, looks: vec![], watched: vec![], timers: vec![], told: vec![] };
+        for (connection, name) in [(CLIENT, "me"), (OTHER, "other")] {
+            watcher.world.arrive(connection, name);
+        }
+        let params = json!({ "channel": SESSION, "workingDirectories": [ROOT] });
+        watcher.world.ask(CLIENT, "createSession", params).unwrap();
+        let look = watcher.look().expect("a new session is looked at");
+        watcher.saw(look, sight(&[]));
+        watcher
+    }
+
+    /// Takes in what the host has put out.
+    fn absorb(&mut self) {
+        for output in self.world.take() {
+            match output {
+                Output::Git(number, job) if matches!(job.work, GitWork::Look { .. }) => {
+                    self.looks.push(number);
+                }
+                Output::Watch(channel) => self.watched.push(channel),
+                Output::Unwatch(channel) => self.watched.retain(|it| *it != channel),
+                Output::Timer(timer, _) => self.timers.push(timer),
+                Output::Frame(CLIENT, frame) => {
+                    let envelope = line(&frame)["params"].take();
+                    if envelope["channel"] == uncommitted() {
+                        self.told.extend(brief(&envelope["action"]));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The number of the look that git is asked for; none when it is not.
+    fn look(&mut self) -> Option<u64> {
+        self.absorb();
+        assert!(self.looks.len() <= 1, "git is asked {} times at once", self.looks.len());
+        self.looks.pop()
+    }
+
+    fn saw(&mut self, look: u64, report: GitReport) {
+        self.world.feed(Input::Git(look, report));
+    }
+
+    /// What the client was told since this was asked last.
+    fn told(&mut self) -> Vec<String> {
+        self.absorb();
+        std::mem::take(&mut self.told)
+    }
+
+    /// Something changes in the folder.
+    fn changes(&mut self) {
+        self.absorb();
+        for watch in self.watched.clone() {
+            let changes = vec![(format!("{ROOT}/a"), ResourceChangeType::Updated)];
+            self.world.feed(Input::FilesChanged { watch, changes });
+        }
+    }
+
+    /// The timers that were asked for and are of this kind.
+    fn timers(&mut self, is_it: impl Fn(&Timer) -> bool) -> Vec<Timer> {
+        self.absorb();
+        self.timers.iter().copied().filter(is_it).collect()
+    }
+
+    /// It is time for what was asked for last.
+    fn time_for(&mut self, is_it: impl Fn(&Timer) -> bool) {
+        let timer = self.timers(is_it).pop().expect("the timer was asked for");
+        self.world.feed(Input::Timer(timer));
+    }
+
+    fn watches(&mut self) -> usize {
+        self.absorb();
+        self.watched.len()
+    }
+
+    /// The client follows the changeset, and knows what is there.
+    fn follow(&mut self, files: &[&str]) {
+        self.world.state(CLIENT, &uncommitted());
+        let look = self.look().unwrap();
+        self.saw(look, sight(files));
+        assert_eq!(self.look(), None);
+        assert_eq!(self.told().last().map(String::as_str), Some("ready"));
+    }
+}
+
+/// What an action says of a changeset, but for its operations.
+fn brief(action: &Value) -> Option<String> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    match text(&action["type"]).as_str() {
+        "changeset/operationsChanged" => None,
+        "changeset/statusChanged" => Some(text(&action["status"])),
+        "changeset/fileSet" => Some(format!("set {}", text(&action["file"]["id"]))),
+        "changeset/fileRemoved" => Some(format!("removed {}", text(&action["fileId"]))),
+        other => Some(other.to_owned()),
+    }
+}
+
+const fn is_look(timer: &Timer) -> bool {
+    matches!(timer, Timer::Look(_))
+}
+
+const fn is_stay(timer: &Timer) -> bool {
+    matches!(timer, Timer::Stay(..))
+}
+
+#[test]
+fn what_is_looked_at_again_is_said_to_be_and_stays_shown() {
+    let mut watcher = Watcher::begin();
+    watcher.follow(&["a"]);
+    watcher.changes();
+    assert_eq!(watcher.told(), [""; 0]);
+    watcher.time_for(is_look);
+    assert_eq!(watcher.told(), ["recomputing"]);
+    let look = watcher.look().unwrap();
+    watcher.saw(look, sight(&["a", "b"]));
+    assert_eq!(watcher.told(), ["set file:///r/b", "ready"]);
+    // Where it was nothing, the status alone is told.
+    watcher.changes();
+    watcher.time_for(is_look);
+    let look = watcher.look().unwrap();
+    watcher.saw(look, sight(&["a", "b"]));
+    assert_eq!(watcher.told(), ["recomputing", "ready"]);
+}
+
+/// Else it would be looked at without an end, and nobody would ever hear that what is shown is what was there.
+#[test]
+fn what_changes_while_git_looks_is_gathered_again() {
+    let mut watcher = Watcher::begin();
+    watcher.follow(&["a"]);
+    watcher.changes();
+    watcher.time_for(is_look);
+    let look = watcher.look().unwrap();
+    let before = watcher.timers(is_look).len();
+    watcher.changes();
+    watcher.changes();
+    assert_eq!(watcher.timers(is_look).len(), before);
+    watcher.told();
+    watcher.saw(look, sight(&["a", "b"]));
+    assert_eq!(watcher.told(), ["set file:///r/b", "ready"]);
+    assert_eq!((watcher.look(), watcher.timers(is_look).len()), (None, before + 1));
+    watcher.time_for(is_look);
+    assert_eq!(watcher.told(), ["recomputing"]);
+    assert!(watcher.look().is_some());
+}
+
+/// What changed after git had looked and before it was watched would be seen with the next change only.
+#[test]
+fn what_is_watched_from_now_on_is_looked_at_without_a_word() {
+    let mut watcher = Watcher::begin();
+    watcher.follow(&["a"]);
+    let watch = watcher.watched[0].clone();
+    watcher.world.feed(Input::Watches(watch));
+    let look = watcher.look().unwrap();
+    watcher.saw(look, sight(&["a"]));
+    assert_eq!(watcher.told(), [""; 0]);
+}
+
+#[test]
+fn a_second_client_has_it_looked_at_without_a_word() {
+    let mut watcher = Watcher::begin();
+    watcher.follow(&["a"]);
+    assert_eq!(watcher.world.state(OTHER, &uncommitted())["status"], "ready");
+    let look = watcher.look().unwrap();
+    watcher.saw(look, sight(&["a"]));
+    assert_eq!((watcher.told(), watcher.look()), (vec![], None));
+}
+
+#[test]
+fn who_comes_back_soon_knows_whether_something_has_changed_meanwhile() {
+    let mut watcher = Watcher::begin();
+    watcher.follow(&["a"]);
+    let come_and_go = |watcher: &mut Watcher, meanwhile: &dyn Fn(&mut Watcher)| {
+        watcher.world.unsubscribe(CLIENT, &uncommitted());
+        meanwhile(watcher);
+        assert_eq!(watcher.look(), None, "what nobody follows is looked at");
+        watcher.world.state(CLIENT, &uncommitted());
+        let told = watcher.told();
+        let look = watcher.look().unwrap();
+        watcher.saw(look, sight(&["a"]));
+        (told, watcher.told())
+    };
+    let (none, old, ready) = (Vec::<String>::new(), vec!["recomputing".to_owned()], vec!["ready".to_owned()]);
+    assert_eq!(come_and_go(&mut watcher, &|_| ()), (none.clone(), none.clone()));
+    assert_eq!(come_and_go(&mut watcher, &Watcher::changes), (old.clone(), ready.clone()));
+    // It is not watched for ever, and what was asked for before somebody came back counts no more.
+    let too_late = watcher.timers(is_stay);
+    assert_eq!(too_late.len(), 2);
+    let late = |watcher: &mut Watcher| {
+        for timer in &too_late {
+            watcher.world.feed(Input::Timer(*timer));
+        }
+        assert_eq!(watcher.watches(), 1);
+    };
+    assert_eq!(come_and_go(&mut watcher, &late), (none.clone(), none));
+    let in_time = |watcher: &mut Watcher| {
+        watcher.time_for(is_stay);
+        assert_eq!(watcher.watches(), 0);
+    };
+    assert_eq!(come_and_go(&mut watcher, &in_time), (old, ready));
+    assert_eq!(watcher.watches(), 1);
+}
+
+/// A client that asks again and again hears at last that all is known.
+#[test]
+fn who_looks_and_leaves_at_once_sees_what_is_there() {
+    let mut watcher = Watcher::begin();
+    let mut last = Value::Null;
+    for round in 0..3 {
+        last = watcher.world.state(CLIENT, &uncommitted());
+        let look = watcher.look().unwrap();
+        watcher.world.unsubscribe(CLIENT, &uncommitted());
+        watcher.saw(look, sight(&["a"]));
+        if let Some(look) = watcher.look() {
+            watcher.saw(look, sight(&["a"]));
+        }
+        assert_eq!(last["status"], if round == 0 { "computing" } else { "ready" });
+    }
+    assert_eq!(last["files"][0]["id"], "file:///r/a");
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_an_error_until_it_can() {
+    let mut watcher = Watcher::begin();
+    watcher.follow(&["a"]);
+    for report in [GitReport::NoRepository, GitReport::Failed("no time".to_owned())] {
+        watcher.changes();
+        watcher.time_for(is_look);
+        let look = watcher.look().unwrap();
+        watcher.saw(look, report);
+        // What was seen last stays.
+        assert_eq!(watcher.told(), ["recomputing", "error"]);
+        watcher.changes();
+        watcher.time_for(is_look);
+        let look = watcher.look().unwrap();
+        watcher.saw(look, sight(&["a"]));
+        assert_eq!(watcher.told(), ["ready"]);
+    }
+}
