@@ -43,7 +43,7 @@ use crate::wire::changesets::{
 const UNFOLLOWED_MAX: usize = 200;
 
 /// More files are not told at once.
-const FILES_MAX: usize = 5000;
+pub(super) const FILES_MAX: usize = 5000;
 
 /// The kinds of tools, as agents say them, that change no file.
 const LOOKING_KINDS: [&str; 5] = ["read", "search", "think", "fetch", "switch_mode"];

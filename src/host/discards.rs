@@ -26,6 +26,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::changes::{mark_of, DiscardedFile};
+use super::changesets::FILES_MAX;
 use super::checkpoints::Between;
 use super::commits::{commit_operation, WantedCommit, COMMIT};
 use super::effects::{
@@ -49,8 +50,12 @@ const RESTORE: &str = "restore-changes";
 /// Why nothing is committed that its client has not seen.
 const CHANGED_SINCE: &str = "files were changed since";
 
-/// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more.
+/// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more. What
+/// was taken back last is kept however much it is.
 const DISCARDED_MAX: usize = 1000;
+
+/// So many files are named in an answer that says why they stay.
+const NAMED_MAX: usize = 100;
 
 /// What clients have asked to be done with the files of changesets, and what is being done.
 #[derive(Debug, Default)]
@@ -103,6 +108,15 @@ impl HeldOperation {
 enum Begun {
     TakeBack(TakeBack),
     Commit(WantedCommit),
+}
+
+/// What is said of files that stay as they are: each with its name, as far as there is room.
+fn said_of(files: &[String]) -> String {
+    let named = &files[..files.len().min(NAMED_MAX)];
+    match files.len() - named.len() {
+        0 => named.join("; "),
+        others => format!("{}; and {others} other files", named.join("; ")),
+    }
 }
 
 pub(super) fn operation(
@@ -315,7 +329,11 @@ impl Host {
         let (session, scope) = (changeset.session, changeset.scope.clone());
         let unseen = seen.map(|seen| self.unseen_files(key, seen)).unwrap_or_default();
         let id = params.operation_id.as_str();
-        let files = self.changed_files(session, &scope).unwrap_or_default();
+        let mut files = self.changed_files(session, &scope).unwrap_or_default();
+        if files.len() > FILES_MAX {
+            // Nobody was told which they are.
+            files.clear();
+        }
         let offered = self.operations_of(session, &scope, !files.is_empty()).unwrap_or_default();
         let why_not = match offered.iter().find(|operation| operation.id == id) {
             None => Some(format!("the changeset does not offer `{id}` now")),
@@ -362,7 +380,7 @@ impl Host {
             }
         }
         if taken.is_empty() && !left.is_empty() {
-            return Err(RpcError::files_have_changed(&left.join("; ")));
+            return Err(RpcError::files_have_changed(&said_of(&left)));
         }
         if taken.is_empty() {
             return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
@@ -481,7 +499,7 @@ impl Host {
                 self.look_at_repository(session);
             }
         }
-        let said = refused.join("; ");
+        let said = said_of(&refused);
         let failed = is_empty.then(|| RpcError::files_have_changed(&said));
         self.operation_is_over(step, session, failed.as_ref());
         if !self.connections.contains_key(&connection) {
@@ -522,7 +540,8 @@ impl Host {
         }
         let Some(session) = self.channels.sessions.known_mut(session) else { return };
         session.discarded.extend(done);
-        let times: BTreeSet<i64> = session.discarded.iter().map(|file| file.edit.at).collect();
+        let mut times: BTreeSet<i64> = session.discarded.iter().map(|file| file.edit.at).collect();
+        times.pop_last();
         for time in times {
             if session.discarded.len() <= DISCARDED_MAX {
                 break;
