@@ -257,3 +257,22 @@ fn what_is_too_large_is_told_by_its_name() {
     let size = objects.lines().find_map(|line| line.strip_prefix("size: ")).unwrap();
     assert!(size.parse::<u64>().unwrap() < 1000, "{objects}");
 }
+
+#[test]
+fn what_is_done_again_after_it_was_taken_back_is_shown_again() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = Talk::begin(&repository);
+    let wanted = [changed("a", "1\n", "2\n", (1, 1))];
+    talk.turn("t1", "/files a=2", || ());
+    assert_eq!(talk.invoke("session", "discard-changes", None)["result"], json!({}));
+    let shown = |talk: &mut Talk| {
+        while talk.changeset("session")["status"] != "ready" {}
+        talk.files(&repository, "session")
+    };
+    assert_eq!(shown(&mut talk), []);
+    talk.turn("t2", "/files a=2", || ());
+    assert_eq!(talk.files(&repository, "turn/t2"), wanted);
+    assert_eq!(shown(&mut talk), wanted);
+    assert_eq!(talk.invoke("session", "discard-changes", None)["result"], json!({}));
+    assert_eq!(repository.read("a"), "1\n");
+}
