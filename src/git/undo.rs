@@ -17,6 +17,7 @@ use super::index::{is_behind_link, CopiedIndex, Scratch};
 use super::program::{GitError, Until};
 use super::repository::Repository;
 use super::steps;
+use crate::files::beside::Instead;
 use crate::files::facts::etag;
 use crate::files::folders::{Folders, Own, WorkFolder};
 use crate::files::uris::path_of;
@@ -66,7 +67,7 @@ fn bytes_of(repository: &Repository, blob: &str, until: Until) -> Result<Vec<u8>
 }
 
 /// Whether git calls something so.
-fn is_id(blob: &str) -> bool {
+pub fn is_id(blob: &str) -> bool {
     !blob.is_empty() && blob.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
@@ -322,7 +323,6 @@ fn make(
 ) -> Result<(), String> {
     let path = path_of(&file.file).map_err(|error| error.message)?;
     let told = |error: &dyn std::fmt::Display| error.to_string();
-    let is_link = |content: &Option<GitContent>| content.as_ref().is_some_and(GitContent::is_link);
     // The token of the version that is there.
     let must_be_as_seen = || match (seen, look_at(&path)) {
         (None, None) => Ok(None),
@@ -345,8 +345,9 @@ fn make(
         make_room(folders, &path)?;
     }
     let token = must_be_as_seen()?;
-    if is_link(&file.now) || (wanted.is_link() && file.now.is_some()) {
-        folders.remove(&path, false).map_err(|refusal| told(&refusal))?;
+    if wanted.is_link() && token.is_some() {
+        let link = OsString::from_vec(content);
+        return folders.replace(&path, Instead::Link(&link)).map_err(|refusal| told(&refusal));
     }
     if wanted.is_link() {
         folders.may_change(&path).map_err(|refusal| told(&refusal))?;
@@ -358,6 +359,7 @@ fn make(
             let writing = Writing { content: &content, put, create_only: false, if_match: token.as_deref() };
             folders.put(&path, &writing)
         }
+        (Some(_), Some(_)) => folders.replace(&path, Instead::File(&content)),
         // The folder may be gone with the file.
         _ => folders.create(&path, &content),
     }

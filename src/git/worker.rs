@@ -297,6 +297,10 @@ fn do_in(
         GitWork::Look { base, files } => {
             GitReport::Seen(Box::new(sight::look(repository, scratch, base.as_deref(), files, until)?))
         }
+        GitWork::KeepAgain { keeper, checkpoints, contents } => {
+            checkpoints::keep_again(repository, scratch, &keeper, (&checkpoints, &contents), until)?;
+            GitReport::Done
+        }
         GitWork::Forget { keeper } => {
             checkpoints::forget(repository, scratch, &keeper, until)?;
             GitReport::Done

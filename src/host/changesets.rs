@@ -208,6 +208,7 @@ impl Host {
         self.settle_operations(step);
         self.compare_what_is_wanted(step);
         self.settle_sights(step);
+        self.let_go_of_compared();
         if self.channels.changesets.len() > UNFOLLOWED_MAX {
             let unfollowed =
                 self.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
@@ -297,12 +298,12 @@ impl Host {
         }
         if let Some(states) = self.kept_states(session, scope) {
             match self.changes.compared.between(&states) {
-                Some(Between::Known(_)) => {}
-                Some(Between::Unknown(why)) => {
+                Between::Known(_) => {}
+                Between::Unknown(why) => {
                     let error = error_info("changesUnknown".to_owned(), why);
                     return Some(state_of(Vec::new(), Some(error), false));
                 }
-                Some(Between::Asked) | None => return Some(state_of(Vec::new(), None, true)),
+                Between::Asked => return Some(state_of(Vec::new(), None, true)),
             }
         }
         let is_kept = self.kept_states(session, scope).is_some();

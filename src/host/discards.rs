@@ -277,9 +277,7 @@ impl Host {
             return false;
         }
         let states = self.kept_states(session, scope);
-        states.is_none_or(|states| {
-            !matches!(self.changes.compared.between(&states), None | Some(Between::Asked))
-        })
+        states.is_none_or(|states| !matches!(self.changes.compared.between(&states), Between::Asked))
     }
 
     /// Whether the client of this connection waits for an operation, or anybody does.

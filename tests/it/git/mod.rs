@@ -4,6 +4,7 @@
 //! Never: writes outside of folders of its own.
 
 mod commits;
+mod elsewhere;
 mod ends;
 mod grafts;
 mod histories;

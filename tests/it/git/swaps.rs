@@ -64,3 +64,22 @@ fn one_in_whose_way_another_is_stays_and_so_does_what_a_link_leads_to() {
     }
     assert_eq!(repository.read("m/x"), "five\n");
 }
+
+#[test]
+fn a_file_stays_where_no_link_can_take_its_place() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    repository.write("target", "x".repeat(5000));
+    let target = repository.git(&["hash-object", "-w", "target"]);
+    fs::remove_file(repository.path("target")).unwrap();
+    repository.git(&["update-index", "--add", "--cacheinfo", &format!("120000,{},link", target.trim())]);
+    repository.git(&["commit", "-q", "-m", "a link with a name that is too long"]);
+    repository.write("link", "no link\n");
+    let mut talk = Talk::begin(&repository);
+    talk.until(super::SESSION, |action| action["type"] == "session/changesetsChanged");
+    for target in [Some(uri(&repository.path("link"))), None] {
+        let answer = talk.invoke("uncommitted", "discard-changes", target.as_deref());
+        assert_eq!(answer["error"]["code"], -32011, "{answer}");
+        assert_eq!(repository.read("link"), "no link\n");
+        assert_eq!(fs::read_dir(&repository.root).unwrap().count(), 3, "nothing is left beside it");
+    }
+}
