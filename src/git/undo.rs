@@ -16,6 +16,7 @@ use super::conversions::{self, may_change};
 use super::index::{is_behind_link, CopiedIndex, Scratch};
 use super::program::{GitError, Until};
 use super::repository::Repository;
+use super::steps;
 use crate::files::beside::Instead;
 use crate::files::facts::etag;
 use crate::files::folders::{Folders, Own, WorkFolder};
@@ -142,7 +143,8 @@ pub fn take_back(
                 Standing::IsWanted => FileTaken::Done { bytes: None },
                 Standing::IsNow(path) => {
                     let content = contents.get(path.as_path()).map(Vec::as_slice);
-                    match make(repository, folders, file, seen[*at].as_ref(), content, until) {
+                    let make = || make(repository, folders, file, seen[*at].as_ref(), content, until);
+                    match steps::whole(make) {
                         Ok(()) => FileTaken::Done { bytes: kept.remove(path) },
                         Err(why) => FileTaken::Refused(why),
                     }

@@ -468,8 +468,13 @@ impl Host {
         let changes = self.changes.compared.known(states).unwrap_or_default();
         let files =
             changes.iter().map(|change| ChangedFile::of(change, &session.channel.uri, &session.kept, false));
+        // What is there now is kept after files were taken back: from then on a session has what was done again since.
+        let is_hidden = *scope != ChangesetScope::Session || self.is_being_kept(key, None);
         let of_scope = mark_of(scope);
-        let of_scope = session.discarded.iter().filter(|file| file.kept.is_some() && file.scope == of_scope);
+        let of_scope = session
+            .discarded
+            .iter()
+            .filter(|file| is_hidden && file.kept.is_some() && file.scope == of_scope);
         let discarded: BTreeSet<_> =
             of_scope.filter(|file| !file.is_unsure).map(DiscardedFile::change).collect();
         let is_discarded = |changed: &ChangedFile| {

@@ -539,6 +539,12 @@ impl Host {
             (file.edit.at, file.is_unsure) = (at, false);
         }
         let Some(session) = self.channels.sessions.known_mut(session) else { return };
+        // Of the same that a host before this one has begun it is known now that it is done.
+        let known: BTreeSet<_> = done.iter().map(|file| (file.scope.as_str(), file.change())).collect();
+        session
+            .discarded
+            .retain(|file| !file.is_unsure || !known.contains(&(file.scope.as_str(), file.change())));
+        drop(known);
         session.discarded.extend(done);
         let mut times: BTreeSet<i64> = session.discarded.iter().map(|file| file.edit.at).collect();
         times.pop_last();

@@ -10,12 +10,14 @@ mod grafts;
 mod histories;
 mod meanwhile;
 mod model;
+mod operations;
 mod programs;
 mod refs;
 mod sights;
 mod swaps;
 mod trust;
 mod turns;
+mod without;
 
 use std::collections::BTreeMap;
 use std::fs;

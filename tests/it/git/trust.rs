@@ -152,6 +152,10 @@ fn what_was_taken_back_when_a_host_is_killed_can_be_brought_back() {
     // Long contents are read one by one, and the reading of this one hangs.
     let long = "1\n".repeat(100_000);
     let longer = format!("{long}2\n");
+    let is_done = |talk: &mut Talk, what: &str, operation: &str| {
+        let answer = talk.invoke(what, operation, None);
+        assert_eq!(answer["result"], json!({}), "{what}: {answer}");
+    };
     for what in ["turn/t1", "session", "uncommitted"] {
         let repository = Repository::with(&[("a", "1\n"), ("b", &long)]);
         let hangs = "case \"$*\" in *--path=b*) exec sleep 1000;; esac\nexec $GIT \"$@\"";
@@ -177,11 +181,11 @@ fn what_was_taken_back_when_a_host_is_killed_can_be_brought_back() {
         talk.follow(SESSION);
         // What is still changed is shown, and what is not is brought back.
         assert!(talk.files(&repository, what).contains(&changed("b", &long, &longer, (1, 0))), "{what}");
-        assert_eq!(talk.invoke(what, "restore-changes", None)["result"], json!({}), "{what}");
+        is_done(&mut talk, what, "restore-changes");
         assert!((repository.read("a"), repository.read("b")) == ("2\n".into(), longer.clone()), "{what}");
-        assert_eq!(talk.invoke(what, "discard-changes", None)["result"], json!({}), "{what}");
+        is_done(&mut talk, what, "discard-changes");
         assert_eq!(repository.git(&["status", "--porcelain"]), "", "{what}");
-        assert_eq!(talk.invoke(what, "restore-changes", None)["result"], json!({}), "{what}");
+        is_done(&mut talk, what, "restore-changes");
         assert!((repository.read("a"), repository.read("b")) == ("2\n".into(), longer.clone()), "{what}");
     }
 }

@@ -260,6 +260,25 @@ fn what_is_too_large_is_told_by_its_name() {
 }
 
 #[test]
+fn what_is_done_again_after_it_was_taken_back_is_shown_again() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = Talk::begin(&repository);
+    let wanted = [changed("a", "1\n", "2\n", (1, 1))];
+    talk.turn("t1", "/files a=2", || ());
+    assert_eq!(talk.invoke("session", "discard-changes", None)["result"], json!({}));
+    let shown = |talk: &mut Talk| {
+        while talk.changeset("session")["status"] != "ready" {}
+        talk.files(&repository, "session")
+    };
+    assert_eq!(shown(&mut talk), []);
+    talk.turn("t2", "/files a=2", || ());
+    assert_eq!(talk.files(&repository, "turn/t2"), wanted);
+    assert_eq!(shown(&mut talk), wanted);
+    assert_eq!(talk.invoke("session", "discard-changes", None)["result"], json!({}));
+    assert_eq!(repository.read("a"), "1\n");
+}
+
+#[test]
 fn more_changesets_than_are_remembered_are_followed_and_come_to_rest() {
     let repository = Repository::with(&[("a", "0\n")]);
     let mut talk = Talk::begin(&repository);
