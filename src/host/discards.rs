@@ -25,7 +25,7 @@ use ahp_types::state::{
 use bytes::Bytes;
 use serde_json::json;
 
-use super::changes::{mark_of, DiscardedFile};
+use super::changes::{mark_of, DiscardedFile, FoundTexts};
 use super::changesets::FILES_MAX;
 use super::checkpoints::Between;
 use super::commits::{commit_operation, WantedCommit, COMMIT};
@@ -359,10 +359,11 @@ impl Host {
             return Ok(Begun::Commit(self.wanted_commit(session, params)?));
         }
         let (mut taken, mut left) = (Vec::new(), Vec::new());
+        let mut found_texts = FoundTexts::default();
         let restores = id == RESTORE;
         if restores {
             for file in self.last_discarded(session, &scope) {
-                let (found, left) = self.sides_discarded(file);
+                let (found, left) = self.sides_discarded(file, &mut found_texts);
                 let kept = file.kept.clone().map(GitTaken::reversed);
                 taken.push(TakenFile { row: file.clone(), now: left, wanted: found, kept });
             }
@@ -373,7 +374,7 @@ impl Host {
                     continue;
                 }
                 for row in DiscardedFile::all_of(changed, &mark_of(&scope)) {
-                    let (found, left) = self.sides_discarded(&row);
+                    let (found, left) = self.sides_discarded(&row, &mut found_texts);
                     let kept = row.kept.clone();
                     taken.push(TakenFile { row, now: found, wanted: left, kept });
                 }
