@@ -18,7 +18,7 @@ use super::model::{Chat, SessionKey};
 use super::sights::shows_now;
 use super::Host;
 use crate::state::edits::{edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
-use crate::wire::changesets::{changeset_uri, ChangesetScope};
+use crate::wire::changesets::{changeset_uri, named_by_changeset, ChangesetScope};
 use crate::wire::tool_calls::tool_call_id;
 use crate::wire::uris::content_uri;
 
@@ -391,6 +391,31 @@ impl Host {
         discards.collect()
     }
 
+    /// What is left of edits: clients have had git take some of them back, in what a turn or the session has changed. That is
+    /// no edit of a content that a call has said.
+    pub(super) fn left_of<'a>(&self, key: SessionKey, mut said: Vec<SaidEdit<'a>>) -> Vec<SaidEdit<'a>> {
+        let Some(session) = self.channels.sessions.known(key) else { return said };
+        let mut taken_back: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
+        for file in session.discarded.iter().filter(|file| file.kept.is_some() && !file.is_unsure) {
+            let changeset = format!("{}{}", session.channel.uri, file.scope);
+            if let Some((_, scope)) = named_by_changeset(&changeset) {
+                taken_back.entry(&file.edit.file).or_default().push((file.edit.at, scope));
+            }
+        }
+        said.retain(|it| {
+            let mut of_file = taken_back.get(it.edit.file.as_str()).into_iter().flatten();
+            !of_file.any(|(at, scope)| {
+                let is_of = match scope {
+                    ChangesetScope::Session => true,
+                    ChangesetScope::Turn(id) => it.after_in.1 == id,
+                    _ => false,
+                };
+                is_of && it.edit.at < *at
+            })
+        });
+        said
+    }
+
     /// The chat of a session in which the turn of this id is: its default chat, if it is there.
     pub(super) fn chat_of_turn(&self, session: SessionKey, id: &str) -> Option<ChatKey> {
         let has_turn = |key: &ChatKey| {
@@ -553,7 +578,7 @@ impl Host {
     fn said_files(&mut self, session: SessionKey, scope: &ChangesetScope) -> Option<Vec<ChangedFile>> {
         match scope {
             ChangesetScope::Session => Some(self.net_files(|host| {
-                let mut said = said_in(host.turns_of_session(session));
+                let mut said = host.left_of(session, said_in(host.turns_of_session(session)));
                 said.extend(host.discards_of(session, |_| true));
                 net_of(said)
             })),

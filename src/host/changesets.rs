@@ -242,7 +242,7 @@ impl Host {
                 // All that was done in the session was done in it.
                 true => of_session.clone(),
                 false => self.net_files(|host| {
-                    let mut said = said_in(host.turns_with_edits(chat));
+                    let mut said = host.left_of(key, said_in(host.turns_with_edits(chat)));
                     let is_its = |file: &DiscardedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
                     said.extend(host.discards_of(key, is_its));
                     net_of(said)

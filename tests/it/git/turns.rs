@@ -339,3 +339,31 @@ fn what_could_not_be_compared_is_compared_when_somebody_comes_back() {
     talk.until(&channel, |action| action["status"] == "ready");
     assert_eq!(talk.files(&repository, "compare/t2/t1"), [changed("a", "2\n", "1\n", (1, 1))]);
 }
+
+#[test]
+fn what_was_taken_back_stays_so_when_turns_are_not_told_apart_any_more() {
+    let repository = Repository::with(&[("a", "0\n")]);
+    let mut talk = Talk::begin(&repository);
+    let (other, chat) = ("ahp-session:/2", "ahp-chat://default/YWhwLXNlc3Npb246LzI");
+    talk.create(other, &repository.root);
+    talk.follow(chat);
+    talk.turn("t1", "/files new=1 a=1", || {});
+    let new = uri(&repository.path("new"));
+    assert_eq!(talk.invoke("turn/t1", "discard-changes", Some(&new))["result"], json!({}));
+    talk.follow(CHAT);
+    talk.start(CHAT, "t2", "/files more=2\n/ask go");
+    let call = talk.asked(CHAT);
+    talk.start(chat, "u1", "/say hello");
+    talk.until(chat, |action| action["type"] == "chat/turnComplete");
+    talk.allow(CHAT, "t2", &call);
+    talk.until(CHAT, |action| action["type"] == "chat/turnComplete");
+    // Only calls tell from here on what the session has done.
+    let [more, new, a] = [
+        changed("more", "", "2\n", (1, 0)),
+        changed("new", "", "1\n", (1, 0)),
+        changed("a", "0\n", "1\n", (1, 1)),
+    ];
+    assert_eq!(talk.files(&repository, "session"), [more.clone(), a.clone()]);
+    assert_eq!(talk.invoke("turn/t1", "restore-changes", None)["result"], json!({}));
+    assert_eq!(talk.files(&repository, "session"), [more, new, a]);
+}
