@@ -26,6 +26,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::changes::{mark_of, DiscardedFile};
+use super::changesets::FILES_MAX;
 use super::checkpoints::Between;
 use super::commits::{commit_operation, WantedCommit, COMMIT};
 use super::effects::{
@@ -49,7 +50,8 @@ const RESTORE: &str = "restore-changes";
 /// Why nothing is committed that its client has not seen.
 const CHANGED_SINCE: &str = "files were changed since";
 
-/// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more.
+/// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more. Those
+/// that were taken back last stay, however many they are.
 const DISCARDED_MAX: usize = 1000;
 
 /// What clients have asked to be done with the files of changesets, and what is being done.
@@ -316,7 +318,8 @@ impl Host {
         let unseen = seen.map(|seen| self.unseen_files(key, seen)).unwrap_or_default();
         let id = params.operation_id.as_str();
         let files = self.changed_files(session, &scope).unwrap_or_default();
-        let offered = self.operations_of(session, &scope, !files.is_empty()).unwrap_or_default();
+        let has_files = !files.is_empty() && files.len() <= FILES_MAX;
+        let offered = self.operations_of(session, &scope, has_files).unwrap_or_default();
         let why_not = match offered.iter().find(|operation| operation.id == id) {
             None => Some(format!("the changeset does not offer `{id}` now")),
             Some(operation) if operation.status == ChangesetOperationStatus::Disabled => {
@@ -529,7 +532,7 @@ impl Host {
         drop(known);
         session.discarded.extend(done);
         let times: BTreeSet<i64> = session.discarded.iter().map(|file| file.edit.at).collect();
-        for time in times {
+        for time in times.into_iter().filter(|time| *time != at) {
             if session.discarded.len() <= DISCARDED_MAX {
                 break;
             }
