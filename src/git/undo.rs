@@ -201,7 +201,7 @@ fn standing_of(
     let refused = |why: &str| Standing::Refused(why.to_owned());
     let Some(path) = repository.path_of(&file.file) else { return refused("it is not in the repository") };
     if [&file.now, &file.wanted].into_iter().flatten().any(|side| side.blob.is_empty()) {
-        return refused("its content is not kept: it is too large");
+        return refused("its content is not kept: it is too large, or one of too many");
     }
     let found = there.get(&path);
     if found.is_none() && is_there {

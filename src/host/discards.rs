@@ -25,7 +25,7 @@ use ahp_types::state::{
 use bytes::Bytes;
 use serde_json::json;
 
-use super::changes::{mark_of, DiscardedFile};
+use super::changes::{mark_of, DiscardedFile, FoundTexts};
 use super::changesets::FILES_MAX;
 use super::checkpoints::Between;
 use super::commits::{commit_operation, WantedCommit, COMMIT};
@@ -50,9 +50,12 @@ const RESTORE: &str = "restore-changes";
 /// Why nothing is committed that its client has not seen.
 const CHANGED_SINCE: &str = "files were changed since";
 
-/// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more. Those
-/// that were taken back last stay, however many they are.
+/// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more. What
+/// was taken back last is kept however much it is.
 const DISCARDED_MAX: usize = 1000;
+
+/// So many files are named in an answer that says why they stay.
+const NAMED_MAX: usize = 100;
 
 /// What clients have asked to be done with the files of changesets, and what is being done.
 #[derive(Debug, Default)]
@@ -105,6 +108,15 @@ impl HeldOperation {
 enum Begun {
     TakeBack(TakeBack),
     Commit(WantedCommit),
+}
+
+/// What is said of files that stay as they are: each with its name, as far as there is room.
+fn said_of(files: &[String]) -> String {
+    let named = &files[..files.len().min(NAMED_MAX)];
+    match files.len() - named.len() {
+        0 => named.join("; "),
+        others => format!("{}; and {others} other files", named.join("; ")),
+    }
 }
 
 pub(super) fn operation(
@@ -317,9 +329,12 @@ impl Host {
         let (session, scope) = (changeset.session, changeset.scope.clone());
         let unseen = seen.map(|seen| self.unseen_files(key, seen)).unwrap_or_default();
         let id = params.operation_id.as_str();
-        let files = self.changed_files(session, &scope).unwrap_or_default();
-        let has_files = !files.is_empty() && files.len() <= FILES_MAX;
-        let offered = self.operations_of(session, &scope, has_files).unwrap_or_default();
+        let mut files = self.changed_files(session, &scope).unwrap_or_default();
+        if files.len() > FILES_MAX {
+            // Nobody was told which they are.
+            files.clear();
+        }
+        let offered = self.operations_of(session, &scope, !files.is_empty()).unwrap_or_default();
         let why_not = match offered.iter().find(|operation| operation.id == id) {
             None => Some(format!("the changeset does not offer `{id}` now")),
             Some(operation) if operation.status == ChangesetOperationStatus::Disabled => {
@@ -344,10 +359,11 @@ impl Host {
             return Ok(Begun::Commit(self.wanted_commit(session, params)?));
         }
         let (mut taken, mut left) = (Vec::new(), Vec::new());
+        let mut found_texts = FoundTexts::default();
         let restores = id == RESTORE;
         if restores {
             for file in self.last_discarded(session, &scope) {
-                let (found, left) = self.sides_discarded(file);
+                let (found, left) = self.sides_discarded(file, &mut found_texts);
                 let kept = file.kept.clone().map(GitTaken::reversed);
                 taken.push(TakenFile { row: file.clone(), now: left, wanted: found, kept });
             }
@@ -358,14 +374,14 @@ impl Host {
                     continue;
                 }
                 for row in DiscardedFile::all_of(changed, &mark_of(&scope)) {
-                    let (found, left) = self.sides_discarded(&row);
+                    let (found, left) = self.sides_discarded(&row, &mut found_texts);
                     let kept = row.kept.clone();
                     taken.push(TakenFile { row, now: found, wanted: left, kept });
                 }
             }
         }
         if taken.is_empty() && !left.is_empty() {
-            return Err(RpcError::files_have_changed(&left.join("; ")));
+            return Err(RpcError::files_have_changed(&said_of(&left)));
         }
         if taken.is_empty() {
             return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
@@ -484,7 +500,7 @@ impl Host {
                 self.look_at_repository(session);
             }
         }
-        let said = refused.join("; ");
+        let said = said_of(&refused);
         let failed = is_empty.then(|| RpcError::files_have_changed(&said));
         self.operation_is_over(step, session, failed.as_ref());
         if !self.connections.contains_key(&connection) {
@@ -531,8 +547,9 @@ impl Host {
             .retain(|file| !file.is_unsure || !known.contains(&(file.scope.as_str(), file.change())));
         drop(known);
         session.discarded.extend(done);
-        let times: BTreeSet<i64> = session.discarded.iter().map(|file| file.edit.at).collect();
-        for time in times.into_iter().filter(|time| *time != at) {
+        let mut times: BTreeSet<i64> = session.discarded.iter().map(|file| file.edit.at).collect();
+        times.pop_last();
+        for time in times {
             if session.discarded.len() <= DISCARDED_MAX {
                 break;
             }

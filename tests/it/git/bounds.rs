@@ -5,18 +5,16 @@
 
 use std::fs;
 
+use ahp_sidecar::host::effects::{FileTaken, GitReport, GitTaken, GitWork};
 use serde_json::{json, Value};
 
+use super::model::Asker;
 use super::{changed, uri, Repository, Talk, CHAT, SESSION};
-
-fn names(count: usize) -> impl Iterator<Item = String> {
-    (0..count).map(|number| format!("many/{number:05}"))
-}
 
 fn write_many(repository: &Repository, count: usize) {
     fs::create_dir_all(repository.path("many")).unwrap();
-    for name in names(count) {
-        fs::write(repository.path(&name), format!("{name}\n")).unwrap();
+    for number in 0..count {
+        fs::write(repository.path(&format!("many/{number}")), "1\n").unwrap();
     }
 }
 
@@ -26,6 +24,15 @@ fn count_many(repository: &Repository) -> usize {
 
 fn message_of(answer: &Value) -> &str {
     answer["result"]["message"].as_str().or(answer["error"]["message"].as_str()).unwrap_or_default()
+}
+
+/// A host that has seen the repository.
+fn begin(repository: &Repository) -> Talk {
+    let mut talk = Talk::begin(repository);
+    while !talk.rows().contains_key("uncommitted") {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    talk
 }
 
 /// A changeset when it is computed, as of now.
@@ -41,64 +48,58 @@ fn ready(talk: &mut Talk, what: &str) -> Value {
     }
 }
 
-/// Of those that git does not have 2,000 are kept, and brought back all together; the others stay, and are named.
+/// Of those that git does not have 2,000 are kept, and taken back; the others are known by their names, and stay.
 #[test]
-fn more_new_files_than_are_kept_are_told_and_stay() {
+fn more_new_files_than_are_kept_stay() {
     let repository = Repository::with(&[("a", "1\n")]);
-    let mut talk = Talk::begin(&repository);
-    talk.turn("t1", "/files a=2", || write_many(&repository, 2003));
-    let state = ready(&mut talk, "turn/t1");
-    assert_eq!(state["files"].as_array().map(Vec::len), Some(2004), "{}", state["error"]);
-    let answer = talk.invoke("turn/t1", "discard-changes", None);
-    assert_eq!(message_of(&answer).matches("its content is not kept").count(), 3, "{answer}");
-    assert_eq!((count_many(&repository), &*repository.read("a")), (3, "1\n"));
-    let answer = talk.invoke("turn/t1", "restore-changes", None);
-    assert_eq!(answer["result"], json!({}));
-    assert_eq!((count_many(&repository), &*repository.read("a")), (2003, "2\n"));
-    assert!(names(2003).all(|name| repository.read(&name) == format!("{name}\n")));
+    let asker = Asker::new(&repository);
+    let before = asker.keep(1, None);
+    write_many(&repository, 2003);
+    let changes = asker.compare(&before, &asker.keep(2, Some(&before)));
+    assert_eq!(changes.len(), 2003);
+    let files = changes.iter().map(|change| GitTaken {
+        file: change.file.clone(),
+        now: change.after.clone(),
+        wanted: None,
+        bytes_now: None,
+        bytes_wanted: None,
+    });
+    let (files, below) = (files.collect(), vec![uri(&repository.root)]);
+    let taken = GitWork::TakeBack { files, below, own: Vec::new(), kept_first: None, bytes_kept: None };
+    let GitReport::TakenBack(outcomes) = asker.ask(taken) else { panic!("nothing is taken back") };
+    let is_refused = |outcome: &&FileTaken| matches!(outcome, FileTaken::Refused(why) if why.contains("its content is not kept"));
+    assert_eq!(outcomes.iter().filter(is_refused).count(), 3);
+    assert_eq!(count_many(&repository), 3);
 }
 
 /// Nobody sees which files they are, so nothing is done to them.
 #[test]
 fn more_files_than_are_shown_are_counted_and_stay() {
     let repository = Repository::with(&[("a", "1\n")]);
-    let mut talk = Talk::begin(&repository);
-    talk.turn("t1", "/say x", || write_many(&repository, 5001));
-    let head = repository.git(&["rev-parse", "HEAD"]);
-    for what in ["turn/t1", "session", "uncommitted"] {
-        let begun = std::time::Instant::now();
-        let state = loop {
-            let state = ready(&mut talk, what);
-            if state["status"] == "error" {
-                break state;
-            }
-            assert!(begun.elapsed() < crate::support::HUNG, "{what}: {}", state["status"]);
-        };
-        let message = state["error"]["message"].as_str().unwrap();
-        assert_eq!(message, "5001 files were changed, and at most 5000 are shown", "{what}");
-        assert_eq!(state["operations"], Value::Null, "{what}");
-        for operation in ["discard-changes", "commit"] {
-            let answer = talk.invoke(what, operation, None);
-            assert_eq!(answer["error"]["code"], -32602, "{what}: {answer}");
-        }
+    write_many(&repository, 5001);
+    let mut talk = begin(&repository);
+    let state = ready(&mut talk, "uncommitted");
+    let message = state["error"]["message"].as_str().unwrap_or_default();
+    assert_eq!(message, "5001 files were changed, and at most 5000 are shown", "{}", state["status"]);
+    assert_eq!(state["operations"], Value::Null);
+    for operation in ["discard-changes", "commit"] {
+        let answer = talk.invoke("uncommitted", operation, None);
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
     }
     assert_eq!(count_many(&repository), 5001);
-    assert_eq!(repository.git(&["rev-parse", "HEAD"]), head);
+    assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "1\n");
 }
 
 #[test]
 fn a_giant_stays_where_what_is_beside_it_is_discarded() {
     let repository = Repository::with(&[("a", "1\n"), ("there", "1\n")]);
     let giant = vec![b'x'; (10 << 20) + 1];
-    let mut talk = Talk::begin(&repository);
+    let mut talk = begin(&repository);
     repository.write("a", "2\n");
     for name in ["there", "new"] {
         repository.write(name, &giant);
     }
     repository.write("small", "s\n");
-    while !talk.rows().contains_key("uncommitted") {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
     while talk.changeset("uncommitted")["files"].as_array().map(Vec::len) != Some(4) {}
     let answer = talk.invoke("uncommitted", "discard-changes", None);
     for name in ["there", "new"] {
