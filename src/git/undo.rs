@@ -143,7 +143,8 @@ pub fn take_back(
                 Standing::IsWanted => FileTaken::Done { bytes: None },
                 Standing::IsNow(path) => {
                     let content = contents.get(path.as_path()).map(Vec::as_slice);
-                    let make = || make(repository, folders, file, seen[*at].as_ref(), content, until);
+                    let make =
+                        || make((repository, scratch), folders, file, seen[*at].as_ref(), content, until);
                     match steps::whole(make) {
                         Ok(()) => FileTaken::Done { bytes: kept.remove(path) },
                         Err(why) => FileTaken::Refused(why),
@@ -314,7 +315,7 @@ fn contents_given(mut said: &[u8]) -> HashMap<&str, &[u8]> {
 
 /// Makes one file what it is to be, if it still is the version that was `seen`.
 fn make(
-    repository: &Repository,
+    (repository, scratch): (&Repository, &Scratch),
     folders: &Folders,
     file: &GitTaken,
     seen: Option<&Metadata>,
@@ -340,6 +341,9 @@ fn make(
         (None, Some(content)) => content.to_vec(),
         (None, None) => content_of(repository, wanted, &file.file, until).map_err(|error| told(&error))?,
     };
+    if !wanted.is_link() && conversions::is_pointer(&content) {
+        must_not_be_for_a_filter(repository, scratch, &path, &content, until)?;
+    }
     if file.now.is_none() {
         way_must_be_free(repository, &path)?;
         make_room(folders, &path)?;
@@ -365,6 +369,28 @@ fn make(
     }
     .map_err(|refusal| told(&refusal))?;
     set_mode(folders, &path, wanted.mode == PROGRAM)
+}
+
+/// Refuses to put in the place of a file what only stands for it: the filter that makes the file of it is not run, and what
+/// was there when the file was what was committed is not known.
+fn must_not_be_for_a_filter(
+    repository: &Repository,
+    scratch: &Scratch,
+    path: &Path,
+    content: &[u8],
+    until: Until,
+) -> Result<(), String> {
+    if fs::read(path).is_ok_and(|found| conversions::is_pointer(&found)) {
+        return Ok(());
+    }
+    let below = path.strip_prefix(&repository.root).unwrap_or(path);
+    match conversions::is_for_a_filter(repository, scratch, below, content, until) {
+        Ok(false) => Ok(()),
+        Ok(true) => {
+            Err("it goes through a filter (LFS), which is not run here: `git checkout` does that".to_owned())
+        }
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Refuses a file where something else stands than the folder that it is to be in: through a link, another file would be

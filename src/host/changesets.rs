@@ -323,7 +323,10 @@ impl Host {
         };
         if files.len() > FILES_MAX {
             let message = format!("{} files were changed, and at most {FILES_MAX} are shown", files.len());
-            return Some(state_of(Vec::new(), Some(error_info("tooManyFiles".to_owned(), &message)), false));
+            let error = error_info("tooManyFiles".to_owned(), &message);
+            // What nobody sees is not taken back; what was taken back before can still be brought back.
+            let operations = self.operations_of(session, scope, false);
+            return Some(ChangesetState { operations, ..state_of(Vec::new(), Some(error), false) });
         }
         let reviewed = &self.channels.sessions.known(session)?.reviewed;
         let of_scope = reviewed.get(&mark_of(scope));

@@ -185,6 +185,10 @@ fn command_of(deed: &Deed) -> Option<String> {
         Deed::Commit => {
             "git -c filter.lfs.clean= add -A; git -c filter.lfs.clean= commit -qm x --allow-empty".to_owned()
         }
+        Deed::Move(how) => {
+            let words = [&super::model::NO_FILTER, super::model::MOVES[*how]].concat();
+            format!("git {}", words.join(" "))
+        }
         Deed::Binary(_) | Deed::Rename(..) | Deed::Link(_) | Deed::Touch(_) => return None,
     })
 }

@@ -3,6 +3,7 @@
 //! Owns: a repository that knows nothing of the configuration of whoever runs the tests, and a host that finds git.
 //! Never: writes outside of folders of its own.
 
+mod bounds;
 mod commits;
 mod elsewhere;
 mod ends;

@@ -36,6 +36,8 @@ pub enum Deed {
     Ignored,
     Stage,
     Commit,
+    /// The user goes elsewhere: see [`MOVES`].
+    Move(usize),
     /// It is written again as it was, so that only its times are others.
     Touch(usize),
 }
@@ -53,9 +55,24 @@ pub fn deeds() -> impl Strategy<Value = Vec<Deed>> {
         1 => Just(Deed::Stage),
         1 => Just(Deed::Commit),
         1 => name().prop_map(Deed::Touch),
+        1 => (0..MOVES.len()).prop_map(Deed::Move),
     ];
     proptest::collection::vec(deed, 0..8)
 }
+
+/// Ways in which the user makes another commit the one that is checked out, as far as they can be gone.
+pub const MOVES: [&[&str]; 6] = [
+    &["reset", "-q", "--hard", "HEAD~1"],
+    &["reset", "-q", "--soft", "HEAD~1"],
+    &["reset", "-q", "HEAD~1"],
+    &["checkout", "-q", "-f", "-B", "aside", "HEAD~1"],
+    &["checkout", "-q", "--detach"],
+    &["rebase", "-q", "--force-rebase", "HEAD~1"],
+];
+
+/// Settings without which a filter of the user's would have something to do.
+pub const NO_FILTER: [&str; 6] =
+    ["-c", "filter.lfs.clean=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false"];
 
 /// How a repository is.
 #[derive(Debug, Clone, Copy)]
@@ -192,6 +209,9 @@ pub fn do_all(repository: &Repository, deeds: &[Deed]) {
             Deed::Commit => {
                 user(&["add", "-A"]);
                 user(&["commit", "-q", "--allow-empty", "-m", "x"]);
+            }
+            Deed::Move(how) => {
+                repository.try_git_in(&repository.root, &[&NO_FILTER, MOVES[*how]].concat());
             }
             Deed::Write(name, _)
             | Deed::Binary(name)

@@ -62,6 +62,9 @@ enum Event {
     Asked(Wish),
     /// The host is killed while it does this.
     Dies(Wish, Death),
+    /// The user makes another commit the one that is checked out, without touching a file, when git is run for the so
+    /// many-th time.
+    Moves(Wish, u8),
 }
 
 fn scopes() -> impl Strategy<Value = Scope> {
@@ -90,6 +93,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         3 => deeds().prop_map(Event::Meanwhile),
         7 => wishes().prop_map(Event::Asked),
         3 => (wishes(), deaths()).prop_map(|(wish, death)| Event::Dies(wish, death)),
+        2 => (wishes(), 1..30_u8).prop_map(|(wish, at)| Event::Moves(wish, at)),
     ];
     proptest::collection::vec(one, 2..7)
 }
@@ -140,12 +144,16 @@ struct History<'a> {
 
 /// A git that stops where it is said: at the so many-th run from now on, before its work or behind it.
 fn stopping_git(repository: &Repository) -> String {
-    let home = repository.home.display();
+    let (home, root) = (repository.home.display(), repository.root.display());
     let script = format!(
         "cd_home='{home}'\n\
          if [ -e \"$cd_home/stop\" ]; then\n\
          echo >> \"$cd_home/runs\"; n=$(($(wc -l < \"$cd_home/runs\")))\n\
          read how at < \"$cd_home/stop\"\n\
+         if [ $how = moves ]; then\n\
+         git() {{ env -i HOME=\"$HOME\" GIT_CONFIG_GLOBAL=\"$GIT_CONFIG_GLOBAL\" GIT_CONFIG_NOSYSTEM=1 \"$GIT\" -C '{root}' \"$@\"; }}\n\
+         if [ $n -eq $at ]; then c=$(git commit-tree 'HEAD^{{tree}}' -p HEAD -m moved) && git update-ref HEAD $c; fi 2> /dev/null\n\
+         exec \"$GIT\" \"$@\"; fi\n\
          if [ $how = before ] && [ $n -ge $at ]; then : > \"$cd_home/there\"; exec sleep 1000; fi\n\
          if [ $n -eq $at ]; then \"$GIT\" \"$@\"; : > \"$cd_home/there\"; sleep 1000; fi\n\
          if [ $n -gt $at ]; then exec sleep 1000; fi\n\
@@ -371,7 +379,7 @@ impl<'a> History<'a> {
             self.is_committed(&head, before);
             must_be_the_same(&theirs, &self.repository.of_the_user());
         } else {
-            assert!(is_clean || told_by(&answer).contains("a merge is under way"), "{answer}");
+            assert!(is_clean || told_by(&answer).contains("is under way"), "{answer}");
             assert_eq!(self.repository.of_the_user(), theirs, "{answer}");
         }
     }
@@ -512,6 +520,36 @@ impl<'a> History<'a> {
         }
     }
 
+    /// The user makes a commit of what was committed before while something is done with files: that is done all the same. A commit is made
+    /// before that, or behind it, or not at all.
+    fn moves(&mut self, wish: &Wish, plan: &Plan, at: u8, before: &FullCopy) {
+        let (home, index_lock) = (self.repository.home.clone(), "index.lock");
+        self.talk.changeset(&plan.what);
+        fs::write(home.join("runs"), "").unwrap();
+        fs::write(home.join("stop"), format!("moves {at}\n")).unwrap();
+        let answer = self.talk.ask("invokeChangesetOperation", &Self::params(wish, plan));
+        fs::remove_file(home.join("stop")).unwrap();
+        if matches!(wish, Wish::Commit) {
+            let context = || format!("{at}: {answer}");
+            assert!(copy_of(self.repository) == *before, "{}", context());
+            let git =
+                |arguments: &[&str]| self.repository.try_git_in(&self.repository.root, arguments).stdout;
+            let message = String::from_utf8(git(&["log", "-2", "--format=%s"])).unwrap();
+            let is_made = message.lines().any(|line| line == "of a client");
+            assert!(is_made == answer["result"].is_object(), "{}\n{message}", context());
+            if is_made {
+                assert_eq!(as_git_has(&committed(self.repository)), as_git_has(before), "{}", context());
+            }
+        } else {
+            plan.must_have_come(self.repository, &answer, before);
+        }
+        let locks = self.repository.of_the_user().into_keys().filter(|path| path.ends_with(index_lock));
+        assert_eq!(locks.count(), 0, "{answer}");
+        self.forgotten.insert(plan.what.clone());
+        self.undone.retain(|undone| undone.of != plan.what);
+        self.kept = None;
+    }
+
     /// Whether what is kept has come too late, as the row says then.
     fn is_late(&mut self) -> bool {
         let state = self.talk.follow(SESSION);
@@ -525,13 +563,19 @@ impl<'a> History<'a> {
             Event::Meanwhile(deeds) => do_all(self.repository, deeds),
             Event::Asked(Wish::Commit) => self.commits(&now),
             Event::Dies(Wish::Commit, death) => self.dies_committing(*death, &now),
-            Event::Asked(wish) | Event::Dies(wish, _) => {
+            Event::Moves(Wish::Commit, at) if !self.not_committed(&now).is_empty() => {
+                let plan = Plan { what: "uncommitted".to_owned(), ..Plan::default() };
+                self.moves(&Wish::Commit, &plan, *at, &now);
+            }
+            Event::Moves(Wish::Commit, _) => {}
+            Event::Asked(wish) | Event::Dies(wish, _) | Event::Moves(wish, _) => {
                 let Some(plan) = self.plan(wish, &now).filter(|plan| !self.forgotten.contains(&plan.what))
                 else {
                     return;
                 };
                 match event {
                     Event::Dies(_, death) if !plan.fates.is_empty() => self.dies(wish, &plan, *death, &now),
+                    Event::Moves(_, at) if !plan.fates.is_empty() => self.moves(wish, &plan, *at, &now),
                     _ => self.is_done(wish, &plan, &now),
                 }
             }
