@@ -187,7 +187,7 @@ fn command_of(deed: &Deed) -> Option<String> {
         }
         Deed::Move(how) => {
             let words = [&super::model::NO_FILTER, super::model::MOVES[*how]].concat();
-            format!("git {}", words.join(" "))
+            format!("[ -e .gitmodules ] || git {}", words.join(" "))
         }
         Deed::Binary(_) | Deed::Rename(..) | Deed::Link(_) | Deed::Touch(_) => return None,
     })

@@ -210,6 +210,8 @@ pub fn do_all(repository: &Repository, deeds: &[Deed]) {
                 user(&["add", "-A"]);
                 user(&["commit", "-q", "--allow-empty", "-m", "x"]);
             }
+            // Where the repositories below are listed in no file that is committed, that file is a new one, and no copy has it.
+            Deed::Move(_) if repository.path(".gitmodules").exists() => {}
             Deed::Move(how) => {
                 repository.try_git_in(&repository.root, &[&NO_FILTER, MOVES[*how]].concat());
             }
