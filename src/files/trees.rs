@@ -28,9 +28,10 @@ use self::names::{
     is, is_another_name, must_be_replaceable, of_destination, put_aside, put_back, put_in_place,
 };
 use self::walk::{deeper, is_folder, names_in, open_folder, Mount, Tally};
+use super::beside::name_beside;
 use super::folders::{identity, must_be_file, Folders, Last, Missing, PathRefusal, ResolvedPath};
 use super::unfinished::{OtherName, UnfinishedNote};
-use super::writing::{must_be_on_a_disk, name_beside};
+use super::writing::must_be_on_a_disk;
 
 /// What is done with all that is in a folder.
 #[derive(Debug, Clone, Copy)]

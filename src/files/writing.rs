@@ -11,20 +11,14 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-#[cfg(target_os = "linux")]
-use std::os::fd::AsRawFd;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{
-    fstat, openat, renameat, renameat_with, statat, unlinkat, AtFlags, Mode, OFlags, RenameFlags, Stat,
-};
-#[cfg(target_os = "linux")]
-use rustix::fs::{linkat, CWD};
+use rustix::fs::{fstat, openat, statat, unlinkat, AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::attributes::{have_attributes, have_mode_and_owner};
+use super::beside::Beside;
 use super::facts::etag;
 use super::folders::{must_be_file, pass, Folders, Last, Missing, PathRefusal, ResolvedPath, CAREFULLY};
 
@@ -66,13 +60,16 @@ struct Before {
 
 /// What of the file that was there stays: so many bytes before what is written, and all from this one on behind it.
 #[derive(Debug, Clone, Copy)]
-struct KeptRanges {
-    before: u64,
-    from: u64,
-    size: u64,
+pub(super) struct KeptRanges {
+    pub(super) before: u64,
+    pub(super) from: u64,
+    pub(super) size: u64,
 }
 
 impl KeptRanges {
+    /// Of a file that was not there.
+    pub(super) const NOTHING: Self = Self { before: 0, from: 0, size: 0 };
+
     fn of(put: Put, size: u64) -> Self {
         let (before, from) = match put {
             Put::Truncate(position) => (position.min(size), size),
@@ -190,9 +187,8 @@ fn is_expected(before: Option<&Before>, writing: &Writing<'_>) -> Result<bool, P
 
 /// Makes a file that was not there.
 fn make(place: &ResolvedPath, name: &OsString, writing: &Writing<'_>) -> Result<(), PathRefusal> {
-    let kept = KeptRanges { before: 0, from: 0, size: 0 };
     let new = Beside::of(place)?;
-    new.fill(writing.content, None, kept)?;
+    new.fill(writing.content, None, KeptRanges::NOTHING)?;
     if !writing.create_only {
         return Ok(new.take_place(name)?);
     }
@@ -321,117 +317,6 @@ fn replace_end(mut file: &File, position: u64, parts: &[&[u8]]) -> io::Result<()
     file.sync_data()
 }
 
-/// A new file that is to take the place of another one. Where the file system can do that it has no name until then, so
-/// that nothing is left of it when the process is killed; else it is beside the other one, and goes with this.
-struct Beside<'a> {
-    place: &'a ResolvedPath,
-    /// None while it has none.
-    name: Option<OsString>,
-    file: File,
-}
-
-/// Where the system shows the files that are open, by which one without a name is given one.
-#[cfg(target_os = "linux")]
-const OPENED: &str = "/proc/self/fd";
-
-/// A new file without a name, if there can be one that is given a name later.
-#[cfg(target_os = "linux")]
-fn without_name(place: &ResolvedPath) -> Option<File> {
-    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let file = openat(&place.folder, ".", flags, Mode::from_raw_mode(0o666)).ok()?;
-    std::fs::symlink_metadata(format!("{OPENED}/{}", file.as_raw_fd())).is_ok().then(|| file.into())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn without_name(_: &ResolvedPath) -> Option<File> {
-    None
-}
-
-impl<'a> Beside<'a> {
-    fn of(place: &'a ResolvedPath) -> io::Result<Self> {
-        if let Some(file) = without_name(place) {
-            return Ok(Self { place, name: None, file });
-        }
-        let name = name_beside();
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
-        let file = openat(&place.folder, &name, flags, Mode::from_raw_mode(0o666))?.into();
-        Ok(Self { place, name: Some(name), file })
-    }
-
-    /// Makes it what the file is to become.
-    fn fill(&self, content: &[u8], before: Option<(&File, &Stat)>, kept: KeptRanges) -> io::Result<()> {
-        let mut new = &self.file;
-        if let Some((old, known)) = before {
-            // Before anything is in it.
-            have_mode_and_owner(&self.file, known)?;
-            have_attributes(&self.file, old);
-        }
-        if let Some((mut old, _)) = before.filter(|_| kept.before > 0) {
-            old.seek(SeekFrom::Start(0))?;
-            io::copy(&mut old.take(kept.before), &mut new)?;
-        }
-        new.write_all(content)?;
-        if let Some((mut old, _)) = before.filter(|_| kept.from < kept.size) {
-            old.seek(SeekFrom::Start(kept.from))?;
-            io::copy(&mut old.take(kept.size - kept.from), &mut new)?;
-        }
-        self.file.sync_data()
-    }
-
-    /// Takes the place of whatever has this name.
-    fn take_place(mut self, name: &OsString) -> io::Result<()> {
-        if self.name.is_none() {
-            let beside = name_beside();
-            self.take_name(&beside)?;
-            self.name = Some(beside);
-        }
-        if let Some(beside) = &self.name {
-            renameat(&self.place.folder, beside, &self.place.folder, name)?;
-        }
-        self.name = None;
-        Ok(())
-    }
-
-    /// Takes a name that nothing has.
-    fn take_free_place(mut self, name: &OsString) -> Result<(), Errno> {
-        match &self.name {
-            None => self.take_name(name),
-            Some(beside) => {
-                let folder = &self.place.folder;
-                renameat_with(folder, beside, folder, name, RenameFlags::NOREPLACE)?;
-                self.name = None;
-                Ok(())
-            }
-        }
-    }
-
-    #[cfg(target_os = "linux")]
-    fn take_name(&self, name: &OsString) -> Result<(), Errno> {
-        let opened = format!("{OPENED}/{}", self.file.as_raw_fd());
-        linkat(CWD, opened, &self.place.folder, name, AtFlags::SYMLINK_FOLLOW)
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn take_name(&self, _: &OsString) -> Result<(), Errno> {
-        Err(Errno::OPNOTSUPP)
-    }
-}
-
-impl Drop for Beside<'_> {
-    fn drop(&mut self) {
-        let Some(name) = &self.name else { return };
-        if let Err(error) = unlinkat(&self.place.folder, name, AtFlags::empty()) {
-            let beside = self.place.path.display();
-            tracing::warn!(%error, "a temporary file cannot be removed: `{}` is left beside `{beside}`", name.display());
-        }
-    }
-}
-
-/// A name that nothing has.
-pub(super) fn name_beside() -> OsString {
-    format!(".{}.tmp", uuid::Uuid::new_v4()).into()
-}
-
 /// Files that the kernel shows are none.
 #[cfg(target_os = "linux")]
 pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), PathRefusal> {
@@ -471,29 +356,4 @@ pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), PathRefusal> {
 #[cfg(not(target_os = "linux"))]
 pub(super) fn must_be_on_a_disk(_: impl AsFd) -> Result<(), PathRefusal> {
     Ok(())
-}
-
-#[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_written_has_no_name_before_it_is_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().canonicalize().unwrap().join("file");
-        let folders = Folders::new(vec![folder.path().to_owned()]);
-        let place = folders.find(&path, Missing::Fails, Last::Followed).unwrap();
-        let kept = KeptRanges { before: 0, from: 0, size: 0 };
-        let names = || std::fs::read_dir(folder.path()).unwrap().count();
-        for content in ["one", "other"] {
-            let new = Beside::of(&place).unwrap();
-            new.fill(content.as_bytes(), None, kept).unwrap();
-            if new.name.is_some() {
-                return eprintln!("not tested here: every file has a name");
-            }
-            assert_eq!(names(), usize::from(content == "other"));
-            new.take_place(place.name.as_ref().unwrap()).unwrap();
-            assert_eq!((names(), std::fs::read_to_string(&path).unwrap()), (1, content.to_owned()));
-        }
-    }
 }

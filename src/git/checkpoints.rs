@@ -3,19 +3,23 @@
 //! A checkpoint is a tree, the folder as it was, kept by a ref of our own. Where there are files whose contents are not in it, it
 //! is a commit without parents, whose message names them.
 //!
-//! Owns: making checkpoints, comparing them, and letting go of those of a session.
+//! Owns: making checkpoints, comparing them, keeping again those of a session that comes from elsewhere, and letting go of
+//! those of a session.
 //! Never: touches a ref that is not ours.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use percent_encoding::{percent_decode_str, percent_encode};
 
 use super::compare::{compared, with_left_out, HOW};
+use super::conversions;
 use super::grafts;
 use super::index::{version_of, CopiedIndex, LeftOut, Scratch};
 use super::program::{GitError, Until};
 use super::repository::Repository;
+use super::undo::is_id;
 use crate::files::uris::PATH;
 use crate::host::effects::{Checkpoint, KeptChange};
 
@@ -113,6 +117,7 @@ pub fn compare(
     if before == after {
         return Ok(Vec::new());
     }
+    [before, after].into_iter().try_for_each(must_be_named)?;
     let run = repository.run(["diff-tree"]).with(HOW).with([&before.tree, &after.tree]);
     let changes = compared(repository, run, until)?;
     let left_out = |checkpoint| left_out_of(repository, checkpoint, until);
@@ -124,8 +129,53 @@ fn left_out_of(repository: &Repository, checkpoint: &Checkpoint, until: Until) -
     if checkpoint.left_out == 0 {
         return Ok(LeftOut::new());
     }
+    must_be_named(checkpoint)?;
     let said = repository.run(["cat-file", "commit", &checkpoint.commit]).text(until)?;
     Ok(left_out_in(&said))
+}
+
+/// Refuses what git does not call anything: what is known of a session may have been written elsewhere.
+fn must_be_named(checkpoint: &Checkpoint) -> Result<(), GitError> {
+    match is_id(&checkpoint.commit) && is_id(&checkpoint.tree) {
+        true => Ok(()),
+        false => Err(GitError::Beyond("this state is not kept".to_owned())),
+    }
+}
+
+/// Keeps under this name what is still there of these checkpoints, in their order, and of these contents.
+///
+/// # Errors
+/// When git fails, or not in time.
+pub fn keep_again(
+    repository: &Repository,
+    scratch: &Scratch,
+    keeper: &str,
+    (checkpoints, contents): (&[String], &[String]),
+    until: Until,
+) -> Result<(), GitError> {
+    let asked: String =
+        checkpoints.iter().chain(contents).filter(|id| is_id(id)).map(|id| format!("{id}\n")).collect();
+    let asked = scratch.file("asked", asked.as_bytes())?;
+    let said = repository.run(["cat-file", "--batch-check"]).reads(asked).text(until)?;
+    // Of what is not there, the second word is `missing`.
+    let there: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once(' ')).collect();
+    let is_there = |id: &str, kinds: &[&str]| {
+        there.get(id).and_then(|said| said.split(' ').next()).is_some_and(|kind| kinds.contains(&kind))
+    };
+    let found = checkpoints.iter().zip(1..).filter(|(id, _)| is_there(id, &["tree", "commit"]));
+    let commands: String =
+        found.map(|(id, number)| format!("update {} {id}\n", ref_of(keeper, number))).collect();
+    if !commands.is_empty() {
+        let commands = scratch.file("refs", commands.as_bytes())?;
+        repository.run(["update-ref", "--no-deref", "--stdin"]).reads(commands).output(until)?;
+    }
+    let blobs: Vec<String> = contents.iter().filter(|id| is_there(id, &["blob"])).cloned().collect();
+    match blobs.is_empty() {
+        true => Ok(()),
+        false => {
+            conversions::keep_all(repository, scratch, (keeper, checkpoints.len() as u64 + 1), &blobs, until)
+        }
+    }
 }
 
 /// The ref that keeps something; in the order of their age.

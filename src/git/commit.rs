@@ -4,19 +4,23 @@
 //! user's own index written: by git's own rules, with its lock, and only if it still is what it was.
 //!
 //! Owns: what is refused (a merge that is not over, files that have changed since somebody has seen them, files that a
-//! filter would change), and that either all of it is done or nothing.
+//! filter would change), and that either all of it is done or nothing: what ends in the middle is ended by who comes next.
 //! Never: runs hooks or filters, signs, or writes over what somebody else has done meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use serde::{Deserialize, Serialize};
+
 use super::compare::{compared, HOW};
 use super::index::{version_of, CopiedIndex, Scratch, Status};
-use super::program::{GitError, Until};
+use super::program::{Git, GitError, Until};
 use super::repository::Repository;
+use super::steps;
 use crate::host::effects::{GitCommit, GitContent, GitReport, KeptChange};
 
 /// What says that something is not over that would become a part of the commit, and what that is called.
@@ -119,25 +123,27 @@ fn try_to_commit(
         None => run,
     };
     let commit = run.with([&tree]).line(until)?;
-    let lock = Lock::of(&theirs)?;
-    lock.fill(index.path(), &theirs)?;
-    if stamp_of(&theirs)? != stamp {
-        return refused("the index was changed meanwhile");
-    }
-    // It must still be there, or there must still be none.
-    let before = head.map_or_else(|| "0".repeat(commit.len()), str::to_owned);
     let kind = if head.is_some() { "commit" } else { "commit (initial)" };
     let subject = message.trim().lines().next().unwrap_or_default();
     let note = format!("{kind}: {subject}");
-    match repository.run(["update-ref", "-m", &note, "HEAD", &commit, &before]).output(until) {
-        Ok(_) => {}
-        Err(GitError::Failed { trouble, .. }) => {
-            tracing::debug!(trouble, "git does not let a branch be changed");
-            return refused(why_not_moved(repository, head, until)?);
+    steps::whole(|| -> Result<(), NotDone> {
+        let lock = Lock::of(&theirs, repository, scratch, &commit)?;
+        lock.fill(index.path(), &theirs)?;
+        if stamp_of(&theirs)? != stamp {
+            return refused("the index was changed meanwhile");
         }
-        Err(error) => return Err(error.into()),
-    }
-    lock.replace(&theirs)?;
+        // It must still be there, or there must still be none.
+        let before = head.map_or_else(|| "0".repeat(commit.len()), str::to_owned);
+        match repository.run(["update-ref", "-m", &note, "HEAD", &commit, &before]).output(until) {
+            Ok(_) => {}
+            Err(GitError::Failed { trouble, .. }) => {
+                tracing::debug!(trouble, "git does not let a branch be changed");
+                return refused(why_not_moved(repository, head, until)?);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(lock.replace(&theirs)?)
+    })?;
     let short = commit.get(..SHORT).unwrap_or(&commit).to_owned();
     Ok(GitCommit { commit: short, branch: status.branch })
 }
@@ -240,21 +246,87 @@ fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
     names(found) == names(shown) && found.iter().all(is_file)
 }
 
+/// What a worker that ends meanwhile leaves to the next one: a lock of its own, and what it was made for.
+#[derive(Debug, Serialize, Deserialize)]
+struct BegunCommit {
+    /// The folder of the repository.
+    root: PathBuf,
+    /// The index that is locked.
+    index: PathBuf,
+    /// Which file its lock is.
+    lock: (u64, u64),
+    /// The commit that is to be checked out.
+    commit: String,
+}
+
+/// What it is kept under in a folder of our own.
+const BEGUN: &str = "begun-commit";
+
+/// Whether a commit was begun with files in this folder of our own, and is not over.
+pub fn is_begun(scratch: &Path) -> bool {
+    scratch.join(BEGUN).exists()
+}
+
+/// Ends the commit that was begun with files in this folder of our own: what is checked out already is in the index then,
+/// and else nothing is done. The user's own locks are left alone.
+///
+/// # Errors
+/// When git fails, or a file cannot be changed.
+pub fn end_begun(git: &Git, scratch: &Path, until: Until) -> Result<(), GitError> {
+    let Ok(begun) = serde_json::from_slice::<BegunCommit>(&fs::read(scratch.join(BEGUN))?) else {
+        // It was not written to its end, so nothing was done.
+        return Ok(());
+    };
+    let path = lock_of(&begun.index);
+    match fs::symlink_metadata(&path) {
+        Ok(known) if (known.dev(), known.ino()) == begun.lock => {}
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    let lock = Lock(Some(path));
+    let asked = ["rev-parse", "--verify", "--quiet", "HEAD^{commit}"];
+    let is_checked_out = match git.run(&begun.root, asked).line(until) {
+        Ok(now) => now == begun.commit,
+        Err(GitError::Failed { .. }) => false,
+        Err(error) => return Err(error),
+    };
+    if is_checked_out {
+        lock.replace(&begun.index)?;
+    }
+    Ok(())
+}
+
+fn lock_of(index: &Path) -> PathBuf {
+    let mut path = index.as_os_str().to_owned();
+    path.push(".lock");
+    PathBuf::from(path)
+}
+
 /// The lock of an index, as git has it: whoever has it may write the index.
 struct Lock(Option<PathBuf>);
 
 impl Lock {
-    fn of(index: &Path) -> Result<Self, NotDone> {
-        let mut path = index.as_os_str().to_owned();
-        path.push(".lock");
-        let path = PathBuf::from(path);
-        match File::options().write(true).create_new(true).open(&path) {
-            Ok(_) => Ok(Self(Some(path))),
+    /// Takes it to check this commit out, and remembers that in a folder of our own.
+    fn of(index: &Path, repository: &Repository, scratch: &Scratch, commit: &str) -> Result<Self, NotDone> {
+        let path = lock_of(index);
+        let made = match File::options().write(true).create_new(true).open(&path) {
+            Ok(made) => made,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                refused("somebody else works on the repository: its `index.lock` is there")
+                return refused("somebody else works on the repository: its `index.lock` is there");
             }
-            Err(error) => Err(error.into()),
-        }
+            Err(error) => return Err(error.into()),
+        };
+        let lock = Self(Some(path));
+        let known = made.metadata()?;
+        let begun = BegunCommit {
+            root: repository.root.clone(),
+            index: index.to_owned(),
+            lock: (known.dev(), known.ino()),
+            commit: commit.to_owned(),
+        };
+        scratch.file(BEGUN, &crate::wire::rpc::to_json(&begun))?;
+        Ok(lock)
     }
 
     /// Makes it what the index is to be. When a file was looked at last is told by when the index was written.

@@ -3,12 +3,13 @@
 //! What git keeps of such a file need not give its bytes back: one with other ends of lines than it would write is the same to
 //! git.
 //!
-//! Owns: which files these may be, and keeping the bytes of those that git would not give back.
+//! Owns: which files these may be, keeping the bytes of those that git would not give back, and which contents are no
+//! file's own, but those of which a filter makes it.
 //! Never: changes a file.
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::checkpoints::ref_of;
 use super::index::Scratch;
@@ -42,6 +43,34 @@ pub fn may_change(
     let changing = words.chunks_exact(3).filter(|said| !matches!(said[2], b"unspecified" | b"unset"));
     let changing: HashSet<&[u8]> = changing.map(|said| said[0]).collect();
     Ok(paths.iter().filter(|path| changing.contains(path.as_os_str().as_bytes())).cloned().collect())
+}
+
+/// What a file begins with that LFS puts in the place of another one.
+const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+
+/// Whether these are the bytes of a file that stands for another one, of which a filter would make that.
+///
+/// # Errors
+/// When git fails.
+pub fn is_for_a_filter(
+    repository: &Repository,
+    scratch: &Scratch,
+    path: &Path,
+    bytes: &[u8],
+    until: Until,
+) -> Result<bool, GitError> {
+    let filters = repository.filters();
+    if filters.is_empty() || !is_pointer(bytes) {
+        return Ok(false);
+    }
+    let asked = scratch.file("filtered", &[path.as_os_str().as_bytes(), b"\0"].concat())?;
+    let said = repository.run(["check-attr", "--stdin", "-z", "filter"]).reads(asked).output(until)?;
+    Ok(said.split(|byte| *byte == 0).nth(2).is_some_and(|filter| filters.contains(filter)))
+}
+
+/// Whether something stands for another file.
+pub fn is_pointer(bytes: &[u8]) -> bool {
+    bytes.starts_with(POINTER)
 }
 
 /// Whether files are changed of which no attribute says anything.

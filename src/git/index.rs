@@ -252,10 +252,13 @@ impl<'a> CopiedIndex<'a> {
 
     /// Takes in these files as they are.
     fn update(&self, paths: &[Vec<u8>], scratch: &Scratch, until: Until) -> Result<(), GitError> {
-        // Where a folder has become a link, nothing of it is there any more: git refuses to look behind links.
+        // Where a folder has become a link, nothing of it is there any more: git refuses to look behind links. Nor is a file
+        // that is a folder now: of one with conflicts git does not know that.
+        let root = &self.repository.root;
         let mut is_link = HashMap::new();
-        let (gone, there): (Vec<_>, Vec<_>) =
-            paths.iter().partition(|path| is_behind_link(&self.repository.root, path, &mut is_link));
+        let (gone, there): (Vec<_>, Vec<_>) = paths
+            .iter()
+            .partition(|path| is_behind_link(root, path, &mut is_link) || is_plain_folder(root, path));
         for (paths, how) in [(gone, &["--force-remove"][..]), (there, &["--add", "--remove", "--replace"])] {
             if !paths.is_empty() {
                 let paths = scratch.file("paths", &ended(paths))?;
@@ -285,6 +288,12 @@ pub fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, b
         let look = || fs::symlink_metadata(root.join(above)).is_ok_and(|known| known.is_symlink());
         *is_link.entry(above.to_owned()).or_insert_with(look)
     })
+}
+
+/// Whether a folder has this name, which is no repository.
+fn is_plain_folder(root: &Path, path: &[u8]) -> bool {
+    let path = root.join(OsStr::from_bytes(path));
+    fs::symlink_metadata(&path).is_ok_and(|known| known.is_dir()) && !path.join(".git").exists()
 }
 
 /// Of the files that are otherwise in the folder than in the index: those whose contents are left out, and those that are

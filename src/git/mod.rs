@@ -10,7 +10,7 @@
 //! Owns: `program` (running git), [`repository`] (which one it is, and whether it is used), [`index`] (what is in the
 //! folder now), [`grafts`] (the same where the index is large), [`checkpoints`] (keeping that), [`compare`] (what differs),
 //! [`sight`] (branches, and what is not committed), [`conversions`] (bytes that git would not give back), [`undo`] (files
-//! become what they were), and `worker` (what is asked, and answered, line by line).
+//! become what they were), [`steps`] (what is not broken off), and `worker` (what is asked, and answered, line by line).
 //! Never: decides what is kept or shown, asks the user anything, or uses the network.
 
 pub mod checkpoints;
@@ -22,5 +22,6 @@ pub mod index;
 pub mod program;
 pub mod repository;
 pub mod sight;
+pub mod steps;
 pub mod undo;
 pub mod worker;

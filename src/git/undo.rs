@@ -16,6 +16,8 @@ use super::conversions::{self, may_change};
 use super::index::{is_behind_link, CopiedIndex, Scratch};
 use super::program::{GitError, Until};
 use super::repository::Repository;
+use super::steps;
+use crate::files::beside::Instead;
 use crate::files::facts::etag;
 use crate::files::folders::{Folders, Own, WorkFolder};
 use crate::files::uris::path_of;
@@ -65,7 +67,7 @@ fn bytes_of(repository: &Repository, blob: &str, until: Until) -> Result<Vec<u8>
 }
 
 /// Whether git calls something so.
-fn is_id(blob: &str) -> bool {
+pub fn is_id(blob: &str) -> bool {
     !blob.is_empty() && blob.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
@@ -141,7 +143,9 @@ pub fn take_back(
                 Standing::IsWanted => FileTaken::Done { bytes: None },
                 Standing::IsNow(path) => {
                     let content = contents.get(path.as_path()).map(Vec::as_slice);
-                    match make(repository, folders, file, seen[*at].as_ref(), content, until) {
+                    let make =
+                        || make((repository, scratch), folders, file, seen[*at].as_ref(), content, until);
+                    match steps::whole(make) {
                         Ok(()) => FileTaken::Done { bytes: kept.remove(path) },
                         Err(why) => FileTaken::Refused(why),
                     }
@@ -197,7 +201,7 @@ fn standing_of(
     let refused = |why: &str| Standing::Refused(why.to_owned());
     let Some(path) = repository.path_of(&file.file) else { return refused("it is not in the repository") };
     if [&file.now, &file.wanted].into_iter().flatten().any(|side| side.blob.is_empty()) {
-        return refused("its content is not kept: it is too large");
+        return refused("its content is not kept: it is too large, or one of too many");
     }
     let found = there.get(&path);
     if found.is_none() && is_there {
@@ -311,7 +315,7 @@ fn contents_given(mut said: &[u8]) -> HashMap<&str, &[u8]> {
 
 /// Makes one file what it is to be, if it still is the version that was `seen`.
 fn make(
-    repository: &Repository,
+    (repository, scratch): (&Repository, &Scratch),
     folders: &Folders,
     file: &GitTaken,
     seen: Option<&Metadata>,
@@ -320,7 +324,6 @@ fn make(
 ) -> Result<(), String> {
     let path = path_of(&file.file).map_err(|error| error.message)?;
     let told = |error: &dyn std::fmt::Display| error.to_string();
-    let is_link = |content: &Option<GitContent>| content.as_ref().is_some_and(GitContent::is_link);
     // The token of the version that is there.
     let must_be_as_seen = || match (seen, look_at(&path)) {
         (None, None) => Ok(None),
@@ -338,13 +341,17 @@ fn make(
         (None, Some(content)) => content.to_vec(),
         (None, None) => content_of(repository, wanted, &file.file, until).map_err(|error| told(&error))?,
     };
+    if !wanted.is_link() && conversions::is_pointer(&content) {
+        must_not_be_for_a_filter(repository, scratch, &path, &content, until)?;
+    }
     if file.now.is_none() {
         way_must_be_free(repository, &path)?;
         make_room(folders, &path)?;
     }
     let token = must_be_as_seen()?;
-    if is_link(&file.now) || (wanted.is_link() && file.now.is_some()) {
-        folders.remove(&path, false).map_err(|refusal| told(&refusal))?;
+    if wanted.is_link() && token.is_some() {
+        let link = OsString::from_vec(content);
+        return folders.replace(&path, Instead::Link(&link)).map_err(|refusal| told(&refusal));
     }
     if wanted.is_link() {
         folders.may_change(&path).map_err(|refusal| told(&refusal))?;
@@ -356,11 +363,34 @@ fn make(
             let writing = Writing { content: &content, put, create_only: false, if_match: token.as_deref() };
             folders.put(&path, &writing)
         }
+        (Some(_), Some(_)) => folders.replace(&path, Instead::File(&content)),
         // The folder may be gone with the file.
         _ => folders.create(&path, &content),
     }
     .map_err(|refusal| told(&refusal))?;
     set_mode(folders, &path, wanted.mode == PROGRAM)
+}
+
+/// Refuses to put in the place of a file what only stands for it: the filter that makes the file of it is not run, and what
+/// was there when the file was what was committed is not known.
+fn must_not_be_for_a_filter(
+    repository: &Repository,
+    scratch: &Scratch,
+    path: &Path,
+    content: &[u8],
+    until: Until,
+) -> Result<(), String> {
+    if fs::read(path).is_ok_and(|found| conversions::is_pointer(&found)) {
+        return Ok(());
+    }
+    let below = path.strip_prefix(&repository.root).unwrap_or(path);
+    match conversions::is_for_a_filter(repository, scratch, below, content, until) {
+        Ok(false) => Ok(()),
+        Ok(true) => {
+            Err("it goes through a filter (LFS), which is not run here: `git checkout` does that".to_owned())
+        }
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Refuses a file where something else stands than the folder that it is to be in: through a link, another file would be

@@ -8,11 +8,12 @@
 //! Never: begins with a job whose time is up.
 
 use std::collections::VecDeque;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::prelude::{Engine, BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
@@ -20,11 +21,20 @@ use serde::{Deserialize, Serialize};
 use super::index::Scratch;
 use super::program::{Git, GitError, Until};
 use super::repository::{NoRepository, Repository};
-use super::{checkpoints, sight, undo};
+use super::{checkpoints, commit, sight, steps, undo};
 use crate::host::effects::{GitJob, GitReport, GitWork};
 
 /// So many jobs of a kind run at once.
 const AT_ONCE: usize = 2;
+
+/// How long the process stays for what is not broken off, when the host has ended: shorter than the guard's patience.
+const LEAVES_WITHIN: Duration = Duration::from_millis(400);
+
+/// How long it is waited for a worker before this one: longer than its guard lets it live.
+const OTHERS_WITHIN: Duration = Duration::from_millis(1500);
+
+/// How long it may take to end what a worker before this one has begun.
+const ENDED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A job with its number.
 #[derive(Debug, Serialize, Deserialize)]
@@ -118,6 +128,8 @@ impl Jobs {
 /// # Errors
 /// When its pipes fail, or it can have no threads.
 pub fn run(folder: PathBuf) -> io::Result<()> {
+    let _alone = wait_for_others(&folder);
+    end_what_was_begun(&folder);
     remove_old(&folder);
     let shared = Arc::new((Mutex::new(Jobs::default()), Condvar::new()));
     let folder = Arc::new(folder);
@@ -138,17 +150,60 @@ pub fn run(folder: PathBuf) -> io::Result<()> {
         bell.notify_all();
     }
     shared.0.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
-    remove_old(&folder);
+    steps::leave(LEAVES_WITHIN);
+    // Who comes next ends what hangs.
+    if !folders_in(&folder).iter().any(|scratch| commit::is_begun(scratch)) {
+        remove_old(&folder);
+        if let Err(error) = std::fs::remove_dir(&*folder) {
+            tracing::debug!(%error, "a folder of our own cannot be removed");
+        }
+    }
     Ok(())
 }
 
-/// What a worker before this one has left behind, and this one.
+fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
+/// Waits until no other worker has files in this folder: one whose host was killed stays for a moment. Whoever has what
+/// is given back is alone.
+fn wait_for_others(folder: &Path) -> io::Result<File> {
+    std::fs::create_dir_all(folder)?;
+    let opened = File::open(folder)?;
+    let begun = Instant::now();
+    loop {
+        match opened.try_lock() {
+            Err(TryLockError::WouldBlock) if begun.elapsed() < OTHERS_WITHIN => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            // Where nothing can be locked there is nobody to wait for, either.
+            _ => return Ok(opened),
+        }
+    }
+}
+
+/// What a worker before this one has not ended, since it was killed.
+fn end_what_was_begun(folder: &Path) {
+    let begun: Vec<PathBuf> =
+        folders_in(folder).into_iter().filter(|scratch| commit::is_begun(scratch)).collect();
+    if begun.is_empty() {
+        return;
+    }
+    let until = Until::after(ENDED_WITHIN);
+    let ended = Git::find(std::env::var_os("PATH").as_deref(), until)
+        .and_then(|git| begun.iter().try_for_each(|scratch| commit::end_begun(&git, scratch, until)));
+    if let Err(error) = ended {
+        tracing::warn!(%error, "a commit that was begun cannot be ended: the lock of an index may be left behind");
+    }
+}
+
+/// What a worker before this one has left behind, and this one. The folder itself stays: it is what is locked.
 fn remove_old(folder: &Path) {
-    match std::fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+    for scratch in folders_in(folder) {
+        if let Err(error) = std::fs::remove_dir_all(&scratch) {
             tracing::debug!(%error, "files of our own cannot be removed");
         }
-        _ => {}
     }
 }
 
@@ -242,12 +297,16 @@ fn do_in(
         GitWork::Look { base, files } => {
             GitReport::Seen(Box::new(sight::look(repository, scratch, base.as_deref(), files, until)?))
         }
+        GitWork::KeepAgain { keeper, checkpoints, contents } => {
+            checkpoints::keep_again(repository, scratch, &keeper, (&checkpoints, &contents), until)?;
+            GitReport::Done
+        }
         GitWork::Forget { keeper } => {
             checkpoints::forget(repository, scratch, &keeper, until)?;
             GitReport::Done
         }
         GitWork::Commit { message, shown, versions } => {
-            super::commit::commit(repository, scratch, &message, (&shown, &versions), until)?
+            commit::commit(repository, scratch, &message, (&shown, &versions), until)?
         }
         GitWork::Read { content, file } => {
             let content = undo::content_of(repository, &content, &file, until)?;

@@ -8,7 +8,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use ahp_types::state::{ChangesetFile, ContentRef, FileEdit, FileEditDiffStats, FileEditSide};
+use ahp_types::state::{
+    ChangesetFile, ContentRef, FileEdit, FileEditDiffStats, FileEditSide, ResponsePart, ToolCallState,
+};
 
 use super::checkpoints::{ComparedPair, KeptFolder};
 use super::effects::{ChatKey, FileText, GitContent, GitTaken, KeptChange};
@@ -16,12 +18,15 @@ use super::model::{Chat, SessionKey};
 use super::sights::shows_now;
 use super::Host;
 use crate::state::edits::{edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
-use crate::wire::changesets::{changeset_uri, ChangesetScope};
+use crate::wire::changesets::{changeset_uri, named_by_changeset, ChangesetScope};
 use crate::wire::tool_calls::tool_call_id;
 use crate::wire::uris::content_uri;
 
 /// So many counts of lines between two contents are remembered.
 const COUNTED_MAX: usize = 10_000;
+
+/// So many bytes of texts are looked for in at once.
+const FOUND_BYTES_MAX: usize = 64 << 20;
 
 /// How many lines lie between two contents, by what they are called.
 pub(super) type CountedLines = HashMap<(String, String), LineCounts>;
@@ -173,6 +178,34 @@ pub(super) struct PlacedContent {
     chat_uri: String,
     turn: String,
     content: EditContent,
+}
+
+/// What the calls of turns have said, of those in which something was looked for: each of these turns is read once, however
+/// many files it has changed.
+#[derive(Debug, Default)]
+pub(super) struct FoundTexts {
+    turns: HashMap<(ChatKey, String), HashMap<String, String>>,
+    bytes: usize,
+}
+
+impl FoundTexts {
+    fn of(
+        &mut self,
+        chat: ChatKey,
+        turn: &str,
+        read: impl FnOnce() -> HashMap<String, String>,
+    ) -> &HashMap<String, String> {
+        let key = (chat, turn.to_owned());
+        if self.bytes > FOUND_BYTES_MAX && !self.turns.contains_key(&key) {
+            (self.turns, self.bytes) = (HashMap::new(), 0);
+        }
+        let bytes = &mut self.bytes;
+        self.turns.entry(key).or_insert_with(|| {
+            let texts = read();
+            *bytes += texts.values().map(String::len).sum::<usize>();
+            texts
+        })
+    }
 }
 
 /// A side of a changed file.
@@ -358,6 +391,31 @@ impl Host {
         discards.collect()
     }
 
+    /// What is left of edits: clients have had git take some of them back, in what a turn or the session has changed. That is
+    /// no edit of a content that a call has said.
+    pub(super) fn left_of<'a>(&self, key: SessionKey, mut said: Vec<SaidEdit<'a>>) -> Vec<SaidEdit<'a>> {
+        let Some(session) = self.channels.sessions.known(key) else { return said };
+        let mut taken_back: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
+        for file in session.discarded.iter().filter(|file| file.kept.is_some() && !file.is_unsure) {
+            let changeset = format!("{}{}", session.channel.uri, file.scope);
+            if let Some((_, scope)) = named_by_changeset(&changeset) {
+                taken_back.entry(&file.edit.file).or_default().push((file.edit.at, scope));
+            }
+        }
+        said.retain(|it| {
+            let mut of_file = taken_back.get(it.edit.file.as_str()).into_iter().flatten();
+            !of_file.any(|(at, scope)| {
+                let is_of = match scope {
+                    ChangesetScope::Session => true,
+                    ChangesetScope::Turn(id) => it.after_in.1 == id,
+                    _ => false,
+                };
+                is_of && it.edit.at < *at
+            })
+        });
+        said
+    }
+
     /// The chat of a session in which the turn of this id is: its default chat, if it is there.
     pub(super) fn chat_of_turn(&self, session: SessionKey, id: &str) -> Option<ChatKey> {
         let has_turn = |key: &ChatKey| {
@@ -381,12 +439,18 @@ impl Host {
             counted.clear();
         }
         let net = edits(self);
-        let files = net.iter().map(|net| self.changed_file(net, &mut counted)).collect();
+        let mut found = FoundTexts::default();
+        let files = net.iter().map(|net| self.changed_file(net, &mut counted, &mut found)).collect();
         self.changes.counted = counted;
         files
     }
 
-    fn changed_file(&self, net: &NetEdit<'_>, counted: &mut CountedLines) -> ChangedFile {
+    fn changed_file(
+        &self,
+        net: &NetEdit<'_>,
+        counted: &mut CountedLines,
+        found: &mut FoundTexts,
+    ) -> ChangedFile {
         let placed = |(chat, turn): (ChatKey, &str), content: &Option<EditContent>| {
             let content = content.clone()?;
             let chat_uri = self.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone());
@@ -403,8 +467,8 @@ impl Host {
             let id = |side: &Option<PlacedContent>| {
                 side.as_ref().map_or(String::new(), |side| side.content.id.clone())
             };
-            let text = |side: &Option<PlacedContent>| {
-                side.as_ref().and_then(|side| self.text_placed(side)).unwrap_or_default()
+            let mut text = |side: &Option<PlacedContent>| {
+                side.as_ref().and_then(|side| self.text_placed(side, found)).unwrap_or_default()
             };
             let count = || LineCounts::between(&text(&before), &text(&after));
             *counted.entry((id(&before), id(&after))).or_insert_with(count)
@@ -419,12 +483,17 @@ impl Host {
     }
 
     /// What was in a file when it was taken back, and what was put there. Either is none where that is not known any more.
-    pub(super) fn sides_discarded(&self, file: &DiscardedFile) -> (FileText, FileText) {
-        let text = |place: &Option<ContentPlace>, content: &Option<EditContent>| match (place, content) {
+    pub(super) fn sides_discarded(
+        &self,
+        file: &DiscardedFile,
+        found: &mut FoundTexts,
+    ) -> (FileText, FileText) {
+        let mut text = |place: &Option<ContentPlace>, content: &Option<EditContent>| match (place, content) {
             (Some(place), Some(content)) => {
                 let chat = self.find_chat(&place.chat)?;
                 let (chat_uri, turn) = (place.chat.clone(), place.turn.clone());
-                self.text_placed(&PlacedContent { chat, chat_uri, turn, content: content.clone() }).map(Some)
+                self.text_placed(&PlacedContent { chat, chat_uri, turn, content: content.clone() }, found)
+                    .map(Some)
             }
             _ => Some(None),
         };
@@ -432,18 +501,28 @@ impl Host {
     }
 
     /// A content of an edit.
-    fn text_placed(&self, placed: &PlacedContent) -> Option<String> {
+    fn text_placed(&self, placed: &PlacedContent, found: &mut FoundTexts) -> Option<String> {
         let chat = self.channels.chats.get(&placed.chat)?;
-        let active = chat.conversation.state().active_turn.as_ref().filter(|turn| turn.id == placed.turn);
-        let completed;
-        let parts = match active {
-            Some(turn) => &turn.response_parts,
-            None => {
-                completed = chat.conversation.history().get(&placed.turn)?.read()?.response_parts;
-                &completed
-            }
+        let id = &placed.content.id;
+        let is_active =
+            chat.conversation.state().active_turn.as_ref().is_some_and(|turn| turn.id == placed.turn);
+        if is_active {
+            // Of the turn that runs it is known which call has said what.
+            let has_it = |call: &&ToolCallState| {
+                let edits = chat.call_edits.get(tool_call_id(call));
+                edits.into_iter().flatten().any(|edit| edit.has(id))
+            };
+            return CallEdit::texts_in(chat.conversation.tools().find(has_it)).remove(id);
+        }
+        let read = || {
+            let parts = chat.conversation.history().get(&placed.turn)?.read()?.response_parts;
+            let calls = parts.iter().filter_map(|part| match part {
+                ResponsePart::ToolCall(part) => Some(&part.tool_call),
+                _ => None,
+            });
+            Some(CallEdit::texts_in(calls))
         };
-        CallEdit::text_in(parts, &placed.content.id)
+        found.of(placed.chat, &placed.turn, || read().unwrap_or_default()).get(id).cloned()
     }
 
     /// The files that were changed in what a changeset is of; none when that is not there. Where git must say it and has
@@ -468,8 +547,13 @@ impl Host {
         let changes = self.changes.compared.known(states).unwrap_or_default();
         let files =
             changes.iter().map(|change| ChangedFile::of(change, &session.channel.uri, &session.kept, false));
+        // What is there now is kept after files were taken back: from then on a session has what was done again since.
+        let is_hidden = *scope != ChangesetScope::Session || self.is_being_kept(key, None);
         let of_scope = mark_of(scope);
-        let of_scope = session.discarded.iter().filter(|file| file.kept.is_some() && file.scope == of_scope);
+        let of_scope = session
+            .discarded
+            .iter()
+            .filter(|file| is_hidden && file.kept.is_some() && file.scope == of_scope);
         let discarded: BTreeSet<_> =
             of_scope.filter(|file| !file.is_unsure).map(DiscardedFile::change).collect();
         let is_discarded = |changed: &ChangedFile| {
@@ -494,7 +578,7 @@ impl Host {
     fn said_files(&mut self, session: SessionKey, scope: &ChangesetScope) -> Option<Vec<ChangedFile>> {
         match scope {
             ChangesetScope::Session => Some(self.net_files(|host| {
-                let mut said = said_in(host.turns_of_session(session));
+                let mut said = host.left_of(session, said_in(host.turns_of_session(session)));
                 said.extend(host.discards_of(session, |_| true));
                 net_of(said)
             })),

@@ -43,7 +43,7 @@ use crate::wire::changesets::{
 const UNFOLLOWED_MAX: usize = 200;
 
 /// More files are not told at once.
-const FILES_MAX: usize = 5000;
+pub(super) const FILES_MAX: usize = 5000;
 
 /// The kinds of tools, as agents say them, that change no file.
 const LOOKING_KINDS: [&str; 5] = ["read", "search", "think", "fetch", "switch_mode"];
@@ -208,6 +208,7 @@ impl Host {
         self.settle_operations(step);
         self.compare_what_is_wanted(step);
         self.settle_sights(step);
+        self.let_go_of_compared();
         if self.channels.changesets.len() > UNFOLLOWED_MAX {
             let unfollowed =
                 self.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
@@ -241,7 +242,7 @@ impl Host {
                 // All that was done in the session was done in it.
                 true => of_session.clone(),
                 false => self.net_files(|host| {
-                    let mut said = said_in(host.turns_with_edits(chat));
+                    let mut said = host.left_of(key, said_in(host.turns_with_edits(chat)));
                     let is_its = |file: &DiscardedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
                     said.extend(host.discards_of(key, is_its));
                     net_of(said)
@@ -297,12 +298,12 @@ impl Host {
         }
         if let Some(states) = self.kept_states(session, scope) {
             match self.changes.compared.between(&states) {
-                Some(Between::Known(_)) => {}
-                Some(Between::Unknown(why)) => {
+                Between::Known(_) => {}
+                Between::Unknown(why) => {
                     let error = error_info("changesUnknown".to_owned(), why);
                     return Some(state_of(Vec::new(), Some(error), false));
                 }
-                Some(Between::Asked) | None => return Some(state_of(Vec::new(), None, true)),
+                Between::Asked => return Some(state_of(Vec::new(), None, true)),
             }
         }
         let is_kept = self.kept_states(session, scope).is_some();
@@ -322,7 +323,10 @@ impl Host {
         };
         if files.len() > FILES_MAX {
             let message = format!("{} files were changed, and at most {FILES_MAX} are shown", files.len());
-            return Some(state_of(Vec::new(), Some(error_info("tooManyFiles".to_owned(), &message)), false));
+            let error = error_info("tooManyFiles".to_owned(), &message);
+            // What nobody sees is not taken back; what was taken back before can still be brought back.
+            let operations = self.operations_of(session, scope, false);
+            return Some(ChangesetState { operations, ..state_of(Vec::new(), Some(error), false) });
         }
         let reviewed = &self.channels.sessions.known(session)?.reviewed;
         let of_scope = reviewed.get(&mark_of(scope));

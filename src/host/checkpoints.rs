@@ -7,7 +7,7 @@
 //! repository, what has changed from one state to another as far as that is known, and which contents were given out.
 //! Never: runs git, or waits for it longer than a turn may.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
 use ahp_types::commands::ContentEncoding;
@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::effects::{
-    ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitWork, KeptChange, Output, Resource, RunId, Timer,
+    ChannelId, ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange, Output,
+    Resource, RunId, Timer,
 };
 use super::model::{RunPhase, SessionKey};
 use super::sights::NOT_THERE;
@@ -31,8 +32,11 @@ const WITHIN_MS: u64 = 10_000;
 /// So many turns of a session are remembered; the oldest go first, but for the first one.
 const TURNS_MAX: usize = 1000;
 
-/// Of so many pairs of states it is remembered what lies between them.
+/// Of so many pairs of states it is remembered what lies between them, besides those that a changeset in memory shows.
 const COMPARED_MAX: usize = 200;
+
+/// So many pairs are compared at once: the time that git has for one begins when it is asked.
+const COMPARED_AT_ONCE: usize = 4;
 
 /// What git keeps of the folder of a session. Kept with the session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +57,9 @@ pub struct KeptFolder {
     /// What is in the folder is being kept behind a turn, or after files were taken back; a host that ends meanwhile does
     /// not hear of it.
     is_asked: bool,
+    /// The session was brought in, or back from the trash: nothing of what is known here is kept for it yet. What is kept by the
+    /// name that it had may be another session's, or goes with one.
+    is_brought: bool,
     /// Nothing had been said in the session when the first turn of these began.
     is_whole: bool,
     /// The turns of which something is kept, in the order in which they began.
@@ -91,6 +98,8 @@ pub(super) enum AskedFor {
     Between(ComparedPair),
     /// What is there now.
     Sight(SessionKey),
+    /// To keep again what is known of a session that has come from elsewhere.
+    Again(SessionKey),
     /// To commit what is not committed, for a client.
     Commit(SessionKey),
     /// To keep it for a session that is gone since, under this name: what is kept so is let go of.
@@ -107,7 +116,7 @@ pub(super) type ComparedPair = (SessionKey, Checkpoint, Checkpoint);
 /// What lies between two states.
 #[derive(Debug)]
 pub(super) enum Between {
-    /// It was asked for.
+    /// It is to be asked for, or was.
     Asked,
     Known(Vec<KeptChange>),
     /// Why it cannot be known, for people.
@@ -118,24 +127,31 @@ pub(super) enum Between {
 #[derive(Debug, Default)]
 pub(super) struct ComparedStates {
     pairs: BTreeMap<ComparedPair, Between>,
-    /// What is to be asked for.
-    wanted: Vec<ComparedPair>,
+    /// What is to be asked for, in this order.
+    wanted: VecDeque<ComparedPair>,
 }
 
 impl ComparedStates {
     fn keep(&mut self, pair: ComparedPair, between: Between) {
-        while self.pairs.len() >= COMPARED_MAX {
-            self.pairs.pop_first();
-        }
         self.pairs.insert(pair, between);
     }
 
     /// What lies between these two; it is asked for if that is not known.
-    pub(super) fn between(&mut self, pair: &ComparedPair) -> Option<&Between> {
-        if !self.pairs.contains_key(pair) && !self.wanted.contains(pair) {
-            self.wanted.push(pair.clone());
+    pub(super) fn between(&mut self, pair: &ComparedPair) -> &Between {
+        let wanted = &mut self.wanted;
+        self.pairs.entry(pair.clone()).or_insert_with(|| {
+            wanted.push_back(pair.clone());
+            Between::Asked
+        })
+    }
+
+    /// Where it could not be known, it is asked for anew. Whether that is so.
+    fn try_again(&mut self, pair: &ComparedPair) -> bool {
+        let failed = matches!(self.pairs.get(pair), Some(Between::Unknown(_)));
+        if failed {
+            self.pairs.remove(pair);
         }
-        self.pairs.get(pair)
+        failed
     }
 
     /// The same, of what is known.
@@ -150,6 +166,26 @@ impl ComparedStates {
 impl KeptFolder {
     fn turn_mut(&mut self, chat: &str, turn: &str) -> Option<&mut KeptTurn> {
         self.turns.iter_mut().rev().find(|kept| kept.turn == turn && kept.chat == chat)
+    }
+
+    /// The session comes from elsewhere: what is known is to be kept under another name.
+    pub(super) fn is_brought(&mut self) {
+        if !self.keeper.is_empty() {
+            self.keeper.clear();
+            self.is_brought = true;
+        }
+    }
+
+    /// The states that are known, the first ones first.
+    fn known_states(&self) -> Vec<String> {
+        let mut known: Vec<String> = Vec::new();
+        let of_turns = self.turns.iter().flat_map(|turn| std::iter::once(&turn.before).chain(&turn.after));
+        for state in of_turns.chain(&self.last) {
+            if !known.contains(&state.commit) {
+                known.push(state.commit.clone());
+            }
+        }
+        known
     }
 
     /// From what to what all of the session has gone.
@@ -235,7 +271,10 @@ impl Host {
         let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
         let kept = &mut of_session.kept;
         if kept.keeper.is_empty() {
-            (kept.keeper, kept.secret) = (step.ids.fresh(), step.ids.fresh());
+            kept.keeper = step.ids.fresh();
+            if kept.secret.is_empty() {
+                kept.secret = step.ids.fresh();
+            }
             self.unsaved.insert(session.into());
         }
     }
@@ -339,6 +378,14 @@ impl Host {
             }
             Some(AskedFor::Now { session, since }) => {
                 self.folder_is_kept(session, since, report);
+            }
+            Some(AskedFor::Again(session)) => {
+                let of_session = self.channels.sessions.known_mut(session);
+                // Else it is tried again when the session is read the next time.
+                if let Some(of_session) = of_session.filter(|_| report == GitReport::Done) {
+                    of_session.kept.is_brought = false;
+                    self.unsaved.insert(session.into());
+                }
             }
             Some(AskedFor::Sight(session)) => self.repository_is_seen(step, session, report),
             Some(AskedFor::Between(pair)) => {
@@ -478,6 +525,29 @@ impl Host {
         }
     }
 
+    /// A session is taken from the store that has come from elsewhere: what is known of it is kept for it from here on.
+    pub(super) fn keep_what_was_brought(&mut self, step: &mut Step<'_>, session: SessionKey) {
+        let of_session = self.channels.sessions.known(session).filter(|it| it.kept.is_brought);
+        let Some(of_session) = of_session.filter(|_| self.config.limits.kept_within_ms > 0) else { return };
+        let Some(root) = of_session.kept.root.clone() else { return };
+        let checkpoints = of_session.kept.known_states();
+        let mut contents: Vec<String> = of_session
+            .discarded
+            .iter()
+            .filter_map(|file| file.kept.as_ref())
+            .flat_map(GitTaken::contents)
+            .collect();
+        contents.sort_unstable();
+        contents.dedup();
+        self.name_what_is_kept(step, session);
+        let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        let kept = &mut of_session.kept;
+        // What is kept later has greater numbers.
+        kept.count = kept.count.max(checkpoints.len() as u64 + 1);
+        let work = GitWork::KeepAgain { keeper: kept.keeper.clone(), checkpoints, contents };
+        self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Again(session));
+    }
+
     /// A session is taken from the store: what a host before this one was asked to keep, and has not heard of, is kept now.
     pub(super) fn keep_what_was_asked_for(&mut self, step: &mut Step<'_>, session: SessionKey) {
         let kept = self.channels.sessions.known(session).map(|session| &session.kept);
@@ -591,7 +661,7 @@ impl Host {
         let key = self.find_session(&session.channel.uri);
         self.asked_of_git.values().any(|asked| match asked {
             AskedFor::Behind { session, .. } | AskedFor::Now { session, .. } => Some(*session) == key,
-            AskedFor::Between((session, ..)) => Some(*session) == key,
+            AskedFor::Between((session, ..)) | AskedFor::Again(session) => Some(*session) == key,
             _ => false,
         })
     }
@@ -615,13 +685,48 @@ impl Host {
 
     /// Asks for what lies between states that somebody looks at.
     pub(super) fn compare_what_is_wanted(&mut self, step: &mut Step<'_>) {
-        for pair in std::mem::take(&mut self.changes.compared.wanted) {
+        if self.changes.compared.wanted.is_empty() {
+            return;
+        }
+        let is_comparing = |asked: &&AskedFor| matches!(asked, AskedFor::Between(_));
+        let mut room =
+            COMPARED_AT_ONCE.saturating_sub(self.asked_of_git.values().filter(is_comparing).count());
+        while room > 0 {
+            let Some(pair) = self.changes.compared.wanted.pop_front() else { return };
             let session = self.channels.sessions.known(pair.0);
-            let Some(root) = session.and_then(|session| session.kept.root.clone()) else { continue };
-            self.changes.compared.keep(pair.clone(), Between::Asked);
+            let Some(root) = session.and_then(|session| session.kept.root.clone()) else {
+                self.changes.compared.pairs.remove(&pair);
+                continue;
+            };
+            room -= 1;
             let (_, before, after) = pair.clone();
             let work = GitWork::Compare { before, after };
             self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Between(pair));
+        }
+    }
+
+    /// Lets go of what lies between states that no changeset in memory shows, when that is too much.
+    pub(super) fn let_go_of_compared(&mut self) {
+        if self.changes.compared.pairs.len() <= COMPARED_MAX + self.channels.changesets.len() {
+            return;
+        }
+        let shown = self.channels.changesets.values();
+        let shown: BTreeSet<ComparedPair> =
+            shown.filter_map(|changeset| self.kept_states(changeset.session, &changeset.scope)).collect();
+        let stays = |pair: &ComparedPair, between: &mut Between| {
+            shown.contains(pair) || matches!(between, Between::Asked)
+        };
+        self.changes.compared.pairs.retain(stays);
+    }
+
+    /// Somebody follows a changeset of which it could not be known what it shows: it is tried again.
+    pub(super) fn compared_is_followed(&mut self, target: ChannelId) {
+        let changeset = target.changeset().and_then(|key| self.channels.changesets.get(&key));
+        let Some((session, scope)) = changeset.map(|it| (it.session, it.scope.clone())) else { return };
+        if let Some(states) = self.kept_states(session, &scope) {
+            if self.changes.compared.try_again(&states) {
+                self.files_may_have_changed(session, false);
+            }
         }
     }
 

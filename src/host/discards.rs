@@ -26,7 +26,8 @@ use ahp_types::state::{
 use bytes::Bytes;
 use serde_json::json;
 
-use super::changes::{mark_of, DiscardedFile};
+use super::changes::{mark_of, DiscardedFile, FoundTexts};
+use super::changesets::FILES_MAX;
 use super::checkpoints::Between;
 use super::commits::{commit_operation, WantedCommit, COMMIT};
 use super::effects::{
@@ -50,7 +51,8 @@ const RESTORE: &str = "restore-changes";
 /// Why nothing is committed that its client has not seen.
 const CHANGED_SINCE: &str = "files were changed since";
 
-/// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more.
+/// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more. What
+/// was taken back last is kept however much it is.
 const DISCARDED_MAX: usize = 1000;
 
 /// So many operations of a session wait at most.
@@ -61,6 +63,9 @@ const SHARED_MAX: usize = 100;
 
 /// A client, and its request.
 type Asker = (ConnectionId, RequestId);
+
+/// So many files are named in an answer that says why they stay.
+const NAMED_MAX: usize = 100;
 
 /// What clients have asked to be done with the files of changesets, and what is being done.
 #[derive(Debug, Default)]
@@ -113,6 +118,15 @@ impl HeldOperation {
 enum Begun {
     TakeBack(TakeBack),
     Commit(WantedCommit),
+}
+
+/// What is said of files that stay as they are: each with its name, as far as there is room.
+fn said_of(files: &[String]) -> String {
+    let named = &files[..files.len().min(NAMED_MAX)];
+    match files.len() - named.len() {
+        0 => named.join("; "),
+        others => format!("{}; and {others} other files", named.join("; ")),
+    }
 }
 
 pub(super) fn operation(
@@ -323,9 +337,7 @@ impl Host {
             return false;
         }
         let states = self.kept_states(session, scope);
-        states.is_none_or(|states| {
-            !matches!(self.changes.compared.between(&states), None | Some(Between::Asked))
-        })
+        states.is_none_or(|states| !matches!(self.changes.compared.between(&states), Between::Asked))
     }
 
     /// Whether the client of this connection waits for an operation, or anybody does.
@@ -363,7 +375,11 @@ impl Host {
         let (session, scope) = (changeset.session, changeset.scope.clone());
         let unseen = seen.map(|seen| self.unseen_files(key, seen)).unwrap_or_default();
         let id = params.operation_id.as_str();
-        let files = self.changed_files(session, &scope).unwrap_or_default();
+        let mut files = self.changed_files(session, &scope).unwrap_or_default();
+        if files.len() > FILES_MAX {
+            // Nobody was told which they are.
+            files.clear();
+        }
         let offered = self.operations_of(session, &scope, !files.is_empty()).unwrap_or_default();
         let why_not = match offered.iter().find(|operation| operation.id == id) {
             None => Some(format!("the changeset does not offer `{id}` now")),
@@ -389,10 +405,11 @@ impl Host {
             return Ok(Begun::Commit(self.wanted_commit(session, params)?));
         }
         let (mut taken, mut left) = (Vec::new(), Vec::new());
+        let mut found_texts = FoundTexts::default();
         let restores = id == RESTORE;
         if restores {
             for file in self.last_discarded(session, &scope) {
-                let (found, left) = self.sides_discarded(file);
+                let (found, left) = self.sides_discarded(file, &mut found_texts);
                 let kept = file.kept.clone().map(GitTaken::reversed);
                 taken.push(TakenFile { row: file.clone(), now: left, wanted: found, kept });
             }
@@ -403,14 +420,14 @@ impl Host {
                     continue;
                 }
                 for row in DiscardedFile::all_of(changed, &mark_of(&scope)) {
-                    let (found, left) = self.sides_discarded(&row);
+                    let (found, left) = self.sides_discarded(&row, &mut found_texts);
                     let kept = row.kept.clone();
                     taken.push(TakenFile { row, now: found, wanted: left, kept });
                 }
             }
         }
         if taken.is_empty() && !left.is_empty() {
-            return Err(RpcError::files_have_changed(&left.join("; ")));
+            return Err(RpcError::files_have_changed(&said_of(&left)));
         }
         if taken.is_empty() {
             return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
@@ -548,7 +565,7 @@ impl Host {
                 self.look_at_repository(session);
             }
         }
-        let said = refused.join("; ");
+        let said = said_of(&refused);
         let told = match is_empty {
             true => Err(RpcError::files_have_changed(&said)),
             false => Ok((!refused.is_empty()).then(|| format!("some files stay as they are: {said}"))),
@@ -578,8 +595,15 @@ impl Host {
             (file.edit.at, file.is_unsure) = (at, false);
         }
         let Some(session) = self.channels.sessions.known_mut(session) else { return };
+        // Of the same that a host before this one has begun it is known now that it is done.
+        let known: BTreeSet<_> = done.iter().map(|file| (file.scope.as_str(), file.change())).collect();
+        session
+            .discarded
+            .retain(|file| !file.is_unsure || !known.contains(&(file.scope.as_str(), file.change())));
+        drop(known);
         session.discarded.extend(done);
-        let times: BTreeSet<i64> = session.discarded.iter().map(|file| file.edit.at).collect();
+        let mut times: BTreeSet<i64> = session.discarded.iter().map(|file| file.edit.at).collect();
+        times.pop_last();
         for time in times {
             if session.discarded.len() <= DISCARDED_MAX {
                 break;

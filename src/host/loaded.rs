@@ -163,6 +163,7 @@ impl Host {
             self.background_work_is_gone(step, chat);
             self.end_interrupted_turn(step, chat, is_cut, deaths);
         }
+        self.keep_what_was_brought(step, key);
         self.keep_what_was_asked_for(step, key);
         if mended {
             let default =

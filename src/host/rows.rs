@@ -97,6 +97,11 @@ impl SessionBody<'_> {
         read("session", json)
     }
 
+    /// The session is brought in, or back from the trash: what git keeps by its name may be another one's, or may go.
+    pub fn is_brought(&mut self) {
+        self.kept.to_mut().is_brought();
+    }
+
     /// The row's text; the same session gives the same bytes.
     pub fn to_json(&self) -> Bytes {
         to_sorted_json(self).into()

@@ -164,6 +164,7 @@ impl Host {
             }
         }
         self.sight_is_followed(target);
+        self.compared_is_followed(target);
         if let Some(client_id) = client_id {
             self.is_followed(target, &client_id);
         }

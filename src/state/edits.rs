@@ -3,6 +3,8 @@
 //! Owns: finding them in what calls have produced, what a content is called, and how many lines were added and removed.
 //! Never: looks at a file. What a command has changed is not known here.
 
+use std::collections::HashMap;
+
 use ahp_types::common::JsonObject;
 use ahp_types::state::{ContentRef, FileEditSide, ResponsePart, ToolCallState, ToolResultContent, Turn};
 use base64::prelude::{Engine, BASE64_STANDARD};
@@ -118,19 +120,19 @@ impl CallEdit {
         edits.collect()
     }
 
-    /// The content of this id in what the calls of a turn have produced.
-    pub fn text_in(parts: &[ResponsePart], id: &str) -> Option<String> {
-        let calls = parts.iter().filter_map(|part| match part {
-            ResponsePart::ToolCall(part) => produced_by(&part.tool_call),
-            _ => None,
-        });
-        let edits = calls.flatten().filter_map(|content| match content {
+    /// The contents of what calls have produced, by their ids. Each of them is gone through for that.
+    pub fn texts_in<'a>(calls: impl IntoIterator<Item = &'a ToolCallState>) -> HashMap<String, String> {
+        let edits = calls.into_iter().filter_map(produced_by).flatten().filter_map(|content| match content {
             ToolResultContent::FileEdit(edit) => Some([&edit.before, &edit.after]),
             _ => None,
         });
-        let mut sides = edits.flatten().flatten();
-        let side = sides.find(|side| side.content.uri.starts_with(INLINE) && id_of(&side.content.uri) == id);
-        text_of(&side?.content.uri)
+        let sides = edits.flatten().flatten().map(|side| &side.content.uri);
+        sides.filter_map(|inline| text_of(inline).map(|text| (id_of(inline), text))).collect()
+    }
+
+    /// Whether one of its sides is the content of this id.
+    pub fn has(&self, id: &str) -> bool {
+        [&self.before, &self.after].into_iter().flatten().any(|side| side.id == id)
     }
 }
 

@@ -505,6 +505,47 @@ fn what_was_changed_is_taken_back_and_that_too() {
 }
 
 #[test]
+fn however_much_was_taken_back_at_once_is_brought_back() {
+    let mut review = Review::new();
+    let names: Vec<&'static str> = (0..1200).map(|at| &*format!("f{at:04}").leak()).collect();
+    let edits: Vec<Edit<'_>> = names.iter().map(|name| (*name, "1\n", "2\n")).collect();
+    review.turn(CHAT, "t1", &[("a", "1\n", "2\n")]);
+    review.turn(CHAT, "t2", &edits);
+    let mut disk = Disk(names.iter().chain(&["a"]).map(|name| (*name, "2\n")).collect());
+    let changed = disk.0.clone();
+    let (first, second) = (turn_changes("t1"), turn_changes("t2"));
+    assert_eq!(review.invoke(&first, "discard-changes", &mut disk), Ok(json!({})));
+    assert_eq!(review.invoke(&second, "discard-changes", &mut disk), Ok(json!({})));
+    assert!(disk.0.values().all(|text| *text == "1\n"));
+    assert_eq!(review.offered(&second), ["restore-changes"]);
+    assert_eq!(review.invoke(&second, "restore-changes", &mut disk), Ok(json!({})));
+    assert_eq!(disk.0.remove("a"), Some("1\n"));
+    disk.0.insert("a", "2\n");
+    assert_eq!(disk.0, changed);
+    // Of many that stay some are named.
+    for name in &names[..1150] {
+        disk.0.insert(name, "another\n");
+    }
+    let answer = review.invoke(&second, "discard-changes", &mut disk).unwrap();
+    let message = answer["message"].as_str().unwrap();
+    assert_eq!(message.matches("file:///w/").count(), 100, "{message}");
+    assert!(message.ends_with("; and 1050 other files"), "{message}");
+}
+
+#[test]
+fn what_is_too_much_to_be_shown_is_not_taken_back() {
+    let mut review = Review::new();
+    let names: Vec<&'static str> = (0..5001).map(|at| &*format!("f{at:04}").leak()).collect();
+    let edits: Vec<Edit<'_>> = names.iter().map(|name| (*name, "", "2\n")).collect();
+    review.turn(CHAT, "t1", &edits);
+    let mut disk = Disk(names.iter().map(|name| (*name, "2\n")).collect());
+    let changed = disk.0.clone();
+    assert_eq!(review.offered(&turn_changes("t1")), [""; 0]);
+    assert_eq!(review.invoke(&turn_changes("t1"), "discard-changes", &mut disk), Err(-32602));
+    assert_eq!(disk.0, changed);
+}
+
+#[test]
 fn what_was_changed_since_stays() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "1\n", "2\n")]);

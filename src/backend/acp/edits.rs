@@ -47,7 +47,8 @@ pub async fn find(diffs: Vec<Diff>, moment: Moment) -> Vec<FileEdit> {
     let (sender, found) = oneshot::channel();
     let look = move || {
         let mut files: BTreeMap<&Path, Vec<EditSides<'_>>> = BTreeMap::new();
-        for diff in &diffs {
+        // Of any other path nobody can tell from where it leads.
+        for diff in diffs.iter().filter(|diff| diff.path.is_absolute()) {
             files.entry(&diff.path).or_default().push((diff.old_text.as_deref(), &diff.new_text));
         }
         let files = files.into_iter().take(FILES_MAX);
@@ -195,6 +196,16 @@ mod tests {
         // One of them is of something else.
         let changes = [(Some("one\n"), "1\n"), (None, "3\n")];
         assert_eq!(sides(&changes, Some(FILE), Moment::Before), None);
+    }
+
+    #[tokio::test]
+    async fn a_path_that_leads_from_nowhere_is_not_followed() {
+        let diff = |path: &str| Diff::new(path, "new\n");
+        let found =
+            find(vec![diff("there"), diff(""), diff("../there"), diff("/no/such")], Moment::After).await;
+        let found: Vec<_> =
+            found.iter().filter_map(|edit| edit.after.as_ref()).map(|side| &*side.uri).collect();
+        assert_eq!(found, ["file:///no/such"]);
     }
 
     #[test]

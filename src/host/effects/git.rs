@@ -58,6 +58,15 @@ pub enum GitWork {
         /// What tells the versions of those files apart of which only the names were seen; see [`GitSight::versions`].
         versions: BTreeMap<String, String>,
     },
+    /// The session has come from elsewhere: what is still there of what is known of it is kept for it, too.
+    KeepAgain {
+        /// See [`GitWork::Checkpoint`]; nothing is kept by this name yet.
+        keeper: String,
+        /// What git calls the states of the folder, the first ones first.
+        checkpoints: Vec<String>,
+        /// What it calls contents of single files.
+        contents: Vec<String>,
+    },
     /// The session is gone: what was kept for it is wanted no more.
     Forget {
         /// See [`GitWork::Checkpoint`].
@@ -155,6 +164,13 @@ pub struct GitTaken {
 }
 
 impl GitTaken {
+    /// What git calls the contents of both sides, as far as they are kept.
+    pub fn contents(&self) -> Vec<String> {
+        let sides = [&self.now, &self.wanted].into_iter().flatten().map(|content| &content.blob);
+        let bytes = [&self.bytes_now, &self.bytes_wanted].into_iter().flatten();
+        sides.chain(bytes).filter(|blob| !blob.is_empty()).cloned().collect()
+    }
+
     /// That this is taken back in turn.
     #[must_use]
     pub fn reversed(self) -> Self {

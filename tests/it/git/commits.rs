@@ -305,3 +305,68 @@ fn what_its_client_has_not_seen_is_neither_committed_nor_discarded() {
     assert!(message.contains("/b`: it was changed since") && message.contains("/new`"), "{message}");
     assert_eq!(["a", "b", "new"].map(|name| repository.read(name)), ["1\n", "3\n", "n\n"]);
 }
+
+/// A host is killed in the middle of a commit, when git does this for it instead of moving the branch.
+fn killed_committing(does: &str) -> (Repository, String, String) {
+    let repository = worked_in();
+    let there = repository.home.join("there");
+    let script = format!(
+        "case \"$*\" in *'update-ref -m'*) [ -e '{0}' ] || {{ {does}; }};; esac\nexec $GIT \"$@\"",
+        there.display()
+    );
+    let script = script.replace("THERE", &format!("'{}'", there.display()));
+    let path = super::instead_of_git(&repository, &script);
+    let mut talk = Talk::open(&repository, &[("PATH", &path)]);
+    talk.create(SESSION, &repository.root);
+    while !talk.rows().contains_key("uncommitted") {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    talk.changeset("uncommitted");
+    let params = json!({
+        "channel": format!("{SESSION}/changeset/uncommitted"), "operationId": "commit", "_meta": { "message": "x" },
+    });
+    let request =
+        json!({ "jsonrpc": "2.0", "id": 900, "method": "invokeChangesetOperation", "params": params });
+    let status = repository.git(&["status", "--porcelain"]);
+    talk.process.say(&request.to_string());
+    while !there.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(repository.path(".git/index.lock").exists());
+    talk.process.child.kill().unwrap();
+    talk.process.wait();
+    (repository, path, status)
+}
+
+/// With the next host the commit is made, or not: also where git hangs when it is checked out, or is about to be.
+#[test]
+fn a_commit_in_which_the_host_is_killed_is_made_whole_or_not_at_all() {
+    for (is_made, does) in
+        [(true, "$GIT \"$@\"; : > THERE; exec sleep 1000"), (false, ": > THERE; exec sleep 1000")]
+    {
+        let (repository, path, status) = killed_committing(does);
+        let mut talk = Talk::open(&repository, &[("PATH", &path)]);
+        talk.follow(SESSION);
+        let shown = talk.changeset("uncommitted");
+        assert!(!repository.path(".git/index.lock").exists(), "{shown}");
+        assert_eq!(repository.git(&["status", "--porcelain"]), if is_made { "" } else { &status });
+        if !is_made {
+            assert!(with_message(&mut talk)["result"].is_object());
+        }
+        assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "2\n");
+        assert_eq!(repository.git(&["status", "--porcelain"]), "");
+    }
+}
+
+/// What is nearly done is done to its end: the user finds no lock, although no other host begins.
+#[test]
+fn a_commit_that_is_nearly_made_when_the_host_is_killed_is_made() {
+    let (repository, ..) = killed_committing(": > THERE; sleep 0.1");
+    let begun = std::time::Instant::now();
+    while repository.path(".git/index.lock").exists() {
+        assert!(begun.elapsed() < crate::support::HUNG, "the lock stays");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "2\n");
+    assert_eq!(repository.git(&["status", "--porcelain"]), "");
+}

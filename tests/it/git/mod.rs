@@ -3,18 +3,22 @@
 //! Owns: a repository that knows nothing of the configuration of whoever runs the tests, and a host that finds git.
 //! Never: writes outside of folders of its own.
 
+mod bounds;
 mod commits;
+mod elsewhere;
 mod ends;
 mod grafts;
 mod histories;
 mod meanwhile;
 mod model;
+mod operations;
 mod programs;
 mod refs;
 mod sights;
 mod swaps;
 mod trust;
 mod turns;
+mod without;
 
 use std::collections::BTreeMap;
 use std::fs;

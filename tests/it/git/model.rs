@@ -20,7 +20,9 @@ use proptest::prelude::*;
 
 use super::{uri, Repository};
 
-pub const NAMES: [&str; 8] = ["a", "b.crlf", "dir/c", "dir/d e\n", "dir/sub/f", "g", "-h", "\u{e4}*[x]"];
+/// Some of them cannot be there at the same time: where one of two is made, the other one goes.
+pub const NAMES: [&str; 10] =
+    ["a", "b.crlf", "dir/c", "dir/d e\n", "dir/sub/f", "g", "-h", "\u{e4}*[x]", "g/x", "dir"];
 
 /// What somebody does with files.
 #[derive(Debug, Clone)]
@@ -34,6 +36,8 @@ pub enum Deed {
     Ignored,
     Stage,
     Commit,
+    /// The user goes elsewhere: see [`MOVES`].
+    Move(usize),
     /// It is written again as it was, so that only its times are others.
     Touch(usize),
 }
@@ -51,9 +55,24 @@ pub fn deeds() -> impl Strategy<Value = Vec<Deed>> {
         1 => Just(Deed::Stage),
         1 => Just(Deed::Commit),
         1 => name().prop_map(Deed::Touch),
+        1 => (0..MOVES.len()).prop_map(Deed::Move),
     ];
     proptest::collection::vec(deed, 0..8)
 }
+
+/// Ways in which the user makes another commit the one that is checked out, as far as they can be gone.
+pub const MOVES: [&[&str]; 6] = [
+    &["reset", "-q", "--hard", "HEAD~1"],
+    &["reset", "-q", "--soft", "HEAD~1"],
+    &["reset", "-q", "HEAD~1"],
+    &["checkout", "-q", "-f", "-B", "aside", "HEAD~1"],
+    &["checkout", "-q", "--detach"],
+    &["rebase", "-q", "--force-rebase", "HEAD~1"],
+];
+
+/// Settings without which a filter of the user's would have something to do.
+pub const NO_FILTER: [&str; 6] =
+    ["-c", "filter.lfs.clean=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.required=false"];
 
 /// How a repository is.
 #[derive(Debug, Clone, Copy)]
@@ -113,14 +132,33 @@ pub fn lines_of(name: &str, text: u8) -> String {
     (0..text % 6).map(|line| format!("{}{end}", (text / 6 + line) % 5)).collect()
 }
 
+/// Where a link of this name leads: that of a folder to another one, which may be there.
+pub fn target_of(name: &str) -> &'static str {
+    if name == "dir" {
+        "g"
+    } else {
+        "nowhere"
+    }
+}
+
+/// Nothing stands where a file is to be, nor where a folder of it is to be.
+fn clear_way(repository: &Repository, path: &Path) {
+    let is_file = |path: &Path| fs::symlink_metadata(path).is_ok_and(|known| !known.is_dir());
+    let above = path.ancestors().skip(1).take_while(|above| *above != repository.root);
+    for taken in above.filter(|above| is_file(above)) {
+        fs::remove_file(taken).unwrap();
+    }
+    if is_file(path) {
+        fs::remove_file(path).unwrap();
+    } else if path.is_dir() {
+        fs::remove_dir_all(path).unwrap();
+    }
+}
+
 fn do_in(repository: &Repository, deed: &Deed, name: &str) {
     let path = repository.path(name);
     let is_file = fs::symlink_metadata(&path).is_ok_and(|known| known.is_file());
-    let clear = |path: &Path| {
-        if fs::symlink_metadata(path).is_ok_and(|known| !known.is_dir()) {
-            fs::remove_file(path).unwrap();
-        }
-    };
+    let clear = |path: &Path| clear_way(repository, path);
     match deed {
         Deed::Write(_, text) => {
             clear(&path);
@@ -134,15 +172,18 @@ fn do_in(repository: &Repository, deed: &Deed, name: &str) {
         Deed::Remove(_) => clear(&path),
         Deed::Rename(_, to) => {
             let to = repository.path(NAMES[*to]);
-            fs::create_dir_all(to.parent().unwrap()).unwrap();
-            if fs::symlink_metadata(&path).is_ok() && !name.ends_with(".crlf") && !to.ends_with("b.crlf") {
+            let is_within = path.starts_with(&to) || to.starts_with(&path);
+            let is_crlf = name.ends_with(".crlf") || to.ends_with("b.crlf");
+            if fs::symlink_metadata(&path).is_ok() && !is_crlf && !is_within {
+                clear(&to);
+                fs::create_dir_all(to.parent().unwrap()).unwrap();
                 fs::rename(&path, to).unwrap();
             }
         }
         Deed::Link(_) if !name.ends_with(".crlf") => {
             clear(&path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
-            symlink("nowhere", path).unwrap();
+            symlink(target_of(name), path).unwrap();
         }
         Deed::Program(_) if is_file => {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -168,6 +209,11 @@ pub fn do_all(repository: &Repository, deeds: &[Deed]) {
             Deed::Commit => {
                 user(&["add", "-A"]);
                 user(&["commit", "-q", "--allow-empty", "-m", "x"]);
+            }
+            // Where the repositories below are listed in no file that is committed, that file is a new one, and no copy has it.
+            Deed::Move(_) if repository.path(".gitmodules").exists() => {}
+            Deed::Move(how) => {
+                repository.try_git_in(&repository.root, &[&NO_FILTER, MOVES[*how]].concat());
             }
             Deed::Write(name, _)
             | Deed::Binary(name)

@@ -64,3 +64,47 @@ fn one_in_whose_way_another_is_stays_and_so_does_what_a_link_leads_to() {
     }
     assert_eq!(repository.read("m/x"), "five\n");
 }
+
+#[test]
+fn a_file_stays_where_no_link_can_take_its_place() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    repository.write("target", "x".repeat(5000));
+    let target = repository.git(&["hash-object", "-w", "target"]);
+    fs::remove_file(repository.path("target")).unwrap();
+    repository.git(&["update-index", "--add", "--cacheinfo", &format!("120000,{},link", target.trim())]);
+    repository.git(&["commit", "-q", "-m", "a link with a name that is too long"]);
+    repository.write("link", "no link\n");
+    let mut talk = Talk::begin(&repository);
+    talk.until(super::SESSION, |action| action["type"] == "session/changesetsChanged");
+    for target in [Some(uri(&repository.path("link"))), None] {
+        let answer = talk.invoke("uncommitted", "discard-changes", target.as_deref());
+        assert_eq!(answer["error"]["code"], -32011, "{answer}");
+        assert_eq!(repository.read("link"), "no link\n");
+        assert_eq!(fs::read_dir(&repository.root).unwrap().count(), 3, "nothing is left beside it");
+    }
+}
+
+#[test]
+fn a_file_with_conflicts_that_has_become_a_folder_is_taken_back_and_brought_back() {
+    let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
+    repository.merge_with_conflict();
+    let theirs = repository.of_the_user();
+    let mut talk = Talk::begin(&repository);
+    let before = copy_of(&repository);
+    talk.turn("t1", "/say hello", || {
+        fs::remove_file(repository.path("a")).unwrap();
+        repository.write("a/x", "in a folder\n");
+    });
+    let after = copy_of(&repository);
+    // So it is in the next one, whose beginning finds the folder.
+    talk.turn("t2", "/say hello", || repository.write("b", "2\n"));
+    assert_eq!(talk.files(&repository, "turn/t2"), [super::changed("b", "1\n", "2\n", (1, 1))]);
+    repository.write("b", "1\n");
+    let taken = talk.invoke("turn/t1", "discard-changes", None);
+    assert_eq!(taken["result"], serde_json::json!({}), "{taken}");
+    assert_eq!(copy_of(&repository), before);
+    let brought = talk.invoke("turn/t1", "restore-changes", None);
+    assert_eq!(brought["result"], serde_json::json!({}), "{brought}");
+    assert_eq!(copy_of(&repository), after);
+    assert_eq!(repository.of_the_user(), theirs);
+}

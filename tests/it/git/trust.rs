@@ -146,42 +146,69 @@ fn nothing_of_git_outlives_the_host() {
     }
 }
 
-/// The host is killed when some of the files are what they were and others are not: what was taken back is brought back.
-#[test]
-fn what_was_taken_back_when_a_host_is_killed_can_be_brought_back() {
+/// A host that is killed when `a` is what it was, and `b` is not yet: what is in it was `1`, a line end and so on, and is longer.
+fn killed_taking_back(what: &str) -> (Repository, [String; 2]) {
     // Long contents are read one by one, and the reading of this one hangs.
     let long = "1\n".repeat(100_000);
     let longer = format!("{long}2\n");
+    let repository = Repository::with(&[("a", "1\n"), ("b", &long)]);
+    let hangs = "case \"$*\" in *--path=b*) exec sleep 1000;; esac\nexec $GIT \"$@\"";
+    let mut talk = with_git(&repository, hangs);
+    talk.turn("t1", "/say x", || {
+        repository.write("a", "2\n");
+        repository.write("b", &longer);
+    });
+    talk.changeset(what);
+    let params =
+        json!({ "channel": format!("{SESSION}/changeset/{what}"), "operationId": "discard-changes" });
+    let request =
+        json!({ "jsonrpc": "2.0", "id": 900, "method": "invokeChangesetOperation", "params": params });
+    talk.process.say(&request.to_string());
+    let begun = std::time::Instant::now();
+    while repository.read("a") != "1\n" {
+        assert!(begun.elapsed() < crate::support::HUNG, "{what}: nothing is taken back");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    talk.process.child.kill().unwrap();
+    talk.process.wait();
+    (repository, [long, longer])
+}
+
+fn is_done(talk: &mut Talk, what: &str, operation: &str) {
+    let answer = talk.invoke(what, operation, None);
+    assert_eq!(answer["result"], json!({}), "{what}: {answer}");
+}
+
+/// The host is killed when some of the files are what they were and others are not: what was taken back is brought back.
+#[test]
+fn what_was_taken_back_when_a_host_is_killed_can_be_brought_back() {
     for what in ["turn/t1", "session", "uncommitted"] {
-        let repository = Repository::with(&[("a", "1\n"), ("b", &long)]);
-        let hangs = "case \"$*\" in *--path=b*) exec sleep 1000;; esac\nexec $GIT \"$@\"";
-        let mut talk = with_git(&repository, hangs);
-        talk.turn("t1", "/say x", || {
-            repository.write("a", "2\n");
-            repository.write("b", &longer);
-        });
-        talk.changeset(what);
-        let params =
-            json!({ "channel": format!("{SESSION}/changeset/{what}"), "operationId": "discard-changes" });
-        let request =
-            json!({ "jsonrpc": "2.0", "id": 900, "method": "invokeChangesetOperation", "params": params });
-        talk.process.say(&request.to_string());
-        let begun = std::time::Instant::now();
-        while repository.read("a") != "1\n" {
-            assert!(begun.elapsed() < crate::support::HUNG, "{what}: nothing is taken back");
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        talk.process.child.kill().unwrap();
-        talk.process.wait();
+        let (repository, [long, longer]) = killed_taking_back(what);
         let mut talk = Talk::open(&repository, &[]);
         talk.follow(SESSION);
         // What is still changed is shown, and what is not is brought back.
         assert!(talk.files(&repository, what).contains(&changed("b", &long, &longer, (1, 0))), "{what}");
-        assert_eq!(talk.invoke(what, "restore-changes", None)["result"], json!({}), "{what}");
+        is_done(&mut talk, what, "restore-changes");
         assert!((repository.read("a"), repository.read("b")) == ("2\n".into(), longer.clone()), "{what}");
-        assert_eq!(talk.invoke(what, "discard-changes", None)["result"], json!({}), "{what}");
+        is_done(&mut talk, what, "discard-changes");
         assert_eq!(repository.git(&["status", "--porcelain"]), "", "{what}");
-        assert_eq!(talk.invoke(what, "restore-changes", None)["result"], json!({}), "{what}");
+        is_done(&mut talk, what, "restore-changes");
         assert!((repository.read("a"), repository.read("b")) == ("2\n".into(), longer.clone()), "{what}");
     }
+}
+
+/// What a host was killed in is done when it is asked for again, and brought back once.
+#[test]
+fn what_is_taken_back_again_behind_a_death_is_brought_back_once() {
+    let what = "turn/t1";
+    let (repository, [_, longer]) = killed_taking_back(what);
+    let mut talk = Talk::open(&repository, &[]);
+    talk.follow(SESSION);
+    is_done(&mut talk, what, "discard-changes");
+    assert_eq!(repository.git(&["status", "--porcelain"]), "");
+    is_done(&mut talk, what, "restore-changes");
+    assert!((repository.read("a"), repository.read("b")) == ("2\n".into(), longer.clone()));
+    let offered = talk.changeset(what)["operations"].clone();
+    let offered: Vec<&str> = offered.as_array().unwrap().iter().filter_map(|it| it["id"].as_str()).collect();
+    assert_eq!(offered, ["discard-changes"]);
 }

@@ -3,6 +3,7 @@
 //! Owns: changesets of turns and sessions from what git keeps, taking them back, and what is left after a death.
 //! Never: looks at which programs run: that is in `programs`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
 
@@ -256,4 +257,113 @@ fn what_is_too_large_is_told_by_its_name() {
     let objects = repository.git(&["count-objects", "-v"]);
     let size = objects.lines().find_map(|line| line.strip_prefix("size: ")).unwrap();
     assert!(size.parse::<u64>().unwrap() < 1000, "{objects}");
+}
+
+#[test]
+fn what_is_done_again_after_it_was_taken_back_is_shown_again() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = Talk::begin(&repository);
+    let wanted = [changed("a", "1\n", "2\n", (1, 1))];
+    talk.turn("t1", "/files a=2", || ());
+    assert_eq!(talk.invoke("session", "discard-changes", None)["result"], json!({}));
+    let shown = |talk: &mut Talk| {
+        while talk.changeset("session")["status"] != "ready" {}
+        talk.files(&repository, "session")
+    };
+    assert_eq!(shown(&mut talk), []);
+    talk.turn("t2", "/files a=2", || ());
+    assert_eq!(talk.files(&repository, "turn/t2"), wanted);
+    assert_eq!(shown(&mut talk), wanted);
+    assert_eq!(talk.invoke("session", "discard-changes", None)["result"], json!({}));
+    assert_eq!(repository.read("a"), "1\n");
+}
+
+#[test]
+fn more_changesets_than_are_remembered_are_followed_and_come_to_rest() {
+    let repository = Repository::with(&[("a", "0\n")]);
+    let mut talk = Talk::begin(&repository);
+    let turns: Vec<String> = (0..16).map(|at| format!("t{at}")).collect();
+    talk.follow(CHAT);
+    for turn in &turns {
+        talk.start(CHAT, turn, &format!("/files a={turn}"));
+        talk.until(CHAT, |action| action["type"] == "chat/turnComplete");
+    }
+    for turn in &turns {
+        talk.changeset(&format!("turn/{turn}"));
+    }
+    let pairs = turns.iter().flat_map(|one| turns.iter().map(move |other| (one, other)));
+    let followed: Vec<String> = pairs
+        .filter(|(one, other)| one != other)
+        .map(|(one, other)| format!("{SESSION}/changeset/compare/{one}/{other}"))
+        .collect();
+    assert_eq!(followed.len(), 240);
+    talk.heard.clear();
+    // What lies between the ends of two turns that follow each other is known.
+    let mut is_ready: BTreeSet<String> = BTreeSet::new();
+    is_ready.extend(followed.iter().filter(|channel| talk.follow(channel)["status"] == "ready").cloned());
+    // Of the others it is told once what they show, and that this is all.
+    let mut told: BTreeMap<String, usize> = BTreeMap::new();
+    let mut heard = std::mem::take(&mut talk.heard).into_iter();
+    while is_ready.len() < followed.len() {
+        let message = heard.next().unwrap_or_else(|| talk.process.next());
+        let params = &message["params"];
+        let Some(channel) = followed.iter().find(|channel| params["channel"] == channel.as_str()) else {
+            continue;
+        };
+        *told.entry(channel.clone()).or_default() += 1;
+        if params["action"]["type"] == "changeset/statusChanged" {
+            assert_eq!(params["action"]["status"], "ready", "{message}");
+            is_ready.insert(channel.clone());
+        }
+        assert!(told[channel] <= 3, "{message}");
+    }
+}
+
+#[test]
+fn what_could_not_be_compared_is_compared_when_somebody_comes_back() {
+    let repository = Repository::with(&[("a", "0\n")]);
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/files a=1", || {});
+    talk.turn("t2", "/files a=2", || {});
+    talk.changeset("turn/t2");
+    let objects = repository.path(".git/objects");
+    let aside = repository.path(".git/aside");
+    let channel = format!("{SESSION}/changeset/compare/t2/t1");
+    fs::rename(&objects, &aside).unwrap();
+    fs::create_dir(&objects).unwrap();
+    talk.follow(&channel);
+    talk.until(&channel, |action| action["status"] == "error");
+    fs::remove_dir(&objects).unwrap();
+    fs::rename(&aside, &objects).unwrap();
+    talk.follow(&channel);
+    talk.until(&channel, |action| action["status"] == "ready");
+    assert_eq!(talk.files(&repository, "compare/t2/t1"), [changed("a", "2\n", "1\n", (1, 1))]);
+}
+
+#[test]
+fn what_was_taken_back_stays_so_when_turns_are_not_told_apart_any_more() {
+    let repository = Repository::with(&[("a", "0\n")]);
+    let mut talk = Talk::begin(&repository);
+    let (other, chat) = ("ahp-session:/2", "ahp-chat://default/YWhwLXNlc3Npb246LzI");
+    talk.create(other, &repository.root);
+    talk.follow(chat);
+    talk.turn("t1", "/files new=1 a=1", || {});
+    let new = uri(&repository.path("new"));
+    assert_eq!(talk.invoke("turn/t1", "discard-changes", Some(&new))["result"], json!({}));
+    talk.follow(CHAT);
+    talk.start(CHAT, "t2", "/files more=2\n/ask go");
+    let call = talk.asked(CHAT);
+    talk.start(chat, "u1", "/say hello");
+    talk.until(chat, |action| action["type"] == "chat/turnComplete");
+    talk.allow(CHAT, "t2", &call);
+    talk.until(CHAT, |action| action["type"] == "chat/turnComplete");
+    // Only calls tell from here on what the session has done.
+    let [more, new, a] = [
+        changed("more", "", "2\n", (1, 0)),
+        changed("new", "", "1\n", (1, 0)),
+        changed("a", "0\n", "1\n", (1, 1)),
+    ];
+    assert_eq!(talk.files(&repository, "session"), [more.clone(), a.clone()]);
+    assert_eq!(talk.invoke("turn/t1", "restore-changes", None)["result"], json!({}));
+    assert_eq!(talk.files(&repository, "session"), [more, new, a]);
 }

@@ -1,0 +1,205 @@
+//! What takes the place of something in one step: it is made whole before that, beside what it replaces.
+//!
+//! Owns: files and links that are not in their place yet; that nothing is left of one which does not get there, and that
+//! what it was to replace is still there then.
+//! Never: follows a link that is to be replaced.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+#[cfg(target_os = "linux")]
+use rustix::fs::{linkat, CWD};
+use rustix::fs::{
+    openat, renameat, renameat_with, symlinkat, unlinkat, AtFlags, Mode, OFlags, RenameFlags, Stat,
+};
+use rustix::io::Errno;
+
+use super::attributes::{have_attributes, have_mode_and_owner};
+use super::folders::{Folders, Last, Missing, PathRefusal, ResolvedPath, CAREFULLY};
+use super::writing::{must_be_on_a_disk, KeptRanges};
+
+/// What takes the place of a file or of a link.
+#[derive(Debug, Clone, Copy)]
+pub enum Instead<'a> {
+    /// A file that holds this.
+    File(&'a [u8]),
+    /// A link that leads here.
+    Link(&'a OsStr),
+}
+
+impl Folders {
+    /// Puts a file or a link where a file or a link is. A link is replaced itself, wherever it leads.
+    ///
+    /// # Errors
+    /// When there is a folder, it may not be replaced, or it is outside; or there is no room. Then nothing has changed.
+    pub fn replace(&self, path: &Path, instead: Instead<'_>) -> Result<(), PathRefusal> {
+        let place = self.find(path, Missing::Fails, Last::Itself)?;
+        let Some(name) = &place.name else { return Err(PathRefusal::NotAFile("a folder")) };
+        self.must_not_be_own(&place)?;
+        must_be_on_a_disk(&place.folder)?;
+        match instead {
+            Instead::File(content) => {
+                let new = Beside::of(&place)?;
+                new.fill(content, None, KeptRanges::NOTHING)?;
+                Ok(new.take_place(name)?)
+            }
+            Instead::Link(target) => {
+                let beside = name_beside();
+                symlinkat(target, &place.folder, &beside)?;
+                renameat(&place.folder, &beside, &place.folder, name).map_err(|error| {
+                    remove_beside(&place, &beside);
+                    error.into()
+                })
+            }
+        }
+    }
+}
+
+/// A new file that is to take the place of another one. Where the file system can do that it has no name until then, so
+/// that nothing is left of it when the process is killed; else it is beside the other one, and goes with this.
+pub(super) struct Beside<'a> {
+    place: &'a ResolvedPath,
+    /// None while it has none.
+    name: Option<OsString>,
+    file: File,
+}
+
+/// Where the system shows the files that are open, by which one without a name is given one.
+#[cfg(target_os = "linux")]
+const OPENED: &str = "/proc/self/fd";
+
+/// A new file without a name, if there can be one that is given a name later.
+#[cfg(target_os = "linux")]
+fn without_name(place: &ResolvedPath) -> Option<File> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let file = openat(&place.folder, ".", flags, Mode::from_raw_mode(0o666)).ok()?;
+    std::fs::symlink_metadata(format!("{OPENED}/{}", file.as_raw_fd())).is_ok().then(|| file.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn without_name(_: &ResolvedPath) -> Option<File> {
+    None
+}
+
+impl<'a> Beside<'a> {
+    pub(super) fn of(place: &'a ResolvedPath) -> io::Result<Self> {
+        if let Some(file) = without_name(place) {
+            return Ok(Self { place, name: None, file });
+        }
+        let name = name_beside();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
+        let file = openat(&place.folder, &name, flags, Mode::from_raw_mode(0o666))?.into();
+        Ok(Self { place, name: Some(name), file })
+    }
+
+    /// Makes it what the file is to become.
+    pub(super) fn fill(
+        &self,
+        content: &[u8],
+        before: Option<(&File, &Stat)>,
+        kept: KeptRanges,
+    ) -> io::Result<()> {
+        let mut new = &self.file;
+        if let Some((old, known)) = before {
+            // Before anything is in it.
+            have_mode_and_owner(&self.file, known)?;
+            have_attributes(&self.file, old);
+        }
+        if let Some((mut old, _)) = before.filter(|_| kept.before > 0) {
+            old.seek(SeekFrom::Start(0))?;
+            io::copy(&mut old.take(kept.before), &mut new)?;
+        }
+        new.write_all(content)?;
+        if let Some((mut old, _)) = before.filter(|_| kept.from < kept.size) {
+            old.seek(SeekFrom::Start(kept.from))?;
+            io::copy(&mut old.take(kept.size - kept.from), &mut new)?;
+        }
+        self.file.sync_data()
+    }
+
+    /// Takes the place of whatever has this name.
+    pub(super) fn take_place(mut self, name: &OsString) -> io::Result<()> {
+        if self.name.is_none() {
+            let beside = name_beside();
+            self.take_name(&beside)?;
+            self.name = Some(beside);
+        }
+        if let Some(beside) = &self.name {
+            renameat(&self.place.folder, beside, &self.place.folder, name)?;
+        }
+        self.name = None;
+        Ok(())
+    }
+
+    /// Takes a name that nothing has.
+    pub(super) fn take_free_place(mut self, name: &OsString) -> Result<(), Errno> {
+        match &self.name {
+            None => self.take_name(name),
+            Some(beside) => {
+                let folder = &self.place.folder;
+                renameat_with(folder, beside, folder, name, RenameFlags::NOREPLACE)?;
+                self.name = None;
+                Ok(())
+            }
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn take_name(&self, name: &OsString) -> Result<(), Errno> {
+        let opened = format!("{OPENED}/{}", self.file.as_raw_fd());
+        linkat(CWD, opened, &self.place.folder, name, AtFlags::SYMLINK_FOLLOW)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn take_name(&self, _: &OsString) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+}
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            remove_beside(self.place, name);
+        }
+    }
+}
+
+fn remove_beside(place: &ResolvedPath, name: &OsString) {
+    if let Err(error) = unlinkat(&place.folder, name, AtFlags::empty()) {
+        let beside = place.path.display();
+        tracing::warn!(%error, "a temporary file cannot be removed: `{}` is left beside `{beside}`", name.display());
+    }
+}
+
+/// A name that nothing has.
+pub(super) fn name_beside() -> OsString {
+    format!(".{}.tmp", uuid::Uuid::new_v4()).into()
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_has_no_name_before_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("file");
+        let folders = Folders::new(vec![folder.path().to_owned()]);
+        let place = folders.find(&path, Missing::Fails, Last::Followed).unwrap();
+        let names = || std::fs::read_dir(folder.path()).unwrap().count();
+        for content in ["one", "other"] {
+            let new = Beside::of(&place).unwrap();
+            new.fill(content.as_bytes(), None, KeptRanges::NOTHING).unwrap();
+            if new.name.is_some() {
+                return eprintln!("not tested here: every file has a name");
+            }
+            assert_eq!(names(), usize::from(content == "other"));
+            new.take_place(place.name.as_ref().unwrap()).unwrap();
+            assert_eq!((names(), std::fs::read_to_string(&path).unwrap()), (1, content.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Sessions that come from elsewhere: out of an export, and out of the trash.
+//!
+//! Owns: that each keeps what it knows of the folder for itself, so that none loses it with another one.
+//! Never: has two hosts at work at once.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::json;
+
+use super::{changed, environment, Repository, Talk, SESSION};
+use crate::support::program;
+
+/// Runs `ahp-sidecar sessions` on a state folder.
+fn sessions(repository: &Repository, state: &Path, arguments: &[&str]) -> Output {
+    let mut command = program();
+    command.arg("sessions").args(arguments).arg("--state-dir").arg(state);
+    let output = command.envs(environment(&repository.home)).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// A host ends, and what it was asked to do is done.
+fn leave(mut talk: Talk) {
+    talk.process.end();
+    talk.process.rest();
+    assert!(talk.process.wait().success());
+}
+
+/// A session with two turns, of which the second one was taken back.
+fn with_a_session() -> Repository {
+    let repository = Repository::with(&[("a", "0\n")]);
+    let mut talk = Talk::begin(&repository);
+    talk.turn("t1", "/files a=1", || {});
+    talk.turn("t2", "/files new=2", || {});
+    assert_eq!(talk.invoke("turn/t2", "discard-changes", None)["result"], json!({}));
+    talk.changeset("session");
+    leave(talk);
+    repository
+}
+
+/// All that git does not need any more is gone.
+fn prune(repository: &Repository) {
+    repository.git(&["reflog", "expire", "--expire=now", "--all"]);
+    repository.git(&["gc", "-q", "--prune=now"]);
+}
+
+/// What the turns of the session have done is known, and the second one can be brought back.
+fn all_is_there(repository: &Repository) {
+    let mut talk = Talk::open(repository, &[]);
+    talk.follow(SESSION);
+    assert_eq!(talk.files(repository, "turn/t1"), [changed("a", "0\n", "1\n", (1, 1))]);
+    assert!(!repository.path("new").exists());
+    assert_eq!(talk.invoke("turn/t2", "restore-changes", None)["result"], json!({}));
+    assert_eq!(repository.read("new"), "2\n");
+    leave(talk);
+}
+
+#[test]
+fn a_session_that_is_brought_in_takes_nothing_along_when_it_goes() {
+    let mut repository = with_a_session();
+    let export = repository.home.join("export.jsonl");
+    fs::write(&export, sessions(&repository, &repository.state, &["export", SESSION]).stdout).unwrap();
+    let of_the_first = repository.our_refs();
+    let (first, second) = (repository.state.clone(), repository.home.join("other state"));
+    repository.state.clone_from(&second);
+    leave(Talk::open(&repository, &[]));
+    sessions(&repository, &second, &["restore", "--from", export.to_str().unwrap()]);
+    let mut talk = Talk::open(&repository, &[]);
+    talk.follow(SESSION);
+    // It has the same from here on, and more of its own.
+    assert_eq!(talk.files(&repository, "turn/t1"), [changed("a", "0\n", "1\n", (1, 1))]);
+    talk.turn("t3", "/files a=3", || {});
+    talk.changeset("session");
+    let of_both = repository.our_refs();
+    assert!(of_the_first.iter().all(|name| of_both.contains(name)), "{of_both:?}");
+    talk.ask("disposeSession", &json!({ "channel": SESSION }));
+    leave(talk);
+    assert_eq!(repository.our_refs(), of_the_first);
+    repository.write("a", "1\n");
+    prune(&repository);
+    repository.state = first;
+    all_is_there(&repository);
+}
+
+#[test]
+fn a_session_that_is_brought_in_keeps_what_it_knows_when_the_other_one_goes() {
+    let mut repository = with_a_session();
+    let export = repository.home.join("export.jsonl");
+    fs::write(&export, sessions(&repository, &repository.state, &["export", SESSION]).stdout).unwrap();
+    let (first, second) = (repository.state.clone(), repository.home.join("other state"));
+    repository.state.clone_from(&second);
+    leave(Talk::open(&repository, &[]));
+    sessions(&repository, &second, &["restore", "--from", export.to_str().unwrap()]);
+    let mut talk = Talk::open(&repository, &[]);
+    talk.follow(SESSION);
+    talk.changeset("session");
+    leave(talk);
+    repository.state = first;
+    let mut talk = Talk::open(&repository, &[]);
+    talk.ask("disposeSession", &json!({ "channel": SESSION }));
+    leave(talk);
+    prune(&repository);
+    repository.state = second;
+    all_is_there(&repository);
+}
+
+#[test]
+fn what_is_still_there_is_kept_again_for_a_session_that_comes_back_from_the_trash() {
+    let repository = with_a_session();
+    let mut talk = Talk::open(&repository, &[]);
+    talk.ask("disposeSession", &json!({ "channel": SESSION }));
+    leave(talk);
+    assert_eq!(repository.our_refs(), [""; 0]);
+    sessions(&repository, &repository.state, &["restore", SESSION]);
+    let mut talk = Talk::open(&repository, &[]);
+    talk.follow(SESSION);
+    talk.changeset("session");
+    leave(talk);
+    prune(&repository);
+    all_is_there(&repository);
+}
