@@ -9,10 +9,10 @@
 //! Never: writes what is no regular file, or what the kernel shows as one.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{fstat, openat, statat, unlinkat, AtFlags, Mode, OFlags, Stat};
@@ -57,6 +57,9 @@ struct Before {
     file: File,
     known: Stat,
 }
+
+/// Of the mode of a file, what says who may do what.
+pub const PERMISSIONS: u32 = 0o777;
 
 /// What of the file that was there stays: so many bytes before what is written, and all from this one on behind it.
 #[derive(Debug, Clone, Copy)]
@@ -110,6 +113,15 @@ impl Folders {
     /// The same; or it is there, or has changed, and that was not to be.
     pub fn put(&self, path: &Path, writing: &Writing<'_>) -> Result<(), PathRefusal> {
         self.write_at(path, Missing::Fails, writing)
+    }
+
+    /// Says who may read, write and run a file; of `mode` nothing else counts than [`PERMISSIONS`].
+    ///
+    /// # Errors
+    /// When it is not there, may not be changed, or is outside.
+    pub fn set_permissions(&self, path: &Path, mode: u32) -> Result<(), PathRefusal> {
+        self.may_change(path)?;
+        Ok(self.open(path)?.set_permissions(Permissions::from_mode(mode & PERMISSIONS))?)
     }
 
     fn write_at(&self, path: &Path, missing: Missing, writing: &Writing<'_>) -> Result<(), PathRefusal> {

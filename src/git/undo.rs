@@ -21,7 +21,7 @@ use crate::files::beside::Instead;
 use crate::files::facts::etag;
 use crate::files::folders::{Folders, Own, WorkFolder};
 use crate::files::uris::path_of;
-use crate::files::writing::{Put, Writing};
+use crate::files::writing::{Put, Writing, PERMISSIONS};
 use crate::host::effects::{FileTaken, GitContent, GitTaken};
 
 /// The longest content that is read, in bytes.
@@ -140,13 +140,13 @@ pub fn take_back(
             let outcome = match standing {
                 Standing::Refused(why) => FileTaken::Refused(why.clone()),
                 // It was done before, and the host has ended before it was known.
-                Standing::IsWanted => FileTaken::Done { bytes: None },
+                Standing::IsWanted => FileTaken::Done { bytes: None, mode: None },
                 Standing::IsNow(path) => {
                     let content = contents.get(path.as_path()).map(Vec::as_slice);
                     let make =
                         || make((repository, scratch), folders, file, seen[*at].as_ref(), content, until);
                     match steps::whole(make) {
-                        Ok(()) => FileTaken::Done { bytes: kept.remove(path) },
+                        Ok(mode) => FileTaken::Done { bytes: kept.remove(path), mode },
                         Err(why) => FileTaken::Refused(why),
                     }
                 }
@@ -313,7 +313,7 @@ fn contents_given(mut said: &[u8]) -> HashMap<&str, &[u8]> {
     contents
 }
 
-/// Makes one file what it is to be, if it still is the version that was `seen`.
+/// Makes one file what it is to be, if it still is the version that was `seen`; the permissions of one that is removed.
 fn make(
     (repository, scratch): (&Repository, &Scratch),
     folders: &Folders,
@@ -321,7 +321,7 @@ fn make(
     seen: Option<&Metadata>,
     content: Option<&[u8]>,
     until: Until,
-) -> Result<(), String> {
+) -> Result<Option<u32>, String> {
     let path = path_of(&file.file).map_err(|error| error.message)?;
     let told = |error: &dyn std::fmt::Display| error.to_string();
     // The token of the version that is there.
@@ -332,7 +332,8 @@ fn make(
     };
     let Some(wanted) = &file.wanted else {
         must_be_as_seen()?;
-        return folders.remove(&path, false).map_err(|refusal| told(&refusal));
+        folders.remove(&path, false).map_err(|refusal| told(&refusal))?;
+        return Ok(seen.map(|seen| seen.mode() & PERMISSIONS));
     };
     // The bytes are not there any more where too much was kept since; what git gives is there.
     let bytes = file.bytes_wanted.as_ref().and_then(|bytes| bytes_of(repository, bytes, until).ok());
@@ -351,11 +352,11 @@ fn make(
     let token = must_be_as_seen()?;
     if wanted.is_link() && token.is_some() {
         let link = OsString::from_vec(content);
-        return folders.replace(&path, Instead::Link(&link)).map_err(|refusal| told(&refusal));
+        return folders.replace(&path, Instead::Link(&link)).map(|()| None).map_err(|refusal| told(&refusal));
     }
     if wanted.is_link() {
         folders.may_change(&path).map_err(|refusal| told(&refusal))?;
-        return symlink(OsString::from_vec(content), &path).map_err(|error| told(&error));
+        return symlink(OsString::from_vec(content), &path).map(|()| None).map_err(|error| told(&error));
     }
     match (&file.now, &token) {
         (Some(now), Some(_)) if !now.is_link() => {
@@ -368,7 +369,11 @@ fn make(
         _ => folders.create(&path, &content),
     }
     .map_err(|refusal| told(&refusal))?;
-    set_mode(folders, &path, wanted.mode == PROGRAM)
+    set_mode(folders, &path, wanted.mode == PROGRAM)?;
+    if let Some(mode) = file.mode_wanted.filter(|_| file.now.is_none()) {
+        folders.set_permissions(&path, mode & PERMISSIONS).map_err(|refusal| told(&refusal))?;
+    }
+    Ok(None)
 }
 
 /// Refuses to put in the place of a file what only stands for it: the filter that makes the file of it is not run, and what

@@ -128,6 +128,7 @@ impl Host {
                 check_id("annotation.id", &annotation.id)?;
                 check_entries(&annotation.entries)?;
                 check_resource(&annotation.resource)?;
+                annotation.range.as_ref().map_or(Ok(()), check_range)?;
                 self.check_origin(key.into(), &annotation.origin, known)?;
                 if known.is_none() && annotations.list().len() >= ANNOTATIONS_MAX {
                     return Err(Refusal::TooManyAnnotations(ANNOTATIONS_MAX));
@@ -140,6 +141,7 @@ impl Host {
                     return Err(Refusal::NothingUpdated);
                 }
                 update.resource.as_deref().map_or(Ok(()), check_resource)?;
+                update.range.as_ref().map_or(Ok(()), check_range)?;
                 if let Some(origin) = &update.origin {
                     self.check_origin(key.into(), origin, Some(known))?;
                 }
@@ -241,6 +243,12 @@ fn check_resource(uri: &str) -> Result<(), Refusal> {
         1..=URI_BYTES_MAX => Ok(()),
         _ => Err(Refusal::LongId { name: "resource", max: URI_BYTES_MAX }),
     }
+}
+
+fn check_range(range: &TextRange) -> Result<(), Refusal> {
+    let [start, end] = [&range.start, &range.end].map(|position| (position.line, position.character));
+    let is_one = start.0 >= 0 && start.1 >= 0 && end.1 >= 0 && start <= end;
+    is_one.then_some(()).ok_or(Refusal::NoSuchRange)
 }
 
 fn check_entries(entries: &[AnnotationEntry]) -> Result<(), Refusal> {

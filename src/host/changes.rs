@@ -76,6 +76,9 @@ pub struct DiscardedFile {
     /// Git keeps what it was: what must be in it for it to be taken back, and what is in it then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) kept: Option<GitTaken>,
+    /// The permissions of the file, where it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) mode: Option<u32>,
     /// The host has ended before it was known whether that was done: it can be taken back, and hides nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_unsure: bool,
@@ -112,7 +115,9 @@ impl DiscardedFile {
                     wanted: before.and_then(FileSide::kept),
                     bytes_now: None,
                     bytes_wanted: None,
+                    mode_wanted: None,
                 }),
+                mode: None,
                 is_unsure: false,
             }
         };
@@ -121,6 +126,11 @@ impl DiscardedFile {
             Some(from) => vec![file(&changed.file, None, after), file(from, before, None)],
             None => vec![file(&changed.file, before, after)],
         }
+    }
+
+    /// The permissions of the file, where it was removed and they are known.
+    pub fn mode(&self) -> Option<u32> {
+        self.mode
     }
 
     /// Whether it takes back what is said in this chat.

@@ -411,6 +411,7 @@ impl Host {
             for file in self.last_discarded(session, &scope) {
                 let (found, left) = self.sides_discarded(file, &mut found_texts);
                 let kept = file.kept.clone().map(GitTaken::reversed);
+                let kept = kept.map(|kept| GitTaken { mode_wanted: file.mode, ..kept });
                 taken.push(TakenFile { row: file.clone(), now: left, wanted: found, kept });
             }
         } else {
@@ -536,8 +537,11 @@ impl Host {
         let mut done = Vec::new();
         for (file, outcome) in files.into_iter().zip(outcomes) {
             match outcome {
-                FileTaken::Done { bytes } => {
+                FileTaken::Done { bytes, mode } => {
                     let mut row = file.row;
+                    if !restores {
+                        row.mode = mode;
+                    }
                     if let Some(kept) = row.kept.as_mut().filter(|_| bytes.is_some()) {
                         kept.bytes_now = bytes;
                     }

@@ -85,6 +85,8 @@ pub(in crate::host) enum Refusal {
     NoSuchEntry(String),
     #[error("`{0}` is the last entry: remove the annotation")]
     LastEntry(String),
+    #[error("`range` begins before the file does, or ends before it begins")]
+    NoSuchRange,
     #[error("an annotation has at least one entry")]
     WithoutEntries,
     #[error("two entries have the id `{0}`")]

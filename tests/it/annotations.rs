@@ -98,6 +98,23 @@ fn an_annotation_has_100_entries() {
 }
 
 #[test]
+fn a_place_is_a_range_of_a_file() {
+    let mut session = Annotated::new();
+    let range = |[line, character, to_line, to]: [i64; 4]| {
+        let (start, end) =
+            (json!({ "line": line, "character": character }), json!({ "line": to_line, "character": to }));
+        let mut action = set("b", &[entry("e", "x")]);
+        action["annotation"]["range"] = json!({ "start": start, "end": end });
+        action
+    };
+    for of in [[-1, 0, 0, 0], [0, -1, 0, 0], [0, 0, 1, -1], [2, 0, 1, 0], [1, 2, 1, 1]] {
+        session.is_refused(range(of), "`range` begins before the file does, or ends before it begins");
+    }
+    session.is_taken(range([1, 2, 1, 2]));
+    session.is_taken(range([1, 2, 2, 0]));
+}
+
+#[test]
 fn an_entry_has_64_kib_of_text_and_an_id_256_bytes() {
     const MAX: usize = 64 << 10;
     let mut session = Annotated::new();

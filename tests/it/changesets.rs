@@ -61,7 +61,7 @@ impl Disk {
             Some(text) => self.0.insert(name.to_owned().leak(), text.leak()),
             None => self.0.remove(name),
         };
-        FileTaken::Done { bytes: None }
+        FileTaken::Done { bytes: None, mode: None }
     }
 }
 

@@ -161,6 +161,9 @@ pub struct GitTaken {
     /// The bytes that are to be in it, the same way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_wanted: Option<String>,
+    /// The permissions that it is to have where it is made, if they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode_wanted: Option<u32>,
 }
 
 impl GitTaken {
@@ -180,6 +183,7 @@ impl GitTaken {
             wanted: self.now,
             bytes_now: self.bytes_wanted,
             bytes_wanted: self.bytes_now,
+            mode_wanted: None,
         }
     }
 }

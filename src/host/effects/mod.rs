@@ -506,6 +506,8 @@ pub enum FileTaken {
     Done {
         /// What git calls the bytes that were in it, where it would not give them back and they were to be kept.
         bytes: Option<String>,
+        /// Its permissions, if it was removed.
+        mode: Option<u32>,
     },
     /// Nothing was done to it; why, for people.
     Refused(String),

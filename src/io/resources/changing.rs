@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -18,7 +19,7 @@ use crate::files::facts::etag;
 use crate::files::folders::{Folders, Own, PathRefusal, WorkFolder};
 use crate::files::unfinished::Unfinished;
 use crate::files::uris::path_of;
-use crate::files::writing::{Put, Writing};
+use crate::files::writing::{Put, Writing, PERMISSIONS};
 use crate::host::effects::{Change, FileTaken, TakeBack, TakenFile};
 use crate::wire::errors::RpcError;
 
@@ -127,13 +128,14 @@ pub(super) fn change(change: &Change, folders: &Folders) -> Result<(), RpcError>
 /// Makes files what they were before, each for itself: one that is not what it must be stays as it is.
 pub(super) fn take_back(taken: &TakeBack, folders: &Folders) -> Vec<FileTaken> {
     let each = taken.files.iter().map(|file| match take_back_one(file, folders) {
-        Ok(()) => FileTaken::Done { bytes: None },
+        Ok(mode) => FileTaken::Done { bytes: None, mode },
         Err(why) => FileTaken::Refused(why),
     });
     each.collect()
 }
 
-fn take_back_one(file: &TakenFile, folders: &Folders) -> Result<(), String> {
+/// The permissions of a file that is removed.
+fn take_back_one(file: &TakenFile, folders: &Folders) -> Result<Option<u32>, String> {
     let (Some(now), Some(wanted)) = (&file.now, &file.wanted) else {
         return Err("what was in it is not known any more".to_owned());
     };
@@ -147,30 +149,37 @@ fn take_back_one(file: &TakenFile, folders: &Folders) -> Result<(), String> {
             let mut text = Vec::new();
             let room = u64::try_from(longest).unwrap_or(u64::MAX).saturating_add(1);
             found.take(room).read_to_end(&mut text).map_err(|error| error.to_string())?;
-            Some((text, etag(&known)))
+            Some((text, etag(&known), known.permissions().mode() & PERMISSIONS))
         }
         Err(refusal) if refusal.is_missing() => None,
         Err(refusal) => return Err(told(refusal)),
     };
     let is = |text: &Option<String>| {
-        text.as_ref().map(String::as_bytes) == found.as_ref().map(|(found, _)| found.as_slice())
+        text.as_ref().map(String::as_bytes) == found.as_ref().map(|(found, ..)| found.as_slice())
     };
     if is(wanted) {
         // It was done before, and the host has ended before it was known.
-        return Ok(());
+        return Ok(None);
     }
     if !is(now) {
         return Err("it was changed since".to_owned());
     }
-    let if_match = found.as_ref().map(|(_, etag)| etag.as_str());
+    let if_match = found.as_ref().map(|(_, etag, _)| etag.as_str());
     match wanted {
         Some(text) => {
             let create_only = if_match.is_none();
             let put = Put::Truncate(0);
             let writing = Writing { content: text.as_bytes(), put, create_only, if_match };
-            folders.put(&path, &writing).map_err(told)
+            folders.put(&path, &writing).map_err(told)?;
+            if let Some(mode) = file.row.mode().filter(|_| create_only) {
+                folders.set_permissions(&path, mode & PERMISSIONS).map_err(told)?;
+            }
+            Ok(None)
         }
-        None => folders.remove(&path, false).map_err(told),
+        None => {
+            folders.remove(&path, false).map_err(told)?;
+            Ok(found.map(|(.., mode)| mode))
+        }
     }
 }
 

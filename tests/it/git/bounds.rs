@@ -63,6 +63,7 @@ fn more_new_files_than_are_kept_stay() {
         wanted: None,
         bytes_now: None,
         bytes_wanted: None,
+        mode_wanted: None,
     });
     let (files, below) = (files.collect(), vec![uri(&repository.root)]);
     let taken = GitWork::TakeBack { files, below, own: Vec::new(), kept_first: None, bytes_kept: None };

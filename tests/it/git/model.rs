@@ -342,6 +342,7 @@ fn taken(changes: &[KeptChange]) -> Vec<GitTaken> {
             wanted: wanted.clone(),
             bytes_now: None,
             bytes_wanted: None,
+            mode_wanted: None,
         };
         match &change.renamed_from {
             Some(from) => vec![now(&change.file, &change.after, &None), now(from, &None, &change.before)],

@@ -4,6 +4,7 @@
 //! Never: waits for a time: what is to come is waited for itself.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{json, Value};
 
@@ -139,6 +140,8 @@ fn what_is_not_committed_is_discarded_and_brought_back() {
     repository.write("a", "2\n");
     repository.write("new/n", "n\n");
     fs::remove_file(repository.path("gone")).unwrap();
+    // What others may not read, they may not read afterwards, either.
+    fs::set_permissions(repository.path("new/n"), fs::Permissions::from_mode(0o600)).unwrap();
     let mut talk = begin(&repository);
     let all = vec![
         changed("a", "1\n", "2\n", (1, 1)),
@@ -156,6 +159,7 @@ fn what_is_not_committed_is_discarded_and_brought_back() {
     let answer = talk.invoke("uncommitted", "restore-changes", None);
     assert_eq!(answer["result"], json!({}), "{answer}");
     assert_eq!(repository.read("new/n"), "n\n");
+    assert_eq!(fs::metadata(repository.path("new/n")).unwrap().permissions().mode() & 0o777, 0o600);
     shows(&mut talk, &repository, "uncommitted", all.clone());
     talk.invoke("uncommitted", "discard-changes", None);
     assert_eq!(repository.git(&["status", "--porcelain"]), "");

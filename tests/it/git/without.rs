@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -414,4 +415,21 @@ fn calls_of_two_chats_are_shown_and_taken_back() {
         Ok(())
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// What a file may be used for comes back with it.
+#[test]
+fn a_program_that_was_taken_back_is_one_when_it_is_brought_back() {
+    let repository = Repository::empty();
+    fs::remove_dir_all(repository.path(".git")).unwrap();
+    let mut talk = Talk::begin(&repository);
+    let program = repository.path("run");
+    talk.turn("t1", "/files run=x", || {
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o750)).unwrap();
+    });
+    assert_eq!(talk.invoke("session", "discard-changes", None)["result"], json!({}));
+    assert!(!program.exists());
+    assert_eq!(talk.invoke("session", "restore-changes", None)["result"], json!({}));
+    assert_eq!(fs::metadata(&program).unwrap().permissions().mode() & 0o777, 0o750);
+    assert_eq!(repository.read("run"), "x\n");
 }
