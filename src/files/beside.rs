@@ -5,10 +5,11 @@
 //! Never: follows a link that is to be replaced.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 #[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 #[cfg(target_os = "linux")]
@@ -94,6 +95,11 @@ impl<'a> Beside<'a> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
         let file = openat(&place.folder, &name, flags, Mode::from_raw_mode(0o666))?.into();
         Ok(Self { place, name: Some(name), file })
+    }
+
+    /// Says who may read, write and run it, before anything is in it.
+    pub(super) fn permit(&self, mode: u32) -> io::Result<()> {
+        self.file.set_permissions(Permissions::from_mode(mode))
     }
 
     /// Makes it what the file is to become.

@@ -9,10 +9,10 @@
 //! Never: writes what is no regular file, or what the kernel shows as one.
 
 use std::ffi::OsString;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{fstat, openat, statat, unlinkat, AtFlags, Mode, OFlags, Stat};
@@ -39,6 +39,8 @@ pub struct Writing<'a> {
     pub create_only: bool,
     /// Only if the file is of the version that has this token.
     pub if_match: Option<&'a str>,
+    /// Who may read, write and run it where it is made, as far as [`PERMISSIONS`] go; none: as of any new file.
+    pub mode: Option<u32>,
 }
 
 /// Where in a file something is put. What is beyond its end is its end.
@@ -88,12 +90,12 @@ impl KeptRanges {
 }
 
 impl Folders {
-    /// Makes a file that is not there, with the folders above it that are missing.
+    /// Makes a file that is not there, with the folders above it that are missing; see [`Writing::mode`].
     ///
     /// # Errors
     /// When something is there, it may not be made, or it is outside. Then nothing has changed, but for the folders.
-    pub fn create(&self, path: &Path, content: &[u8]) -> Result<(), PathRefusal> {
-        let writing = Writing { content, put: Put::Truncate(0), create_only: true, if_match: None };
+    pub fn create(&self, path: &Path, content: &[u8], mode: Option<u32>) -> Result<(), PathRefusal> {
+        let writing = Writing { content, put: Put::Truncate(0), create_only: true, if_match: None, mode };
         self.write_at(path, Missing::IsMade, &writing)
     }
 
@@ -103,7 +105,8 @@ impl Folders {
     /// When there is something else, it may not be written, or it is outside. Then nothing has changed, but for the
     /// folders.
     pub fn write(&self, path: &Path, content: &[u8]) -> Result<(), PathRefusal> {
-        let writing = Writing { content, put: Put::Truncate(0), create_only: false, if_match: None };
+        let put = Put::Truncate(0);
+        let writing = Writing { content, put, create_only: false, if_match: None, mode: None };
         self.write_at(path, Missing::IsMade, &writing)
     }
 
@@ -113,15 +116,6 @@ impl Folders {
     /// The same; or it is there, or has changed, and that was not to be.
     pub fn put(&self, path: &Path, writing: &Writing<'_>) -> Result<(), PathRefusal> {
         self.write_at(path, Missing::Fails, writing)
-    }
-
-    /// Says who may read, write and run a file; of `mode` nothing else counts than [`PERMISSIONS`].
-    ///
-    /// # Errors
-    /// When it is not there, may not be changed, or is outside.
-    pub fn set_permissions(&self, path: &Path, mode: u32) -> Result<(), PathRefusal> {
-        self.may_change(path)?;
-        Ok(self.open(path)?.set_permissions(Permissions::from_mode(mode & PERMISSIONS))?)
     }
 
     fn write_at(&self, path: &Path, missing: Missing, writing: &Writing<'_>) -> Result<(), PathRefusal> {
@@ -200,6 +194,9 @@ fn is_expected(before: Option<&Before>, writing: &Writing<'_>) -> Result<bool, P
 /// Makes a file that was not there.
 fn make(place: &ResolvedPath, name: &OsString, writing: &Writing<'_>) -> Result<(), PathRefusal> {
     let new = Beside::of(place)?;
+    if let Some(mode) = writing.mode {
+        new.permit(mode & PERMISSIONS)?;
+    }
     new.fill(writing.content, None, KeptRanges::NOTHING)?;
     if !writing.create_only {
         return Ok(new.take_place(name)?);

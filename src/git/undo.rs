@@ -361,19 +361,21 @@ fn make(
     match (&file.now, &token) {
         (Some(now), Some(_)) if !now.is_link() => {
             let put = Put::Truncate(0);
-            let writing = Writing { content: &content, put, create_only: false, if_match: token.as_deref() };
+            let writing = Writing {
+                content: &content,
+                put,
+                create_only: false,
+                if_match: token.as_deref(),
+                mode: None,
+            };
             folders.put(&path, &writing)
         }
         (Some(_), Some(_)) => folders.replace(&path, Instead::File(&content)),
         // The folder may be gone with the file.
-        _ => folders.create(&path, &content),
+        _ => folders.create(&path, &content, file.mode_wanted),
     }
     .map_err(|refusal| told(&refusal))?;
-    set_mode(folders, &path, wanted.mode == PROGRAM)?;
-    if let Some(mode) = file.mode_wanted.filter(|_| file.now.is_none()) {
-        folders.set_permissions(&path, mode & PERMISSIONS).map_err(|refusal| told(&refusal))?;
-    }
-    Ok(None)
+    set_mode(folders, &path, wanted.mode == PROGRAM).map(|()| None)
 }
 
 /// Refuses to put in the place of a file what only stands for it: the filter that makes the file of it is not run, and what

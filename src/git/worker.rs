@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::fs::{File, TryLockError};
 use std::io::{self, BufRead, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -169,17 +170,25 @@ fn folders_in(folder: &Path) -> Vec<PathBuf> {
 /// Waits until no other worker has files in this folder: one whose host was killed stays for a moment. Whoever has what
 /// is given back is alone.
 fn wait_for_others(folder: &Path) -> io::Result<File> {
-    std::fs::create_dir_all(folder)?;
-    let opened = File::open(folder)?;
     let begun = Instant::now();
     loop {
-        match opened.try_lock() {
-            Err(TryLockError::WouldBlock) if begun.elapsed() < OTHERS_WITHIN => {
-                thread::sleep(Duration::from_millis(5));
-            }
+        std::fs::create_dir_all(folder)?;
+        let opened = File::open(folder)?;
+        let is_locked = match opened.try_lock() {
+            Err(TryLockError::WouldBlock) => false,
             // Where nothing can be locked there is nobody to wait for, either.
-            _ => return Ok(opened),
+            _ => true,
+        };
+        // Who had it may have removed the folder when it was opened already.
+        let is_there = || {
+            let there = std::fs::metadata(folder)?;
+            let known = opened.metadata()?;
+            io::Result::Ok((there.dev(), there.ino()) == (known.dev(), known.ino()))
+        };
+        if (is_locked && is_there().unwrap_or(false)) || begun.elapsed() >= OTHERS_WITHIN {
+            return Ok(opened);
         }
+        thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -29,6 +29,9 @@ use crate::wire::uris::{content_uri, file_of_content, named_by_content};
 /// How long git may take where nobody waits for it.
 const WITHIN_MS: u64 = 10_000;
 
+/// So often git is asked again to let go of what was kept.
+const LET_GO_AGAIN: u32 = 3;
+
 /// So many turns of a session are remembered; the oldest go first, but for the first one.
 const TURNS_MAX: usize = 1000;
 
@@ -104,8 +107,8 @@ pub(super) enum AskedFor {
     Commit(SessionKey),
     /// To keep it for a session that is gone since, under this name: what is kept so is let go of.
     Gone { keeper: String },
-    /// To let go of what was kept.
-    LettingGo,
+    /// To let go of what was kept under this name; so often it is tried again where git has no time for it.
+    LettingGo { root: String, keeper: String, again: u32 },
     /// Something that nobody waits for any more.
     Nothing,
 }
@@ -401,10 +404,16 @@ impl Host {
             Some(AskedFor::Commit(session)) => self.it_is_committed(step, session, report),
             Some(AskedFor::Gone { keeper }) => {
                 if let GitReport::Kept { root, .. } = report {
-                    self.let_go_of_kept(step, root, keeper);
+                    self.let_go_of_kept(step, root, keeper, LET_GO_AGAIN);
                 }
             }
-            Some(AskedFor::LettingGo | AskedFor::Nothing) | None => {}
+            Some(AskedFor::LettingGo { root, keeper, again }) => {
+                // What is done in the repository may have taken all the time.
+                if let Some(again) = again.checked_sub(1).filter(|_| matches!(report, GitReport::Failed(_))) {
+                    self.let_go_of_kept(step, root, keeper, again);
+                }
+            }
+            Some(AskedFor::Nothing) | None => {}
         }
     }
 
@@ -592,13 +601,14 @@ impl Host {
             }
         }
         if let Some(root) = root.filter(|_| !keeper.is_empty()) {
-            self.let_go_of_kept(step, root, keeper);
+            self.let_go_of_kept(step, root, keeper, LET_GO_AGAIN);
         }
     }
 
-    fn let_go_of_kept(&mut self, step: &mut Step<'_>, root: String, keeper: String) {
-        let work = GitWork::Forget { keeper };
-        self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::LettingGo);
+    fn let_go_of_kept(&mut self, step: &mut Step<'_>, root: String, keeper: String, again: u32) {
+        let work = GitWork::Forget { keeper: keeper.clone() };
+        let directories = vec![root.clone()];
+        self.ask_git(step, (directories, WITHIN_MS), work, AskedFor::LettingGo { root, keeper, again });
     }
 
     /// The folder of a chat's turn is kept, or what is done in that turn `begins`: where another chat works in the same
@@ -678,7 +688,7 @@ impl Host {
     /// Whether the folder of a turn that is over is being kept, or what was kept for a session that is gone is let go of.
     pub(super) fn keeps_folders(&self) -> bool {
         let is_kept = |asked: &AskedFor| {
-            matches!(asked, AskedFor::Behind { .. } | AskedFor::Gone { .. } | AskedFor::LettingGo)
+            matches!(asked, AskedFor::Behind { .. } | AskedFor::Gone { .. } | AskedFor::LettingGo { .. })
         };
         self.asked_of_git.values().any(is_kept)
     }

@@ -17,7 +17,7 @@ fn top(folder: &tempfile::TempDir) -> PathBuf {
 }
 
 fn write(folders: &Folders, path: &Path, put: Put) -> Result<(), PathRefusal> {
-    folders.put(path, &Writing { content: b"new", put, create_only: false, if_match: None })
+    folders.put(path, &Writing { content: b"new", put, create_only: false, if_match: None, mode: None })
 }
 
 fn names_in(folder: &Path) -> Vec<String> {

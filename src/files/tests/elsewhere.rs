@@ -160,7 +160,7 @@ fn a_change_for_which_there_is_no_room_leaves_a_large_file_as_it_was() {
     let folders = Folders::new(vec![ground.join("small")]);
     let content = vec![b'x'; 8 << 20];
     for put in [Put::Append(0), Put::Truncate((17 << 20) - 100), Put::Truncate(14 << 20), Put::Truncate(1)] {
-        let writing = Writing { content: &content, put, create_only: false, if_match: None };
+        let writing = Writing { content: &content, put, create_only: false, if_match: None, mode: None };
         let failed = folders.put(&path, &writing);
         assert!(matches!(failed, Err(PathRefusal::Failed(_))), "{put:?} {failed:?}");
         assert!(fs::read(&path).unwrap() == old, "{put:?}");

@@ -21,7 +21,10 @@ fn folders(top: &Path, own: &[PathBuf]) -> Folders {
 }
 
 fn put(folders: &Folders, path: &Path) -> Result<(), PathRefusal> {
-    folders.put(path, &Writing { content: b"new", put: Put::Truncate(0), create_only: false, if_match: None })
+    folders.put(
+        path,
+        &Writing { content: b"new", put: Put::Truncate(0), create_only: false, if_match: None, mode: None },
+    )
 }
 
 fn is_own(outcome: Result<(), PathRefusal>) -> bool {

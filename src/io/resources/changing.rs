@@ -169,12 +169,9 @@ fn take_back_one(file: &TakenFile, folders: &Folders) -> Result<Option<u32>, Str
         Some(text) => {
             let create_only = if_match.is_none();
             let put = Put::Truncate(0);
-            let writing = Writing { content: text.as_bytes(), put, create_only, if_match };
-            folders.put(&path, &writing).map_err(told)?;
-            if let Some(mode) = file.row.mode().filter(|_| create_only) {
-                folders.set_permissions(&path, mode & PERMISSIONS).map_err(told)?;
-            }
-            Ok(None)
+            let mode = file.row.mode();
+            let writing = Writing { content: text.as_bytes(), put, create_only, if_match, mode };
+            folders.put(&path, &writing).map(|()| None).map_err(told)
         }
         None => {
             folders.remove(&path, false).map_err(told)?;
@@ -225,7 +222,7 @@ fn write(write: &ResourceWriteParams, folders: &Folders) -> Result<(), RpcError>
         Some(ResourceWriteMode::Insert) => Put::Insert(position),
     };
     let create_only = write.create_only == Some(true);
-    let writing = Writing { content, put, create_only, if_match: write.if_match.as_deref() };
+    let writing = Writing { content, put, create_only, if_match: write.if_match.as_deref(), mode: None };
     folders.put(&path, &writing).map_err(|refusal| failed(&write.uri, refusal))
 }
 

@@ -4,7 +4,7 @@
 //! Never: has two hosts at work at once.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use serde_json::json;
@@ -57,16 +57,22 @@ fn all_is_there(repository: &Repository) {
     leave(talk);
 }
 
+/// The session is brought in by an export into another state folder, which is the one that is used from here on; the first.
+fn brought_elsewhere(repository: &mut Repository) -> PathBuf {
+    let export = repository.home.join("export.jsonl");
+    fs::write(&export, sessions(repository, &repository.state, &["export", SESSION]).stdout).unwrap();
+    let second = repository.home.join("other state");
+    let first = std::mem::replace(&mut repository.state, second.clone());
+    leave(Talk::open(repository, &[]));
+    sessions(repository, &second, &["restore", "--from", export.to_str().unwrap()]);
+    first
+}
+
 #[test]
 fn a_session_that_is_brought_in_takes_nothing_along_when_it_goes() {
     let mut repository = with_a_session();
-    let export = repository.home.join("export.jsonl");
-    fs::write(&export, sessions(&repository, &repository.state, &["export", SESSION]).stdout).unwrap();
     let of_the_first = repository.our_refs();
-    let (first, second) = (repository.state.clone(), repository.home.join("other state"));
-    repository.state.clone_from(&second);
-    leave(Talk::open(&repository, &[]));
-    sessions(&repository, &second, &["restore", "--from", export.to_str().unwrap()]);
+    let first = brought_elsewhere(&mut repository);
     let mut talk = Talk::open(&repository, &[]);
     talk.follow(SESSION);
     // It has the same from here on, and more of its own.
@@ -87,17 +93,12 @@ fn a_session_that_is_brought_in_takes_nothing_along_when_it_goes() {
 #[test]
 fn a_session_that_is_brought_in_keeps_what_it_knows_when_the_other_one_goes() {
     let mut repository = with_a_session();
-    let export = repository.home.join("export.jsonl");
-    fs::write(&export, sessions(&repository, &repository.state, &["export", SESSION]).stdout).unwrap();
-    let (first, second) = (repository.state.clone(), repository.home.join("other state"));
-    repository.state.clone_from(&second);
-    leave(Talk::open(&repository, &[]));
-    sessions(&repository, &second, &["restore", "--from", export.to_str().unwrap()]);
+    let first = brought_elsewhere(&mut repository);
     let mut talk = Talk::open(&repository, &[]);
     talk.follow(SESSION);
     talk.changeset("session");
     leave(talk);
-    repository.state = first;
+    let second = std::mem::replace(&mut repository.state, first);
     let mut talk = Talk::open(&repository, &[]);
     talk.ask("disposeSession", &json!({ "channel": SESSION }));
     leave(talk);

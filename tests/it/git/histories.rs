@@ -12,11 +12,10 @@ use std::time::{Duration, Instant};
 
 use base64::prelude::{Engine, BASE64_STANDARD};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde_json::{json, Value};
 
 use super::model::{copy_of, deeds, difference, do_all, made, Deed, FullCopy, Kind, NAMES};
-use super::{Repository, Talk, CHAT, SESSION};
+use super::{try_all, Repository, Talk, CHAT, SESSION};
 use crate::support::HUNG;
 
 const SECOND_CHAT: &str = "ahp-chat:/second";
@@ -642,17 +641,8 @@ const CASES: u32 = 2;
 
 #[test]
 fn turns_show_what_full_copies_say() {
-    let asked = |name| std::env::var_os(name).is_some();
-    for (number, kind) in KINDS.into_iter().enumerate() {
-        let mut config = Config { failure_persistence: None, max_shrink_iters: 40, ..Config::default() };
-        config.cases = if asked("PROPTEST_CASES") { config.cases / 10 + 1 } else { CASES };
-        if !asked("PROPTEST_RNG_SEED") {
-            config.rng_seed = RngSeed::Fixed(SEED + number as u64);
-        }
-        let outcome = TestRunner::new(config).run(&(deeds(), events()), |(at_first, events)| {
-            run(kind, &at_first, &events);
-            Ok(())
-        });
-        outcome.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+    for (seed, kind) in (SEED..).zip(KINDS) {
+        let histories = (Just(kind), deeds(), events());
+        try_all(&histories, (CASES, 10), seed, |(kind, at_first, events)| run(kind, &at_first, &events));
     }
 }

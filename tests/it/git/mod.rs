@@ -26,6 +26,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use proptest::prelude::Strategy;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
@@ -381,4 +383,20 @@ fn instead_of_git(repository: &Repository, script: &str) -> String {
     fs::write(&git, format!("#!/bin/sh\nGIT={real}\n{script}\n")).unwrap();
     fs::set_permissions(&git, fs::Permissions::from_mode(0o755)).unwrap();
     format!("{}:{PATH}", folder.display())
+}
+
+/// Tries histories: so many from this seed, the same in every run; with `PROPTEST_CASES` a part of those, the number of
+/// which is divided by the second one, and with `PROPTEST_RNG_SEED` others.
+fn try_all<S: Strategy>(histories: &S, (cases, part): (u32, u32), seed: u64, run: impl Fn(S::Value)) {
+    let asked = |name| std::env::var_os(name).is_some();
+    let mut config = Config { failure_persistence: None, max_shrink_iters: 40, ..Config::default() };
+    config.cases = if asked("PROPTEST_CASES") { config.cases.div_ceil(part) } else { cases };
+    if !asked("PROPTEST_RNG_SEED") {
+        config.rng_seed = RngSeed::Fixed(seed);
+    }
+    let outcome = TestRunner::new(config).run(histories, |history| {
+        run(history);
+        Ok(())
+    });
+    outcome.unwrap_or_else(|error| panic!("{error}"));
 }

@@ -13,12 +13,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde_json::{json, Value};
 
 use super::histories::{as_git_gives, as_git_has, brief, committed, KINDS};
 use super::model::{copy_of, deeds, difference, do_all, made, Deed, FullCopy, Kind};
-use super::{instead_of_git, uri, Repository, Talk, SESSION};
+use super::{instead_of_git, try_all, uri, Repository, Talk, SESSION};
 use crate::support::HUNG;
 
 /// Where the choices begin when nobody asks for others.
@@ -693,17 +692,8 @@ fn run(kind: Kind, at_first: &[Deed], events: &[Event]) {
 
 #[test]
 fn what_clients_ask_for_is_done_and_nothing_is_lost() {
-    let asked = |name| std::env::var_os(name).is_some();
-    for (number, kind) in KINDS.into_iter().enumerate() {
-        let mut config = Config { failure_persistence: None, max_shrink_iters: 40, ..Config::default() };
-        config.cases = if asked("PROPTEST_CASES") { config.cases / 10 + 1 } else { 1 };
-        if !asked("PROPTEST_RNG_SEED") {
-            config.rng_seed = RngSeed::Fixed(SEED + number as u64);
-        }
-        let outcome = TestRunner::new(config).run(&(deeds(), events()), |(at_first, events)| {
-            run(kind, &at_first, &events);
-            Ok(())
-        });
-        outcome.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+    for (seed, kind) in (SEED..).zip(KINDS) {
+        let histories = (Just(kind), deeds(), events());
+        try_all(&histories, (1, 10), seed, |(kind, at_first, events)| run(kind, &at_first, &events));
     }
 }

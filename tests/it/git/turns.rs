@@ -367,3 +367,25 @@ fn what_was_taken_back_stays_so_when_turns_are_not_told_apart_any_more() {
     assert_eq!(talk.invoke("turn/t1", "restore-changes", None)["result"], json!({}));
     assert_eq!(talk.files(&repository, "session"), [more, new, a]);
 }
+
+#[test]
+fn what_is_kept_goes_with_its_session_although_git_fails_at_first() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let fails = repository.home.join("fails");
+    let script = format!(
+        "case \"$*\" in *'for-each-ref --format=%(refname) refs/ahp-sidecar/'*) rm '{}' 2>/dev/null && exit 1;; esac\nexec $GIT \"$@\"",
+        fails.display()
+    );
+    let mut talk = Talk::open(&repository, &[("PATH", &super::instead_of_git(&repository, &script))]);
+    talk.create(SESSION, &repository.root);
+    talk.turn("t1", "/files a=2", || {});
+    talk.changeset("turn/t1");
+    assert_ne!(repository.our_refs(), [""; 0]);
+    fs::write(&fails, "").unwrap();
+    talk.ask("disposeSession", &json!({ "channel": SESSION }));
+    talk.process.end();
+    talk.process.rest();
+    assert!(talk.process.wait().success());
+    assert!(!fails.exists());
+    assert_eq!(repository.our_refs(), [""; 0]);
+}

@@ -12,12 +12,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde_json::{json, Value};
 
 use super::model::{copy_of, FullCopy};
 use super::operations::{fate_of, Fate, FileState, Plan};
-use super::{uri, Repository, Talk, CHAT, SESSION};
+use super::{try_all, uri, Repository, Talk, CHAT, SESSION};
 
 const SECOND_CHAT: &str = "ahp-chat:/second";
 
@@ -404,17 +403,7 @@ fn run(events: &[Event]) {
 
 #[test]
 fn calls_of_two_chats_are_shown_and_taken_back() {
-    let asked = |name| std::env::var_os(name).is_some();
-    let mut config = Config { failure_persistence: None, max_shrink_iters: 60, ..Config::default() };
-    config.cases = if asked("PROPTEST_CASES") { config.cases } else { 6 };
-    if !asked("PROPTEST_RNG_SEED") {
-        config.rng_seed = RngSeed::Fixed(SEED);
-    }
-    let outcome = TestRunner::new(config).run(&events(), |events| {
-        run(&events);
-        Ok(())
-    });
-    outcome.unwrap_or_else(|error| panic!("{error}"));
+    try_all(&events(), (6, 1), SEED, |events| run(&events));
 }
 
 /// What a file may be used for comes back with it.
