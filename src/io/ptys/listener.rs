@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use super::integration::ShellWords;
+use super::redactor::WordRedactor;
 use super::questions::{asked_by_command, asked_by_device_string, asked_by_sequence};
 use super::scanner::{OutputScanner, Scanned};
 use super::screen::ScreenModel;
@@ -45,6 +46,8 @@ struct PtyEars {
     answers: Vec<u8>,
     title: Option<String>,
     directory: Option<String>,
+    /// Keeps the word from what is shown.
+    redactor: Option<WordRedactor>,
 }
 
 impl PtyListener {
@@ -53,6 +56,7 @@ impl PtyListener {
     pub fn new(size: ScreenSize, nonce: Option<String>) -> Self {
         let ears = PtyEars {
             screen: ScreenModel::new(size),
+            redactor: nonce.as_deref().map(WordRedactor::new),
             shell: ShellWords::new(nonce),
             heard: Vec::new(),
             heard_bytes: 0,
@@ -73,6 +77,15 @@ impl PtyListener {
     pub fn finish(&mut self) {
         let Self { scanner, ears } = self;
         scanner.finish(|piece| ears.take(piece));
+        if let Some(redactor) = &mut ears.redactor {
+            let held = redactor.finish();
+            ears.show(&held);
+        }
+    }
+
+    /// Whether the shell has read its script, and said its word.
+    pub fn knows_shell(&self) -> bool {
+        self.ears.shell.has_said_word()
     }
 
     /// Its screen has another size.
@@ -152,6 +165,7 @@ impl PtyEars {
         match number {
             "0" | "2" => {
                 let title: String = rest.chars().filter(|char| !char.is_control()).collect();
+                let title = self.redactor.as_ref().map_or(title.clone(), |redactor| redactor.redacted(&title));
                 self.title = Some(crate::wire::text::first_bytes(&title, TITLE_BYTES_MAX).to_owned());
             }
             "7" => self.directory = directory_of(rest).or(self.directory.take()),
@@ -161,13 +175,14 @@ impl PtyEars {
                 }
             }
             "633" => {
-                match self.shell.hear(rest) {
-                    Some(PtyEvent::Directory(path)) => {
-                        let path = Path::new(&path);
-                        self.directory = path.is_absolute().then(|| uri_of(path)).or(self.directory.take());
+                for event in self.shell.hear(rest) {
+                    match event {
+                        PtyEvent::Directory(path) => {
+                            let path = Path::new(&path);
+                            self.directory = path.is_absolute().then(|| uri_of(path)).or(self.directory.take());
+                        }
+                        event => self.say(event),
                     }
-                    Some(event) => self.say(event),
-                    None => {}
                 }
                 return;
             }
@@ -187,6 +202,19 @@ impl PtyEars {
     }
 
     fn pass(&mut self, bytes: &[u8]) {
+        match &mut self.redactor {
+            Some(redactor) => {
+                let shown = redactor.redact(bytes);
+                self.show(&shown);
+            }
+            None => self.show(bytes),
+        }
+    }
+
+    fn show(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
         self.heard_bytes += bytes.len();
         match self.heard.last_mut() {
             Some(PtySaying::Text(text)) => text.extend_from_slice(bytes),
