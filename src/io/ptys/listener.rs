@@ -239,6 +239,8 @@ fn directory_of(uri: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const SIZE: ScreenSize = ScreenSize { cols: 80, rows: 24 };
@@ -336,5 +338,43 @@ mod tests {
             text("\x1b]133;D;1\x07"),
         ];
         assert_eq!(heard, expected);
+    }
+
+    const WORD: &str = "f00dcafe0123456789abcdef00112233";
+
+    /// Anything that a program may have printed: text, sequences without an end, marks of ours in pieces, and the word.
+    fn printed() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            prop::sample::select(vec![
+                "\x1bP", "\x1bX", "\x1b^", "\x1b_", "\x1b]", "\x1b[", "\x1b(", "\x1b", "\x1b\\", "\x07", "\x18", "\x1a", "abc", "\x1bP+q",
+                "\x1b]0;a", "\x1b]633;", ";", "C;", "\n", "\x1b[3", "ä",
+            ])
+            .prop_map(|piece| piece.as_bytes().to_vec()),
+            Just(WORD.as_bytes().to_vec()),
+            (0..WORD.len()).prop_map(|at| WORD.as_bytes()[at..].to_vec()),
+            (0..50_usize).prop_map(|at| {
+                let mark = format!("\x1b]633;D;0;{WORD}\x07");
+                mark.as_bytes()[..at.min(mark.len())].to_vec()
+            }),
+            prop::collection::vec(any::<u8>(), 0..4),
+        ];
+        prop::collection::vec(piece, 0..20).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn mark_of_the_shell_is_heard_behind_anything_and_its_word_never_shown(
+            before in printed(), length in 1..20_usize,
+        ) {
+            let mut all = before;
+            all.extend_from_slice(format!("\x1b]633;E;true;{WORD}\x07\x1b]633;C;{WORD}\x07").as_bytes());
+            let (heard, _) = heard(Some(WORD), &all, length);
+            prop_assert_eq!(heard.last(), Some(&PtySaying::Said(PtyEvent::CommandBegun("true".to_owned()))));
+            let shown: Vec<u8> = heard.iter().filter_map(|heard| match heard {
+                PtySaying::Text(text) => Some(text.clone()),
+                PtySaying::Said(_) => None,
+            }).flatten().collect();
+            prop_assert!(memchr::memmem::find(&shown, WORD.as_bytes()).is_none());
+        }
     }
 }

@@ -38,7 +38,8 @@ impl WordRedactor {
             let held = |matched: usize| matched.saturating_sub(SHOWN);
             let (before, now) = (held(self.matched), held(matched.unwrap_or(0)));
             if matched == Some(self.word.len()) {
-                self.matched = 0;
+                // Its beginning was shown, and stands there still.
+                self.matched = SHOWN.min(self.matched);
             } else {
                 self.matched = matched.unwrap_or(0);
                 shown.extend_from_slice(&came[came.len() - before - 1..came.len() - now]);
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn no_more_than_the_beginning_of_the_word_is_shown_and_typed_characters_at_once() {
         let mut redactor = WordRedactor::new(WORD);
-        for byte in WORD.as_bytes()[..SHOWN].iter() {
+        for byte in &WORD.as_bytes()[..SHOWN] {
             assert_eq!(redactor.redact(&[*byte]), [*byte]);
         }
         assert_eq!(redactor.redact(WORD[SHOWN..].as_bytes()), b"");

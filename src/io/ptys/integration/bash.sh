@@ -52,9 +52,7 @@
       exit 0
     fi
     __ahp_readonly=$'\n'$(readonly -p)
-    # Before this release only the first element is run.
-    if (( BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501 )) &&
-      [[ ! $__ahp_readonly =~ $'\n'[^=]*\ PROMPT_COMMAND($'\n'|=|$) ]]; then
+    if [[ $__ahp_elements && ! $__ahp_readonly =~ $'\n'[^=]*\ PROMPT_COMMAND($'\n'|=|$) ]]; then
       builtin printf 1
     fi
   }
@@ -80,13 +78,21 @@
     fi
     if [[ $1 == assign ]]; then
       [[ $- != *x* && $(builtin trap -p DEBUG) != *\'* ]] || exit 1
-    else
-      [[ -z ${PS0-} && ! $__ahp_readonly =~ $'\n'[^=]*\ PROMPT_COMMAND($'\n'|=|$) ]] || exit 1
+    fi
+    if [[ $1 != assign || ${PS1[@]@a} == *x* && $__ahp_elements ]]; then
+      [[ ! $__ahp_readonly =~ $'\n'[^=]*\ PROMPT_COMMAND($'\n'|=|$) ]] || exit 1
+    fi
+    if [[ $1 != assign ]]; then
+      [[ -z ${PS0-} && $__ahp_elements ]] || exit 1
     fi
     builtin printf '\e]633;A;%s\a' "${__ahp[0]}" >&"$__ahp_fd"
   }
 
-  __ahp[4]=0 __ahp[6]=1
+  __ahp[4]=0 __ahp[6]=1 __ahp_elements=
+  # Before this release only the first element of PROMPT_COMMAND is run.
+  if (( BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501 )); then
+    __ahp_elements=1
+  fi
   # In PROMPT_COMMAND, where PS1 or PS0 is assigned: a subshell, for which no DEBUG trap of the shell is run. An empty PS0 is
   # put back, unless it has attributes.
   __ahp[7]='{ ! (__ahp_ended) {__ahp_fd}>&2 2>/dev/null {BASH_XTRACEFD}>&2 <"/dev/null${-//[^T]}";} <<<"${__ahp[__ahp[1]=HISTCMD,__ahp[2]=1,3]-}${__ahp[36#0${PS0[@]@a}]+${PS0:=${__ahp[8]}}}"'
@@ -114,7 +120,13 @@
   fi
   {
     if (__ahp_may assign) {__ahp_fd}>&2 2>/dev/null {BASH_XTRACEFD}>&2; then
-      PS1=${__ahp[9]}${PS1-} PS0=${__ahp[8]}${PS0-}
+      PS0=${__ahp[8]}${PS0-}
+      # Other shells that inherit the prompt would not understand it.
+      if [[ ${PS1[@]@a} == *x* && $__ahp_elements ]]; then
+        PROMPT_COMMAND[9999]=${__ahp[7]}
+      else
+        PS1=${__ahp[9]}${PS1-}
+      fi
     elif (__ahp_may expand) {__ahp_fd}>&2 2>/dev/null {BASH_XTRACEFD}>&2; then
       # A function is defined, which is a command that nobody sees; what counts is what is expanded.
       { __ahp_may() { :; }; } <<<"${PS0:=${__ahp[8]}}${PROMPT_COMMAND[9999]:=${__ahp[7]}}"
