@@ -192,7 +192,11 @@ impl ShellWords {
                 }
                 Vec::new()
             }
-            "P" => rest.strip_prefix("Cwd=").map(|path| PtyEvent::Directory(unquoted(path))).into_iter().collect(),
+            "P" => rest
+                .strip_prefix("Cwd=")
+                .map(|path| PtyEvent::Directory(unquoted(path)))
+                .into_iter()
+                .collect(),
             _ => {
                 let place = rest.split_once(';').filter(|_| kind == "D" && self.word.is_some());
                 let place = place.map(|(_, place)| PtyEvent::Directory(unquoted(place)));

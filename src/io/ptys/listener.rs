@@ -7,8 +7,8 @@
 use std::path::Path;
 
 use super::integration::ShellWords;
-use super::redactor::WordRedactor;
 use super::questions::{asked_by_command, asked_by_device_string, asked_by_sequence};
+use super::redactor::WordRedactor;
 use super::scanner::{OutputScanner, Scanned};
 use super::screen::ScreenModel;
 use crate::files::uris::uri_of;
@@ -165,7 +165,8 @@ impl PtyEars {
         match number {
             "0" | "2" => {
                 let title: String = rest.chars().filter(|char| !char.is_control()).collect();
-                let title = self.redactor.as_ref().map_or(title.clone(), |redactor| redactor.redacted(&title));
+                let title =
+                    self.redactor.as_ref().map_or(title.clone(), |redactor| redactor.redacted(&title));
                 self.title = Some(crate::wire::text::first_bytes(&title, TITLE_BYTES_MAX).to_owned());
             }
             "7" => self.directory = directory_of(rest).or(self.directory.take()),
@@ -179,7 +180,8 @@ impl PtyEars {
                     match event {
                         PtyEvent::Directory(path) => {
                             let path = Path::new(&path);
-                            self.directory = path.is_absolute().then(|| uri_of(path)).or(self.directory.take());
+                            self.directory =
+                                path.is_absolute().then(|| uri_of(path)).or(self.directory.take());
                         }
                         event => self.say(event),
                     }
@@ -346,8 +348,27 @@ mod tests {
     fn printed() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             prop::sample::select(vec![
-                "\x1bP", "\x1bX", "\x1b^", "\x1b_", "\x1b]", "\x1b[", "\x1b(", "\x1b", "\x1b\\", "\x07", "\x18", "\x1a", "abc", "\x1bP+q",
-                "\x1b]0;a", "\x1b]633;", ";", "C;", "\n", "\x1b[3", "ä",
+                "\x1bP",
+                "\x1bX",
+                "\x1b^",
+                "\x1b_",
+                "\x1b]",
+                "\x1b[",
+                "\x1b(",
+                "\x1b",
+                "\x1b\\",
+                "\x07",
+                "\x18",
+                "\x1a",
+                "abc",
+                "\x1bP+q",
+                "\x1b]0;a",
+                "\x1b]633;",
+                ";",
+                "C;",
+                "\n",
+                "\x1b[3",
+                "ä",
             ])
             .prop_map(|piece| piece.as_bytes().to_vec()),
             Just(WORD.as_bytes().to_vec()),
