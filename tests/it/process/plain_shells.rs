@@ -41,7 +41,7 @@ const BASH: &[SetUp] = &[
     ("before() { [[ $armed ]] && echo \"before $BASH_COMMAND\" >> ~/side; armed=; }\n\
       install() { trap before DEBUG; PROMPT_COMMAND=('armed=; echo after $? >> ~/side' 'armed=1'); armed=1; }\n\
       PROMPT_COMMAND=install", &["echo a", "false", "echo b | cat"]),
-    ("PROMPT_COMMAND='PS1=\"$? <mi\"\"ne> \"'", &["false", "echo a", "(exit 3)", "set -x", "echo b", "set +x"]),
+    ("PROMPT_COMMAND='PS1=\"$? <mi\"\"ne> \"'", &["false", "echo a", "(exit 3)", "echo b"]),
     ("PROMPT_COMMAND='PS1=\"$? <mi\"\"ne> \"'; trap 'echo dbg:$BASH_COMMAND >> ~/side' DEBUG", &["false", "echo a", "echo b"]),
     ("PROMPT_COMMAND='PS1=\"$? <mi\"\"ne> \"'", &["trap 'echo dbg:$BASH_COMMAND >> ~/side' DEBUG", "false", "set -T", "echo b"]),
     ("PROMPT_COMMAND=('echo one $?' 'echo two $? $_')", &["false", "PROMPT_COMMAND=()", "false", "unset PROMPT_COMMAND", "echo a"]),
