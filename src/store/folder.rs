@@ -155,6 +155,22 @@ impl Holder {
     }
 }
 
+/// A lock by which a process holds a folder, told from every other file that is or will be in its place.
+#[derive(Debug, Clone)]
+pub struct LockId {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl LockId {
+    /// Returns whether the file is where it was.
+    pub fn is_there(&self) -> bool {
+        let there = fs::symlink_metadata(&self.path);
+        there.is_ok_and(|there| (there.dev(), there.ino()) == (self.device, self.inode))
+    }
+}
+
 impl StateFolder {
     /// Makes the folder and those above it that are not there, and takes hold of it.
     ///
@@ -201,6 +217,16 @@ impl StateFolder {
     /// When no more files can be opened.
     pub fn lock(&self) -> io::Result<Option<File>> {
         self.lock.as_ref().map(File::try_clone).transpose()
+    }
+
+    /// Returns which lock holds the folder; `None` where it is only looked into.
+    ///
+    /// # Errors
+    /// When the lock cannot be seen.
+    pub fn lock_id(&self) -> io::Result<Option<LockId>> {
+        let Some(lock) = &self.lock else { return Ok(None) };
+        let held = lock.metadata()?;
+        Ok(Some(LockId { path: self.path.join(LOCK), device: held.dev(), inode: held.ino() }))
     }
 
     /// Goes on holding a folder that another process took hold of, and where others can join us.

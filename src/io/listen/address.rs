@@ -11,10 +11,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{bail, Context};
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 /// An address.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum Address {
     /// `ws://HOST:PORT`.
     WebSocket {
@@ -53,6 +55,20 @@ impl FromStr for Address {
     }
 }
 
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        address.to_string()
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = anyhow::Error;
+
+    fn try_from(said: String) -> anyhow::Result<Self> {
+        said.parse()
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -86,12 +102,19 @@ impl Address {
         }
     }
 
-    /// Where a client connects to that is to find us here, saying this token.
-    pub fn url(&self, local: Option<SocketAddr>, token: Option<&str>) -> String {
+    /// Returns the address with the port that the system has picked.
+    #[must_use]
+    pub fn with_port_of(&self, local: Option<SocketAddr>) -> Self {
         let mut picked = self.clone();
         if let (Self::WebSocket { port, .. }, Some(local)) = (&mut picked, local) {
             *port = local.port();
         }
+        picked
+    }
+
+    /// Where a client connects to that is to find us here, saying this token.
+    pub fn url(&self, local: Option<SocketAddr>, token: Option<&str>) -> String {
+        let picked = self.with_port_of(local);
         match (&picked, token) {
             (Self::WebSocket { .. }, Some(token)) => format!("{picked}/?tkn={token}"),
             _ => picked.to_string(),
