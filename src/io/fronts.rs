@@ -158,6 +158,8 @@ pub struct Fronts {
     last: Vec<Arc<UnixStream>>,
     /// Whether anybody has ever come.
     has_come: bool,
+    /// The socket's file is another host's.
+    is_replaced: bool,
     /// Number of fronts that come again when what they have asked for is done.
     coming_again: usize,
     /// Whether the host stays when they are gone.
@@ -188,6 +190,7 @@ impl Fronts {
                 served,
                 last,
                 has_come: false,
+                is_replaced: false,
                 coming_again: 0,
                 stays,
                 since: Instant::now(),
@@ -350,9 +353,17 @@ impl Fronts {
         }
     }
 
+    /// Another process serves the folder: the socket there is that one's.
+    pub fn are_replaced(&mut self) {
+        self.is_replaced = true;
+    }
+
     /// Lets nobody join any more.
     pub fn close(&mut self) {
         self.listens.abort();
+        if self.is_replaced {
+            return;
+        }
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::debug!(%error, "the socket of the host is gone already");
         }

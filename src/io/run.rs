@@ -344,7 +344,7 @@ impl Sidecar {
             LoopEvent::Piece(piece) => self.hear_piece(piece),
             LoopEvent::Link(LinkNews::Leaves(connection)) => self.cut_short(connection),
             LoopEvent::Knock(knock) => self.hear_knock(*knock),
-            LoopEvent::Upkeep(news) => self.hear_upkeep(news),
+            LoopEvent::Upkeep(news) => return Ok(self.hear_upkeep(news)),
             LoopEvent::Lost(loss) => return Ok(self.hear_loss(loss)),
             LoopEvent::Due if self.leave_by.is_some_and(|by| by <= Instant::now()) => {
                 return Ok(Some(self.done.unwrap_or(Exit::Done)));

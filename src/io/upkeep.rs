@@ -1,15 +1,15 @@
 //! Upkeep of what others may change under a running host: its socket, and its configuration file.
 //!
 //! Owns: a thread that looks at both every two seconds, so that a file system that does not answer holds up nobody; binding
-//! a socket anew whose file somebody has removed; reading a file anew that has changed, when that is seen and when a front
+//! a socket anew whose file somebody has removed, and locking the folder anew where that was done to its lock; reading a file anew that has changed, when that is seen and when a front
 //! says that its content is another one.
-//! Never: takes up what was read, lets anybody in, or binds a socket in a folder whose lock is not the host's any more:
-//! another host may serve that folder.
+//! Never: takes up what was read, lets anybody in, or binds a socket in a folder whose lock is another process's: that one
+//! may serve the folder.
 //!
 //! Looking is chosen over the notifications of the system because it sees every way by which files change (links that are
 //! turned, folders that are moved, network file systems) on every platform, at the cost of two calls every two seconds.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{AgentSource, ConfigurationSeen, Reading, Stamp};
-use crate::store::folder::LockId;
+use crate::store::folder::{LockId, LockPlace};
 
 /// Time between two looks.
 const EVERY: Duration = Duration::from_secs(2);
@@ -37,6 +37,8 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 pub enum UpkeepNews {
     /// The host's socket was removed; this one is bound in its place.
     Socket(UnixListener),
+    /// The lock of the folder was removed, and another process has one in its place: it serves the folder.
+    Replaced,
     /// The configuration file has changed.
     Configuration(Box<Reading>),
 }
@@ -47,6 +49,9 @@ pub struct SocketFile {
     path: PathBuf,
     inode: Option<u64>,
     lock: LockId,
+    /// The lock that is held in the place of one that was removed.
+    renewed: Option<File>,
+    is_replaced: bool,
     /// The reason why it cannot be bound was logged.
     is_in_trouble: bool,
 }
@@ -64,22 +69,38 @@ pub struct ConfigurationFile {
 impl SocketFile {
     /// Takes the socket as it is now.
     pub fn new(path: PathBuf, lock: LockId) -> Self {
-        let inode = fs::symlink_metadata(&path).ok().map(|there| there.ino());
-        Self { path, inode, lock, is_in_trouble: false }
+        let inode = inode_of(&path);
+        Self { path, inode, lock, renewed: None, is_replaced: false, is_in_trouble: false }
     }
 
-    /// Binds the socket anew where its file is gone, or another one is in its place.
-    fn look(&mut self) -> Option<UnixListener> {
-        let inode = fs::symlink_metadata(&self.path).ok().map(|there| there.ino());
-        if inode.is_some() && inode == self.inode || !self.lock.is_there() {
+    /// Puts lock and socket right where their files are gone, or another socket is in the place of this one.
+    fn look(&mut self) -> Option<UpkeepNews> {
+        match self.lock.place() {
+            LockPlace::There => {}
+            LockPlace::Removed => match self.lock.renew(&self.path) {
+                Ok(lock) => {
+                    tracing::warn!("the lock of the state folder was removed, and is made anew");
+                    self.renewed = Some(lock);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "the lock of the state folder was removed, and cannot be made anew");
+                    return None;
+                }
+            },
+            LockPlace::Replaced => {
+                let is_new = !std::mem::replace(&mut self.is_replaced, true);
+                return is_new.then_some(UpkeepNews::Replaced);
+            }
+        }
+        let inode = inode_of(&self.path);
+        if inode.is_some() && inode == self.inode {
             return None;
         }
         match bind_in_its_folder(&self.path) {
             Ok(listener) => {
                 tracing::info!(path = %self.path.display(), "the socket of the host was removed, and is bound anew");
-                self.inode = fs::symlink_metadata(&self.path).ok().map(|there| there.ino());
-                self.is_in_trouble = false;
-                Some(listener)
+                (self.inode, self.is_in_trouble) = (inode_of(&self.path), false);
+                Some(UpkeepNews::Socket(listener))
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_in_trouble, true) {
@@ -90,6 +111,10 @@ impl SocketFile {
             }
         }
     }
+}
+
+fn inode_of(path: &Path) -> Option<u64> {
+    fs::symlink_metadata(path).ok().map(|there| there.ino())
 }
 
 /// The folder may have gone with the socket: that of the user for what runs.
@@ -216,7 +241,7 @@ fn keep_up(
             }
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                let bound = socket.as_mut().and_then(SocketFile::look).map(UpkeepNews::Socket);
+                let bound = socket.as_mut().and_then(SocketFile::look);
                 let read = configuration.as_mut().and_then(ConfigurationFile::look);
                 let read = read.map(|reading| UpkeepNews::Configuration(Box::new(reading)));
                 if !bound.into_iter().chain(read).all(|news| tell.send(news).is_ok()) {
@@ -230,6 +255,7 @@ fn keep_up(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::folder::StateFolder;
 
     #[test]
     fn file_that_is_being_written_is_read_when_it_has_settled() {
@@ -256,18 +282,24 @@ mod tests {
     }
 
     #[test]
-    fn socket_is_bound_anew_only_under_the_lock_that_is_held() {
+    fn socket_and_lock_are_made_anew_unless_another_process_has_the_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let held = crate::store::folder::StateFolder::hold(folder.path()).unwrap();
-        let path = folder.path().join("host.sock");
+        let held = StateFolder::hold(folder.path()).unwrap();
+        let (path, lock) = (folder.path().join("host.sock"), folder.path().join("lock"));
         let _listener = bind(&path).unwrap();
         let mut socket = SocketFile::new(path.clone(), held.lock_id().unwrap().unwrap());
         assert!(socket.look().is_none());
+        for removed in [&[&path][..], &[&lock], &[&path, &lock]] {
+            removed.iter().for_each(|file| fs::remove_file(file).unwrap());
+            let news = socket.look();
+            assert_eq!(matches!(news, Some(UpkeepNews::Socket(_))), removed.contains(&&path));
+            assert!(path.exists() && socket.look().is_none());
+            assert!(StateFolder::hold(folder.path()).is_err(), "the folder is held");
+        }
         fs::remove_file(&path).unwrap();
-        let anew = socket.look();
-        assert!(anew.is_some() && path.exists() && socket.look().is_none());
-        fs::remove_file(&path).unwrap();
-        fs::remove_file(folder.path().join("lock")).unwrap();
-        assert!(socket.look().is_none() && !path.exists(), "another host may hold the folder");
+        fs::remove_file(&lock).unwrap();
+        let _other = StateFolder::hold(folder.path()).unwrap();
+        assert!(matches!(socket.look(), Some(UpkeepNews::Replaced)));
+        assert!(socket.look().is_none() && !path.exists(), "that is the other one's");
     }
 }

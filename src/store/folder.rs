@@ -163,11 +163,40 @@ pub struct LockId {
     inode: u64,
 }
 
+/// Whereabouts of a lock that a process holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockPlace {
+    /// The file is where it was.
+    There,
+    /// The file was removed: another process could take hold of the folder.
+    Removed,
+    /// Another file is in its place, so another process may hold the folder.
+    Replaced,
+}
+
 impl LockId {
     /// Returns whether the file is where it was.
-    pub fn is_there(&self) -> bool {
-        let there = fs::symlink_metadata(&self.path);
-        there.is_ok_and(|there| (there.dev(), there.ino()) == (self.device, self.inode))
+    pub fn place(&self) -> LockPlace {
+        match fs::symlink_metadata(&self.path) {
+            Ok(there) if (there.dev(), there.ino()) == (self.device, self.inode) => LockPlace::There,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => LockPlace::Removed,
+            _ => LockPlace::Replaced,
+        }
+    }
+
+    /// Goes on holding the folder by another lock, in the place of one that was removed, as long as the file that is
+    /// returned is open. Others join at this place.
+    ///
+    /// # Errors
+    /// When another process is quicker, or the folder is gone.
+    pub fn renew(&mut self, host: &Path) -> io::Result<File> {
+        let mut lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path)?;
+        lock.try_lock()?;
+        let process = Some(std::process::id());
+        Holder { process, host: Some(host.to_owned()), is_first: false }.write(&mut lock)?;
+        let held = lock.metadata()?;
+        (self.device, self.inode) = (held.dev(), held.ino());
+        Ok(lock)
     }
 }
 

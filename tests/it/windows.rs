@@ -539,6 +539,32 @@ fn socket_that_was_removed_is_bound_anew_by_the_same_host() {
 }
 
 #[test]
+fn lock_that_was_removed_lets_no_second_host_in() {
+    let (_outer, folder) = state();
+    let mut first = Window::open(&folder, "first");
+    first.make_session();
+    let host = host_of(&folder);
+    fs::remove_file(folder.join("lock")).unwrap();
+    wait_until("another lock", || folder.join("lock").exists());
+    let mut second = Window::open(&folder, "second");
+    assert!(second.follow()["result"].is_object());
+    assert_eq!(host_of(&folder), host);
+    assert_eq!((second.end(), first.end()), (Some(0), Some(0)));
+    check_nothing_is_left(&folder);
+}
+
+#[test]
+fn host_whose_folder_another_process_has_taken_leaves() {
+    let (_outer, folder) = state();
+    let mut first = Window::open(&folder, "first");
+    fs::remove_file(folder.join("lock")).unwrap();
+    fs::write(folder.join("lock"), "").unwrap();
+    first.process.rest();
+    assert_eq!(first.process.wait().code(), Some(0));
+    check_nothing_is_left(&folder);
+}
+
+#[test]
 fn setting_of_a_listener_without_one_is_refused() {
     let (_outer, folder) = state();
     let first = Window::open(&folder, "first");

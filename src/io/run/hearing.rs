@@ -13,10 +13,11 @@ use crate::codec::InputLine;
 use crate::config::Reading;
 use crate::host::effects::{ConnectionId, Input, Shutdown};
 use crate::io::events::Events;
-use crate::io::fronts::{Knock, ServedWith};
+use crate::io::fronts::{Fronts, Knock, ServedWith};
 use crate::io::held::HeldMessage;
 use crate::io::link::{AtEnd, Link, LinkEvent, Written, CHUNK_BYTES};
 use crate::io::upkeep::UpkeepNews;
+use crate::io::watch::Loss;
 use crate::status::{EXIT_CUT, EXIT_FAILURE};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::Incoming;
@@ -122,15 +123,21 @@ impl Sidecar {
     }
 
     /// Somebody has changed what they may change under us.
-    pub(super) fn hear_upkeep(&mut self, news: UpkeepNews) {
+    pub(super) fn hear_upkeep(&mut self, news: UpkeepNews) -> Option<Exit> {
         match news {
             UpkeepNews::Configuration(reading) => self.take_up(*reading),
+            UpkeepNews::Replaced => {
+                tracing::error!("another process holds the state folder: its lock was removed");
+                self.fronts.iter_mut().for_each(Fronts::are_replaced);
+                return self.hear_loss(Loss::Asked("the state folder is another process's"));
+            }
             UpkeepNews::Socket(listener) => {
                 if let Some(fronts) = self.fronts.as_mut().filter(|_| self.leave_by.is_none()) {
                     fronts.listen_anew(listener);
                 }
             }
         }
+        None
     }
 
     /// Takes up a configuration file that has changed.

@@ -265,6 +265,21 @@ fn socket_of_a_later_listener_is_no_file_of_clients() {
 }
 
 #[test]
+fn socket_of_a_listener_that_was_removed_is_bound_anew() {
+    let (outer, folder) = state();
+    let path = outer.path().join("socket");
+    let asks = ListeningWindow::open(&folder, "asks", &[&format!("unix:{}", path.display())]);
+    fs::remove_file(&path).unwrap();
+    wait_until("another socket", || UnixStream::connect(&path).is_ok());
+    // Somebody else's is left alone.
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "theirs").unwrap();
+    asks.end();
+    check_nothing_is_left(&folder);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+}
+
+#[test]
 fn windows_that_start_in_one_instant_are_all_served_whoever_of_them_listens() {
     for round in 0..4 {
         let (outer, folder) = state();
