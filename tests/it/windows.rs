@@ -560,7 +560,7 @@ fn host_whose_folder_another_process_has_taken_leaves() {
     fs::remove_file(folder.join("lock")).unwrap();
     fs::write(folder.join("lock"), "").unwrap();
     first.process.rest();
-    assert_eq!(first.process.wait().code(), Some(0));
+    assert_eq!(first.process.wait().code(), Some(5));
     check_nothing_is_left(&folder);
 }
 
