@@ -66,7 +66,7 @@ fn repository_of_another_user_is_not_used() {
 #[test]
 fn repository_of_another_user_that_is_said_to_be_safe_is_used() {
     if !geteuid().is_root() {
-        return eprintln!("skipped: only `root` can give files away");
+        return super::say("skipped: only `root` can give files away");
     }
     let above = |repository: &Repository| format!("{}/*", repository.root.parent().unwrap().display());
     let ways: [&dyn Fn(&Repository) -> String; 4] =
