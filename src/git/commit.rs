@@ -106,25 +106,8 @@ fn try_to_commit(
     if !is_as_shown(&sides_of(&changes), &sides_of(files)) || !are_still(repository, versions) {
         return refused("files were changed since");
     }
-    for who in ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"] {
-        match repository.run(["var", who]).output(until) {
-            Ok(_) => {}
-            Err(GitError::Failed { .. }) => {
-                return refused(
-                    "git does not know who commits: set `user.name` and `user.email` in its configuration",
-                );
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let message_file = scratch.path.join("message");
-    scratch.file("message", format!("{}\n", message.trim()).as_bytes())?;
-    let run = repository.run(["commit-tree", "--no-gpg-sign", "-F"]).with([&message_file]);
-    let run = match head {
-        Some(head) => run.with(["-p", head]),
-        None => run,
-    };
-    let commit = run.with([&tree]).line(until)?;
+    must_know_who_commits(repository, until)?;
+    let commit = written(repository, scratch, message, (head, &tree), until)?;
     let kind = if head.is_some() { "commit" } else { "commit (initial)" };
     let subject = message.trim().lines().next().unwrap_or_default();
     let note = format!("{kind}: {subject}");
@@ -172,6 +155,40 @@ fn try_to_commit(
     })?;
     let short = commit.get(..SHORT).unwrap_or(&commit).to_owned();
     Ok(GitCommit { commit: short, branch: status.branch })
+}
+
+/// Refuses to commit where git does not know as whom.
+fn must_know_who_commits(repository: &Repository, until: Until) -> Result<(), NotDone> {
+    for who in ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"] {
+        match repository.run(["var", who]).output(until) {
+            Ok(_) => {}
+            Err(GitError::Failed { .. }) => {
+                return refused(
+                    "git does not know who commits: set `user.name` and `user.email` in its configuration",
+                );
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Writes the commit of a tree, behind the one that is checked out. Returns its id.
+fn written(
+    repository: &Repository,
+    scratch: &Scratch,
+    message: &str,
+    (head, tree): (Option<&str>, &str),
+    until: Until,
+) -> Result<String, GitError> {
+    let message_file = scratch.path.join("message");
+    scratch.file("message", format!("{}\n", message.trim()).as_bytes())?;
+    let run = repository.run(["commit-tree", "--no-gpg-sign", "-F"]).with([&message_file]);
+    let run = match head {
+        Some(head) => run.with(["-p", head]),
+        None => run,
+    };
+    run.with([tree]).line(until)
 }
 
 /// Why nothing is committed where git or the host cannot lock a ref.
