@@ -179,7 +179,8 @@ mod tests {
         assert_eq!(names(&configuration), ["flag", "a"]);
         std::fs::write(folder.path().join("config.toml"), "[agents.b]\ncommand = 'b'").unwrap();
         assert!(configuration.take_up(source.read()).is_some());
-        assert_eq!((configuration.outdated(&front), names(&configuration)), (None, vec!["flag", "b"]));
+        let mended = source.read().seen;
+        assert_eq!((configuration.outdated(&mended), names(&configuration)), (None, vec!["flag", "b"]));
     }
 
     #[test]
