@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing_subscriber::filter::Targets;
 
+use super::descriptors::{self, SpareFile};
 use super::half_open::HalfOpen;
 use super::hello::{differences, environment, AnyHello, Hello, HelloLine, LINE_BYTES_MAX, LINK};
 use super::link::{AtEnd, Door, Receipts, Terms};
@@ -29,7 +30,7 @@ use super::log::{Audience, LogReader};
 use super::stdio::{self, Stdout};
 use super::watch::{self, Loss};
 use crate::host::effects::ConnectionId;
-use crate::status::EXIT_STATE;
+use crate::status::{EXIT_FAILURE, EXIT_STATE};
 
 /// How long a front may take to say hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -148,6 +149,9 @@ impl Fronts {
         if differ.is_empty() {
             if let Err(error) = self.serve(&hello, (stdin, stdout), &stream, door) {
                 tracing::error!(%error, "a client that has joined cannot be served");
+                if descriptors::are_exhausted(&error) {
+                    return refuse_for_want_of_files(&stream);
+                }
                 refuse(
                     &stream,
                     format!("the host of this state folder cannot serve one more client: {error}"),
@@ -245,6 +249,11 @@ fn refuse(front: &UnixStream, why: String) {
     tell(front, &HelloLine::Refused { why, status: EXIT_STATE });
 }
 
+/// Tells a front that the host can open no more files.
+fn refuse_for_want_of_files(front: &UnixStream) {
+    tell(front, &HelloLine::Refused { why: descriptors::exhausted(), status: EXIT_FAILURE });
+}
+
 /// Hears what a front says once its client is served: that it is to leave, or nothing any more.
 async fn hear(stream: Arc<UnixStream>, receipts: Receipts) {
     let mut said = [0; 256];
@@ -266,9 +275,18 @@ async fn hear(stream: Arc<UnixStream>, receipts: Receipts) {
 async fn accept_all(listener: UnixListener, knocks: mpsc::UnboundedSender<Knock>) {
     // One that has to go comes again.
     let mut half_open = HalfOpen::default();
+    let mut spare = SpareFile::open();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
+            Err(error) if spare.make_room(&error) => {
+                tracing::error!(%error, "a front is refused");
+                if let Ok((stream, _)) = listener.accept().await {
+                    refuse_for_want_of_files(&stream);
+                }
+                spare.take_back();
+                continue;
+            }
             Err(error) => {
                 // Too many files are open, for one.
                 tracing::error!(%error, "a front cannot be let in");
@@ -329,7 +347,9 @@ async fn greet(stream: UnixStream) -> io::Result<Option<Knock>> {
     let hello = serde_json::from_slice(&line)?;
     let mut lent = lent.into_iter();
     let (Some(stdin), Some(stdout)) = (lent.next(), lent.next()) else {
-        return Err(io::Error::other("it lends no stdin and stdout"));
+        // The system leaves out those for which there is no room.
+        refuse_for_want_of_files(&stream);
+        return Err(io::Error::other("its stdin and stdout did not come, perhaps because too many files are open"));
     };
     Ok(Some(Knock { hello, stdin: stdin.into(), stdout: stdout.into(), stream }))
 }

@@ -151,8 +151,11 @@ pub mod unix {
     use tokio::net::unix::OwnedReadHalf;
     use tokio::net::{UnixListener, UnixStream};
 
+    use crate::io::descriptors::{self, SpareFile};
     use crate::io::link::{AtEnd, Door, Terms};
     use crate::io::{listen, sockets};
+    use crate::wire::errors::RpcError;
+    use crate::wire::rpc::error_line;
 
     /// A socket, and its file, which goes with it.
     #[derive(Debug)]
@@ -180,9 +183,17 @@ pub mod unix {
 
         /// Lets in whoever is the user that we run as.
         pub(in crate::io::listen) async fn let_in(&self, door: &Door, terms: &Terms) {
+            let mut spare = SpareFile::open();
             loop {
                 match self.listener.accept().await {
                     Ok((stream, _)) => greet(stream, door, terms),
+                    Err(error) if spare.make_room(&error) => {
+                        tracing::warn!(%error, "a client is refused");
+                        if let Ok((stream, _)) = self.listener.accept().await {
+                            turn_away(&stream);
+                        }
+                        spare.take_back();
+                    }
                     Err(error) => listen::pause(&error).await,
                 }
             }
@@ -210,6 +221,12 @@ pub mod unix {
             Ok(connection) => tracing::info!(?connection, "a client is let in"),
             Err(error) => tracing::warn!(%error, "a client cannot be let in"),
         }
+    }
+
+    /// Tells a client that no more files can be opened. One that does not listen is not waited for.
+    fn turn_away(stream: &UnixStream) {
+        let line = error_line(None, &RpcError::unavailable(descriptors::exhausted()));
+        stream.try_write(&line).unwrap_or_default();
     }
 
     /// Whether the other side has not only ended what it says, but reads nothing any more.
