@@ -99,7 +99,8 @@ fn announced(state_dir: Option<&Path>) -> anyhow::Result<String> {
     let name = folder.display();
     let holder = folder::holder_now(&folder).with_context(|| format!("cannot look into {name}"))?;
     let process = holder.and_then(|holder| holder.process);
-    let notice = ListenNotice::read(&folder).with_context(|| format!("cannot read where {name} is served"))?;
+    let notice =
+        ListenNotice::read(&folder).with_context(|| format!("cannot read where {name} is served"))?;
     // A process that was killed has left its notice.
     let notice = notice.filter(|notice| process == Some(notice.process));
     let address = notice.and_then(|notice| notice.listening.into_iter().next());

@@ -91,7 +91,9 @@ pub fn lower(given: u64) {
 
 /// Whether this error says that no more files can be opened.
 pub fn are_exhausted(error: &io::Error) -> bool {
-    [Errno::MFILE, Errno::NFILE].iter().any(|exhausted| error.raw_os_error() == Some(exhausted.raw_os_error()))
+    [Errno::MFILE, Errno::NFILE]
+        .iter()
+        .any(|exhausted| error.raw_os_error() == Some(exhausted.raw_os_error()))
 }
 
 /// Returns a sentence for a client that is refused because no more files can be opened.

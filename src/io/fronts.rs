@@ -349,7 +349,9 @@ async fn greet(stream: UnixStream) -> io::Result<Option<Knock>> {
     let (Some(stdin), Some(stdout)) = (lent.next(), lent.next()) else {
         // The system leaves out those for which there is no room.
         refuse_for_want_of_files(&stream);
-        return Err(io::Error::other("its stdin and stdout did not come, perhaps because too many files are open"));
+        return Err(io::Error::other(
+            "its stdin and stdout did not come, perhaps because too many files are open",
+        ));
     };
     Ok(Some(Knock { hello, stdin: stdin.into(), stdout: stdout.into(), stream }))
 }

@@ -486,8 +486,7 @@ impl Link {
     pub fn own_bytes(&self) -> usize {
         let behind = if self.writing.is_some() { self.behind_bytes } else { 0 };
         let received = &self.received;
-        let unheard =
-            received.unfinished.load(Ordering::Relaxed) + received.complete.load(Ordering::Relaxed);
+        let unheard = received.unfinished.load(Ordering::Relaxed) + received.complete.load(Ordering::Relaxed);
         self.outbox.own() + behind + unheard
     }
 

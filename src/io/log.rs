@@ -402,15 +402,16 @@ impl Log {
         loop {
             let due = self.state.repeats().due();
             let wait = due.map(|due| due.saturating_duration_since(Instant::now()));
-            let line = match wait.map_or_else(|| lines.recv().map_err(Into::into), |it| lines.recv_timeout(it)) {
-                Ok(line) => line,
-                Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => {
-                    let counted = self.state.repeats().take_due(Instant::now());
-                    self.write_counts(counted);
-                    continue;
-                }
-            };
+            let line =
+                match wait.map_or_else(|| lines.recv().map_err(Into::into), |it| lines.recv_timeout(it)) {
+                    Ok(line) => line,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => {
+                        let counted = self.state.repeats().take_due(Instant::now());
+                        self.write_counts(counted);
+                        continue;
+                    }
+                };
             let dropped = self.state.dropped.swap(0, Ordering::AcqRel);
             let written = if dropped > 0 {
                 writeln!(sink, "({dropped} lines of this log were dropped: nobody read them)")

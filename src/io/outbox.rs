@@ -50,12 +50,7 @@ impl OutboxLimits {
     #[must_use]
     pub fn within(self, total: usize) -> Self {
         let of = |limit: usize| limit.min(total / 2);
-        Self {
-            agents_above: of(self.agents_above),
-            clients_above: of(self.clients_above),
-            total,
-            ..self
-        }
+        Self { agents_above: of(self.agents_above), clients_above: of(self.clients_above), total, ..self }
     }
 }
 

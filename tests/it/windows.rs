@@ -522,7 +522,8 @@ fn window_for_which_the_host_has_no_files_left_is_told_why_and_the_others_are_se
     let open = || limited("ulimit -n 80", &folder, &[]);
     let mut windows = vec![Window::of(open(), "client-0")];
     let stderr = loop {
-        let mut child = open().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            open().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         // One that is refused may be gone already.
         stdin.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{}}\n").ok();

@@ -91,7 +91,9 @@ fn check_is_private(file: &fs::Metadata, path: &Path) -> anyhow::Result<()> {
     }
     let mode = file.mode() & 0o777;
     if mode & 0o077 != 0 {
-        bail!("`{path}` is open to other users (mode {mode:04o}), who know the token then: `chmod 600 {path}`");
+        bail!(
+            "`{path}` is open to other users (mode {mode:04o}), who know the token then: `chmod 600 {path}`"
+        );
     }
     Ok(())
 }

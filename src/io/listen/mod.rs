@@ -175,7 +175,9 @@ async fn greet(
         Ok(Ok(read_ahead)) => {
             keep_alive(&stream);
             tracing::info!(%from, "a client is let in");
-            if let Err(error) = websocket::open(&door, stream.into_split(), read_ahead, terms, listening.message_within).await {
+            if let Err(error) =
+                websocket::open(&door, stream.into_split(), read_ahead, terms, listening.message_within).await
+            {
                 tracing::warn!(%from, %error, "a client cannot be let in");
             }
         }

@@ -331,7 +331,8 @@ mod tests {
             [part(70_000, Data::Text, false), masked(Frame::ping("p")), part(300, Data::Continue, false)];
         let counted = begun[0].len() + begun[2].len();
         let begun = begun.concat();
-        let end = [part(0, Data::Continue, true), masked(Frame::ping("q")), part(9, Data::Text, true)].concat();
+        let end =
+            [part(0, Data::Continue, true), masked(Frame::ping("q")), part(9, Data::Text, true)].concat();
         for size in [1, 2, 7, 1000, usize::MAX] {
             let mut frames = FrameScanner::default();
             begun.chunks(size).for_each(|chunk| frames.read(chunk));
