@@ -73,6 +73,11 @@ impl VersionStep for V0_9_0 {
         if told.name() == "changeset/statusChanged" {
             name_computing(&mut told.action);
         }
+        let changes = told.action.get("changes").and_then(Value::as_object);
+        // What has changed of a chat's row may be what is left out.
+        if told.name() == "session/chatUpdated" && changes.is_some_and(|changes| changes.is_empty()) {
+            return Vec::new();
+        }
         vec![told]
     }
 
