@@ -151,6 +151,11 @@ pub struct ServeOptions {
     #[arg(long, value_name = "N", default_value_t = MEMORY_BUDGET)]
     pub(crate) memory_budget: usize,
 
+    /// The most that clients' connections take in memory together, in bytes: what waits for clients that do not read, and
+    /// what they have sent and was not handled; past it, the one for which most waits is disconnected
+    #[arg(long, value_name = "N", default_value_t = OutboxLimits::default().total)]
+    pub(crate) client_memory: usize,
+
     /// Do not leave when the process that started this one is gone
     #[arg(long)]
     no_parent_watch: bool,
@@ -256,6 +261,9 @@ pub enum CliCommand {
 /// The name of the mode in which this program guards an agent.
 pub const GUARD: &str = "guard-agent";
 
+/// The beginning of the argument behind [`GUARD`] that says how many files a guard and what it guards may open.
+pub const GIVEN_FILES: &str = "--files=";
+
 /// What this program is when it has started itself with [`GUARD`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardMode {
@@ -271,23 +279,29 @@ pub enum GuardMode {
     Leader,
 }
 
-/// Reads the arguments of this program with which it starts itself as a guard: what it is then, and the command. None where
-/// they say anything else. There is a guard for each agent, so this takes none of the memory that all flags
+/// Reads the arguments of this program with which it starts itself as a guard: what it is then, how many files it may open
+/// if not as many as who has started it, and the command. None where they say anything else. There is a guard for each agent, so this takes none of the memory that all flags
 /// and their explanations take.
-pub fn guard_mode(arguments: impl Iterator<Item = OsString>) -> Option<(GuardMode, Vec<OsString>)> {
-    let mut arguments = arguments.skip(1);
+pub fn guard_mode(
+    arguments: impl Iterator<Item = OsString>,
+) -> Option<(GuardMode, Option<u64>, Vec<OsString>)> {
+    let mut arguments = arguments.skip(1).peekable();
     arguments.next().filter(|it| it == GUARD)?;
+    let given = arguments.peek().and_then(|it| it.to_str()?.strip_prefix(GIVEN_FILES)?.parse().ok());
+    if given.is_some() {
+        arguments.next();
+    }
     let (mode, behind) = match arguments.next()?.to_str()? {
         "--" => (GuardMode::Agent, None),
         "--terminal" => (GuardMode::Command, arguments.next()),
         "--pty" => (GuardMode::InTerminal, arguments.next()),
         "--leader" => (GuardMode::Leader, Some("--".into())),
-        SHARED => return arguments.next().is_none().then_some((GuardMode::Terminals, Vec::new())),
+        SHARED => return arguments.next().is_none().then_some((GuardMode::Terminals, given, Vec::new())),
         _ => return None,
     };
     let command: Vec<OsString> = arguments.collect();
     let is_told = mode == GuardMode::Agent || behind.is_some_and(|it| it == "--");
-    (is_told && !command.is_empty()).then_some((mode, command))
+    (is_told && !command.is_empty()).then_some((mode, given, command))
 }
 
 const EXAMPLE: &str = r#"Try it:
@@ -442,7 +456,7 @@ impl ServeOptions {
             write_roots,
             own_files: self.own_files(),
             memory_budget: self.memory_budget / 2,
-            outbox: OutboxLimits::default(),
+            outbox: OutboxLimits::default().within(self.client_memory),
             state_folder: None,
             state: if self.ephemeral {
                 StatePlace::Memory
@@ -487,13 +501,21 @@ mod tests {
             ("x", None),
         ] {
             let command = ["sh", "--", "a"].map(OsString::from).to_vec();
-            assert_eq!(read(line), mode.map(|mode| (mode, command)), "{line}");
+            assert_eq!(read(line), mode.map(|mode| (mode, None, command)), "{line}");
         }
-        assert_eq!(read("x guard-agent --terminals"), Some((GuardMode::Terminals, Vec::new())));
+        assert_eq!(read("x guard-agent --terminals"), Some((GuardMode::Terminals, None, Vec::new())));
+        assert_eq!(
+            read("x guard-agent --files=1024 --terminals"),
+            Some((GuardMode::Terminals, Some(1024), Vec::new()))
+        );
+        assert_eq!(
+            read("x guard-agent --files=7 -- sh"),
+            Some((GuardMode::Agent, Some(7), vec!["sh".into()]))
+        );
         for told in ["-- sh -- a", "7 /x -- sh"] {
             let all = told.split(' ').map(OsString::from).collect();
             let line = format!("x guard-agent --leader {told}");
-            assert_eq!(read(&line), Some((GuardMode::Leader, all)));
+            assert_eq!(read(&line), Some((GuardMode::Leader, None, all)));
         }
     }
 

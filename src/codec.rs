@@ -1,7 +1,7 @@
 //! Bytes to lines.
 //!
 //! Owns: framing. A line ends with LF; CRLF, blank lines and a byte order mark are tolerated; a line over
-//! the limit is reported once and skipped up to its end, whatever its length.
+//! the limit is reported once and skipped up to its end; one that has no end is an error.
 //! Never: looks into a line.
 
 use std::io;
@@ -20,6 +20,17 @@ pub enum InputLine {
     TooLong,
 }
 
+impl InputLine {
+    /// Returns its length, in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Complete(line) | Self::Unterminated(line) => line.len(),
+            Self::TooLong => 0,
+        }
+    }
+}
+
 /// The decoder.
 #[derive(Debug)]
 pub struct LineCodec {
@@ -27,9 +38,12 @@ pub struct LineCodec {
     line_bytes_max: usize,
     /// How much of the buffer is known to hold no line end.
     scanned: usize,
-    /// Inside a line that was reported as too long.
-    skipping: bool,
+    /// Inside a line that was reported as too long: the bytes of it that were skipped.
+    skipped: Option<usize>,
 }
+
+/// Length after which a line counts as one without an end, as a multiple of the longest line that is let through.
+pub const ENDLESS_LINE: usize = 16;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -39,7 +53,24 @@ const SLACK: usize = BYTE_ORDER_MARK.len() + 1;
 impl LineCodec {
     /// A codec that lets lines of up to `line_bytes_max` bytes through.
     pub fn new(line_bytes_max: usize) -> Self {
-        Self { line_bytes_max, scanned: 0, skipping: false }
+        Self { line_bytes_max, scanned: 0, skipped: None }
+    }
+
+    /// Skips what was read of a line that is too long; an error if the line goes on for too long to have an end.
+    fn skip(&mut self, buffer: &mut BytesMut) -> io::Result<Option<InputLine>> {
+        let skipped = self.skipped.unwrap_or(0).saturating_add(buffer.len());
+        // A new buffer, so that the memory goes back too.
+        *buffer = BytesMut::new();
+        self.scanned = 0;
+        if skipped > self.line_bytes_max.saturating_mul(ENDLESS_LINE) {
+            let why = format!(
+                "{skipped} bytes came without a line end, {ENDLESS_LINE} times more than a line may have ({} bytes)",
+                self.line_bytes_max
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let was_reported = self.skipped.replace(skipped).is_some();
+        Ok((!was_reported).then_some(InputLine::TooLong))
     }
 
     /// A line's content; none when it is blank.
@@ -64,19 +95,15 @@ impl Decoder for LineCodec {
     fn decode(&mut self, buffer: &mut BytesMut) -> io::Result<Option<InputLine>> {
         loop {
             let Some(end) = memchr::memchr(b'\n', &buffer[self.scanned..]).map(|at| self.scanned + at) else {
-                if self.skipping || buffer.len() > self.line_bytes_max.saturating_add(SLACK) {
-                    // A new buffer, so that the memory goes back too.
-                    *buffer = BytesMut::new();
-                    self.scanned = 0;
-                    let reported = std::mem::replace(&mut self.skipping, true);
-                    return Ok((!reported).then_some(InputLine::TooLong));
+                if self.skipped.is_some() || buffer.len() > self.line_bytes_max.saturating_add(SLACK) {
+                    return self.skip(buffer);
                 }
                 self.scanned = buffer.len();
                 return Ok(None);
             };
             self.scanned = 0;
             let mut line = buffer.split_to(end + 1).freeze();
-            if std::mem::take(&mut self.skipping) {
+            if self.skipped.take().is_some() {
                 continue;
             }
             line.truncate(end);
@@ -139,19 +166,29 @@ mod tests {
             assert_eq!(decode(b"12345\r\nx\n", size, 5), vec![complete("12345"), complete("x")]);
             assert_eq!(decode(b"123456\nx\n", size, 5), vec![InputLine::TooLong, complete("x")]);
             assert_eq!(decode(b"123456", size, 5), vec![InputLine::TooLong]);
-            let endless = [&[b'y'; 300][..], b"\nx\n"].concat();
-            assert_eq!(decode(&endless, size, 5), vec![InputLine::TooLong, complete("x")]);
+            let long = [&[b'y'; 80][..], b"\nx\n"].concat();
+            assert_eq!(decode(&long, size, 5), vec![InputLine::TooLong, complete("x")]);
         }
     }
 
     #[test]
     fn a_long_line_is_not_kept() {
-        let mut codec = LineCodec::new(10);
+        let mut codec = LineCodec::new(10_000);
         let mut buffer = BytesMut::new();
         for _ in 0..1000 {
             buffer.extend_from_slice(&[b'y'; 100]);
             while codec.decode(&mut buffer).unwrap().is_some() {}
-            assert!(buffer.capacity() < 1000);
+            assert!(buffer.capacity() < 40_000);
         }
+    }
+
+    #[test]
+    fn line_without_an_end_is_an_error_after_sixteen_times_the_limit() {
+        let mut codec = LineCodec::new(10);
+        let mut read = |bytes: usize| codec.decode(&mut BytesMut::from(&vec![0; bytes][..]));
+        assert_eq!(read(100).unwrap(), Some(InputLine::TooLong));
+        assert_eq!(read(60).unwrap(), None, "160 bytes may have an end");
+        let error = read(1).unwrap_err();
+        assert!(error.to_string().starts_with("161 bytes came without a line end"), "{error}");
     }
 }

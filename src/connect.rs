@@ -1,11 +1,11 @@
 //! `connect`: stdin and stdout as a client of a host that listens.
 //!
-//! Owns: carrying lines to it and messages back, and telling whose end came first.
+//! Owns: finding it and the token for it, carrying lines to it and messages back, and telling whose end came first.
 //! Never: reads a message.
 
 use std::future::Future;
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::{bail, Context};
 use bytes::Bytes;
@@ -22,21 +22,98 @@ use tokio_util::codec::FramedRead;
 
 use crate::codec::{InputLine, LineCodec};
 use crate::io::listen::access::AccessToken;
+use crate::io::listen::notice::ListenNotice;
 use crate::io::listen::websocket::END_OF_INPUT;
+use crate::store::folder;
 
-/// The longest message, in bytes: what a host may say has no limit of its own.
+/// The longest message of a host, in bytes: what it may say has no limit of its own.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+/// The longest line of a client, in bytes: no host takes a longer one.
+const LINE_BYTES_MAX: usize = 256 << 20;
+
+/// The variable of the environment that holds the token where no file does.
+pub const TOKEN_VARIABLE: &str = "AHP_SIDECAR_TOKEN";
 
 /// The arguments of `connect`.
 #[derive(Debug, Args)]
 pub struct ConnectArgs {
-    /// ws://HOST:PORT, with /?tkn=TOKEN where a token is needed, or unix:PATH
+    /// ws://HOST:PORT or unix:PATH [default: where the host of --state-dir listens first]
     #[arg(value_name = "ADDRESS")]
-    address: String,
+    address: Option<String>,
 
-    /// The token is in this file
+    /// The token is in this file, which no other user can read [default: the variable AHP_SIDECAR_TOKEN, if it is set]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+
+    /// Connect to the host of this state folder, which holds where it listens and its token [default: the one that
+    /// sessions are kept in when nothing is said]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["address", "token_file"])]
+    state_dir: Option<PathBuf>,
+}
+
+/// A host, and what it is to be told to let us in.
+#[derive(Debug)]
+struct Destination {
+    address: String,
+    token: Option<AccessToken>,
+}
+
+impl ConnectArgs {
+    fn destination(&self) -> anyhow::Result<Destination> {
+        let Some(address) = &self.address else {
+            // Said here, it is in nobody's list of processes.
+            let announced = announced(self.state_dir.as_deref())?;
+            return Ok(match without_token(&announced) {
+                Some((address, token)) if self.token_file.is_none() => {
+                    Destination { address: address.to_owned(), token: Some(AccessToken::said(token)?) }
+                }
+                _ => Destination { token: self.token()?, address: announced },
+            });
+        };
+        if without_token(address).is_some() {
+            // Nobody may be left to read it.
+            writeln!(
+                io::stderr(),
+                "warning: everybody on this machine can read the token in the list of processes: say it by \
+                 --token-file, {TOKEN_VARIABLE} or --state-dir instead"
+            )
+            .unwrap_or_default();
+        }
+        Ok(Destination { address: address.clone(), token: self.token()? })
+    }
+
+    fn token(&self) -> anyhow::Result<Option<AccessToken>> {
+        if let Some(file) = &self.token_file {
+            return AccessToken::from_file(file).map(Some).context("--token-file");
+        }
+        let Some(token) = std::env::var_os(TOKEN_VARIABLE) else { return Ok(None) };
+        let token = token.to_str().unwrap_or_default();
+        AccessToken::said(token.trim()).map(Some).context(TOKEN_VARIABLE)
+    }
+}
+
+/// Returns where the host of a state folder listens first, with its token.
+fn announced(state_dir: Option<&Path>) -> anyhow::Result<String> {
+    let folder = folder::chosen(state_dir)?;
+    let name = folder.display();
+    let holder = folder::holder_now(&folder).with_context(|| format!("cannot look into {name}"))?;
+    let process = holder.and_then(|holder| holder.process);
+    let notice =
+        ListenNotice::read(&folder).with_context(|| format!("cannot read where {name} is served"))?;
+    // A process that was killed has left its notice.
+    let notice = notice.filter(|notice| process == Some(notice.process));
+    let address = notice.and_then(|notice| notice.listening.into_iter().next());
+    address.with_context(|| {
+        format!("no host listens for {name}: start one with `ahp-sidecar serve --listen ws://127.0.0.1:0`")
+    })
+}
+
+/// Splits an address from the token that it says; `None` if it says none.
+fn without_token(address: &str) -> Option<(&str, &str)> {
+    let (plain, query) = address.split_once('?').filter(|_| address.starts_with("ws://"))?;
+    let token = query.split('&').find_map(|member| member.strip_prefix("tkn="))?;
+    Some((plain, token))
 }
 
 /// Whose end came first.
@@ -55,13 +132,14 @@ pub enum Ended {
 pub fn run(arguments: &ConnectArgs) -> anyhow::Result<Ended> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
+    let destination = arguments.destination()?;
     let ended = runtime.block_on(async {
-        match arguments.address.strip_prefix("unix:") {
+        match destination.address.strip_prefix("unix:") {
             #[cfg(unix)]
             Some(path) => join_socket(path).await,
             #[cfg(not(unix))]
             Some(_) => bail!("there are no such sockets on this system"),
-            None => join_websocket(arguments).await,
+            None => join_websocket(&destination).await,
         }
     });
     // A thread may be in a read of stdin for ever.
@@ -104,14 +182,13 @@ async fn join(
     }
 }
 
-async fn join_websocket(arguments: &ConnectArgs) -> anyhow::Result<Ended> {
-    let address = arguments.address.split(['?', '#']).next().unwrap_or_default();
+async fn join_websocket(destination: &Destination) -> anyhow::Result<Ended> {
+    let address = destination.address.split(['?', '#']).next().unwrap_or_default();
     if !address.starts_with("ws://") {
         bail!("`{address}` is neither ws://HOST:PORT nor unix:PATH");
     }
-    let mut request = arguments.address.as_str().into_client_request()?;
-    if let Some(file) = &arguments.token_file {
-        let token = AccessToken::from_file(file).context("--token-file")?;
+    let mut request = destination.address.as_str().into_client_request()?;
+    if let Some(token) = &destination.token {
         request.headers_mut().insert(AUTHORIZATION, format!("Bearer {}", token.reveal()).parse()?);
     }
     let config = WebSocketConfig::default()
@@ -127,7 +204,7 @@ async fn join_websocket(arguments: &ConnectArgs) -> anyhow::Result<Ended> {
     };
     let (mut to_host, mut from_host) = socket.split();
     let up = async {
-        let mut lines = FramedRead::new(tokio::io::stdin(), LineCodec::new(MESSAGE_BYTES_MAX));
+        let mut lines = FramedRead::new(tokio::io::stdin(), LineCodec::new(LINE_BYTES_MAX));
         while let Some(line) = lines.next().await {
             let line: Bytes = match line? {
                 InputLine::Complete(line) | InputLine::Unterminated(line) => line,

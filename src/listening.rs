@@ -52,6 +52,10 @@ pub struct ListenArgs {
     /// How long a client may take for its handshake, for tests
     #[arg(long, value_name = "SECONDS", default_value_t = 10, hide = true, requires = "listen")]
     handshake_timeout: u64,
+
+    /// How long a client may take for a message that it has begun on ws://, for tests
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, hide = true, requires = "listen")]
+    message_timeout: u64,
 }
 
 /// An editor that keeps a registry of hosts.
@@ -117,6 +121,7 @@ impl ListenArgs {
             announced_in: self.announced_in()?,
             returns_within: Duration::from_secs(self.reconnect_within),
             handshake_within: Duration::from_secs(self.handshake_timeout),
+            message_within: Duration::from_secs(self.message_timeout),
             wrong_token_wait: WRONG_TOKEN_WAIT,
         }))
     }

@@ -11,7 +11,7 @@ use ahp_sidecar::backend::acp::{guard, terminals, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, AgentsArguments, Checked};
-use ahp_sidecar::cli::{self, Cli, CliCommand, GuardMode, ServeOptions, GUARD};
+use ahp_sidecar::cli::{self, Cli, CliCommand, GuardMode, ServeOptions, GIVEN_FILES, GUARD};
 use ahp_sidecar::config::{AgentSource, Reading};
 use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
@@ -36,7 +36,8 @@ use tracing_subscriber::filter::Targets;
 const HOST_LOG: &str = "host.log";
 
 fn main() -> ExitCode {
-    if let Some((mode, command)) = cli::guard_mode(std::env::args_os()) {
+    if let Some((mode, given, command)) = cli::guard_mode(std::env::args_os()) {
+        given.into_iter().for_each(descriptors::lower);
         return ExitCode::from(match mode {
             GuardMode::Agent => guard::run(&command),
             GuardMode::Command => terminals::guard::run(&command),
@@ -74,8 +75,8 @@ fn main() -> ExitCode {
         };
     }
     let serves = matches!(cli.command, None | Some(CliCommand::Serve(_)));
-    let wanted = if serves { descriptors::HOST } else { descriptors::SESSIONS };
-    if let Err(error) = descriptors::expect(wanted) {
+    let enough = if serves { descriptors::expect_for_host() } else { descriptors::expect_for_sessions() };
+    if let Err(error) = enough {
         complain(&error);
         return ExitCode::from(EXIT_FAILURE);
     }
@@ -303,7 +304,9 @@ fn equipped(
     options: RunOptions,
     (source, reading): ReadAgents,
 ) -> (RunOptions, (Configuration, Vec<Box<dyn Backend>>)) {
-    let guard = this_program();
+    // The token of a client is none of theirs.
+    std::env::remove_var(connect::TOKEN_VARIABLE);
+    let guard = this_program(descriptors::raise());
     let guards = guard.clone();
     let make = move |agent| Box::new(Acp::new(agent, guards.clone())) as Box<dyn Backend>;
     let (configuration, mut backends) = Configuration::start(source, reading, Box::new(make));
@@ -336,7 +339,7 @@ fn failed(error: &dyn std::fmt::Display, status: u8) -> u8 {
 }
 
 fn check_agents(arguments: &AgentsArguments) -> ExitCode {
-    match check::run(arguments, &this_program()) {
+    match check::run(arguments, &this_program(None)) {
         Ok(Checked::Usable) => ExitCode::SUCCESS,
         Ok(Checked::Unusable) => ExitCode::from(EXIT_FAILURE),
         Ok(Checked::NotRemembered(error)) => {
@@ -373,9 +376,10 @@ fn session_leader() -> std::process::Command {
     command
 }
 
-/// This program as a guard.
-fn this_program() -> GuardProgram {
-    GuardProgram::new(own_path(), vec![GUARD.to_owned()]).adopting()
+/// This program as a guard, of programs that may open as many files as this process was `given`, if it may open more.
+fn this_program(given: Option<u64>) -> GuardProgram {
+    let given = given.map(|given| format!("{GIVEN_FILES}{given}"));
+    GuardProgram::new(own_path(), [GUARD.to_owned()].into_iter().chain(given).collect()).adopting()
 }
 
 fn print(text: &str) -> ExitCode {

@@ -29,7 +29,7 @@ pub enum Owner {
 }
 
 /// All flags by which a process is told how to serve.
-pub const SETTINGS: [(&str, Owner); 32] = [
+pub const SETTINGS: [(&str, Owner); 34] = [
     ("--on-eof", Owner::Window),
     ("--drain-timeout", Owner::Window),
     ("--default-directory", Owner::Window),
@@ -45,6 +45,7 @@ pub const SETTINGS: [(&str, Owner); 32] = [
     ("--announce", Owner::Listener),
     ("--reconnect-within", Owner::Listener),
     ("--handshake-timeout", Owner::Listener),
+    ("--message-timeout", Owner::Listener),
     ("--agent", Owner::Host),
     ("--config", Owner::Host),
     ("--no-script", Owner::Host),
@@ -59,6 +60,7 @@ pub const SETTINGS: [(&str, Owner); 32] = [
     ("--store-patience", Owner::Host),
     ("--max-turn-bytes", Owner::Host),
     ("--memory-budget", Owner::Host),
+    ("--client-memory", Owner::Host),
     ("--state-dir", Owner::Place),
     ("--exclusive", Owner::Place),
     ("--ephemeral", Owner::Place),
@@ -85,6 +87,7 @@ impl ServeOptions {
             ("--store-patience", self.store_patience.to_string()),
             ("--max-turn-bytes", self.max_turn_bytes.to_string()),
             ("--memory-budget", self.memory_budget.to_string()),
+            ("--client-memory", self.client_memory.to_string()),
             ("--no-terminals", self.no_terminals.to_string()),
             ("--terminal-grace", self.terminal_grace.to_string()),
             ("--git", self.uses_git().to_string()),

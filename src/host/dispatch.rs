@@ -18,7 +18,7 @@ use super::{Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
-use crate::wire::methods::{ListSessionsParams, Method, MethodKind};
+use crate::wire::methods::{ListSessionsParams, Method, MethodKind, IGNORED};
 use crate::wire::rpc::{to_json, Incoming, Params};
 
 /// The result of methods that answer nothing.
@@ -75,6 +75,12 @@ impl Host {
                     MethodKind::Request => Err(RpcError::invalid_request("a request needs an `id`")),
                 });
                 if let Err(error) = served {
+                    if IGNORED.contains(&name.as_str()) {
+                        return tracing::debug!(
+                            method = name,
+                            "a notification that means nothing here was ignored"
+                        );
+                    }
                     // A notification has no answer: the log is the only place to say it.
                     tracing::warn!(method = name, %error, "a notification was ignored");
                 }

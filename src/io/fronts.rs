@@ -24,6 +24,7 @@ use tokio::task::JoinHandle;
 use tracing_subscriber::filter::Targets;
 
 use super::configuration::Configuration;
+use super::descriptors::{self, SpareFile};
 use super::half_open::HalfOpen;
 use super::hello::{differences, environment, AnyHello, Hello, HelloLine, LINE_BYTES_MAX, LINK};
 use super::link::{AtEnd, Door, Receipts, Terms};
@@ -263,6 +264,9 @@ impl Fronts {
         let stream = Arc::new(stream);
         if let Err(error) = self.serve(&hello, (stdin, stdout), &stream, with.door, (listening, outdated)) {
             tracing::error!(%error, "a client that has joined cannot be served");
+            if descriptors::are_exhausted(&error) {
+                return refuse_for_want_of_files(&stream);
+            }
             let why = format!("the host of this state folder cannot serve one more client: {error}");
             refuse(&stream, why, EXIT_STATE);
         }
@@ -385,6 +389,11 @@ fn refuse(front: &UnixStream, why: String, status: u8) {
     tell(front, &HelloLine::Refused { why, status });
 }
 
+/// Tells a front that the host can open no more files.
+fn refuse_for_want_of_files(front: &UnixStream) {
+    tell(front, &HelloLine::Refused { why: descriptors::exhausted(), status: EXIT_FAILURE });
+}
+
 /// Hears what a front says once its client is served: that it is to leave, or nothing any more.
 async fn hear(stream: Arc<UnixStream>, receipts: Receipts) {
     let mut said = [0; 256];
@@ -406,9 +415,18 @@ async fn hear(stream: Arc<UnixStream>, receipts: Receipts) {
 async fn accept_all(listener: UnixListener, knocks: mpsc::UnboundedSender<Knock>) {
     // One that has to go comes again.
     let mut half_open = HalfOpen::default();
+    let mut spare = SpareFile::open();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
+            Err(error) if spare.make_room(&error) => {
+                tracing::error!(%error, "a front is refused");
+                if let Ok((stream, _)) = listener.accept().await {
+                    refuse_for_want_of_files(&stream);
+                }
+                spare.take_back();
+                continue;
+            }
             Err(error) => {
                 // Too many files are open, for one.
                 tracing::error!(%error, "a front cannot be let in");
@@ -469,7 +487,11 @@ async fn greet(stream: UnixStream) -> io::Result<Option<Knock>> {
     let hello = serde_json::from_slice(&line)?;
     let mut lent = lent.into_iter();
     let (Some(stdin), Some(stdout)) = (lent.next(), lent.next()) else {
-        return Err(io::Error::other("it lends no stdin and stdout"));
+        // The system leaves out those for which there is no room.
+        refuse_for_want_of_files(&stream);
+        return Err(io::Error::other(
+            "its stdin and stdout did not come, perhaps because too many files are open",
+        ));
     };
     let (stdin, stdout) = (stdin.into(), stdout.into());
     Ok(Some(Knock { hello, stdin, stdout, stream, done_before: DoneBefore::Nothing }))

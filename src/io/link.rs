@@ -8,7 +8,7 @@ use std::collections::btree_map::{BTreeMap, Values, ValuesMut};
 use std::fmt;
 use std::io;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::backlog::Backlog;
 use super::held::HeldMessage;
 use super::outbox::{Outbox, OutboxLimits};
 use super::states::OngoingWrite;
@@ -26,6 +27,9 @@ use crate::versions::Outgoing;
 
 /// How many batches of lines of a connection may wait for the loop.
 const BATCHES_MAX: usize = 2;
+
+/// Bytes of an unfinished message after each of which the loop is woken, to look at what all connections hold.
+const WAKE_EVERY: usize = 1 << 20;
 
 /// How much is given to a writer at once, in bytes.
 pub const CHUNK_BYTES: usize = 256 << 10;
@@ -95,14 +99,15 @@ pub trait LineSink: Send {
     /// its [`Receipts`] say so.
     fn write(&mut self, chunk: Vec<Bytes>) -> usize;
 
-    /// Gives up what is not out: nobody reads it.
-    fn cut_off(&mut self) {}
+    /// Gives up what is not out, and tells the client this reason if it can still be told anything.
+    fn cut_off(&mut self, _why: &str) {}
 }
 
 /// Where new connections come in.
 #[derive(Debug, Clone)]
 pub struct Door {
     limits: OutboxLimits,
+    backlog: Backlog,
     news: mpsc::UnboundedSender<LinkNews>,
     last: Arc<AtomicU32>,
 }
@@ -111,7 +116,12 @@ impl Door {
     /// A door, and what happens behind it. What waits to be written has these limits on each connection.
     pub fn new(limits: OutboxLimits) -> (Self, mpsc::UnboundedReceiver<LinkNews>) {
         let (news, heard) = mpsc::unbounded_channel();
-        (Self { limits, news, last: Arc::default() }, heard)
+        (Self { limits, backlog: Backlog::default(), news, last: Arc::default() }, heard)
+    }
+
+    /// Returns the counter of what connections share of what waits for them.
+    pub fn backlog(&self) -> &Backlog {
+        &self.backlog
     }
 
     /// Opens a connection; `writer` makes what takes its lines away. Its client is heard through what is returned, for
@@ -129,16 +139,19 @@ impl Door {
         let patience = terms.patience.unwrap_or(self.limits.patience);
         let (batches, lines) = mpsc::channel(BATCHES_MAX);
         let is_lost = Arc::new(AtomicBool::new(false));
+        let received = Received { id, news: self.news.clone(), bytes: Arc::default() };
         let writer = Box::new(writer(Receipts { id, news: self.news.clone() })?);
         let link = Link {
             id,
             at_end,
             terms,
-            outbox: Outbox::new(OutboxLimits { patience, ..self.limits }),
+            outbox: Outbox::new(OutboxLimits { patience, ..self.limits }, self.backlog.clone()),
             held: None,
             answers_due: 0,
             nobody_reads: false,
             writing: None,
+            behind_bytes: 0,
+            received: Arc::clone(&received.bytes),
             closing: false,
             has_departed: false,
             cut: false,
@@ -154,7 +167,7 @@ impl Door {
             is_lost: Arc::clone(&is_lost),
         };
         self.tell(LinkNews::Opened(Box::new(link)));
-        Ok(ClientLines { id, batches: Some(batches), is_lost, news: self.news.clone() })
+        Ok(ClientLines { id, batches: Some(batches), received, is_lost, news: self.news.clone() })
     }
 
     fn tell(&self, news: LinkNews) {
@@ -194,11 +207,44 @@ impl Receipts {
     }
 }
 
+/// Bytes of a client that are in memory and were not heard.
+#[derive(Debug, Default)]
+struct ReceivedBytes {
+    /// Those of the message that has begun and is not complete.
+    unfinished: AtomicUsize,
+    /// Those of complete messages.
+    complete: AtomicUsize,
+}
+
+/// Counter of what a connection's reader holds of a message that is not complete.
+#[derive(Debug, Clone)]
+pub struct Received {
+    id: ConnectionId,
+    news: mpsc::UnboundedSender<LinkNews>,
+    bytes: Arc<ReceivedBytes>,
+}
+
+impl Received {
+    /// Sets how many bytes of an unfinished message are in memory.
+    pub fn set_unfinished(&self, bytes: usize) {
+        let before = self.bytes.unfinished.swap(bytes, Ordering::Relaxed);
+        if bytes / WAKE_EVERY > before / WAKE_EVERY {
+            tell(&self.news, LinkNews::Heard(self.id));
+        }
+    }
+
+    fn add_complete(&self, batch: &LineBatch) {
+        let bytes = batch.iter().flatten().map(InputLine::len).sum();
+        self.bytes.complete.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
 /// What the client of a connection says. It can say nothing more when this is dropped.
 #[derive(Debug)]
 pub struct ClientLines {
     id: ConnectionId,
     batches: Option<mpsc::Sender<LineBatch>>,
+    received: Received,
     is_lost: Arc<AtomicBool>,
     news: mpsc::UnboundedSender<LinkNews>,
 }
@@ -211,6 +257,7 @@ impl ClientLines {
 
     /// Says it from a thread, and waits while enough is waiting to be heard; false when nobody hears it any more.
     pub fn say_from_thread(&self, batch: LineBatch) -> bool {
+        self.received.add_complete(&batch);
         let said = self.batches.as_ref().is_some_and(|batches| batches.blocking_send(batch).is_ok());
         said && tell(&self.news, LinkNews::Heard(self.id))
     }
@@ -218,13 +265,24 @@ impl ClientLines {
     /// The same from a task.
     pub async fn say(&self, batch: LineBatch) -> bool {
         let Some(batches) = &self.batches else { return false };
+        self.received.add_complete(&batch);
         batches.send(batch).await.is_ok() && tell(&self.news, LinkNews::Heard(self.id))
     }
 
     /// The same if there is room for it at once.
+    #[cfg(test)]
     pub fn try_say(&self, batch: LineBatch) -> bool {
+        if self.batches.as_ref().is_none_or(|batches| batches.capacity() == 0) {
+            return false;
+        }
+        self.received.add_complete(&batch);
         let said = self.batches.as_ref().is_some_and(|batches| batches.try_send(batch).is_ok());
         said && tell(&self.news, LinkNews::Heard(self.id))
+    }
+
+    /// Returns the counter of what was read of an unfinished message.
+    pub fn received(&self) -> &Received {
+        &self.received
     }
 
     /// Waits until nobody hears it any more: the connection is over.
@@ -274,6 +332,9 @@ pub struct Link {
     pub nobody_reads: bool,
     /// What is written for it elsewhere, piece by piece, and what is to go out behind that.
     pub writing: Option<(OngoingWrite, Vec<Behind>)>,
+    /// Bytes of the lines that are behind it.
+    behind_bytes: usize,
+    received: Arc<ReceivedBytes>,
     /// It is over: what waits is still written.
     pub closing: bool,
     /// Its client can say nothing any more, and its turns are being ended.
@@ -332,12 +393,12 @@ impl Link {
     /// What its client has said next.
     fn hear(&mut self) -> Option<LinkEvent> {
         if let Some(line) = self.unheard.next() {
-            return Some(LinkEvent::Line(line));
+            return Some(self.heard(line));
         }
         let end = match self.lines.try_recv() {
             Ok(Ok(batch)) => {
                 self.unheard = batch.into_iter();
-                return self.unheard.next().map(LinkEvent::Line);
+                return self.unheard.next().map(|line| self.heard(line));
             }
             Err(mpsc::error::TryRecvError::Empty) => {
                 self.may_have_more = false;
@@ -350,10 +411,21 @@ impl Link {
         Some(LinkEvent::End(end))
     }
 
+    fn heard(&self, line: InputLine) -> LinkEvent {
+        self.received.complete.fetch_sub(line.len(), Ordering::Relaxed);
+        LinkEvent::Line(line)
+    }
+
     /// Puts this behind the state that is being written, if there is one; else gives it back.
     pub fn put_behind(&mut self, what: Behind) -> Option<Behind> {
         let Some((_, behind)) = &mut self.writing else { return Some(what) };
         self.outbox.expect(what.bytes());
+        if behind.is_empty() {
+            self.behind_bytes = 0;
+        }
+        if let Outgoing::Line(line) = &what.told {
+            self.behind_bytes += line.bytes.len();
+        }
         behind.push(what);
         None
     }
@@ -412,9 +484,23 @@ impl Link {
         over.flatten().into_iter().chain(behind.flatten()).min().map(Instant::from_std)
     }
 
-    /// Gives up what waits for its client, and the connection with it.
-    pub fn cut_off(&mut self) {
-        self.writer.cut_off();
+    /// Returns the number of bytes in memory that this connection alone is the reason for: those that wait for its client
+    /// and that the backlog does not count, and those that its client has sent and that were not heard.
+    pub fn own_bytes(&self) -> usize {
+        let behind = if self.writing.is_some() { self.behind_bytes } else { 0 };
+        let received = &self.received;
+        let unheard = received.unfinished.load(Ordering::Relaxed) + received.complete.load(Ordering::Relaxed);
+        self.outbox.own() + behind + unheard
+    }
+
+    /// Returns the number of bytes that are in memory for this connection, those that it shares with others included.
+    pub fn held_bytes(&self) -> usize {
+        self.own_bytes() + self.outbox.unread() - self.outbox.own()
+    }
+
+    /// Gives up what waits for its client, and the connection with it; the client is told why if it can be.
+    pub fn cut_off(&mut self, why: &str) {
+        self.writer.cut_off(why);
     }
 
     /// It is over, and nothing more is to be written.

@@ -1,24 +1,25 @@
 //! The log on stderr, which may be read by nobody.
 //!
 //! Owns: writing log lines on a thread of their own, one line each whatever they quote. When stderr is
-//! stuck, lines are dropped and counted; the protocol never waits for the log.
+//! stuck, lines are dropped and counted; the protocol never waits for the log. A warning that repeats is written once, and
+//! then counted ([`Repeats`]).
 //! Never: writes to stdout, or shows a secret that this process has given away.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
+use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::field::{Field, Visit};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
@@ -60,9 +61,10 @@ pub fn start_in(filter: Targets, file: PathBuf, audience: Audience) -> io::Resul
 fn start_to(filter: Targets, sink: Sink, audience: Audience) -> io::Result<Log> {
     let (sender, receiver) = sync_channel(LINES_MAX);
     let state = Arc::new(LogState::default());
-    let log = Log { sender, state: Arc::clone(&state) };
-    thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&receiver, &state, sink))?;
-    let to_all = Lectern { log: log.clone(), audience };
+    let log = Log { sender, state: Arc::clone(&state), audience };
+    let of_thread = log.clone();
+    thread::Builder::new().name("log".to_owned()).spawn(move || of_thread.write_lines(&receiver, sink))?;
+    let to_all = Lectern { log: log.clone() };
     let layer = tracing_subscriber::fmt::layer().with_writer(to_all).with_ansi(false);
     tracing_subscriber::registry().with(filter).with(Concerned).with(layer).init();
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
@@ -74,6 +76,7 @@ fn start_to(filter: Targets, sink: Sink, audience: Audience) -> io::Result<Log> 
 pub struct Log {
     sender: SyncSender<Vec<u8>>,
     state: Arc<LogState>,
+    audience: Audience,
 }
 
 #[derive(Debug, Default)]
@@ -81,11 +84,14 @@ struct LogState {
     accepted: AtomicU64,
     written: AtomicU64,
     dropped: AtomicU64,
+    repeats: Mutex<Repeats>,
 }
 
 impl Log {
     /// Waits until everything is written, but not for long.
     pub fn flush_briefly(&self) {
+        let counted = self.state.repeats().take_all();
+        self.write_counts(counted);
         let deadline = Instant::now() + FLUSH_MAX;
         while self.state.written.load(Ordering::Acquire) < self.state.accepted.load(Ordering::Acquire)
             && Instant::now() < deadline
@@ -189,20 +195,104 @@ impl<S: Subscriber> Layer<S> for Concerned {
     }
 }
 
+/// Maximum number of warnings that are remembered, to know one that repeats.
+const REMEMBERED_MAX: usize = 64;
+
+/// How long a warning that repeats is only counted before the count is written.
+const COUNTED_FOR: Duration = Duration::from_secs(30);
+
+/// Warnings that were written lately, and how often each has come again since.
+#[derive(Debug, Default)]
+struct Repeats(VecDeque<Repeated>);
+
+/// A warning, without its time.
+#[derive(Debug)]
+struct Repeated {
+    text: Vec<u8>,
+    /// Number of repetitions that were not written.
+    count: u64,
+    /// When the counting began.
+    since: Instant,
+    /// Those of the audience who read it.
+    who: Vec<u32>,
+}
+
+impl Repeated {
+    /// Returns the line that says how often it has come, if it has, and begins to count anew.
+    fn take(&mut self, now: Instant) -> Option<(Vec<u8>, Vec<u32>)> {
+        let (count, since) = (std::mem::take(&mut self.count), std::mem::replace(&mut self.since, now));
+        let text = String::from_utf8_lossy(&self.text);
+        let times = if count == 1 { "once more".to_owned() } else { format!("{count} more times") };
+        let within = now.saturating_duration_since(since).as_secs().max(1);
+        let line = format!("({times} within {within} s:{})\n", text.trim_end());
+        (count > 0).then(|| (line.into_bytes(), self.who.clone()))
+    }
+}
+
+impl Repeats {
+    /// Takes note of a line; false if it repeats one that was written lately, and is not to be written.
+    fn note(&mut self, line: &[u8], who: &[u32], now: Instant) -> bool {
+        let text = line.iter().position(|byte| *byte == b' ').map_or(line, |at| &line[at..]);
+        if let Some(repeated) = self.0.iter_mut().find(|repeated| repeated.text == text) {
+            repeated.count += 1;
+            return false;
+        }
+        if self.0.len() < REMEMBERED_MAX {
+            self.0.push_back(Repeated { text: text.to_vec(), count: 0, since: now, who: who.to_vec() });
+        } else if let Some(at) = self.0.iter().position(|repeated| repeated.count == 0) {
+            // Those that repeat are remembered until their count was written.
+            self.0.remove(at);
+            self.0.push_back(Repeated { text: text.to_vec(), count: 0, since: now, who: who.to_vec() });
+        }
+        true
+    }
+
+    /// Returns when the next count is to be written.
+    fn due(&self) -> Option<Instant> {
+        let counted = self.0.iter().filter(|repeated| repeated.count > 0);
+        counted.map(|repeated| repeated.since + COUNTED_FOR).min()
+    }
+
+    /// Returns the counts that are to be written now, and forgets warnings that have not repeated.
+    fn take_due(&mut self, now: Instant) -> Vec<(Vec<u8>, Vec<u32>)> {
+        let is_due = |repeated: &Repeated| now.saturating_duration_since(repeated.since) >= COUNTED_FOR;
+        self.0.retain(|repeated| repeated.count > 0 || !is_due(repeated));
+        self.0.iter_mut().filter(|repeated| is_due(repeated)).filter_map(|it| it.take(now)).collect()
+    }
+
+    /// Returns all counts that were not written.
+    fn take_all(&mut self) -> Vec<(Vec<u8>, Vec<u32>)> {
+        self.0.drain(..).filter_map(|mut repeated| repeated.take(Instant::now())).collect()
+    }
+}
+
+impl LogState {
+    fn repeats(&self) -> MutexGuard<'_, Repeats> {
+        self.repeats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The way to the thread that writes, and to the audience.
 struct Lectern {
     log: Log,
-    audience: Audience,
 }
 
 /// An entry on its way, and who wants to see it besides.
-struct LogEntry<'a>(&'a Lectern, Vec<u32>);
+struct LogEntry<'a> {
+    log: &'a Log,
+    who: Vec<u32>,
+    /// It is written once however often it comes.
+    is_warning: bool,
+}
 
 impl Write for LogEntry<'_> {
     fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
         let line = one_line(hide(&String::from_utf8_lossy(entry)).as_bytes());
-        self.0.audience.tell(&self.1, &line);
-        self.0.log.pass_on(line);
+        if self.is_warning && !self.log.is_new(&line, &self.who) {
+            return Ok(entry.len());
+        }
+        self.log.audience.tell(&self.who, &line);
+        self.log.pass_on(line);
         Ok(entry.len())
     }
 
@@ -211,15 +301,41 @@ impl Write for LogEntry<'_> {
     }
 }
 
+impl Log {
+    /// Whether a warning is to be written, and not only counted.
+    fn is_new(&self, line: &[u8], who: &[u32]) -> bool {
+        let now = Instant::now();
+        let mut repeats = self.state.repeats();
+        let counted: Vec<_> = repeats.take_due(now);
+        let (was_waiting, is_new) = (repeats.due().is_some(), repeats.note(line, who, now));
+        let wakes = !was_waiting && repeats.due().is_some();
+        drop(repeats);
+        self.write_counts(counted);
+        if wakes {
+            // The thread has a time to wait for from now on.
+            self.pass_on(Vec::new());
+        }
+        is_new
+    }
+
+    fn write_counts(&self, counts: Vec<(Vec<u8>, Vec<u32>)>) {
+        for (line, who) in counts {
+            self.audience.tell(&who, &line);
+            self.pass_on(line);
+        }
+    }
+}
+
 impl<'a> MakeWriter<'a> for Lectern {
     type Writer = LogEntry<'a>;
 
     fn make_writer(&'a self) -> LogEntry<'a> {
-        LogEntry(self, Vec::new())
+        LogEntry { log: &self.log, who: Vec::new(), is_warning: false }
     }
 
     fn make_writer_for(&'a self, meta: &Metadata<'_>) -> LogEntry<'a> {
-        LogEntry(self, self.audience.who_wants(meta))
+        let is_warning = *meta.level() <= Level::WARN;
+        LogEntry { log: &self.log, who: self.log.audience.who_wants(meta), is_warning }
     }
 }
 
@@ -280,19 +396,34 @@ fn one_line(entry: &[u8]) -> Vec<u8> {
     line.into_bytes()
 }
 
-fn write_lines(lines: &Receiver<Vec<u8>>, state: &LogState, mut sink: Sink) {
-    for line in lines {
-        let dropped = state.dropped.swap(0, Ordering::AcqRel);
-        let written = if dropped > 0 {
-            writeln!(sink, "({dropped} lines of this log were dropped: nobody read them)")
-        } else {
-            Ok(())
-        };
-        let written = written.and_then(|()| sink.write_all(&line));
-        state.written.fetch_add(1, Ordering::AcqRel);
-        if written.is_err() {
-            // Nobody will ever read it.
-            return;
+impl Log {
+    /// Writes the lines that come, and the counts of those that repeat.
+    fn write_lines(&self, lines: &Receiver<Vec<u8>>, mut sink: Sink) {
+        loop {
+            let due = self.state.repeats().due();
+            let wait = due.map(|due| due.saturating_duration_since(Instant::now()));
+            let line =
+                match wait.map_or_else(|| lines.recv().map_err(Into::into), |it| lines.recv_timeout(it)) {
+                    Ok(line) => line,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => {
+                        let counted = self.state.repeats().take_due(Instant::now());
+                        self.write_counts(counted);
+                        continue;
+                    }
+                };
+            let dropped = self.state.dropped.swap(0, Ordering::AcqRel);
+            let written = if dropped > 0 {
+                writeln!(sink, "({dropped} lines of this log were dropped: nobody read them)")
+            } else {
+                Ok(())
+            };
+            let written = written.and_then(|()| sink.write_all(&line));
+            self.state.written.fetch_add(1, Ordering::AcqRel);
+            if written.is_err() {
+                // Nobody will ever read it.
+                return;
+            }
         }
     }
 }
@@ -315,5 +446,33 @@ mod tests {
             one_line(&[b'x'; LINE_BYTES_MAX + 1]),
             [&longest[..LINE_BYTES_MAX], "…\n".as_bytes()].concat()
         );
+    }
+
+    #[test]
+    fn warning_that_repeats_is_written_once_and_then_counted() {
+        let (mut repeats, begin) = (Repeats::default(), Instant::now());
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        assert!(repeats.note(b"10:00 WARN a\n", &[1], begin) && repeats.due().is_none());
+        assert!(repeats.note(b"10:01 WARN b\n", &[], begin));
+        for second in 1..=20 {
+            assert!(!repeats.note(b"10:02 WARN a\n", &[1], at(second)));
+        }
+        assert_eq!((repeats.due(), repeats.take_due(at(29))), (Some(at(30)), Vec::new()));
+        let counted = (b"(20 more times within 30 s: WARN a)\n".to_vec(), vec![1]);
+        assert_eq!(repeats.take_due(at(30)), [counted]);
+        assert!(!repeats.note(b"10:03 WARN a\n", &[1], at(31)), "it is counted anew");
+        assert!(repeats.note(b"10:03 WARN b\n", &[], at(31)), "it was not repeated for long enough");
+        assert_eq!(repeats.take_all(), [(b"(once more within 1 s: WARN a)\n".to_vec(), vec![1])]);
+    }
+
+    #[test]
+    fn warnings_that_are_all_different_take_bounded_memory() {
+        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        assert!(repeats.note(b"0 WARN first\n", &[], now) && !repeats.note(b"0 WARN first\n", &[], now));
+        for number in 0..1000 {
+            assert!(repeats.note(format!("0 WARN {number}\n").as_bytes(), &[], now));
+        }
+        assert_eq!(repeats.0.len(), REMEMBERED_MAX);
+        assert!(!repeats.note(b"0 WARN first\n", &[], now), "one that repeats is remembered");
     }
 }

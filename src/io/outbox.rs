@@ -1,7 +1,7 @@
 //! What waits to be written.
 //!
 //! Owns: the order of lines, counting what waits in bytes, holding deltas back to be merged for as long as their
-//! client allows, and merging them while the pipe is behind.
+//! client allows, and merging them while the pipe is behind: then what waits is shared with the other queues.
 //! Never: drops a line, looks at a clock, or lets a line overtake another, but for one that shows no state, which may
 //! overtake deltas.
 
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::backlog::{Backlog, SharedDeltas, SharedLine};
 use crate::host::effects::PartKey;
 use crate::wire::action_lines::MergedDeltas;
 
@@ -22,6 +23,8 @@ pub struct OutboxLimits {
     pub agents_above: usize,
     /// From here on, clients are not read either.
     pub clients_above: usize,
+    /// Maximum of what waits for all connections together, and of what they have said and is not handled.
+    pub total: usize,
     /// The longest line that merging makes.
     pub merged_max: usize,
     /// How long a client that keeps agents waiting may read nothing, where another one reads.
@@ -34,8 +37,65 @@ impl Default for OutboxLimits {
             merge_above: 256 << 10,
             agents_above: 64 << 20,
             clients_above: 256 << 20,
+            total: 512 << 20,
             merged_max: 1 << 20,
             patience: Duration::from_secs(30),
+        }
+    }
+}
+
+impl OutboxLimits {
+    /// Returns the limits where all connections together may have this much: no single one may have more, so that a client
+    /// that is alone is waited for and not disconnected.
+    #[must_use]
+    pub fn within(self, total: usize) -> Self {
+        let of = |limit: usize| limit.min(total / 2);
+        Self { agents_above: of(self.agents_above), clients_above: of(self.clients_above), total, ..self }
+    }
+}
+
+/// Entry of a queue: one line.
+#[derive(Debug)]
+enum Queued {
+    /// A line of a queue that is hardly behind.
+    Line(Bytes),
+    /// A line that is counted once for all queues.
+    Shared(SharedLine),
+    /// Merged deltas.
+    Deltas(Box<SharedDeltas>),
+}
+
+impl Queued {
+    fn len(&self) -> usize {
+        match self {
+            Self::Line(line) => line.len(),
+            Self::Shared(shared) => shared.line().len(),
+            Self::Deltas(deltas) => deltas.len(),
+        }
+    }
+
+    /// Returns its length if it is counted by the backlog, else 0.
+    fn shared_bytes(&self) -> usize {
+        match self {
+            Self::Line(_) => 0,
+            Self::Shared(_) | Self::Deltas(_) => self.len(),
+        }
+    }
+
+    fn into_line(self) -> Bytes {
+        match self {
+            Self::Line(line) => line,
+            Self::Shared(shared) => shared.line().clone(),
+            Self::Deltas(deltas) => deltas.to_line(),
+        }
+    }
+
+    /// Returns the line of a delta that was not merged.
+    fn as_line(&self) -> Option<&Bytes> {
+        match self {
+            Self::Line(line) => Some(line),
+            Self::Shared(shared) => Some(shared.line()),
+            Self::Deltas(_) => None,
         }
     }
 }
@@ -44,17 +104,20 @@ impl Default for OutboxLimits {
 #[derive(Debug)]
 pub struct Outbox {
     limits: OutboxLimits,
-    lines: VecDeque<Bytes>,
+    backlog: Backlog,
+    lines: VecDeque<Queued>,
     /// How many of them, from the front, nothing may overtake: those up to the last one that is no delta.
     fixed: usize,
     /// What is held back, behind everything else: once for a part, in the order of what came last for it.
     held: Vec<HeldDeltas>,
     /// Deltas that are still being merged: behind all lines.
-    merging: Option<(PartKey, MergedDeltas)>,
+    merging: Option<(PartKey, Box<SharedDeltas>)>,
     /// The part that the last line is a delta of.
     last: Option<PartKey>,
     /// Bytes that wait here.
     waiting: usize,
+    /// Those of them that the backlog counts for all queues.
+    shared: usize,
     /// Bytes that were taken and are not written yet.
     taken: usize,
     /// Bytes that are made elsewhere, and what waits behind those.
@@ -73,16 +136,18 @@ struct HeldDeltas {
 }
 
 impl Outbox {
-    /// An empty queue.
-    pub fn new(limits: OutboxLimits) -> Self {
+    /// Returns an empty queue that shares what waits with the others of this backlog.
+    pub fn new(limits: OutboxLimits, backlog: Backlog) -> Self {
         Self {
             limits,
+            backlog,
             lines: VecDeque::new(),
             fixed: 0,
             held: Vec::new(),
             merging: None,
             last: None,
             waiting: 0,
+            shared: 0,
             taken: 0,
             coming: 0,
             asked: 0,
@@ -97,6 +162,11 @@ impl Outbox {
     /// Those that wait for the client.
     pub fn unread(&self) -> usize {
         self.waiting + self.taken
+    }
+
+    /// Returns the number of bytes that wait for this client and that the backlog does not count.
+    pub fn own(&self) -> usize {
+        self.unread() - self.shared
     }
 
     /// Whether there is room for what agents say, when so many bytes more are on their way here.
@@ -153,7 +223,8 @@ impl Outbox {
             self.last = None;
         }
         self.waiting += line.len();
-        self.lines.insert(self.fixed, line);
+        let queued = self.queued(line);
+        self.lines.insert(self.fixed, queued);
         self.fixed += 1;
     }
 
@@ -163,6 +234,10 @@ impl Outbox {
         if delay.is_zero() {
             self.release();
             return self.enqueue(line, Some(part), false);
+        }
+        if self.bytes() > self.limits.merge_above {
+            // It is merged with what waits anyway, and shared with others then.
+            return self.push(line, Some(part));
         }
         if let Some(at) = self.held.iter().position(|held| held.part == part) {
             let deltas = &mut self.held[at].deltas;
@@ -205,11 +280,21 @@ impl Outbox {
             }
         }
         self.settle();
-        self.lines.push_back(line);
+        let queued = self.queued(line);
+        self.lines.push_back(queued);
         if delta.is_none() {
             self.fixed = self.lines.len();
         }
         self.last = delta.filter(|_| may_merge);
+    }
+
+    /// Counts a line in the way that is due: by the backlog where this queue is behind.
+    fn queued(&mut self, line: Bytes) -> Queued {
+        if self.bytes() <= self.limits.merge_above {
+            return Queued::Line(line);
+        }
+        self.shared += line.len();
+        Queued::Shared(self.backlog.line(line))
     }
 
     /// Takes lines from the front: as many as fit into `bytes_max`, and at least one. Empty when none wait.
@@ -217,12 +302,14 @@ impl Outbox {
         self.settle();
         let mut taken = Vec::new();
         let mut bytes = 0;
-        while let Some(line) = self.lines.front() {
-            if !taken.is_empty() && bytes + line.len() > bytes_max {
+        while let Some(queued) = self.lines.pop_front() {
+            if !taken.is_empty() && bytes + queued.len() > bytes_max {
+                self.lines.push_front(queued);
                 break;
             }
-            bytes += line.len();
-            taken.extend(self.lines.pop_front());
+            bytes += queued.len();
+            self.shared -= queued.shared_bytes();
+            taken.push(queued.into_line());
         }
         self.fixed = self.fixed.saturating_sub(taken.len());
         if self.lines.is_empty() {
@@ -243,29 +330,36 @@ impl Outbox {
 
     /// Merges a delta's line with those before it; false when it cannot be.
     fn merge(&mut self, part: PartKey, line: &Bytes) -> bool {
-        if self.merging.is_none() && self.last == Some(part) {
-            // The last line is taken back to be merged with.
-            let first = self.lines.back().and_then(|first| MergedDeltas::new(first));
-            if let Some(first) = first {
-                self.lines.pop_back();
-                self.last = None;
-                self.merging = Some((part, first));
+        let line_bytes_max = self.limits.merged_max;
+        if let Some((merging, deltas)) = &mut self.merging {
+            let before = deltas.len();
+            if *merging != part || !deltas.append(line, line_bytes_max) {
+                return false;
             }
+            // The line was counted whole; its frame is not sent.
+            self.waiting -= before + line.len() - deltas.len();
+            self.shared += deltas.len() - before;
+            return true;
         }
-        let Some((merging, deltas)) = &mut self.merging else { return false };
-        let before = deltas.len();
-        if *merging != part || !deltas.append(line, self.limits.merged_max) {
-            return false;
-        }
-        // The line was counted whole; its frame is not sent.
-        self.waiting -= before + line.len() - deltas.len();
+        // The last line is taken back to be merged with.
+        let first = self.lines.back().filter(|_| self.last == Some(part)).and_then(Queued::as_line);
+        let merged = first.and_then(|first| self.backlog.merge(part, first, line, line_bytes_max));
+        let Some(deltas) = merged else { return false };
+        let first = self.lines.pop_back().map_or(0, |first| {
+            self.shared -= first.shared_bytes();
+            first.len()
+        });
+        self.last = None;
+        self.waiting -= first + line.len() - deltas.len();
+        self.shared += deltas.len();
+        self.merging = Some((part, Box::new(deltas)));
         true
     }
 
     /// Ends the merging: what was merged is a line like any other.
     fn settle(&mut self) {
         if let Some((part, deltas)) = self.merging.take() {
-            self.lines.push_back(deltas.into_line());
+            self.lines.push_back(Queued::Deltas(deltas));
             self.last = Some(part);
         }
     }
@@ -282,9 +376,14 @@ mod tests {
         merge_above: 0,
         agents_above: 100,
         clients_above: 200,
+        total: usize::MAX,
         merged_max: 300,
         patience: Duration::ZERO,
     };
+
+    fn queue(limits: OutboxLimits) -> Outbox {
+        Outbox::new(limits, Backlog::default())
+    }
 
     fn delta(text: &str, server_seq: u32) -> Bytes {
         format!(
@@ -301,7 +400,7 @@ mod tests {
 
     #[test]
     fn what_is_only_expected_is_no_reason_to_give_a_client_up() {
-        let (mut outbox, now) = (Outbox::new(EAGER), Instant::now());
+        let (mut outbox, now) = (queue(EAGER), Instant::now());
         outbox.expect(1000);
         assert_eq!((outbox.stalls_at(now), outbox.lingers_until(now)), (None, None));
         assert!(outbox.bytes() == 1000 && !outbox.has_room_for_clients(0), "it is on its way");
@@ -312,7 +411,7 @@ mod tests {
 
     #[test]
     fn deltas_of_one_part_merge_and_nothing_overtakes() {
-        let mut outbox = Outbox::new(EAGER);
+        let mut outbox = queue(EAGER);
         let other = Bytes::from_static(b"other");
         outbox.push(delta("a", 1), Some(PART));
         outbox.push(delta("b", 2), Some(PART));
@@ -330,7 +429,7 @@ mod tests {
     #[test]
     fn what_shows_no_state_overtakes_deltas_and_nothing_else() {
         let line = |text: &str| Bytes::from(text.to_owned());
-        let mut outbox = Outbox::new(OutboxLimits { merge_above: 1000, ..EAGER });
+        let mut outbox = queue(OutboxLimits { merge_above: 1000, ..EAGER });
         outbox.push(delta("a", 1), Some(PART));
         outbox.push(line("fixed"), None);
         outbox.push(delta("b", 3), Some(PART));
@@ -346,7 +445,7 @@ mod tests {
         assert_eq!(drain(&mut outbox), [line("third"), delta("c", 4)]);
         assert_eq!(outbox.bytes(), 0);
         // What is merged goes on behind it.
-        let mut outbox = Outbox::new(EAGER);
+        let mut outbox = queue(EAGER);
         outbox.push(delta("a", 1), Some(PART));
         outbox.push(delta("b", 2), Some(PART));
         outbox.push_ahead(line("first"));
@@ -360,7 +459,7 @@ mod tests {
 
     #[test]
     fn what_may_wait_is_merged_until_it_is_due() {
-        let mut outbox = Outbox::new(OutboxLimits { merge_above: 1000, ..EAGER });
+        let mut outbox = queue(OutboxLimits { merge_above: 1000, ..EAGER });
         let begin = Instant::now();
         let at = |ms| begin + Duration::from_millis(ms);
         let wait = Duration::from_millis(50);
@@ -380,7 +479,7 @@ mod tests {
     #[test]
     fn everything_else_lets_go_what_is_held_back() {
         let other = Bytes::from_static(b"other");
-        let mut outbox = Outbox::new(OutboxLimits { merge_above: 1000, ..EAGER });
+        let mut outbox = queue(OutboxLimits { merge_above: 1000, ..EAGER });
         let now = Instant::now();
         outbox.push_within(delta("a", 1), PART, Duration::MAX, now);
         outbox.push_within(delta("b", 2), PART, Duration::MAX, now);
@@ -393,7 +492,7 @@ mod tests {
 
     #[test]
     fn what_is_wanted_at_once_is_never_merged() {
-        let mut outbox = Outbox::new(EAGER);
+        let mut outbox = queue(EAGER);
         for server_seq in 1..=3 {
             outbox.push_within(delta("a", server_seq), PART, Duration::ZERO, Instant::now());
         }
@@ -403,7 +502,7 @@ mod tests {
 
     #[test]
     fn what_is_held_back_stays_within_the_limit_of_a_line() {
-        let mut outbox = Outbox::new(EAGER);
+        let mut outbox = queue(EAGER);
         let text = "x".repeat(100);
         for server_seq in 1..=9 {
             outbox.push_within(delta(&text, server_seq), PART, Duration::from_secs(1), Instant::now());
@@ -416,7 +515,7 @@ mod tests {
 
     #[test]
     fn a_line_that_is_being_written_is_not_merged_with() {
-        let mut outbox = Outbox::new(EAGER);
+        let mut outbox = queue(EAGER);
         outbox.push(delta("a", 1), Some(PART));
         assert_eq!(outbox.take(usize::MAX), vec![delta("a", 1)]);
         outbox.push(delta("b", 2), Some(PART));
@@ -425,7 +524,7 @@ mod tests {
 
     #[test]
     fn a_merged_line_stays_within_its_limit() {
-        let mut outbox = Outbox::new(EAGER);
+        let mut outbox = queue(EAGER);
         let text = "x".repeat(100);
         for server_seq in 1..=10 {
             outbox.push(delta(&text, server_seq), Some(PART));
@@ -438,7 +537,7 @@ mod tests {
 
     #[test]
     fn below_the_mark_nothing_is_merged() {
-        let mut outbox = Outbox::new(OutboxLimits { merge_above: 1000, ..EAGER });
+        let mut outbox = queue(OutboxLimits { merge_above: 1000, ..EAGER });
         outbox.push(delta("a", 1), Some(PART));
         outbox.push(delta("b", 2), Some(PART));
         assert_eq!(drain(&mut outbox).len(), 2);
@@ -446,7 +545,7 @@ mod tests {
 
     #[test]
     fn who_is_read_depends_on_all_bytes_that_are_not_written() {
-        let mut outbox = Outbox::new(EAGER);
+        let mut outbox = queue(EAGER);
         let push = |outbox: &mut Outbox, bytes: usize| outbox.push(Bytes::from(vec![0; bytes]), None);
         push(&mut outbox, 99);
         assert!(outbox.has_room_for_agents(0));
@@ -463,11 +562,36 @@ mod tests {
 
     #[test]
     fn a_line_over_the_limit_goes_alone() {
-        let mut outbox = Outbox::new(EAGER);
+        let mut outbox = queue(EAGER);
         outbox.push(Bytes::from(vec![0; 500]), None);
         outbox.push(Bytes::from(vec![0; 1]), None);
         assert_eq!(outbox.take(10).len(), 1);
         assert_eq!(outbox.take(10).len(), 1);
         assert!(outbox.take(10).is_empty());
+    }
+
+    #[test]
+    fn lines_of_stalled_clients_are_in_memory_once() {
+        let backlog = Backlog::default();
+        let mut queues = [(); 8].map(|()| Outbox::new(EAGER, backlog.clone()));
+        let other = Bytes::from("x".repeat(500));
+        for server_seq in 0..40 {
+            let line = delta(&"y".repeat(50), server_seq);
+            for queue in &mut queues {
+                queue.push_within(line.clone(), PART, Duration::from_millis(50), Instant::now());
+            }
+            if server_seq % 10 == 9 {
+                queues.iter_mut().for_each(|queue| queue.push(other.clone(), None));
+            }
+        }
+        let first = queues[0].bytes();
+        assert!(first >= 40 * 50 + 4 * 500 && queues.iter().all(|queue| queue.bytes() == first));
+        let own: usize = queues.iter().map(Outbox::own).sum();
+        assert!(backlog.bytes() <= first && backlog.bytes() >= first * 3 / 4, "{}", backlog.bytes());
+        assert!(own <= 8 * 200, "each has its first line for itself: {own}");
+        let all = drain(&mut queues[0]);
+        assert!(queues[1..].iter_mut().all(|queue| drain(queue) == all), "they are told the same");
+        drop(queues);
+        assert_eq!(backlog.bytes(), 0);
     }
 }

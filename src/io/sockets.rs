@@ -5,6 +5,8 @@
 //! Never: knows what kind of stream it is, decides who may connect, or reads a line's meaning.
 
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -14,12 +16,16 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, O
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame, FrameHeader, Utf8Bytes};
 use tokio_util::codec::Decoder;
 
+use super::control_frames::{ControlFrame, ControlFrames};
 use super::link::{AtEnd, ClientLines, Door, LineSink, Receipts, Terms, Written, CHUNK_BYTES, COPY_BELOW};
 use crate::codec::LineCodec;
 use crate::host::effects::ConnectionId;
 
 /// How much is read at once, in bytes. An idle connection keeps a buffer of this size.
 const READ_BYTES: usize = 16 << 10;
+
+/// How long a client may take to read the frame that is being written and the reason why its connection is closed.
+const GOODBYE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Opens a connection on a stream, given as its two halves, and serves it in tasks of their own until either side
 /// ends it. `read_ahead` was read from the stream already; what belongs to it are its `terms`. Where nothing more can be
@@ -40,8 +46,7 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let line_bytes_max = terms.line_bytes_max;
-    let (_, asides) = mpsc::channel(1);
-    let writer = |receipts| Ok(StreamWriter::start(writer, Framing::Lines, asides, receipts));
+    let writer = |receipts| Ok(StreamWriter::start(writer, Framing::Lines, Arc::default(), receipts));
     let lines = door.open(at_end, terms, writer)?;
     let connection = lines.connection();
     tokio::spawn(read_all(reader, read_ahead, LineCodec::new(line_bytes_max), lines, is_lost));
@@ -59,13 +64,21 @@ async fn read_all<R: AsyncRead + Unpin>(
     let mut at_end = false;
     loop {
         let mut batch = Vec::new();
-        // Framing itself cannot fail.
-        while let Ok(Some(line)) =
-            if at_end { codec.decode_eof(&mut buffer) } else { codec.decode(&mut buffer) }
-        {
-            batch.push(line);
-        }
+        let decoded = loop {
+            match if at_end { codec.decode_eof(&mut buffer) } else { codec.decode(&mut buffer) } {
+                Ok(Some(line)) => batch.push(line),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        lines.received().set_unfinished(buffer.len());
         if !batch.is_empty() && !lines.say(Ok(batch)).await {
+            return;
+        }
+        if let Err(error) = decoded {
+            // When nobody hears it any more, nobody wants to know.
+            lines.say(Err(error)).await;
+            lines.lost();
             return;
         }
         if at_end {
@@ -101,20 +114,13 @@ pub enum Framing {
     WebSocket,
 }
 
-/// What is written between messages.
-#[derive(Debug)]
-pub enum ControlFrame {
-    /// These bytes: an answer to a ping, for one.
-    Bytes(Bytes),
-    /// Nothing more at all: the client does not want to be told any more.
-    End,
-}
-
 /// The way to the task that writes.
 #[derive(Debug)]
 pub struct StreamWriter {
     /// It is given one chunk at a time, so that no more than that ever waits in here.
     chunks: mpsc::UnboundedSender<Vec<Bytes>>,
+    framing: Framing,
+    controls: Arc<ControlFrames>,
     task: AbortHandle,
 }
 
@@ -123,21 +129,22 @@ impl StreamWriter {
     pub fn start(
         writer: impl AsyncWrite + Unpin + Send + 'static,
         framing: Framing,
-        asides: mpsc::Receiver<ControlFrame>,
+        controls: Arc<ControlFrames>,
         receipts: Receipts,
     ) -> Self {
         let (chunks, given) = mpsc::unbounded_channel();
         let outlet = Outlet {
             writer,
             framing,
+            controls: Arc::clone(&controls),
             receipts,
             is_open: true,
             is_inside: false,
             together: Vec::new(),
             of_chunk: 0,
         };
-        let task = tokio::spawn(outlet.serve(given, asides)).abort_handle();
-        Self { chunks, task }
+        let task = tokio::spawn(outlet.serve(given)).abort_handle();
+        Self { chunks, framing, controls, task }
     }
 }
 
@@ -149,8 +156,18 @@ impl LineSink for StreamWriter {
         0
     }
 
-    fn cut_off(&mut self) {
-        self.task.abort();
+    /// A WebSocket is closed with the reason behind the frame that is being written, if its client reads that soon.
+    fn cut_off(&mut self, why: &str) {
+        let task = self.task.clone();
+        if self.framing == Framing::Lines {
+            return task.abort();
+        }
+        self.controls.close(CloseCode::Again, why);
+        self.controls.end();
+        tokio::spawn(async move {
+            tokio::time::sleep(GOODBYE_WITHIN).await;
+            task.abort();
+        });
     }
 }
 
@@ -158,6 +175,7 @@ impl LineSink for StreamWriter {
 struct Outlet<W> {
     writer: W,
     framing: Framing,
+    controls: Arc<ControlFrames>,
     receipts: Receipts,
     /// Somebody may read it. When nobody does, what is given is thrown away: what the client has said before it went is
     /// still heard.
@@ -171,15 +189,12 @@ struct Outlet<W> {
 }
 
 impl<W: AsyncWrite + Unpin> Outlet<W> {
-    async fn serve(
-        mut self,
-        mut chunks: mpsc::UnboundedReceiver<Vec<Bytes>>,
-        mut asides: mpsc::Receiver<ControlFrame>,
-    ) {
+    async fn serve(mut self, mut chunks: mpsc::UnboundedReceiver<Vec<Bytes>>) {
+        let controls = Arc::clone(&self.controls);
         loop {
             let written = tokio::select! {
                 biased;
-                Some(aside) = asides.recv() => self.write_aside(aside).await,
+                frame = controls.next() => self.write_control(frame).await,
                 chunk = chunks.recv() => match chunk {
                     Some(chunk) => self.write_chunk(chunk).await,
                     None => break,
@@ -204,8 +219,8 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
         }
     }
 
-    async fn write_aside(&mut self, aside: ControlFrame) -> io::Result<()> {
-        match aside {
+    async fn write_control(&mut self, frame: ControlFrame) -> io::Result<()> {
+        match frame {
             _ if !self.is_open => Ok(()),
             ControlFrame::Bytes(bytes) => {
                 self.writer.write_all(&bytes).await?;
@@ -230,7 +245,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
 
     async fn write_messages(&mut self, chunk: Vec<Bytes>, left: &mut usize) -> io::Result<()> {
         for line in chunk {
-            if !self.is_open {
+            if !self.is_open || self.controls.has_end() {
                 return Ok(());
             }
             let message = match self.framing {

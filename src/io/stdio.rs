@@ -82,13 +82,18 @@ fn read_all(mut stdin: File, mut codec: LineCodec, heard: &ClientLines, stop: Op
         };
         buffer.extend_from_slice(&chunk[..read]);
         let mut lines = Vec::new();
-        // Framing itself cannot fail.
-        while let Ok(Some(line)) =
-            if read == 0 { codec.decode_eof(&mut buffer) } else { codec.decode(&mut buffer) }
-        {
-            lines.push(line);
+        let mut stop = read == 0;
+        loop {
+            match if read == 0 { codec.decode_eof(&mut buffer) } else { codec.decode(&mut buffer) } {
+                Ok(Some(line)) => lines.push(line),
+                Ok(None) => break,
+                Err(error) => {
+                    (failure, stop) = (Some(error), true);
+                    break;
+                }
+            }
         }
-        let stop = read == 0;
+        heard.received().set_unfinished(buffer.len());
         let listens = lines.is_empty() || heard.say_from_thread(Ok(lines));
         if !listens || stop {
             // When nobody listens any more, nobody wants to know.

@@ -96,6 +96,11 @@ impl VersionStep for V0_3_0 {
     }
 
     fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+        if said.name().starts_with("annotations/") {
+            // Its client could not be told what became of it: an action that its version does not have is none.
+            let name = format!("{} (there since 0.4.0)", said.name());
+            return said.rename(&name);
+        }
         let Some(name) = said.name().strip_prefix("session/").filter(|name| MOVED.contains(name)) else {
             return;
         };

@@ -52,9 +52,14 @@ impl VersionStep for V0_9_0 {
     }
 
     fn node_down(&self, node: Node, object: &mut Object) {
-        if node == Node::SessionSummary {
-            object.remove("chats");
-            object.remove("defaultChat");
+        let later: &[&str] = match node {
+            Node::SessionSummary => &["chats", "defaultChat"],
+            Node::Chat => &["backgroundWork", "canvases", "changes", "changesets", "movable"],
+            Node::ChatSummary => &["changes", "movable"],
+            _ => return,
+        };
+        for member in later {
+            object.remove(*member);
         }
     }
 
@@ -67,6 +72,11 @@ impl VersionStep for V0_9_0 {
     fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
         if told.name() == "changeset/statusChanged" {
             name_computing(&mut told.action);
+        }
+        let changes = told.action.get("changes").and_then(Value::as_object);
+        // What has changed of a chat's row may be what is left out.
+        if told.name() == "session/chatUpdated" && changes.is_some_and(|changes| changes.is_empty()) {
+            return Vec::new();
         }
         vec![told]
     }
@@ -97,5 +107,25 @@ fn name_plugins(client: &mut Object) {
         for plugin in plugins.iter_mut().filter_map(Value::as_object_mut) {
             plugin.entry("type").or_insert_with(|| "plugin".into());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn members_that_are_there_since_1_0_0_are_left_out() {
+        let all = json!({ "resource": "c:/1", "title": "t", "status": 1, "backgroundWork": [], "canvases": [],
+            "changes": {}, "changesets": [], "movable": true });
+        let told = |node: Node| {
+            let mut object = all.as_object().cloned().unwrap();
+            V0_9_0.node_down(node, &mut object);
+            Value::Object(object)
+        };
+        assert_eq!(told(Node::Chat), json!({ "resource": "c:/1", "title": "t", "status": 1 }));
+        let summary = told(Node::ChatSummary);
+        assert!(summary.get("movable").is_none() && summary.get("changes").is_none(), "{summary}");
     }
 }

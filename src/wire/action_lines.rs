@@ -3,6 +3,8 @@
 //! Owns: how it is written, where the envelope is in it, and how lines of deltas are merged.
 //! Never: numbers an action, or decides who is told.
 
+use std::ops::Range;
+
 use ahp_types::actions::{ActionOrigin, StateAction};
 use bytes::Bytes;
 
@@ -86,20 +88,20 @@ pub struct MergedDeltas {
 impl MergedDeltas {
     /// Begins with one line; none when it is not what a delta's line looks like.
     pub fn new(first: &[u8]) -> Option<Self> {
-        let (_, text_end) = text_range(first)?;
-        Some(Self { line: first.to_vec(), text_end })
+        let text = text_range(first)?;
+        Some(Self { line: first.to_vec(), text_end: text.end })
     }
 
     /// Takes the next line in, at the cost of its own length; false, and nothing is changed, when it is no
     /// delta's line or the whole would be longer than `line_bytes_max`.
     pub fn append(&mut self, next: &[u8], line_bytes_max: usize) -> bool {
-        let Some((text_start, text_end)) = text_range(next) else { return false };
-        if self.text_end + (next.len() - text_start) > line_bytes_max {
+        let Some(text) = text_range(next) else { return false };
+        if self.text_end + (next.len() - text.start) > line_bytes_max {
             return false;
         }
         self.line.truncate(self.text_end);
-        self.line.extend_from_slice(&next[text_start..]);
-        self.text_end += text_end - text_start;
+        self.line.extend_from_slice(&next[text.start..]);
+        self.text_end += text.len();
         true
     }
 
@@ -115,13 +117,13 @@ impl MergedDeltas {
     }
 }
 
-/// Where the text of a delta's line begins and ends, without its quotes.
-fn text_range(line: &[u8]) -> Option<(usize, usize)> {
+/// Returns where the text of a delta's line is, without its quotes; `None` if the line is not one of a delta.
+pub fn text_range(line: &[u8]) -> Option<Range<usize>> {
     const BEFORE: &[u8] = b",\"content\":\"";
     const AFTER: &[u8] = b"\"},\"serverSeq\":";
     let start = line.windows(BEFORE.len()).position(|window| window == BEFORE)? + BEFORE.len();
     let end = line.windows(AFTER.len()).rposition(|window| window == AFTER)?;
-    (start <= end).then_some((start, end))
+    (start <= end).then_some(start..end)
 }
 
 #[cfg(test)]

@@ -95,6 +95,10 @@ pub const NOT_SERVED: &[(&str, &str)] = &[
     ("fetchAutomationRuns", NO_AUTOMATIONS),
 ];
 
+/// Notifications of real clients that are no part of the protocol and mean nothing to this host: VS Code 1.139.1 sends this at
+/// each start.
+pub const IGNORED: &[&str] = &["setClientManagedSettingsPermissions"];
+
 const NO_AUTOMATIONS: &str = "this host has no automations";
 
 /// `initialize`, as the core reads it: the version has been negotiated before.

@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use ahp_sidecar::host::effects::{ConnectionId, Event, Output};
+use ahp_sidecar::wire::annotations::annotations_uri;
 use serde_json::{json, Value};
 
 use crate::support::core::{opens, SESSION};
@@ -88,6 +89,32 @@ fn what_is_given_up_before_it_was_answered_is_not_told() {
     let action = json!({ "type": "session/turnCancelled", "turnId": "t" });
     client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 2, "action": action }));
     assert_eq!(client.told(), ["4", "session/turnCancelled"]);
+}
+
+#[test]
+fn annotations_of_a_version_that_has_none_are_refused_with_an_answer() {
+    for version in ["0.2.0", "0.3.0", "0.4.0"] {
+        let mut client = Hasty::of(version);
+        client.ask("createSession", json!({ "channel": SESSION }));
+        let annotations = annotations_uri(SESSION);
+        client.ask("subscribe", json!({ "channel": annotations }));
+        client.told();
+        let annotation = json!({ "id": "a", "turnId": "", "resource": "file:///a", "resolved": false,
+            "entries": [{ "id": "e", "text": "x" }] });
+        let action = json!({ "type": "annotations/set", "annotation": annotation });
+        client.tell("dispatchAction", json!({ "channel": annotations, "clientSeq": 1, "action": action }));
+        client.edged.deliver();
+        let told: Vec<Value> = client.edged.told.drain(..).map(|(_, line)| line["params"].clone()).collect();
+        let answers: Vec<&Value> = told.iter().filter(|it| it["origin"]["clientSeq"] == 1).collect();
+        assert_eq!(answers.len(), 1, "{version}: {told:?}");
+        let reason = answers[0]["rejectionReason"].as_str();
+        assert_eq!(reason.is_some(), version != "0.4.0", "{version}: {told:?}");
+        assert_eq!(answers[0]["action"]["type"], "annotations/set", "{version}");
+        client.edged.world.arrive(ConnectionId(9), "other");
+        let state = client.edged.world.state(ConnectionId(9), &annotations);
+        let count = state["annotations"].as_array().map(Vec::len);
+        assert_eq!(count, Some(usize::from(version == "0.4.0")), "{version}: nothing was done");
+    }
 }
 
 #[test]

@@ -140,7 +140,7 @@ fn too_few_threads_are_told() {
     let is_root = rustix::process::geteuid().is_root();
     let outer = TempDir::new().unwrap();
     let program = outer.path().join("program");
-    fs::copy(crate::support::program().get_program(), &program).unwrap();
+    crate::support::copy_program(&program);
     fs::set_permissions(outer.path(), Permissions::from_mode(0o755)).unwrap();
     if is_root {
         std::os::unix::fs::chown(outer.path(), Some(USER), None).unwrap();

@@ -3,10 +3,12 @@
 //! Owns: a host in memory with clients, and what programs in terminals do as a test has it.
 //! Never: starts a program; `process::shells` does.
 
+use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ConnectionId, Frame, Input, Output, PtyCommand, PtyEvent, Record, TerminalKey, Timer,
+    ChannelId, ConnectionId, Frame, Input, Output, PtyCommand, PtyEvent, Record, TerminalKey, Timer,
 };
 use ahp_sidecar::host::limits::Limits;
+use ahp_sidecar::host::Start;
 use ahp_sidecar::wire::terminals::{SCROLLBACK_BYTES_CUT, SCROLLBACK_BYTES_MAX};
 use ahp_types::state::{TerminalContentPart, TerminalState};
 use proptest::prelude::*;
@@ -645,4 +647,31 @@ proptest! {
             followers.check(&mut ptys.world, B);
         }
     }
+}
+
+/// The root state that a process shows whose predecessor has left this.
+fn root_behind_a_restart(left: &World, head: u64) -> (World, Value) {
+    let mut rows = left.outputs.iter().rev().filter_map(|output| match output {
+        Output::Record(Record::Channel(row)) if row.id == ChannelId::ROOT => Some(row.clone()),
+        _ => None,
+    });
+    let start =
+        Start { head, continues: true, channels: rows.next().into_iter().collect(), ..Start::default() };
+    let mut world = World::saving(Core::after(start, vec![Script.describe()]));
+    world.arrive(A, "a");
+    let state = world.state(A, ROOT);
+    (world, state)
+}
+
+/// A client that comes back is told by actions alone, and must have what a snapshot shows.
+#[test]
+fn list_of_terminals_behind_a_restart_is_what_actions_have_told_before() {
+    let mut ptys = Ptys::new();
+    let (_, root) = root_behind_a_restart(&ptys.world, 1000);
+    assert_eq!(root.get("terminals"), None, "nobody was ever told of terminals");
+    ptys.created();
+    let (world, root) = root_behind_a_restart(&ptys.world, 1000);
+    assert_eq!(root["terminals"], json!([]), "an action says that they are gone");
+    let (_, root) = root_behind_a_restart(&world, 2000);
+    assert_eq!(root["terminals"], json!([]), "the next process shows what that action said");
 }

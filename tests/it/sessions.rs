@@ -14,7 +14,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
-use crate::support::{program, shell, sidecar_on, Process, NO_HOME};
+use crate::support::{copy_program, program, shell, sidecar_on, Process, NO_HOME};
 
 const SESSION: &str = "ahp-session:/s";
 const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
@@ -583,7 +583,7 @@ fn a_database_that_may_not_be_written_is_refused() {
     // built in may be closed to others.
     if rustix::process::geteuid().is_root() {
         let copy = state.0.path().join("ahp-sidecar");
-        fs::copy(command.get_program(), &copy).unwrap();
+        copy_program(&copy);
         for path in [state.0.path(), &state.path(), &database, &copy] {
             std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
         }

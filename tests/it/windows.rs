@@ -18,7 +18,7 @@ use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
-use crate::support::{sidecar_on, window_on, Process, HUNG};
+use crate::support::{shell, sidecar_on, window_on, Process, HUNG};
 
 const SESSION: &str = "ahp-session:/1";
 const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246LzE";
@@ -507,6 +507,74 @@ fn a_terminal_goes_with_its_window_where_none_is_to_stay() {
     assert_eq!(one.end(), Some(0));
     while list(&mut other) > 0 {}
     assert_eq!(other.end(), Some(0));
+}
+
+/// A shell that sets limits of open files, and a command that it runs with them.
+fn limited(limits: &str, folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = window_on(folder);
+    command.args(arguments);
+    shell(&format!(r#"{limits}; exec "$@""#), &command)
+}
+
+#[test]
+fn window_for_which_the_host_has_no_files_left_is_told_why_and_the_others_are_served() {
+    let (_outer, folder) = state();
+    let open = || limited("ulimit -n 80", &folder, &[]);
+    let mut windows = vec![Window::of(open(), "client-0")];
+    let stderr = loop {
+        let mut child =
+            open().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // One that is refused may be gone already.
+        stdin.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{}}\n").ok();
+        let mut told = [0; 1];
+        if child.stdout.as_mut().unwrap().read(&mut told).unwrap() == 0 {
+            drop(stdin);
+            let output = child.wait_with_output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            break String::from_utf8(output.stderr).unwrap();
+        }
+        drop(stdin);
+        child.wait().unwrap();
+        windows.push(Window::of(open(), &format!("client-{}", windows.len())));
+        assert!(windows.len() < 80, "there is no limit");
+    };
+    assert!(stderr.contains("it can open no more files (80 at once, see `ulimit -n`)"), "{stderr}");
+    for window in &mut windows {
+        assert_eq!(window.ask("ping", json!({}))["result"], Value::Null);
+    }
+    assert_eq!(windows.pop().unwrap().end(), Some(0));
+    assert_eq!(Window::of(open(), "fits again").end(), Some(0));
+    for window in windows {
+        assert_eq!(window.end(), Some(0));
+    }
+}
+
+#[test]
+fn host_raises_its_limit_of_open_files_and_agents_have_the_old_one_and_no_token() {
+    let (outer, folder) = state();
+    let (limits, environment) = (outer.path().join("limits"), outer.path().join("environment"));
+    let agent = format!(
+        "x=/bin/sh -c 'ulimit -S -n > {limits}; ulimit -H -n >> {limits}; env > {environment}'",
+        limits = limits.display(),
+        environment = environment.display()
+    );
+    let command = limited(
+        "ulimit -S -n 200; ulimit -H -n 1000; export AHP_SIDECAR_TOKEN=a-token-of-a-client",
+        &folder,
+        &["--agent", &agent],
+    );
+    let mut window = Window::of(command, "me");
+    window.ask("createSession", json!({ "channel": SESSION, "provider": "x" }));
+    wait_until("the agent's environment", || {
+        fs::read_to_string(&environment).is_ok_and(|environment| environment.contains("PWD="))
+    });
+    assert_eq!(fs::read_to_string(&limits).unwrap(), "200\n1000\n");
+    assert!(!fs::read_to_string(&environment).unwrap().contains("AHP_SIDECAR_TOKEN"));
+    let of_host = fs::read_to_string(format!("/proc/{}/limits", host_of(&folder))).unwrap();
+    let files = of_host.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().skip(3).collect::<Vec<_>>(), ["1000", "1000", "files"]);
+    window.end();
 }
 
 #[test]

@@ -50,6 +50,9 @@ struct RootBody {
     /// Clients were told of terminals that are there as long as the process is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     has_terminals: bool,
+    /// Clients were told which terminals there are, if only that there are none: their mirrors have a list.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    lists_terminals: bool,
 }
 
 impl RootBody {
@@ -114,12 +117,14 @@ impl Kind for Root {
             born_at: config.start.head,
             values: JsonObject::new(),
             has_terminals: false,
+            lists_terminals: false,
         });
         let state = RootState {
             // The host says who they are, once it knows what they have said of themselves.
             agents: Vec::new(),
             active_sessions: Some(i64::try_from(config.start.sessions).unwrap_or(i64::MAX)),
-            terminals: None,
+            // Where there were some, an action says that they are gone.
+            terminals: (body.lists_terminals && !body.has_terminals).then(Vec::new),
             config: Some(RootConfigState { schema: config.root_schema.clone(), values: body.values }),
             meta: None,
         };
@@ -185,7 +190,8 @@ impl Kind for Root {
         let root = &host.channels.root;
         let values = root.state.config.as_ref().map(|config| config.values.clone()).unwrap_or_default();
         let has_terminals = root.state.terminals.as_ref().is_some_and(|terminals| !terminals.is_empty());
-        let body = RootBody { born_at: root.channel.born_at, values, has_terminals };
+        let lists_terminals = root.state.terminals.is_some();
+        let body = RootBody { born_at: root.channel.born_at, values, has_terminals, lists_terminals };
         let body = to_sorted_json(&body).into();
         step.say(Output::Record(Record::Channel(ChannelRow { id: ChannelId::ROOT, body })));
     }

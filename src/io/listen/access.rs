@@ -5,7 +5,10 @@
 //! Never: shows the token to a log; waits.
 
 use std::fmt;
+#[cfg(unix)]
 use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -45,13 +48,25 @@ impl AccessToken {
     /// What is in this file, without the white space around it.
     ///
     /// # Errors
-    /// When it cannot be read, or is no token: letters, digits and `-._~`, at least 16.
+    /// When others than the user can read it, when it cannot be read, or when it is no token.
     pub fn from_file(file: &Path) -> anyhow::Result<Self> {
-        let token = fs::read_to_string(file).with_context(|| format!("cannot read `{}`", file.display()))?;
-        let token = token.trim();
+        let name = file.display();
+        let mut token = String::new();
+        let mut opened = File::open(file).with_context(|| format!("cannot read `{name}`"))?;
+        #[cfg(unix)]
+        check_is_private(&opened.metadata()?, file)?;
+        opened.read_to_string(&mut token).with_context(|| format!("cannot read `{name}`"))?;
+        Self::said(token.trim()).with_context(|| format!("`{name}` holds no token"))
+    }
+
+    /// Takes a token that the user has said.
+    ///
+    /// # Errors
+    /// When it is none: letters, digits and `-._~`, at least 16.
+    pub fn said(token: &str) -> anyhow::Result<Self> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
         if token.len() < 16 || !token.bytes().all(is_plain) {
-            bail!("`{}` holds no token: at least 16 letters, digits and -._~", file.display());
+            bail!("a token has at least 16 letters, digits and -._~, and nothing else");
         }
         Ok(Self(token.to_owned()))
     }
@@ -70,6 +85,23 @@ impl AccessToken {
     fn is(&self, said: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(said).into()
     }
+}
+
+/// Checks that nobody but this user can read or change a file with a secret.
+#[cfg(unix)]
+fn check_is_private(file: &fs::Metadata, path: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let (path, owner) = (path.display(), file.uid());
+    if owner != rustix::process::geteuid().as_raw() {
+        bail!("`{path}` belongs to another user ({owner}), who knows the token; copy it, and `chmod 600` the copy");
+    }
+    let mode = file.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        bail!(
+            "`{path}` is open to other users (mode {mode:04o}), who know the token then: `chmod 600 {path}`"
+        );
+    }
+    Ok(())
 }
 
 /// Who is let in.

@@ -176,8 +176,11 @@ pub mod unix {
     use tokio::net::{UnixListener, UnixStream};
     use tokio::time::timeout;
 
+    use crate::io::descriptors::{self, SpareFile};
     use crate::io::link::{AtEnd, Door, Terms};
     use crate::io::{listen, sockets};
+    use crate::wire::errors::RpcError;
+    use crate::wire::rpc::error_line;
 
     /// Time between two looks whether the file of a socket is still there.
     const LOOKED_FOR_EVERY: Duration = Duration::from_secs(2);
@@ -208,9 +211,17 @@ pub mod unix {
 
         /// Lets in whoever is the user that we run as.
         pub(in crate::io::listen) async fn let_in(mut self, door: &Door, terms: &Terms) {
+            let mut spare = SpareFile::open();
             loop {
                 match timeout(LOOKED_FOR_EVERY, self.listener.accept()).await {
                     Ok(Ok((stream, _))) => greet(stream, door, terms),
+                    Ok(Err(error)) if spare.make_room(&error) => {
+                        tracing::warn!(%error, "a client is refused");
+                        if let Ok((stream, _)) = self.listener.accept().await {
+                            turn_away(&stream);
+                        }
+                        spare.take_back();
+                    }
                     Ok(Err(error)) => listen::pause(&error).await,
                     Err(_) => self.bind_anew_if_removed(),
                 }
@@ -251,6 +262,12 @@ pub mod unix {
             Ok(connection) => tracing::info!(?connection, "a client is let in"),
             Err(error) => tracing::warn!(%error, "a client cannot be let in"),
         }
+    }
+
+    /// Tells a client that no more files can be opened. One that does not listen is not waited for.
+    fn turn_away(stream: &UnixStream) {
+        let line = error_line(None, &RpcError::unavailable(descriptors::exhausted()));
+        stream.try_write(&line).unwrap_or_default();
     }
 
     /// Whether the other side has not only ended what it says, but reads nothing any more.

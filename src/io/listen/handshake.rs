@@ -3,6 +3,8 @@
 //! Owns: reading the request within its limits, and answering it.
 //! Never: judges who may connect, or waits longer than whoever calls it allows.
 
+use std::time::Duration;
+
 use anyhow::{bail, Context};
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,6 +19,9 @@ use super::Listening;
 
 /// The longest request, in bytes.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
+
+/// How long a client may take to read why it is turned away: nobody else is accepted meanwhile.
+const TURN_AWAY_WITHIN: Duration = Duration::from_millis(200);
 
 /// What a request ends with.
 const END: &[u8] = b"\r\n\r\n";
@@ -72,6 +77,15 @@ async fn read_request(
             let request = Request::try_parse(&head).ok().flatten();
             return Ok(request.map(|(_, request)| request).ok_or(StatusCode::BAD_REQUEST));
         }
+    }
+}
+
+/// Tells a client why it is refused whatever it says, and hangs up. It has a moment to read that.
+pub async fn turn_away(mut stream: TcpStream, why: &str) {
+    let refused = refuse(&mut stream, StatusCode::SERVICE_UNAVAILABLE, why);
+    match tokio::time::timeout(TURN_AWAY_WITHIN, refused).await {
+        Ok(Err(error)) => tracing::debug!(%error, "a client that is refused cannot be told why"),
+        Ok(Ok(())) | Err(_) => {}
     }
 }
 

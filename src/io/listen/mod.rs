@@ -25,6 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use self::access::Access;
 use self::address::Address;
+use super::descriptors::{self, SpareFile};
 use super::half_open::HalfOpen;
 use super::link::{Door, Terms};
 
@@ -44,6 +45,8 @@ pub struct Listening {
     pub announced_in: Option<PathBuf>,
     /// How long a client may take for its handshake.
     pub handshake_within: Duration,
+    /// How long a client may take for a message that it has begun.
+    pub message_within: Duration,
     /// Within what time clients are expected back that have lost their connection.
     pub returns_within: Duration,
     /// How long a wrong token is not answered.
@@ -69,6 +72,7 @@ impl Listening {
             ("--announce", self.announced_in == other.announced_in),
             ("--reconnect-within", self.returns_within == other.returns_within),
             ("--handshake-timeout", self.handshake_within == other.handshake_within),
+            ("--message-timeout", self.message_within == other.message_within),
         ];
         settings.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
     }
@@ -82,9 +86,18 @@ async fn let_in(
     listening: &Arc<Listening>,
 ) {
     let mut half_open = HalfOpen::default();
+    let mut spare = SpareFile::open();
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
+            Err(error) if spare.make_room(&error) => {
+                tracing::warn!(%error, "a client is refused");
+                if let Ok((stream, _)) = listener.accept().await {
+                    handshake::turn_away(stream, &descriptors::exhausted()).await;
+                }
+                spare.take_back();
+                continue;
+            }
             Err(error) => {
                 pause(&error).await;
                 continue;
@@ -117,7 +130,9 @@ async fn greet(
         Ok(Ok(read_ahead)) => {
             keep_alive(&stream);
             tracing::info!(%from, "a client is let in");
-            if let Err(error) = websocket::open(&door, stream.into_split(), read_ahead, terms).await {
+            if let Err(error) =
+                websocket::open(&door, stream.into_split(), read_ahead, terms, listening.message_within).await
+            {
                 tracing::warn!(%from, %error, "a client cannot be let in");
             }
         }

@@ -3,24 +3,27 @@
 //! Owns: reading messages, put together from their frames, answering pings, and closing with the code that says why.
 //! Never: decides who may connect, or reads a message's meaning.
 
-use std::io;
+use std::future::Future;
+use std::io::{self, Cursor};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{FutureExt, SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::mpsc;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio::time::Sleep;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, OpCode};
+use tokio_tungstenite::tungstenite::protocol::frame::FrameHeader;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::WebSocketStream;
-use tokio_util::sync::PollSender;
 
 use crate::codec::InputLine;
-use crate::io::link::{AtEnd, ClientLines, Door, Terms};
-use crate::io::sockets::{ControlFrame, Framing, StreamWriter};
+use crate::io::control_frames::ControlFrames;
+use crate::io::link::{AtEnd, ClientLines, Door, Received, Terms};
+use crate::io::sockets::{Framing, StreamWriter};
 
 /// How much is read at once, in bytes. An idle connection keeps a buffer of this size.
 const READ_BYTES: usize = 16 << 10;
@@ -28,8 +31,8 @@ const READ_BYTES: usize = 16 << 10;
 /// So many messages are handed on together when they are there.
 const MESSAGES_AT_ONCE: usize = 64;
 
-/// So many answers to pings wait at most for the client to read them; it is not read before it has.
-const ASIDES_MAX: usize = 4;
+/// Maximum of what the library keeps of its own frames, in bytes. They are taken from it at once.
+const WRITE_BUFFER_BYTES_MAX: usize = 1 << 10;
 
 /// How long a client may take to hang up when its connection is over.
 const LINGER: Duration = Duration::from_secs(2);
@@ -38,7 +41,8 @@ const LINGER: Duration = Duration::from_secs(2);
 pub const END_OF_INPUT: &str = "end of input";
 
 /// Opens a connection on a stream on which the WebSocket's handshake is done, given as its two halves, and serves it in
-/// tasks of their own until either side ends it. `read_ahead` was read from the stream already.
+/// tasks of their own until either side ends it. `read_ahead` was read from the stream already. A message that takes longer
+/// than `message_within` ends it.
 ///
 /// # Errors
 /// As [`Door::open`].
@@ -47,6 +51,7 @@ pub async fn open<R, W>(
     (reader, writer): (R, W),
     read_ahead: Vec<u8>,
     terms: Terms,
+    message_within: Duration,
 ) -> io::Result<()>
 where
     R: AsyncRead + Unpin + Send + 'static,
@@ -55,14 +60,24 @@ where
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BYTES)
         .write_buffer_size(0)
+        .max_write_buffer_size(WRITE_BUFFER_BYTES_MAX)
         .max_message_size(Some(terms.line_bytes_max))
         .max_frame_size(Some(terms.line_bytes_max));
-    let (sender, asides) = mpsc::channel(ASIDES_MAX);
-    let writer = |receipts| Ok(StreamWriter::start(writer, Framing::WebSocket, asides, receipts));
+    let controls = Arc::<ControlFrames>::default();
+    let of_writer = Arc::clone(&controls);
+    let writer = |receipts| Ok(StreamWriter::start(writer, Framing::WebSocket, of_writer, receipts));
     let lines = door.open(AtEnd::Close, terms, writer)?;
-    let half = ReadHalf { reader, asides: PollSender::new(sender.clone()) };
+    let mut half = ReadHalf {
+        reader,
+        controls: Arc::clone(&controls),
+        frames: FrameScanner::default(),
+        received: lines.received().clone(),
+        message_within,
+        deadline: None,
+    };
+    half.take_in(&read_ahead);
     let socket = WebSocketStream::from_partially_read(half, read_ahead, Role::Server, Some(config)).await;
-    tokio::spawn(serve(socket, sender, lines));
+    tokio::spawn(serve(socket, controls, lines));
     Ok(())
 }
 
@@ -82,7 +97,7 @@ enum ReadEnd {
 
 async fn serve<R: AsyncRead + Unpin>(
     mut socket: WebSocketStream<ReadHalf<R>>,
-    asides: mpsc::Sender<ControlFrame>,
+    controls: Arc<ControlFrames>,
     lines: ClientLines,
 ) {
     let end = hear(&mut socket, &lines).await;
@@ -92,29 +107,21 @@ async fn serve<R: AsyncRead + Unpin>(
         ReadEnd::EndOfInput | ReadEnd::Unheard => drop(lines),
         ReadEnd::Gone | ReadEnd::Closed | ReadEnd::Refused(..) => lines.lost(),
     }
-    let answer = async {
-        match end {
-            // Its writer says goodbye when all is written.
-            ReadEnd::EndOfInput | ReadEnd::Unheard => return Ok(false),
-            ReadEnd::Gone => Ok(()),
+    match end {
+        // Its writer says goodbye when all is written.
+        ReadEnd::EndOfInput | ReadEnd::Unheard => {}
+        ReadEnd::Gone => controls.end(),
+        ReadEnd::Closed => {
             // The answer was made when its word was read.
-            ReadEnd::Closed => socket.flush().await,
-            ReadEnd::Refused(code, reason) => {
-                tracing::warn!(?connection, code = u16::from(code), reason, "a connection is closed");
-                socket.close(Some(CloseFrame { code, reason: reason.into() })).await
-            }
+            let answered = socket.flush().await;
+            tracing::debug!(?connection, ?answered, "the closing frame of a client is answered");
+            controls.end();
         }
-        .map(|()| true)
-    };
-    let answered = tokio::time::timeout(LINGER, answer).await;
-    tracing::debug!(?connection, ?answered, "the WebSocket of a client is read no more");
-    if !matches!(answered, Ok(Ok(false))) {
-        let ended = tokio::time::timeout(LINGER, asides.send(ControlFrame::End)).await;
-        tracing::debug!(
-            ?connection,
-            is_told = ended.is_ok(),
-            "the WebSocket of a client is closed for writing"
-        );
+        ReadEnd::Refused(code, reason) => {
+            tracing::warn!(?connection, code = u16::from(code), reason, "a connection is closed");
+            controls.close(code, &reason);
+            controls.end();
+        }
     }
     // What it has still said is read and thrown away: else the system takes back what it has not read yet.
     let reader = &mut socket.get_mut().reader;
@@ -165,6 +172,9 @@ fn take_in(message: Option<Result<Message, Error>>, batch: &mut Vec<InputLine>) 
         None => return Some(ReadEnd::Gone),
         Some(Err(error)) => error,
     };
+    if let Some(slow) = too_slow(&error) {
+        return Some(ReadEnd::Refused(CloseCode::Policy, slow.to_string()));
+    }
     let code = match &error {
         Error::Capacity(_) => CloseCode::Size,
         Error::Utf8(_) => CloseCode::Invalid,
@@ -174,10 +184,37 @@ fn take_in(message: Option<Result<Message, Error>>, batch: &mut Vec<InputLine>) 
     Some(ReadEnd::Refused(code, error.to_string()))
 }
 
-/// What the WebSocket reads from; what it writes besides messages goes through the task that writes those.
+/// Error of a client that has begun a message and does not finish it.
+#[derive(Debug, thiserror::Error)]
+#[error("a message was begun and not finished within {} seconds", .0.as_secs())]
+struct MessageTooSlow(Duration);
+
+fn too_slow(error: &Error) -> Option<&MessageTooSlow> {
+    let Error::Io(error) = error else { return None };
+    error.get_ref().and_then(|error| error.downcast_ref())
+}
+
+/// Stream that the WebSocket reads from. Frames that it writes by itself go through the task that writes messages.
 struct ReadHalf<R> {
     reader: R,
-    asides: PollSender<ControlFrame>,
+    controls: Arc<ControlFrames>,
+    frames: FrameScanner,
+    received: Received,
+    /// How long a message may take from when its rest is waited for.
+    message_within: Duration,
+    /// The end of that time for the message that has begun.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<R> ReadHalf<R> {
+    fn take_in(&mut self, bytes: &[u8]) {
+        let finished = self.frames.finished;
+        self.frames.read(bytes);
+        if self.frames.finished != finished {
+            self.deadline = None;
+        }
+        self.received.set_unfinished(self.frames.unfinished());
+    }
 }
 
 impl<R: AsyncRead + Unpin> AsyncRead for ReadHalf<R> {
@@ -186,15 +223,25 @@ impl<R: AsyncRead + Unpin> AsyncRead for ReadHalf<R> {
         cx: &mut Context<'_>,
         to: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.reader).poll_read(cx, to)
+        let before = to.filled().len();
+        if Pin::new(&mut self.reader).poll_read(cx, to)?.is_ready() {
+            self.take_in(&to.filled()[before..]);
+            return Poll::Ready(Ok(()));
+        }
+        if self.frames.unfinished() > 0 {
+            let within = self.message_within;
+            let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(within)));
+            ready!(deadline.as_mut().poll(cx));
+            return Poll::Ready(Err(io::Error::other(MessageTooSlow(within))));
+        }
+        Poll::Pending
     }
 }
 
 impl<R: Unpin> AsyncWrite for ReadHalf<R> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-        ready!(self.asides.poll_reserve(cx)).map_err(gone)?;
-        self.asides.send_item(ControlFrame::Bytes(Bytes::copy_from_slice(bytes))).map_err(gone)?;
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        // Never pending: the library would keep what it cannot write.
+        self.controls.put(bytes);
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -204,5 +251,101 @@ impl<R: Unpin> AsyncWrite for ReadHalf<R> {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
+    }
+}
+
+/// Counts what has come of the message or frame that is not complete. The library that reads frames does not tell.
+#[derive(Debug, Default)]
+struct FrameScanner {
+    /// The beginning of a header that is not complete.
+    header: Vec<u8>,
+    /// Bytes of the current frame's payload that have not come.
+    payload_left: u64,
+    /// The current frame belongs to a message, and whether it is the last one of that.
+    is_data: bool,
+    is_final: bool,
+    /// Bytes of the message that has begun, with its headers.
+    message: usize,
+    /// Number of messages that are complete.
+    finished: u64,
+}
+
+impl FrameScanner {
+    /// Returns how many bytes have come of what is not complete; 0 if nothing has begun.
+    fn unfinished(&self) -> usize {
+        self.message + self.header.len() + usize::from(self.payload_left > 0 && !self.is_data)
+    }
+
+    fn read(&mut self, mut bytes: &[u8]) {
+        while let Some(&first) = bytes.first() {
+            if self.payload_left > 0 {
+                let length = usize::try_from(self.payload_left).unwrap_or(usize::MAX).min(bytes.len());
+                self.payload_left -= length as u64;
+                self.message += if self.is_data { length } else { 0 };
+                bytes = &bytes[length..];
+                self.end_frame();
+                continue;
+            }
+            self.header.push(first);
+            bytes = &bytes[1..];
+            // An error is met by the library, too, which closes the connection.
+            if let Ok(Some((header, length))) = FrameHeader::parse(&mut Cursor::new(&self.header)) {
+                self.is_data = matches!(header.opcode, OpCode::Data(_));
+                self.is_final = header.is_final;
+                self.payload_left = length;
+                self.message += if self.is_data { self.header.len() } else { 0 };
+                self.header.clear();
+                self.end_frame();
+            }
+        }
+    }
+
+    /// Takes note of the end of a frame, if it has come.
+    fn end_frame(&mut self) {
+        if self.payload_left == 0 && self.is_data && self.is_final {
+            self.message = 0;
+            self.finished += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio_tungstenite::tungstenite::protocol::frame::coding::Data;
+    use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+
+    fn masked(mut frame: Frame) -> Vec<u8> {
+        frame.header_mut().mask = Some([1, 2, 3, 4]);
+        let mut bytes = Vec::new();
+        frame.format(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn unfinished_messages_are_counted_however_their_bytes_arrive() {
+        let part = |bytes: usize, kind, is_last| {
+            masked(Frame::message(vec![b'x'; bytes], OpCode::Data(kind), is_last))
+        };
+        let begun =
+            [part(70_000, Data::Text, false), masked(Frame::ping("p")), part(300, Data::Continue, false)];
+        let counted = begun[0].len() + begun[2].len();
+        let begun = begun.concat();
+        let end =
+            [part(0, Data::Continue, true), masked(Frame::ping("q")), part(9, Data::Text, true)].concat();
+        for size in [1, 2, 7, 1000, usize::MAX] {
+            let mut frames = FrameScanner::default();
+            begun.chunks(size).for_each(|chunk| frames.read(chunk));
+            assert_eq!((frames.unfinished(), frames.finished), (counted, 0), "in chunks of {size}");
+            end.chunks(size).for_each(|chunk| frames.read(chunk));
+            assert_eq!((frames.unfinished(), frames.finished), (0, 2), "in chunks of {size}");
+            // A frame that has begun is unfinished, too, whatever it is.
+            frames.read(&[0x89]);
+            assert_eq!(frames.unfinished(), 1);
+            frames.read(&[0x82, 0, 0, 0, 0, b'p']);
+            assert_eq!(frames.unfinished(), 1);
+            frames.read(b"q");
+            assert_eq!(frames.unfinished(), 0);
+        }
     }
 }

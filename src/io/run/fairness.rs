@@ -40,7 +40,7 @@ impl Sidecar {
         })
     }
 
-    /// Cuts off clients whose time is up.
+    /// Cuts off clients whose time is up, and those for which most is in memory while that is too much for all.
     pub(super) fn cut_off(&mut self) {
         let cuts: Vec<(ConnectionId, Instant)> = self.cuts().collect();
         for (connection, at) in cuts {
@@ -56,6 +56,40 @@ impl Sidecar {
             );
             self.give_up(connection, "its client does not read what waits for it".to_owned());
         }
+        self.cut_off_the_largest();
+    }
+
+    /// Cuts off the client for which most is in memory, and the next one, while all that is in memory for clients is more
+    /// than the total. The client whose end is the end of the process is none of those.
+    fn cut_off_the_largest(&mut self) {
+        let (total, mut bytes) = (self.options.outbox.total, self.bytes_of_clients());
+        while bytes > total {
+            let links = self.links.iter().filter(|link| link.at_end == AtEnd::Close);
+            let Some(largest) = links.max_by_key(|link| link.held_bytes()) else { return };
+            let (connection, of_largest) = (largest.id, largest.held_bytes());
+            if of_largest == 0 {
+                return;
+            }
+            tracing::warn!(
+                ?connection,
+                bytes = of_largest,
+                all = bytes,
+                "a client is cut off: all connections together hold more than --client-memory ({total} bytes), and \
+                 this one most; it gets everything when it reconnects"
+            );
+            let why = format!(
+                "all clients together hold more than {total} bytes in memory, and this one most ({of_largest}): \
+                 reconnect"
+            );
+            self.give_up(connection, why);
+            bytes = self.bytes_of_clients();
+        }
+    }
+
+    /// Returns the number of bytes in memory that wait for clients or were sent by them and not heard. Bytes that several
+    /// connections share are counted once.
+    fn bytes_of_clients(&self) -> usize {
+        self.door.backlog().bytes() + self.links.iter().map(Link::own_bytes).sum::<usize>()
     }
 
     /// Ends a connection now, for this reason, without what waits for its client.
@@ -65,7 +99,7 @@ impl Sidecar {
             self.input_ended(connection, None);
         }
         if let Some(link) = self.links.get_mut(connection) {
-            link.cut_off();
+            link.cut_off(&why);
         }
         self.lose(connection, Some(why));
     }

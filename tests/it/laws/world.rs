@@ -21,6 +21,7 @@ use ahp_sidecar::host::effects::{
     Timer,
 };
 use ahp_sidecar::host::{listing, log::ReplayWindow, Config, Host, Start};
+use ahp_sidecar::io::backlog::Backlog;
 use ahp_sidecar::io::outbox::{Outbox, OutboxLimits};
 use ahp_sidecar::state::texts::{TextSource, TurnText};
 use ahp_sidecar::store::memory::Memory;
@@ -105,6 +106,7 @@ pub struct World {
     chats: BTreeMap<ChatKey, (SessionKey, String)>,
     kept: Memory,
     merge: bool,
+    backlog: Backlog,
     /// How often turns were loaded for somebody.
     loaded: usize,
     /// What the outboxes count their time from.
@@ -217,6 +219,7 @@ impl World {
             chats: BTreeMap::new(),
             kept: Memory::default(),
             merge: schedule.merge,
+            backlog: Backlog::default(),
             loaded: 0,
             begin: Instant::now(),
             truth: Truth::default(),

@@ -37,7 +37,7 @@ fn pages_and_names_that_nobody_knows_are_refused() {
 fn a_token_may_be_chosen_and_left_out_only_on_this_machine() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
-    std::fs::write(&file, "a-token-of-our-own\n").unwrap();
+    super::write_private(&file, "a-token-of-our-own\n");
     let host = Host::start(&["--token-file", file.to_str().unwrap()]);
     assert!(!host.url().contains("tkn"), "who has it need not be told");
     assert_eq!(refused(Client::connect(host.url(), &[])), 401);

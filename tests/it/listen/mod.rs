@@ -11,14 +11,17 @@ mod admission;
 mod announcing;
 #[cfg(target_os = "linux")]
 mod asked;
+mod bounds;
 mod frames;
 mod fronts;
 mod joining;
 mod returning;
 mod together;
+mod tokens;
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
@@ -190,6 +193,12 @@ impl Client {
             }
         }
     }
+}
+
+/// Writes a file that nobody else can read.
+fn write_private(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 /// The status that a handshake is refused with.

@@ -11,7 +11,7 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::pipe::{pipe_with, PipeFlags};
 
 use super::{opening, ping, say, turn, wait, wait_until_idle, wait_until_stuck, Guard, Heard};
-use crate::support::{shell, sidecar};
+use crate::support::{shell, sidecar, window_on};
 
 fn pipe() -> (OwnedFd, OwnedFd) {
     pipe_with(PipeFlags::CLOEXEC).unwrap()
@@ -195,4 +195,20 @@ fn a_closed_stderr_is_no_matter() {
     let output = closed("2>&-");
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(output.stdout, b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":null}\n");
+}
+
+/// An input without an end of a line is left, rather than read for ever.
+#[test]
+fn stdin_without_a_line_end_is_a_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = [sidecar(), window_on(folder.path())];
+    for mut command in commands {
+        command.args(["--max-frame-bytes", "1000000"]).stdin(File::open("/dev/zero").unwrap());
+        let output = command.output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{log}");
+        assert!(log.contains("bytes came without a line end") && log.contains("1000000 bytes"), "{log}");
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert!(told.lines().count() == 1 && told.contains("-32600"), "{told}");
+    }
 }

@@ -4,6 +4,7 @@
 //! Never: waits for a time to pass.
 
 use super::*;
+use crate::io::link::Link;
 
 /// Much less than a turn of these tests.
 const FEW: usize = 10_000;
@@ -90,4 +91,86 @@ async fn what_waits_for_one_client_has_a_limit_where_another_reads() {
     let (mut world, stuck) = stalled(limits(4 * FEW, NEVER)).await;
     another_comes(&mut world).await;
     assert!(stuck.chunks.is_closed(), "it keeps more waiting than it may");
+}
+
+/// A client that is told everything and reads nothing, of one session.
+async fn reads_nothing(world: &mut World, name: &str) -> Client {
+    let stuck = world.open_with(true, Shutdown::Cancel);
+    let ask = |id: u64, method: &str, params: Value| json!({ "id": id, "method": method, "params": params });
+    stuck.says(&[
+        ask(1, "initialize", json!({ "clientId": name, "protocolVersions": ["1.0.0"] })),
+        ask(2, "subscribe", json!({ "channel": default_chat_of(SESSION) })),
+    ]);
+    world.settle().await;
+    stuck
+}
+
+/// A world in which these have read nothing of a turn of 600 KB, and the client, behind them, that has begun it.
+async fn streaming_beside(stalled: usize, total: usize) -> (World, Vec<Client>) {
+    let limits = OutboxLimits { total, ..OutboxLimits::default() };
+    let mut world = World::with(Keeper::in_memory(), limits);
+    world.sidecar.begin().unwrap();
+    let mut reads = world.client("reads", "1.0.0").await;
+    world.ask(&mut reads, "createSession", json!({ "channel": SESSION })).await;
+    let mut all = vec![];
+    for number in 0..stalled {
+        all.push(reads_nothing(&mut world, &format!("stuck-{number}")).await);
+    }
+    reads.dispatches(
+        &default_chat_of(SESSION),
+        json!({ "type": "chat/turnStarted", "turnId": "t", "startedAt": "2026-01-01T00:00:00Z",
+            "message": { "text": "/stream 600 1000", "origin": { "kind": "user" } } }),
+    );
+    world.settle().await;
+    assert_eq!(world.sidecar.host.running_turns(), 0);
+    all.push(reads);
+    (world, all)
+}
+
+#[tokio::test]
+async fn same_stream_waits_once_for_all_clients_that_do_not_read() {
+    let (world, clients) = streaming_beside(8, 4 << 20).await;
+    let waiting: Vec<usize> = world.sidecar.links.iter().map(|link| link.outbox.unread()).collect();
+    let all: usize = waiting.iter().sum();
+    assert!(waiting.iter().filter(|bytes| **bytes > 600_000).count() == 8, "{waiting:?}");
+    let own: usize = world.sidecar.links.iter().map(Link::own_bytes).sum();
+    let counted = own + world.sidecar.door.backlog().bytes();
+    // Each has as much for itself as waits before anything is merged.
+    assert!(counted < 600_000 + 8 * (300 << 10) && counted < all / 2, "{counted} of {all}");
+    assert_eq!(world.sidecar.links.iter().count(), clients.len());
+}
+
+#[tokio::test]
+async fn client_with_most_waiting_is_disconnected_when_all_together_hold_too_much() {
+    let (mut world, mut clients) = streaming_beside(1, 1 << 20).await;
+    let (reads, stuck) = (clients.remove(1), clients.remove(0));
+    assert!(!stuck.chunks.is_closed(), "there is room for what it has waiting");
+    // Another one has less, until it has sent a message that is not complete.
+    let other = world.open_with(true, Shutdown::Cancel);
+    let received = other.lines.as_ref().unwrap().received().clone();
+    received.set_unfinished(500_000);
+    world.settle().await;
+    assert!(stuck.chunks.is_closed() && !other.chunks.is_closed(), "it has most");
+    received.set_unfinished(2 << 20);
+    world.settle().await;
+    assert!(other.chunks.is_closed() && !reads.chunks.is_closed());
+}
+
+#[tokio::test]
+async fn complete_messages_that_wait_to_be_heard_count_until_they_are_heard() {
+    let limits = OutboxLimits { total: 1 << 20, clients_above: 1, ..OutboxLimits::default() };
+    let mut world = World::with(Keeper::in_memory(), limits);
+    world.sidecar.begin().unwrap();
+    let stuck = world.open_with(true, Shutdown::Cancel);
+    stuck.says(&[json!({ "id": 1, "method": "ping" })]);
+    world.settle().await;
+    let held = |world: &World| world.sidecar.links.iter().map(Link::own_bytes).sum::<usize>();
+    let answer = held(&world);
+    let large = "x".repeat(1000);
+    stuck.says(&[json!({ "id": 2, "method": "ping", "params": { "x": large } })]);
+    world.settle().await;
+    assert!(held(&world) > answer + 1000, "it is not heard while its answer waits");
+    stuck.receipts.as_ref().unwrap().tell(Written::Bytes(answer));
+    world.settle().await;
+    assert!(held(&world) < 1000, "it was heard");
 }

@@ -10,7 +10,7 @@ impl World {
         let merge_above = if self.merge { 0 } else { usize::MAX };
         let limits = OutboxLimits { merge_above, ..OutboxLimits::default() };
         let opened = Connection {
-            outbox: Outbox::new(limits),
+            outbox: Outbox::new(limits, self.backlog.clone()),
             subscribed: BTreeSet::new(),
             returns_to_root: false,
             client_id: None,

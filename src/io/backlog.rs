@@ -1,0 +1,284 @@
+//! Bytes that wait for clients, each counted once however many clients share them.
+//!
+//! Owns: counting the lines that several queues share, and merging deltas of one part into one text for all queues that
+//! have the same deltas waiting.
+//! Never: decides who is disconnected when too much waits, or in which order lines go out.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
+
+use crate::host::effects::PartKey;
+use crate::wire::action_lines::text_range;
+
+/// Maximum number of merged texts that a queue looks through for one that it can share.
+const RECENT_MAX: usize = 64;
+
+/// Counter of what all queues of a host have waiting.
+#[derive(Debug, Clone, Default)]
+pub struct Backlog(Arc<Mutex<Waiting>>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    bytes: usize,
+    /// Number of queues that hold each line, by the address of its bytes.
+    lines: HashMap<usize, usize>,
+    /// The texts that were begun last, the newest at the end.
+    recent: VecDeque<Weak<DeltaText>>,
+}
+
+/// A line that waits in a queue, and perhaps in others.
+#[derive(Debug)]
+pub struct SharedLine {
+    line: Bytes,
+    backlog: Backlog,
+}
+
+/// Deltas of one part that wait in a queue as one line: a range of a text that other queues may share.
+#[derive(Debug)]
+pub struct SharedDeltas {
+    text: Arc<DeltaText>,
+    from: usize,
+    to: usize,
+    /// Bytes of the line before and after the text: the head of the first delta, the tail of the last one.
+    head: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+/// The texts of consecutive deltas of one part, as JSON text.
+#[derive(Debug)]
+struct DeltaText {
+    part: PartKey,
+    deltas: Mutex<Deltas>,
+    backlog: Backlog,
+}
+
+#[derive(Debug)]
+struct Deltas {
+    text: Vec<u8>,
+    /// The last two deltas, each with the offset at which its text begins. Queues take lines in one after the other, so
+    /// that one which is behind another one is behind by one delta.
+    last: [(Bytes, usize); 2],
+}
+
+impl Backlog {
+    /// Returns the number of bytes that wait, those that several queues share counted once.
+    pub fn bytes(&self) -> usize {
+        self.waiting().bytes
+    }
+
+    /// Counts a line that a queue has waiting.
+    pub fn line(&self, line: Bytes) -> SharedLine {
+        let mut waiting = self.waiting();
+        let queues = waiting.lines.entry(line.as_ptr() as usize).or_default();
+        *queues += 1;
+        if *queues == 1 {
+            waiting.bytes += line.len();
+        }
+        drop(waiting);
+        SharedLine { line, backlog: self.clone() }
+    }
+
+    /// Merges two consecutive deltas of a part; `None` if they are not what a delta's line looks like, or are longer than
+    /// `line_bytes_max` together.
+    pub fn merge(
+        &self,
+        part: PartKey,
+        first: &Bytes,
+        second: &Bytes,
+        line_bytes_max: usize,
+    ) -> Option<SharedDeltas> {
+        let (of_first, of_second) = (text_range(first)?, text_range(second)?);
+        let head = first[..of_first.start].to_vec();
+        let tail = second[of_second.end..].to_vec();
+        if head.len() + of_first.len() + of_second.len() + tail.len() > line_bytes_max {
+            return None;
+        }
+        let recent: Vec<Arc<DeltaText>> =
+            self.waiting().recent.iter().rev().filter_map(Weak::upgrade).collect();
+        let shared = recent.into_iter().filter(|text| text.part == part).find_map(|text| {
+            let range = {
+                let deltas = text.deltas();
+                let [(before, from), (last, _)] = &deltas.last;
+                (is_same(before, first) && is_same(last, second)).then(|| (*from, deltas.text.len()))
+            };
+            range.map(|range| (text, range))
+        });
+        let (text, (from, to)) = shared.unwrap_or_else(|| {
+            let text = [&first[of_first.clone()], &second[of_second]].concat();
+            let to = text.len();
+            let last = [(first.clone(), 0), (second.clone(), of_first.len())];
+            let deltas = Mutex::new(Deltas { text, last });
+            let text = Arc::new(DeltaText { part, deltas, backlog: self.clone() });
+            let mut waiting = self.waiting();
+            waiting.bytes += to;
+            if waiting.recent.len() == RECENT_MAX {
+                waiting.recent.pop_front();
+            }
+            waiting.recent.push_back(Arc::downgrade(&text));
+            (text, (0, to))
+        });
+        Some(SharedDeltas { text, from, to, head, tail })
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether two lines are the same bytes in memory.
+fn is_same(one: &Bytes, other: &Bytes) -> bool {
+    one.as_ptr() == other.as_ptr() && one.len() == other.len()
+}
+
+impl SharedLine {
+    /// Returns the line.
+    pub fn line(&self) -> &Bytes {
+        &self.line
+    }
+}
+
+impl Drop for SharedLine {
+    fn drop(&mut self) {
+        let mut waiting = self.backlog.waiting();
+        let address = self.line.as_ptr() as usize;
+        let Some(queues) = waiting.lines.get_mut(&address) else { return };
+        *queues -= 1;
+        if *queues == 0 {
+            waiting.lines.remove(&address);
+            waiting.bytes -= self.line.len();
+        }
+    }
+}
+
+impl SharedDeltas {
+    /// Appends the next delta of the part; false, and nothing is changed, if the line would be longer than
+    /// `line_bytes_max`, or the text has gone on in another way.
+    pub fn append(&mut self, line: &Bytes, line_bytes_max: usize) -> bool {
+        let Some(range) = text_range(line) else { return false };
+        let tail = &line[range.end..];
+        if self.head.len() + (self.to - self.from) + range.len() + tail.len() > line_bytes_max {
+            return false;
+        }
+        let mut deltas = self.text.deltas();
+        let begin = deltas.text.len();
+        let [_, (last, last_begin)] = &deltas.last;
+        let is_there = self.to == *last_begin && is_same(last, line);
+        if !is_there {
+            if self.to != begin || begin + range.len() > line_bytes_max {
+                return false;
+            }
+            let room = deltas.text.capacity() - begin;
+            if room < range.len() {
+                // Doubled, as it would be by itself, but never beyond what it may become.
+                let more = range.len().max(begin).min(line_bytes_max - begin);
+                deltas.text.reserve_exact(more);
+            }
+            deltas.text.extend_from_slice(&line[range]);
+            deltas.last.rotate_left(1);
+            deltas.last[1] = (line.clone(), begin);
+        }
+        let end = deltas.text.len();
+        drop(deltas);
+        if !is_there {
+            self.text.backlog.waiting().bytes += end - begin;
+        }
+        self.to = end;
+        self.tail.clear();
+        self.tail.extend_from_slice(tail);
+        true
+    }
+
+    /// Returns the length of the line, in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.head.len() + (self.to - self.from) + self.tail.len()
+    }
+
+    /// Writes the line.
+    pub fn to_line(&self) -> Bytes {
+        let deltas = self.text.deltas();
+        [&self.head, &deltas.text[self.from..self.to], &self.tail].concat().into()
+    }
+}
+
+impl DeltaText {
+    fn deltas(&self) -> MutexGuard<'_, Deltas> {
+        self.deltas.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for DeltaText {
+    fn drop(&mut self) {
+        let bytes = self.deltas().text.len();
+        self.backlog.waiting().bytes -= bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::effects::RunId;
+
+    const PART: PartKey = PartKey { run: RunId(1), part: 0 };
+
+    fn delta(text: &str, server_seq: u32) -> Bytes {
+        format!(
+            r#"{{"params":{{"action":{{"type":"chat/delta","content":"{text}"}},"serverSeq":{server_seq}}}}}"#
+        )
+        .into()
+    }
+
+    #[test]
+    fn line_of_several_queues_counts_once_until_the_last_one_has_taken_it() {
+        let (backlog, line) = (Backlog::default(), delta("a", 1));
+        let (one, two) = (backlog.line(line.clone()), backlog.line(line.clone()));
+        // An equal line elsewhere in memory is another one.
+        let other = backlog.line(delta("a", 1));
+        assert_eq!(backlog.bytes(), 2 * line.len());
+        drop(one);
+        assert_eq!(backlog.bytes(), 2 * line.len());
+        drop((two, other));
+        assert_eq!((backlog.bytes(), backlog.waiting().lines.len()), (0, 0));
+    }
+
+    #[test]
+    fn queues_with_the_same_deltas_share_one_text_wherever_they_begin() {
+        let backlog = Backlog::default();
+        let lines: Vec<Bytes> = (1..=4).map(|seq| delta(&seq.to_string().repeat(10), seq)).collect();
+        let merge = |at: usize| backlog.merge(PART, &lines[at], &lines[at + 1], 1000).unwrap();
+        let (mut one, mut two) = (merge(0), merge(0));
+        for deltas in [&mut one, &mut two] {
+            assert!(deltas.append(&lines[2], 1000));
+        }
+        // One that begins later, and one whose first delta is elsewhere in memory.
+        let late = merge(1);
+        assert_eq!(backlog.bytes(), 30, "each delta is there once");
+        let own = backlog.merge(PART, &delta(&"2".repeat(10), 2), &lines[2], 1000).unwrap();
+        assert_eq!(backlog.bytes(), 30 + 20);
+        assert!(one.append(&lines[3], 1000));
+        let all: String = (1..=4).map(|seq| seq.to_string().repeat(10)).collect();
+        assert_eq!(one.to_line(), delta(&all, 4));
+        assert_eq!(two.to_line(), delta(&all[..30], 3));
+        assert_eq!((late.to_line(), late.len()), (delta(&all[10..30], 3), delta(&all[10..30], 3).len()));
+        assert_eq!(own.to_line(), late.to_line());
+        drop((one, two, own));
+        assert_eq!(backlog.bytes(), 40, "the text is there as long as anybody needs some of it");
+        drop(late);
+        assert_eq!(backlog.bytes(), 0);
+    }
+
+    #[test]
+    fn text_that_went_on_in_another_way_is_not_appended_to() {
+        let backlog = Backlog::default();
+        let (one, two) = (delta("a", 1), delta("b", 2));
+        let mut first = backlog.merge(PART, &one, &two, 1000).unwrap();
+        let mut second = backlog.merge(PART, &one, &two, 1000).unwrap();
+        assert!(first.append(&delta("c", 3), 1000));
+        assert!(!second.append(&delta("d", 3), 1000));
+        assert_eq!((first.to_line(), second.to_line()), (delta("abc", 3), delta("ab", 2)));
+        let longest = delta("abcde", 4).len();
+        assert!(first.append(&delta("de", 4), longest) && !first.append(&delta("f", 5), longest));
+    }
+}

@@ -1,0 +1,109 @@
+//! What clients can make a host keep in memory: its own frames, messages that are not complete, and all together.
+
+use serde_json::json;
+use std::io::Write;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
+use tokio_tungstenite::tungstenite::protocol::frame::{Frame, FrameHeader};
+use tokio_tungstenite::tungstenite::Message;
+
+use super::{Client, Host};
+
+/// Sends the beginning of a message that is announced as long as this.
+fn begin_message(client: &mut Client, announced: u64, sent: usize) {
+    let opcode = OpCode::Data(Data::Text);
+    let header = FrameHeader { is_final: true, opcode, mask: Some([0; 4]), ..FrameHeader::default() };
+    let mut bytes = Vec::new();
+    header.format(announced, &mut bytes).unwrap();
+    bytes.resize(bytes.len() + sent, b' ');
+    client.socket.get_mut().write_all(&bytes).unwrap();
+}
+
+/// The code and the reason that the host closes the connection with.
+fn closed(client: &mut Client) -> (CloseCode, String) {
+    loop {
+        match client.socket.read().unwrap() {
+            Message::Close(said) => {
+                let said = said.expect("it says why");
+                return (said.code, said.reason.to_string());
+            }
+            Message::Text(_) | Message::Pong(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// What the system keeps of the answers is bounded; what the host keeps is the newest one.
+#[test]
+fn pings_of_a_client_that_does_not_read_keep_one_answer_waiting() {
+    const PINGS: u32 = 200_000;
+    let host = Host::start(&[]);
+    let mut client = host.connect();
+    client.initializes("one", "1.0.0");
+    let payload = |number: u32| format!("{number:0>120}");
+    let mut pings = Vec::new();
+    for number in 1..=PINGS {
+        let mut ping = Frame::ping(payload(number));
+        ping.header_mut().mask = Some([0; 4]);
+        ping.format(&mut pings).unwrap();
+    }
+    client.socket.get_mut().write_all(&pings).unwrap();
+    client.says(json!({ "id": 70, "method": "ping", "params": { "channel": "ahp-root://" } }));
+    let (mut pongs, mut last, mut is_answered) = (0, String::new(), false);
+    while !is_answered || last != payload(PINGS) {
+        match client.socket.read().unwrap() {
+            Message::Pong(said) => {
+                pongs += 1;
+                last = String::from_utf8(said.to_vec()).unwrap();
+            }
+            Message::Text(text) => is_answered |= text.contains(r#""id":70"#),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(pongs < PINGS, "each ping is answered: all answers have waited");
+    client.is_served();
+}
+
+#[test]
+fn message_that_is_begun_and_not_finished_closes_its_own_connection_alone() {
+    let host = Host::start(&["--message-timeout", "0"]);
+    let mut other = host.connect();
+    other.initializes("other", "1.0.0");
+    let part = |text: &str, kind, is_last| {
+        Message::Frame(Frame::message(text.as_bytes().to_vec(), OpCode::Data(kind), is_last))
+    };
+    for begun in ["a frame", "a message", "a ping"] {
+        let mut client = host.connect();
+        client.initializes("one", "1.0.0");
+        match begun {
+            "a frame" => begin_message(&mut client, 1000, 10),
+            "a message" => client.socket.send(part("{", Data::Text, false)).unwrap(),
+            _ => client.socket.get_mut().write_all(&[0x89, 0x84, 0, 0]).unwrap(),
+        }
+        let (code, reason) = closed(&mut client);
+        assert_eq!(code, CloseCode::Policy, "{begun}");
+        assert_eq!(reason, "a message was begun and not finished within 0 seconds");
+        other.is_served();
+    }
+}
+
+#[test]
+fn client_that_makes_all_hold_too_much_is_told_so_and_may_return() {
+    let host = Host::start(&["--client-memory", "4194304"]);
+    let (mut large, mut small) = (host.connect(), host.connect());
+    large.initializes("large", "1.0.0");
+    small.initializes("small", "1.0.0");
+    begin_message(&mut large, 60 << 20, 3 << 20);
+    large.socket.get_mut().flush().unwrap();
+    begin_message(&mut small, 2 << 20, (2 << 20) - 2);
+    let (code, reason) = closed(&mut large);
+    assert_eq!(code, CloseCode::Again);
+    assert!(reason.contains("hold more than 4194304 bytes") && reason.contains("reconnect"), "{reason}");
+    // Its message was blank, and is none.
+    small.socket.get_mut().write_all(b"  ").unwrap();
+    small.is_served();
+    let mut back = host.connect();
+    back.initializes("large", "1.0.0");
+    let log = host.leave();
+    let told = log.iter().filter(|line| line.contains("all connections together hold more")).count();
+    assert_eq!(told, 1, "{log:?}");
+}
