@@ -36,7 +36,7 @@ impl Iterator for WithoutSequences<'_> {
                     Some(']' | 'P' | 'X' | '^' | '_') => skip_string(chars),
                     Some(' '..='/') => skip_intermediates(chars),
                     // A line end is none of a sequence, nor is a sequence that begins anew.
-                    Some('0'..='~') => {
+                    Some('0'..='_' | 'c') => {
                         chars.next();
                     }
                     _ => {}

@@ -175,7 +175,8 @@ fn embedded(label: &str, data: &str, kind: &str, takes: Takes<'_>) -> ContentBlo
     // Pictures and sounds have blocks of their own, of which the agent says whether it takes them.
     let is_medium = kind.starts_with("image/") || kind.starts_with("audio/");
     let text = BASE64_STANDARD.decode(data).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    match text {
+    // A NUL is in no text.
+    match text.filter(|text| !text.contains('\0')) {
         // An embedded resource must have a URI, and there is none that the agent could open.
         Some(text) => set_apart(label, &text).as_str().into(),
         None if embeds && !is_medium => {
