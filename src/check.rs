@@ -126,6 +126,8 @@ struct Met {
     /// Time from the start until the agent had said what it is, or was given up.
     took: Duration,
     quirks: AgentQuirks,
+    /// Why it may need a login although it opens sessions.
+    missing_login: Option<String>,
 }
 
 /// What came of starting an agent.
@@ -193,9 +195,17 @@ async fn meet(spec: AgentSpec, guard: GuardProgram, asked: Option<Duration>) -> 
     let start = Instant::now();
     let meeting = timeout(patience, meeting::meet(meeting::begin(&backend, Tokens::new()))).await;
     let took = start.elapsed();
+    let missing_login = backend.missing_login();
     backend.stop().await;
     let outcome = meeting.map_or(Outcome::Starting(patience), Outcome::Met);
-    Met { spec, describes, outcome, took, quirks: backend.quirks().unwrap_or(AgentQuirks::NONE) }
+    Met {
+        spec,
+        describes,
+        outcome,
+        took,
+        quirks: backend.quirks().unwrap_or(AgentQuirks::NONE),
+        missing_login,
+    }
 }
 
 /// The line on a terminal that says who is waited for.
@@ -305,7 +315,13 @@ fn describe(agent: &Met, lines: &mut Lines) {
     match failure {
         Some((OpenFailure::LoginRequired, why)) => return lines.add("login", &format!("NEEDED: {why}")),
         Some((OpenFailure::Unavailable, why)) => return lines.add("FAILS", why),
-        None => lines.add("login", "not needed to open a session"),
+        None => match &agent.missing_login {
+            // A key in its environment may do all the same: only a turn could tell.
+            Some(why) => {
+                lines.add("login", &format!("NEEDED, unless it is given a key in another way: {why}"))
+            }
+            None => lines.add("login", "not needed to open a session"),
+        },
     }
     if *took > spec.start_limit {
         let took = took.as_secs();
@@ -350,7 +366,10 @@ fn describe_modes(agent: &Met, config: Option<&SessionConfigState>, lines: &mut 
         Some(asking) => format!("to be asked, write\n[agents.{name}.config]\nmode = \"{asking}\""),
         None => format!("choose another `mode` in `[agents.{name}.config]`"),
     };
-    lines.add("ASKS NOT", &format!("a new session begins in the mode `{now}`, in which it does not ask: {advice}"));
+    lines.add(
+        "ASKS NOT",
+        &format!("a new session begins in the mode `{now}`, in which it does not ask: {advice}"),
+    );
 }
 
 /// Describes the settings other than the model and the mode: what each is in a new session, and what it can be.

@@ -350,7 +350,10 @@ mod tests {
         assert!(failure("[agents.a]\ncommand = 'x'\nidle_seconds = 1e10").contains("idle_seconds"));
         assert!(failure("[agents.a]\ncommand = 'x'\ndirectory = 'no/such'").contains("/no/such"));
         let of_config = failure("[agents.a]\ncommand = 'x'\n[agents.a.config]\neffort = 3");
-        assert!(of_config.contains("[agents.a]: `config.effort` is 3, which is neither a text"), "{of_config}");
+        assert!(
+            of_config.contains("[agents.a]: `config.effort` is 3, which is neither a text"),
+            "{of_config}"
+        );
     }
 
     #[test]

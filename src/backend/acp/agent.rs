@@ -283,6 +283,11 @@ impl Agent {
         self.past().quirks
     }
 
+    /// Returns the words in which the process that was started last says that nobody is logged in to it.
+    pub fn logged_out(&self) -> Option<String> {
+        self.past().connections.last()?.logged_out()
+    }
+
     /// What it has said of itself whenever it was started, whatever came of that.
     pub fn says_of_itself(&self) -> SelfDescription {
         let past = self.past();

@@ -440,7 +440,12 @@ mod tests {
         assert!(set_apart("x", "a ```` b").contains("\n`````\na ```` b\n`````"));
         let can = PromptCapabilities::new().embedded_context(true);
         let block = |data: &[u8], kind: &str, quirks| {
-            let block = embedded("x", &BASE64_STANDARD.encode(data), kind, Takes { can: &can, quirks, only_text: false });
+            let block = embedded(
+                "x",
+                &BASE64_STANDARD.encode(data),
+                kind,
+                Takes { can: &can, quirks, only_text: false },
+            );
             serde_json::to_value(block).unwrap()
         };
         assert!(block(b"\xff", "application/pdf", AgentQuirks::NONE)["resource"]["blob"].is_string());

@@ -50,9 +50,9 @@ use super::agent::{Agent, OwnProcess, RunningAgent, Use};
 use super::calls::Calls;
 use super::errors::RequestError;
 use super::files::Files;
+use super::login;
 use super::peer::{AgentSaid, Ear, Patience};
 use super::terminals::Terminals;
-use super::login;
 use crate::backend::{HostLine, Reports, Room};
 use crate::host::effects::{
     ChatKey, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens, Transcript, TurnEnd,

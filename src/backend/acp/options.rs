@@ -483,14 +483,21 @@ mod tests {
 
     #[test]
     fn starting_value_is_the_default_where_the_agent_has_it() {
-        let options = options(&json!({ "configOptions": [choice_of("mode", None, "a"), choice_of("effort", None, "a")] }));
-        let starting = JsonObject::from_iter([("mode".to_owned(), json!("b")), ("effort".to_owned(), json!("c"))]);
+        let options = options(
+            &json!({ "configOptions": [choice_of("mode", None, "a"), choice_of("effort", None, "a")] }),
+        );
+        let starting =
+            JsonObject::from_iter([("mode".to_owned(), json!("b")), ("effort".to_owned(), json!("c"))]);
         let default = |id: &str| options.schema(Some(&starting)).properties[id].default.clone();
         assert_eq!((default("mode"), default("effort")), (Some(json!("b")), Some(json!("a"))));
         let now = SessionConfigState { schema: options.schema(None), values: options.values() };
         assert_eq!(misfit(&now, "mode", &json!("a")), None);
         for (id, value, sentence) in [
-            ("mode", json!("c"), "the option `mode` has no value \"c\"; its values: \"a\", \"b\"; it stays \"a\""),
+            (
+                "mode",
+                json!("c"),
+                "the option `mode` has no value \"c\"; its values: \"a\", \"b\"; it stays \"a\"",
+            ),
             ("mode", json!("b"), "the agent has not taken `mode` = \"b\"; it stays \"a\""),
             ("speed", json!(true), "the agent has no option `speed`; its options: `mode`, `effort`"),
         ] {
@@ -500,9 +507,15 @@ mod tests {
 
     #[test]
     fn modes_that_do_not_ask_are_known_by_their_ids() {
-        for id in ["acceptEdits", "bypassPermissions", "auto", "auto-edit", "YOLO", "agent-full-access",
-            "https://example.org/session-modes#autopilot"]
-        {
+        for id in [
+            "acceptEdits",
+            "bypassPermissions",
+            "auto",
+            "auto-edit",
+            "YOLO",
+            "agent-full-access",
+            "https://example.org/session-modes#autopilot",
+        ] {
             assert!(is_unasked_mode(id), "{id}");
         }
         for id in ["default", "plan", "read-only", "build", "https://example.org/auto#agent", ""] {

@@ -76,10 +76,14 @@ pub fn find(
 ) -> Result<PathBuf, NotInstalled> {
     let found = find_file(command, directory, environment).map_err(|error| {
         let is_path = command.components().count() > 1;
-        let Some(words) = command.to_str().and_then(|line| shell_words::split(line).ok()) else { return error };
+        let Some(words) = command.to_str().and_then(|line| shell_words::split(line).ok()) else {
+            return error;
+        };
         match words.split_first() {
             // A path may hold a space, and be misspelled.
-            Some((program, arguments)) if !arguments.is_empty() && (!is_path || Path::new(program).is_file()) => {
+            Some((program, arguments))
+                if !arguments.is_empty() && (!is_path || Path::new(program).is_file()) =>
+            {
                 NotInstalled::CommandLine {
                     command: command.display().to_string(),
                     program: program.clone(),
@@ -236,7 +240,10 @@ mod tests {
         let known = BTreeMap::from([("PATH".to_owned(), folder.path().to_str().unwrap().to_owned())]);
         assert_eq!(search_path_of(&script, &known), None);
         write(&script, "#!/no/such/interpreter -x\n");
-        assert!(find().unwrap_err().to_string().contains("run by `/no/such/interpreter`, which is not there"));
+        assert!(find()
+            .unwrap_err()
+            .to_string()
+            .contains("run by `/no/such/interpreter`, which is not there"));
         for others in ["#!/bin/sh\n", "#!", "", "\x7fELF", "#!/usr/bin/env\n"] {
             write(&script, others);
             assert_eq!(find().unwrap(), script, "{others:?}");

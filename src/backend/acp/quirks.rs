@@ -191,7 +191,10 @@ mod tests {
             ("@agentclientprotocol/claude-agent-acp", raw),
             ("Copilot", raw),
             ("qwen-code", raw_without_blobs),
-            ("@agentclientprotocol/codex-acp", AgentQuirks { unasked_modes: &["agent"], ..raw_without_blobs }),
+            (
+                "@agentclientprotocol/codex-acp",
+                AgentQuirks { unasked_modes: &["agent"], ..raw_without_blobs },
+            ),
             ("codex-acp", raw_without_blobs),
         ] {
             assert_eq!(of(Some(name)), needs, "{name}");

@@ -11,7 +11,8 @@ configured by, see `settings_of`), `--sets HOW` (how it takes a change, see `set
 calls itself), `--title TEXT` (for people; with escapes as in Python), `--way api-key|device|terminal` (more ways to log
 in to it), `--door FILE` (a login by `device` is done when that is there; one `outside` when that is there at the start),
 `--mcp always|once` (it starts the MCP servers that it is given, and asks for their tools when they change, or once),
-`--refuses attachments|for-ever` (prompts that hold a picture fail, or all that follow one in its session, too).
+`--refuses attachments|for-ever` (prompts that hold a picture fail, or all that follow one in its session, too),
+`--says-login KIND` (it says by itself whether somebody is logged in).
 """
 
 import argparse
@@ -1263,6 +1264,8 @@ def answer(message):
             LATE[0] = said_of(wait_for_answer(begin_call(session, 'fs/read_text_file {"path":"/"}')))
         FOLDERS[session] = params.get("additionalDirectories", [])
         begin_server(session, params)
+        if OPTIONS.says_login:
+            say(method="_auth/status_update", params={"authStatus": {"kind": OPTIONS.says_login, "label": "Who knows"}})
         # Before anybody can know of it.
         update(session, "available_commands_update", availableCommands=COMMANDS)
         update(session, "session_info_update", title="An early title")
@@ -1336,6 +1339,7 @@ def main():
     parser.add_argument("--door")
     parser.add_argument("--title", default="The tests' agent")
     parser.add_argument("--refuses")
+    parser.add_argument("--says-login")
     parser.parse_args(namespace=OPTIONS)
     OPTIONS.at = dict(what.split("=") for what in OPTIONS.at)
     note(started=True)

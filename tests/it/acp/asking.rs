@@ -148,10 +148,7 @@ fn a_question_may_be_about_the_prompt_and_one_that_makes_no_sense_is_refused() {
     answer(&mut watched, request["id"].as_str().unwrap(), "cancel", Value::Null);
     watched.ending("t1");
     assert_eq!(watched.said(), r#"{"action": "cancel"}"#);
-    for wrong in [
-        r#"{"mode":"dance","message":"x"}"#,
-        r#"{"mode":"form","message":"x"}"#,
-    ] {
+    for wrong in [r#"{"mode":"dance","message":"x"}"#, r#"{"mode":"form","message":"x"}"#] {
         let said = watched.turn(wrong, &format!("question {wrong}"));
         assert!(said.contains("-32602"), "{said}");
     }
@@ -177,7 +174,8 @@ fn answer_that_the_schema_does_not_allow_is_asked_for_again() {
     let why = "The answer to `name` must have a length of at most 3.\nThe answer to `count` must be at most 5.\n\nSay";
     assert_eq!((&second["message"], &second["questions"]), (&json!(why), &first["questions"]));
     assert_ne!(second["id"], first["id"]);
-    let good = json!({ "name": submitted("text", "abc".into()), "place": submitted("text", "{\"x\":1}".into()) });
+    let good =
+        json!({ "name": submitted("text", "abc".into()), "place": submitted("text", "{\"x\":1}".into()) });
     answer(&mut watched, second["id"].as_str().unwrap(), "accept", good);
     watched.ending("t1");
     let said: Value = serde_json::from_str(&watched.said()).unwrap();

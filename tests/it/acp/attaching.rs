@@ -6,11 +6,13 @@ impl Watched {
     /// Begins a turn with a picture, and with a text that the agent does as it does any message.
     fn begin_with_picture(&mut self, turn: &str, steps: &str) {
         self.heard.clear();
-        self.dispatch(json!({ "type": "chat/turnStarted", "turnId": turn, "startedAt": "2026-01-01T00:00:00Z",
+        self.dispatch(
+            json!({ "type": "chat/turnStarted", "turnId": turn, "startedAt": "2026-01-01T00:00:00Z",
             "message": { "text": "Look", "origin": { "kind": "user" }, "attachments": [
                 { "type": "embeddedResource", "label": "a.png", "data": "AAAA", "contentType": "image/png" },
                 { "type": "simple", "label": "steps", "modelRepresentation": steps },
-            ] } }));
+            ] } }),
+        );
     }
 }
 
@@ -23,7 +25,8 @@ fn refusals(notes: &Path) -> (usize, usize) {
     (count, refused.len())
 }
 
-const WHY: &str = "The agent has refused the message because of what is attached (`a.png`): 'file part media type \
+const WHY: &str =
+    "The agent has refused the message because of what is attached (`a.png`): 'file part media type \
     image/png' functionality not supported. (-32603). It was sent again without that.";
 
 #[test]

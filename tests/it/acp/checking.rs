@@ -154,6 +154,18 @@ fn agent_that_needs_longer_is_said_to_be_starting_and_is_waited_for_when_asked()
 }
 
 #[test]
+fn agent_that_says_by_itself_that_nobody_is_logged_in_is_shown_so() {
+    for (kind, login) in [
+        ("none", "login     NEEDED, unless it is given a key in another way: it says \"Who knows\". Log in with the"),
+        ("account", "login     not needed to open a session\n"),
+    ] {
+        let (status, said, _) = Checked::new(&["--says-login", kind]).check(&["--ephemeral"]);
+        assert_eq!(status, Some(0), "{said}");
+        assert!(said.contains(login), "{said}");
+    }
+}
+
+#[test]
 fn each_agent_is_printed_when_it_is_known() {
     let mut checked = Checked::new(&[]);
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/acp/agent.py");
@@ -162,7 +174,15 @@ fn each_agent_is_printed_when_it_is_known() {
         "[agents.never]\ncommand = \"python3\"\nargs = [{agent:?}, \"--before-hello\", \"silence\"]\n{env}\n"
     ));
     let mut command = program();
-    command.args(["agents", "check", "--ephemeral", "--timeout", "600", "--config", &checked.path("config.toml")]);
+    command.args([
+        "agents",
+        "check",
+        "--ephemeral",
+        "--timeout",
+        "600",
+        "--config",
+        &checked.path("config.toml"),
+    ]);
     command.env("PATH", std::env::var("PATH").unwrap());
     let mut process = Process::spawn(command);
     let mut said = Vec::new();
@@ -183,7 +203,12 @@ fn each_agent_is_printed_when_it_is_known() {
 
 #[test]
 fn check_says_on_a_terminal_who_is_waited_for_and_shows_no_escape_of_an_agent() {
-    let checked = Checked::new(&["--title", r"\x1b]0;owned\x07Evil \x1b[31mred\x1b[0m \x9b2Jagent", "--before-new", "0.5"]);
+    let checked = Checked::new(&[
+        "--title",
+        r"\x1b]0;owned\x07Evil \x1b[31mred\x1b[0m \x9b2Jagent",
+        "--before-new",
+        "0.5",
+    ]);
     // Nothing but text where stdout is no terminal.
     let (_, said, complaints) = checked.check(&["--ephemeral"]);
     assert!(said.contains("is        Evil red agent 1\n") && !said.contains('\u{1b}'), "{said:?}");
@@ -195,7 +220,10 @@ fn check_says_on_a_terminal_who_is_waited_for_and_shows_no_escape_of_an_agent() 
     command.args(["agents", "check", "--ephemeral", "--config", &checked.path("config.toml")]);
     command.env("PATH", std::env::var("PATH").unwrap());
     let shown = String::from_utf8(command.stdin(Stdio::null()).output().unwrap().stdout).unwrap();
-    assert!(shown.contains("\r\u{1b}[K| waiting for a0 (0 s)") && shown.contains("\u{1b}[K/ waiting"), "{shown:?}");
+    assert!(
+        shown.contains("\r\u{1b}[K| waiting for a0 (0 s)") && shown.contains("\u{1b}[K/ waiting"),
+        "{shown:?}"
+    );
     // The line is gone when the agent is told of, and no other sequence is there.
     assert!(shown.contains("\r\u{1b}[Ka0\r\n") && shown.contains("Evil red agent 1"), "{shown:?}");
     assert_eq!(shown.matches('\u{1b}').count(), shown.matches("\r\u{1b}[K").count(), "{shown:?}");
@@ -218,7 +246,10 @@ fn each_wrong_configuration_gets_a_sentence_that_says_what_to_write() {
     ] {
         fs::write(&config, text).unwrap();
         let mut command = program();
-        command.args(["agents", "check", "--ephemeral", "--config"]).arg(&config).env("PATH", "/usr/bin:/bin");
+        command
+            .args(["agents", "check", "--ephemeral", "--config"])
+            .arg(&config)
+            .env("PATH", "/usr/bin:/bin");
         let Output { status: ended, stdout, stderr } = command.output().unwrap();
         let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
         assert_eq!(ended.code(), Some(status), "{said}");

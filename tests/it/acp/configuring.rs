@@ -159,9 +159,15 @@ fn starting_values_of_the_configuration_hold_where_no_client_chooses() {
     watched.configured(&json!({ "brave": false }));
     assert_eq!(asked(&watched.turn("t1", "asked")), "mode=\"plan\"");
     let properties = watched.state(SESSION)["config"]["schema"]["properties"].take();
-    assert_eq!((&properties["mode"]["default"], &properties["brave"]["default"]), (&json!("plan"), &json!(true)));
+    assert_eq!(
+        (&properties["mode"]["default"], &properties["brave"]["default"]),
+        (&json!("plan"), &json!(true))
+    );
     let resolved = watched.answer("resolveSessionConfig", json!({ "provider": "a0" }))["result"].take();
-    assert_eq!((&resolved["values"]["mode"], &resolved["values"]["theme"]), (&json!("plan"), &json!("light")));
+    assert_eq!(
+        (&resolved["values"]["mode"], &resolved["values"]["theme"]),
+        (&json!("plan"), &json!("light"))
+    );
     // It is a starting value only.
     watched.configure(json!({ "mode": "code" }));
     watched.begin("t2", "die");

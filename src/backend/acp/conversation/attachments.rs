@@ -66,7 +66,11 @@ impl AcpConversation {
         if login::is_required(failure) || is_transient(failure) {
             return None;
         }
-        let (run, prompt) = self.run.as_ref().filter(|run| !run.told && run.cancelled.is_none()).map(|run| (run.id, run.prompt))?;
+        let (run, prompt) = self
+            .run
+            .as_ref()
+            .filter(|run| !run.told && run.cancelled.is_none())
+            .map(|run| (run.id, run.prompt))?;
         let sent = self.sent_attachments.as_mut()?;
         let agent = &self.agent.spec.name;
         if !sent.is_sent_again {
@@ -111,7 +115,8 @@ fn is_transient(failure: &AgentError) -> bool {
     let said = failure.to_string().to_ascii_lowercase();
     let mut words = said.split(|character: char| !character.is_alphanumeric());
     statuses.any(is_status)
-        || words.any(|word| TRANSIENT.contains(&word) || (word.len() == 3 && word.parse().is_ok_and(is_status)))
+        || words
+            .any(|word| TRANSIENT.contains(&word) || (word.len() == 3 && word.parse().is_ok_and(is_status)))
 }
 
 #[cfg(test)]
@@ -132,7 +137,8 @@ mod tests {
         ] {
             assert!(is_transient(&transient), "{transient}");
         }
-        let message = "Internal error: 'file part media type application/octet-stream' functionality not supported.";
+        let message =
+            "Internal error: 'file part media type application/octet-stream' functionality not supported.";
         assert!(!is_transient(&failure(-32603, message, Some(json!({ "errorName": "UnknownError" })))));
         assert!(!is_transient(&failure(-32603, "400 invalid image of 500000 bytes", None)));
     }

@@ -164,8 +164,14 @@ impl Field {
             ("string", Some(options)) => {
                 let fits = Fits::One { choices: ids(&options), is_free: false };
                 let allow_freeform_input = Some(false);
-                let question =
-                    ChatInputSingleSelectQuestion { id, title, message, required, options, allow_freeform_input };
+                let question = ChatInputSingleSelectQuestion {
+                    id,
+                    title,
+                    message,
+                    required,
+                    options,
+                    allow_freeform_input,
+                };
                 (ChatInputQuestion::SingleSelect(question), fits)
             }
             ("string", None) => {
@@ -243,11 +249,28 @@ pub(super) struct AnswerRule {
 /// Values that fit a question.
 #[derive(Debug)]
 pub(super) enum Fits {
-    Text { min: Option<i64>, max: Option<i64>, pattern: Option<String>, format: Option<String> },
-    Number { is_whole: bool, min: Option<f64>, max: Option<f64> },
+    Text {
+        min: Option<i64>,
+        max: Option<i64>,
+        pattern: Option<String>,
+        format: Option<String>,
+    },
+    Number {
+        is_whole: bool,
+        min: Option<f64>,
+        max: Option<f64>,
+    },
     Boolean,
-    One { choices: Vec<String>, is_free: bool },
-    Many { choices: Vec<String>, is_free: bool, min: Option<i64>, max: Option<i64> },
+    One {
+        choices: Vec<String>,
+        is_free: bool,
+    },
+    Many {
+        choices: Vec<String>,
+        is_free: bool,
+        min: Option<i64>,
+        max: Option<i64>,
+    },
     /// Nobody knows: a text that is JSON stands for what it says.
     Anything,
 }
@@ -483,7 +506,8 @@ mod tests {
 {"type":"object","title":"Place","properties":{"x":{"type":"number"}}}"#;
         assert_eq!(first, json!({ "kind": "text", "id": "place", "message": message, "required": true }));
         assert!(questions.iter().all(|question| matches!(question, ChatInputQuestion::Text(_))));
-        let answers = json!({ "place": "{\"x\": 1}", "either": "this", "list": "[\"a\"]", "level": "2", "odd": "" });
+        let answers =
+            json!({ "place": "{\"x\": 1}", "either": "this", "list": "[\"a\"]", "level": "2", "odd": "" });
         let content = json!({ "place": { "x": 1 }, "either": "this", "list": ["a"], "level": 2 });
         assert_eq!(content_of(&rules, &answers), Ok(content));
     }

@@ -55,7 +55,11 @@ enum WantedAnswer {
     Url,
     Form(Vec<AnswerRule>),
     /// The answers go with the decision about a permission.
-    Permission { rules: Vec<AnswerRule>, approve: String, reject: Option<String> },
+    Permission {
+        rules: Vec<AnswerRule>,
+        approve: String,
+        reject: Option<String>,
+    },
 }
 
 /// What is asked. Not the schema's type, which does not know the order of fields.

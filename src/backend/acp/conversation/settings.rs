@@ -142,8 +142,9 @@ impl Settings {
                 if let Some(misfit) = misfit(&self.now(), &id, &value) {
                     let why = tried.remove(&id).flatten().map(|why| format!(" ({why})")).unwrap_or_default();
                     tracing::warn!(agent, "the configuration of the agent cannot be followed: {misfit}{why}");
-                    let notice =
-                        format!("The configuration of the agent `{agent}` cannot be followed: {misfit}{why}.");
+                    let notice = format!(
+                        "The configuration of the agent `{agent}` cannot be followed: {misfit}{why}."
+                    );
                     self.refused.push(text::message(&notice));
                 }
                 continue;

@@ -191,7 +191,9 @@ mod tests {
     #[test]
     fn all_objects_of_a_line_are_found() {
         let one = r#"{"a":{"b":1}}"#;
-        for line in [format!("{one}{one}"), format!("\u{1b}[2K{one} {one}\r"), format!("{{{{ x {one},{one} {{")] {
+        for line in
+            [format!("{one}{one}"), format!("\u{1b}[2K{one} {one}\r"), format!("{{{{ x {one},{one} {{")]
+        {
             assert_eq!(messages_in(&line), [one, one], "{line}");
         }
         assert_eq!(messages_in(&format!("{}{one}", "{ ".repeat(BRACES_MAX))), Vec::<&str>::new());
