@@ -1,13 +1,15 @@
 //! Repositories of git: what is in a folder, kept and compared, by the user's own program `git`.
 //!
 //! A repository's configuration and attributes can name programs, and opening a folder is no consent to run them; so
-//! everything that would run one is off ([`program`]). What is kept stands in the repository's store of objects, under refs of our
+//! git runs with a git directory of the host's own ([`isolation`]), in which none is named, and what would run one is off
+//! besides ([`program`]). What is kept stands in the repository's store of objects, under refs of our
 //! own; the user's index is copied, and never written, as little as HEAD, branches, the stash, hooks or the
 //! configuration; but for what the user has committed ([`commit`]).
 //!
 //! All of it runs in a process of its own ([`worker`]) under a guard, which ends with the host, and `git` with it.
 //!
-//! Owns: `program` (running git), [`repository`] (which one it is, and whether it is used), [`index`] (what is in the
+//! Owns: `program` (running git), [`repository`] (which one it is, and whether it is used), [`settings`] (what is configured,
+//! read as data), [`isolation`] (what of that git sees), [`index`] (what is in the
 //! folder now), [`grafts`] (the same where the index is large), [`checkpoints`] (keeping that), [`compare`] (what differs),
 //! [`sight`] (branches, and what is not committed), [`conversions`] (bytes that git would not give back), [`undo`] (files
 //! become what they were), [`steps`] (what is not broken off), and `worker` (what is asked, and answered, line by line).
@@ -19,8 +21,10 @@ pub mod compare;
 pub mod conversions;
 pub mod grafts;
 pub mod index;
+pub mod isolation;
 pub mod program;
 pub mod repository;
+pub mod settings;
 pub mod sight;
 pub mod steps;
 pub mod undo;

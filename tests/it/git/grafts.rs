@@ -18,8 +18,8 @@ use super::{uri, Repository};
 pub fn are_the_same(repository: &Repository) -> bool {
     let until = Until::after(Duration::from_secs(60));
     let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
-    let found = Found::find(&git, &[uri(&repository.root)], until).unwrap();
     let scratch = Scratch::new(&repository.state).unwrap();
+    let found = Found::find(&git, &[uri(&repository.root)], &scratch).unwrap();
     let (tree, left_out) = CopiedIndex::new(&found, &scratch, true).unwrap().tree(&scratch, until).unwrap();
     let Some((other, other_left_out)) = grafts::tree(&found, &scratch, until).unwrap() else {
         let status = repository.git(&[

@@ -14,10 +14,13 @@ mod model;
 mod operations;
 mod programs;
 mod refs;
+mod settings;
+mod shapes;
 mod sights;
 mod swaps;
 mod trust;
 mod turns;
+mod walk;
 mod without;
 
 use std::collections::BTreeMap;
@@ -186,6 +189,11 @@ impl Talk {
         let mut command = program();
         command.arg("--state-dir").arg(&repository.state).arg("--exclusive");
         command.envs(environment(&repository.home)).envs(more.iter().copied());
+        Self::with(command)
+    }
+
+    /// A host that is started so.
+    pub fn with(command: Command) -> Self {
         let mut talk = Self { process: Process::spawn(command), seq: 0, id: 0, heard: Vec::new() };
         let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });
         talk.ask("initialize", &hello);
