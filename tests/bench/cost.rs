@@ -278,13 +278,15 @@ impl Counted {
     fn instructions(self) -> Outcome<u64> {
         let log = fs::read_to_string(self.folder.path().join("log"))?;
         let line = log.lines().find(|line| line.contains("refs:")).ok_or_else(|| log.clone())?;
-        let digits: String = line.rsplit(':').next().unwrap_or("").chars().filter(char::is_ascii_digit).collect();
+        let digits: String =
+            line.rsplit(':').next().unwrap_or("").chars().filter(char::is_ascii_digit).collect();
         Ok(digits.parse()?)
     }
 }
 
 /// Tells whether valgrind can be run.
 pub fn can_count() -> bool {
-    let valgrind = Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let valgrind =
+        Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     valgrind.is_ok_and(|status| status.success())
 }

@@ -115,7 +115,12 @@ fn measure(table: &mut Table) -> Outcome<()> {
     table.row("replay of 10,000 actions", milliseconds(replay()?), "20 ms", "(1,000 at most)")?;
     let idle = Client::open()?.memory();
     table.row("memory, idle", megabytes(idle), "8 MB", "150 MB")?;
-    table.row("memory, 200 sessions of one turn each", megabytes(sessions(SESSIONS)?.memory()), "30 MB", "580 MB")?;
+    table.row(
+        "memory, 200 sessions of one turn each",
+        megabytes(sessions(SESSIONS)?.memory()),
+        "30 MB",
+        "580 MB",
+    )?;
     Ok(())
 }
 
