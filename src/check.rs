@@ -132,7 +132,7 @@ struct Met {
 
 /// What came of starting an agent.
 enum Outcome {
-    Met(Meeting),
+    Met(Box<Meeting>),
     /// It has not said what it is after this time.
     Starting(Duration),
 }
@@ -197,7 +197,7 @@ async fn meet(spec: AgentSpec, guard: GuardProgram, asked: Option<Duration>) -> 
     let took = start.elapsed();
     let missing_login = backend.missing_login();
     backend.stop().await;
-    let outcome = meeting.map_or(Outcome::Starting(patience), Outcome::Met);
+    let outcome = meeting.map_or(Outcome::Starting(patience), |meeting| Outcome::Met(Box::new(meeting)));
     Met {
         spec,
         describes,
@@ -307,7 +307,7 @@ fn describe(agent: &Met, lines: &mut Lines) {
             );
         }
     };
-    let Meeting { said, config, failure } = meeting;
+    let Meeting { said, config, failure } = meeting.as_ref();
     let is: Vec<&str> = said.title.iter().chain(&said.version).map(String::as_str).collect();
     if !is.is_empty() {
         lines.add("is", &is.join(" "));
