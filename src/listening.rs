@@ -46,11 +46,11 @@ pub struct ListenArgs {
 
     /// How long permissions and questions wait for a client to come back that has lost its connection, when no other
     /// one is there
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "listen")]
     reconnect_within: u64,
 
     /// How long a client may take for its handshake, for tests
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, hide = true)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, hide = true, requires = "listen")]
     handshake_timeout: u64,
 }
 
@@ -65,6 +65,14 @@ fn read_address(said: &str) -> Result<Address, String> {
     said.parse().map_err(|error: anyhow::Error| error.to_string())
 }
 
+/// Returns the address as a process means it that has another current folder.
+fn absolute(address: &Address) -> Address {
+    match address {
+        Address::Unix(path) => Address::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+        Address::WebSocket { .. } => address.clone(),
+    }
+}
+
 /// How long a wrong token is not answered.
 const WRONG_TOKEN_WAIT: Duration = Duration::from_secs(1);
 
@@ -76,11 +84,13 @@ impl ListenArgs {
 
     /// The files by which others connect: sockets, and the one with the token.
     pub fn files(&self) -> impl Iterator<Item = PathBuf> + '_ {
-        let sockets = self.listen.iter().filter_map(|address| match address {
-            Address::Unix(path) => Some(path.clone()),
+        let sockets = self.listen.iter().map(absolute).filter_map(|address| match address {
+            Address::Unix(path) => Some(path),
             Address::WebSocket { .. } => None,
         });
-        sockets.chain(self.token_file.clone())
+        sockets.chain(
+            self.token_file.as_ref().map(|file| std::path::absolute(file).unwrap_or_else(|_| file.clone())),
+        )
     }
 
     /// What to listen on; none where nothing is asked for.
@@ -100,7 +110,8 @@ impl ListenArgs {
             bail!("--no-token: others than this machine could connect to {open}; give it a token");
         }
         Ok(Some(Listening {
-            addresses: self.listen.clone(),
+            addresses: self.listen.iter().map(absolute).collect(),
+            files: self.files().collect(),
             access: Access { token, origins: self.allow_origin.clone() },
             token_is_known: self.token_file.is_some(),
             announced_in: self.announced_in()?,
