@@ -4,13 +4,20 @@
 //! its clients at once.
 //! Never: serves, logs in, or gives an agent anything to do; stdout is for people and pipes here.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use ahp_types::state::SessionConfigState;
 use anyhow::{bail, Context};
 use clap::{Args, Subcommand};
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::{interval, timeout};
 
 use crate::backend::acp::guards::GuardProgram;
+use crate::backend::acp::options::{is_unasked_mode, misfit, MODE};
+use crate::backend::acp::quirks::AgentQuirks;
 use crate::backend::acp::{program, Acp, AgentSpec};
 use crate::backend::meeting::{self, Meeting};
 use crate::backend::Backend;
@@ -20,9 +27,25 @@ use crate::host::{kept_of, Start};
 use crate::store::archive::Archive;
 use crate::store::folder::{self, StateFolder};
 use crate::store::sqlite;
+use crate::wire::text;
 
-/// The setting that is an agent's mode.
-const MODE: &str = "mode";
+/// The setting that is an agent's model. Its values are listed as models.
+const MODEL: &str = "model";
+
+/// Modes in which agents ask before they change files, the first that there is being proposed.
+const ASKING_MODES: [&str; 4] = ["default", "ask", "read-only", "manual"];
+
+/// Time after which the line that says who is waited for changes.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+
+/// The signs that the line begins with, one after the other.
+const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
+
+/// Longest list of names on that line, in characters: a line that is wrapped cannot be erased.
+const NAMES_CHARS_MAX: usize = 50;
+
+/// Limit of an agent's own answers, which is never reached before the check gives up waiting.
+const NO_LIMIT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// The arguments of `agents`.
 #[derive(Debug, Args)]
@@ -33,8 +56,8 @@ pub struct AgentsArguments {
 
 #[derive(Debug, Subcommand)]
 enum AgentsVerb {
-    /// Start each agent once: say whether it is there, which version, whether it is logged in, its models and modes;
-    /// and remember that for clients
+    /// Start each agent once: say whether it is there, which version, whether it is logged in, its models, modes and
+    /// other settings; and remember that for clients
     Check(Check),
 }
 
@@ -44,6 +67,9 @@ struct Check {
     name: Option<String>,
     #[command(flatten)]
     which: WhichAgents,
+    /// How long to wait for each agent [default: twice the agent's `start_seconds`: for its start, and for a session]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: Option<u32>,
     /// Where it is remembered [default: the folder that sessions are kept in when nothing is said]
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
     state_dir: Option<PathBuf>,
@@ -57,7 +83,7 @@ struct Check {
 pub enum Checked {
     /// All agents can be used.
     Usable,
-    /// One of them cannot.
+    /// One of them cannot, is not known yet, or cannot be configured as its operator wants.
     Unusable,
     /// Whatever they are, it is not remembered: why.
     NotRemembered(anyhow::Error),
@@ -83,17 +109,11 @@ pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Che
     // Held while agents are started, so that it is known from the beginning whether anything can be remembered.
     let memory = if check.ephemeral { Ok(None) } else { open(check.state_dir.as_deref()).map(Some) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let met = runtime.block_on(meet_all(specs, guard));
-    let mut out = io::stdout().lock();
-    for agent in &met {
-        if let Err(error) = show(agent, &mut out) {
-            tracing::debug!(%error, "the list of agents cannot be written: nobody reads stdout");
-            break;
-        }
-    }
+    let asked = check.timeout.map(|seconds| Duration::from_secs(seconds.into()));
+    let met = runtime.block_on(meet_all(specs, guard, asked));
     match memory.and_then(|memory| memory.map_or(Ok(()), |(_folder, archive)| remember(&archive, &met))) {
         Err(error) => Ok(Checked::NotRemembered(error)),
-        Ok(()) if met.iter().all(|agent| agent.meeting.failure.is_none()) => Ok(Checked::Usable),
+        Ok(()) if met.iter().all(Met::is_usable) => Ok(Checked::Usable),
         Ok(()) => Ok(Checked::Unusable),
     }
 }
@@ -102,30 +122,129 @@ pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Che
 struct Met {
     spec: AgentSpec,
     describes: AgentDescription,
-    meeting: Meeting,
+    outcome: Outcome,
+    /// Time from the start until the agent had said what it is, or was given up.
+    took: Duration,
+    quirks: AgentQuirks,
+    /// Why it may need a login although it opens sessions.
+    missing_login: Option<String>,
 }
 
-/// Meets all agents, at the same time.
-async fn meet_all(specs: Vec<AgentSpec>, guard: &GuardProgram) -> Vec<Met> {
-    let meetings = specs.into_iter().map(|spec| {
-        let backend = Acp::new(spec.clone(), guard.clone());
-        let describes = backend.describe();
-        let begun = meeting::begin(&backend, Tokens::new());
-        let task = tokio::spawn(async move {
-            let meeting = meeting::meet(begun).await;
-            backend.stop().await;
-            meeting
-        });
-        (spec, describes, task)
-    });
-    let mut met = Vec::new();
-    for (spec, describes, task) in meetings.collect::<Vec<_>>() {
-        match task.await {
-            Ok(meeting) => met.push(Met { spec, describes, meeting }),
-            Err(error) => tracing::error!(agent = spec.name, %error, "an agent could not be checked"),
+/// What came of starting an agent.
+enum Outcome {
+    Met(Box<Meeting>),
+    /// It has not said what it is after this time.
+    Starting(Duration),
+}
+
+impl Met {
+    fn is_usable(&self) -> bool {
+        match &self.outcome {
+            Outcome::Met(meeting) => meeting.failure.is_none() && self.misfits(meeting).is_empty(),
+            Outcome::Starting(_) => false,
         }
     }
-    met
+
+    /// Returns why options of a new session are not as the operator wants, each in a sentence.
+    fn misfits(&self, meeting: &Meeting) -> Vec<String> {
+        let Some(config) = &meeting.config else { return Vec::new() };
+        self.spec.config.iter().filter_map(|(id, value)| misfit(config, id, value)).collect()
+    }
+}
+
+/// Meets all agents at the same time, and prints each when it is known.
+async fn meet_all(specs: Vec<AgentSpec>, guard: &GuardProgram, asked: Option<Duration>) -> Vec<Met> {
+    let mut progress = Progress::new(specs.iter().map(|spec| spec.name.clone()).collect());
+    let mut meetings = JoinSet::new();
+    for spec in specs {
+        meetings.spawn(meet(spec, guard.clone(), asked));
+    }
+    let (mut met, mut is_read) = (Vec::new(), true);
+    let mut ticks = interval(PROGRESS_EVERY);
+    loop {
+        let done = tokio::select! {
+            done = meetings.join_next() => done,
+            _ = ticks.tick(), if progress.is_shown => {
+                progress.draw();
+                continue;
+            }
+        };
+        progress.erase();
+        match done {
+            None => return met,
+            Some(Err(error)) => tracing::error!(%error, "an agent could not be checked"),
+            Some(Ok(agent)) => {
+                progress.waiting.retain(|name| *name != agent.spec.name);
+                if is_read {
+                    is_read = print(&agent)
+                        .inspect_err(|error| {
+                            tracing::debug!(%error, "the list of agents cannot be written: nobody reads stdout");
+                        })
+                        .is_ok();
+                }
+                met.push(agent);
+            }
+        }
+    }
+}
+
+async fn meet(spec: AgentSpec, guard: GuardProgram, asked: Option<Duration>) -> Met {
+    let patience = asked.unwrap_or_else(|| spec.start_limit.saturating_mul(2));
+    let backend = Acp::new(AgentSpec { start_limit: NO_LIMIT, ..spec.clone() }, guard);
+    let describes = backend.describe();
+    let start = Instant::now();
+    let meeting = timeout(patience, meeting::meet(meeting::begin(&backend, Tokens::new()))).await;
+    let took = start.elapsed();
+    let missing_login = backend.missing_login();
+    backend.stop().await;
+    let outcome = meeting.map_or(Outcome::Starting(patience), |meeting| Outcome::Met(Box::new(meeting)));
+    Met {
+        spec,
+        describes,
+        outcome,
+        took,
+        quirks: backend.quirks().unwrap_or(AgentQuirks::NONE),
+        missing_login,
+    }
+}
+
+/// The line on a terminal that says who is waited for.
+struct Progress {
+    is_shown: bool,
+    waiting: Vec<String>,
+    start: Instant,
+    drawn: usize,
+}
+
+impl Progress {
+    fn new(waiting: Vec<String>) -> Self {
+        Self { is_shown: io::stderr().is_terminal(), waiting, start: Instant::now(), drawn: 0 }
+    }
+
+    fn draw(&mut self) {
+        let sign = SPINNER[self.drawn % SPINNER.len()];
+        self.drawn += 1;
+        let mut names = self.waiting.join(", ");
+        if names.chars().count() > NAMES_CHARS_MAX {
+            names = format!("{} agents", self.waiting.len());
+        }
+        let seconds = self.start.elapsed().as_secs();
+        self.write(&format!("\r\x1b[K{sign} waiting for {names} ({seconds} s)"));
+    }
+
+    fn erase(&mut self) {
+        if self.drawn > 0 {
+            self.write("\r\x1b[K");
+        }
+    }
+
+    fn write(&mut self, text: &str) {
+        let mut stderr = io::stderr();
+        if stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush()).is_err() {
+            // The terminal is gone.
+            self.is_shown = false;
+        }
+    }
 }
 
 fn open(asked: Option<&Path>) -> anyhow::Result<(StateFolder, Archive)> {
@@ -138,42 +257,139 @@ fn open(asked: Option<&Path>) -> anyhow::Result<(StateFolder, Archive)> {
 fn remember(archive: &Archive, met: &[Met]) -> anyhow::Result<()> {
     let before = Start { said: archive.agents(), ..Start::default() };
     for agent in met {
-        let said = kept_of(&agent.describes, &before, agent.meeting.said.clone());
-        archive.agent_said(&agent.spec.name, &said)?;
+        if let Outcome::Met(meeting) = &agent.outcome {
+            let said = kept_of(&agent.describes, &before, meeting.said.clone());
+            archive.agent_said(&agent.spec.name, &said)?;
+        }
     }
     Ok(())
 }
 
-fn show(agent: &Met, out: &mut dyn Write) -> io::Result<()> {
-    let Met { spec, meeting, .. } = agent;
-    let Meeting { said, config, failure } = meeting;
-    writeln!(out, "{}", spec.name)?;
-    let mut line = |name: &str, text: &str| writeln!(out, "  {name:<9} {text}");
-    if let Ok(found) = program::find(&spec.program, spec.directory.as_deref(), &spec.environment) {
-        line("found", &found.display().to_string())?;
+/// Prints an agent on stdout, all of it at once.
+fn print(agent: &Met) -> io::Result<()> {
+    let mut lines = Lines(format!("{}\n", agent.spec.name));
+    describe(agent, &mut lines);
+    let mut out = io::stdout().lock();
+    out.write_all(lines.0.as_bytes())?;
+    out.flush()
+}
+
+/// What is printed of an agent: its name, and lines that begin with a word.
+struct Lines(String);
+
+impl Lines {
+    fn add(&mut self, word: &str, said: &str) {
+        // What agents say may hold whatever a terminal obeys.
+        for (at, line) in text::message(said).lines().enumerate() {
+            let word = if at == 0 { word } else { "" };
+            self.0.push_str(format!("  {word:<9} {line}").trim_end());
+            self.0.push('\n');
+        }
     }
+}
+
+fn describe(agent: &Met, lines: &mut Lines) {
+    let Met { spec, outcome, took, quirks, .. } = agent;
+    if let Ok(found) = program::find(&spec.program, spec.directory.as_deref(), &spec.environment) {
+        lines.add("found", &found.display().to_string());
+    }
+    let limit = spec.start_limit.as_secs_f64();
+    let meeting = match outcome {
+        Outcome::Met(meeting) => meeting,
+        Outcome::Starting(waited) => {
+            let seconds = waited.as_secs_f64();
+            return lines.add(
+                "WAITING",
+                &format!(
+                    "it is still starting after {seconds} s: wait longer with `--timeout SECONDS`. A host waits \
+                     {limit} s for each of its first answers: where it needs more, set `start_seconds`"
+                ),
+            );
+        }
+    };
+    let Meeting { said, config, failure } = meeting.as_ref();
     let is: Vec<&str> = said.title.iter().chain(&said.version).map(String::as_str).collect();
     if !is.is_empty() {
-        line("is", &is.join(" "))?;
+        lines.add("is", &is.join(" "));
     }
     match failure {
-        Some((OpenFailure::LoginRequired, why)) => return line("login", &format!("NEEDED: {why}")),
-        Some((OpenFailure::Unavailable, why)) => return line("FAILS", why),
-        None => line("login", "not needed for a session")?,
+        Some((OpenFailure::LoginRequired, why)) => return lines.add("login", &format!("NEEDED: {why}")),
+        Some((OpenFailure::Unavailable, why)) => return lines.add("FAILS", why),
+        None => match &agent.missing_login {
+            // A key in its environment may do all the same: only a turn could tell.
+            Some(why) => {
+                lines.add("login", &format!("NEEDED, unless it is given a key in another way: {why}"))
+            }
+            None => lines.add("login", "not needed to open a session"),
+        },
+    }
+    if *took > spec.start_limit {
+        let took = took.as_secs();
+        let advice = format!(
+            "it took {took} s, and a host waits {limit} s for each of its first answers: set `start_seconds`"
+        );
+        lines.add("SLOW", &advice);
     }
     let models = said.models.iter().flatten().map(|model| format!("{} ({})", model.name, model.id));
-    line("models", &list(models.collect()))?;
-    let properties = config.iter().flat_map(|config| &config.schema.properties);
-    let (modes, others): (Vec<_>, Vec<_>) = properties.partition(|(name, _)| *name == MODE);
-    let modes = modes.into_iter().flat_map(|(_, mode)| mode.r#enum.iter().flatten());
-    let modes: Vec<String> =
-        modes.map(|mode| mode.as_str().map_or_else(|| mode.to_string(), str::to_owned)).collect();
-    line("modes", &list(modes))?;
-    let mut others: Vec<String> = others.into_iter().map(|(name, _)| name.clone()).collect();
-    others.sort();
-    line("settings", &list(others))?;
+    lines.add("models", &list(models.collect()));
+    describe_modes(agent, config.as_ref(), lines);
+    describe_settings(config.as_ref(), lines);
     let commands = said.commands.iter().flatten().map(|command| format!("/{}", command.name));
-    line("commands", &list(commands.collect()))
+    lines.add("commands", &list(commands.collect()));
+    if let Some(asking) = quirks.asking {
+        lines.add("ASKS NOT", asking);
+    }
+    for misfit in agent.misfits(meeting) {
+        lines.add("CONFIG", &format!("{misfit}: correct it in `[agents.{}.config]`", spec.name));
+    }
+}
+
+/// Describes the modes, with those in which the agent does not ask, and how to choose another where it begins in one.
+fn describe_modes(agent: &Met, config: Option<&SessionConfigState>, lines: &mut Lines) {
+    let now = config.and_then(|config| config.values.get(MODE)).and_then(Value::as_str);
+    let mode = config.and_then(|config| config.schema.properties.get(MODE));
+    let modes: Vec<&str> =
+        mode.into_iter().flat_map(|mode| mode.r#enum.iter().flatten()).filter_map(Value::as_str).collect();
+    let is_unasked = |id: &str| is_unasked_mode(id) || agent.quirks.unasked_modes.contains(&id);
+    let shown = |id: &&str| {
+        let mark = if is_unasked(id) { "*" } else { "" };
+        let current = if now == Some(*id) { " (current)" } else { "" };
+        format!("{id}{mark}{current}")
+    };
+    lines.add("modes", &list(modes.iter().map(shown).collect()));
+    if modes.iter().any(|id| is_unasked(id)) {
+        lines.add("", "* changes files or runs commands without asking you first");
+    }
+    let Some(now) = now.filter(|now| is_unasked(now)) else { return };
+    let name = &agent.spec.name;
+    let advice = match ASKING_MODES.into_iter().find(|asking| modes.contains(asking)) {
+        Some(asking) => format!("to be asked, write\n[agents.{name}.config]\nmode = \"{asking}\""),
+        None => format!("choose another `mode` in `[agents.{name}.config]`"),
+    };
+    lines.add(
+        "ASKS NOT",
+        &format!("a new session begins in the mode `{now}`, in which it does not ask: {advice}"),
+    );
+}
+
+/// Describes the settings other than the model and the mode: what each is in a new session, and what it can be.
+fn describe_settings(config: Option<&SessionConfigState>, lines: &mut Lines) {
+    let mut settings = Vec::new();
+    if let Some(config) = config {
+        for (id, value) in config.values.iter().filter(|(id, _)| ![MODE, MODEL].contains(&id.as_str())) {
+            let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let choices = config.schema.properties.get(id).and_then(|property| property.r#enum.as_ref());
+            let choices = match choices {
+                Some(choices) => choices.iter().map(plain).collect::<Vec<_>>().join(", "),
+                None => "true, false".to_owned(),
+            };
+            settings.push(format!("{id} = {} (of {choices})", plain(value)));
+        }
+    }
+    if settings.is_empty() {
+        settings.push(list(Vec::new()));
+    }
+    lines.add("settings", &settings.join("\n"));
 }
 
 fn list(items: Vec<String>) -> String {

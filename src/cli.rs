@@ -312,7 +312,7 @@ const EXAMPLE: &str = r#"Try it:
 
 Exit status:
   0  stdin ended, the reader is gone, or a signal asked; all done
-  1  `agents check`: one of the agents cannot be used; else an internal failure, or stdin that cannot be read, or stdout that cannot be written, or too few files or threads that it may have (reported on stderr)
+  1  `agents check`: one of the agents cannot be used, is still starting, or is not configured as it is to be; else an internal failure, or stdin that cannot be read, or stdout that cannot be written, or too few files or threads that it may have (reported on stderr)
   2  wrong usage, or a configuration that cannot be understood
   3  the state folder is unusable, held by another ahp-sidecar, has another purpose, or has lost its store; or there is no home for it; or its host runs with other settings, speaks other words, or cannot be joined
   4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout

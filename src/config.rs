@@ -8,7 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{bail, Context};
+use ahp_types::common::JsonObject;
+use anyhow::{anyhow, bail, Context};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::acp::{AgentSpec, Offers};
@@ -58,6 +59,8 @@ struct AgentEntry {
     terminals: bool,
     #[serde(default = "offered")]
     client_tools: bool,
+    #[serde(default)]
+    config: BTreeMap<String, toml::Value>,
 }
 
 fn offered() -> bool {
@@ -210,7 +213,7 @@ pub fn agents(
 }
 
 fn check_names(agents: &[AgentSpec]) -> anyhow::Result<()> {
-    let mut names = BTreeSet::from([script::PROVIDER]);
+    let mut names = BTreeSet::new();
     for agent in agents {
         if !names.insert(&agent.name) {
             bail!("there are two agents with the name `{}`", agent.name);
@@ -239,6 +242,7 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
         write_files: offered(),
         terminals: offered(),
         client_tools: offered(),
+        config: BTreeMap::new(),
     };
     described(name.to_owned(), agent)
 }
@@ -246,7 +250,10 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
 /// Paths in the file that are relative are relative to its folder, but for a command that is just a name: that
 /// is looked for on the search path.
 fn from_file(text: &str, folder: &Path) -> anyhow::Result<Vec<AgentSpec>> {
-    let file: File = toml::from_str(text)?;
+    let file: File = toml::from_str(text).map_err(|error| match advice(text) {
+        Some(advice) => anyhow!(advice),
+        None => error.into(),
+    })?;
     let agents = file.agents.into_iter().map(|(name, mut agent)| {
         let place = format!("[agents.{name}]");
         if agent.command.components().count() > 1 {
@@ -258,10 +265,53 @@ fn from_file(text: &str, folder: &Path) -> anyhow::Result<Vec<AgentSpec>> {
     agents.collect()
 }
 
+/// Returns what to write instead of a mistake that is often made in the file; `None` if it holds no such mistake.
+fn advice(text: &str) -> Option<String> {
+    let file: toml::Table = text.parse().ok()?;
+    let Some(agents) = file.get("agents").and_then(toml::Value::as_table) else {
+        let is_agent = |entry: &toml::Value| entry.get("command").is_some();
+        let (name, _) = file.iter().find(|(_, entry)| is_agent(entry))?;
+        return Some(format!("`[{name}]` is no section of this file: write `[agents.{name}]`"));
+    };
+    agents.iter().find_map(|(name, entry)| {
+        let Some(entry) = entry.as_table() else {
+            let section = section(name, words(entry)?);
+            return Some(format!("`{name}` below `[agents]` is no section: write\n\n{section}"));
+        };
+        if let Some(command @ toml::Value::Array(_)) = entry.get("command") {
+            let section = section(name, words(command)?);
+            return Some(format!("`command` of `[agents.{name}]` is one program: write\n\n{section}"));
+        }
+        let arguments = entry.get("args").filter(|arguments| arguments.is_str())?;
+        let arguments = toml::Value::from(words(arguments)?);
+        Some(format!("`args` of `[agents.{name}]` is a list: write `args = {arguments}`"))
+    })
+}
+
+/// Returns the words of a command line that stands in the file as a text or as a list.
+fn words(command_line: &toml::Value) -> Option<Vec<String>> {
+    match command_line {
+        toml::Value::String(line) => shell_words::split(line).ok(),
+        toml::Value::Array(words) => words.iter().map(|word| word.as_str().map(str::to_owned)).collect(),
+        _ => None,
+    }
+    .filter(|words| !words.is_empty())
+}
+
+/// Returns the section of an agent with this command line.
+fn section(name: &str, mut words: Vec<String>) -> String {
+    let arguments = toml::Value::from(words.split_off(1));
+    let command = toml::Value::from(words.concat());
+    format!("[agents.{name}]\ncommand = {command}\nargs = {arguments}")
+}
+
 fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
     let fits = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
     if !name.starts_with(|first: char| first.is_ascii_alphabetic()) || !name.chars().all(fits) {
         bail!("the name `{name}` is not a letter followed by letters, digits, `-`, `_` and `.`");
+    }
+    if name == script::PROVIDER {
+        bail!("the name `{name}` is that of the agent that is built in: choose another one, such as `my-{name}`");
     }
     if agent.command.as_os_str().is_empty() {
         bail!("there is no command");
@@ -282,6 +332,15 @@ fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
             Ok(found)
         })
         .transpose()?;
+    let config = agent.config.into_iter().map(|(id, value)| {
+        let value = match value {
+            toml::Value::String(value) => value.into(),
+            toml::Value::Boolean(value) => value.into(),
+            value => bail!("`config.{id}` is {value}, which is neither a text nor `true` or `false`"),
+        };
+        Ok((id, value))
+    });
+    let config = config.collect::<anyhow::Result<JsonObject>>()?;
     Ok(AgentSpec {
         name,
         title: agent.title,
@@ -297,6 +356,7 @@ fn described(name: String, agent: AgentEntry) -> anyhow::Result<AgentSpec> {
         idle_limit: limit("idle_seconds", agent.idle_seconds)?,
         offers: Offers { reading: agent.read_files, writing: agent.write_files, terminals: agent.terminals },
         client_tools: agent.client_tools,
+        config,
     })
 }
 
@@ -309,6 +369,8 @@ fn limit(name: &str, seconds: f64) -> anyhow::Result<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn failure(flags: &[&str]) -> String {
@@ -331,7 +393,7 @@ mod tests {
         assert!(failure(&["a='x"]).contains("cannot be split"));
         assert!(failure(&["a b=x"]).contains("the name `a b`"));
         assert!(failure(&["=x"]).contains("the name ``"));
-        assert!(failure(&["script=x"]).contains("two agents with the name `script`"));
+        assert!(failure(&["script=x"]).contains("the name `script` is that of the agent that is built in"));
         assert!(failure(&["a=x", "a=y"]).contains("two agents with the name `a`"));
     }
 
@@ -358,6 +420,9 @@ mod tests {
             write_files = false
             terminals = false
             client_tools = false
+            [agents.one.config]
+            mode = "default"
+            fast = true
         "#;
         std::fs::write(&file, text).unwrap();
         let agents = agents(&[], Some(&file), None).unwrap();
@@ -375,6 +440,8 @@ mod tests {
         let offers = |reading, writing, terminals| Offers { reading, writing, terminals };
         assert_eq!((one.offers, two.offers), (offers(Some(true), false, false), offers(None, true, true)));
         assert!(!one.client_tools && two.client_tools);
+        assert_eq!(serde_json::to_value(&one.config).unwrap(), json!({ "fast": true, "mode": "default" }));
+        assert!(two.config.is_empty());
         assert_eq!(two.program, folder.path().join("bin/two"));
         assert_eq!(two.idle_limit, Duration::from_secs(1800));
         assert!(one.one_session && !two.one_session);
@@ -390,6 +457,31 @@ mod tests {
         assert!(failure("[agents.a]\ncommand = 'x'\nturn_seconds = 0").contains("turn_seconds"));
         assert!(failure("[agents.a]\ncommand = 'x'\nidle_seconds = 1e10").contains("idle_seconds"));
         assert!(failure("[agents.a]\ncommand = 'x'\ndirectory = 'no/such'").contains("/no/such"));
+        let of_config = failure("[agents.a]\ncommand = 'x'\n[agents.a.config]\neffort = 3");
+        assert!(
+            of_config.contains("[agents.a]: `config.effort` is 3, which is neither a text"),
+            "{of_config}"
+        );
+    }
+
+    #[test]
+    fn common_mistake_in_a_file_is_answered_with_what_to_write() {
+        let failure = |text: &str| format!("{:#}", from_file(text, Path::new("/")).unwrap_err());
+        let section = "[agents.a]\ncommand = \"x y\"\nargs = [\"--acp\"]";
+        for (mistake, advice) in [
+            ("[agents]\na = '\"x y\" --acp'", section),
+            ("[agents]\na = ['x y', '--acp']", section),
+            ("[agents.a]\ncommand = ['x y', '--acp']", section),
+            ("[agents.a]\ncommand = 'x'\nargs = '--acp --fast'", "write `args = [\"--acp\", \"--fast\"]`"),
+            ("[a]\ncommand = 'x'", "`[a]` is no section of this file: write `[agents.a]`"),
+            (
+                "[agents.script]\ncommand = 'x'",
+                "[agents.script]: the name `script` is that of the agent that is built in: choose another one",
+            ),
+        ] {
+            let said = failure(mistake);
+            assert!(said.contains(advice), "{mistake}: {said}");
+        }
     }
 
     #[test]

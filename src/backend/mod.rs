@@ -83,6 +83,11 @@ pub struct Reports {
 }
 
 impl Reports {
+    /// The chat that it reports of.
+    pub fn chat(&self) -> ChatKey {
+        self.chat
+    }
+
     /// Waits until there is room to report in, so that a conversation can do something else meanwhile. May
     /// be dropped half-way. None when the process ends and nobody listens any more.
     pub async fn room(&self) -> Option<Room<'_>> {

@@ -29,6 +29,10 @@ class Agent:
     hears_of_late_tools: bool = True
     # It asks before it runs a command or changes a file: what it calls to allow that once.
     once: str = ""
+    # What has it sum up what was said.
+    compacts: str = ""
+    # It says in its answer that it asks its model again, which clients see apart from that.
+    tells_of_retries: bool = False
     # How a turn ends in which the model fails.
     failure: str = "chat/error"
     # It says so; else such a turn is empty.
@@ -85,6 +89,7 @@ AGENTS = {
             "question": "{question}", "header": "Asks", "multiSelect": False,
             "options": [{"label": "{answer}", "description": "This"}, {"label": "other", "description": "That"}]}]}),
         client_tool="mcp__ahpclient__look",
+        compacts="/compact",
         shows=frozenset({"title", "usage", "output", "change"}),
     ),
     "opencode": Agent(
@@ -174,6 +179,9 @@ AGENTS = {
         read=("read_file", {"file_path": "{file}"}),
         edit=("edit", {"file_path": "{file}", "old_string": "{old}", "new_string": "{new}"}),
         write=("write_file", {"file_path": "{file}", "content": "{new}\n"}),
+        question=("ask_user_question", {"questions": [{
+            "question": "{question}", "header": "Asks", "multiSelect": False,
+            "options": [{"label": "{answer}", "description": "This"}, {"label": "other", "description": "That"}]}]}),
         # It offers it when the model has searched for it.
         client_tool="!mcp__ahpclient__look",
         hears_of_late_tools=False,
@@ -208,6 +216,7 @@ AGENTS = {
         edit=("edit", {"path": "{file}", "edits": [{"oldText": "{old}", "newText": "{new}"}]}),
         write=("write", {"path": "{file}", "content": "{new}\n"}),
         failure="chat/turnComplete",
+        tells_of_retries=True,
         admits=False,
         one_session=True,
         shows=frozenset({"usage", "output", "change"}),

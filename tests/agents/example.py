@@ -22,8 +22,8 @@ def example():
         return readme.read().split("\n```ts\n")[1].split("\n```\n")[0]
 
 
-def run(host, prompt, *arguments, path=os.environ["PATH"]):
-    """Runs the example with a message; gives back what it printed."""
+def run(host, prompt, *arguments, path=os.environ["PATH"], status=0):
+    """Runs the example with a message; gives back what it printed before it ended with this status."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "hello.mjs")
         with open(file, "w") as opened:
@@ -35,27 +35,29 @@ def run(host, prompt, *arguments, path=os.environ["PATH"]):
         done = subprocess.run(["node", file, *arguments], env=environment, cwd=folder, capture_output=True,
                               text=True, timeout=HUNG)
         # The log of the host is on stderr.
-        assert done.returncode == 0, done
+        assert done.returncode == status, done
         return done.stdout
 
 
 def main():
     host = sys.argv[1]
     question = '/question [{"kind":"text","id":"name","message":"Who?","required":true}]'
-    for prompt, printed in (
-        (None, "Hello from an extension\n\n"),
-        ("/think hm\n/say one\n/ask rm {}\n/say two", "onetwo\n\n"),
-        (f"{question}\n/say on", "(cancelled)\n\non\n\n"),
-        ("/say one\n/error no luck", "one\nno luck\n"),
-        ("/die", None),
-        ("/nonsense", None),
+    for prompt, printed, status in (
+        (None, "Hello from an extension\n\n", 0),
+        ("/think hm\n/say one\n/ask rm {}\n/say two", "onetwo\n\n", 0),
+        (f"{question}\n/say on", "(cancelled)\n\non\n\n", 0),
+        ("/say one\n/error no luck", "one\nno luck\n", 1),
+        ("/die", None, 1),
+        ("/nonsense", None, 1),
     ):
-        said = run(host, prompt)
+        said = run(host, prompt, status=status)
         assert said == printed if printed else len(said.strip()) > 10, (prompt, said)
-    said = run(host, "hello", "nobody")
+    said = run(host, "hello", "nobody", status=1)
     assert "nobody" in said, said
-    said = run(host, "hello", "broken", "--agent", "broken=false")
+    said = run(host, "hello", "broken", "--agent", "broken=false", status=1)
     assert "broken" in said, said
+    # The host leaves without a word.
+    run(host, "hello", "script", "--no-such-flag", status=2)
     print("the example of the README prints what it should")
 
 

@@ -42,8 +42,18 @@ def check(program, name, folder, path, url):
         host.process.wait()
     said = example.run(program, "SAY hello from the model", name, "--config", host.config, path=path)
     assert agent.fixed or "hello from the model" in said, said
+    print(f"{name}: is checked: {checked(program, name, host.config)}", flush=True)
     assert not host.left(), f"left behind: {host.left()}"
     print(f"{name}: answers the example of the README ({time.monotonic() - started:.1f} s)", flush=True)
+
+
+def checked(program, name, config):
+    """What `agents check` says of its modes, and whether it asks."""
+    command = [program, "agents", "check", "--ephemeral", "--timeout", "300", "--config", config, name]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    return "; ".join(line for line in lines if line.startswith(("modes", "ASKS NOT")))
 
 
 def log_in(program, name, folder, path, url):

@@ -1,5 +1,6 @@
 """What every agent is put through. A scene is told in one line when it is over."""
 
+import base64
 import json
 import os
 import re
@@ -10,6 +11,10 @@ import urllib.request
 
 from agents import filled
 from client import HUNG
+
+
+# A picture of one pixel.
+DOT = ("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 
 
 class Scenes:
@@ -160,6 +165,41 @@ class Scenes:
         held = "its content" if "what-it-holds" in asked else "its path"
         return f"is given a file with a space in its name: its model sees {held}"
 
+    def is_given_what_is_in_no_file(self):
+        """Bytes that no model reads, and a text that was not saved: the conversation goes on."""
+        chat = self.chat("attachments")
+        contents = {"blob.bin": b"\xff\xfe\x00\x01", "Untitled-1": b"what-is-not-saved"}
+        kinds = {"blob.bin": "application/octet-stream", "Untitled-1": "text/plain"}
+        attachments = [{"type": "embeddedResource", "label": name, "contentType": kinds[name],
+                        "data": base64.b64encode(content).decode()} for name, content in contents.items()]
+        turn = self.complete(chat.turn("SAY given\\n", attachments=attachments))
+        assert turn.text.count("given") == 1, turn
+        asked = self.last_bodies()
+        assert "Untitled-1" in asked and "what-is-not-saved" in asked and "attachment:///Untitled" not in asked, turn
+        turn = self.complete(chat.turn("SAY still good\\n"))
+        assert turn.text.count("still good") == 1 and not turn.notices, turn
+        return "is given bytes and a text that are in no file, and goes on"
+
+    def is_given_a_picture(self):
+        """Whether the model takes it or not, the turn is done, and the conversation goes on."""
+        chat = self.chat("picture")
+        self.complete(chat.turn("SAY before\\n"))
+        picture = {"type": "embeddedResource", "label": "dot.png", "contentType": "image/png", "data": DOT}
+        turn = self.complete(chat.turn("SAY looked\\n", attachments=[picture]))
+        assert turn.text.count("looked") == 1, turn
+        after = self.complete(chat.turn("SAY after\\n"))
+        assert after.text.count("after") == 1, after
+        return f"is given a picture, and goes on{': ' + turn.notices[0] if turn.notices else ''}"
+
+    def sums_up(self):
+        if not self.agent.compacts:
+            return None
+        chat = self.chat("long")
+        self.complete(chat.turn("SAY much\\n"))
+        turn = self.complete(chat.turn(self.agent.compacts))
+        assert len(turn.notices) == 1, turn.notices
+        return "sums up what was said, and says so once"
+
     def refused_edit(self):
         if not self.agent.once:
             return None
@@ -264,6 +304,7 @@ class Scenes:
     def retries(self):
         turn = self.complete(self.main.turn("FAIL 500 1\nSAY once more"))
         assert turn.text.count("once more") == 1, turn
+        assert not self.agent.tells_of_retries or turn.text.strip() == "once more" and turn.notices, turn
         return "gets over a failure of its model"
 
     def fails(self):
@@ -391,8 +432,8 @@ class Scenes:
 USUAL = [
     Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.changes_a_repository,
     Scenes.makes_a_file,
-    Scenes.is_given_a_file, Scenes.refused_edit,
+    Scenes.is_given_a_file, Scenes.is_given_what_is_in_no_file, Scenes.is_given_a_picture, Scenes.refused_edit,
     Scenes.asks_the_user, Scenes.uses_a_clients_tool, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,
-    Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.two_at_once, Scenes.configured, Scenes.titled,
+    Scenes.cancelled_running, Scenes.fails, Scenes.retries, Scenes.sums_up, Scenes.two_at_once, Scenes.configured, Scenes.titled,
     Scenes.goes_on, Scenes.is_cut, Scenes.gets_away, Scenes.ends,
 ]

@@ -30,7 +30,7 @@ use super::quirks::{self, AgentQuirks};
 use super::terminals::Commands;
 use super::{program, AgentSpec, Offers};
 use crate::backend::secrets::Secret;
-use crate::host::effects::{SelfDescription, Tokens};
+use crate::host::effects::{ChatKey, SelfDescription, Tokens};
 use crate::wire::text;
 
 /// How long is waited before an agent is started again that has died so many times in a row.
@@ -71,6 +71,8 @@ struct StartsSoFar {
     closed: bool,
     /// What it did not survive being asked about which session, or did not answer.
     failed_at: BTreeSet<(&'static str, String)>,
+    /// Chats whose message is sent without its attachments, which have spoiled a session.
+    without_attachments: BTreeSet<ChatKey>,
 }
 
 /// A running agent that has shaken hands.
@@ -184,7 +186,7 @@ impl RunningAgent {
 
     /// What it can take in a prompt.
     pub fn takes(&self) -> Takes<'_> {
-        Takes { can: &self.capabilities.prompt_capabilities, quirks: self.quirks }
+        Takes { can: &self.capabilities.prompt_capabilities, quirks: self.quirks, only_text: false }
     }
 
     /// Begins to use it; none when it is being ended.
@@ -195,6 +197,16 @@ impl RunningAgent {
         }
         uses.count += 1;
         Some(Use(Arc::clone(self)))
+    }
+
+    /// Ends it if it needs a login and at most so many use it, so that it is started anew and finds a login that was
+    /// done elsewhere: many agents look for one only when they start. False if it goes on.
+    pub fn end_for_login(&self, users: usize) -> bool {
+        let is_free = self.login.is_needed() && self.uses().count <= users;
+        if is_free {
+            self.end("it was started anew, since somebody may have logged in to it elsewhere");
+        }
+        is_free
     }
 
     /// What ends it when its session does.
@@ -266,6 +278,16 @@ impl Agent {
         self.past().ways.clone()
     }
 
+    /// Returns what is known of the agent that it said it is; `None` before it has said that.
+    pub fn quirks(&self) -> Option<AgentQuirks> {
+        self.past().quirks
+    }
+
+    /// Returns the words in which the process that was started last says that nobody is logged in to it.
+    pub fn logged_out(&self) -> Option<String> {
+        self.past().connections.last()?.logged_out()
+    }
+
     /// What it has said of itself whenever it was started, whatever came of that.
     pub fn says_of_itself(&self) -> SelfDescription {
         let past = self.past();
@@ -317,6 +339,21 @@ impl Agent {
     /// Whether it has done so once.
     pub fn fails_at(&self, method: &'static str, session: &str) -> bool {
         self.past().failed_at.contains(&(method, session.to_owned()))
+    }
+
+    /// The message of this chat is sent without its attachments until its turn is over.
+    pub fn leave_out_attachments(&self, chat: ChatKey) {
+        self.past().without_attachments.insert(chat);
+    }
+
+    /// Returns whether the message of this chat is sent without its attachments.
+    pub fn leaves_out_attachments(&self, chat: ChatKey) -> bool {
+        self.past().without_attachments.contains(&chat)
+    }
+
+    /// The turn of this chat is over.
+    pub fn take_attachments_again(&self, chat: ChatKey) {
+        self.past().without_attachments.remove(&chat);
     }
 
     /// It has done something well: earlier deaths are forgiven.

@@ -139,6 +139,13 @@ impl TryFrom<Box<RawValue>> for CallReport {
     }
 }
 
+impl Asks {
+    /// Returns what is said of the call.
+    pub fn into_call(self) -> CallReport {
+        self.tool_call
+    }
+}
+
 impl CallReport {
     /// What the host itself says of a call, in the words of the agent's protocol.
     pub fn by_host(update: &impl Serialize, name: Option<&str>) -> serde_json::Result<Self> {

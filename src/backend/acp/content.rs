@@ -9,8 +9,7 @@ use std::ops::Range;
 
 use agent_client_protocol_schema::v1::{
     AudioContent, BlobResourceContents, ContentBlock, ContentChunk, Diff, EmbeddedResource,
-    EmbeddedResourceResource, ImageContent, PromptCapabilities, ResourceLink, TextResourceContents,
-    ToolCallContent,
+    EmbeddedResourceResource, ImageContent, PromptCapabilities, ResourceLink, ToolCallContent,
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
@@ -42,6 +41,30 @@ pub struct Takes<'a> {
     pub can: &'a PromptCapabilities,
     /// What is known.
     pub quirks: AgentQuirks,
+    /// What is attached and is no text is only named: the agent has refused a message with it.
+    pub only_text: bool,
+}
+
+/// Returns whether a block holds something else than text.
+pub fn is_binary(block: &ContentBlock) -> bool {
+    match block {
+        ContentBlock::Image(_) | ContentBlock::Audio(_) => true,
+        ContentBlock::Resource(resource) => {
+            matches!(resource.resource, EmbeddedResourceResource::BlobResourceContents(_))
+        }
+        _ => false,
+    }
+}
+
+/// Returns the labels of what is attached to a message and is sent as something else than text.
+pub fn binaries(message: &Message, takes: Takes<'_>) -> Vec<String> {
+    let attachments = message.attachments.iter().flatten();
+    let binary = attachments.filter(|it| attached(it, takes).as_ref().is_some_and(is_binary));
+    let label = |attachment: &MessageAttachment| match attachment {
+        MessageAttachment::EmbeddedResource(resource) => Some(format!("`{}`", resource.label)),
+        _ => None,
+    };
+    binary.filter_map(label).collect()
 }
 
 /// A user's message, as far as the agent can take it. What is attached is set apart from what the user has said.
@@ -129,9 +152,10 @@ fn attached(attachment: &MessageAttachment, takes: Takes<'_>) -> Option<ContentB
         }
         MessageAttachment::EmbeddedResource(resource) => {
             let (data, kind) = (&resource.data, &resource.content_type);
-            Some(if kind.starts_with("image/") && can.image {
+            let takes_media = !takes.only_text;
+            Some(if kind.starts_with("image/") && can.image && takes_media {
                 ContentBlock::Image(ImageContent::new(data.clone(), kind.clone()))
-            } else if kind.starts_with("audio/") && can.audio {
+            } else if kind.starts_with("audio/") && can.audio && takes_media {
                 ContentBlock::Audio(AudioContent::new(data.clone(), kind.clone()))
             } else {
                 embedded(&resource.label, data, kind, takes)
@@ -147,23 +171,17 @@ fn attached(attachment: &MessageAttachment, takes: Takes<'_>) -> Option<ContentB
 }
 
 fn embedded(label: &str, data: &str, kind: &str, takes: Takes<'_>) -> ContentBlock {
-    let embeds = takes.can.embedded_context;
+    let embeds = takes.can.embedded_context && takes.quirks.takes_blobs && !takes.only_text;
     // Pictures and sounds have blocks of their own, of which the agent says whether it takes them.
     let is_medium = kind.starts_with("image/") || kind.starts_with("audio/");
-    let uri = format!(
-        "attachment:///{}",
-        percent_encoding::utf8_percent_encode(label, percent_encoding::NON_ALPHANUMERIC)
-    );
     let text = BASE64_STANDARD.decode(data).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    match text {
-        Some(text) if embeds => {
-            let mut contents = TextResourceContents::new(text, uri);
-            contents.mime_type = Some(kind.to_owned());
-            let contents = EmbeddedResourceResource::TextResourceContents(contents);
-            ContentBlock::Resource(EmbeddedResource::new(contents))
-        }
+    // A NUL is in no text.
+    match text.filter(|text| !text.contains('\0')) {
+        // An embedded resource must have a URI, and there is none that the agent could open.
         Some(text) => set_apart(label, &text).as_str().into(),
-        None if embeds && takes.quirks.takes_blobs && !is_medium => {
+        None if embeds && !is_medium => {
+            let name = percent_encoding::utf8_percent_encode(label, percent_encoding::NON_ALPHANUMERIC);
+            let uri = format!("attachment:///{name}");
             let mut contents = BlobResourceContents::new(data, uri);
             contents.mime_type = Some(kind.to_owned());
             let contents = EmbeddedResourceResource::BlobResourceContents(contents);
@@ -422,7 +440,12 @@ mod tests {
         assert!(set_apart("x", "a ```` b").contains("\n`````\na ```` b\n`````"));
         let can = PromptCapabilities::new().embedded_context(true);
         let block = |data: &[u8], kind: &str, quirks| {
-            let block = embedded("x", &BASE64_STANDARD.encode(data), kind, Takes { can: &can, quirks });
+            let block = embedded(
+                "x",
+                &BASE64_STANDARD.encode(data),
+                kind,
+                Takes { can: &can, quirks, only_text: false },
+            );
             serde_json::to_value(block).unwrap()
         };
         assert!(block(b"\xff", "application/pdf", AgentQuirks::NONE)["resource"]["blob"].is_string());
@@ -430,7 +453,10 @@ mod tests {
         let said = "(The user has attached \"x\", of type application/pdf, which cannot be shown here.)";
         assert_eq!(block(b"\xff", "application/pdf", none)["text"], said);
         assert_eq!(block(b"\xff", "image/png", AgentQuirks::NONE)["type"], "text");
-        assert_eq!(block(b"text", "application/pdf", none)["resource"]["text"], "text");
+        for quirks in [AgentQuirks::NONE, none] {
+            let said = block(b"some text", "text/plain", quirks)["text"].as_str().unwrap().to_owned();
+            assert!(said.contains("attached \"x\"") && said.contains("\nsome text\n"), "{said}");
+        }
     }
 
     #[test]
@@ -439,7 +465,10 @@ mod tests {
             let message =
                 serde_json::json!({ "text": "", "origin": { "kind": "user" }, "attachments": [attachment] });
             let message: Message = serde_json::from_value(message).unwrap();
-            let blocks = prompt(&message, &[], Takes { can: &can, quirks: AgentQuirks::NONE });
+            let takes = Takes { can: &can, quirks: AgentQuirks::NONE, only_text: false };
+            let blocks = prompt(&message, &[], takes);
+            let named = prompt(&message, &[], Takes { only_text: true, ..takes });
+            assert!(!named.iter().any(is_binary), "{named:?}");
             serde_json::to_value(blocks).unwrap()
         };
         let medium = |kind: &str| {

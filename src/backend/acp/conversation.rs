@@ -3,14 +3,16 @@
 //! In reading order: this file (its life: commands, prompts, cancelling), `opening` (how it comes to be), `ending` (how
 //! a turn ends), `settings` (how the session is configured), `resuming` (going on with a turn that was cut), `updates`
 //! (what the agent tells), `looking` (what changes of files are found to be), `requests` (what the agent asks),
-//! `questions` (what it asks the user), `workspace` (what it asks of files and terminals), `client_tools` (what it has
+//! `questions` and `forms` (what it asks the user), `attachments` (what it cannot take), `workspace` (what it asks of files and terminals), `client_tools` (what it has
 //! clients carry out).
 //!
 //! Owns: one prompt at a time.
 //! Never: waits without hearing a cancellation.
 
+mod attachments;
 mod client_tools;
 mod ending;
+mod forms;
 mod looking;
 mod notices;
 mod opening;
@@ -35,6 +37,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 use tokio_util::sync::CancellationToken;
 
+use self::attachments::SentAttachments;
 use self::client_tools::ClientTools;
 use self::looking::{with_edits, Looking};
 use self::notices::Compactions;
@@ -47,12 +50,13 @@ use super::agent::{Agent, OwnProcess, RunningAgent, Use};
 use super::calls::Calls;
 use super::errors::RequestError;
 use super::files::Files;
+use super::login;
 use super::peer::{AgentSaid, Ear, Patience};
 use super::terminals::Terminals;
-use super::{content, login};
 use crate::backend::{HostLine, Reports, Room};
 use crate::host::effects::{
-    Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens, Transcript, TurnEnd, TurnEvent,
+    ChatKey, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens, Transcript, TurnEnd,
+    TurnEvent,
 };
 
 /// What the user sees when the agent has to be told what was said before.
@@ -108,6 +112,7 @@ async fn closed(commands: &mut mpsc::UnboundedReceiver<Command>) {
 
 struct AcpConversation {
     agent: Arc<Agent>,
+    chat: ChatKey,
     running: Arc<RunningAgent>,
     _own: Option<OwnProcess>,
     ear: Ear,
@@ -144,6 +149,8 @@ struct AcpConversation {
     pending: VecDeque<Event>,
     /// A prompt has been answered well: the agent knows the session, or has known it.
     is_known: bool,
+    /// What is attached to the message of the turn that runs, if that is not all text.
+    sent_attachments: Option<SentAttachments>,
     /// What is found out for the first of them.
     looking: Looking,
 }
@@ -171,7 +178,7 @@ struct PromptRun {
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
     compactions: Compactions,
-    /// Something was told of it.
+    /// Something of the answer was told, or was done.
     told: bool,
 }
 
@@ -323,14 +330,14 @@ impl AcpConversation {
     }
 
     fn start(&mut self, run: RunId, message: &Message, attached: &[Transcript]) -> Next {
-        let blocks = content::prompt(message, attached, self.running.takes());
+        let blocks = self.blocks_of(None, message, attached);
         self.begin(run, blocks)
     }
 
     fn begin(&mut self, run: RunId, request: Vec<ContentBlock>) -> Next {
         let login = &self.running.login;
-        if login.is_needed() && login.can_be_helped(&self.tokens) {
-            // Opening it again does that.
+        if login.is_needed() && (login.can_be_helped(&self.tokens) || self.running.end_for_login(0)) {
+            // Opening it again does that, or starts it anew.
             return Next::Leave;
         }
         if self.moved || self.must_hear_of_client_tools() {
@@ -348,6 +355,9 @@ impl AcpConversation {
         }
         if let Some(selection) = self.selection.take() {
             blocks.push(format!("{ABOUT}\n\n{selection}").as_str().into());
+        }
+        if let Some(sent) = &mut self.sent_attachments {
+            sent.begin_with(&blocks);
         }
         blocks.extend(request);
         let prompt = self.prompt(blocks);
@@ -444,6 +454,9 @@ impl AcpConversation {
                         self.run = None;
                         return Next::Leave;
                     }
+                    if let Some(next) = self.refuses_attachments(&answer) {
+                        return next;
+                    }
                     self.answered(answer);
                 } else {
                     self.setting_answered(id, &answer);
@@ -463,7 +476,7 @@ impl AcpConversation {
 
     fn tell(&mut self, event: TurnEvent) {
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
-        run.told = true;
+        run.told |= !matches!(event, TurnEvent::Usage(_) | TurnEvent::Activity(_));
         let of_terminals = self.calls.tell_of_terminals_in(&event);
         let event = Event::Turn(run.id, event);
         if std::mem::take(&mut self.unnamed) {

@@ -65,9 +65,9 @@ impl Junk {
         (self.lines > LINES_MAX || self.bytes > BYTES_MAX).then(|| self.reason())
     }
 
-    /// Takes note of a line that holds a message among other things.
+    /// Takes note of a line that holds more than one message.
     pub fn inside(&mut self, line: &[u8]) {
-        self.log(line, "a message that is not clean was cleaned");
+        self.log(line, "messages that are not alone on a line were taken out of it");
     }
 
     /// Why the stream is of no use, at its end: when junk was all that it held.

@@ -39,8 +39,8 @@ impl RunningAgent {
             return Ok(true);
         }
         match self.login.next(tokens) {
-            // Somebody may have logged in to it elsewhere.
-            None => Ok(true),
+            // Somebody may have logged in to it elsewhere. The one user is whoever calls this.
+            None => Ok(!self.end_for_login(1)),
             Some(NextStep::StartAnew) => {
                 self.end("it was started anew, to be logged in");
                 Ok(false)

@@ -235,7 +235,9 @@ pub fn advice(ways: &[LoginWay]) -> String {
         }
     };
     match ways {
-        [] => "Log in with the agent's own program, outside of the host.".to_owned(),
+        [] => "Log in with the agent's own program, outside of the host: `ahp-sidecar help first-agent` says how for \
+               some agents."
+            .to_owned(),
         ways => format!("What can be done: {}.", ways.iter().map(one).collect::<Vec<_>>().join("; or ")),
     }
 }

@@ -30,7 +30,7 @@ mod junk;
 pub mod lifeline;
 mod logging_in;
 mod login;
-mod options;
+pub mod options;
 pub mod peer;
 pub mod process;
 pub mod program;
@@ -43,10 +43,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ahp_types::common::JsonObject;
 use ahp_types::state::{AgentCapabilities, AgentInfo, MultipleChatsCapability, SessionConfigSchema};
 
 use self::agent::Agent;
 use self::guards::GuardProgram;
+use self::quirks::AgentQuirks;
 use super::{Backend, HostLine, RunningConversation, Stopping};
 use crate::host::effects::{AgentDescription, OpenConversation};
 
@@ -81,6 +83,8 @@ pub struct AgentSpec {
     pub offers: Offers,
     /// It is given the tools of clients.
     pub client_tools: bool,
+    /// Starting values of the options of its sessions, by their ids: texts, `true` or `false`.
+    pub config: JsonObject,
 }
 
 /// What an agent may do through us, and is told that it may.
@@ -106,11 +110,28 @@ impl Acp {
     pub fn new(spec: AgentSpec, guard: GuardProgram) -> Self {
         Self { agent: Arc::new(Agent::new(spec, guard)) }
     }
+
+    /// Returns the words in which the agent says by itself that nobody is logged in, and what can be done.
+    pub fn missing_login(&self) -> Option<String> {
+        let said = self.agent.logged_out()?;
+        let ways = self.agent.ways().unwrap_or_default();
+        Some(format!("it says \"{said}\". {}", login::advice(&ways)))
+    }
+
+    /// Returns what is known of the agent besides what it says; `None` if it has not said what it is.
+    pub fn quirks(&self) -> Option<AgentQuirks> {
+        self.agent.quirks()
+    }
 }
 
 impl Backend for Acp {
     fn describe(&self) -> AgentDescription {
-        let AgentSpec { name, title, description, program, arguments, .. } = &self.agent.spec;
+        let AgentSpec { name, title, description, program, arguments, config, .. } = &self.agent.spec;
+        let mut identity = format!("{program:?} {arguments:?}");
+        if !config.is_empty() {
+            // The defaults that it was known by may be others.
+            identity.push_str(&format!(" {config:?}"));
+        }
         AgentDescription {
             info: AgentInfo {
                 provider: name.clone(),
@@ -135,7 +156,7 @@ impl Backend for Acp {
             steers: false,
             may_have_more_settings: true,
             // No more is kept of it: there may be secrets among the arguments.
-            identity: format!("{:08x}", crc32fast::hash(format!("{program:?} {arguments:?}").as_bytes())),
+            identity: format!("{:08x}", crc32fast::hash(identity.as_bytes())),
         }
     }
 

@@ -6,7 +6,9 @@
 //! Never: asks for a change, or believes that one was made before the agent says so.
 
 use ahp_types::common::JsonObject;
-use ahp_types::state::{SessionConfigPropertySchema, SessionConfigSchema, SessionModelInfo};
+use ahp_types::state::{
+    SessionConfigPropertySchema, SessionConfigSchema, SessionConfigState, SessionModelInfo,
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
@@ -22,8 +24,51 @@ const VALUES_MAX: usize = 1000;
 const NAME_BYTES_MAX: usize = 4096;
 
 /// What clients call the mode and the model of agents that do not give them names.
-const MODE: &str = "mode";
+pub const MODE: &str = "mode";
 const MODEL: &str = "model";
+
+/// Modes in which agents change files or run commands without asking the user, by the letters and digits of their
+/// ids: of Claude, Codex, Copilot, Gemini and Qwen Code.
+const UNASKED_MODES: [&str; 10] = [
+    "acceptedits",
+    "agentfullaccess",
+    "auto",
+    "autoedit",
+    "autopilot",
+    "bypasspermissions",
+    "dangerfullaccess",
+    "dontask",
+    "fullaccess",
+    "yolo",
+];
+
+/// Returns whether agents that have a mode of this id do not ask the user in it before they change files.
+pub fn is_unasked_mode(id: &str) -> bool {
+    // Some ids are URLs.
+    let name = id.rsplit(['#', '/']).next().unwrap_or(id);
+    let letters: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+    UNASKED_MODES.contains(&letters.to_ascii_lowercase().as_str())
+}
+
+/// Returns why an option does not have the value that was asked for, in a sentence; `None` if it has it.
+pub fn misfit(config: &SessionConfigState, id: &str, value: &Value) -> Option<String> {
+    let list = |items: &mut dyn Iterator<Item = String>| items.collect::<Vec<_>>().join(", ");
+    let now = config.values.get(id);
+    if now == Some(value) {
+        return None;
+    }
+    let (Some(property), Some(now)) = (config.schema.properties.get(id), now) else {
+        let known = list(&mut config.values.keys().map(|id| format!("`{id}`")));
+        let known = if known.is_empty() { "none".to_owned() } else { known };
+        return Some(format!("the agent has no option `{id}`; its options: {known}"));
+    };
+    let values = match &property.r#enum {
+        Some(values) if !values.contains(value) => list(&mut values.iter().map(Value::to_string)),
+        None if !value.is_boolean() => "true, false".to_owned(),
+        _ => return Some(format!("the agent has not taken `{id}` = {value}; it stays {now}")),
+    };
+    Some(format!("the option `{id}` has no value {value}; its values: {values}; it stays {now}"))
+}
 
 /// The settings of a session, in the agent's order.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -253,10 +298,14 @@ impl OfferedOptions {
         self.settings.iter().map(|setting| (setting.id.clone(), setting.current.clone())).collect()
     }
 
-    /// What clients are told that can be chosen; with the values as they are as the defaults of a new session, if
-    /// that is what they are.
-    pub fn schema(&self, are_defaults: bool) -> SessionConfigSchema {
-        let property = |it: &Setting| (it.id.clone(), it.property(are_defaults));
+    /// What clients are told that can be chosen. With the starting values that the operator has set it is what a new
+    /// session has: those are its defaults where the agent has them, else the values as they are.
+    pub fn schema(&self, starting: Option<&JsonObject>) -> SessionConfigSchema {
+        let default = |it: &Setting| {
+            let set = starting?.get(&it.id).filter(|value| self.offers(&it.id, value));
+            Some(set.unwrap_or(&it.current).clone())
+        };
+        let property = |it: &Setting| (it.id.clone(), it.property(default(it)));
         SessionConfigSchema {
             r#type: "object".to_owned(),
             properties: self.settings.iter().map(property).collect(),
@@ -291,7 +340,7 @@ impl Setting {
         self.values.is_some() && (self.category.as_deref() == Some(meaning) || self.id == meaning)
     }
 
-    fn property(&self, is_default: bool) -> SessionConfigPropertySchema {
+    fn property(&self, default: Option<Value>) -> SessionConfigPropertySchema {
         // A value that the agent does not list is one all the same.
         let unlisted = self
             .current
@@ -310,7 +359,7 @@ impl Setting {
             r#type: if listed { "string" } else { "boolean" }.to_owned(),
             title: self.title.clone(),
             description: self.description.clone(),
-            default: is_default.then(|| self.current.clone()),
+            default,
             r#enum: listed.then(|| choices().map(|choice| choice.value.as_str().into()).collect()),
             enum_labels: listed.then(|| choices().map(|choice| choice.label.clone()).collect()),
             enum_descriptions: described.then(|| choices().map(description).collect()),
@@ -426,10 +475,52 @@ mod tests {
     #[test]
     fn a_value_that_is_not_listed_can_be_shown() {
         let options = options(&json!({ "configOptions": [choice_of("model", None, "mine")] }));
-        let property = &options.schema(false).properties["model"];
+        let property = &options.schema(None).properties["model"];
         assert_eq!(property.r#enum, Some(vec!["a".into(), "b".into(), "mine".into()]));
         assert_eq!(property.enum_labels.as_ref().unwrap().last().unwrap(), "mine");
         assert_eq!(options.models("p").len(), 2);
+    }
+
+    #[test]
+    fn starting_value_is_the_default_where_the_agent_has_it() {
+        let options = options(
+            &json!({ "configOptions": [choice_of("mode", None, "a"), choice_of("effort", None, "a")] }),
+        );
+        let starting =
+            JsonObject::from_iter([("mode".to_owned(), json!("b")), ("effort".to_owned(), json!("c"))]);
+        let default = |id: &str| options.schema(Some(&starting)).properties[id].default.clone();
+        assert_eq!((default("mode"), default("effort")), (Some(json!("b")), Some(json!("a"))));
+        let now = SessionConfigState { schema: options.schema(None), values: options.values() };
+        assert_eq!(misfit(&now, "mode", &json!("a")), None);
+        for (id, value, sentence) in [
+            (
+                "mode",
+                json!("c"),
+                "the option `mode` has no value \"c\"; its values: \"a\", \"b\"; it stays \"a\"",
+            ),
+            ("mode", json!("b"), "the agent has not taken `mode` = \"b\"; it stays \"a\""),
+            ("speed", json!(true), "the agent has no option `speed`; its options: `mode`, `effort`"),
+        ] {
+            assert_eq!(misfit(&now, id, &value).as_deref(), Some(sentence));
+        }
+    }
+
+    #[test]
+    fn modes_that_do_not_ask_are_known_by_their_ids() {
+        for id in [
+            "acceptEdits",
+            "bypassPermissions",
+            "auto",
+            "auto-edit",
+            "YOLO",
+            "agent-full-access",
+            "https://example.org/session-modes#autopilot",
+        ] {
+            assert!(is_unasked_mode(id), "{id}");
+        }
+        for id in ["default", "plan", "read-only", "build", "https://example.org/auto#agent", ""] {
+            assert!(!is_unasked_mode(id), "{id}");
+        }
     }
 
     #[test]

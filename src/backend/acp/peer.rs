@@ -56,6 +56,10 @@ const BEHIND_BYTES: usize = WAITING_BYTES_MAX / 4;
 /// No pipe that an agent writes to holds more bytes than this (on Linux, unless a privileged agent makes it larger).
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
+/// Notification of Claude and Codex that says whether they are logged in, and the kind of login that is none.
+const LOGIN_STATUS: &str = "_auth/status_update";
+const NOT_LOGGED_IN: &str = "none";
+
 /// How long after an agent's end its output may go on.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -173,6 +177,8 @@ struct Shared {
     taken: AtomicU64,
     /// The agent has left something unanswered for too long.
     given_up: AtomicBool,
+    /// Whether the agent is logged in, as it said last; `None` if it has not said that.
+    login: Mutex<Option<LoginStatus>>,
     /// Ends the agent's input.
     stop: CancellationToken,
 }
@@ -217,6 +223,7 @@ impl AgentConnection {
             held_up: AtomicBool::new(false),
             taken: AtomicU64::new(0),
             given_up: AtomicBool::new(false),
+            login: Mutex::default(),
             stop,
         });
         tokio::spawn(write(input, lines, Arc::clone(&shared)));
@@ -259,6 +266,12 @@ impl AgentConnection {
     /// Whether the agent has ended.
     pub fn has_ended(&self) -> bool {
         self.ended.borrow().is_some()
+    }
+
+    /// Returns the words in which the agent said last that nobody is logged in; `None` if it has not said so.
+    pub fn logged_out(&self) -> Option<String> {
+        let login = self.shared.login.lock().unwrap_or_else(PoisonError::into_inner);
+        login.as_ref().filter(|login| login.kind == NOT_LOGGED_IN).map(|login| text::message(&login.label))
     }
 
     /// Whether the agent waits for us to take what it has said.
@@ -423,6 +436,11 @@ impl Shared {
                     self.give(ear, AgentSaid::Withdrawn(request)).await;
                 }
             }
+            LOGIN_STATUS => {
+                if let Ok(LoginUpdate { auth_status }) = serde_json::from_str(params) {
+                    *self.login.lock().unwrap_or_else(PoisonError::into_inner) = Some(auth_status);
+                }
+            }
             method => tracing::debug!(
                 agent = self.agent,
                 method,
@@ -490,6 +508,20 @@ struct AgentMessage<'a> {
     result: Option<&'a RawValue>,
     #[serde(borrow, default)]
     error: Option<&'a RawValue>,
+}
+
+/// Whether an agent is logged in, as Claude and Codex say it.
+#[derive(Debug, Deserialize)]
+struct LoginStatus {
+    kind: String,
+    #[serde(default)]
+    label: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LoginUpdate {
+    auth_status: LoginStatus,
 }
 
 #[derive(Deserialize)]

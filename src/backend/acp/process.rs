@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::guards::{Guard, GuardProgram};
-use super::{guard, lifeline, AgentSpec};
+use super::{guard, lifeline, program, AgentSpec};
 use crate::backend::secrets::hide;
 use crate::host::effects::Token;
 use crate::wire::text;
@@ -74,12 +74,17 @@ impl Process {
     /// # Errors
     /// When its guard cannot be started. That it cannot be started itself is known when it has ended.
     pub fn start(
-        program: &GuardProgram,
+        guard: &GuardProgram,
         agent: &AgentSpec,
         secrets: &BTreeMap<String, Token>,
     ) -> anyhow::Result<(Self, AgentStdin, ChildStdout)> {
-        let mut command = program.command();
+        let mut command = guard.command();
         command.arg("--").arg(&agent.program).args(&agent.arguments).envs(&agent.environment);
+        // A script that npm has installed finds the node beside it.
+        let found = program::find(&agent.program, agent.directory.as_deref(), &agent.environment);
+        if let Some(path) = found.ok().and_then(|found| program::search_path_of(&found, &agent.environment)) {
+            command.env("PATH", path);
+        }
         command.envs(secrets.iter().map(|(name, token)| (name, token.secret())));
         let name = agent.program.display();
         if let Some(directory) = &agent.directory {
@@ -89,7 +94,7 @@ impl Process {
             }
             command.current_dir(directory);
         }
-        Self::begin(program, command, &agent.name)
+        Self::begin(guard, command, &agent.name)
     }
 
     /// Starts a guard by this command, which says what it is to start; that is called so in the log.

@@ -1,10 +1,13 @@
 //! Where an agent's program is.
 //!
-//! Owns: finding it as the system would, and what is said when it is not there.
+//! Owns: finding it as the system would, with the interpreter that it needs; what is said when either is not there; and
+//! the search path that it is given.
 //! Never: starts it.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{access, Access};
@@ -23,6 +26,29 @@ pub enum NotInstalled {
         /// The folders, in order.
         folders: String,
     },
+    /// It is a whole command line, and no program is called so.
+    #[error(
+        "it is not installed: there is no program `{command}`; if the rest is its arguments, write \
+         `command = \"{program}\"` and `args = {arguments}`"
+    )]
+    CommandLine {
+        /// The command that was looked for.
+        command: String,
+        /// Its first word.
+        program: String,
+        /// The others, as a list in TOML.
+        arguments: String,
+    },
+    /// It is a script, and what runs it is not there.
+    #[error("the command `{command}` is run by `{interpreter}`, which {advice}")]
+    NoInterpreter {
+        /// The script.
+        command: String,
+        /// The program that its first line names.
+        interpreter: String,
+        /// What is wrong with it, and what to do.
+        advice: String,
+    },
     /// It has a path, and nothing is there that can be run.
     #[error("it is not installed: the command `{command}` {what}")]
     NotThere {
@@ -33,11 +59,97 @@ pub enum NotInstalled {
     },
 }
 
+/// The first line of a script is looked at so far, in bytes.
+const FIRST_LINE_BYTES_MAX: u64 = 512;
+
+/// The program that runs the scripts of most agents.
+const NODE: &str = "node";
+
 /// The file that is started for a command, in this directory with this added to the environment.
 ///
 /// # Errors
-/// When there is none.
+/// When there is none, or it is a script and its interpreter is not there.
 pub fn find(
+    command: &Path,
+    directory: Option<&Path>,
+    environment: &BTreeMap<String, String>,
+) -> Result<PathBuf, NotInstalled> {
+    let found = find_file(command, directory, environment).map_err(|error| {
+        let is_path = command.components().count() > 1;
+        let Some(words) = command.to_str().and_then(|line| shell_words::split(line).ok()) else {
+            return error;
+        };
+        match words.split_first() {
+            // A path may hold a space, and be misspelled.
+            Some((program, arguments))
+                if !arguments.is_empty() && (!is_path || Path::new(program).is_file()) =>
+            {
+                NotInstalled::CommandLine {
+                    command: command.display().to_string(),
+                    program: program.clone(),
+                    arguments: toml::Value::from(arguments.to_vec()).to_string(),
+                }
+            }
+            _ => error,
+        }
+    })?;
+    match missing_interpreter(&found, directory, environment) {
+        Some((interpreter, advice)) => {
+            Err(NotInstalled::NoInterpreter { command: found.display().to_string(), interpreter, advice })
+        }
+        None => Ok(found),
+    }
+}
+
+/// Returns the search path of a child that is started as this file: the folder of the file is the last of it, so that
+/// what was installed beside it is found. `None` if the search path is the system's own, or has the folder already.
+pub fn search_path_of(found: &Path, environment: &BTreeMap<String, String>) -> Option<OsString> {
+    let search_path = search_path(environment)?;
+    let folder = found.parent().filter(|folder| folder.is_absolute())?;
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&search_path).collect();
+    if folders.iter().any(|known| known == folder) {
+        return None;
+    }
+    folders.push(folder.to_owned());
+    // Fails for a folder whose name holds a colon: no search path can have it.
+    std::env::join_paths(folders).ok()
+}
+
+fn search_path(environment: &BTreeMap<String, String>) -> Option<OsString> {
+    environment.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"))
+}
+
+/// Returns the interpreter of a script and what is wrong with it; `None` if the file is no script, or the interpreter
+/// is there.
+fn missing_interpreter(
+    script: &Path,
+    directory: Option<&Path>,
+    environment: &BTreeMap<String, String>,
+) -> Option<(String, String)> {
+    let mut start = Vec::new();
+    File::open(script).ok()?.take(FIRST_LINE_BYTES_MAX).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let interpreter = Path::new(words.next()?);
+    if interpreter.is_absolute() && !interpreter.exists() {
+        return Some((interpreter.display().to_string(), "is not there: install it".to_owned()));
+    }
+    if interpreter.file_name() != Some(OsStr::new("env")) {
+        return None;
+    }
+    let name = words.find(|word| !word.starts_with('-') && !word.contains('='))?;
+    let path = search_path_of(script, environment).or_else(|| search_path(environment))?;
+    let environment = BTreeMap::from([("PATH".to_owned(), path.into_string().ok()?)]);
+    find_file(Path::new(name), directory, &environment).err()?;
+    let what = if name == NODE { "install Node.js" } else { "install it" };
+    let advice = format!(
+        "is in none of the folders of the search path: {what}, or have the configuration name its folder, as in \
+         `env = {{ PATH = \"/folder/of/{name}:/usr/bin:/bin\" }}`"
+    );
+    Some((name.to_owned(), advice))
+}
+
+fn find_file(
     command: &Path,
     directory: Option<&Path>,
     environment: &BTreeMap<String, String>,
@@ -48,13 +160,13 @@ pub fn find(
         let what = match (file.exists(), is_program(&file)) {
             (_, true) => return Ok(file),
             (false, _) => "is not there",
+            _ if file.is_dir() => "is a folder: name the program in it",
             (true, _) => "is no program that can be run",
         };
         return Err(NotInstalled::NotThere { command: file.display().to_string(), what });
     }
-    let search_path = environment.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"));
     // Where none is said, the system has one of its own.
-    let Some(search_path) = search_path else { return Ok(command.to_owned()) };
+    let Some(search_path) = search_path(environment) else { return Ok(command.to_owned()) };
     let folders: Vec<PathBuf> = std::env::split_paths(&search_path).map(|folder| here.join(folder)).collect();
     let found = folders.iter().map(|folder| folder.join(command)).find(|file| is_program(file));
     found.ok_or_else(|| {
@@ -93,5 +205,48 @@ mod tests {
         fs::set_permissions(two.join("tool"), fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(find("tool").unwrap(), two.join("tool"));
         assert_eq!(find("two/tool").unwrap(), two.join("tool"));
+        let folder = find(two.to_str().unwrap()).unwrap_err().to_string();
+        assert!(folder.ends_with("two` is a folder: name the program in it"), "{folder}");
+        for line in ["tool --acp 'a b'".to_owned(), format!("{} --acp 'a b'", two.join("tool").display())] {
+            let said = find(&line).unwrap_err().to_string();
+            let program = line.split(' ').next().unwrap();
+            let advice = format!(r#"write `command = "{program}"` and `args = ["--acp", "a b"]`"#);
+            assert!(said.contains(&advice), "{said}");
+        }
+        assert!(find("no/such folder/tool").unwrap_err().to_string().ends_with("is not there"));
+    }
+
+    #[test]
+    fn script_whose_interpreter_is_not_there_is_not_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("agent");
+        let write = |path: &Path, text: &str| {
+            fs::write(path, text).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        let environment = BTreeMap::from([("PATH".to_owned(), "/no/such".to_owned())]);
+        let find = || find(&script, None, &environment);
+        for first_line in ["#!/usr/bin/env node", "#!/usr/bin/env -S node --quiet"] {
+            write(&script, &format!("{first_line}\nrest"));
+            let said = find().unwrap_err().to_string();
+            assert!(said.contains("agent` is run by `node`, which is in none of the folders"), "{said}");
+            assert!(said.contains("install Node.js") && said.contains("env = { PATH ="), "{said}");
+        }
+        // Installed beside it.
+        write(&folder.path().join("node"), "");
+        assert_eq!(find().unwrap(), script);
+        let path = search_path_of(&script, &environment).unwrap();
+        assert_eq!(path, OsString::from(format!("/no/such:{}", folder.path().display())));
+        let known = BTreeMap::from([("PATH".to_owned(), folder.path().to_str().unwrap().to_owned())]);
+        assert_eq!(search_path_of(&script, &known), None);
+        write(&script, "#!/no/such/interpreter -x\n");
+        assert!(find()
+            .unwrap_err()
+            .to_string()
+            .contains("run by `/no/such/interpreter`, which is not there"));
+        for others in ["#!/bin/sh\n", "#!", "", "\x7fELF", "#!/usr/bin/env\n"] {
+            write(&script, others);
+            assert_eq!(find().unwrap(), script, "{others:?}");
+        }
     }
 }

@@ -24,6 +24,13 @@ pub struct AgentQuirks {
     pub replays_late: bool,
     /// A key in the `_meta` of `authenticate` is `"api-key": KEY`, where others expect `"api-key": {"apiKey": KEY}`.
     pub bare_key: bool,
+    /// Ids of modes in which it does not ask the user, besides those that mean so with every agent.
+    pub unasked_modes: &'static [&'static str],
+    /// When it does not ask the user, whatever its mode is: a sentence for people.
+    pub asking: Option<&'static str>,
+    /// Beginnings of chunks of its answer that are no words of its model: what it says of the conversation, each in a
+    /// chunk of its own and without a line end.
+    pub notices: &'static [&'static str],
     /// Ways to log in that `authenticate` does not lead to, although nothing in them says so: they are for a terminal.
     pub terminal_logins: &'static [&'static str],
 }
@@ -36,10 +43,46 @@ impl AgentQuirks {
         takes_blobs: true,
         replays_late: false,
         bare_key: false,
+        unasked_modes: &[],
+        asking: None,
+        notices: &[],
         terminal_logins: &[],
     };
     /// Those of one that only takes paths as they stand.
     const RAW_LINKS: Self = Self { raw_links: true, ..Self::NONE };
+    const CODEX: Self = Self { takes_blobs: false, unasked_modes: &["agent"], ..Self::RAW_LINKS };
+    const PI: Self = Self {
+        takes_blobs: false,
+        asking: Some("it never asks before it changes files or runs commands"),
+        notices: &[
+            "Automatic compaction finished;",
+            "Cleared queued prompts.",
+            "Context nearing limit, running automatic compaction",
+            "Pi editor UI request is not supported",
+            "Pi input UI request is not supported",
+            "Queued message (position ",
+            "Retry finished, resuming.",
+            "Retrying (attempt ",
+            "Retrying...",
+            "Starting queued message.",
+        ],
+        ..Self::RAW_LINKS
+    };
+    // A blob in a prompt is in the conversation for good, and each later prompt fails.
+    const OPENCODE: Self = Self {
+        takes_blobs: false,
+        asking: Some(
+            "it asks only where its own `opencode.json` says so: \
+             \"permission\": {\"edit\": \"ask\", \"bash\": \"ask\"}",
+        ),
+        terminal_logins: &["opencode-login"],
+        ..Self::NONE
+    };
+
+    /// Returns whether a chunk of its answer is a notice rather than words of its model.
+    pub fn is_notice(&self, chunk: &str) -> bool {
+        self.notices.iter().any(|notice| chunk.starts_with(notice))
+    }
 }
 
 struct AgentQuirkRow {
@@ -84,7 +127,7 @@ const KNOWN: [AgentQuirkRow; 8] = [
         name: "@agentclientprotocol/codex-acp",
         seen_in: "2.6.0",
         started_as: &[],
-        quirks: AgentQuirks { takes_blobs: false, ..AgentQuirks::RAW_LINKS },
+        quirks: AgentQuirks::CODEX,
     },
     // Zed's.
     AgentQuirkRow {
@@ -94,18 +137,8 @@ const KNOWN: [AgentQuirkRow; 8] = [
         quirks: AgentQuirks { takes_blobs: false, ..AgentQuirks::RAW_LINKS },
     },
     AgentQuirkRow { name: "Copilot", seen_in: "1.0.102", started_as: &[], quirks: AgentQuirks::RAW_LINKS },
-    AgentQuirkRow {
-        name: "pi-acp",
-        seen_in: "0.0.34",
-        started_as: &[],
-        quirks: AgentQuirks { takes_blobs: false, ..AgentQuirks::RAW_LINKS },
-    },
-    AgentQuirkRow {
-        name: "OpenCode",
-        seen_in: "1.18.33",
-        started_as: &[],
-        quirks: AgentQuirks { terminal_logins: &["opencode-login"], ..AgentQuirks::NONE },
-    },
+    AgentQuirkRow { name: "pi-acp", seen_in: "0.0.34", started_as: &[], quirks: AgentQuirks::PI },
+    AgentQuirkRow { name: "OpenCode", seen_in: "1.18.33", started_as: &[], quirks: AgentQuirks::OPENCODE },
 ];
 
 /// What is known of the agent that calls itself so, if it does.
@@ -158,12 +191,19 @@ mod tests {
             ("@agentclientprotocol/claude-agent-acp", raw),
             ("Copilot", raw),
             ("qwen-code", raw_without_blobs),
-            ("@agentclientprotocol/codex-acp", raw_without_blobs),
+            (
+                "@agentclientprotocol/codex-acp",
+                AgentQuirks { unasked_modes: &["agent"], ..raw_without_blobs },
+            ),
             ("codex-acp", raw_without_blobs),
-            ("pi-acp", raw_without_blobs),
-            ("OpenCode", AgentQuirks { terminal_logins: &["opencode-login"], ..AgentQuirks::NONE }),
         ] {
             assert_eq!(of(Some(name)), needs, "{name}");
         }
+        let (pi, opencode) = (of(Some("pi-acp")), of(Some("OpenCode")));
+        assert!(pi.raw_links && !pi.takes_blobs && pi.asking.is_some());
+        assert!(pi.is_notice("Retrying (attempt 1/3, waiting 2s)...") && !pi.is_notice("Hello. Retrying..."));
+        assert!(!opencode.raw_links && !opencode.takes_blobs && opencode.asking.is_some());
+        assert_eq!(opencode.terminal_logins, ["opencode-login"]);
+        assert!(!opencode.is_notice("Retrying..."));
     }
 }

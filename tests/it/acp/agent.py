@@ -5,12 +5,14 @@ Needs nothing but Python 3. What it does when it is started is in its arguments:
 resume|load|replay-late|replay-with-answer|close|fork|nothing`, `--stubborn`, `--memory FILE` (what outlives the process: the sessions it
 knows), `--goes-on STEPS` (what it does with a turn that was cut), `--notes FILE` (where it writes down what it is
 asked), `--at METHOD=WHAT` (what it does when it is asked for that first, see `misbehave`), `--which NUMBER` (which of
-all its processes does, as the notes count them), `--login in|out|refuse` (it can be logged in to, and is or is not at
+all its processes does, as the notes count them), `--login in|out|refuse|outside` (it can be logged in to, and is or is not at
 first), `--before-new SECONDS` (how long a new session takes), `--has options|older` (what its sessions can be
 configured by, see `settings_of`), `--sets HOW` (how it takes a change, see `set_setting`), `--name NAME` (what it
-calls itself), `--way api-key|device|terminal` (more ways to log in to it), `--door FILE` (a login by `device` is done
-when that is there), `--mcp always|once` (it starts
-the MCP servers that it is given, and asks for their tools when they change, or once).
+calls itself), `--title TEXT` (for people; with escapes as in Python), `--way api-key|device|terminal` (more ways to log
+in to it), `--door FILE` (a login by `device` is done when that is there; one `outside` when that is there at the start),
+`--mcp always|once` (it starts the MCP servers that it is given, and asks for their tools when they change, or once),
+`--refuses attachments|for-ever` (prompts that hold a picture fail, or all that follow one in its session, too),
+`--says-login KIND` (it says by itself whether somebody is logged in).
 """
 
 import argparse
@@ -226,6 +228,12 @@ def step_ask_and_cancel_too(session, rest):
     except Cancelled:
         say(method="$/cancel_request", params={"requestId": request})
         raise
+
+
+def step_decision(session, rest):
+    """Asks exactly so, and says the whole answer."""
+    request = ask("session/request_permission", sessionId=session, **json.loads(rest))
+    text(session, json.dumps(wait_for_answer(request)["result"]))
 
 
 def step_request(session, rest):
@@ -643,6 +651,21 @@ def step_ask_for_ever(session, rest):
         write(request)
 
 
+def step_pair(session, rest):
+    """Two messages on one line."""
+    lines = []
+    for words in rest.split("|"):
+        update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": words}}
+        params = {"sessionId": session, "update": update}
+        lines.append(json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": params}))
+    write(" ".join(lines) + "\n")
+
+
+def step_last_folder(session, rest):
+    """The last folder of its search path."""
+    text(session, os.environ["PATH"].split(os.pathsep)[-1])
+
+
 def step_variable(session, rest):
     """How long it is, so that it is not shown."""
     text(session, f"{len(os.environ.get(rest, ''))} characters")
@@ -664,12 +687,14 @@ def step_prompt(session, rest):
 
 
 PROMPT = []
+SPOILED = set()
 
 
 # How sessions are configured, and what was asked for, by session.
 SETTINGS = {}
 ASKED = {}
 BOOLEANS = [False]
+MODES = ["ask", "plan", "code", "locked", "autopilot"]
 
 
 def select(name, current, values, **more):
@@ -681,7 +706,7 @@ def options_of(session):
     """All of them: with the model `small` there is no effort."""
     now = SETTINGS[session]
     options = [
-        select("mode", now["mode"], ["ask", "plan", "code", "locked", "autopilot"], category="mode"),
+        select("mode", now["mode"], MODES, category="mode"),
         select("model", now["model"], ["large", "small"], category="model"),
     ]
     if now["model"] == "large":
@@ -706,7 +731,7 @@ def settings_of(session):
     if "options" in OPTIONS.has:
         said["configOptions"] = options_of(session)
     if "older" in OPTIONS.has:
-        modes = [{"id": it, "name": it.title()} for it in ("ask", "plan", "code", "locked")]
+        modes = [{"id": it, "name": it.title()} for it in MODES[:4]]
         said["modes"] = {"currentModeId": now["mode"], "availableModes": modes}
         models = [{"modelId": it, "name": it.title()} for it in ("large", "small")]
         said["models"] = {"currentModelId": now["model"], "availableModels": models}
@@ -723,7 +748,7 @@ def set_setting(session, name, value):
         return None
     if OPTIONS.sets == "dies":
         os._exit(9)
-    if name not in now or value == "locked":
+    if name not in now or value == "locked" or name == "mode" and value not in MODES:
         return {"error": {"code": -32602, "message": f"Unknown value for {name}"}}
     if OPTIONS.sets != "stays":
         now[name] = value
@@ -1103,6 +1128,15 @@ def prompt(message):
     if session in FORGOTTEN:
         return say(id=message["id"], error=FORGOTTEN[session])
     PROMPT = message["params"]["prompt"]
+    if OPTIONS.refuses and any(it["type"] == "image" for it in PROMPT):
+        SPOILED.add(session)
+    if session in SPOILED:
+        if OPTIONS.refuses == "attachments":
+            SPOILED.remove(session)
+        note(refused=session)
+        update(session, "usage_update", used=0, size=100)
+        why = "'file part media type image/png' functionality not supported."
+        return say(id=message["id"], error={"code": -32603, "message": why})
     CURRENT[0] = message["id"]
     said = PROMPT[-1].get("text", "") if PROMPT else ""
     if OPTIONS.goes_on and any(it.get("text", "").startswith("You were interrupted") for it in PROMPT):
@@ -1193,7 +1227,7 @@ def answer(message):
         ]
         methods += [MORE_WAYS[way] for way in OPTIONS.way]
         version = 2 if OPTIONS.before_hello == "version" else 1
-        info = {"name": OPTIONS.name, "title": "The tests' agent", "version": "1"}
+        info = {"name": OPTIONS.name, "title": OPTIONS.title.encode().decode("unicode_escape"), "version": "1"}
         hello = {"protocolVersion": version, "agentCapabilities": can, "agentInfo": info}
         return {"result": {**hello, "authMethods": methods if OPTIONS.login else []}}
     if method == "authenticate" and params["methodId"] == "api-key":
@@ -1230,6 +1264,8 @@ def answer(message):
             LATE[0] = said_of(wait_for_answer(begin_call(session, 'fs/read_text_file {"path":"/"}')))
         FOLDERS[session] = params.get("additionalDirectories", [])
         begin_server(session, params)
+        if OPTIONS.says_login:
+            say(method="_auth/status_update", params={"authStatus": {"kind": OPTIONS.says_login, "label": "Who knows"}})
         # Before anybody can know of it.
         update(session, "available_commands_update", availableCommands=COMMANDS)
         update(session, "session_info_update", title="An early title")
@@ -1301,6 +1337,9 @@ def main():
     parser.add_argument("--name", default="agent.py")
     parser.add_argument("--way", action="append", default=[])
     parser.add_argument("--door")
+    parser.add_argument("--title", default="The tests' agent")
+    parser.add_argument("--refuses")
+    parser.add_argument("--says-login")
     parser.parse_args(namespace=OPTIONS)
     OPTIONS.at = dict(what.split("=") for what in OPTIONS.at)
     note(started=True)
@@ -1308,7 +1347,7 @@ def main():
         with open(OPTIONS.notes) as file:
             if sum("started" in json.loads(line) for line in file) != OPTIONS.which:
                 OPTIONS.at = {}
-    LOGGED_IN[0] = OPTIONS.login == "in"
+    LOGGED_IN[0] = OPTIONS.login == "in" or OPTIONS.login == "outside" and os.path.exists(OPTIONS.door)
     if "AGENT_KEY" in os.environ:
         sys.stderr.write(f"the key is {os.environ['AGENT_KEY']}\n")
     if OPTIONS.stubborn:

@@ -148,16 +148,99 @@ fn a_question_may_be_about_the_prompt_and_one_that_makes_no_sense_is_refused() {
     answer(&mut watched, request["id"].as_str().unwrap(), "cancel", Value::Null);
     watched.ending("t1");
     assert_eq!(watched.said(), r#"{"action": "cancel"}"#);
-    for wrong in [
-        r#"{"mode":"dance","message":"x"}"#,
-        r#"{"mode":"form","message":"x"}"#,
-        r#"{"mode":"form","message":"x","requestedSchema":{"type":"object","properties":{"a":{"type":"object"}}}}"#,
-    ] {
+    for wrong in [r#"{"mode":"dance","message":"x"}"#, r#"{"mode":"form","message":"x"}"#] {
         let said = watched.turn(wrong, &format!("question {wrong}"));
         assert!(said.contains("-32602"), "{said}");
     }
     let can: Value = serde_json::from_str(&watched.turn("t2", "can")).unwrap();
     assert_eq!(can["elicitation"], json!({ "form": {}, "url": {} }));
+    watched.leave();
+}
+
+#[test]
+fn answer_that_the_schema_does_not_allow_is_asked_for_again() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let form = json!({ "mode": "form", "message": "Say", "requestedSchema": { "type": "object", "properties": {
+        "name": { "type": "string", "pattern": "^a", "maxLength": 3 },
+        "count": { "type": "integer", "maximum": 5 },
+        "place": { "type": "object", "title": "Place" } } } });
+    watched.begin("t1", &format!("question {form}"));
+    let first = watched.action("chat/inputRequested")["request"].clone();
+    assert_eq!((&first["message"], &first["questions"][2]["kind"]), (&json!("Say"), &json!("text")));
+    let bad = json!({ "name": submitted("text", "bcde".into()), "count": submitted("number", 6.into()) });
+    answer(&mut watched, first["id"].as_str().unwrap(), "accept", bad);
+    let second = watched.action("chat/inputRequested")["request"].clone();
+    let why = "The answer to `name` must have a length of at most 3.\nThe answer to `count` must be at most 5.\n\nSay";
+    assert_eq!((&second["message"], &second["questions"]), (&json!(why), &first["questions"]));
+    assert_ne!(second["id"], first["id"]);
+    let good =
+        json!({ "name": submitted("text", "abc".into()), "place": submitted("text", "{\"x\":1}".into()) });
+    answer(&mut watched, second["id"].as_str().unwrap(), "accept", good);
+    watched.ending("t1");
+    let said: Value = serde_json::from_str(&watched.said()).unwrap();
+    assert_eq!(said, json!({ "action": "accept", "content": { "name": "abc", "place": { "x": 1 } } }));
+
+    // A program that does not do better is not asked for ever.
+    watched.begin("t2", &format!("question {form}"));
+    for _ in 0..4 {
+        let request = watched.action("chat/inputRequested")["request"].clone();
+        let bad = json!({ "count": submitted("number", 6.into()) });
+        answer(&mut watched, request["id"].as_str().unwrap(), "accept", bad);
+    }
+    watched.ending("t2");
+    assert_eq!(watched.said(), r#"{"action": "cancel"}"#);
+    watched.leave();
+}
+
+#[test]
+fn permission_of_qwen_code_that_is_a_question_is_asked_and_answered_as_one() {
+    let options = json!([
+        { "optionId": "proceed_once", "name": "Submit", "kind": "allow_once" },
+        { "optionId": "cancel", "name": "Cancel", "kind": "reject_once" },
+    ]);
+    let choice = |label: &str| json!({ "label": label, "description": "It is one" });
+    let questions = json!([
+        { "question": "Which one?", "header": "One", "options": [choice("a"), choice("b")], "multiSelect": false },
+        { "question": "Which ones?", "header": "Many", "options": [choice("c"), choice("d")], "multiSelect": true },
+        { "question": "What else?", "header": "Free", "options": [choice("e")] },
+    ]);
+    let call = json!({ "toolCallId": "c", "kind": "think", "title": "Ask user 3 questions",
+        "_meta": { "toolName": "ask_user_question", "qwenInteractionKind": "user_question", "qwenQuestions": questions } });
+    let asks = format!("decision {}", json!({ "toolCall": call, "options": options }));
+    let mut watched = Setting::with(&["--name", "qwen-code"]).start();
+    watched.session();
+    watched.begin("t1", &asks);
+    let request = watched.action("chat/inputRequested")["request"].clone();
+    let option = |label: &str| json!({ "id": label, "label": label, "description": "It is one" });
+    assert_eq!(
+        request["questions"][0],
+        json!({ "kind": "single-select", "id": "0", "title": "One", "message": "Which one?", "required": true,
+            "allowFreeformInput": true, "options": [option("a"), option("b")] })
+    );
+    assert_eq!(request["questions"][1]["kind"], "multi-select");
+    let free = json!({ "state": "submitted",
+        "value": { "kind": "selected", "value": "", "freeformValues": ["anything"] } });
+    let answers = json!({ "0": submitted("selected", "b".into()),
+        "1": submitted("selected-many", json!(["c", "d"])), "2": free });
+    answer(&mut watched, request["id"].as_str().unwrap(), "accept", answers);
+    watched.ending("t1");
+    let said: Value = serde_json::from_str(&watched.said()).unwrap();
+    assert_eq!(
+        said,
+        json!({ "outcome": { "outcome": "selected", "optionId": "proceed_once" },
+            "answers": { "0": "b", "1": "c, d", "2": "anything" } })
+    );
+    for (turn, response, said) in [
+        ("t2", "decline", r#"{"outcome": {"outcome": "selected", "optionId": "cancel"}}"#),
+        ("t3", "cancel", r#"{"outcome": {"outcome": "cancelled"}}"#),
+    ] {
+        watched.begin(turn, &asks);
+        let request = watched.action("chat/inputRequested")["request"].clone();
+        answer(&mut watched, request["id"].as_str().unwrap(), response, Value::Null);
+        watched.ending(turn);
+        assert_eq!(watched.said(), said);
+    }
     watched.leave();
 }
 

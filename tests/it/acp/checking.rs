@@ -9,6 +9,8 @@ use super::*;
 struct Checked {
     folder: tempfile::TempDir,
     cookie: String,
+    /// The configuration file as it was written first, if it was changed.
+    config: Option<String>,
 }
 
 impl Checked {
@@ -19,7 +21,14 @@ impl Checked {
         all.extend(["--notes", notes.to_str().unwrap()]);
         // Writes the file.
         let (_, cookie) = Setting::with(&all).command(folder.path());
-        Self { folder, cookie }
+        Self { folder, cookie, config: None }
+    }
+
+    /// Adds to the configuration file, in place of what was added before.
+    fn configure(&mut self, text: &str) {
+        let file = self.path("config.toml");
+        let config = self.config.get_or_insert_with(|| fs::read_to_string(&file).unwrap());
+        fs::write(&file, format!("{config}\n{text}")).unwrap();
     }
 
     fn path(&self, name: &str) -> String {
@@ -78,7 +87,10 @@ fn a_check_says_what_an_agent_is_and_the_next_host_knows_it_at_once() {
         "found     /",
         "is        The tests' agent 1\n",
         "models    Large (large), Small (small)\n",
-        "modes     ask, plan, code, locked, autopilot\n",
+        "modes     ask (current), plan, code, locked, autopilot*\n",
+        "          * changes files or runs commands without asking you first\n",
+        "settings  effort = low (of low, high)\n            theme = light (of light, dark)\n",
+        "          brave = false (of true, false)\n",
         "commands  /plan, /clear\n",
     ] {
         assert!(said.contains(line), "{line:?} in {said}");
@@ -106,6 +118,143 @@ fn a_check_that_finds_something_wrong_says_so_with_its_status() {
     let (status, _, complaint) = checked.check(&["--ephemeral", "other"]);
     assert_eq!(status, Some(2), "{complaint}");
     assert!(complaint.contains("there is no agent `other`; there are: a0"), "{complaint}");
+}
+
+#[test]
+fn check_says_when_a_session_begins_in_a_mode_that_does_not_ask() {
+    let mut checked = Checked::new(&["--has", "options"]);
+    checked.configure("[agents.a0.config]\nmode = \"autopilot\"\n");
+    let (status, said, _) = checked.check(&["--ephemeral"]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("modes     ask, plan, code, locked, autopilot* (current)\n"), "{said}");
+    let warning = "  ASKS NOT  a new session begins in the mode `autopilot`, in which it does not ask: to be asked, write\n\
+                   \x20           [agents.a0.config]\n            mode = \"ask\"\n";
+    assert!(said.contains(warning), "{said}");
+    // One that the agent does not have: it would begin in another mode than its operator believes.
+    checked.configure("[agents.a0.config]\nmode = \"aks\"\n");
+    let (status, said, _) = checked.check(&["--ephemeral"]);
+    assert_eq!(status, Some(1), "{said}");
+    let why = "CONFIG    the option `mode` has no value \"aks\"; its values: \"ask\", \"plan\", ";
+    assert!(said.contains(why) && said.contains("correct it in `[agents.a0.config]`\n"), "{said}");
+    assert!(!said.contains("ASKS NOT"), "{said}");
+}
+
+#[test]
+fn agent_that_needs_longer_is_said_to_be_starting_and_is_waited_for_when_asked() {
+    let mut checked = Checked::new(&["--before-new", "0.3"]);
+    checked.configure("start_seconds = 0.05\n");
+    let (status, said, _) = checked.check(&["--ephemeral"]);
+    assert_eq!(status, Some(1), "{said}");
+    let waiting = "  WAITING   it is still starting after 0.1 s: wait longer with `--timeout SECONDS`. A host waits 0.05 s \
+                   for each";
+    assert!(said.contains(waiting) && !said.contains("FAILS"), "{said}");
+    let (status, said, _) = checked.check(&["--ephemeral", "--timeout", "600"]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("is        The tests' agent 1") && said.contains("SLOW      it took"), "{said}");
+}
+
+#[test]
+fn agent_that_says_by_itself_that_nobody_is_logged_in_is_shown_so() {
+    for (kind, login) in [
+        ("none", "login     NEEDED, unless it is given a key in another way: it says \"Who knows\". Log in with the"),
+        ("account", "login     not needed to open a session\n"),
+    ] {
+        let (status, said, _) = Checked::new(&["--says-login", kind]).check(&["--ephemeral"]);
+        assert_eq!(status, Some(0), "{said}");
+        assert!(said.contains(login), "{said}");
+    }
+}
+
+#[test]
+fn each_agent_is_printed_when_it_is_known() {
+    let mut checked = Checked::new(&[]);
+    let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/acp/agent.py");
+    let env = format!("env = {{ {COOKIE} = {:?} }}", checked.cookie);
+    checked.configure(&format!(
+        "[agents.never]\ncommand = \"python3\"\nargs = [{agent:?}, \"--before-hello\", \"silence\"]\n{env}\n"
+    ));
+    let mut command = program();
+    command.args([
+        "agents",
+        "check",
+        "--ephemeral",
+        "--timeout",
+        "600",
+        "--config",
+        &checked.path("config.toml"),
+    ]);
+    command.env("PATH", std::env::var("PATH").unwrap());
+    let mut process = Process::spawn(command);
+    let mut said = Vec::new();
+    while !said.iter().any(|line: &String| line.starts_with("  commands")) {
+        said.push(process.next_line().expect("a line"));
+    }
+    assert_eq!(said[0], "a0");
+    // The other one is waited for still.
+    assert!(process.child.try_wait().unwrap().is_none());
+    process.child.kill().unwrap();
+    process.wait();
+    let start = Instant::now();
+    while !bearers(&checked.cookie).is_empty() {
+        assert!(start.elapsed() < HUNG);
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn check_says_on_a_terminal_who_is_waited_for_and_shows_no_escape_of_an_agent() {
+    let checked = Checked::new(&[
+        "--title",
+        r"\x1b]0;owned\x07Evil \x1b[31mred\x1b[0m \x9b2Jagent",
+        "--before-new",
+        "0.5",
+    ]);
+    // Nothing but text where stdout is no terminal.
+    let (_, said, complaints) = checked.check(&["--ephemeral"]);
+    assert!(said.contains("is        Evil red agent 1\n") && !said.contains('\u{1b}'), "{said:?}");
+    assert_eq!(complaints, "");
+    let plain = program();
+    let mut command = Command::new("python3");
+    command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.args(["-c", "import pty, sys; pty.spawn(sys.argv[1:])"]).arg(plain.get_program());
+    command.args(["agents", "check", "--ephemeral", "--config", &checked.path("config.toml")]);
+    command.env("PATH", std::env::var("PATH").unwrap());
+    let shown = String::from_utf8(command.stdin(Stdio::null()).output().unwrap().stdout).unwrap();
+    assert!(
+        shown.contains("\r\u{1b}[K| waiting for a0 (0 s)") && shown.contains("\u{1b}[K/ waiting"),
+        "{shown:?}"
+    );
+    // The line is gone when the agent is told of, and no other sequence is there.
+    assert!(shown.contains("\r\u{1b}[Ka0\r\n") && shown.contains("Evil red agent 1"), "{shown:?}");
+    assert_eq!(shown.matches('\u{1b}').count(), shown.matches("\r\u{1b}[K").count(), "{shown:?}");
+}
+
+#[test]
+fn each_wrong_configuration_gets_a_sentence_that_says_what_to_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("agent");
+    fs::write(&script, "#!/usr/bin/env no-such-node\n").unwrap();
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (script, folder) = (script.to_str().unwrap(), folder.path());
+    let config = folder.join("config.toml");
+    for (text, status, advice) in [
+        ("[agents.x]\ncommand = \"no-such acp\"", 1, r#"write `command = "no-such"` and `args = ["acp"]`"#),
+        ("[agents.script]\ncommand = \"x\"", 2, "the name `script` is that of the agent that is built in"),
+        ("[agents]\nx = \"no-such acp\"", 2, "write\n\n[agents.x]\ncommand = \"no-such\"\nargs = [\"acp\"]"),
+        (&format!("[agents.x]\ncommand = {script:?}"), 1, "`no-such-node`, which is in none of the folders"),
+        (&format!("[agents.x]\ncommand = {folder:?}"), 1, "is a folder: name the program in it"),
+    ] {
+        fs::write(&config, text).unwrap();
+        let mut command = program();
+        command
+            .args(["agents", "check", "--ephemeral", "--config"])
+            .arg(&config)
+            .env("PATH", "/usr/bin:/bin");
+        let Output { status: ended, stdout, stderr } = command.output().unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+        assert_eq!(ended.code(), Some(status), "{said}");
+        assert!(said.contains(advice), "{text}: {said}");
+    }
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl Watched {
         self.said()
     }
 
-    fn notices(&self) -> Vec<&str> {
+    pub(super) fn notices(&self) -> Vec<&str> {
         let parts = self.heard("chat/responsePart").into_iter().map(|action| &action["part"]);
         let notices = parts.filter(|part| part["kind"] == "systemNotification");
         notices.map(|part| part["content"].as_str().unwrap()).collect()
@@ -150,6 +150,55 @@ fn what_was_chosen_for_a_session_is_so_before_its_first_turn() {
     // With this model there is none.
     assert_eq!(config["schema"]["properties"].get("effort"), None);
     watched.leave();
+}
+
+#[test]
+fn starting_values_of_the_configuration_hold_where_no_client_chooses() {
+    let starting = "[agents.a0.config]\nmode = \"plan\"\nbrave = true\n";
+    let mut watched = with(&[]).limit(starting).start();
+    watched.configured(&json!({ "brave": false }));
+    assert_eq!(asked(&watched.turn("t1", "asked")), "mode=\"plan\"");
+    let properties = watched.state(SESSION)["config"]["schema"]["properties"].take();
+    assert_eq!(
+        (&properties["mode"]["default"], &properties["brave"]["default"]),
+        (&json!("plan"), &json!(true))
+    );
+    let resolved = watched.answer("resolveSessionConfig", json!({ "provider": "a0" }))["result"].take();
+    assert_eq!(
+        (&resolved["values"]["mode"], &resolved["values"]["theme"]),
+        (&json!("plan"), &json!("light"))
+    );
+    // It is a starting value only.
+    watched.configure(json!({ "mode": "code" }));
+    watched.begin("t2", "die");
+    assert_eq!(watched.ending("t2")["type"], "chat/error");
+    assert!(watched.turn("t3", "asked").starts_with("asked mode=\"code\""));
+    assert_eq!(watched.values()["mode"], "code");
+    watched.leave();
+}
+
+#[test]
+fn starting_value_that_the_agent_does_not_have_is_reported_with_those_that_it_has() {
+    let starting = "[agents.a0.config]\nmode = \"fly\"\nspeed = true\n";
+    let mut setting = with(&[]).limit(starting);
+    setting.log = Some("warn");
+    let mut watched = setting.start_with_log(tempfile::tempdir().unwrap());
+    watched.configured(&json!({}));
+    assert_eq!(watched.values()["mode"], "ask");
+    watched.turn("t1", "say hello");
+    let why = [
+        "the option `mode` has no value \"fly\"; its values: \"ask\", \"plan\", \"code\", \"locked\", \"autopilot\"; \
+         it stays \"ask\"",
+        "the agent has no option `speed`; its options: `mode`, `model`, `effort`, `theme`, `brave`",
+    ];
+    let answer = [" (Unknown value for mode (-32602))", ""];
+    let notice = |at: usize| {
+        format!("The configuration of the agent `a0` cannot be followed: {}{}.", why[at], answer[at])
+    };
+    assert_eq!(watched.notices(), [notice(0), notice(1)]);
+    let folder = watched.leave().unwrap();
+    let logged = fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(why.iter().all(|why| logged.contains(why)), "{logged}");
 }
 
 #[test]

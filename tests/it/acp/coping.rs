@@ -71,6 +71,8 @@ fn notices_and_what_is_summed_up_are_told_apart_from_the_answer() {
         piece("They said "),
         piece("hello."),
         compaction("c1", "completed"),
+        // As Claude does.
+        compaction("c1", "completed"),
         fails,
         text_update("agent_message_chunk", "behind"),
     ];
@@ -88,6 +90,24 @@ fn notices_and_what_is_summed_up_are_told_apart_from_the_answer() {
         watched.heard("chat/activityChanged").into_iter().map(|action| &action["activity"]).collect();
     assert_eq!(activities, [&json!("Summing up the conversation"), &Value::Null]);
     watched.leave();
+}
+
+#[test]
+fn notices_that_an_agent_puts_into_its_answer_are_told_apart_from_it() {
+    let (retries, resumes) = ("Retrying (attempt 1/3, waiting 2s)...", "Retry finished, resuming.");
+    let steps = format!("say Hello\nsay {retries}\nsay , and \nsay good bye\nsay {resumes}");
+    for (name, said, notices) in [
+        ("pi-acp", "Hello, and good bye".to_owned(), vec![retries, resumes]),
+        ("agent.py", format!("Hello{retries}, and good bye{resumes}"), Vec::new()),
+    ] {
+        let mut watched = Setting::with(&["--name", name]).start();
+        watched.session();
+        assert_eq!(watched.turn("t1", &steps), said, "{name}");
+        assert_eq!(watched.notices(), notices, "{name}");
+        let parts = watched.heard("chat/responsePart").len();
+        assert_eq!(parts, if notices.is_empty() { 1 } else { 4 }, "the answer goes on in a part of its own");
+        watched.leave();
+    }
 }
 
 #[test]

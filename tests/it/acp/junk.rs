@@ -12,6 +12,7 @@ fn junk_is_skipped_wherever_it_is() {
         "say b",
         r"raw \xff\xfe\x00\n",
         r"raw {}\n[1]\nnull\n\x22x\x22\n",
+        "pair 1|2",
         "say c",
         r#"raw {"jsonrpc":"2.0","id":77,"result":{}}\n"#,
         "lines 3000",
@@ -22,7 +23,7 @@ fn junk_is_skipped_wherever_it_is() {
         r#"raw {"jsonrpc":"2.0","method":"_other/thing"}\n"#,
         "say f",
     ];
-    assert_eq!(watched.turn("t1", &script.join("\n")), "abcdef");
+    assert_eq!(watched.turn("t1", &script.join("\n")), "ab12cdef");
     watched.leave();
 }
 

@@ -345,6 +345,45 @@ fn a_login_that_ends_in_mid_session_is_renewed_and_the_turn_goes_on() {
     }
 }
 
+#[test]
+fn login_that_was_done_outside_is_noticed_by_an_agent_that_looks_for_it_at_its_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let (door, notes) = (folder.path().join("door"), folder.path().join("notes"));
+    let arguments =
+        ["--login", "outside", "--door", door.to_str().unwrap(), "--notes", notes.to_str().unwrap()];
+    let mut watched = Setting::with(&arguments).start_in(folder);
+    watched.failed_session("first");
+    fs::write(door, "").unwrap();
+    // For a while nobody is asked.
+    let start = Instant::now();
+    while watched.refused_session("s")["code"] == -32007 {
+        assert!(start.elapsed() < HUNG);
+        thread::sleep(Duration::from_millis(100));
+    }
+    watched.subscribe("ahp-session:/s");
+    watched.action("session/ready");
+    assert_eq!(watched.turn("t1", "say in"), "in");
+    // In a session that is there: the turn fails, and the next one begins with another process.
+    watched.begin("t2", "logout");
+    assert_eq!(watched.ending("t2")["part"]["error"]["errorType"], "authRequired");
+    let before = notes_of(&notes, "started");
+    let start = Instant::now();
+    loop {
+        watched.begin("t3", "say in again");
+        let told = watched.process.until(|message| {
+            message["params"]["rejectionReason"].is_string()
+                || message["params"]["action"]["type"] == "chat/turnComplete"
+        });
+        if told.last().unwrap()["params"]["rejectionReason"].is_null() {
+            break;
+        }
+        assert!(start.elapsed() < HUNG);
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!((before, notes_of(&notes, "started")), (2, 3));
+    watched.leave();
+}
+
 /// Who comes back knows what the agent needs before it is started, and though it does not start.
 #[test]
 fn how_an_agent_is_logged_in_to_is_known_to_the_next_host() {

@@ -40,6 +40,21 @@ fn an_agent_that_cannot_bear_to_read_through_the_host_is_not_offered_it_from_its
 }
 
 #[test]
+fn agent_finds_the_programs_that_are_beside_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut setting = Setting::with(&[]);
+    let wrapper = folder.path().join("wrapper");
+    fs::write(&wrapper, "#!/bin/sh\nexec \"$@\"\n").unwrap();
+    fs::set_permissions(&wrapper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    setting.by = Some(wrapper);
+    let beside = folder.path().to_str().unwrap().to_owned();
+    let mut watched = setting.start_in(folder);
+    watched.session();
+    assert_eq!(watched.turn("t1", "last_folder"), beside);
+    watched.leave();
+}
+
+#[test]
 fn a_program_that_is_expected_to_be_such_an_agent_is_started_once() {
     for (name, reads) in [("gemini-cli", false), ("agent.py", true)] {
         let folder = tempfile::tempdir().unwrap();

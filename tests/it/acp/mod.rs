@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 
 mod asking;
+mod attaching;
 mod checking;
 mod client_tools;
 mod configuring;

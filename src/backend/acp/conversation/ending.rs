@@ -106,6 +106,7 @@ impl AcpConversation {
         self.answer_unanswered(true);
         self.refuse_client_tools("the turn has ended");
         self.check_client_tools();
+        self.attachments_are_settled();
         self.show_alone();
         let told = self.calls.end_turn();
         self.pending.extend(told);

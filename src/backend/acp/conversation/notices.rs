@@ -26,17 +26,22 @@ const SUMMARY_BYTES_MAX: usize = 64 << 10;
 /// What the user is told that the agent does meanwhile.
 const COMPACTING: &str = "Summing up the conversation";
 
-/// The summaries of the compactions that are under way, by their ids.
+/// The compactions of a turn.
 #[derive(Debug, Default)]
-pub(super) struct Compactions(BTreeMap<String, String>);
+pub(super) struct Compactions {
+    /// Summaries of those that are under way, by their ids.
+    open: BTreeMap<String, String>,
+    /// Id of the last that was over: some agents say its end twice.
+    last_over: Option<String>,
+}
 
 impl Compactions {
     /// The summary of one, unless too many are under way.
     fn summary(&mut self, id: &str) -> Option<&mut String> {
-        if self.0.len() >= COMPACTIONS_MAX && !self.0.contains_key(id) {
+        if self.open.len() >= COMPACTIONS_MAX && !self.open.contains_key(id) {
             return None;
         }
-        Some(self.0.entry(id.to_owned()).or_default())
+        Some(self.open.entry(id.to_owned()).or_default())
     }
 }
 
@@ -62,7 +67,7 @@ impl AcpConversation {
 
     /// Takes in more of a compaction's summary.
     pub(super) fn summed_up(&mut self, chunk: CompactionSummaryChunk) {
-        let begins = self.run.as_ref().is_some_and(|run| run.compactions.0.is_empty());
+        let begins = self.run.as_ref().is_some_and(|run| run.compactions.open.is_empty());
         let Some(run) = &mut self.run else { return };
         if let Some(summary) = run.compactions.summary(&chunk.compaction_id.to_string()) {
             add(summary, chunk.content);
@@ -76,6 +81,9 @@ impl AcpConversation {
     pub(super) fn compacted(&mut self, update: CompactionUpdate) {
         let Some(run) = &mut self.run else { return };
         let id = update.compaction_id.to_string();
+        if run.compactions.last_over.as_ref() == Some(&id) {
+            return;
+        }
         if let Some(summary) = run.compactions.summary(&id) {
             match update.summary {
                 MaybeUndefined::Value(blocks) => {
@@ -92,7 +100,8 @@ impl AcpConversation {
             CompactionStatus::Cancelled => "What was said before was not summed up.".to_owned(),
             _ => return self.tell(TurnEvent::Activity(Some(COMPACTING.to_owned()))),
         };
-        let summary = run.compactions.0.remove(&id).unwrap_or_default();
+        let summary = run.compactions.open.remove(&id).unwrap_or_default();
+        run.compactions.last_over = Some(id);
         let error = match update.error {
             MaybeUndefined::Value(error) => error,
             _ => String::new(),
@@ -109,7 +118,7 @@ impl AcpConversation {
         self.tell_notice(text, meta);
     }
 
-    fn tell_notice(&mut self, text: String, meta: JsonObject) {
+    pub(super) fn tell_notice(&mut self, text: String, meta: JsonObject) {
         if let Some(run) = &mut self.run {
             run.speaking = None;
         }

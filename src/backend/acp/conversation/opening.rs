@@ -33,7 +33,7 @@ use crate::backend::acp::peer::{AgentError, AgentSaid, Ear};
 use crate::backend::acp::terminals::Terminals;
 use crate::backend::Reports;
 use crate::files::uris::path_of;
-use crate::host::effects::OpenConversation;
+use crate::host::effects::{ChatKey, OpenConversation};
 
 /// There are so many ways to take a session up again that the agent may not survive.
 const WAYS_TO_TAKE_UP: usize = 2;
@@ -64,7 +64,7 @@ impl AcpConversation {
             if !running.log_in(&open.tokens, reports).await? {
                 continue;
             }
-            match Self::open_with_agent(agent, open, used).await {
+            match Self::open_with_agent(agent, open, reports.chat(), used).await {
                 Err(error) if error.is::<login::Required>() => {
                     running.login.set_needed(true);
                     if !running.login.can_be_helped(&open.tokens) {
@@ -86,6 +86,7 @@ impl AcpConversation {
     async fn open_with_agent(
         agent: &Arc<Agent>,
         open: &OpenConversation,
+        chat: ChatKey,
         used: Use,
     ) -> anyhow::Result<(Self, Use)> {
         let running = used.running();
@@ -135,6 +136,7 @@ impl AcpConversation {
             alone: Vec::new(),
             own_calls: 0,
             agent: Arc::clone(agent),
+            chat,
             running,
             _own: own,
             ear,
@@ -153,6 +155,7 @@ impl AcpConversation {
             run: None,
             pending: VecDeque::new(),
             is_known: false,
+            sent_attachments: None,
             looking: Looking::NotYet,
         };
         conversation.client_tools_are_offered();

@@ -1,29 +1,35 @@
-//! What an agent asks the user: `elicitation/create`, in its two modes.
+//! What an agent asks the user: `elicitation/create`, in its two modes; and the permission requests of Qwen Code that are
+//! questions.
 //!
-//! Owns: the questions that a form is, in its order, and the answer that the agent gets, once for each request,
-//! whatever comes of the turn.
+//! Owns: the answer that the agent gets, once for each request, whatever comes of the turn; asking again when an answer is
+//! not what the agent's schema allows. `forms` has the questions that a form is.
 //! Never: accepts on the user's behalf, opens a URL, or asks outside of a turn.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use ahp_types::state::{
-    ChatInputAnswer, ChatInputAnswerValue, ChatInputBooleanQuestion, ChatInputMultiSelectQuestion,
-    ChatInputNumberQuestion, ChatInputOption, ChatInputQuestion, ChatInputResponseKind,
-    ChatInputSingleSelectQuestion, ChatInputTextQuestion,
+    ChatInputAnswer, ChatInputMultiSelectQuestion, ChatInputOption, ChatInputQuestion, ChatInputResponseKind,
+    ChatInputSingleSelectQuestion,
 };
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Map, Value};
 
+use super::forms::{content, AnswerRule, Fits, Form};
 use super::AcpConversation;
+use crate::backend::acp::calls::Asks;
 use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::peer::AgentRequest;
 use crate::host::effects::TurnEvent;
 
 /// The method.
 pub(super) const METHOD: &str = "elicitation/create";
+
+/// Maximum number of answers to one request that are refused: a program may give the same one for ever.
+const REFUSALS_MAX: u32 = 3;
+
+/// Marks a permission request of Qwen Code that is a question, in the `_meta` of its call.
+const QWEN_KIND: &str = "qwenInteractionKind";
 
 /// The questions of a turn that are open, by the ids that clients know.
 #[derive(Debug, Default)]
@@ -36,7 +42,10 @@ pub(super) struct Questions {
 #[derive(Debug)]
 struct OpenQuestion {
     request: AgentRequest,
+    asking: Asking,
     wanted: WantedAnswer,
+    /// Number of answers that were refused.
+    refused: u32,
 }
 
 /// What is to be answered.
@@ -44,9 +53,12 @@ struct OpenQuestion {
 enum WantedAnswer {
     /// That the user will open it.
     Url,
-    Form {
-        /// The fields that hold whole numbers.
-        integers: Vec<String>,
+    Form(Vec<AnswerRule>),
+    /// The answers go with the decision about a permission.
+    Permission {
+        rules: Vec<AnswerRule>,
+        approve: String,
+        reject: Option<String>,
     },
 }
 
@@ -60,93 +72,68 @@ struct Elicitation {
     requested_schema: Option<Form>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Form {
-    title: Option<String>,
-    description: Option<String>,
-    #[serde(default)]
-    properties: Fields,
-    required: Option<Vec<String>>,
+/// What the user is shown.
+#[derive(Debug, Clone)]
+struct Asking {
+    message: Option<String>,
+    url: Option<String>,
+    questions: Vec<ChatInputQuestion>,
 }
 
-/// The fields of a form, in their order.
-#[derive(Debug, Default)]
-struct Fields(Vec<(String, Field)>);
-
-/// A field of any type. Its schema is flat and small, and every type may say less than it could.
-#[derive(Debug, Deserialize)]
+/// A permission request of Qwen Code that is a question.
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Field {
-    r#type: String,
-    title: Option<String>,
+struct QwenRequest {
+    tool_call: QwenCall,
+    options: Vec<QwenDecision>,
+}
+
+#[derive(Deserialize)]
+struct QwenCall {
+    #[serde(rename = "_meta")]
+    meta: QwenMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct QwenMeta {
+    qwen_interaction_kind: String,
+    qwen_questions: Vec<QwenQuestion>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct QwenQuestion {
+    question: String,
+    header: Option<String>,
+    #[serde(default)]
+    options: Vec<QwenChoice>,
+    #[serde(default)]
+    multi_select: bool,
+}
+
+#[derive(Deserialize)]
+struct QwenChoice {
+    label: String,
     description: Option<String>,
-    default: Option<Value>,
-    min_length: Option<i64>,
-    max_length: Option<i64>,
-    pattern: Option<String>,
-    format: Option<String>,
-    minimum: Option<f64>,
-    maximum: Option<f64>,
-    min_items: Option<i64>,
-    max_items: Option<i64>,
-    items: Option<Choices>,
-    #[serde(flatten)]
-    choices: Choices,
 }
 
-/// What can be chosen, in the ways in which that is said.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Choices {
-    r#enum: Option<Vec<String>>,
-    enum_names: Option<Vec<String>>,
-    one_of: Option<Vec<QuestionChoice>>,
-    any_of: Option<Vec<QuestionChoice>>,
-}
-
-#[derive(Debug, Deserialize)]
-struct QuestionChoice {
-    r#const: String,
-    title: Option<String>,
-    description: Option<String>,
-}
-
-impl<'de> Deserialize<'de> for Fields {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = Fields;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(Fields(fields))
-            }
-        }
-        deserializer.deserialize_map(InOrder)
-    }
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct QwenDecision {
+    option_id: String,
+    kind: String,
 }
 
 impl AcpConversation {
     /// Takes in a request for the user's answer.
     pub(super) fn asked_the_user(&mut self, request: AgentRequest, params: &RawValue) {
-        let Some(run) = self.run.as_mut().filter(|run| run.goes_on()) else {
+        if !self.run.as_ref().is_some_and(|run| run.goes_on()) {
             return self.ear.answer(&request, Ok(cancelled()));
-        };
+        }
         let asked = serde_json::from_str::<Elicitation>(params.get()).map_err(|error| error.to_string());
         match asked.and_then(Elicitation::put) {
-            Ok((Asking { message, url, questions }, wanted)) => {
-                run.questions.count += 1;
-                let id = format!("question-{}", run.questions.count);
-                run.questions.open.insert(id.clone(), OpenQuestion { request, wanted });
-                self.tell(TurnEvent::Question { id, message, url, questions });
-            }
+            Ok((asking, wanted)) => self.ask(OpenQuestion { request, asking, wanted, refused: 0 }, None),
             Err(error) => {
                 tracing::warn!(
                     agent = self.agent.spec.name,
@@ -158,6 +145,32 @@ impl AcpConversation {
         }
     }
 
+    /// Takes in a permission request that is a question to the user; false when it is none.
+    pub(super) fn asked_by_permission(&mut self, request: &AgentRequest, params: &RawValue) -> bool {
+        if !params.get().contains(QWEN_KIND) {
+            return false;
+        }
+        let asked = serde_json::from_str::<QwenRequest>(params.get()).ok();
+        let Some((asking, wanted)) = asked.and_then(QwenRequest::put) else { return false };
+        let Ok(asks) = serde_json::from_str::<Asks>(params.get()) else { return false };
+        let told = self.calls.updated(asks.into_call());
+        self.tell_of_calls(told);
+        self.ask(OpenQuestion { request: request.clone(), asking, wanted, refused: 0 }, None);
+        true
+    }
+
+    /// Shows a question to the user, with what was wrong with the last answer to it.
+    fn ask(&mut self, open: OpenQuestion, wrong: Option<&str>) {
+        let Some(run) = &mut self.run else { return };
+        run.questions.count += 1;
+        let id = format!("question-{}", run.questions.count);
+        let Asking { message, url, questions } = open.asking.clone();
+        let said: Vec<&str> = wrong.into_iter().chain(message.as_deref()).collect();
+        let message = Some(said.join("\n\n")).filter(|message| !message.is_empty());
+        run.questions.open.insert(id.clone(), open);
+        self.tell(TurnEvent::Question { id, message, url, questions });
+    }
+
     /// The user has answered, or will not.
     pub(super) fn answered_by_user(
         &mut self,
@@ -165,15 +178,23 @@ impl AcpConversation {
         response: ChatInputResponseKind,
         answers: &BTreeMap<String, ChatInputAnswer>,
     ) {
-        let Some(open) = self.run.as_mut().and_then(|run| run.questions.open.remove(id)) else { return };
-        let answer = match (response, &open.wanted) {
-            (ChatInputResponseKind::Accept, WantedAnswer::Form { integers }) => {
-                json!({ "action": "accept", "content": content(answers, integers) })
+        let Some(mut open) = self.run.as_mut().and_then(|run| run.questions.open.remove(id)) else { return };
+        let answer = match open.wanted.answer(response, answers) {
+            Ok(answer) => answer,
+            Err(wrong) if open.refused < REFUSALS_MAX => {
+                open.refused += 1;
+                return self.ask(open, Some(&wrong));
             }
-            (ChatInputResponseKind::Accept, WantedAnswer::Url) => json!({ "action": "accept" }),
-            (ChatInputResponseKind::Decline, _) => json!({ "action": "decline" }),
-            (ChatInputResponseKind::Cancel, _) => cancelled(),
+            Err(wrong) => {
+                self.tell(TurnEvent::Notice(format!("The question was cancelled. {wrong}")));
+                open.wanted.cancelled()
+            }
         };
+        if let (WantedAnswer::Permission { .. }, ChatInputResponseKind::Decline, Some(run)) =
+            (&open.wanted, response, &mut self.run)
+        {
+            run.has_refused = true;
+        }
         self.ear.answer(&open.request, Ok(answer));
     }
 
@@ -192,7 +213,7 @@ impl AcpConversation {
     pub(super) fn cancel_questions(&mut self) {
         let open = self.run.as_mut().map(|run| std::mem::take(&mut run.questions.open)).unwrap_or_default();
         for open in open.into_values() {
-            self.ear.answer(&open.request, Ok(cancelled()));
+            self.ear.answer(&open.request, Ok(open.wanted.cancelled()));
         }
     }
 }
@@ -209,11 +230,52 @@ pub(super) fn cancelled() -> Value {
     json!({ "action": "cancel" })
 }
 
-/// What the user is shown.
-struct Asking {
-    message: Option<String>,
-    url: Option<String>,
-    questions: Vec<ChatInputQuestion>,
+impl WantedAnswer {
+    /// Returns what the agent is answered.
+    ///
+    /// # Errors
+    /// What is wrong with the user's answers.
+    fn answer(
+        &self,
+        response: ChatInputResponseKind,
+        answers: &BTreeMap<String, ChatInputAnswer>,
+    ) -> Result<Value, String> {
+        Ok(match (response, self) {
+            (ChatInputResponseKind::Cancel, _) => self.cancelled(),
+            (ChatInputResponseKind::Accept, Self::Url) => json!({ "action": "accept" }),
+            (ChatInputResponseKind::Accept, Self::Form(rules)) => {
+                json!({ "action": "accept", "content": content(rules, answers)? })
+            }
+            (ChatInputResponseKind::Decline, Self::Url | Self::Form(_)) => json!({ "action": "decline" }),
+            (ChatInputResponseKind::Accept, Self::Permission { rules, approve, .. }) => {
+                let answers: Map<String, Value> =
+                    content(rules, answers)?.into_iter().map(|(id, value)| (id, in_words(&value))).collect();
+                json!({ "outcome": { "outcome": "selected", "optionId": approve }, "answers": answers })
+            }
+            (ChatInputResponseKind::Decline, Self::Permission { reject: Some(reject), .. }) => {
+                json!({ "outcome": { "outcome": "selected", "optionId": reject } })
+            }
+            (ChatInputResponseKind::Decline, Self::Permission { .. }) => self.cancelled(),
+        })
+    }
+
+    fn cancelled(&self) -> Value {
+        match self {
+            Self::Permission { .. } => json!({ "outcome": { "outcome": "cancelled" } }),
+            Self::Url | Self::Form(_) => cancelled(),
+        }
+    }
+}
+
+/// Returns a value as one text.
+fn in_words(value: &Value) -> Value {
+    match value {
+        Value::Array(values) => {
+            let words: Vec<&str> = values.iter().filter_map(Value::as_str).collect();
+            words.join(", ").into()
+        }
+        value => value.clone(),
+    }
 }
 
 impl Elicitation {
@@ -227,138 +289,65 @@ impl Elicitation {
             }
             "form" => {
                 let form = self.requested_schema.ok_or("there is no schema")?;
-                let required = form.required.unwrap_or_default();
-                let (mut questions, mut integers) = (Vec::new(), Vec::new());
-                for (id, field) in form.properties.0 {
-                    let is_required = required.contains(&id).then_some(true);
-                    if field.r#type == "integer" {
-                        integers.push(id.clone());
-                    }
-                    questions.push(field.question(id, is_required)?);
-                }
-                let said = [Some(self.message), form.title, form.description];
+                let said = [Some(self.message), form.title.clone(), form.description.clone()];
                 let said: Vec<String> = said.into_iter().flatten().filter(|it| !it.is_empty()).collect();
                 let message = Some(said.join("\n\n")).filter(|message| !message.is_empty());
-                Ok((Asking { message, url: None, questions }, WantedAnswer::Form { integers }))
+                let (questions, rules) = form.questions();
+                Ok((Asking { message, url: None, questions }, WantedAnswer::Form(rules)))
             }
             mode => Err(format!("the mode `{mode}` was not offered")),
         }
     }
 }
 
-impl Field {
-    fn question(self, id: String, required: Option<bool>) -> Result<ChatInputQuestion, String> {
-        let choices = if self.r#type == "array" { self.items.unwrap_or_default() } else { self.choices };
-        let options = choices.options(self.default.as_ref());
-        // A question needs words; a title that is all that there is need not be shown twice.
-        let (title, mut message) = match (self.title, self.description) {
-            (title, Some(description)) => (title, description),
-            (Some(title), None) => (None, title),
-            (None, None) => (None, id.clone()),
+impl QwenRequest {
+    /// How it is put to the user, and what is to be answered: each answer goes by the number of its question. `None` if
+    /// it is another kind of request, or nothing could be answered.
+    fn put(self) -> Option<(Asking, WantedAnswer)> {
+        let QwenMeta { qwen_interaction_kind: kind, qwen_questions: asked } = self.tool_call.meta;
+        let decision = |kind: &str| {
+            let option = self.options.iter().find(|option| option.kind == kind);
+            option.map(|option| option.option_id.clone())
         };
-        if let Some(pattern) = self.pattern {
-            message.push_str(&format!(" (must match `{pattern}`)"));
-        }
-        let default = self.default.unwrap_or_default();
-        let number = |id, title, message| ChatInputNumberQuestion {
-            id,
-            title,
-            message,
-            required,
-            min: self.minimum,
-            max: self.maximum,
-            default_value: default.as_f64(),
-        };
-        Ok(match (self.r#type.as_str(), options) {
-            ("string", Some(options)) => ChatInputQuestion::SingleSelect(ChatInputSingleSelectQuestion {
-                id,
-                title,
-                message,
-                required,
-                options,
-                allow_freeform_input: Some(false),
-            }),
-            ("string", None) => ChatInputQuestion::Text(ChatInputTextQuestion {
-                id,
-                title,
-                message,
-                required,
-                format: self.format,
-                min: self.min_length,
-                max: self.max_length,
-                default_value: default.as_str().map(str::to_owned),
-            }),
-            ("number", _) => ChatInputQuestion::Number(number(id, title, message)),
-            ("integer", _) => ChatInputQuestion::Integer(number(id, title, message)),
-            ("boolean", _) => ChatInputQuestion::Boolean(ChatInputBooleanQuestion {
-                id,
-                title,
-                message,
-                required,
-                default_value: default.as_bool(),
-            }),
-            ("array", Some(options)) => ChatInputQuestion::MultiSelect(ChatInputMultiSelectQuestion {
-                id,
-                title,
-                message,
-                required,
-                options,
-                allow_freeform_input: Some(false),
-                min: self.min_items,
-                max: self.max_items,
-            }),
-            (kind, _) => {
-                return Err(format!("`{id}` is of the type `{kind}`, or has nothing to choose from"))
-            }
-        })
+        let approve = decision("allow_once").filter(|_| kind == "user_question" && !asked.is_empty())?;
+        let reject = decision("reject_once");
+        let numbered = asked.into_iter().enumerate();
+        let (questions, rules) = numbered.map(|(number, asked)| asked.put(number.to_string())).unzip();
+        let asking = Asking { message: None, url: None, questions };
+        Some((asking, WantedAnswer::Permission { rules, approve, reject }))
     }
 }
 
-impl Choices {
-    /// What can be chosen; none when anything can be said. What is chosen if nothing is said is recommended.
-    fn options(self, default: Option<&Value>) -> Option<Vec<ChatInputOption>> {
-        let recommended = |id: &str| match default {
-            Some(Value::String(default)) => (default == id).then_some(true),
-            Some(Value::Array(defaults)) => defaults.iter().any(|default| default == id).then_some(true),
-            _ => None,
+impl QwenQuestion {
+    fn put(self, id: String) -> (ChatInputQuestion, AnswerRule) {
+        let Self { question: message, header: title, options, multi_select } = self;
+        let choices = options.iter().map(|choice| choice.label.clone()).collect();
+        let option = |choice: QwenChoice| ChatInputOption {
+            id: choice.label.clone(),
+            label: choice.label,
+            description: choice.description,
+            recommended: None,
         };
-        if let Some(choices) = self.one_of.or(self.any_of) {
-            let option = |choice: QuestionChoice| ChatInputOption {
-                recommended: recommended(&choice.r#const),
-                label: choice.title.unwrap_or_else(|| choice.r#const.clone()),
-                id: choice.r#const,
-                description: choice.description,
+        let options = options.into_iter().map(option).collect();
+        let (required, allow_freeform_input) = (Some(true), Some(true));
+        let rule = |fits| AnswerRule { id: id.clone(), is_required: true, fits };
+        if multi_select {
+            let rule = rule(Fits::Many { choices, is_free: true, min: None, max: None });
+            let question = ChatInputMultiSelectQuestion {
+                id,
+                title,
+                message,
+                required,
+                options,
+                allow_freeform_input,
+                min: None,
+                max: None,
             };
-            return Some(choices.into_iter().map(option).collect());
+            return (ChatInputQuestion::MultiSelect(question), rule);
         }
-        let mut names = self.enum_names.unwrap_or_default().into_iter();
-        let option = |id: String| ChatInputOption {
-            recommended: recommended(&id),
-            label: names.next().unwrap_or_else(|| id.clone()),
-            id,
-            description: None,
-        };
-        self.r#enum.map(|values| values.into_iter().map(option).collect())
+        let rule = rule(Fits::One { choices, is_free: true });
+        let question =
+            ChatInputSingleSelectQuestion { id, title, message, required, options, allow_freeform_input };
+        (ChatInputQuestion::SingleSelect(question), rule)
     }
-}
-
-/// The answers, as the agent is given them.
-fn content(answers: &BTreeMap<String, ChatInputAnswer>, integers: &[String]) -> Value {
-    let mut content = Map::new();
-    for (id, answer) in answers {
-        let ChatInputAnswer::Submitted(answer) = answer else { continue };
-        let value = match &answer.value {
-            ChatInputAnswerValue::Text(answer) => json!(answer.value),
-            // Whole, and no longer than what a number can be without losing its last digits.
-            #[allow(clippy::cast_possible_truncation)]
-            ChatInputAnswerValue::Number(answer) if integers.contains(id) => json!(answer.value as i64),
-            ChatInputAnswerValue::Number(answer) => json!(answer.value),
-            ChatInputAnswerValue::Boolean(answer) => json!(answer.value),
-            ChatInputAnswerValue::Selected(answer) => json!(answer.value),
-            ChatInputAnswerValue::SelectedMany(answer) => json!(answer.value),
-            ChatInputAnswerValue::Unknown(_) => continue,
-        };
-        content.insert(id.clone(), value);
-    }
-    Value::Object(content)
 }

@@ -85,6 +85,9 @@ impl AcpConversation {
         if !self.run.as_ref().is_some_and(PromptRun::goes_on) {
             return self.answer_permission(&request, None);
         }
+        if self.asked_by_permission(&request, params) {
+            return;
+        }
         match serde_json::from_str::<Asks>(params.get()) {
             Ok(asks) => {
                 let (asked, told) = self.calls.asks(request.clone(), asks);

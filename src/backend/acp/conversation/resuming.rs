@@ -6,7 +6,6 @@
 use ahp_types::state::{Message, ResponsePart, ToolCallState};
 
 use super::{AcpConversation, Next, TOLD_ANEW};
-use crate::backend::acp::content;
 use crate::host::effects::{Event, Handle, RunId, Transcript, TurnEvent};
 use crate::wire::text;
 
@@ -48,8 +47,7 @@ impl AcpConversation {
         if self.is_new && self.transcript.is_none() {
             self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
         }
-        let mut blocks = vec![interrupted(so_far).as_str().into()];
-        blocks.extend(content::prompt(message, attached, self.running.takes()));
+        let blocks = self.blocks_of(Some(interrupted(so_far)), message, attached);
         self.calls.stay_apart_from(so_far);
         self.begin(run, blocks)
     }

@@ -4,7 +4,7 @@
 //! waits for that; and telling the host how the session is configured, and what the agent is.
 //! Never: asks for what is so already, or lets a refusal end a turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use agent_client_protocol_schema::v1::{AvailableCommand, AvailableCommandInput};
 use ahp_types::common::JsonObject;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{AcpConversation, Next};
 use crate::backend::acp::agent::Use;
-use crate::backend::acp::options::OfferedOptions;
+use crate::backend::acp::options::{misfit, OfferedOptions};
 use crate::backend::acp::peer::{AgentError, Patience};
 use crate::host::effects::{AgentCommand, Command, Event, RunId, SelfDescription, TurnEnd, TurnEvent};
 use crate::wire::text;
@@ -31,6 +31,8 @@ pub(super) struct Settings {
     options: OfferedOptions,
     /// What else is asked for. What the agent has not taken when all was tried is given up.
     wanted: JsonObject,
+    /// Ids of the wanted values that the operator has set and no client has chosen.
+    starting: BTreeSet<String>,
     asked: Option<PendingSetting>,
     /// What was tried, and why it was refused if it was.
     tried: BTreeMap<String, Option<String>>,
@@ -119,6 +121,7 @@ impl Settings {
 
     fn want(&mut self, id: &str, value: Value) {
         self.tried.remove(id);
+        self.starting.remove(id);
         self.wanted.insert(id.to_owned(), value);
     }
 
@@ -135,6 +138,17 @@ impl Settings {
     fn give_up_the_rest(&mut self, agent: &str) {
         let mut tried = std::mem::take(&mut self.tried);
         for (id, value) in std::mem::take(&mut self.wanted) {
+            if self.starting.remove(&id) {
+                if let Some(misfit) = misfit(&self.now(), &id, &value) {
+                    let why = tried.remove(&id).flatten().map(|why| format!(" ({why})")).unwrap_or_default();
+                    tracing::warn!(agent, "the configuration of the agent cannot be followed: {misfit}{why}");
+                    let notice = format!(
+                        "The configuration of the agent `{agent}` cannot be followed: {misfit}{why}."
+                    );
+                    self.refused.push(text::message(&notice));
+                }
+                continue;
+            }
             // What is said at the beginning is taken on trust, and clients say settings of their own: the host leaves
             // them out where it knows better.
             if self.opening.is_some() && !self.options.offers(&id, &value) {
@@ -151,15 +165,20 @@ impl Settings {
         }
     }
 
+    /// Returns how the agent says that the session is configured.
+    fn now(&self) -> SessionConfigState {
+        SessionConfigState { schema: self.options.schema(None), values: self.options.values() }
+    }
+
     /// How the session is configured, with what the agent has yet to be asked for.
     fn shown(&self) -> SessionConfigState {
-        let mut values = self.options.values();
+        let mut shown = self.now();
         for (id, value) in &self.wanted {
-            if let Some(shown) = values.get_mut(id) {
+            if let Some(shown) = shown.values.get_mut(id) {
                 shown.clone_from(value);
             }
         }
-        SessionConfigState { schema: self.options.schema(false), values }
+        shown
     }
 }
 
@@ -196,10 +215,19 @@ pub(super) fn is_of_session(update: &RawValue) -> bool {
 impl AcpConversation {
     /// The agent knows the session: it is asked for these settings, and then the conversation is open.
     pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: Use) {
-        let defaults = self.is_new.then(|| self.settings.options.schema(true));
+        let starting = &self.agent.spec.config;
+        let defaults = self.is_new.then(|| self.settings.options.schema(Some(starting)));
         let capabilities = Some(self.running.abilities());
         self.describe(SelfDescription { config: defaults, capabilities, ..SelfDescription::default() });
         self.settings.wanted = config;
+        if self.is_new && !had_a_name {
+            for (id, value) in &self.agent.spec.config {
+                if !self.settings.wanted.contains_key(id) {
+                    self.settings.starting.insert(id.clone());
+                    self.settings.wanted.insert(id.clone(), value.clone());
+                }
+            }
+        }
         self.settings.opening = Some(OpeningSettings { had_a_name, _use: used });
         // One that is being stopped already is heard to have ended.
         self.settle();

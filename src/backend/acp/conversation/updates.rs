@@ -67,6 +67,9 @@ impl AcpConversation {
         if self.run.as_ref().is_some_and(|run| run.cancelled.is_none()) {
             if let Ok(chunk) = serde_json::from_str::<PlainChunk<'_>>(raw.get()) {
                 if let Some(kind) = chunk.kind() {
+                    if kind == TextKind::Markdown && self.running.quirks.is_notice(&chunk.content.text) {
+                        return self.tell_notice(chunk.content.text, JsonObject::new());
+                    }
                     return self.speak(kind, chunk.message_id, chunk.content.text, None);
                 }
             }

@@ -141,16 +141,20 @@ async fn read_what_is_there(
 /// Takes in a line; says why the agent is given up when it must be.
 async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<String> {
     tracing::trace!(agent = shared.agent, "< {}", String::from_utf8_lossy(line));
-    let taken = match serde_json::from_slice(line) {
-        Ok(frame) => shared.take_in(frame).await,
-        Err(_) => match find_message(line).as_deref().map(serde_json::from_str) {
-            Some(Ok(frame)) => {
-                junk.inside(line);
-                shared.take_in(frame).await
+    let mut taken = false;
+    if let Ok(frame) = serde_json::from_slice(line) {
+        taken = shared.take_in(frame).await;
+    } else {
+        let text = String::from_utf8_lossy(line);
+        for message in messages_in(&text) {
+            if let Ok(frame) = serde_json::from_str(message) {
+                taken |= shared.take_in(frame).await;
             }
-            _ => false,
-        },
-    };
+        }
+        if taken {
+            junk.inside(line);
+        }
+    }
     if taken {
         junk.heard();
         return None;
@@ -158,13 +162,41 @@ async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<Stri
     junk.note(line)
 }
 
-/// The message in a line that is more than one: something stands before it, such as escape codes, or not all
-/// of its bytes are text.
-fn find_message(line: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(line);
-    let mut starts = text.match_indices('{').map(|(at, _)| at).take(BRACES_MAX);
-    starts.find_map(|at| {
-        let rest = &text[at..];
-        serde_json::from_str::<&RawValue>(rest).is_ok().then(|| rest.to_owned())
-    })
+/// Returns the objects in a line that is not one message: there are several, or something stands before or behind
+/// them, such as escape codes, or not all of its bytes are text.
+fn messages_in(line: &str) -> Vec<&str> {
+    let (mut found, mut rest, mut tries) = (Vec::new(), line, BRACES_MAX);
+    while let Some(start) = rest.find('{').filter(|_| tries > 0) {
+        rest = &rest[start..];
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<&RawValue>();
+        match values.next() {
+            Some(Ok(value)) => {
+                found.push(value.get());
+                rest = &rest[values.byte_offset()..];
+                tries = BRACES_MAX;
+            }
+            _ => {
+                rest = &rest[1..];
+                tries -= 1;
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_objects_of_a_line_are_found() {
+        let one = r#"{"a":{"b":1}}"#;
+        for line in
+            [format!("{one}{one}"), format!("\u{1b}[2K{one} {one}\r"), format!("{{{{ x {one},{one} {{")]
+        {
+            assert_eq!(messages_in(&line), [one, one], "{line}");
+        }
+        assert_eq!(messages_in(&format!("{}{one}", "{ ".repeat(BRACES_MAX))), Vec::<&str>::new());
+        assert_eq!(messages_in("no object [1] null"), Vec::<&str>::new());
+    }
 }

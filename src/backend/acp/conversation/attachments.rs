@@ -1,0 +1,145 @@
+//! A message whose attachments the agent cannot take: it is sent again without them.
+//!
+//! Owns: telling such a failure from others, and the way out: the message goes to the same session again, and if that is
+//! spoiled by what was attached, to a new one that is told what was said before. The user is told.
+//! Never: sends a message again of which the agent has done anything.
+
+use agent_client_protocol_schema::v1::ContentBlock;
+use ahp_types::state::Message;
+use serde_json::value::RawValue;
+use serde_json::Value;
+
+use super::{AcpConversation, Next};
+use crate::backend::acp::content::{self, Takes};
+use crate::backend::acp::login;
+use crate::backend::acp::peer::AgentError;
+use crate::host::effects::{Event, Transcript, TurnEvent};
+use crate::wire::text;
+
+/// Words of failures that have nothing to do with what was sent: the same message may do well later.
+const TRANSIENT: [&str; 7] = ["429", "overloaded", "rate", "timeout", "timed", "unavailable", "quota"];
+
+/// A prompt that has attachments which are no text.
+#[derive(Debug)]
+pub(super) struct SentAttachments {
+    /// The prompt with these attachments named only.
+    without: Vec<ContentBlock>,
+    /// What the attachments are called, for people.
+    names: String,
+    /// The prompt was sent again without them.
+    is_sent_again: bool,
+}
+
+impl SentAttachments {
+    /// Puts blocks before the prompt.
+    pub(super) fn begin_with(&mut self, blocks: &[ContentBlock]) {
+        self.without.splice(..0, blocks.iter().cloned());
+    }
+}
+
+impl AcpConversation {
+    /// Returns the blocks of a message, behind some words of the host's own.
+    pub(super) fn blocks_of(
+        &mut self,
+        before: Option<String>,
+        message: &Message,
+        attached: &[Transcript],
+    ) -> Vec<ContentBlock> {
+        let only_text = self.agent.leaves_out_attachments(self.chat);
+        let takes = Takes { only_text, ..self.running.takes() };
+        let prompt = |takes| {
+            let words = before.as_deref().map(ContentBlock::from);
+            words.into_iter().chain(content::prompt(message, attached, takes)).collect::<Vec<_>>()
+        };
+        let blocks = prompt(takes);
+        self.sent_attachments = blocks.iter().any(content::is_binary).then(|| SentAttachments {
+            without: prompt(Takes { only_text: true, ..takes }),
+            names: content::binaries(message, takes).join(", "),
+            is_sent_again: false,
+        });
+        blocks
+    }
+
+    /// Sends the message again without its attachments if the agent has failed because of them; `None` if it has not.
+    pub(super) fn refuses_attachments(&mut self, answer: &Result<Box<RawValue>, AgentError>) -> Option<Next> {
+        let Err(failure) = answer else { return None };
+        if login::is_required(failure) || is_transient(failure) {
+            return None;
+        }
+        let (run, prompt) = self
+            .run
+            .as_ref()
+            .filter(|run| !run.told && run.cancelled.is_none())
+            .map(|run| (run.id, run.prompt))?;
+        let sent = self.sent_attachments.as_mut()?;
+        let agent = &self.agent.spec.name;
+        if !sent.is_sent_again {
+            sent.is_sent_again = true;
+            tracing::warn!(agent, %failure, prompt, "the agent has refused a message with attachments, which is sent again without them");
+            let notice = format!(
+                "The agent has refused the message because of what is attached ({}): {failure}. It was sent again \
+                 without that.",
+                sent.names
+            );
+            self.pending.push_back(Event::Turn(run, TurnEvent::Notice(text::message(&notice))));
+            let without = std::mem::take(&mut sent.without);
+            let prompt = self.prompt(without);
+            if let Some(run) = &mut self.run {
+                run.prompt = prompt;
+            }
+            return Some(Next::Hear);
+        }
+        tracing::warn!(agent, %failure, "a session of the agent is left: the attachments that it has refused have spoiled it");
+        self.sent_attachments = None;
+        self.agent.leave_out_attachments(self.chat);
+        self.close();
+        // The turn is started again in a session that is told what was said before.
+        self.run = None;
+        self.pending.push_back(Event::Handle(None));
+        Some(Next::Leave)
+    }
+
+    /// The turn is over: its attachments do not matter any more.
+    pub(super) fn attachments_are_settled(&mut self) {
+        self.sent_attachments = None;
+        self.agent.take_attachments_again(self.chat);
+    }
+}
+
+/// Returns whether a failure may pass without the message being another.
+fn is_transient(failure: &AgentError) -> bool {
+    let is_status = |status: i64| status == 429 || (500..600).contains(&status);
+    let details = failure.data.as_ref().and_then(Value::as_object);
+    let statuses = ["status", "statusCode", "code"].into_iter();
+    let mut statuses = statuses.filter_map(|name| details?.get(name)?.as_i64()).chain([failure.code]);
+    let said = failure.to_string().to_ascii_lowercase();
+    let mut words = said.split(|character: char| !character.is_alphanumeric());
+    statuses.any(is_status)
+        || words
+            .any(|word| TRANSIENT.contains(&word) || (word.len() == 3 && word.parse().is_ok_and(is_status)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn failure_of_the_model_is_not_blamed_on_attachments() {
+        let failure = |code, message: &str, data| AgentError { code, message: message.to_owned(), data };
+        for transient in [
+            failure(-32603, "Internal error: 503 Service", None),
+            failure(429, "", None),
+            failure(-32603, "Rate limit reached", None),
+            failure(-32603, "x", Some(json!({ "statusCode": 529 }))),
+            failure(-32603, "x", Some(json!({ "details": "the request timed out" }))),
+        ] {
+            assert!(is_transient(&transient), "{transient}");
+        }
+        let message =
+            "Internal error: 'file part media type application/octet-stream' functionality not supported.";
+        assert!(!is_transient(&failure(-32603, message, Some(json!({ "errorName": "UnknownError" })))));
+        assert!(!is_transient(&failure(-32603, "400 invalid image of 500000 bytes", None)));
+    }
+}
