@@ -8,7 +8,8 @@
 //! All of it runs in a process of its own ([`worker`]) under a guard, which ends with the host, and `git` with it.
 //!
 //! Owns: `program` (running git), [`repository`] (which one it is, and whether it is used), [`index`] (what is in the
-//! folder now), [`grafts`] (the same where the index is large), [`checkpoints`] (keeping that), [`compare`] (what differs),
+//! folder now), [`large`] (files that are kept with care, and those that are not kept), [`flags`] (files at which git was told
+//! not to look), [`unseen`] (files at which it does not look), [`grafts`] (the same where the index is large), [`checkpoints`] (keeping that), [`compare`] (what differs),
 //! [`sight`] (branches, and what is not committed), [`conversions`] (bytes that git would not give back), [`undo`] (files
 //! become what they were), [`steps`] (what is not broken off), and `worker` (what is asked, and answered, line by line).
 //! Never: decides what is kept or shown, asks the user anything, or uses the network.
@@ -17,11 +18,14 @@ pub mod checkpoints;
 pub mod commit;
 pub mod compare;
 pub mod conversions;
+pub mod flags;
 pub mod grafts;
 pub mod index;
+pub mod large;
 pub mod program;
 pub mod repository;
 pub mod sight;
 pub mod steps;
 pub mod undo;
+pub mod unseen;
 pub mod worker;

@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use super::large::FileLimits;
 use super::program::{Git, GitError, GitRun, Until};
 use crate::files::uris::{path_of, uri_of};
 
@@ -23,6 +24,8 @@ pub struct Repository {
     pub common: PathBuf,
     /// Settings that keep its filters from running.
     settings: Vec<(OsString, OsString)>,
+    /// How large files may be whose contents are checkpointed.
+    pub limits: FileLimits,
 }
 
 /// Why there is none.
@@ -72,7 +75,7 @@ impl Repository {
         }
         let panicked = |_| GitError::from(std::io::Error::other("what reads the configuration has panicked"));
         let settings = settings.map_err(panicked)??;
-        Ok(Self { git: git.clone(), root, own, common, settings })
+        Ok(Self { git: git.clone(), root, own, common, settings, limits: FileLimits::default() })
     }
 
     /// A run in it.

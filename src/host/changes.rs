@@ -82,6 +82,9 @@ pub struct DiscardedFile {
     /// The host has ended before it was known whether that was done: it can be taken back, and hides nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_unsure: bool,
+    /// Somebody else had done it before: it hides the change, and bringing it back touches nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_untouched: bool,
 }
 
 /// The turn in which a content is found.
@@ -119,6 +122,7 @@ impl DiscardedFile {
                 }),
                 mode: None,
                 is_unsure: false,
+                is_untouched: false,
             }
         };
         let (before, after) = (changed.before.as_ref(), changed.after.as_ref());
@@ -294,7 +298,8 @@ impl ChangedFile {
     pub(super) fn of(change: &KeptChange, session: &str, folder: &KeptFolder, is_now: bool) -> Self {
         let side = |name: &str, file: &str, content: &GitContent| {
             let path = file.strip_prefix("file://").unwrap_or("/");
-            let uri = match is_now && name == "after" {
+            // Reading a link leads to another file, so that what the link says is a content of ours.
+            let uri = match is_now && name == "after" && !content.is_link() {
                 true => file.to_owned(),
                 false => folder.uri_of(session, content, name, path),
             };
@@ -545,10 +550,37 @@ impl Host {
         if shows_now(scope) {
             return self.files_now(session, scope);
         }
-        match self.kept_states(session, scope) {
-            Some(states) => Some(self.kept_files(session, scope, &states)),
-            None => self.said_files(session, scope),
+        let Some(states) = self.kept_states(session, scope) else {
+            return self.said_files(session, scope);
+        };
+        let mut files = self.kept_files(session, scope, &states);
+        files.extend(self.unseen_files(session, scope, &files));
+        Some(files)
+    }
+
+    /// Returns the files at which git does not look and that calls have changed, as the calls say it, without those that
+    /// are known already.
+    fn unseen_files(
+        &mut self,
+        key: SessionKey,
+        scope: &ChangesetScope,
+        known: &[ChangedFile],
+    ) -> Vec<ChangedFile> {
+        let Some(session) = self.channels.sessions.known(key) else { return Vec::new() };
+        let unseen = match scope {
+            ChangesetScope::Session => session.kept.unseen_in(None),
+            ChangesetScope::Turn(id) => session.kept.unseen_in(Some(id)),
+            _ => BTreeSet::new(),
+        };
+        let unseen: BTreeSet<String> = unseen.into_iter().map(str::to_owned).collect();
+        if unseen.is_empty() {
+            return Vec::new();
         }
+        let mut said = self.said_files(key, scope).unwrap_or_default();
+        said.retain(|file| {
+            unseen.contains(&file.file) && !known.iter().any(|known| known.is_called(&file.file))
+        });
+        said
     }
 
     /// Those between two states that git keeps, without what clients have had taken back.

@@ -9,6 +9,7 @@ mod elsewhere;
 mod ends;
 mod grafts;
 mod histories;
+mod kept;
 mod meanwhile;
 mod model;
 mod operations;
@@ -47,6 +48,8 @@ pub struct Repository {
     own: PathBuf,
     pub home: PathBuf,
     pub state: PathBuf,
+    /// Size above which the host does not keep the content of a file, in bytes; `None` for the usual one.
+    pub limit: Option<u64>,
 }
 
 /// What may be inherited of the environment, and what is said of git.
@@ -72,7 +75,7 @@ impl Repository {
         fs::write(home.join("gitconfig"), "[user]\n name = A\n email = a@b\n[init]\n defaultBranch = main\n")
             .unwrap();
         let repository =
-            Self { _folder: folder, state: top.join("state"), own: root.join(".git"), root, home };
+            Self { _folder: folder, state: top.join("state"), own: root.join(".git"), root, home, limit: None };
         repository.git(&["init", "-q"]);
         repository
     }
@@ -148,6 +151,18 @@ impl Repository {
         refs.lines().map(str::to_owned).collect()
     }
 
+    /// Whether these bytes of a file are reachable from a ref, as git has them.
+    pub fn keeps(&self, name: &str, mode: u32, bytes: &[u8]) -> bool {
+        let copy = self.home.join("bytes");
+        fs::write(&copy, bytes).unwrap();
+        let (copy, path) = (copy.to_str().unwrap(), format!("--path={name}"));
+        let filters: &[&str] = if mode == 0o120_000 { &["--no-filters"] } else { &[&path] };
+        let asked = [&["-c", "filter.lfs.clean=", "hash-object"], filters, &["--", copy]].concat();
+        let id = self.git(&asked);
+        let all = self.git(&["rev-list", "--objects", "--all", "--no-object-names"]);
+        all.lines().any(|line| line == id.trim())
+    }
+
     /// Everything in the repository that is the user's, but for what it has as objects.
     pub fn of_the_user(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut found = BTreeMap::new();
@@ -185,6 +200,7 @@ impl Talk {
     pub fn open(repository: &Repository, more: &[(&str, &str)]) -> Self {
         let mut command = program();
         command.arg("--state-dir").arg(&repository.state).arg("--exclusive");
+        command.args(repository.limit.map(|bytes| format!("--git-file-bytes={bytes}")));
         command.envs(environment(&repository.home)).envs(more.iter().copied());
         let mut talk = Self { process: Process::spawn(command), seq: 0, id: 0, heard: Vec::new() };
         let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });

@@ -1,0 +1,103 @@
+//! Files at which git does not look: ignored ones, and those that are not in the repository.
+//!
+//! A checkpoint knows nothing of them, so that only the calls of an agent say what has become of them.
+//!
+//! Owns: telling these from the others.
+//! Never: looks into a file.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::flags::flagged;
+use super::index::Scratch;
+use super::program::{GitError, Until};
+use super::repository::Repository;
+use crate::files::uris::path_of;
+
+/// Returns those of these files (`file:` URIs) at which git does not look.
+///
+/// # Errors
+/// When git fails.
+pub fn unseen(
+    repository: &Repository,
+    scratch: &Scratch,
+    files: Vec<String>,
+    until: Until,
+) -> Result<Vec<String>, GitError> {
+    if files.is_empty() {
+        return Ok(files);
+    }
+    let places: Vec<Place> = files.iter().map(|uri| Place::of(repository, uri)).collect();
+    let asked: Vec<u8> = places
+        .iter()
+        .filter_map(|place| match place {
+            Place::Below(path) => Some([path.as_os_str().as_bytes(), b"\0"].concat()),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let ignored = match asked.is_empty() {
+        true => Vec::new(),
+        false => {
+            let asked = scratch.file("ignored", &asked)?;
+            match repository.run(["check-ignore", "--stdin", "-z"]).reads(asked).output(until) {
+                // None of them is.
+                Err(GitError::Failed { status: Some(1), .. }) => Vec::new(),
+                said => said?,
+            }
+        }
+    };
+    let ignored: HashSet<&[u8]> = ignored.split(|byte| *byte == 0).collect();
+    let flagged = flagged(repository, until)?;
+    // One that is not to be had in the folder, and is not, was removed or never there: git cannot tell.
+    let elsewhere: HashSet<&[u8]> =
+        flagged.iter().filter(|file| file.is_elsewhere).map(|file| &*file.entry.path).collect();
+    let is_unseen = |place: &Place| match place {
+        Place::Outside => true,
+        Place::Elsewhere => false,
+        Place::Below(path) => {
+            let name = path.as_os_str().as_bytes();
+            let exists = || fs::symlink_metadata(repository.root.join(path)).is_ok();
+            ignored.contains(name) || (elsewhere.contains(name) && !exists())
+        }
+    };
+    let found = files.into_iter().zip(&places).filter(|(_, place)| is_unseen(place));
+    Ok(found.map(|(uri, _)| uri).collect())
+}
+
+/// Where a file is, as the repository sees it.
+enum Place {
+    /// In no folder of it, or in another repository that is in it.
+    Outside,
+    /// In it, by another name: it is known by that.
+    Elsewhere,
+    /// In it, by this path.
+    Below(PathBuf),
+}
+
+impl Place {
+    fn of(repository: &Repository, uri: &str) -> Self {
+        let Ok(named) = path_of(uri) else { return Self::Elsewhere };
+        let Some(real) = real_path(&named) else { return Self::Outside };
+        let Ok(below) = real.strip_prefix(&repository.root) else { return Self::Outside };
+        let above = || real.ancestors().skip(1).take_while(|above| *above != repository.root);
+        if below.starts_with(".git") || above().any(|above| above.join(".git").exists()) {
+            return Self::Outside;
+        }
+        match repository.path_of(uri) {
+            Some(path) if path == below => Self::Below(path),
+            _ => Self::Elsewhere,
+        }
+    }
+}
+
+/// Returns a path whose folders are not links, as far as they exist.
+fn real_path(path: &Path) -> Option<PathBuf> {
+    let (folder, name) = (path.parent()?, path.file_name()?);
+    folder.ancestors().find_map(|above| {
+        let rest = folder.strip_prefix(above).ok()?;
+        Some(above.canonicalize().ok()?.join(rest).join(name))
+    })
+}
