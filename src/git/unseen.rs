@@ -16,6 +16,9 @@ use super::program::{GitError, Until};
 use super::repository::Repository;
 use crate::files::uris::path_of;
 
+/// Prefix of a path behind which a colon has no meaning.
+const HERE: &[u8] = b"./";
+
 /// Returns those of these files (`file:` URIs) at which git does not look.
 ///
 /// # Errors
@@ -33,7 +36,7 @@ pub fn unseen(
     let asked: Vec<u8> = places
         .iter()
         .filter_map(|place| match place {
-            Place::Below(path) => Some([path.as_os_str().as_bytes(), b"\0"].concat()),
+            Place::Below(path) => Some([HERE, path.as_os_str().as_bytes(), b"\0"].concat()),
             _ => None,
         })
         .flatten()
@@ -42,14 +45,17 @@ pub fn unseen(
         true => Vec::new(),
         false => {
             let asked = scratch.file("ignored", &asked)?;
-            match repository.run(["check-ignore", "--stdin", "-z"]).reads(asked).output(until) {
+            // This command refuses the setting by which names are taken as they are.
+            let run = repository.run(["check-ignore", "--stdin", "-z"]).env("GIT_LITERAL_PATHSPECS", "0");
+            match run.reads(asked).output(until) {
                 // None of them is.
                 Err(GitError::Failed { status: Some(1), .. }) => Vec::new(),
                 said => said?,
             }
         }
     };
-    let ignored: HashSet<&[u8]> = ignored.split(|byte| *byte == 0).collect();
+    let ignored: HashSet<&[u8]> =
+        ignored.split(|byte| *byte == 0).filter_map(|path| path.strip_prefix(HERE)).collect();
     let flagged = flagged(repository, until)?;
     // One that is not to be had in the folder, and is not, was removed or never there: git cannot tell.
     let elsewhere: HashSet<&[u8]> =
