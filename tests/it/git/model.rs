@@ -259,11 +259,16 @@ pub fn do_all(repository: &Repository, deeds: &[Deed]) {
         let all = [&["-c", "filter.lfs.clean="], arguments].concat();
         repository.git(&all);
     };
+    // Where a pipe has the name of a file git adds the others.
+    let add = || {
+        let all = ["-c", "filter.lfs.clean=", "add", "-A", "--ignore-errors"];
+        repository.try_git_in(&repository.root, &all);
+    };
     for deed in deeds {
         match deed {
-            Deed::Stage => user(&["add", "-A"]),
+            Deed::Stage => add(),
             Deed::Commit => {
-                user(&["add", "-A"]);
+                add();
                 user(&["commit", "-q", "--allow-empty", "-m", "x"]);
             }
             // Where the repositories below are listed in no file that is committed, that file is a new one, and no copy has it.
