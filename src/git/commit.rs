@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -19,10 +19,12 @@ use serde::{Deserialize, Serialize};
 use super::compare::{compared, HOW};
 use super::conversions;
 use super::index::{CopiedIndex, Scratch, Status};
+use super::isolation::head_of;
 use super::large::version_of;
 use super::program::{Git, GitError, Until};
-use super::repository::Repository;
+use super::repository::{NoRepository, Repository};
 use super::steps;
+use crate::files::uris::uri_of;
 use crate::host::effects::{GitCommit, GitContent, GitReport, KeptChange};
 
 /// What says that something is not over that would become a part of the commit, and what that is called.
@@ -138,10 +140,28 @@ fn try_to_commit(
     let subject = message.trim().lines().next().unwrap_or_default();
     let note = format!("{kind}: {subject}");
     steps::whole(|| -> Result<(), NotDone> {
-        let lock = Lock::of(&theirs, repository, scratch, &commit)?;
-        lock.fill(index.path(), &theirs)?;
+        let index_lock = Lock::of(&theirs)?.ok_or_else(|| {
+            NotDone::Refused("somebody else works on the repository: its `index.lock` is there".to_owned())
+        })?;
+        let head_lock = match repository.has_head_file() {
+            true => {
+                Some(Lock::of(&repository.own.join("HEAD"))?.ok_or(NotDone::Refused(IS_LOCKED.to_owned()))?)
+            }
+            false => None,
+        };
+        remember_begun((&index_lock, head_lock.as_ref()), repository, scratch, &commit)?;
+        index_lock.fill(index.path(), &theirs)?;
         if stamp_of(&theirs)? != stamp {
             return refused("the index was changed meanwhile");
+        }
+        if is_elsewhere(repository)? {
+            return refused(MOVED_MEANWHILE);
+        }
+        // Git makes none of these folders behind a link.
+        for git_dir in [&repository.own, &repository.common] {
+            if repository.has_head_file() {
+                fs::create_dir_all(git_dir.join("logs"))?;
+            }
         }
         // It must still be there, or there must still be none.
         let before = head.map_or_else(|| "0".repeat(commit.len()), str::to_owned);
@@ -153,11 +173,23 @@ fn try_to_commit(
             }
             Err(error) => return Err(error.into()),
         }
-        Ok(lock.replace(&theirs)?)
+        // What git has changed without a branch is our copy of `HEAD`.
+        let copy = head_of(&repository.isolated.path)?;
+        if let Some(lock) = head_lock.filter(|_| copy != repository.isolated.head) {
+            lock.write(&copy)?;
+            lock.replace()?;
+        }
+        Ok(index_lock.replace()?)
     })?;
     let short = commit.get(..SHORT).unwrap_or(&commit).to_owned();
     Ok(GitCommit { commit: short, branch: status.branch })
 }
+
+/// Why nothing is committed where git or the host cannot lock a ref.
+const IS_LOCKED: &str = "git does not let the branch be changed: somebody else works on the repository, or has left a lock of `HEAD` or of the branch behind";
+
+/// Why nothing is committed where the repository has another commit or branch now.
+const MOVED_MEANWHILE: &str = "something else was committed or checked out meanwhile";
 
 /// Why what is checked out cannot become another commit than this, for people.
 fn why_not_moved(
@@ -170,11 +202,12 @@ fn why_not_moved(
         Err(GitError::Failed { .. }) => None,
         Err(error) => return Err(error),
     };
-    Ok(if now.as_deref() == head {
-        "git does not let the branch be changed: somebody else works on the repository, or has left a lock of `HEAD` or of the branch behind"
-    } else {
-        "something else was committed or checked out meanwhile"
-    })
+    Ok(if now.as_deref() == head { IS_LOCKED } else { MOVED_MEANWHILE })
+}
+
+/// Whether `HEAD` is not what it was when the git directory was made in which git runs.
+fn is_elsewhere(repository: &Repository) -> io::Result<bool> {
+    Ok(repository.has_head_file() && head_of(&repository.own)? != repository.isolated.head)
 }
 
 /// What tells whether an index was written since; none where there is none.
@@ -256,15 +289,13 @@ fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
     names(found) == names(shown) && found.iter().all(is_file)
 }
 
-/// What a worker that ends meanwhile leaves to the next one: a lock of its own, and what it was made for.
+/// What a worker that ends meanwhile leaves to the next one: locks of its own, and what they were made for.
 #[derive(Debug, Serialize, Deserialize)]
 struct BegunCommit {
     /// The folder of the repository.
     root: PathBuf,
-    /// The index that is locked.
-    index: PathBuf,
-    /// Which file its lock is.
-    lock: (u64, u64),
+    /// The locks, that of the index first: which file each is.
+    locks: Vec<(PathBuf, (u64, u64))>,
     /// The commit that is to be checked out.
     commit: String,
 }
@@ -277,92 +308,128 @@ pub fn is_begun(scratch: &Path) -> bool {
     scratch.join(BEGUN).exists()
 }
 
-/// Ends the commit that was begun with files in this folder of our own: what is checked out already is in the index then,
-/// and else nothing is done. The user's own locks are left alone.
+fn remember_begun(
+    (index, head): (&Lock, Option<&Lock>),
+    repository: &Repository,
+    scratch: &Scratch,
+    commit: &str,
+) -> io::Result<()> {
+    let locks = std::iter::once(index).chain(head).map(|lock| {
+        let known = fs::symlink_metadata(&lock.path)?;
+        Ok((lock.file.clone(), (known.dev(), known.ino())))
+    });
+    let (root, locks) = (repository.root.clone(), locks.collect::<io::Result<_>>()?);
+    let begun = BegunCommit { root, locks, commit: commit.to_owned() };
+    scratch.file(BEGUN, &crate::wire::rpc::to_json(&begun)).map(drop)
+}
+
+/// Ends the commit that was begun with files in this folder of our own, with others below `folder`: what is checked out
+/// already is in the index then, and else nothing is done. The user's own locks are left alone.
 ///
 /// # Errors
 /// When git fails, or a file cannot be changed.
-pub fn end_begun(git: &Git, scratch: &Path, until: Until) -> Result<(), GitError> {
+pub fn end_begun(git: &Git, scratch: &Path, folder: &Path, until: Until) -> Result<(), GitError> {
     let Ok(begun) = serde_json::from_slice::<BegunCommit>(&fs::read(scratch.join(BEGUN))?) else {
         // It was not written to its end, so nothing was done.
         return Ok(());
     };
-    let path = lock_of(&begun.index);
-    match fs::symlink_metadata(&path) {
-        Ok(known) if (known.dev(), known.ino()) == begun.lock => {}
-        Ok(_) => return Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error.into()),
+    let mut locks = Vec::new();
+    for (file, known) in &begun.locks {
+        let lock = Lock { path: lock_of(file), file: file.clone(), is_ours: true };
+        match fs::symlink_metadata(&lock.path) {
+            Ok(found) if (found.dev(), found.ino()) == *known => locks.push(lock),
+            Ok(_) => lock.leave(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => lock.leave(),
+            Err(error) => {
+                lock.leave();
+                return Err(error.into());
+            }
+        }
     }
-    let lock = Lock(Some(path));
+    let index = begun.locks.first().map(|(file, _)| file);
+    let Some(lock) = locks.iter().position(|lock| Some(&lock.file) == index).map(|at| locks.remove(at))
+    else {
+        return Ok(());
+    };
+    let own = Scratch::new(folder)?;
+    let repository = match Repository::find(git, &[uri_of(&begun.root)], &own) {
+        Ok(repository) => repository,
+        Err(NoRepository::Failed(error)) => return Err(error),
+        Err(NoRepository::None | NoRepository::Unusable(_)) => return Ok(()),
+    };
     let asked = ["rev-parse", "--verify", "--quiet", "HEAD^{commit}"];
-    let is_checked_out = match git.run(&begun.root, asked).line(until) {
+    let is_checked_out = match repository.run(asked).line(until) {
         Ok(now) => now == begun.commit,
         Err(GitError::Failed { .. }) => false,
         Err(error) => return Err(error),
     };
     if is_checked_out {
-        lock.replace(&begun.index)?;
+        lock.replace()?;
     }
     Ok(())
 }
 
-fn lock_of(index: &Path) -> PathBuf {
-    let mut path = index.as_os_str().to_owned();
+fn lock_of(file: &Path) -> PathBuf {
+    let mut path = file.as_os_str().to_owned();
     path.push(".lock");
     PathBuf::from(path)
 }
 
-/// The lock of an index, as git has it: whoever has it may write the index.
-struct Lock(Option<PathBuf>);
+/// The lock of a file, as git has it: whoever has it may write the file. It goes with this.
+struct Lock {
+    path: PathBuf,
+    /// The file that it is of.
+    file: PathBuf,
+    is_ours: bool,
+}
 
 impl Lock {
-    /// Takes it to check this commit out, and remembers that in a folder of our own.
-    fn of(index: &Path, repository: &Repository, scratch: &Scratch, commit: &str) -> Result<Self, NotDone> {
-        let path = lock_of(index);
-        let made = match File::options().write(true).create_new(true).open(&path) {
-            Ok(made) => made,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                return refused("somebody else works on the repository: its `index.lock` is there");
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let lock = Self(Some(path));
-        let known = made.metadata()?;
-        let begun = BegunCommit {
-            root: repository.root.clone(),
-            index: index.to_owned(),
-            lock: (known.dev(), known.ino()),
-            commit: commit.to_owned(),
-        };
-        scratch.file(BEGUN, &crate::wire::rpc::to_json(&begun))?;
-        Ok(lock)
+    /// Takes it; `None` where somebody else has it.
+    fn of(file: &Path) -> io::Result<Option<Self>> {
+        let path = lock_of(file);
+        match File::options().write(true).create_new(true).open(&path) {
+            Ok(_) => Ok(Some(Self { path, file: file.to_owned(), is_ours: true })),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Makes it what the index is to be. When a file was looked at last is told by when the index was written.
+    /// Makes it what an index is to be. When a file was looked at last is told by when the index was written.
     fn fill(&self, index: &Path, theirs: &Path) -> io::Result<()> {
-        let Some(path) = &self.0 else { return Ok(()) };
-        fs::copy(index, path)?;
+        fs::copy(index, &self.path)?;
         if let Ok(known) = fs::metadata(theirs) {
-            fs::set_permissions(path, known.permissions())?;
+            fs::set_permissions(&self.path, known.permissions())?;
         }
-        File::options().write(true).open(path)?.set_modified(fs::metadata(index)?.modified()?)
+        File::options().write(true).open(&self.path)?.set_modified(fs::metadata(index)?.modified()?)
     }
 
-    fn replace(mut self, theirs: &Path) -> io::Result<()> {
-        match self.0.take() {
-            Some(path) => fs::rename(path, theirs),
-            None => Ok(()),
-        }
+    /// Makes it what the file is to be.
+    fn write(&self, content: &[u8]) -> io::Result<()> {
+        let mut file = File::options().write(true).truncate(true).open(&self.path)?;
+        file.write_all(content)?;
+        file.sync_all()
+    }
+
+    /// Puts it in the place of the file.
+    fn replace(mut self) -> io::Result<()> {
+        fs::rename(&self.path, &self.file)?;
+        self.is_ours = false;
+        Ok(())
+    }
+
+    /// Leaves it to whose it is.
+    fn leave(mut self) {
+        self.is_ours = false;
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            if let Err(error) = fs::remove_file(path) {
-                tracing::warn!(%error, path = %path.display(), "the lock of an index cannot be removed");
-            }
+        if !self.is_ours {
+            return;
+        }
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "the lock of a repository cannot be removed");
         }
     }
 }

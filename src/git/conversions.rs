@@ -17,7 +17,7 @@ use super::index::Scratch;
 use super::program::{GitError, Until};
 use super::repository::Repository;
 
-/// The attributes by which git changes a file; filters do, too, and are off.
+/// The attributes by which git changes a file; filters do, too, and git knows of none here.
 const CHANGING: [&str; 5] = ["text", "eol", "crlf", "ident", "working-tree-encoding"];
 
 /// Which of these files git may change.
@@ -30,7 +30,7 @@ pub fn may_change(
     paths: &[PathBuf],
     until: Until,
 ) -> Result<Vec<PathBuf>, GitError> {
-    if paths.is_empty() || changes_all(repository, until)? {
+    if paths.is_empty() || repository.changes_line_ends() {
         return Ok(paths.to_vec());
     }
     let mut asked = Vec::new();
@@ -72,16 +72,6 @@ pub fn is_for_a_filter(
 /// Whether something stands for another file.
 pub fn is_pointer(bytes: &[u8]) -> bool {
     bytes.starts_with(POINTER)
-}
-
-/// Whether files are changed of which no attribute says anything.
-fn changes_all(repository: &Repository, until: Until) -> Result<bool, GitError> {
-    match repository.run(["config", "--get", "core.autocrlf"]).line(until) {
-        Ok(value) => Ok(!matches!(&*value.to_ascii_lowercase(), "false" | "no" | "off" | "0")),
-        // It is not said.
-        Err(GitError::Failed { status: Some(1), .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// Keeps these bytes as they are; what git calls them.

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::flags::FlaggedFile;
+use super::isolation::private_folder;
 use super::large::{open_regular, version_in, LargeEntry, LargeFiles, Versions, WantedContents, IN_TREE};
 use super::program::{GitError, GitRun, Until};
 use super::repository::Repository;
@@ -55,7 +56,8 @@ impl Scratch {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let path = below.join(format!("{}-{number}", std::process::id()));
-        fs::create_dir_all(&path)?;
+        private_folder(below)?;
+        private_folder(&path)?;
         Ok(Self { path })
     }
 

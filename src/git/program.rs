@@ -1,5 +1,8 @@
 //! Running git.
 //!
+//! It never sees the configuration of a repository, of the user or of the system: see [`super::isolation`]. What it is told
+//! here besides is a second wall.
+//!
 //! Owns: which program it is, what it is told each time so that it runs no other program, asks nobody and takes no
 //! locks, how long it may take and how much it may say.
 //! Never: runs a shell, or goes on when the time is up.
@@ -7,6 +10,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -51,9 +55,12 @@ const SETTINGS: [(&str, &str); 23] = [
     ("log.showSignature", "false"),
 ];
 
-/// What is in the environment of each run.
-const ENVIRONMENT: [(&str, &str); 10] = [
+/// What is in the environment of each run: no configuration, and no repository where none is said.
+const ENVIRONMENT: [(&str, &str); 13] = [
     ("LC_ALL", "C"),
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_DIR", "/dev/null"),
     ("GIT_OPTIONAL_LOCKS", "0"),
     ("GIT_TERMINAL_PROMPT", "0"),
     ("GIT_NO_LAZY_FETCH", "1"),
@@ -65,18 +72,9 @@ const ENVIRONMENT: [(&str, &str); 10] = [
     ("SSH_ASKPASS", "false"),
 ];
 
-/// What of git's own environment is left as it is: where its configuration is found, the program's parts, and who the user
-/// is.
-const KEPT: [&str; 8] = [
-    "GIT_CONFIG_GLOBAL",
-    "GIT_CONFIG_SYSTEM",
-    "GIT_CONFIG_NOSYSTEM",
-    "GIT_EXEC_PATH",
-    "GIT_AUTHOR_NAME",
-    "GIT_AUTHOR_EMAIL",
-    "GIT_COMMITTER_NAME",
-    "GIT_COMMITTER_EMAIL",
-];
+/// What of git's own environment is left as it is: the program's parts, and who the user is.
+const KEPT: [&str; 5] =
+    ["GIT_EXEC_PATH", "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"];
 
 /// Why git has not done something.
 #[derive(Debug, thiserror::Error)]
@@ -152,6 +150,10 @@ impl Until {
 #[derive(Debug, Clone)]
 pub struct Git {
     path: PathBuf,
+    /// What it says of its version, without `git version`.
+    version: String,
+    /// The configuration file of the system, where there is one with something in it.
+    system_config: Option<PathBuf>,
 }
 
 /// One run of it.
@@ -180,18 +182,40 @@ impl Git {
         let Some(path) = found.into_iter().find(is_program) else {
             return Err(GitError::Missing("there is no program `git` on the host's PATH".to_owned()));
         };
-        let git = Self { path };
+        let mut git = Self { path, version: String::new(), system_config: None };
         let said = git.run(Path::new("/"), ["version"]).text(until)?;
         let (major, minor) = VERSION_MIN;
-        match version_in(&said) {
-            Some(version) if version >= VERSION_MIN => Ok(git),
-            _ => {
-                let said = said.trim();
-                Err(GitError::Missing(format!(
-                    "git {major}.{minor} or newer is needed, and this is `{said}`"
-                )))
-            }
+        if version_in(&said).is_none_or(|version| version < VERSION_MIN) {
+            let said = said.trim();
+            let why = format!("git {major}.{minor} or newer is needed, and this is `{said}`");
+            return Err(GitError::Missing(why));
         }
+        said.trim().trim_start_matches("git version ").clone_into(&mut git.version);
+        // Where it is depends on how the program was built. It may be that there is none.
+        let asked = ["config", "--system", "--null", "--show-origin", "--list"];
+        let listed = match git.run(Path::new("/"), asked).output(until) {
+            Ok(listed) => listed,
+            Err(GitError::Failed { .. }) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let origin = listed.split(|byte| *byte == 0).next().and_then(|first| first.strip_prefix(b"file:"));
+        git.system_config = origin.map(|path| PathBuf::from(OsStr::from_bytes(path)));
+        Ok(git)
+    }
+
+    /// Returns where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns its version, as it says it.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Returns the configuration file of the system that it would read.
+    pub fn system_config(&self) -> Option<&Path> {
+        self.system_config.as_deref()
     }
 
     /// A run in this folder.

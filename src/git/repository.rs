@@ -1,16 +1,54 @@
 //! Which repository folders are in, and whether it is used.
 //!
-//! Owns: finding it, the reasons for which one is left alone, and which of its settings name programs.
-//! Never: makes one.
+//! It is found as git finds one, but by the host itself: git would read its configuration for that.
+//!
+//! Owns: finding it, and the reasons for which one is left alone.
+//! Never: makes one, or starts a program to find one.
 
-use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::collections::HashSet;
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::process::geteuid;
+
+use super::index::Scratch;
+use super::isolation::{branch_in, head_of, IsolatedGitDir, Origin};
 use super::large::FileLimits;
-use super::program::{Git, GitError, GitRun, Until};
+use super::program::{Git, GitError, GitRun};
+use super::settings::{files_of_the_user, path_in, read_all, IncludedFor, Setting, Settings};
 use crate::files::uris::{path_of, uri_of};
+
+/// What a file begins with that stands for a git directory.
+const GIT_FILE: &[u8] = b"gitdir: ";
+
+/// Maximum size of such a file, in bytes.
+const GIT_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Extensions of the format of a repository that change nothing of what is done here.
+const EXTENSIONS: [&str; 7] = [
+    "noop",
+    "noop-v1",
+    "partialclone",
+    "preciousobjects",
+    "relativeworktrees",
+    "submodulepathconfig",
+    "worktreeconfig",
+];
+
+/// Extensions that git must know of, too, with the values that they may have.
+const EXTENSIONS_COPIED: [(&str, &[&str]); 3] = [
+    ("compatobjectformat", &["sha1", "sha256"]),
+    ("objectformat", &["sha1", "sha256"]),
+    ("refstorage", &["files", "reftable"]),
+];
+
+/// What of a filter names a program.
+const FILTER_PROGRAMS: [&str; 3] = ["clean", "smudge", "process"];
 
 /// A repository that is used.
 #[derive(Debug, Clone)]
@@ -22,8 +60,12 @@ pub struct Repository {
     pub own: PathBuf,
     /// Of all that share it.
     pub common: PathBuf,
-    /// Settings that keep its filters from running.
-    settings: Vec<(OsString, OsString)>,
+    /// The git directory in which git runs.
+    pub isolated: IsolatedGitDir,
+    /// Its settings, and those of the user.
+    settings: Settings,
+    /// Its refs are in a table, and so is `HEAD`.
+    has_reftable: bool,
     /// How large files may be whose contents are checkpointed.
     pub limits: FileLimits,
 }
@@ -39,59 +81,80 @@ pub enum NoRepository {
     Failed(GitError),
 }
 
-impl From<GitError> for NoRepository {
-    fn from(error: GitError) -> Self {
-        Self::Failed(error)
+impl<E: Into<GitError>> From<E> for NoRepository {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
     }
 }
 
+fn unusable<T>(why: impl Into<String>) -> Result<T, NoRepository> {
+    Err(NoRepository::Unusable(why.into()))
+}
+
 impl Repository {
-    /// The one that all of these folders (`file:` URIs) are in.
+    /// Finds the one that all of these folders (`file:` URIs) are in. It is used as long as `scratch` exists, which holds
+    /// its git directory.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn find(git: &Git, directories: &[String], until: Until) -> Result<Self, NoRepository> {
+    pub fn find(git: &Git, directories: &[String], scratch: &Scratch) -> Result<Self, NoRepository> {
         let folders = directories.iter().filter_map(|uri| path_of(uri).ok());
         let mut folders: Vec<PathBuf> = folders.filter_map(|path| path.canonicalize().ok()).collect();
         folders.dedup();
         if folders.is_empty() || folders.len() > 1 && folders.len() != directories.len() {
             return Err(NoRepository::None);
         }
-        let (settings, places) = std::thread::scope(|scope| {
-            // What is configured is the same in all folders of one repository.
-            let settings = scope.spawn(|| without_filters(git, &folders[0], until));
-            let places = places_of_all(git, &folders, until);
-            (settings.join(), places)
-        });
-        let Places { root, own, common } = places?;
-        let home = std::env::var_os("HOME").and_then(|home| Path::new(&home).canonicalize().ok());
+        let Places { root, dot_git, own, common } = places_of_all(&folders)?;
+        let format = Format::of(&own, &common)?;
+        let root = format.root(root, &own)?;
+        let home = env::var_os("HOME").and_then(|home| Path::new(&home).canonicalize().ok());
         if root == Path::new("/") || home.is_some_and(|home| home == root) {
-            let why = "the repository is the whole home folder, or the whole disk".to_owned();
-            return Err(NoRepository::Unusable(why));
+            return unusable("the repository is the whole home folder, or the whole disk");
         }
         if !folders.iter().all(|folder| folder.starts_with(&root)) {
-            let why = "the repository keeps its files elsewhere".to_owned();
-            return Err(NoRepository::Unusable(why));
+            return unusable("the repository keeps its files elsewhere");
         }
-        let panicked = |_| GitError::from(std::io::Error::other("what reads the configuration has panicked"));
-        let settings = settings.map_err(panicked)??;
-        Ok(Self { git: git.clone(), root, own, common, settings, limits: FileLimits::default() })
+        let head = head_of(&own)?;
+        let included_for = IncludedFor { git_dir: &own, branch: branch_in(&head) };
+        let mut files = files_of_the_user(git.system_config());
+        let of_the_user = read_all(&files, included_for).map_err(NoRepository::Unusable)?;
+        let is_trusted = |path: &PathBuf| path.symlink_metadata().is_ok_and(|known| is_ours(known.uid()));
+        if ![&root, &dot_git, &own, &common].into_iter().all(is_trusted) && !is_safe(&of_the_user, &root) {
+            return unusable(
+                "git does not trust this repository: it belongs to somebody else (`safe.directory`)",
+            );
+        }
+        files.push(common.join("config"));
+        files.extend(format.has_own_settings.then(|| own.join("config.worktree")));
+        let settings = read_all(&files, included_for).map_err(NoRepository::Unusable)?;
+        let origin = Origin { own: &own, common: &common };
+        let isolated = IsolatedGitDir::make(&scratch.path, origin, &format.copied, &settings)?;
+        let has_reftable = format.has_reftable();
+        let (git, limits) = (git.clone(), FileLimits::default());
+        Ok(Self { git, root, own, common, isolated, settings, has_reftable, limits })
     }
 
     /// A run in it.
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> GitRun<'_> {
-        self.git.run(&self.root, arguments).set(&self.settings)
+        let run = self.git.run(&self.root, arguments).env("GIT_DIR", &self.isolated.path);
+        run.env("GIT_WORK_TREE", &self.root).env("GIT_INDEX_FILE", self.own.join("index"))
     }
 
     /// The names of the filters that are configured, and do not run.
-    pub fn filters(&self) -> BTreeSet<&[u8]> {
-        let names = self
-            .settings
-            .iter()
-            .filter_map(|(name, _)| name.as_bytes().strip_prefix(b"filter.")?.strip_suffix(b".clean"));
-        names.collect()
+    pub fn filters(&self) -> HashSet<&[u8]> {
+        self.settings.subsections("filter", &FILTER_PROGRAMS)
     }
 
+    /// Returns whether git changes the ends of lines of files of which no attribute says anything.
+    pub fn changes_line_ends(&self) -> bool {
+        // `input` is true, too.
+        self.settings.is_true("core.autocrlf") == Some(true)
+    }
+
+    /// Returns whether `HEAD` is a file of its own, which the host must write where git writes its copy.
+    pub fn has_head_file(&self) -> bool {
+        !self.has_reftable
+    }
     /// The `file:` URI of its folder.
     pub fn uri(&self) -> String {
         uri_of(&self.root)
@@ -111,94 +174,235 @@ impl Repository {
     }
 }
 
+/// Places of a repository.
 #[derive(PartialEq, Eq)]
 struct Places {
+    /// The folder in which `.git` is.
     root: PathBuf,
+    dot_git: PathBuf,
     own: PathBuf,
     common: PathBuf,
 }
 
 /// The places of the repository that all of these folders are in.
-fn places_of_all(git: &Git, folders: &[PathBuf], until: Until) -> Result<Places, NoRepository> {
+fn places_of_all(folders: &[PathBuf]) -> Result<Places, NoRepository> {
     let mut found: Option<Places> = None;
     for folder in folders {
-        let places = match places_of(git, folder, until) {
-            Err(NoRepository::None) if found.is_some() => return Err(not_all_in_one()),
-            Err(NoRepository::None) if folders.len() > 1 => return Err(none_or_some(git, folders, until)),
+        let places = match places_of(folder) {
+            Err(NoRepository::None) if found.is_some() => return not_all_in_one(),
+            Err(NoRepository::None) if folders.len() > 1 => return none_or_some(folders),
             places => places?,
         };
         if found.as_ref().is_some_and(|found| *found != places) {
-            return Err(not_all_in_one());
+            return not_all_in_one();
         }
         found = Some(places);
     }
     found.ok_or(NoRepository::None)
 }
 
-fn not_all_in_one() -> NoRepository {
-    NoRepository::Unusable("the working directories are not all in one repository".to_owned())
+fn not_all_in_one<T>() -> Result<T, NoRepository> {
+    unusable("the working directories are not all in one repository")
 }
 
 /// The first folder is in no repository.
-fn none_or_some(git: &Git, folders: &[PathBuf], until: Until) -> NoRepository {
-    let is_none = |folder: &PathBuf| matches!(places_of(git, folder, until), Err(NoRepository::None));
-    if folders.iter().all(is_none) {
-        return NoRepository::None;
+fn none_or_some<T>(folders: &[PathBuf]) -> Result<T, NoRepository> {
+    if folders.iter().all(|folder| matches!(places_of(folder), Err(NoRepository::None))) {
+        return Err(NoRepository::None);
     }
     not_all_in_one()
 }
 
-fn places_of(git: &Git, folder: &Path, until: Until) -> Result<Places, NoRepository> {
-    let asked =
-        ["rev-parse", "--show-toplevel", "--absolute-git-dir", "--path-format=absolute", "--git-common-dir"];
-    let said = match git.run(folder, asked).output(until) {
-        Ok(said) => said,
-        Err(GitError::Failed { trouble, .. }) => return Err(refused(&trouble)),
-        Err(error) => return Err(error.into()),
-    };
-    let lines: Vec<&[u8]> = said.strip_suffix(b"\n").unwrap_or(&said).split(|byte| *byte == b'\n').collect();
-    let [root, own, common] = lines[..] else {
-        return Err(NoRepository::Unusable("the path of the repository has a line break in it".to_owned()));
-    };
-    let path = |bytes: &[u8]| {
-        let path = PathBuf::from(OsStr::from_bytes(bytes));
-        path.canonicalize().unwrap_or(path)
-    };
-    Ok(Places { root: path(root), own: path(own), common: path(common) })
-}
-
-/// What follows from what git says about a folder that it finds no repository for.
-fn refused(trouble: &str) -> NoRepository {
-    let first = trouble.lines().next().unwrap_or_default();
-    if first.contains("not a git repository") {
-        return NoRepository::None;
+/// Looks for the repository of a folder in it and above it, on one file system, as git does.
+fn places_of(folder: &Path) -> Result<Places, NoRepository> {
+    let device = |path: &Path| fs::metadata(path).map(|known| known.dev());
+    let at_first = device(folder)?;
+    for root in folder.ancestors() {
+        if device(root)? != at_first {
+            break;
+        }
+        let dot_git = root.join(".git");
+        let own = match fs::metadata(&dot_git) {
+            Ok(known) if known.is_file() => Some(named_by(&dot_git)?),
+            Ok(known) if known.is_dir() => Some(dot_git.clone()),
+            _ => None,
+        };
+        if let Some(own) = own {
+            if let Some(common) = common_of(&own) {
+                let root = root.to_owned();
+                return Ok(Places {
+                    root,
+                    dot_git,
+                    own: own.canonicalize()?,
+                    common: common.canonicalize()?,
+                });
+            }
+            if !dot_git.is_dir() {
+                return Err(NoRepository::None);
+            }
+        }
+        if common_of(root).is_some() {
+            return bare();
+        }
     }
-    NoRepository::Unusable(if first.contains("dubious ownership") {
-        "git does not trust this repository: it belongs to somebody else (`safe.directory`)".to_owned()
-    } else if first.contains("must be run in a work tree") {
-        "the repository is bare".to_owned()
-    } else {
-        format!("git says: {first}")
-    })
+    Err(NoRepository::None)
 }
 
-/// Settings with which no filter runs, of those that are configured anywhere.
-fn without_filters(git: &Git, root: &Path, until: Until) -> Result<Vec<(OsString, OsString)>, GitError> {
-    let asked = ["config", "--null", "--name-only", "--get-regexp", r"^filter\."];
-    let names = match git.run(root, asked).output(until) {
-        Ok(names) => names,
-        // There is none.
-        Err(GitError::Failed { status: Some(1), .. }) => return Ok(Vec::new()),
-        Err(error) => return Err(error),
+fn bare<T>() -> Result<T, NoRepository> {
+    unusable("the repository is bare")
+}
+
+/// Returns the git directory that a file stands for.
+fn named_by(file: &Path) -> Result<PathBuf, NoRepository> {
+    let text = first_of(file)?;
+    match text.strip_prefix(GIT_FILE) {
+        Some(named) => Ok(joined(file.parent().unwrap_or(file), named)),
+        None => unusable(format!("`{}` stands for no git directory", file.display())),
+    }
+}
+
+fn first_of(file: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(file)?.take(GIT_FILE_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Returns the path that a file in this folder names.
+fn joined(folder: &Path, named: &[u8]) -> PathBuf {
+    let end = named.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |at| at + 1);
+    folder.join(OsStr::from_bytes(&named[..end]))
+}
+
+/// Returns the git directory that shares its objects and refs with this one, and may be the same one; `None` where this is
+/// no git directory.
+fn common_of(own: &Path) -> Option<PathBuf> {
+    let head = head_of(own).ok()?;
+    let leads_somewhere =
+        head.strip_prefix(b"ref:").is_some_and(|name| name.trim_ascii().starts_with(b"refs/"));
+    let is_commit = head.len() >= 40 && head[..40].iter().all(u8::is_ascii_hexdigit);
+    let common = match first_of(&own.join("commondir")) {
+        Ok(named) => joined(own, &named),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => own.to_owned(),
+        Err(_) => return None,
     };
-    let filter_of = |name: &[u8]| name.iter().rposition(|byte| *byte == b'.').map(|dot| name[..dot].to_vec());
-    let filters: BTreeSet<Vec<u8>> = names.split(|byte| *byte == 0).filter_map(filter_of).collect();
-    let off = [("clean", ""), ("smudge", ""), ("process", ""), ("required", "false")];
-    let settings = filters.iter().flat_map(|filter| {
-        off.iter().map(move |(name, value)| {
-            let name = [filter.as_slice(), b".", name.as_bytes()].concat();
-            (OsString::from_vec(name), OsString::from(*value))
+    let is_git_dir = common.join("objects").is_dir() && common.join("refs").is_dir();
+    ((leads_somewhere || is_commit) && is_git_dir).then_some(common)
+}
+
+/// How a repository is made, as far as git must be told.
+struct Format {
+    /// The settings that say it.
+    copied: Vec<Setting>,
+    /// This folder of files has settings of its own.
+    has_own_settings: bool,
+    /// It has no folder of files.
+    is_bare: bool,
+    /// Where its files are, if that is not where it is found.
+    worktree: Option<PathBuf>,
+}
+
+impl Format {
+    /// Reads it. Git takes it from these files alone, and not from what they include.
+    fn of(own: &Path, common: &Path) -> Result<Self, NoRepository> {
+        let read = |path: PathBuf| match fs::metadata(&path) {
+            Ok(known) if known.is_file() => Settings::parse(&fs::read(&path)?).map_err(|line| {
+                let path = path.display();
+                NoRepository::Unusable(format!("its configuration `{path}`: line {line} cannot be read"))
+            }),
+            _ => Ok(Settings::default()),
+        };
+        let shared = read(common.join("config"))?;
+        let version = shared.get("core.repositoryformatversion").unwrap_or(b"0");
+        let is_newest = match version {
+            b"0" => false,
+            b"1" => true,
+            version => {
+                let version = String::from_utf8_lossy(version);
+                return unusable(format!("the format `{version}` of the repository is not known"));
+            }
+        };
+        let mut copied = vec![setting("core.repositoryformatversion", version)];
+        for Setting { key, .. } in shared.iter() {
+            let Some(name) = key.strip_prefix(b"extensions.") else { continue };
+            let name = String::from_utf8_lossy(name);
+            if EXTENSIONS.contains(&&*name) {
+                continue;
+            }
+            let known = EXTENSIONS_COPIED.iter().find(|(known, _)| *known == name);
+            let key = format!("extensions.{name}");
+            let value = shared.get(&key).unwrap_or_default();
+            let is_known = known.is_some_and(|(_, values)| {
+                values.iter().any(|known| known.as_bytes() == value.to_ascii_lowercase())
+            });
+            match (is_newest, is_known) {
+                (true, true) => copied.push(setting(&key, value)),
+                (false, _) if known.is_none() => {}
+                _ => return unusable(format!("the extension `{name}` of the repository is not known")),
+            }
+        }
+        let has_own_settings = shared.is_true("extensions.worktreeconfig") == Some(true);
+        let places = match (has_own_settings, own == common) {
+            (true, _) => read(own.join("config.worktree"))?,
+            (false, true) => Settings::default(),
+            (false, false) => return Ok(Self { copied, has_own_settings, is_bare: false, worktree: None }),
+        };
+        let is_bare = places.is_true("core.bare").or(shared.is_true("core.bare")) == Some(true);
+        let worktree = places.get("core.worktree").or(shared.get("core.worktree"));
+        let worktree = worktree.map(|named| PathBuf::from(OsStr::from_bytes(named)));
+        Ok(Self { copied, has_own_settings, is_bare, worktree })
+    }
+
+    /// Returns the folder of files of a repository that is found in this folder.
+    fn root(&self, found: PathBuf, own: &Path) -> Result<PathBuf, NoRepository> {
+        match &self.worktree {
+            Some(worktree) => match own.join(worktree).canonicalize() {
+                Ok(root) => Ok(root),
+                Err(_) => unusable("the repository keeps its files elsewhere"),
+            },
+            None if self.is_bare => bare(),
+            None => Ok(found),
+        }
+    }
+
+    fn has_reftable(&self) -> bool {
+        self.copied.iter().any(|setting| {
+            setting.key == b"extensions.refstorage" && setting.value.as_deref() == Some(b"reftable")
         })
-    });
-    Ok(settings.collect())
+    }
+}
+
+fn setting(key: &str, value: &[u8]) -> Setting {
+    Setting { key: key.as_bytes().to_vec(), value: Some(value.to_vec()) }
+}
+
+/// Returns whether a user is the one who runs this, or has become `root` to run it.
+fn is_ours(uid: u32) -> bool {
+    let me = geteuid();
+    let by_sudo = || env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
+    uid == me.as_raw() || me.is_root() && by_sudo() == Some(uid)
+}
+
+/// Returns whether the user has said that a folder is safe although it belongs to somebody else.
+fn is_safe(of_the_user: &Settings, root: &Path) -> bool {
+    let mut is_safe = false;
+    for setting in of_the_user.iter().filter(|setting| setting.key == b"safe.directory") {
+        let value = setting.value.as_deref().unwrap_or_default();
+        is_safe = match value {
+            b"" => false,
+            b"*" => true,
+            value => is_safe || path_in(value).is_some_and(|named| is_named(&named, root)),
+        };
+    }
+    is_safe
+}
+
+/// Returns whether a path is the folder, or ends with `/*` and is above it.
+fn is_named(named: &Path, root: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    match named.file_name() {
+        Some(name) if name == "*" => {
+            named.parent().is_some_and(|above| root != real(above) && root.starts_with(real(above)))
+        }
+        _ => real(named) == root,
+    }
 }

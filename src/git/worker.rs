@@ -20,6 +20,7 @@ use base64::prelude::{Engine, BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
 
 use super::index::Scratch;
+use super::isolation::private_folder;
 use super::large::FileLimits;
 use super::program::{Git, GitError, Until};
 use super::repository::{NoRepository, Repository};
@@ -174,7 +175,7 @@ fn folders_in(folder: &Path) -> Vec<PathBuf> {
 fn wait_for_others(folder: &Path) -> io::Result<File> {
     let begun = Instant::now();
     loop {
-        std::fs::create_dir_all(folder)?;
+        private_folder(folder)?;
         let opened = File::open(folder)?;
         let is_locked = match opened.try_lock() {
             Err(TryLockError::WouldBlock) => false,
@@ -203,9 +204,9 @@ fn end_what_was_begun(folder: &Path) {
     }
     let until = Until::after(ENDED_WITHIN);
     let ended = Git::find(std::env::var_os("PATH").as_deref(), until)
-        .and_then(|git| begun.iter().try_for_each(|scratch| commit::end_begun(&git, scratch, until)));
+        .and_then(|git| begun.iter().try_for_each(|scratch| commit::end_begun(&git, scratch, folder, until)));
     if let Err(error) = ended {
-        tracing::warn!(%error, "a commit that was begun cannot be ended: the lock of an index may be left behind");
+        tracing::warn!(%error, "a commit that was begun cannot be ended: a lock of its repository may be left behind");
     }
 }
 
@@ -270,20 +271,25 @@ fn answer(waiting: WaitingJob, folder: &Path, git: &Mutex<Option<Git>>, limits: 
 
 /// Does a job with this program.
 pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, until: Until) -> GitReport {
-    let mut repository = match Repository::find(git, &job.directories, until) {
+    let found = |scratch: &Scratch| Repository::find(git, &job.directories, scratch);
+    let scratch = match Scratch::new(folder) {
+        Ok(scratch) => scratch,
+        Err(error) => return GitReport::Failed(error.to_string()),
+    };
+    let mut repository = match found(&scratch) {
         Ok(repository) => repository,
         Err(NoRepository::None) => return GitReport::NoRepository,
         Err(NoRepository::Unusable(why)) => return GitReport::Unusable(why),
         Err(NoRepository::Failed(error)) => return GitReport::Failed(error.to_string()),
     };
     repository.limits = limits;
-    let done = Scratch::new(folder)
-        .map_err(GitError::from)
-        .and_then(|scratch| do_in(&repository, job.work, &scratch, until));
-    done.unwrap_or_else(|error| match Repository::find(git, &job.directories, until) {
+    do_in(&repository, job.work, &scratch, until).unwrap_or_else(|error| {
+        let is_gone = |scratch: Scratch| matches!(found(&scratch), Err(NoRepository::None));
         // It was there when this began.
-        Err(NoRepository::None) => GitReport::NoRepository,
-        _ => GitReport::Failed(error.to_string()),
+        match Scratch::new(folder).is_ok_and(is_gone) {
+            true => GitReport::NoRepository,
+            false => GitReport::Failed(error.to_string()),
+        }
     })
 }
 

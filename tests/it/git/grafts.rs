@@ -20,9 +20,9 @@ use super::{uri, Repository};
 pub fn are_the_same(repository: &Repository) -> bool {
     let until = Until::after(Duration::from_secs(60));
     let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
-    let mut found = Found::find(&git, &[uri(&repository.root)], until).unwrap();
-    found.limits = repository.limit.map(FileLimits::of).unwrap_or_default();
     let scratch = Scratch::new(&repository.state).unwrap();
+    let mut found = Found::find(&git, &[uri(&repository.root)], &scratch).unwrap();
+    found.limits = repository.limit.map(FileLimits::of).unwrap_or_default();
     let wanted = WantedContents::All { known: &BTreeMap::new(), room: u64::MAX };
     let index = CopiedIndex::new(&found, &scratch, true).unwrap();
     index.look_at(&flags::hidden(&found, until).unwrap(), &scratch, until).unwrap();

@@ -15,6 +15,7 @@ mod model;
 mod operations;
 mod programs;
 mod refs;
+mod settings;
 mod sights;
 mod swaps;
 mod trust;

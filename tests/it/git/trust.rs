@@ -4,7 +4,10 @@
 //! Never: measures how long anything takes.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
+use rustix::process::geteuid;
 use serde_json::json;
 
 use super::{changed, environment, instead_of_git, Repository, Talk, CHAT, SESSION};
@@ -25,13 +28,64 @@ fn shows_what_is_said(mut talk: Talk, repository: &Repository, why: &str) {
         assert!(rows[kind].contains(why), "{kind}: {}", rows[kind]);
         assert!(rows[kind].contains("without what its commands have"), "{rows:?}");
     }
-    assert_eq!(repository.our_refs(), [""; 0]);
+    let refs = repository
+        .try_git_in(&repository.root, &["-c", "safe.directory=*", "for-each-ref", "refs/ahp-sidecar"]);
+    assert_eq!(String::from_utf8_lossy(&refs.stdout), "");
+}
+
+/// Gives a part of a repository to somebody else. Only `root` can do that; for others, its files are in a folder that is not
+/// theirs, which is above.
+fn give_away(repository: &Repository, part: &str) {
+    if geteuid().is_root() {
+        return std::os::unix::fs::chown(repository.path(part), Some(65534), None).unwrap();
+    }
+    let me = geteuid().as_raw();
+    let above = repository.root.ancestors().find(|above| fs::metadata(above).unwrap().uid() != me).unwrap();
+    repository.git(&["config", "core.worktree", above.to_str().unwrap()]);
+}
+
+/// The user says in a file of configuration that a folder is safe.
+fn say_safe(file: &Path, folder: &str) {
+    let known = fs::read_to_string(file).unwrap();
+    fs::write(file, format!("{known}[safe]\n directory = {folder}\n")).unwrap();
 }
 
 #[test]
-fn a_repository_of_somebody_else_is_not_used() {
+fn repository_of_another_user_is_not_used() {
+    for part in ["", ".git"] {
+        let repository = Repository::with(&[("a", "1\n")]);
+        give_away(&repository, part);
+        // It cannot say so itself.
+        say_safe(&repository.path(".git/config"), "*");
+        let talk = with_git(&repository, "exec $GIT \"$@\"");
+        shows_what_is_said(talk, &repository, "git does not trust this repository");
+    }
+}
+
+#[test]
+fn repository_of_another_user_that_is_said_to_be_safe_is_used() {
+    if !geteuid().is_root() {
+        return eprintln!("skipped: only `root` can give files away");
+    }
+    let above = |repository: &Repository| format!("{}/*", repository.root.parent().unwrap().display());
+    let ways: [&dyn Fn(&Repository) -> String; 4] =
+        [&|repository| repository.root.display().to_string(), &above, &|_| "*".to_owned(), &|repository| {
+            format!("%(nothing)\n[include]\n path = {}/more", repository.home.display())
+        }];
+    for way in ways {
+        let repository = Repository::with(&[("a", "1\n")]);
+        fs::write(repository.home.join("more"), "[safe]\ndirectory = *\n").unwrap();
+        give_away(&repository, ".git");
+        say_safe(&repository.home.join("gitconfig"), &way(&repository));
+        let mut talk = Talk::begin(&repository);
+        talk.turn("t1", "/say x", || repository.write("a", "2\n"));
+        assert_eq!(talk.files(&repository, "turn/t1"), [changed("a", "1\n", "2\n", (1, 1))]);
+    }
+    // What is said later takes back what was said before.
     let repository = Repository::with(&[("a", "1\n")]);
-    let talk = with_git(&repository, "export GIT_TEST_ASSUME_DIFFERENT_OWNER=1\nexec $GIT \"$@\"");
+    give_away(&repository, ".git");
+    say_safe(&repository.home.join("gitconfig"), "*\n directory =");
+    let talk = with_git(&repository, "exec $GIT \"$@\"");
     shows_what_is_said(talk, &repository, "git does not trust this repository");
 }
 

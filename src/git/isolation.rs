@@ -1,0 +1,190 @@
+//! The git directory in which git runs for a workspace: one of the host's own.
+//!
+//! Nothing of a workspace runs: opening, watching, comparing, reverting or committing in a folder executes no program that
+//! the folder's own files or configuration name. A repository's configuration is data: an allow list of settings is
+//! copied, and the git process never sees the rest. So a git that has learnt another way to run programs finds nothing.
+//!
+//! The directory is made anew for each job, in a private folder. Its `config` is written here; what holds history
+//! (objects, refs, reflogs) and plain data (ignored paths, attributes, sparse patterns) is linked to the repository's own;
+//! hooks and all else are left out. `HEAD` must be a file, so it is a copy, and [`super::commit`] writes the real one.
+//!
+//! Owns: the allow list, and the layout of the directory.
+//! Never: decides whether a repository is used.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{symlink, DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+use super::settings::{Setting, Settings};
+
+/// Settings that are copied. None of them names a program, or a file that git would take a program from.
+const COPIED: [&str; 36] = [
+    "author.email",
+    "author.name",
+    "committer.email",
+    "committer.name",
+    "core.attributesfile",
+    "core.autocrlf",
+    "core.bigfilethreshold",
+    "core.checkroundtripencoding",
+    "core.checkstat",
+    "core.compression",
+    "core.createobject",
+    "core.eol",
+    "core.excludesfile",
+    "core.filemode",
+    "core.fsync",
+    "core.fsyncmethod",
+    "core.ignorecase",
+    "core.loosecompression",
+    "core.precomposeunicode",
+    "core.preloadindex",
+    "core.protecthfs",
+    "core.protectntfs",
+    "core.sharedrepository",
+    "core.sparsecheckout",
+    "core.sparsecheckoutcone",
+    "core.symlinks",
+    "core.trustctime",
+    "core.untrackedcache",
+    "diff.algorithm",
+    "diff.indentheuristic",
+    "index.sparse",
+    "index.threads",
+    "index.version",
+    "user.email",
+    "user.name",
+    "user.useconfigonly",
+];
+
+/// Settings of branches and remotes that say which branch follows which.
+const FOLLOWED: [(&str, &str); 3] = [("branch.", ".merge"), ("branch.", ".remote"), ("remote.", ".fetch")];
+
+/// Places of a repository of which its git directory here is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    /// The git directory of the folder of files.
+    pub own: &'a Path,
+    /// The git directory that all folders of files share; the same one where there is but one.
+    pub common: &'a Path,
+}
+
+/// A git directory of the host's own.
+#[derive(Debug, Clone)]
+pub struct IsolatedGitDir {
+    /// Its path, for `GIT_DIR`.
+    pub path: PathBuf,
+    /// The content of its `HEAD`, as that of the repository was.
+    pub head: Vec<u8>,
+}
+
+impl IsolatedGitDir {
+    /// Makes one below a private folder.
+    ///
+    /// # Errors
+    /// When a file or link cannot be made, or the repository's `HEAD` cannot be read.
+    pub fn make(
+        below: &Path,
+        origin: Origin<'_>,
+        format: &[Setting],
+        settings: &Settings,
+    ) -> io::Result<Self> {
+        let Origin { own, common } = origin;
+        let top = below.join("repository");
+        private_folder(&top.join("info"))?;
+        fs::write(top.join("config"), config_of(format, settings))?;
+        for name in [
+            "objects",
+            "refs",
+            "packed-refs",
+            "shallow",
+            "logs",
+            "reftable",
+            "info/exclude",
+            "info/attributes",
+        ] {
+            symlink(common.join(name), top.join(name))?;
+        }
+        let path = if own == common {
+            top
+        } else {
+            let path = top.join("worktrees/it");
+            private_folder(&path.join("info"))?;
+            fs::write(path.join("commondir"), "../..\n")?;
+            for name in ["refs", "logs", "reftable"] {
+                symlink(own.join(name), path.join(name))?;
+            }
+            path
+        };
+        symlink(own.join("info/sparse-checkout"), path.join("info/sparse-checkout"))?;
+        for entry in fs::read_dir(own)? {
+            // An index may be split: its larger part is beside it.
+            let name = entry?.file_name();
+            if name.as_bytes().starts_with(b"sharedindex.") {
+                symlink(own.join(&name), path.join(&name))?;
+            }
+        }
+        let head = head_of(own)?;
+        fs::write(path.join("HEAD"), &head)?;
+        Ok(Self { path, head })
+    }
+}
+
+/// Returns the content of `HEAD` of a git directory, also where that is a link, as git once made it.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn head_of(git_dir: &Path) -> io::Result<Vec<u8>> {
+    let path = git_dir.join("HEAD");
+    match fs::read_link(&path) {
+        Ok(target) if target.starts_with("refs") => {
+            Ok([b"ref: ", target.as_os_str().as_bytes(), b"\n"].concat())
+        }
+        _ => fs::read(path),
+    }
+}
+
+/// Returns the branch that a `HEAD` leads to.
+pub fn branch_in(head: &[u8]) -> Option<&str> {
+    let named = std::str::from_utf8(head).ok()?.strip_prefix("ref:")?.trim();
+    named.strip_prefix("refs/heads/")
+}
+
+/// Returns the configuration file for a repository with these settings, of which the allowed ones are copied.
+fn config_of(format: &[Setting], settings: &Settings) -> Vec<u8> {
+    let allowed = settings.iter().filter(|setting| is_allowed(&setting.key));
+    let mut config: Vec<u8> = format.iter().chain(allowed).filter_map(Setting::lines).flatten().collect();
+    // Reflogs are written of branches and `HEAD`, as the user has it, and of nothing else.
+    if settings.is_true("core.logallrefupdates") == Some(false) {
+        config.extend(b"[core]\nlogAllRefUpdates = false\n");
+    }
+    config
+}
+
+fn is_allowed(key: &[u8]) -> bool {
+    let is_followed = |(section, name): &(&str, &str)| {
+        key.starts_with(section.as_bytes())
+            && key.ends_with(name.as_bytes())
+            && key.len() > section.len() + name.len()
+    };
+    COPIED.iter().any(|allowed| allowed.as_bytes() == key) || FOLLOWED.iter().any(is_followed)
+}
+
+/// Makes a folder in which nobody else may change anything, or makes sure that one that exists is such: git takes its
+/// configuration from there.
+///
+/// # Errors
+/// When it cannot be made, or belongs to somebody else, or others may write there.
+pub fn private_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let known = fs::symlink_metadata(path)?;
+    if known.is_dir() && known.uid() == geteuid().as_raw() && known.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let why = format!("others may write to `{}`, so git is not run with files in it", path.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}

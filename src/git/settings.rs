@@ -1,0 +1,464 @@
+//! Git's configuration, read as data.
+//!
+//! Owns: the syntax of its files, what they include and when, and which files the user and the system have.
+//! Never: starts a program, or reads anything but regular files.
+
+use std::collections::HashSet;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use globset::{escape, GlobBuilder};
+
+/// Maximum size of a configuration file, in bytes.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Maximum number of files that are read for one repository, those that others include among them.
+const FILES_MAX: usize = 100;
+
+/// Maximum depth of includes; git's own.
+const DEPTH_MAX: usize = 10;
+
+/// A setting, as git lists it: `section.name` or `section.subsection.name`, of which all but the subsection is in lower case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value; `None` where the file has only the name, which git takes for `true`.
+    pub value: Option<Vec<u8>>,
+}
+
+/// Settings in the order in which git reads them: of several with one key the last one counts.
+#[derive(Debug, Clone, Default)]
+pub struct Settings(Vec<Setting>);
+
+impl Settings {
+    /// Parses the content of one file, without what it includes.
+    ///
+    /// # Errors
+    /// The number of the line that git would refuse.
+    pub fn parse(text: &[u8]) -> Result<Self, usize> {
+        Parser::new(text).settings().map(Self)
+    }
+
+    /// Returns the value of a key, which is in lower case.
+    pub fn get(&self, key: &str) -> Option<&[u8]> {
+        let found = self.0.iter().rev().find(|setting| setting.key == key.as_bytes())?;
+        Some(found.value.as_deref().unwrap_or(b"true"))
+    }
+
+    /// Returns whether a key is set to what git takes for true; `None` where it is not set.
+    pub fn is_true(&self, key: &str) -> Option<bool> {
+        let value = String::from_utf8_lossy(self.get(key)?).to_ascii_lowercase();
+        Some(!matches!(value.as_str(), "false" | "no" | "off" | "0" | ""))
+    }
+
+    /// Returns all settings.
+    pub fn iter(&self) -> impl Iterator<Item = &Setting> {
+        self.0.iter()
+    }
+
+    /// Returns the subsections of a section that have one of these names in them, each once.
+    pub fn subsections(&self, section: &str, names: &[&str]) -> HashSet<&[u8]> {
+        let found = self.0.iter().filter_map(|setting| {
+            let (before, name) = split_key(&setting.key)?;
+            let is_one = names.iter().any(|one| one.as_bytes() == name);
+            before.strip_prefix(section.as_bytes())?.strip_prefix(b".").filter(|_| is_one)
+        });
+        found.collect()
+    }
+}
+
+/// Parts a key at its last dot.
+fn split_key(key: &[u8]) -> Option<(&[u8], &[u8])> {
+    let dot = key.iter().rposition(|byte| *byte == b'.')?;
+    Some((&key[..dot], &key[dot + 1..]))
+}
+
+impl Setting {
+    /// Returns the lines of a configuration file that say this; `None` where git could not read them back.
+    pub fn lines(&self) -> Option<Vec<u8>> {
+        let (section, name) = split_key(&self.key)?;
+        let mut lines = match section.iter().position(|byte| *byte == b'.') {
+            None => [b"[", section, b"]\n"].concat(),
+            Some(dot) => {
+                let mut heading = [b"[", &section[..dot], b" \""].concat();
+                for byte in &section[dot + 1..] {
+                    if matches!(byte, b'"' | b'\\') {
+                        heading.push(b'\\');
+                    }
+                    heading.push(*byte);
+                }
+                heading.extend(b"\"]\n");
+                heading
+            }
+        };
+        lines.extend(name);
+        if let Some(value) = &self.value {
+            lines.extend(b" = \"");
+            for byte in value {
+                match byte {
+                    b'"' | b'\\' => lines.extend([b'\\', *byte]),
+                    b'\n' => lines.extend(b"\\n"),
+                    0 => return None,
+                    byte => lines.push(*byte),
+                }
+            }
+            lines.push(b'"');
+        }
+        lines.push(b'\n');
+        Some(lines)
+    }
+}
+
+/// Reads the syntax of git's configuration files, as its `config.c` does.
+struct Parser<'a> {
+    text: &'a [u8],
+    at: usize,
+    line: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a [u8]) -> Self {
+        Self { text: text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text), at: 0, line: 1 }
+    }
+
+    /// Returns the next byte; a line end for `\r\n`, and `None` at the end of the text.
+    fn next(&mut self) -> Option<u8> {
+        let mut byte = *self.text.get(self.at)?;
+        self.at += 1;
+        if byte == b'\r' && self.text.get(self.at) == Some(&b'\n') {
+            self.at += 1;
+            byte = b'\n';
+        }
+        if byte == b'\n' {
+            self.line += 1;
+        }
+        Some(byte)
+    }
+
+    fn settings(mut self) -> Result<Vec<Setting>, usize> {
+        let mut found = Vec::new();
+        let mut section = Vec::new();
+        loop {
+            let line = self.line;
+            let Some(byte) = self.next() else { return Ok(found) };
+            let read = match byte {
+                byte if is_space(byte) => Some(()),
+                b'#' | b';' => {
+                    while self.next().is_some_and(|byte| byte != b'\n') {}
+                    Some(())
+                }
+                b'[' => self.section().map(|heading| section = heading),
+                byte if byte.is_ascii_alphabetic() => {
+                    self.setting(byte, &section).map(|setting| found.push(setting))
+                }
+                _ => None,
+            };
+            read.ok_or(line)?;
+        }
+    }
+
+    /// Reads the rest of a heading; returns the section with its subsection.
+    fn section(&mut self) -> Option<Vec<u8>> {
+        let mut name = Vec::new();
+        loop {
+            match self.next()? {
+                b']' => return (!name.is_empty()).then_some(name),
+                byte if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.') => {
+                    name.push(byte.to_ascii_lowercase());
+                }
+                b' ' | b'\t' => break,
+                _ => return None,
+            }
+        }
+        let quote = loop {
+            match self.next()? {
+                b' ' | b'\t' => {}
+                other => break other,
+            }
+        };
+        if quote != b'"' {
+            return None;
+        }
+        name.push(b'.');
+        loop {
+            match self.next()? {
+                b'\n' => return None,
+                b'"' => break,
+                b'\\' => name.push(self.next().filter(|byte| *byte != b'\n')?),
+                byte => name.push(byte),
+            }
+        }
+        (self.next()? == b']').then_some(name)
+    }
+
+    fn setting(&mut self, first: u8, section: &[u8]) -> Option<Setting> {
+        let mut key = section.to_vec();
+        if !key.is_empty() {
+            key.push(b'.');
+        }
+        key.push(first.to_ascii_lowercase());
+        let mut byte = self.next();
+        while let Some(part) = byte.filter(|byte| byte.is_ascii_alphanumeric() || *byte == b'-') {
+            key.push(part.to_ascii_lowercase());
+            byte = self.next();
+        }
+        while matches!(byte, Some(b' ' | b'\t')) {
+            byte = self.next();
+        }
+        let value = match byte {
+            None | Some(b'\n') => None,
+            Some(b'=') => Some(self.value()?),
+            Some(_) => return None,
+        };
+        Some(Setting { key, value })
+    }
+
+    fn value(&mut self) -> Option<Vec<u8>> {
+        let mut value = Vec::new();
+        // Where the spaces begin that are not a part of the value unless something follows them.
+        let mut spaces = None;
+        let (mut is_quoted, mut is_comment) = (false, false);
+        loop {
+            let byte = self.next();
+            match byte {
+                None | Some(b'\n') if is_quoted => return None,
+                None | Some(b'\n') => {
+                    value.truncate(spaces.unwrap_or(value.len()));
+                    return Some(value);
+                }
+                Some(_) if is_comment => {}
+                Some(byte) if is_space(byte) && !is_quoted => {
+                    spaces.get_or_insert(value.len());
+                    if !value.is_empty() {
+                        value.push(byte);
+                    }
+                }
+                Some(b'#' | b';') if !is_quoted => is_comment = true,
+                Some(byte) => {
+                    spaces = None;
+                    match byte {
+                        b'"' => is_quoted = !is_quoted,
+                        b'\\' => match self.next() {
+                            None | Some(b'\n') => {}
+                            Some(b't') => value.push(b'\t'),
+                            Some(b'b') => value.push(8),
+                            Some(b'n') => value.push(b'\n'),
+                            Some(byte @ (b'\\' | b'"')) => value.push(byte),
+                            Some(_) => return None,
+                        },
+                        byte => value.push(byte),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether a byte is a space for git: not what C calls one, which has two more.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+/// Facts of a repository on which it depends what its configuration and the user's include.
+#[derive(Debug, Clone, Copy)]
+pub struct IncludedFor<'a> {
+    /// Its git directory, without links on the way.
+    pub git_dir: &'a Path,
+    /// The branch that is checked out, where that is known.
+    pub branch: Option<&'a str>,
+}
+
+/// Reads these files, one behind the other, with all that they include for a repository.
+///
+/// # Errors
+/// Which file cannot be read, and why, for people.
+pub fn read_all(files: &[PathBuf], included_for: IncludedFor<'_>) -> Result<Settings, String> {
+    let read = |urls: Option<Vec<Vec<u8>>>| {
+        let home = env::var_os("HOME").map(PathBuf::from);
+        let mut reader = Reader {
+            included_for,
+            home,
+            urls,
+            asks_for_urls: false,
+            files_left: FILES_MAX,
+            found: Vec::new(),
+        };
+        files.iter().try_for_each(|file| reader.file(file, 0))?;
+        Ok((reader.asks_for_urls, Settings(reader.found)))
+    };
+    let (asks_for_urls, found) = read(None)?;
+    if !asks_for_urls {
+        return Ok(found);
+    }
+    let is_url = |setting: &&Setting| {
+        split_key(&setting.key).is_some_and(|(before, name)| name == b"url" && before.starts_with(b"remote."))
+    };
+    let urls = found.iter().filter(is_url).filter_map(|setting| setting.value.clone()).collect();
+    read(Some(urls)).map(|(_, found)| found)
+}
+
+struct Reader<'a> {
+    included_for: IncludedFor<'a>,
+    home: Option<PathBuf>,
+    /// The URLs of all remotes; `None` while they are not known.
+    urls: Option<Vec<Vec<u8>>>,
+    /// Something is included only for some of them.
+    asks_for_urls: bool,
+    files_left: usize,
+    found: Vec<Setting>,
+}
+
+impl Reader<'_> {
+    fn file(&mut self, path: &Path, depth: usize) -> Result<(), String> {
+        let said = |why: &dyn std::fmt::Display| format!("its configuration `{}`: {why}", path.display());
+        let Some(text) = content_of(path).map_err(|error| said(&error))? else { return Ok(()) };
+        if depth > DEPTH_MAX || self.files_left == 0 {
+            return Err(said(&"more files are included than are read"));
+        }
+        self.files_left -= 1;
+        let Settings(settings) =
+            Settings::parse(&text).map_err(|line| said(&format_args!("line {line} cannot be read")))?;
+        for setting in settings {
+            let included = self.included(&setting, path);
+            self.found.push(setting);
+            if let Some(included) = included {
+                self.file(&included, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the file that a setting of this file includes.
+    fn included(&mut self, setting: &Setting, file: &Path) -> Option<PathBuf> {
+        let (before, name) = split_key(&setting.key)?;
+        if name != b"path" {
+            return None;
+        }
+        let is_met = match before {
+            b"include" => true,
+            before => self.is_met(&String::from_utf8_lossy(before.strip_prefix(b"includeif.")?), file),
+        };
+        let named = setting.value.as_ref().filter(|named| is_met && !named.is_empty())?;
+        let named = Path::new(OsStr::from_bytes(named));
+        Some(match named.strip_prefix("~") {
+            Ok(below) => self.home.as_ref()?.join(below),
+            Err(_) => file.parent()?.join(named),
+        })
+    }
+
+    fn is_met(&mut self, condition: &str, file: &Path) -> bool {
+        let git_dir = self.included_for.git_dir;
+        if let Some(pattern) = condition.strip_prefix("gitdir:") {
+            return self.is_git_dir(pattern, git_dir, false, file);
+        }
+        if let Some(pattern) = condition.strip_prefix("gitdir/i:") {
+            return self.is_git_dir(pattern, git_dir, true, file);
+        }
+        if let Some(pattern) = condition.strip_prefix("onbranch:") {
+            let branch = self.included_for.branch;
+            return branch.is_some_and(|branch| is_match(&whole(pattern), Path::new(branch), false));
+        }
+        let Some(pattern) = condition.strip_prefix("hasconfig:remote.*.url:") else { return false };
+        self.asks_for_urls = true;
+        let mut urls = self.urls.iter().flatten();
+        urls.any(|url| is_match(pattern, Path::new(OsStr::from_bytes(url)), false))
+    }
+
+    fn is_git_dir(&self, pattern: &str, git_dir: &Path, in_any_case: bool, file: &Path) -> bool {
+        let literal = |folder: &Path, rest: &str| {
+            let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+            format!("{}/{rest}", escape(&folder.to_string_lossy()))
+        };
+        let pattern = match (pattern.strip_prefix("~/"), pattern.strip_prefix("./")) {
+            (Some(rest), _) => match &self.home {
+                Some(home) => literal(home, rest),
+                None => return false,
+            },
+            (None, Some(rest)) => {
+                let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+                file.parent().map_or_else(String::new, |folder| literal(folder, rest))
+            }
+            (None, None) if pattern.starts_with('/') => pattern.to_owned(),
+            (None, None) => format!("**/{pattern}"),
+        };
+        is_match(&whole(&pattern), git_dir, in_any_case)
+    }
+}
+
+/// A pattern that ends with a slash is met by all that is below.
+fn whole(pattern: &str) -> String {
+    format!("{pattern}{}", if pattern.ends_with('/') { "**" } else { "" })
+}
+
+/// Returns whether a path meets a pattern as git reads it: without alternatives in braces.
+fn is_match(pattern: &str, path: &Path, in_any_case: bool) -> bool {
+    let pattern = pattern.replace('{', "[{]").replace('}', "[}]");
+    let mut glob = GlobBuilder::new(&pattern);
+    glob.literal_separator(true).backslash_escape(true).case_insensitive(in_any_case);
+    glob.build().is_ok_and(|glob| glob.compile_matcher().is_match(path))
+}
+
+/// Returns the content of a file; `None` where there is none that may be read, or something else than a regular file.
+fn content_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let is_nothing = |kind| {
+        matches!(
+            kind,
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied
+        )
+    };
+    let read = || {
+        if !fs::metadata(path)?.is_file() {
+            return Ok(None);
+        }
+        let mut text = Vec::new();
+        File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(io::Error::other(format!("it has more than {} MiB", FILE_BYTES_MAX >> 20)));
+        }
+        Ok(Some(text))
+    };
+    match read() {
+        Err(error) if is_nothing(error.kind()) => Ok(None),
+        read => read,
+    }
+}
+
+/// Returns the files of the system and of the user, in the order in which git reads them; `system` is the first where the
+/// environment does not name another one.
+pub fn files_of_the_user(system: Option<&Path>) -> Vec<PathBuf> {
+    let named = |name: &str| env::var_os(name).map(PathBuf::from);
+    let is_set = |value: OsString| {
+        let text = [b"[a]\nb = ", value.as_bytes(), b"\n"].concat();
+        Settings::parse(&text).ok().and_then(|found| found.is_true("a.b"))
+    };
+    let without_system = env::var_os("GIT_CONFIG_NOSYSTEM").and_then(is_set).unwrap_or(false);
+    let system = named("GIT_CONFIG_SYSTEM").or_else(|| system.map(Path::to_owned));
+    let mut files: Vec<PathBuf> = system.filter(|_| !without_system).into_iter().collect();
+    match named("GIT_CONFIG_GLOBAL") {
+        Some(file) => files.push(file),
+        None => {
+            let home = named("HOME").filter(|home| home.is_absolute());
+            let of_programs = named("XDG_CONFIG_HOME").filter(|folder| !folder.as_os_str().is_empty());
+            let of_programs = of_programs.or_else(|| Some(home.as_ref()?.join(".config")));
+            files.extend(of_programs.map(|folder| folder.join("git/config")));
+            files.extend(home.map(|home| home.join(".gitconfig")));
+        }
+    }
+    files
+}
+
+/// Returns a path that a setting names, with its `~` replaced; `None` where that stands for somebody else's home.
+pub fn path_in(value: &[u8]) -> Option<PathBuf> {
+    match value.strip_prefix(b"~") {
+        None => Some(PathBuf::from(OsString::from_vec(value.to_vec()))),
+        Some(below) => {
+            let below = OsStr::from_bytes(below.strip_prefix(b"/").or(below.is_empty().then_some(below))?);
+            Some(PathBuf::from(env::var_os("HOME")?).join(below))
+        }
+    }
+}
