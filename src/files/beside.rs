@@ -36,7 +36,8 @@ impl Folders {
     /// Makes a link that leads here where nothing is, with the folders above it that are missing.
     ///
     /// # Errors
-    /// When something is there, it may not be made, or it is outside. Then nothing has changed, but for the folders.
+    /// When something is there, it may not be made, or it is outside. Then nothing has changed, but
+    /// for the folders.
     pub fn create_link(&self, path: &Path, target: &OsStr) -> Result<(), PathRefusal> {
         self.must_be_made_on_a_disk(path)?;
         let place = self.find(path, Missing::IsMade, Last::Itself)?;

@@ -28,8 +28,8 @@ pub enum RevertedText {
     ChangedSince,
 }
 
-/// Makes a file have the wanted text, if it has the other one now. `None` stands for a file that does not exist; one that
-/// is made has these permissions, as far as they are known.
+/// Makes a file have the wanted text, if it has the other one now. `None` stands for a file that
+/// does not exist; one that is made has these permissions, as far as they are known.
 ///
 /// # Errors
 /// When it is no regular file, may not be changed, or is outside.

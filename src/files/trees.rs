@@ -99,8 +99,8 @@ impl Folders {
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
     }
 
-    /// Removes a file or a link, if it is of the version that has this token: one that somebody puts under its name meanwhile
-    /// is given back.
+    /// Removes a file or a link, if it is of the version that has this token: one that somebody
+    /// puts under its name meanwhile is given back.
     ///
     /// # Errors
     /// When it is another version, a folder, or outside.

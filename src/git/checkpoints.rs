@@ -14,14 +14,14 @@ use std::os::unix::ffi::OsStrExt;
 use percent_encoding::{percent_decode_str, percent_encode};
 
 use super::compare::{compared, with_versions, HOW};
+use super::contents::is_id;
 use super::conversions;
-use super::grafts;
 use super::flags;
+use super::grafts;
 use super::index::{is_left_out, CopiedIndex, FolderTree, Scratch};
 use super::large::{mode_in, version_of, LargeEntry, Versions, WantedContents, IN_TREE};
 use super::program::{GitError, Until};
 use super::repository::Repository;
-use super::undo::is_id;
 use crate::files::uris::PATH;
 use crate::host::effects::{Checkpoint, KeptChange};
 
@@ -167,8 +167,8 @@ pub fn compare(
     Ok(with_versions(repository, changes, &versions(before)?, &versions(after)?))
 }
 
-/// Returns the versions of files that a checkpoint names: of large ones, and of those whose contents are not in it, or were
-/// not in one before it.
+/// Returns the versions of files that a checkpoint names: of large ones, and of those whose
+/// contents are not in it, or were not in one before it.
 fn versions_of(repository: &Repository, checkpoint: &Checkpoint, until: Until) -> Result<Versions, GitError> {
     if checkpoint.left_out == 0 {
         return Ok(Versions::new());

@@ -59,8 +59,8 @@ fn refused<T>(why: impl Into<String>) -> Result<T, NotDone> {
     Err(NotDone::Refused(why.into()))
 }
 
-/// Commits all that is not committed, if it is what was `shown`. Contents that the user has staged, and changed again since,
-/// are kept first by `staged_kept`: the new index does not have them.
+/// Commits all that is not committed, if it is what was `shown`. Contents that the user has staged,
+/// and changed again since, are kept first by `staged_kept`: the new index does not have them.
 ///
 /// # Errors
 /// When git fails, or not in time; nothing is done then.

@@ -1,6 +1,7 @@
 //! What differs between two trees.
 //!
-//! Owns: asking git, reading what it says, and putting the versions of files beside it whose contents are not kept.
+//! Owns: asking git, reading what it says, and putting the versions of files beside it whose
+//! contents are not kept.
 //! Never: looks into a content.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -152,8 +153,8 @@ pub fn with_versions(
     changes
 }
 
-/// Takes apart the changes of renamed files where one of the names is among these: its file may be the same as before, or
-/// have become another one.
+/// Takes apart the changes of renamed files where one of the names is among these: its file may be
+/// the same as before, or have become another one.
 fn with_names_apart(changes: Vec<KeptChange>, uris: &BTreeSet<String>) -> Vec<KeptChange> {
     let mut apart = Vec::new();
     for change in changes {

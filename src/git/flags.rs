@@ -1,7 +1,8 @@
 //! Files that git was told not to look at: taken as unchanged, or not to be had in the folder.
 //!
-//! What is in such a file is the user's all the same, and an agent may write it. So checkpoints see through both flags, in
-//! copies of the index; what is not committed is shown and committed without such files, as the user has said.
+//! What is in such a file is the user's all the same, and an agent may write it. So checkpoints see
+//! through both flags, in copies of the index; what is not committed is shown and committed without
+//! such files, as the user has said.
 //!
 //! Owns: finding them, once for each version of the index.
 //! Never: changes a flag.
@@ -66,8 +67,8 @@ pub fn flagged(repository: &Repository, until: Until) -> Result<Vec<FlaggedFile>
     Ok(files)
 }
 
-/// Returns the flagged files whose contents a checkpoint must have: those that exist in the folder, and those that are taken
-/// as unchanged and do not exist any more.
+/// Returns the flagged files whose contents a checkpoint must have: those that exist in the folder,
+/// and those that are taken as unchanged and do not exist any more.
 ///
 /// # Errors
 /// When git fails.

@@ -49,8 +49,8 @@ pub fn pays_for(repository: &Repository) -> bool {
     fs::metadata(repository.own.join("index")).is_ok_and(|index| index.len() >= INDEX_BYTES_MIN)
 }
 
-/// Writes the tree of the folder. Returns `None` where this way does not lead to it: nothing was committed yet, there are
-/// conflicts, or a name has a line break in it.
+/// Writes the tree of the folder. Returns `None` where this way does not lead to it: nothing was
+/// committed yet, there are conflicts, or a name has a line break in it.
 ///
 /// # Errors
 /// When git fails, or there is too much.

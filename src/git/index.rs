@@ -221,12 +221,7 @@ impl<'a> CopiedIndex<'a> {
     ///
     /// # Errors
     /// When git fails.
-    pub fn look_at(
-        &self,
-        flagged: &[FlaggedFile],
-        scratch: &Scratch,
-        until: Until,
-    ) -> Result<(), GitError> {
+    pub fn look_at(&self, flagged: &[FlaggedFile], scratch: &Scratch, until: Until) -> Result<(), GitError> {
         let paths = |is_meant: fn(&FlaggedFile) -> bool| -> Vec<&Vec<u8>> {
             flagged.iter().filter(|file| is_meant(file)).map(|file| &file.entry.path).collect()
         };
@@ -272,7 +267,8 @@ impl<'a> CopiedIndex<'a> {
         self.run(["update-index", "-z", "--force-remove", "--stdin"]).reads(paths).output(until).map(drop)
     }
 
-    /// Takes in the folder. Returns the versions of large files and of those that are too many, and how much was stored.
+    /// Takes in the folder. Returns the versions of large files and of those that are too many, and
+    /// how much was stored.
     fn take_in(
         &self,
         status: &Status,
@@ -331,8 +327,8 @@ pub fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, b
     })
 }
 
-/// Whether something has this name of which git keeps no content: a folder that is no repository, a pipe, a socket or a
-/// device.
+/// Whether something has this name of which git keeps no content: a folder that is no repository, a
+/// pipe, a socket or a device.
 fn is_no_content(root: &Path, path: &[u8]) -> bool {
     let path = root.join(OsStr::from_bytes(path));
     match fs::symlink_metadata(&path) {

@@ -1,11 +1,13 @@
-//! Large files: which of them are checkpointed, and how a version is told apart whose content is not.
+//! Large files: which of them are checkpointed, and how a version is told apart whose content is
+//! not.
 //!
-//! A large file is given to git alone, in a run with a deadline of its own, and only where its content has to be kept. Its
-//! version (kind, size and modification time) is recorded beside the tree, so that the next checkpoint does not read the
-//! same version again.
+//! A large file is given to git alone, in a run with a deadline of its own, and only where its
+//! content has to be kept. Its version (kind, size and modification time) is recorded beside the
+//! tree, so that the next checkpoint does not read the same version again.
 //!
 //! Owns: the limits, the names of versions, and storing the content of a large file.
-//! Never: puts into a tree what was in another version of the file: a file whose content is not kept is in no tree.
+//! Never: puts into a tree what was in another version of the file: a file whose content is not
+//! kept is in no tree.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -49,7 +51,8 @@ impl Default for FileLimits {
     }
 }
 
-/// Versions of files by their paths. A version that begins with [`IN_TREE`] has its content in the tree.
+/// Versions of files by their paths. A version that begins with [`IN_TREE`] has its content in the
+/// tree.
 pub type Versions = BTreeMap<Vec<u8>, String>;
 
 /// Prefix of the versions of files whose contents are in the tree all the same.
@@ -170,8 +173,8 @@ impl<'a> FileModes<'a> {
     }
 }
 
-/// Stores the content of a file, as git would have it in a tree. Returns its id; `None` if the file is another version by
-/// now.
+/// Stores the content of a file, as git would have it in a tree. Returns its id; `None` if the file
+/// is another version by now.
 fn store(
     repository: &Repository,
     path: &[u8],
@@ -190,7 +193,8 @@ fn store(
     Ok(is_it(&file).then_some(id))
 }
 
-/// Opens a file to be read, if it is a regular file. Neither follows a link nor waits for the other end of a pipe.
+/// Opens a file to be read, if it is a regular file. Neither follows a link nor waits for the other
+/// end of a pipe.
 ///
 /// # Errors
 /// When there is none, or it may not be read.
@@ -209,7 +213,8 @@ pub fn version_of(path: &Path) -> Option<String> {
     Some(version_in(&known))
 }
 
-/// Returns the version of a file: what tells it apart from others where the content is not kept. It is no id of git's.
+/// Returns the version of a file: what tells it apart from others where the content is not kept. It
+/// is no id of git's.
 pub fn version_in(known: &Metadata) -> String {
     let kind = if known.permissions().mode() & 0o100 != 0 { 'x' } else { 'f' };
     format!("{kind}.{:x}.{:x}.{:x}", known.len(), known.mtime(), known.mtime_nsec())
@@ -238,7 +243,7 @@ pub fn not_checkpointed(version: &str, limits: FileLimits) -> String {
         Some(size) => {
             format!("{}: git had no time for it, it is unreadable, or one of too many", shown(size))
         }
-        None => "its version is not known".to_owned(),
+        None => "nobody has said what it was".to_owned(),
     };
     format!("its content was not checkpointed ({why}), so it cannot be reverted")
 }
@@ -272,9 +277,6 @@ mod tests {
     #[test]
     fn size_above_the_limit_is_said() {
         let told = not_checkpointed("f.c00001.0.0", FileLimits::of(10 << 20));
-        assert_eq!(
-            told,
-            "its content was not checkpointed (12 MiB, limit 10 MiB), so it cannot be reverted"
-        );
+        assert_eq!(told, "its content was not checkpointed (12 MiB, limit 10 MiB), so it cannot be reverted");
     }
 }

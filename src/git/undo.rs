@@ -1,7 +1,6 @@
-//! Contents that were given out, and files that become what they were.
+//! Files that become what they were.
 //!
-//! Owns: reading a content as it would stand in the folder, and making a file that content again if it is what it must be
-//! now.
+//! Owns: making a file a content again if it is what it must be now.
 //! Never: writes outside of the folders in which it may, or over what is not known.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,10 +11,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::backups::keep_contents;
+use super::contents::{bytes_of, content_up_to, is_id};
 use super::conversions::{self, may_change};
 use super::flags::flagged;
 use super::index::{is_behind_link, CopiedIndex, FolderTree, Scratch};
-use super::large::{not_checkpointed, open_regular, Versions, WantedContents, IN_TREE};
+use super::large::{not_checkpointed, Versions, WantedContents, IN_TREE};
 use super::program::{GitError, Until};
 use super::repository::Repository;
 use super::steps;
@@ -26,9 +27,6 @@ use crate::files::reverting::{revert_text, RevertedText, UNKNOWN_SIDE};
 use crate::files::uris::path_of;
 use crate::files::writing::{Put, Writing, PERMISSIONS};
 use crate::host::effects::{FileTaken, GitContent, GitTaken, SaidFile};
-
-/// Maximum length of a content that a client reads, in bytes.
-const CONTENT_BYTES_MAX: u64 = 16 << 20;
 
 /// Why nothing is done to a file that somebody has changed.
 const CHANGED_SINCE: &str = "it was changed since";
@@ -42,81 +40,6 @@ const SHORT_BYTES_MAX: usize = 128 << 10;
 /// The mode of a program.
 const PROGRAM: u32 = 0o100_755;
 
-/// Returns a content for a client, as it would stand in the folder in this file.
-///
-/// # Errors
-/// When it is not there any more, or too long.
-pub fn content_of(
-    repository: &Repository,
-    scratch: &Scratch,
-    content: &GitContent,
-    file: &str,
-    until: Until,
-) -> Result<Vec<u8>, GitError> {
-    match content_up_to(CONTENT_BYTES_MAX, repository, content, file, until) {
-        // What a link in the folder says was not stored when it was looked at.
-        Err(error) if content.is_link() => {
-            let path = repository.path_of(file).ok_or(error)?;
-            let text = fs::read_link(repository.root.join(path))?.into_os_string().into_vec();
-            let link = scratch.file("link", &text)?;
-            let id = repository.run(["hash-object", "--no-filters", "--stdin"]).reads(link).line(until)?;
-            match id == content.blob {
-                true => Ok(text),
-                false => Err(GitError::Beyond("the link leads elsewhere by now".to_owned())),
-            }
-        }
-        found => found,
-    }
-}
-
-/// Returns a content of at most so many bytes, as it would stand in the folder in this file.
-fn content_up_to(
-    bytes_max: u64,
-    repository: &Repository,
-    content: &GitContent,
-    file: &str,
-    until: Until,
-) -> Result<Vec<u8>, GitError> {
-    must_be_readable(repository, &content.blob, bytes_max, until)?;
-    let run = match repository.path_of(file).filter(|_| !content.is_link()) {
-        Some(path) => {
-            let mut named = OsString::from("--path=");
-            named.push(path);
-            repository.run(["cat-file", "--filters"]).with([named]).with([&content.blob])
-        }
-        None => repository.run(["cat-file", "blob", &content.blob]),
-    };
-    run.with_output_of(bytes_max.saturating_mul(2)).output(until)
-}
-
-/// The bytes that git calls so.
-fn bytes_of(repository: &Repository, blob: &str, until: Until) -> Result<Vec<u8>, GitError> {
-    let bytes_max = repository.limits.each;
-    must_be_readable(repository, blob, bytes_max, until)?;
-    repository.run(["cat-file", "blob", blob]).with_output_of(bytes_max).output(until)
-}
-
-/// Whether git calls something so.
-pub fn is_id(blob: &str) -> bool {
-    !blob.is_empty() && blob.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-fn must_be_readable(
-    repository: &Repository,
-    blob: &str,
-    bytes_max: u64,
-    until: Until,
-) -> Result<(), GitError> {
-    if !is_id(blob) {
-        return Err(GitError::Beyond("this content is not kept".to_owned()));
-    }
-    let size = repository.run(["cat-file", "-s", blob]).line(until)?;
-    if size.parse::<u64>().is_ok_and(|size| size > bytes_max) {
-        return Err(GitError::Beyond(format!("it is larger than {bytes_max} bytes")));
-    }
-    Ok(())
-}
-
 /// The folders below which files may be changed, but for what is the host's own.
 pub fn folders(below: &[String], own: &[String]) -> Folders {
     let folders = below.iter().filter_map(|uri| WorkFolder::find(path_of(uri).ok()?).ok());
@@ -124,8 +47,9 @@ pub fn folders(below: &[String], own: &[String]) -> Folders {
     Folders::of(folders.map(Arc::new).collect(), own.collect())
 }
 
-/// Makes files what they were, each for itself: one that is not what it must be stays as it is. The contents of those that
-/// are changed are kept first by `bytes_kept`, where that is said, and their bytes where git would not give those back.
+/// Makes files what they were, each for itself: one that is not what it must be stays as it is. The
+/// contents of those that are changed are kept first by `bytes_kept`, where that is said, and their
+/// bytes where git would not give those back.
 ///
 /// # Errors
 /// When git fails before anything is done.
@@ -149,7 +73,7 @@ pub fn take_back(
             Standing::IsNow(path) => Some((path.as_path(), file)),
             _ => None,
         });
-        kept = keep_bytes(repository, scratch, (changed.collect(), &found), by, until)?;
+        kept = keep_contents(repository, scratch, (changed.collect(), &found.contents), by, until)?;
     }
     let mut each: Vec<_> = each.into_iter().zip(files).enumerate().collect();
     // A file may stand where a folder is to be, and a folder where a file is to be: what is to go goes first.
@@ -216,7 +140,8 @@ struct FoundFiles {
 }
 
 impl FoundFiles {
-    /// Looks at the folder, and at the large ones among these files in full: their contents are stored.
+    /// Looks at the folder, and at the large ones among these files in full: their contents are
+    /// stored.
     fn of(
         repository: &Repository,
         scratch: &Scratch,
@@ -240,7 +165,8 @@ impl FoundFiles {
         Some(version.strip_prefix(IN_TREE).unwrap_or(version))
     }
 
-    /// Whether a file is what a side of a change says, which may be known by its version alone, or by its bytes.
+    /// Whether a file is what a side of a change says, which may be known by its version alone, or
+    /// by its bytes.
     fn is(&self, path: &Path, side: Option<&GitContent>, bytes: Option<&String>) -> bool {
         let found = self.contents.get(path);
         match (side, found) {
@@ -287,18 +213,14 @@ fn is_still(seen: &Metadata, now: &Metadata) -> bool {
     etag(seen) == etag(now) || (seen.nlink() > 1 && facts(seen) == facts(now))
 }
 
-fn standing_of(
-    repository: &Repository,
-    file: &GitTaken,
-    found: &FoundFiles,
-    exists: bool,
-) -> Standing {
+fn standing_of(repository: &Repository, file: &GitTaken, found: &FoundFiles, exists: bool) -> Standing {
     let refused = |why: &str| Standing::Refused(why.to_owned());
     let not_kept = |version: &str| Standing::Refused(not_checkpointed(version, repository.limits));
-    let Some(path) = repository.path_of(&file.file) else { return refused("it is not in the repository") };
-    if found.is(&path, file.wanted.as_ref(), file.bytes_wanted.as_ref())
-        && exists == file.wanted.is_some()
-    {
+    let Some(path) = repository.path_of(&file.file) else {
+        let unknown = file.wanted.as_ref().filter(|wanted| !wanted.is_kept());
+        return unknown.map_or_else(|| refused("it is not in the repository"), |it| not_kept(&it.blob));
+    };
+    if found.is(&path, file.wanted.as_ref(), file.bytes_wanted.as_ref()) && exists == file.wanted.is_some() {
         return Standing::IsWanted;
     }
     if let Some(wanted) =
@@ -317,86 +239,6 @@ fn standing_of(
         return refused(CHANGED_SINCE);
     }
     Standing::IsNow(path)
-}
-
-/// Keeps the contents of files that are about to be changed. Returns the ids of the bytes of those files that git would not
-/// give back as they are.
-fn keep_bytes(
-    repository: &Repository,
-    scratch: &Scratch,
-    (files, found): (Vec<(&Path, &GitTaken)>, &FoundFiles),
-    by: (&str, u64),
-    until: Until,
-) -> Result<HashMap<PathBuf, String>, GitError> {
-    let now = |path: &Path| found.contents.get(path);
-    let files: HashMap<PathBuf, &GitTaken> =
-        files.into_iter().filter(|(path, _)| now(path).is_some()).map(|(path, file)| (path.to_owned(), file)).collect();
-    let paths: Vec<PathBuf> = files.keys().cloned().collect();
-    let mut kept = HashMap::new();
-    for path in may_change(repository, scratch, &paths, until)? {
-        let (Some(file), Some(now)) = (files.get(&path), now(&path).filter(|now| !now.is_link())) else {
-            continue;
-        };
-        let bytes = fs::read(repository.root.join(&path))?;
-        if bytes != content_up_to(repository.limits.each, repository, now, &file.file, until)? {
-            kept.insert(path, conversions::keep_bytes(repository, scratch, &bytes, until)?);
-        }
-    }
-    let contents: BTreeMap<&str, &PathBuf> =
-        paths.iter().filter_map(|path| Some((now(path)?.blob.as_str(), path))).collect();
-    store_missing(repository, scratch, &contents, until)?;
-    let mut blobs: Vec<String> =
-        contents.into_keys().map(str::to_owned).chain(kept.values().cloned()).collect();
-    blobs.sort_unstable();
-    blobs.dedup();
-    if !blobs.is_empty() {
-        conversions::keep_all(repository, scratch, by, &blobs, until)?;
-    }
-    for path in paths {
-        // Of a side that is known by its version alone nobody knows the id.
-        let is_version = files[&path].now.as_ref().is_some_and(|now| !now.is_kept());
-        if let Some(now) = now(&path).filter(|_| is_version) {
-            kept.entry(path).or_insert_with(|| now.blob.clone());
-        }
-    }
-    Ok(kept)
-}
-
-/// Stores those of the contents of files that the repository does not have: they were committed, or kept, and are not any
-/// more, or were only looked at.
-fn store_missing(
-    repository: &Repository,
-    scratch: &Scratch,
-    contents: &BTreeMap<&str, &PathBuf>,
-    until: Until,
-) -> Result<(), GitError> {
-    if contents.is_empty() {
-        return Ok(());
-    }
-    let asked: String = contents.keys().map(|id| format!("{id}\n")).collect();
-    let asked = scratch.file("asked", asked.as_bytes())?;
-    let said = repository.run(["cat-file", "--batch-check"]).reads(asked).text(until)?;
-    for id in said.lines().filter_map(|line| line.strip_suffix(" missing")) {
-        let Some(path) = contents.get(id) else { continue };
-        let at = repository.root.join(path);
-        let stored = match fs::read_link(&at) {
-            Ok(link) => {
-                let link = scratch.file("link", link.as_os_str().as_bytes())?;
-                conversions::keep_file(repository, link, until)?
-            }
-            Err(_) => {
-                let mut named = OsString::from("--path=");
-                named.push(path);
-                let run = repository.run(["hash-object", "-w", "--stdin"]).with([named]);
-                run.reads(open_regular(&at)?).line(until)?
-            }
-        };
-        if stored != id {
-            // Nothing is done to any of them: whoever asks again finds the newer version.
-            return Err(GitError::Beyond(format!("`{}` is being changed", path.display())));
-        }
-    }
-    Ok(())
 }
 
 /// What `git ls-tree -z` says.

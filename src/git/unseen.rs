@@ -1,25 +1,28 @@
 //! Files at which git does not look: ignored ones, and those that are not in the repository.
 //!
-//! A checkpoint knows nothing of them, so that only the calls of an agent say what has become of them.
+//! A checkpoint knows nothing of them, so that only the calls of an agent say what has become of
+//! them.
 //!
 //! Owns: telling these from the others.
 //! Never: looks into a file.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::flags::flagged;
 use super::index::Scratch;
+use super::large::version_of;
 use super::program::{GitError, Until};
 use super::repository::Repository;
-use crate::files::uris::path_of;
+use crate::files::uris::{path_of, uri_of};
+use crate::host::effects::UnseenFile;
 
 /// Prefix of a path behind which a colon has no meaning.
 const HERE: &[u8] = b"./";
 
-/// Returns those of these files (`file:` URIs) at which git does not look.
+/// Returns those of these files (`file:` URIs or absolute paths) at which git does not look.
 ///
 /// # Errors
 /// When git fails.
@@ -28,10 +31,12 @@ pub fn unseen(
     scratch: &Scratch,
     files: Vec<String>,
     until: Until,
-) -> Result<Vec<String>, GitError> {
+) -> Result<Vec<UnseenFile>, GitError> {
     if files.is_empty() {
-        return Ok(files);
+        return Ok(Vec::new());
     }
+    let as_uri = |file: String| if file.starts_with('/') { uri_of(Path::new(&file)) } else { file };
+    let files: BTreeSet<String> = files.into_iter().map(as_uri).collect();
     let places: Vec<Place> = files.iter().map(|uri| Place::of(repository, uri)).collect();
     let asked: Vec<u8> = places
         .iter()
@@ -57,7 +62,8 @@ pub fn unseen(
     let ignored: HashSet<&[u8]> =
         ignored.split(|byte| *byte == 0).filter_map(|path| path.strip_prefix(HERE)).collect();
     let flagged = flagged(repository, until)?;
-    // One that is not to be had in the folder, and is not, was removed or never there: git cannot tell.
+    // One that is not to be had in the folder, and is not, was removed or never there: git cannot
+    // tell.
     let elsewhere: HashSet<&[u8]> =
         flagged.iter().filter(|file| file.is_elsewhere).map(|file| &*file.entry.path).collect();
     let is_unseen = |place: &Place| match place {
@@ -70,7 +76,11 @@ pub fn unseen(
         }
     };
     let found = files.into_iter().zip(&places).filter(|(_, place)| is_unseen(place));
-    Ok(found.map(|(uri, _)| uri).collect())
+    let unseen = found.map(|(file, _)| {
+        let version = path_of(&file).ok().and_then(|path| version_of(&path));
+        UnseenFile { file, version }
+    });
+    Ok(unseen.collect())
 }
 
 /// Where a file is, as the repository sees it.

@@ -24,7 +24,7 @@ use super::isolation::private_folder;
 use super::large::FileLimits;
 use super::program::{Git, GitError, Until};
 use super::repository::{NoRepository, Repository};
-use super::{checkpoints, commit, sight, steps, undo, unseen};
+use super::{checkpoints, commit, contents, sight, steps, undo, unseen};
 use crate::host::effects::{GitJob, GitReport, GitWork};
 
 /// So many jobs of a kind run at once.
@@ -126,8 +126,8 @@ impl Jobs {
     }
 }
 
-/// Does what it is asked on stdin until that ends. Files of its own are in this folder, and the contents of files are
-/// checkpointed within these limits.
+/// Does what it is asked on stdin until that ends. Files of its own are in this folder, and the
+/// contents of files are checkpointed within these limits.
 ///
 /// # Errors
 /// When its pipes fail, or it can have no threads.
@@ -236,7 +236,8 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: &Mutex<Option<Git>>
         };
         let place = JobPlace::of(&job.job);
         let number = job.number;
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer(job, folder, git, limits)));
+        let done =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer(job, folder, git, limits)));
         let report = done.unwrap_or_else(|_| GitReport::Failed("a panic; see above".to_owned()));
         {
             let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -331,7 +332,7 @@ fn do_in(
             commit::commit(repository, scratch, &message, &shown, (&keeper, number), until)?
         }
         GitWork::Read { content, file } => {
-            let content = undo::content_of(repository, scratch, &content, &file, until)?;
+            let content = contents::content_of(repository, scratch, &content, &file, until)?;
             GitReport::Content(BASE64_STANDARD.encode(content))
         }
         GitWork::TakeBack { files, said, below, own, kept_first, bytes_kept } => {

@@ -17,11 +17,12 @@ use sha2::{Digest, Sha256};
 
 use super::effects::{
     ChannelId, ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange, Output,
-    Resource, RunId, Timer,
+    Resource, RunId, Timer, UnseenFile,
 };
 use super::model::{RunPhase, SessionKey};
 use super::sights::NOT_THERE;
 use super::{Host, Step};
+use crate::state::edits::changed_paths;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
 use crate::wire::uris::{content_uri, file_of_content, named_by_content};
@@ -89,9 +90,10 @@ struct KeptTurn {
     /// One of another session did.
     #[serde(default)]
     overlaps_others: bool,
-    /// The `file:` URIs of files that its calls have changed and at which git does not look.
+    /// Files that its calls have changed and at which git does not look, as they were when it
+    /// ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    unseen: Vec<String>,
+    unseen: Vec<UnseenFile>,
 }
 
 /// What git was asked.
@@ -218,10 +220,12 @@ impl KeptFolder {
         turns.find(|kept| kept.turn == turn && kept.chat == chat)?.after.as_ref()
     }
 
-    /// Returns the files at which git does not look and that were changed in a turn, or in any.
-    pub(super) fn unseen_in(&self, turn: Option<&str>) -> BTreeSet<&str> {
+    /// Returns the files at which git does not look and that were changed in a turn, or in any: of
+    /// each the version that it was then.
+    pub(super) fn unseen_in(&self, turn: Option<&str>) -> BTreeMap<&str, Option<&str>> {
         let turns = self.turns.iter().filter(|kept| turn.is_none_or(|turn| kept.turn == turn));
-        turns.flat_map(|kept| kept.unseen.iter().map(String::as_str)).collect()
+        let files = turns.flat_map(|kept| &kept.unseen);
+        files.map(|unseen| (unseen.file.as_str(), unseen.version.as_deref())).collect()
     }
 
     /// How what is there can be kept once more.
@@ -538,9 +542,9 @@ impl Host {
         };
         let session = chat.session;
         let Some(turn) = chat.conversation.history().last() else { return };
-        let edits = &turn.edits().edits;
-        let said: BTreeSet<&String> = edits.iter().map(|edit| &edit.file).take(SAID_MAX).collect();
-        let said = said.into_iter().cloned().collect();
+        let mut said = changed_paths(&turn.text());
+        said.extend(turn.edits().edits.iter().map(|edit| edit.file.clone()));
+        let said = said.into_iter().take(SAID_MAX).collect();
         let (chat, turn) = (chat.channel.uri.clone(), turn.id().to_owned());
         let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
         let kept = &mut of_session.kept;

@@ -579,7 +579,8 @@ impl Host {
         self.operation_is_over(step, session, told);
     }
 
-    /// Whether a host before this one has begun to take the same change of a file back, and may have done it.
+    /// Whether a host before this one has begun to take the same change of a file back, and may
+    /// have done it.
     fn was_begun_before(&self, session: SessionKey, file: &DiscardedFile, begun_at: Option<i64>) -> bool {
         let session = self.channels.sessions.known(session);
         session.is_some_and(|session| {

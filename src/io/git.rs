@@ -272,7 +272,8 @@ impl GitAsker {
     }
 }
 
-/// Puts outcomes in the order of the files: those that git keeps come first, then those of which calls have said both sides.
+/// Puts outcomes in the order of the files: those that git keeps come first, then those of which
+/// calls have said both sides.
 fn in_order(taken: &TakeBack, outcomes: Vec<FileTaken>) -> Vec<FileTaken> {
     let kept = taken.files.iter().filter(|file| file.kept.is_some()).count();
     let mut of_git = outcomes;

@@ -32,7 +32,8 @@ pub enum GitWork {
         last: Option<Checkpoint>,
         /// Earlier ones: what has changed since each of them is told, too.
         since: Vec<Checkpoint>,
-        /// The `file:` URIs of files that calls say they have changed: those at which git does not look are told.
+        /// The `file:` URIs, or absolute paths, of files that calls say they have changed: those at
+        /// which git does not look are told.
         said: Vec<String>,
     },
     /// What has changed from one to the other.
@@ -55,7 +56,8 @@ pub enum GitWork {
         message: String,
         /// What is not committed, as somebody has seen it: where it is otherwise now, nothing is committed.
         shown: Vec<KeptChange>,
-        /// The name and number by which contents are kept that the user has staged and changed again since.
+        /// The name and number by which contents are kept that the user has staged and changed
+        /// again since.
         staged_kept: (String, u64),
     },
     /// The session has come from elsewhere: what is still there of what is known of it is kept for it, too.
@@ -91,8 +93,9 @@ pub enum GitWork {
         said: Vec<SaidFile>,
         /// What is there is kept first, as by [`GitWork::Checkpoint`] with this name and number, where that is said.
         kept_first: Option<(String, u64)>,
-        /// The name and number by which the contents of all files are kept that are about to be changed, and their bytes
-        /// where git would not give those back; `None` where the caller keeps them.
+        /// The name and number by which the contents of all files are kept that are about to be
+        /// changed, and their bytes where git would not give those back; `None` where the caller
+        /// keeps them.
         bytes_kept: Option<(String, u64)>,
     },
 }
@@ -202,11 +205,20 @@ impl GitTaken {
 pub struct SaidFile {
     /// Its `file:` URI.
     pub file: String,
-    /// Its text now and the text that it is to have, each `None` where the file does not exist then; `None` where either
-    /// is not known any more.
+    /// Its text now and the text that it is to have, each `None` where the file does not exist
+    /// then; `None` where either is not known any more.
     pub sides: Option<(Option<String>, Option<String>)>,
     /// The permissions that it is to have where it is made, if they are known.
     pub mode_wanted: Option<u32>,
+}
+
+/// A file at which git does not look.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnseenFile {
+    /// Its `file:` URI.
+    pub file: String,
+    /// What tells its version now apart from others; `None` where it does not exist.
+    pub version: Option<String>,
 }
 
 /// What is heard of a [`GitJob`].
@@ -227,7 +239,7 @@ pub enum GitReport {
         /// What has changed since each of those that were asked about; none where that is not known.
         since: Vec<Option<Vec<KeptChange>>>,
         /// Of the files that calls say they have changed, those at which git does not look.
-        unseen: Vec<String>,
+        unseen: Vec<UnseenFile>,
     },
     /// What has changed.
     Compared(Vec<KeptChange>),

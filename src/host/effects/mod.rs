@@ -477,7 +477,8 @@ pub struct TakeBack {
     pub files: Vec<TakenFile>,
     /// Those that stay as they are, each with the reason, for people.
     pub left: Vec<String>,
-    /// Those that were what they were to be when they were taken back: they are not touched now, either.
+    /// Those that were what they were to be when they were taken back: they are not touched now,
+    /// either.
     pub untouched: Vec<DiscardedFile>,
 }
 

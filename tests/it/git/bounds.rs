@@ -66,7 +66,14 @@ fn more_new_files_than_are_kept_stay() {
         mode_wanted: None,
     });
     let (files, below) = (files.collect(), vec![uri(&repository.root)]);
-    let taken = GitWork::TakeBack { files, below, own: Vec::new(), said: Vec::new(), kept_first: None, bytes_kept: None };
+    let taken = GitWork::TakeBack {
+        files,
+        below,
+        own: Vec::new(),
+        said: Vec::new(),
+        kept_first: None,
+        bytes_kept: None,
+    };
     let GitReport::TakenBack(outcomes) = asker.ask(taken) else { panic!("nothing is taken back") };
     let is_refused = |outcome: &&FileTaken| matches!(outcome, FileTaken::Refused(why) if why.contains("its content was not checkpointed"));
     assert_eq!(outcomes.iter().filter(is_refused).count(), 3);

@@ -14,9 +14,7 @@ use base64::prelude::{Engine, BASE64_STANDARD};
 use proptest::prelude::*;
 use serde_json::{json, Value};
 
-use super::model::{
-    copy_of, deeds, difference, do_all, is_beyond, made, Deed, FullCopy, Kind, LIMIT, NAMES,
-};
+use super::model::{copy_of, deeds, difference, do_all, is_beyond, made, Deed, FullCopy, Kind, LIMIT, NAMES};
 use super::{try_all, Repository, Talk, CHAT, SESSION};
 use crate::support::HUNG;
 

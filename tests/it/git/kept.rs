@@ -1,6 +1,8 @@
-//! Files that git keeps with care, or not at all: large ones, ignored ones, those with flags, links, pipes and sockets.
+//! Files that git keeps with care, or not at all: large ones, ignored ones, those with flags,
+//! links, pipes and sockets.
 //!
-//! Owns: that a change of each of them is shown, and that no operation removes the last copy of what somebody wrote.
+//! Owns: that a change of each of them is shown, and that no operation removes the last copy of
+//! what somebody wrote.
 //! Never: measures how long anything takes.
 
 use std::fs;
@@ -13,7 +15,8 @@ use serde_json::{json, Value};
 use super::model::copy_of;
 use super::{changed, uri, Repository, ShownFile, Talk};
 
-/// Size above which the content of a file is not kept in these tests, in bytes; a file is large above a tenth of it.
+/// Size above which the content of a file is not kept in these tests, in bytes; a file is large
+/// above a tenth of it.
 const LIMIT: u64 = 50_000;
 
 /// A content that is large, and kept.
@@ -329,7 +332,10 @@ fn tracked_file_that_becomes_a_pipe_or_socket_is_shown_as_removed_and_stays() {
     });
     let removed = |name: &str, text: &str| changed(name, text, "", (0, 1));
     let shown = talk.files(&repository, "turn/t1");
-    assert!(shown.contains(&removed("pipe", "1\n")) && shown.contains(&removed("socket", "2\n")), "{shown:?}");
+    assert!(
+        shown.contains(&removed("pipe", "1\n")) && shown.contains(&removed("socket", "2\n")),
+        "{shown:?}"
+    );
     uncommitted(&mut talk, &repository, &["a", "pipe", "socket"]);
     for what in ["turn/t1", "uncommitted"] {
         let answer = talk.invoke(what, "discard-changes", None);

@@ -49,7 +49,8 @@ pub struct Repository {
     own: PathBuf,
     pub home: PathBuf,
     pub state: PathBuf,
-    /// Size above which the host does not keep the content of a file, in bytes; `None` for the usual one.
+    /// Size above which the host does not keep the content of a file, in bytes; `None` for the
+    /// usual one.
     pub limit: Option<u64>,
 }
 
@@ -75,8 +76,14 @@ impl Repository {
         }
         fs::write(home.join("gitconfig"), "[user]\n name = A\n email = a@b\n[init]\n defaultBranch = main\n")
             .unwrap();
-        let repository =
-            Self { _folder: folder, state: top.join("state"), own: root.join(".git"), root, home, limit: None };
+        let repository = Self {
+            _folder: folder,
+            state: top.join("state"),
+            own: root.join(".git"),
+            root,
+            home,
+            limit: None,
+        };
         repository.git(&["init", "-q"]);
         repository
     }

@@ -53,7 +53,8 @@ pub enum Deed {
     Flag(usize),
 }
 
-/// Size above which the content of a file is not kept in these tests, in bytes; a file is large above a tenth of it.
+/// Size above which the content of a file is not kept in these tests, in bytes; a file is large
+/// above a tenth of it.
 pub const LIMIT: u64 = 20_000;
 
 /// Sizes of large files; the last one is not kept.
@@ -396,7 +397,8 @@ impl<'a> Asker<'a> {
     }
 }
 
-/// Stands for the content of a file that is too large to be kept, and may have been committed all the same.
+/// Stands for the content of a file that is too large to be kept, and may have been committed all
+/// the same.
 const BEYOND: &[u8] = b"beyond the limit";
 
 /// What differs between two copies, on both sides, with [`BEYOND`] for what may not be kept.

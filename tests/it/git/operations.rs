@@ -106,8 +106,9 @@ struct PastTurn {
 
 pub(super) type FileState = Option<(u32, Vec<u8>)>;
 
-/// Files that were taken back together, by their names: of each what was left in its place, and what was found there; `None`
-/// for one that was what it was to be before, which nothing touches then.
+/// Files that were taken back together, by their names: of each what was left in its place, and
+/// what was found there; `None` for one that was what it was to be before, which nothing touches
+/// then.
 pub(super) type UndoneFiles = BTreeMap<String, Option<(FileState, FileState)>>;
 
 struct Undone {
@@ -500,7 +501,8 @@ impl<'a> History<'a> {
                 }
             }
             let mut found = copy_of(self.repository);
-            // The host cannot know who has made a file what it was to be: the one that was killed, or somebody before it.
+            // The host cannot know who has made a file what it was to be: the one that was killed,
+            // or somebody before it.
             for (name, _) in fates.iter().filter(|(_, fate)| matches!(fate, Fate::Is)) {
                 found.remove(name);
                 found.extend(before.get(name).map(|file| (name.clone(), file.clone())));

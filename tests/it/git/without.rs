@@ -322,8 +322,14 @@ impl<'a> History<'a> {
                 let is_untouched = matches!(plan.fates[name], Fate::Is);
                 let bytes = |state: FileState| state.map(|(_, bytes)| bytes);
                 let (of, name) = (plan.what.clone(), name.clone());
-                let said =
-                    Said { of, undone: Some(self.undone), name, before: bytes(found), after: bytes(left), is_untouched };
+                let said = Said {
+                    of,
+                    undone: Some(self.undone),
+                    name,
+                    before: bytes(found),
+                    after: bytes(left),
+                    is_untouched,
+                };
                 self.said.push(said);
             }
         }
@@ -380,8 +386,8 @@ impl<'a> History<'a> {
             assert!(after.get(name) == wanted, "{name:?} again: {again}: {plan:?}\n{before:?}\n{after:?}");
         }
         self.count(plan, restores, &again);
-        // What stays may have been taken back before it was changed, and can be brought back. Nor is it known who has made a
-        // file what it was to be.
+        // What stays may have been taken back before it was changed, and can be brought back. Nor
+        // is it known who has made a file what it was to be.
         if plan.fates.values().any(|fate| matches!(fate, Fate::Stays | Fate::Is)) {
             self.forgotten.insert(plan.what.clone());
         }
