@@ -16,7 +16,7 @@ use super::contents::{bytes_of, content_up_to, is_id};
 use super::conversions::{self, may_change};
 use super::flags::flagged;
 use super::index::{is_behind_link, CopiedIndex, FolderTree, Scratch};
-use super::large::{not_checkpointed, Versions, WantedContents, IN_TREE};
+use super::large::{not_checkpointed, version_in, Versions, WantedContents};
 use super::program::{GitError, Until};
 use super::repository::Repository;
 use super::steps;
@@ -65,7 +65,7 @@ pub fn take_back(
     let seen = seen_of(repository, files);
     let found = FoundFiles::of(repository, scratch, files, until)?;
     let standing =
-        |(file, seen): (&GitTaken, &Option<Metadata>)| standing_of(repository, file, &found, seen.is_some());
+        |(file, seen): (&GitTaken, &Option<Metadata>)| standing_of(repository, file, &found, seen.as_ref());
     let each: Vec<Standing> = files.iter().zip(&seen).map(standing).collect();
     let mut kept = HashMap::new();
     if let Some(by) = bytes_kept {
@@ -159,19 +159,19 @@ impl FoundFiles {
         Ok(Self { contents: contents_in(&listed), versions })
     }
 
-    /// Returns the version of a file, if it is named.
-    fn version_of(&self, path: &Path) -> Option<&str> {
-        let version = self.versions.get(path.as_os_str().as_bytes())?;
-        Some(version.strip_prefix(IN_TREE).unwrap_or(version))
-    }
-
-    /// Whether a file is what a side of a change says, which may be known by its version alone, or
-    /// by its bytes.
-    fn is(&self, path: &Path, side: Option<&GitContent>, bytes: Option<&String>) -> bool {
+    /// Whether a file that was `seen` so is what a side of a change says, which may be known by its
+    /// version alone, or by its bytes.
+    fn is(
+        &self,
+        path: &Path,
+        seen: Option<&Metadata>,
+        side: Option<&GitContent>,
+        bytes: Option<&String>,
+    ) -> bool {
         let found = self.contents.get(path);
         match (side, found) {
             (Some(side), Some(found)) if !side.is_kept() => {
-                let is_version = self.version_of(path) == Some(side.blob.as_str());
+                let is_version = seen.is_some_and(|seen| version_in(seen) == side.blob);
                 is_version || (bytes == Some(&found.blob) && side.mode == found.mode)
             }
             (side, found) => side == found,
@@ -213,14 +213,21 @@ fn is_still(seen: &Metadata, now: &Metadata) -> bool {
     etag(seen) == etag(now) || (seen.nlink() > 1 && facts(seen) == facts(now))
 }
 
-fn standing_of(repository: &Repository, file: &GitTaken, found: &FoundFiles, exists: bool) -> Standing {
+fn standing_of(
+    repository: &Repository,
+    file: &GitTaken,
+    found: &FoundFiles,
+    seen: Option<&Metadata>,
+) -> Standing {
+    let exists = seen.is_some();
     let refused = |why: &str| Standing::Refused(why.to_owned());
     let not_kept = |version: &str| Standing::Refused(not_checkpointed(version, repository.limits));
     let Some(path) = repository.path_of(&file.file) else {
         let unknown = file.wanted.as_ref().filter(|wanted| !wanted.is_kept());
         return unknown.map_or_else(|| refused("it is not in the repository"), |it| not_kept(&it.blob));
     };
-    if found.is(&path, file.wanted.as_ref(), file.bytes_wanted.as_ref()) && exists == file.wanted.is_some() {
+    let is_wanted = found.is(&path, seen, file.wanted.as_ref(), file.bytes_wanted.as_ref());
+    if is_wanted && exists == file.wanted.is_some() {
         return Standing::IsWanted;
     }
     if let Some(wanted) =
@@ -228,14 +235,14 @@ fn standing_of(repository: &Repository, file: &GitTaken, found: &FoundFiles, exi
     {
         return not_kept(&wanted.blob);
     }
-    match (found.contents.get(&path), found.version_of(&path)) {
+    match (found.contents.get(&path), found.versions.get(path.as_os_str().as_bytes())) {
         (None, Some(version)) if exists => return not_kept(version),
         (None, _) if exists => {
             return refused("something that git ignores, or that is no regular file, is there now");
         }
         _ => {}
     }
-    if !found.is(&path, file.now.as_ref(), file.bytes_now.as_ref()) {
+    if !found.is(&path, seen, file.now.as_ref(), file.bytes_now.as_ref()) {
         return refused(CHANGED_SINCE);
     }
     Standing::IsNow(path)

@@ -22,7 +22,7 @@ mod trust;
 mod turns;
 mod without;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,8 @@ use proptest::prelude::Strategy;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde_json::{json, Value};
 use tempfile::TempDir;
+
+use self::model::FullCopy;
 
 use crate::support::{program, Process};
 
@@ -159,16 +161,28 @@ impl Repository {
         refs.lines().map(str::to_owned).collect()
     }
 
-    /// Whether these bytes of a file are reachable from a ref, as git has them.
+    /// Whether these bytes of a file are reachable from a ref: as they are, or as git gives them back.
     pub fn keeps(&self, name: &str, mode: u32, bytes: &[u8]) -> bool {
-        let copy = self.home.join("bytes");
-        fs::write(&copy, bytes).unwrap();
-        let (copy, path) = (copy.to_str().unwrap(), format!("--path={name}"));
-        let filters: &[&str] = if mode == 0o120_000 { &["--no-filters"] } else { &[&path] };
-        let asked = [&["-c", "filter.lfs.clean=", "hash-object"], filters, &["--", copy]].concat();
-        let id = self.git(&asked);
         let all = self.git(&["rev-list", "--objects", "--all", "--no-object-names"]);
-        all.lines().any(|line| line == id.trim())
+        let reachable: BTreeSet<&str> = all.lines().collect();
+        let (copy, path) = (self.home.join("bytes"), format!("--path={name}"));
+        fs::write(&copy, bytes).unwrap();
+        let is_given_back = mode != 0o120_000 && histories::as_git_gives(name, bytes) == bytes;
+        let hash = |how: &str| {
+            let all = ["-c", "filter.lfs.clean=", "hash-object", how, "--", copy.to_str().unwrap()];
+            self.git(&all).trim().to_owned()
+        };
+        reachable.contains(&*hash("--no-filters")) || (is_given_back && reachable.contains(&*hash(&path)))
+    }
+
+    /// No operation of the host removes the last copy of what somebody wrote: whatever was in a file before is in the folder,
+    /// or reachable in the repository.
+    pub fn has_lost_nothing(&self, before: &FullCopy) {
+        let after = model::copy_of(self);
+        let contents: BTreeSet<&Vec<u8>> = after.values().map(|(_, bytes)| bytes).collect();
+        for (name, (mode, bytes)) in before.iter().filter(|(_, (_, bytes))| !contents.contains(bytes)) {
+            assert!(self.keeps(name, *mode, bytes), "{name:?} is lost: {:?}", String::from_utf8_lossy(bytes));
+        }
     }
 
     /// Everything in the repository that is the user's, but for what it has as objects.

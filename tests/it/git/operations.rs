@@ -350,6 +350,7 @@ impl<'a> History<'a> {
         let theirs = self.repository.of_the_user();
         let answer = self.ask(wish, plan);
         plan.must_have_come(self.repository, &answer, before);
+        self.repository.has_lost_nothing(before);
         assert_eq!(self.repository.of_the_user(), theirs);
         let told = told_by(&answer);
         let is_done =
@@ -456,6 +457,7 @@ impl<'a> History<'a> {
         let theirs = self.repository.of_the_user();
         self.killed(wish, plan, death);
         let between = copy_of(self.repository);
+        self.repository.has_lost_nothing(before);
         let context = || format!("{wish:?} {death:?}: {plan:?}\n{:?}\n{:?}", brief(before), brief(&between));
         for name in before.keys().chain(between.keys()) {
             let is = between.get(name);
@@ -469,6 +471,7 @@ impl<'a> History<'a> {
         // Again.
         let answer = self.ask(wish, plan);
         let after = copy_of(self.repository);
+        self.repository.has_lost_nothing(before);
         let told = told_by(&answer);
         for (name, fate) in &plan.fates {
             let is = after.get(name);
@@ -558,6 +561,7 @@ impl<'a> History<'a> {
             }
         } else {
             plan.must_have_come(self.repository, &answer, before);
+            self.repository.has_lost_nothing(before);
         }
         let locks = self.repository.of_the_user().into_keys().filter(|path| path.ends_with(index_lock));
         assert_eq!(locks.count(), 0, "{answer}");
