@@ -2,7 +2,7 @@
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
-.PHONY: help demo test soak lint bless bench test-node test-agents test-versions test-vscode
+.PHONY: help demo test soak lint bless bench cost test-node test-agents test-versions test-vscode
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -10,7 +10,7 @@ help: ## what can be done here
 demo: ## build, hold a short conversation, and print it
 	@$(CARGO) run --release --quiet -- demo
 
-test: ## all tests
+test: ## all tests; TEST_GIT names another git in which no setting may run a program
 	$(CARGO) test --tests --benches
 
 test-versions: ## the official crates of every released version judge the host: JUDGE_CASES schedules from JUDGE_SEED
@@ -34,6 +34,9 @@ bless: ## rewrite the golden transcripts under fixtures/ to what the host says n
 
 bench: ## measure speed and memory, and print a table; PARTS="pipe windows" names parts of it
 	$(CARGO) bench --bench sidecar -- $(PARTS)
+
+cost: ## count instructions, where valgrind is there, beside tests/bench/cost.toml; fails where one is more than 5 % over
+	$(CARGO) bench --bench sidecar -- cost
 
 test-node: ## run the example of the README through every way that a turn ends, if node is there
 	@if command -v node >/dev/null; then \

@@ -3,7 +3,6 @@
 //! Owns: flags, their defaults, and what is wrong with them.
 //! Never: does what a flag asks for.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,13 +15,12 @@ use crate::backend::acp::client_tools::relay;
 use crate::backend::acp::terminals::shared::SHARED;
 use crate::backend::acp::AgentSpec;
 use crate::check::AgentsArguments;
-use crate::config;
+use crate::config::{self, AgentSource};
 use crate::connect::ConnectArgs;
 use crate::files::uris::uri_of;
 use crate::help;
 use crate::host::effects::Shutdown;
 use crate::host::limits::Limits;
-use crate::io::hello::{environment, Hello, Wishes, LINK};
 use crate::io::link::Terms;
 use crate::io::outbox::OutboxLimits;
 use crate::io::run::RunOptions;
@@ -75,29 +73,29 @@ pub struct ServeOptions {
     /// Keep sessions in this folder [default: `ahp-sidecar` in the platform's folder for state, such as
     /// ~/.local/state]
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
-    state_dir: Option<PathBuf>,
+    pub(crate) state_dir: Option<PathBuf>,
 
     /// How many days a session that was disposed of can be brought back; 0: it is gone at once
     #[arg(long, value_name = "N", default_value_t = 30)]
-    trash_days: u32,
+    pub(crate) trash_days: u32,
 
     /// From how many bytes of the database on the sessions that were disposed of first are gone before their time
     /// [default: however large it is]
     #[arg(long, value_name = "N", conflicts_with = "ephemeral")]
-    state_bytes: Option<u64>,
+    pub(crate) state_bytes: Option<u64>,
 
     /// How often in a row taking up a session's interrupted turn may end the process before the turn is given up,
     /// and how often that may, before the session is left alone; 0: any number of times
     #[arg(long, value_name = "N", default_value_t = 3)]
-    quarantine_after: u32,
+    pub(crate) quarantine_after: u32,
 
     /// How long a request waits while nothing can be kept, for tests
     #[arg(long, value_name = "SECONDS", default_value_t = StoreOptions::default().patience.as_secs(), hide = true)]
-    store_patience: u64,
+    pub(crate) store_patience: u64,
 
     /// Serve this client alone, in this process: nobody else can use the state folder meanwhile
     #[arg(long)]
-    exclusive: bool,
+    pub(crate) exclusive: bool,
 
     /// Serve the clients of other processes: what this program starts itself with
     #[arg(long = AS_HOST, hide = true, conflicts_with_all = ["exclusive", "ephemeral", "deterministic"])]
@@ -109,15 +107,15 @@ pub struct ServeOptions {
 
     /// Clients may change files in this folder, besides those that sessions work in; may be said several times
     #[arg(long, value_name = "DIR")]
-    write_root: Vec<PathBuf>,
+    pub(crate) write_root: Vec<PathBuf>,
 
     /// Start no shells for clients: nobody can have a terminal of their own
     #[arg(long)]
-    no_terminals: bool,
+    pub(crate) no_terminals: bool,
 
     /// How long a terminal stays whose client is gone, for it to come back or for another one to take over
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().terminal_grace_ms / 1000)]
-    terminal_grace: u64,
+    pub(crate) terminal_grace: u64,
 
     /// Whether git is asked what turns have changed in the repositories that sessions work in [default: on, and off with
     /// --deterministic]
@@ -150,12 +148,12 @@ pub struct ServeOptions {
 
     /// The largest turn, in bytes of JSON text: one that gets larger is ended with an error
     #[arg(long, value_name = "N", default_value_t = Limits::default().turn_bytes)]
-    max_turn_bytes: usize,
+    pub(crate) max_turn_bytes: usize,
 
     /// The most that sessions which nobody uses, and what was said in any, take in memory while nobody looks at it, in
     /// bytes of JSON text: what was used longest ago is read from the store again when it is needed
     #[arg(long, value_name = "N", default_value_t = MEMORY_BUDGET)]
-    memory_budget: usize,
+    pub(crate) memory_budget: usize,
 
     /// Do not leave when the process that started this one is gone
     #[arg(long)]
@@ -353,16 +351,17 @@ impl ServeOptions {
         }
     }
 
-    /// The agents that speak ACP.
+    /// Where the agents that speak ACP are described.
     ///
     /// # Errors
-    /// When one of them is not described well.
-    pub fn agents(&self) -> anyhow::Result<Vec<AgentSpec>> {
-        self.which.agents()
+    /// When a flag cannot be understood.
+    pub fn agents(&self) -> anyhow::Result<AgentSource> {
+        let WhichAgents { agent, config } = &self.which;
+        AgentSource::new(agent, config.as_deref(), places::config_file().as_deref())
     }
 
     /// Whether git is asked what turns have changed.
-    fn uses_git(&self) -> bool {
+    pub(crate) fn uses_git(&self) -> bool {
         self.git.map_or(!self.deterministic, |git| git == UseOfGit::On)
     }
 
@@ -378,50 +377,7 @@ impl ServeOptions {
 
     /// Whether this process serves its client by itself.
     pub fn is_alone(&self) -> bool {
-        self.exclusive || self.ephemeral || self.deterministic || self.listen.is_asked_for()
-    }
-
-    /// Whether those that are spawned on our state folder join us: we are there for others than one client.
-    pub fn can_be_joined(&self) -> bool {
-        self.listen.is_asked_for() && !self.exclusive && !self.deterministic
-    }
-
-    /// What a host of a state folder runs with, each under the name that people know it by, so that it can be compared.
-    pub fn settings(&self, agents: &[AgentSpec]) -> BTreeMap<String, String> {
-        let names: Vec<&str> = agents.iter().map(|agent| agent.name.as_str()).collect();
-        let each = agents.iter().map(|agent| (format!("the agent `{}`", agent.name), format!("{agent:?}")));
-        // Whoever names one from elsewhere names another one.
-        let real = |folder: &PathBuf| folder.canonicalize().unwrap_or_else(|_| folder.clone());
-        let write_roots: Vec<PathBuf> = self.write_root.iter().map(real).collect();
-        let flags = [
-            ("which agents there are", names.join(" ")),
-            ("--no-script", self.no_script.to_string()),
-            ("--script-resource", format!("{:?}", self.script_resource)),
-            ("--trash-days", self.trash_days.to_string()),
-            ("--state-bytes", format!("{:?}", self.state_bytes)),
-            ("--quarantine-after", self.quarantine_after.to_string()),
-            ("--store-patience", self.store_patience.to_string()),
-            ("--max-turn-bytes", self.max_turn_bytes.to_string()),
-            ("--memory-budget", self.memory_budget.to_string()),
-            ("--no-terminals", self.no_terminals.to_string()),
-            ("--terminal-grace", self.terminal_grace.to_string()),
-            ("--git", self.uses_git().to_string()),
-            ("--write-root", format!("{write_roots:?}")),
-        ];
-        flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
-    }
-
-    /// What a front says to the host of the state folder.
-    pub fn hello(&self, options: &RunOptions, agents: &[AgentSpec], log: &Targets) -> Hello {
-        let named = agents.iter().flat_map(|agent| agent.environment.keys().cloned());
-        Hello {
-            link: LINK,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            terms: Wishes::from(&options.terms),
-            log: log.to_string(),
-            settings: self.settings(agents),
-            environment: environment(named.chain(["PATH".to_owned()])),
-        }
+        self.exclusive || self.ephemeral || self.deterministic
     }
 
     /// What no client changes: the state folder, the configuration, and where others connect.
@@ -460,7 +416,8 @@ impl ServeOptions {
             real.with_context(|| format!("--write-root: `{}` is not a folder", folder.display()))
         });
         let write_roots = write_roots.collect::<anyhow::Result<Vec<_>>>()?;
-        let listening = self.listen.listening()?;
+        // A host listens when a front asks it to, also where that front has started it.
+        let listening = if self.as_host { None } else { self.listen.listening()? };
         if stays && listening.is_none() {
             bail!("serve: nobody could connect; say where with --listen");
         }
@@ -476,6 +433,7 @@ impl ServeOptions {
                 },
                 assume_version: self.assume_version,
                 returns_within: None,
+                patience: Some(Duration::from_secs(self.stall_timeout)),
             },
             watch_parent: !self.no_parent_watch,
             deterministic: self.deterministic,
@@ -491,10 +449,7 @@ impl ServeOptions {
             write_roots,
             own_files: self.own_files(),
             memory_budget: self.memory_budget / 2,
-            outbox: OutboxLimits {
-                patience: Duration::from_secs(self.stall_timeout),
-                ..OutboxLimits::default()
-            },
+            outbox: OutboxLimits::default(),
             state_folder: None,
             state: if self.ephemeral {
                 StatePlace::Memory

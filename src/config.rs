@@ -1,14 +1,15 @@
 //! Which agents there are: what the operator says on the command line and in the configuration file.
 //!
-//! Owns: both forms, their defaults, and what is wrong with them.
+//! Owns: both forms, their defaults, what is wrong with them, and reading the file again ([`AgentSource`]).
 //! Never: starts an agent. A command line is split as a shell would split it, and no shell ever sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, Context};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::backend::acp::{AgentSpec, Offers};
 use crate::backend::script;
@@ -75,8 +76,128 @@ fn idle_seconds() -> f64 {
     IDLE_SECONDS
 }
 
-/// The agents of the flags, in their order, then those of the file, in the order of their names: of the one that is
-/// named, else of the default one, if that is there. An agent of a flag takes the place of one in the file.
+/// Flags and a file that describe agents. The file can be read again when it has changed.
+#[derive(Debug, Clone)]
+pub struct AgentSource {
+    /// Agents of the flags, in their order. They take the place of agents of the file that have the same name.
+    pub of_flags: Vec<AgentSpec>,
+    /// Absolute path of the file; `None` where none is named and no home is known.
+    file: Option<PathBuf>,
+    /// A file that was named must exist.
+    is_named: bool,
+}
+
+/// A configuration file as one process has read it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigurationSeen {
+    /// Absolute path of the file; `None` where no home is known that it could be in.
+    pub file: Option<PathBuf>,
+    /// Checksum of the content; `None` where there is no file, or it cannot be read.
+    pub sum: Option<u32>,
+    /// Descriptions of its agents by name, so that they can be compared; `None` where the content cannot be understood.
+    pub agents: Option<BTreeMap<String, String>>,
+}
+
+impl ConfigurationSeen {
+    /// Returns whether both are about the same file, whatever is in it.
+    pub fn is_of_the_file_of(&self, other: &Self) -> bool {
+        let real = |file: &PathBuf| file.canonicalize().unwrap_or_else(|_| file.clone());
+        self.file == other.file || self.file.as_ref().map(real) == other.file.as_ref().map(real)
+    }
+}
+
+/// Everything that a source says at one moment.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    /// The file, so that it can be compared.
+    pub seen: ConfigurationSeen,
+    /// Version of the file, taken before it was read.
+    pub stamp: Option<Stamp>,
+    /// Agents of the flags, then those of the file in the order of their names; or what is wrong with the file.
+    pub agents: Result<Vec<AgentSpec>, String>,
+}
+
+/// Version of a file, as the file system tells it without the content being read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    changed: (i64, i64),
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    /// Returns the version of a regular file; `None` where there is none.
+    pub fn of(file: &Path) -> Option<Self> {
+        let found = std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file)?;
+        Some(Self {
+            device: found.dev(),
+            inode: found.ino(),
+            bytes: found.len(),
+            changed: (found.ctime(), found.ctime_nsec()),
+            modified: (found.mtime(), found.mtime_nsec()),
+        })
+    }
+}
+
+impl AgentSource {
+    /// Takes the flags, and the file that is named, else the default one.
+    ///
+    /// # Errors
+    /// When a flag cannot be understood, or two of them have one name.
+    pub fn new(flags: &[String], named: Option<&Path>, default: Option<&Path>) -> anyhow::Result<Self> {
+        let mut of_flags = Vec::new();
+        for flag in flags {
+            of_flags.push(from_flag(flag).with_context(|| format!("--agent: `{flag}`"))?);
+        }
+        check_names(&of_flags)?;
+        let file =
+            named.or(default).map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned()));
+        Ok(Self { of_flags, file, is_named: named.is_some() })
+    }
+
+    /// Returns the path of the file, whether or not the file exists.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Reads the file. Blocks as long as its file system does.
+    pub fn read(&self) -> Reading {
+        let stamp = self.file().and_then(Stamp::of);
+        let (sum, of_file) = self.read_file();
+        let described = |agents: &Vec<AgentSpec>| {
+            agents.iter().map(|agent| (agent.name.clone(), format!("{agent:?}"))).collect()
+        };
+        let seen =
+            ConfigurationSeen { file: self.file.clone(), sum, agents: of_file.as_ref().ok().map(described) };
+        let agents = of_file.map(|of_file| self.of_flags.iter().cloned().chain(of_file).collect());
+        Reading { seen, stamp, agents: agents.map_err(|error| format!("{error:#}")) }
+    }
+
+    /// Returns the checksum of the content, and the agents that no flag takes the place of.
+    fn read_file(&self) -> (Option<u32>, anyhow::Result<Vec<AgentSpec>>) {
+        let Some(path) = self.file().filter(|path| self.is_named || path.exists()) else {
+            return (None, Ok(Vec::new()));
+        };
+        let what = if self.is_named { "--config:" } else { "the configuration file" };
+        let context = || format!("{what} `{}`", path.display());
+        let text = match std::fs::read_to_string(path).with_context(context) {
+            Ok(text) => text,
+            Err(error) => return (None, Err(error)),
+        };
+        let agents = from_file(&text, path.parent().unwrap_or(Path::new(""))).with_context(context);
+        let agents = agents.and_then(|mut agents| {
+            agents.retain(|agent| self.of_flags.iter().all(|of_flag| of_flag.name != agent.name));
+            check_names(&agents)?;
+            Ok(agents)
+        });
+        (Some(crc32fast::hash(text.as_bytes())), agents)
+    }
+}
+
+/// Reads the agents of the flags, in their order, then those of the file, in the order of their names: of the one that is
+/// named, else of the default one, if that exists. An agent of a flag takes the place of one in the file.
 ///
 /// # Errors
 /// When a flag or the file cannot be understood, the named one cannot be read, or two agents have one name.
@@ -85,30 +206,17 @@ pub fn agents(
     named: Option<&Path>,
     default: Option<&Path>,
 ) -> anyhow::Result<Vec<AgentSpec>> {
-    let mut agents = Vec::new();
-    for flag in flags {
-        agents.push(from_flag(flag).with_context(|| format!("--agent: `{flag}`"))?);
-    }
-    let by_flag: BTreeSet<String> = agents.iter().map(|agent| agent.name.clone()).collect();
-    let read = |path: &Path| {
-        let text = std::fs::read_to_string(path)?;
-        from_file(&text, path.parent().unwrap_or(Path::new("")))
-    };
-    let of_file = match (named, default) {
-        (Some(path), _) => read(path).with_context(|| format!("--config: `{}`", path.display()))?,
-        (None, Some(path)) if path.exists() => {
-            read(path).with_context(|| format!("the configuration file `{}`", path.display()))?
-        }
-        (None, _) => Vec::new(),
-    };
-    agents.extend(of_file.into_iter().filter(|agent| !by_flag.contains(&agent.name)));
+    AgentSource::new(flags, named, default)?.read().agents.map_err(anyhow::Error::msg)
+}
+
+fn check_names(agents: &[AgentSpec]) -> anyhow::Result<()> {
     let mut names = BTreeSet::from([script::PROVIDER]);
-    for agent in &agents {
+    for agent in agents {
         if !names.insert(&agent.name) {
             bail!("there are two agents with the name `{}`", agent.name);
         }
     }
-    Ok(agents)
+    Ok(())
 }
 
 fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {

@@ -1,17 +1,20 @@
 //! A front: the process that an editor has started, whose client the host of the state folder serves.
 //!
-//! Owns: finding the folder's host, starting it when there is none, lending it stdin and stdout, and ending as it says.
-//! Never: reads or writes what a client says or is told. A host that was started outlives the front that did it, and
+//! Owns: finding the folder's host, starting it when there is none, lending it stdin and stdout, or what leads to them where
+//! they are terminals ([`pipes`]), asking it for what belongs to this front alone, and ending as it says.
+//! Never: interprets what a client says or is told. A host that was started outlives the front that did it, and
 //! whatever is done to that.
 //!
 //! Who gets the lock of the folder starts the host: it listens in the host's place, and hands lock and listener over, so
 //! that the folder is held and can be joined at every moment in between. All others wait until they can connect.
 
+mod pipes;
+
 use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, IoSlice, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,13 +29,16 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
+pub use self::pipes::Lent;
 use crate::io::hello::{Hello, HelloLine, LEAVE};
 use crate::io::log::Log;
+use crate::io::run::print_urls;
 use crate::io::signals::catch_signals;
 use crate::io::stdio;
+use crate::io::upkeep::bind;
 use crate::io::watch::{self, Loss};
-use crate::status::{EXIT_GONE, EXIT_STATE};
-use crate::store::folder::{FolderError, Holder, StateFolder};
+use crate::status::{EXIT_GONE, EXIT_STATE, EXIT_USAGE};
+use crate::store::folder::{holder_now, FolderError, Holder, StateFolder};
 
 /// All that is needed until a host serves us is done within this time.
 const JOIN_WITHIN: Duration = Duration::from_secs(10);
@@ -69,6 +75,8 @@ pub struct HostProcess {
     process: u32,
     version: String,
     differs: Vec<String>,
+    listening: Vec<String>,
+    outdated: Option<String>,
 }
 
 /// Why there is none.
@@ -85,6 +93,9 @@ pub enum NoHost {
         /// The exit status that says so.
         status: u8,
     },
+    /// There is none, and this process cannot start one.
+    #[error("{0}")]
+    Unstartable(String),
     /// It has taken too long.
     #[error(
         "the state folder {folder} is held by {holder}, and its host could not be joined within {seconds} seconds \
@@ -106,29 +117,40 @@ impl NoHost {
     pub fn status(&self) -> u8 {
         match self {
             Self::Folder(_) | Self::TooLate { .. } => EXIT_STATE,
+            Self::Unstartable(_) => EXIT_USAGE,
             Self::Refused { status, .. } => *status,
         }
     }
 }
 
-/// Joins the host of a folder, and starts it with `start` when there is none.
+/// Joins the host of a folder, and starts it with `start` when there is none; where `start` says why that cannot be, only one
+/// that runs is joined.
 ///
 /// # Errors
 /// See [`NoHost`].
-pub fn join(folder: &Path, hello: &Hello, start: impl Fn() -> Command) -> Result<Joined, NoHost> {
+pub fn join(
+    folder: &Path,
+    hello: &Hello,
+    lent: &Lent,
+    start: Result<impl Fn() -> Command, String>,
+) -> Result<Joined, NoHost> {
     let begin = Instant::now();
     let mut last = "nothing listens".to_owned();
     let mut held_since: Option<(Holder, Instant)> = None;
     loop {
         let holder = Holder::of(folder).unwrap_or_default();
         if let Some(place) = holder.host.as_ref().filter(|place| !place.as_os_str().is_empty()) {
-            match UnixStream::connect(place).and_then(|stream| say_hello(stream, hello, begin)) {
+            match UnixStream::connect(place).and_then(|stream| say_hello(stream, hello, begin, lent)) {
                 Ok(host) => return host.map(|host| Joined::Host(Box::new(host))),
                 Err(error) => last = error.to_string(),
             }
         }
-        match StateFolder::hold_for_host(folder) {
-            Ok(held) => match start_host(held, hello, begin, &start) {
+        let held = match &start {
+            Ok(start) => StateFolder::hold_for_host(folder).map(|held| (held, start)),
+            Err(why) => Err(held_by_others(folder).ok_or_else(|| NoHost::Unstartable(why.clone()))?),
+        };
+        match held {
+            Ok((held, start)) => match start_host(held, hello, begin, lent, start) {
                 Ok(joined) => return joined,
                 // It has gone before it heard us.
                 Err(error) if begin.elapsed() <= JOIN_WITHIN => {
@@ -164,6 +186,13 @@ pub fn join(folder: &Path, hello: &Hello, start: impl Fn() -> Command) -> Result
     }
 }
 
+/// Returns who holds a folder, as an error; `None` where nobody does.
+fn held_by_others(folder: &Path) -> Option<FolderError> {
+    let holder = holder_now(folder).ok().flatten()?;
+    let process = holder.process.map_or("another process".to_owned(), |process| format!("process {process}"));
+    Some(FolderError::Held { folder: folder.display().to_string(), holder: process })
+}
+
 /// Takes hold of a folder for a host that is this process. With it comes the socket that fronts come to, or why there is
 /// none.
 ///
@@ -184,6 +213,7 @@ fn start_host(
     mut held: StateFolder,
     hello: &Hello,
     begin: Instant,
+    lent: &Lent,
     start: &impl Fn() -> Command,
 ) -> io::Result<Result<Joined, NoHost>> {
     let started = listen(held.path())
@@ -211,7 +241,7 @@ fn start_host(
     if let Err(error) = waits {
         tracing::debug!(%error, "the host's end cannot be waited for");
     }
-    Ok(say_hello(stream, hello, begin)?.map(|host| Joined::Host(Box::new(host))))
+    Ok(say_hello(stream, hello, begin, lent)?.map(|host| Joined::Host(Box::new(host))))
 }
 
 /// Listens where the host of a folder is to: in the folder, or, where such a path is too long or cannot be, in a folder
@@ -226,19 +256,6 @@ fn listen(folder: &Path) -> anyhow::Result<(UnixListener, PathBuf)> {
     let place = place.with_context(|| format!("{error}, and there is no other folder for its socket"))?;
     let listener = bind(&place).with_context(|| place.display().to_string())?;
     Ok((listener, place))
-}
-
-fn bind(place: &Path) -> io::Result<UnixListener> {
-    // Whoever has listened there is gone: we hold the folder.
-    match fs::remove_file(place) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::debug!(%error, "the socket of a host that is gone cannot be removed");
-        }
-        _ => {}
-    }
-    let listener = UnixListener::bind(place)?;
-    fs::set_permissions(place, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 /// A folder for sockets that is ours alone.
@@ -264,14 +281,19 @@ fn runtime_folder() -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// When it is gone.
-fn say_hello(stream: UnixStream, hello: &Hello, begin: Instant) -> io::Result<Result<HostProcess, NoHost>> {
+fn say_hello(
+    stream: UnixStream,
+    hello: &Hello,
+    begin: Instant,
+    lent: &Lent,
+) -> io::Result<Result<HostProcess, NoHost>> {
     let left = JOIN_WITHIN.saturating_sub(begin.elapsed()).max(LOOK_EVERY);
     stream.set_read_timeout(Some(left))?;
     stream.set_write_timeout(Some(left))?;
     let mut line = serde_json::to_vec(hello)?;
     line.push(b'\n');
     // Who refuses us may not have heard all of it.
-    let said = lend(&stream, &line);
+    let said = lent.with_ends(|files| lend(&stream, &line, files));
     let mut stream = BufReader::new(stream);
     let mut answer = String::new();
     match stream.read_line(&mut answer) {
@@ -286,8 +308,8 @@ fn say_hello(stream: UnixStream, hello: &Hello, begin: Instant) -> io::Result<Re
     stream.get_ref().set_read_timeout(None)?;
     stream.get_ref().set_write_timeout(None)?;
     Ok(match serde_json::from_str(&answer) {
-        Ok(HelloLine::Welcome { version, process, differs }) => {
-            Ok(HostProcess { stream, process, version, differs })
+        Ok(HelloLine::Welcome { version, process, differs, listening, outdated }) => {
+            Ok(HostProcess { stream, process, version, differs, listening, outdated })
         }
         Ok(HelloLine::Refused { why, status }) => Err(NoHost::Refused { why, status }),
         _ => {
@@ -297,10 +319,8 @@ fn say_hello(stream: UnixStream, hello: &Hello, begin: Instant) -> io::Result<Re
     })
 }
 
-/// Says a line, with our stdin and stdout beside its first bytes.
-fn lend(stream: &UnixStream, line: &[u8]) -> io::Result<()> {
-    let (stdin, stdout) = (io::stdin(), io::stdout());
-    let files = [stdin.as_fd(), stdout.as_fd()];
+/// Says a line, with these in the place of stdin and stdout beside its first bytes.
+fn lend(stream: &UnixStream, line: &[u8], files: [BorrowedFd<'_>; 2]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut lent = SendAncillaryBuffer::new(&mut space);
     if !lent.push(SendAncillaryMessage::ScmRights(&files)) {
@@ -340,16 +360,19 @@ impl Ears {
 ///
 /// # Errors
 /// When the host cannot be heard.
-pub fn stay(host: HostProcess, ears: Ears, log: &Log) -> anyhow::Result<u8> {
-    let HostProcess { stream, process, version, differs } = host;
+pub fn stay(host: HostProcess, lent: Lent, ears: Ears, log: &Log) -> anyhow::Result<u8> {
+    let HostProcess { stream, process, version, differs, listening, outdated } = host;
+    print_urls(&listening);
+    if let Some(outdated) = outdated {
+        tracing::warn!("{outdated}");
+    }
     if version != env!("CARGO_PKG_VERSION") {
         tracing::info!(host = version, "the host is another version of this program");
     }
     for name in differs {
         tracing::warn!(name, "an environment variable differs: the host and its agents have that of the front that started the host");
     }
-    // The host has them: when it closes them, nobody holds them open.
-    drop(stdio::take()?);
+    let printing = lent.carry(stdio::take()?).context("no thread can be started (see `ulimit -u`)")?;
     let read_ahead = stream.buffer().to_vec();
     let stream = stream.into_inner();
     stream.set_nonblocking(true)?;
@@ -359,6 +382,7 @@ pub fn stay(host: HostProcess, ears: Ears, log: &Log) -> anyhow::Result<u8> {
         anyhow::Ok(hear(stream, read_ahead, lost, log).await)
     });
     runtime.shutdown_background();
+    printing.finish(LEAVE_WITHIN);
     status.map(|status| {
         status.unwrap_or_else(|| {
             tracing::error!(process, "the host is gone: start again and `reconnect`");

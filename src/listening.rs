@@ -3,14 +3,16 @@
 //! Owns: their arguments, what is wrong with them, and printing where is listened.
 //! Never: listens.
 
+use std::env;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{bail, Context};
 use clap::Args;
-use serde_json::json;
+use serde_json::{json, Value};
 
+use crate::git::program::{Git, Until};
 use crate::io::listen::access::{Access, AccessToken};
 use crate::io::listen::address::Address;
 use crate::io::listen::notice::ListenNotice;
@@ -44,11 +46,11 @@ pub struct ListenArgs {
 
     /// How long permissions and questions wait for a client to come back that has lost its connection, when no other
     /// one is there
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "listen")]
     reconnect_within: u64,
 
     /// How long a client may take for its handshake, for tests
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, hide = true)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, hide = true, requires = "listen")]
     handshake_timeout: u64,
 }
 
@@ -63,6 +65,14 @@ fn read_address(said: &str) -> Result<Address, String> {
     said.parse().map_err(|error: anyhow::Error| error.to_string())
 }
 
+/// Returns the address as a process means it that has another current folder.
+fn absolute(address: &Address) -> Address {
+    match address {
+        Address::Unix(path) => Address::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+        Address::WebSocket { .. } => address.clone(),
+    }
+}
+
 /// How long a wrong token is not answered.
 const WRONG_TOKEN_WAIT: Duration = Duration::from_secs(1);
 
@@ -74,11 +84,13 @@ impl ListenArgs {
 
     /// The files by which others connect: sockets, and the one with the token.
     pub fn files(&self) -> impl Iterator<Item = PathBuf> + '_ {
-        let sockets = self.listen.iter().filter_map(|address| match address {
-            Address::Unix(path) => Some(path.clone()),
+        let sockets = self.listen.iter().map(absolute).filter_map(|address| match address {
+            Address::Unix(path) => Some(path),
             Address::WebSocket { .. } => None,
         });
-        sockets.chain(self.token_file.clone())
+        sockets.chain(
+            self.token_file.as_ref().map(|file| std::path::absolute(file).unwrap_or_else(|_| file.clone())),
+        )
     }
 
     /// What to listen on; none where nothing is asked for.
@@ -98,7 +110,8 @@ impl ListenArgs {
             bail!("--no-token: others than this machine could connect to {open}; give it a token");
         }
         Ok(Some(Listening {
-            addresses: self.listen.clone(),
+            addresses: self.listen.iter().map(absolute).collect(),
+            files: self.files().collect(),
             access: Access { token, origins: self.allow_origin.clone() },
             token_is_known: self.token_file.is_some(),
             announced_in: self.announced_in()?,
@@ -125,12 +138,30 @@ pub struct StatusArgs {
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 
-    /// Print it as JSON: `running`, `process`, and `listening` with the tokens
+    /// Print it as JSON: `running`, `process`, `listening` with the tokens, and `git`
     #[arg(long)]
     json: bool,
 }
 
-/// Prints what runs on a state folder, and where it listens.
+/// How long git may take to say its version.
+const GIT_WITHIN: Duration = Duration::from_secs(5);
+
+/// Returns which git a host started from here would use, or why none: as a line, and as JSON.
+fn git_found() -> (String, Value) {
+    match Git::find(env::var_os("PATH").as_deref(), Until::after(GIT_WITHIN)) {
+        Ok(git) => {
+            let (path, version) = (git.path().display().to_string(), git.version());
+            (format!("git {version}, {path}\n"), json!({ "path": path, "version": version, "problem": null }))
+        }
+        Err(error) => {
+            let problem = error.to_string();
+            let line = format!("git is not used: {problem}\n");
+            (line, json!({ "path": null, "version": null, "problem": problem }))
+        }
+    }
+}
+
+/// Prints what runs on a state folder, where it listens, and which git there is.
 ///
 /// # Errors
 /// When the folder cannot be looked into.
@@ -143,9 +174,12 @@ pub fn print_status(arguments: &StatusArgs) -> anyhow::Result<()> {
     // One that was killed has left its notice.
     let notice = notice.filter(|notice| process == Some(notice.process));
     let listening = notice.iter().flat_map(|notice| notice.listening.clone());
+    let (git_line, git) = git_found();
     let printed = if arguments.json {
         let listening: Vec<String> = listening.collect();
-        format!("{}\n", json!({ "running": process.is_some(), "process": process, "listening": listening }))
+        let running = process.is_some();
+        let status = json!({ "running": running, "process": process, "listening": listening, "git": git });
+        format!("{status}\n")
     } else {
         let first = match (process, &notice) {
             (None, _) => format!("nothing runs on {}\n", place.display()),
@@ -156,7 +190,7 @@ pub fn print_status(arguments: &StatusArgs) -> anyhow::Result<()> {
                 format!("process {process} runs on {}, and does not listen\n", place.display())
             }
         };
-        listening.fold(first, |printed, url| printed + &url + "\n")
+        listening.fold(first, |printed, url| printed + &url + "\n") + &git_line
     };
     match io::stdout().write_all(printed.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

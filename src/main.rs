@@ -7,15 +7,17 @@ use std::process::ExitCode;
 
 use ahp_sidecar::backend::acp::client_tools::relay;
 use ahp_sidecar::backend::acp::guards::GuardProgram;
-use ahp_sidecar::backend::acp::{guard, terminals, Acp, AgentSpec};
+use ahp_sidecar::backend::acp::{guard, terminals, Acp};
 use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, AgentsArguments, Checked};
 use ahp_sidecar::cli::{self, Cli, CliCommand, GuardMode, ServeOptions, GUARD};
+use ahp_sidecar::config::{AgentSource, Reading};
 use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
-use ahp_sidecar::front::{self, Ears, Joined};
+use ahp_sidecar::front::{self, Ears, Joined, Lent};
 use ahp_sidecar::git;
+use ahp_sidecar::io::configuration::Configuration;
 use ahp_sidecar::io::fronts::HostPlace;
 use ahp_sidecar::io::log::{Audience, Log};
 use ahp_sidecar::io::run::{serve, serve_fronts, Exit, RunOptions, StateError};
@@ -24,7 +26,7 @@ use ahp_sidecar::io::{descriptors, log, stdio, watch};
 use ahp_sidecar::listening::print_status;
 use ahp_sidecar::sessions::{self, SessionsFailure};
 use ahp_sidecar::status::{EXIT_CUT, EXIT_FAILURE, EXIT_GONE, EXIT_STATE, EXIT_USAGE};
-use ahp_sidecar::store::folder::{self, StateFolder};
+use ahp_sidecar::store::folder::{self, LockId, StateFolder};
 use ahp_sidecar::store::StatePlace;
 use anyhow::{bail, Context};
 use clap::Parser;
@@ -145,8 +147,15 @@ fn main() -> ExitCode {
             return ExitCode::from(EXIT_USAGE);
         }
     };
+    let reading = agents.read();
     if serving.is_host() {
-        return be_host(&serving, filter, options, agents);
+        return be_host(&serving, filter, options, (agents, reading));
+    }
+    // A host that runs already may go on with what it has.
+    let has_to_understand = stays || serving.is_alone();
+    if let Some(error) = reading.agents.as_ref().err().filter(|_| has_to_understand) {
+        complain(error);
+        return ExitCode::from(EXIT_USAGE);
     }
     let audience = Audience::default();
     let log = match log::start(filter.clone(), audience.clone()) {
@@ -159,23 +168,24 @@ fn main() -> ExitCode {
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
     }
-    let status = if stays || serving.is_alone() {
-        serve_here(&serving, options, agents, audience)
+    let status = if has_to_understand {
+        serve_here(&serving, options, (agents, reading), audience)
     } else {
-        join(&serving, &filter, options, agents, &log)
+        join(&serving, &filter, options, (agents, reading), &log)
     };
     log.flush_briefly();
     ExitCode::from(status)
 }
 
 /// Serves in this process. Where others can connect to it, those that are spawned on its state folder join it, too.
-fn serve_here(serving: &ServeOptions, options: RunOptions, agents: Vec<AgentSpec>, audience: Audience) -> u8 {
+fn serve_here(serving: &ServeOptions, options: RunOptions, agents: ReadAgents, audience: Audience) -> u8 {
     let (held, place) = match &options.state {
-        StatePlace::Folder(asked) if serving.can_be_joined() => {
+        StatePlace::Folder(asked) if !serving.is_alone() => {
             match folder::chosen(asked.as_deref()).and_then(|folder| front::hold(&folder)) {
                 Ok((held, Ok((listener, path)))) => {
-                    let settings = serving.settings(&agents);
-                    (Some(held), Some(HostPlace { listener, path, settings, audience, stays: true }))
+                    let settings = serving.settings(&agents.0);
+                    let lock = lock_of(&held);
+                    (Some(held), Some(HostPlace { listener, path, settings, audience, stays: true, lock }))
                 }
                 Ok((held, Err(why))) => {
                     tracing::warn!("{why:#}: whoever is spawned on this state folder cannot join");
@@ -186,22 +196,24 @@ fn serve_here(serving: &ServeOptions, options: RunOptions, agents: Vec<AgentSpec
         }
         _ => (None, None),
     };
-    let (options, backends) = equipped(serving, options, agents);
-    status_of(serve(options, backends, held, place))
+    let (options, agents) = equipped(serving, options, agents);
+    status_of(serve(options, agents, held, place))
+}
+
+/// The lock of a folder, by which a host knows that it may bind its socket anew.
+fn lock_of(held: &StateFolder) -> Option<LockId> {
+    held.lock_id().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the lock of the state folder cannot be seen: a socket that is removed is not bound anew");
+        None
+    })
 }
 
 /// Has the host of the state folder serve our client, where there can be one.
-fn join(
-    serving: &ServeOptions,
-    filter: &Targets,
-    options: RunOptions,
-    agents: Vec<AgentSpec>,
-    log: &Log,
-) -> u8 {
+fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: ReadAgents, log: &Log) -> u8 {
     let parent = options.watch_parent.then(watch::parent).flatten();
     let StatePlace::Folder(asked) = &options.state else {
-        let (options, backends) = equipped(serving, options, agents);
-        return status_of(serve(options, backends, None, None));
+        let (options, agents) = equipped(serving, options, agents);
+        return status_of(serve(options, agents, None, None));
     };
     let folder = match folder::chosen(asked.as_deref()) {
         Ok(folder) => folder,
@@ -216,22 +228,28 @@ fn join(
         Ok(ears) => ears,
         Err(error) => return failed(&format_args!("{error:#}"), EXIT_FAILURE),
     };
-    match front::join(&folder, &serving.hello(&options, &agents, filter), start) {
-        Ok(Joined::Host(host)) => match front::stay(*host, ears, log) {
+    let lent = match Lent::prepare() {
+        Ok(lent) => lent,
+        Err(error) => return failed(&format_args!("stdin and stdout cannot be lent: {error}"), EXIT_FAILURE),
+    };
+    let hello = serving.hello(&options, &agents.0, &agents.1, filter);
+    let start = agents.1.agents.as_ref().map(|_| start).map_err(Clone::clone);
+    match front::join(&folder, &hello, &lent, start) {
+        Ok(Joined::Host(host)) => match front::stay(*host, lent, ears, log) {
             Ok(status) => status,
             Err(error) => failed(&format_args!("{error:#}"), EXIT_FAILURE),
         },
         Ok(Joined::Alone(folder, why)) => {
             tracing::warn!("this client gets a host of its own: {why:#}");
-            let (options, backends) = equipped(serving, options, agents);
-            status_of(serve(options, backends, Some(folder), None))
+            let (options, agents) = equipped(serving, options, agents);
+            status_of(serve(options, agents, Some(folder), None))
         }
         Err(refusal) => failed(&refusal, refusal.status()),
     }
 }
 
 /// Serves the clients of fronts. Stdin is the lock of the state folder, stdout the socket that fronts come to.
-fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents: Vec<AgentSpec>) -> ExitCode {
+fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents: ReadAgents) -> ExitCode {
     let audience = Audience::default();
     let taken = || -> anyhow::Result<_> {
         // What is done to the group of the process that has started us is not done to us.
@@ -242,14 +260,16 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
         let (held, place) = StateFolder::take_over(&path, lock)?;
         let place = place.context("nobody knows where to come to")?;
         let listener = std::os::unix::net::UnixListener::from(OwnedFd::from(listener));
+        let lock = lock_of(&held);
         Ok((
             held,
             HostPlace {
                 listener,
                 path: place,
-                settings: serving.settings(&agents),
+                settings: serving.settings(&agents.0),
                 audience: audience.clone(),
                 stays: false,
+                lock,
             },
         ))
     };
@@ -267,30 +287,32 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
             return ExitCode::from(EXIT_FAILURE);
         }
     };
-    let (options, backends) = equipped(serving, options, agents);
-    let status = status_of(serve_fronts(options, backends, held, place));
+    let (options, agents) = equipped(serving, options, agents);
+    let status = status_of(serve_fronts(options, agents, held, place));
     log.flush_briefly();
     ExitCode::from(status)
 }
+
+/// Where agents are described, and what was read there.
+type ReadAgents = (AgentSource, Reading);
 
 /// A host with what starts programs, and with the agents that there are: the first one is the default. All programs have
 /// guards of one kind, which know of each other.
 fn equipped(
     serving: &ServeOptions,
     options: RunOptions,
-    agents: Vec<AgentSpec>,
-) -> (RunOptions, Vec<Box<dyn Backend>>) {
-    let mut backends: Vec<Box<dyn Backend>> = Vec::new();
+    (source, reading): ReadAgents,
+) -> (RunOptions, (Configuration, Vec<Box<dyn Backend>>)) {
     let guard = this_program();
-    for agent in agents {
-        backends.push(Box::new(Acp::new(agent, guard.clone())));
-    }
+    let guards = guard.clone();
+    let make = move |agent| Box::new(Acp::new(agent, guards.clone())) as Box<dyn Backend>;
+    let (configuration, mut backends) = Configuration::start(source, reading, Box::new(make));
     match &serving.script_resource {
         _ if serving.no_script => {}
         Some(resource) => backends.push(Box::new(GuardedScript { resource: resource.clone() })),
         None => backends.push(Box::new(Script)),
     }
-    (RunOptions { guard: Some(guard), ..options }, backends)
+    (RunOptions { guard: Some(guard), ..options }, (configuration, backends))
 }
 
 fn status_of(served: anyhow::Result<Exit>) -> u8 {

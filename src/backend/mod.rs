@@ -20,6 +20,9 @@ pub mod secrets;
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -34,6 +37,9 @@ const REPORTS_MAX: usize = 256;
 
 /// How many bytes of reports may wait before conversations are held up, all together.
 const REPORTS_BYTES_MAX: usize = 4 << 20;
+
+/// Time for which an agent that is no longer offered goes on when its last conversation is closed.
+const RETIRES_AFTER: Duration = Duration::from_secs(2);
 
 /// A kind of agent.
 pub trait Backend: Send {
@@ -130,9 +136,33 @@ pub struct Report {
     _taken: TakenRoom,
 }
 
+/// An agent that is offered from now on.
+pub enum Offered {
+    /// The backend of this provider id, as it is.
+    AsBefore(String),
+    /// Another one.
+    New(Box<dyn Backend>),
+}
+
+/// A backend, and whether it has been replaced or removed.
+struct OfferedBackend {
+    provider: String,
+    backend: Box<dyn Backend>,
+    /// Seen also by meetings that are under way, whose results mean nothing then.
+    is_retired: Arc<AtomicBool>,
+}
+
+impl OfferedBackend {
+    fn new(backend: Box<dyn Backend>) -> Self {
+        Self { provider: backend.describe().info.provider, backend, is_retired: Arc::default() }
+    }
+}
+
 /// Every backend and every open conversation.
 pub struct Agents {
-    backends: Vec<Box<dyn Backend>>,
+    backends: Vec<OfferedBackend>,
+    /// Backends that are no longer offered, until the last conversation with them has ended.
+    retired: Vec<OfferedBackend>,
     open: HashMap<ChatKey, OpenHandle>,
     reports: mpsc::Sender<Report>,
     reports_bytes: ByteRoom,
@@ -142,6 +172,8 @@ pub struct Agents {
 
 struct OpenHandle {
     conversation: u64,
+    /// The backend that it is with.
+    is_retired: Arc<AtomicBool>,
     commands: mpsc::UnboundedSender<Command>,
 }
 
@@ -153,39 +185,92 @@ impl Agents {
         let (reports, receiver) = mpsc::channel(REPORTS_MAX);
         let (met, meetings) = mpsc::unbounded_channel();
         let reports_bytes = ByteRoom::new(REPORTS_BYTES_MAX);
-        let agents =
-            Self { backends, open: HashMap::new(), reports, reports_bytes, last_conversation: 0, met };
+        let agents = Self {
+            backends: backends.into_iter().map(OfferedBackend::new).collect(),
+            retired: Vec::new(),
+            open: HashMap::new(),
+            reports,
+            reports_bytes,
+            last_conversation: 0,
+            met,
+        };
         (agents, receiver, meetings)
     }
 
     /// Gets to know an agent, in the background, with these tokens. Must be called inside a tokio runtime.
     pub fn meet(&self, provider: String, tokens: Tokens) {
-        let Some(backend) = self.backend(&provider) else { return };
-        let (begun, met) = (meeting::begin(backend, tokens), self.met.clone());
+        let Some(known) = self.known(&provider) else { return };
+        let (begun, met) = (meeting::begin(&*known.backend, tokens), self.met.clone());
+        let is_retired = Arc::clone(&known.is_retired);
         tokio::spawn(async move {
-            if met.send((provider, meeting::meet(begun).await)).is_err() {
+            let meeting = meeting::meet(begun).await;
+            if is_retired.load(Ordering::Acquire) {
+                tracing::debug!(provider, "what an agent said of itself was dropped: it was replaced");
+            } else if met.send((provider, meeting)).is_err() {
                 tracing::debug!("what an agent said of itself was dropped: the host has left");
             }
         });
     }
 
-    fn backend(&self, provider: &str) -> Option<&dyn Backend> {
-        let mut backends = self.backends.iter();
-        backends.find(|backend| backend.describe().info.provider == provider).map(|backend| &**backend)
+    fn known(&self, provider: &str) -> Option<&OfferedBackend> {
+        self.backends.iter().find(|known| known.provider == provider)
     }
 
     /// What each backend says of itself, in order.
     pub fn describe(&self) -> Vec<AgentDescription> {
-        self.backends.iter().map(|backend| backend.describe()).collect()
+        self.backends.iter().map(|known| known.backend.describe()).collect()
+    }
+
+    /// Offers these agents from now on, in this order. Conversations with others go on until they are closed; then what
+    /// those agents have started is ended. Must be called inside a tokio runtime.
+    pub fn replace(&mut self, offered: Vec<Offered>) {
+        let mut before = std::mem::take(&mut self.backends);
+        for offered in offered {
+            match offered {
+                Offered::New(backend) => self.backends.push(OfferedBackend::new(backend)),
+                Offered::AsBefore(provider) => {
+                    let at = before.iter().position(|known| known.provider == provider);
+                    self.backends.extend(at.map(|at| before.remove(at)));
+                }
+            }
+        }
+        for known in &before {
+            known.is_retired.store(true, Ordering::Release);
+        }
+        self.retired.extend(before);
+        self.stop_retired();
+    }
+
+    /// Ends what retired agents have started with which nobody talks any more.
+    fn stop_retired(&mut self) {
+        let open = &self.open;
+        self.retired.retain(|known| {
+            let is_used = open.values().any(|open| Arc::ptr_eq(&open.is_retired, &known.is_retired));
+            if !is_used {
+                let stopping = known.backend.stop();
+                tokio::spawn(async move {
+                    // Its last conversation may be saying goodbye.
+                    tokio::time::sleep(RETIRES_AFTER).await;
+                    stopping.await;
+                });
+            }
+            is_used
+        });
+    }
+
+    /// Forgets a conversation that is over.
+    fn close(&mut self, chat: ChatKey) {
+        self.open.remove(&chat);
+        if !self.retired.is_empty() {
+            self.stop_retired();
+        }
     }
 
     /// Carries out what the core asks. Must be called inside a tokio runtime.
     pub fn carry_out(&mut self, chat: ChatKey, command: Command) {
         match command {
             Command::Open(open) => self.open(chat, open),
-            Command::Close => {
-                self.open.remove(&chat);
-            }
+            Command::Close => self.close(chat),
             command => {
                 if let Some(open) = self.open.get(&chat) {
                     if open.commands.send(command).is_err() {
@@ -202,11 +287,13 @@ impl Agents {
     /// What a report tells the core; none when its conversation has been closed.
     pub fn hear(&mut self, report: Report) -> Option<(ChatKey, Event)> {
         let Report { chat, conversation, event, .. } = report;
-        if self.open.get(&chat)?.conversation != conversation {
+        let open = self.open.get(&chat).filter(|open| open.conversation == conversation)?;
+        if matches!(event, Event::Described(_)) && open.is_retired.load(Ordering::Acquire) {
+            // It is not true of the agent that has its name now.
             return None;
         }
         if matches!(event, Event::OpenFailed { .. } | Event::Left | Event::Died { .. }) {
-            self.open.remove(&chat);
+            self.close(chat);
         }
         Some((chat, event))
     }
@@ -214,7 +301,8 @@ impl Agents {
     /// Has every backend end what it has started, all at once; ready when nothing of it is left. Must be called
     /// inside a tokio runtime.
     pub fn stop(&self) -> Stopping {
-        let all: Vec<_> = self.backends.iter().map(|backend| tokio::spawn(backend.stop())).collect();
+        let all = self.backends.iter().chain(&self.retired);
+        let all: Vec<_> = all.map(|known| tokio::spawn(known.backend.stop())).collect();
         Box::pin(async move {
             for stopping in all {
                 if let Err(error) = stopping.await {
@@ -230,16 +318,19 @@ impl Agents {
         let (commands, receiver) = mpsc::unbounded_channel();
         let reports =
             Reports { chat, conversation, sender: self.reports.clone(), bytes: self.reports_bytes.clone() };
-        self.open.insert(chat, OpenHandle { conversation, commands });
         let line = HostLine { commands: receiver, reports: reports.clone() };
-        let Some(backend) = self.backend(&open.provider) else {
-            let reason = format!("no agent `{}` is configured", open.provider);
+        let known = self.known(&open.provider);
+        let is_retired = known.map(|known| Arc::clone(&known.is_retired)).unwrap_or_default();
+        let provider = open.provider.clone();
+        let begun = known.map(|known| tokio::spawn(known.backend.converse(open, line)));
+        self.open.insert(chat, OpenHandle { conversation, is_retired, commands });
+        let Some(conversation) = begun else {
+            let reason = format!("no agent `{provider}` is configured");
             tokio::spawn(async move {
                 reports.report(Event::OpenFailed { kind: OpenFailure::Unavailable, reason }).await
             });
             return;
         };
-        let conversation = tokio::spawn(backend.converse(open, line));
         tokio::spawn(async move {
             let reason = match conversation.await {
                 Ok(Ok(())) => "the agent has ended".to_owned(),

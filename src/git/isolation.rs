@@ -165,7 +165,8 @@ fn config_of(format: &[Setting], settings: &Settings) -> Vec<u8> {
     config
 }
 
-fn is_allowed(key: &[u8]) -> bool {
+/// Returns whether git sees a setting of a repository or of the user, by its key.
+pub fn is_allowed(key: &[u8]) -> bool {
     let is_followed = |(section, name): &(&str, &str)| {
         key.starts_with(section.as_bytes())
             && key.ends_with(name.as_bytes())

@@ -51,6 +51,26 @@ impl AgentTable {
         Self(operators.into_iter().map(|operator| KnownAgent::at_start(operator, start)).collect())
     }
 
+    /// Replaces all agents. What is known of one stays where it is the same program, whatever its operator says of it now;
+    /// what another one has said under its name is forgotten.
+    pub(super) fn replace(&mut self, operators: Vec<AgentDescription>, start: &Start) {
+        let mut before = std::mem::take(&mut self.0);
+        for operator in operators {
+            let is_it = |known: &KnownAgent| {
+                known.operator.info.provider == operator.info.provider
+                    && known.operator.identity == operator.identity
+            };
+            let agent = match before.iter().position(is_it) {
+                Some(at) => {
+                    let known = before.remove(at);
+                    KnownAgent { whole: whole(&operator, &known.said), operator, ..known }
+                }
+                None => KnownAgent::at_start(operator, start),
+            };
+            self.0.push(agent);
+        }
+    }
+
     /// The agent of this provider id, as it is used and shown.
     pub(super) fn of(&self, provider: &str) -> Option<&AgentDescription> {
         self.find(provider).map(|agent| &agent.whole)

@@ -6,7 +6,7 @@
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 
-use super::effects::{ChannelId, ChatKey, ConnectionId, Output, Record, SelfDescription};
+use super::effects::{AgentDescription, ChannelId, ChatKey, ConnectionId, Output, Record, SelfDescription};
 use super::{Host, Step};
 use crate::wire::rpc::to_sorted_json;
 
@@ -29,7 +29,19 @@ impl Host {
     fn learn_of_agent(&mut self, step: &mut Step<'_>, provider: &str, news: SelfDescription) {
         let Some(said) = self.agents.learn(provider, news) else { return };
         let provider = provider.to_owned();
+        self.config.start.said.retain(|(of, _)| *of != provider);
+        self.config.start.said.push((provider.clone(), said.clone()));
         step.say(Output::Record(Record::AgentSaid { provider, said }));
+        self.tell_if_agents_changed(step);
+    }
+
+    /// Takes in which agents the operator offers from now on. Sessions of others stay; what runs in them goes on.
+    pub(super) fn agents_are_configured(&mut self, step: &mut Step<'_>, operators: Vec<AgentDescription>) {
+        self.agents.replace(operators, &self.config.start);
+        self.tell_if_agents_changed(step);
+    }
+
+    fn tell_if_agents_changed(&mut self, step: &mut Step<'_>) {
         let agents = self.agents.infos();
         if agents != self.channels.root.state.agents {
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });

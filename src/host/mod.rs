@@ -293,6 +293,7 @@ impl Host {
             Input::Closed(connection) => self.close_connection(step, connection),
             Input::NotAdmitted(connection) => self.forget_client(connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
+            Input::Agents(agents) => self.agents_are_configured(step, agents),
             Input::Met { provider, said } => self.agent_was_met(step, &provider, *said),
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
             Input::Timer(Timer::Return(connection)) => self.return_time_is_up(step, connection),

@@ -16,6 +16,7 @@ use super::ptys::PtyReport;
 use super::readers::Read;
 use super::resources::ResourceAnswer;
 use super::states::Piece;
+use super::upkeep::UpkeepNews;
 use super::watch::Loss;
 use super::watches::{BegunWatches, News};
 use crate::backend::meeting::Meeting;
@@ -57,7 +58,9 @@ pub enum LoopEvent {
     /// A piece of what takes long to write is there.
     Piece(Piece),
     /// A front has said hello.
-    Knock(Knock),
+    Knock(Box<Knock>),
+    /// Something has changed that others may change under a running host.
+    Upkeep(UpkeepNews),
     /// There is a reason to leave.
     Lost(Loss),
     /// The time has come that was waited for.
@@ -106,6 +109,8 @@ pub struct Events {
     pub pieces: mpsc::UnboundedReceiver<Piece>,
     /// Fronts that have said hello.
     pub knocks: mpsc::UnboundedReceiver<Knock>,
+    /// Changes that others make under a running host.
+    pub upkeep: mpsc::UnboundedReceiver<UpkeepNews>,
     /// Reasons to leave.
     pub lost: mpsc::UnboundedReceiver<Loss>,
 }
@@ -127,7 +132,8 @@ impl Events {
             Some(report) = self.ptys.recv(), if wants.ptys => LoopEvent::Pty(report),
             Some(news) = self.git.recv() => LoopEvent::Git(news),
             Some(piece) = self.pieces.recv() => LoopEvent::Piece(piece),
-            Some(knock) = self.knocks.recv() => LoopEvent::Knock(knock),
+            Some(knock) = self.knocks.recv() => LoopEvent::Knock(Box::new(knock)),
+            Some(news) = self.upkeep.recv() => LoopEvent::Upkeep(news),
             Some(loss) = self.lost.recv() => LoopEvent::Lost(loss),
             _ = self.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => LoopEvent::Reports(reports),
             () = sleep_until(wants.due.unwrap_or_else(Instant::now)), if wants.due.is_some() => LoopEvent::Due,

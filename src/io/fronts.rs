@@ -1,7 +1,8 @@
 //! The host's side of its fronts: processes that lend their stdin and stdout to it.
 //!
-//! Owns: who may join (the same user, in the same words, with the same settings), what it is told of its client and of
-//! the log, and noticing that it is gone.
+//! Owns: who may join (the same user, in the same words, with the same settings), having done what a front asks for before it
+//! is served (listening, reading a configuration file that has changed), what it is told of its client and of the log, and
+//! noticing that it is gone.
 //! Never: serves a client; its stdin and stdout are a connection like any other.
 
 use std::collections::BTreeMap;
@@ -22,14 +23,19 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing_subscriber::filter::Targets;
 
+use super::configuration::Configuration;
 use super::half_open::HalfOpen;
 use super::hello::{differences, environment, AnyHello, Hello, HelloLine, LINE_BYTES_MAX, LINK};
 use super::link::{AtEnd, Door, Receipts, Terms};
+use super::listen::listeners::Listeners;
 use super::log::{Audience, LogReader};
 use super::stdio::{self, Stdout};
+use super::upkeep::{SocketFile, Upkeep};
 use super::watch::{self, Loss};
+use crate::config::Reading;
 use crate::host::effects::ConnectionId;
-use crate::status::EXIT_STATE;
+use crate::status::{EXIT_FAILURE, EXIT_STATE};
+use crate::store::folder::LockId;
 
 /// How long a front may take to say hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -47,9 +53,16 @@ pub struct HostPlace {
     pub audience: Audience,
     /// Whether the host is there for others, too, and stays when all fronts are gone.
     pub stays: bool,
+    /// The lock under which it listens; `None` where it cannot be seen.
+    pub lock: Option<LockId>,
 }
 
 impl HostPlace {
+    /// Returns what is needed to bind the socket anew when its file is removed.
+    pub fn socket_file(&self) -> Option<SocketFile> {
+        Some(SocketFile::new(self.path.clone(), self.lock.clone()?))
+    }
+
     /// Tells everybody who has come why the host cannot be joined. To be called when nobody can come any more.
     pub fn refuse(self, why: &str, status: u8) {
         let answer = HelloLine::Refused { why: why.to_owned(), status }.to_line();
@@ -72,6 +85,54 @@ pub struct Knock {
     stdin: File,
     stdout: File,
     stream: UnixStream,
+    done_before: DoneBefore,
+}
+
+/// Results of what a front has asked for before it is served.
+#[derive(Debug, Default)]
+enum DoneBefore {
+    /// Nothing was done yet.
+    #[default]
+    Nothing,
+    /// All of it is done.
+    All {
+        /// URLs of the listeners that it has asked for; or why there are none.
+        listening: Result<Vec<String>, String>,
+        /// Files by which clients of those connect.
+        files: Vec<PathBuf>,
+        /// The configuration file, where it was read anew.
+        reading: Option<Box<Reading>>,
+    },
+}
+
+impl Knock {
+    /// Returns the files by which others connect that this front has had the host listen for.
+    pub fn take_files(&mut self) -> Vec<PathBuf> {
+        match &mut self.done_before {
+            DoneBefore::All { files, .. } => std::mem::take(files),
+            DoneBefore::Nothing => Vec::new(),
+        }
+    }
+
+    /// Returns the configuration file, where it was read anew for this front.
+    pub fn take_reading(&mut self) -> Option<Reading> {
+        match &mut self.done_before {
+            DoneBefore::All { reading, .. } => reading.take().map(|reading| *reading),
+            DoneBefore::Nothing => None,
+        }
+    }
+}
+
+/// Parts of the host that fronts are served with.
+pub struct ServedWith<'a> {
+    /// Where their clients come in.
+    pub door: &'a Door,
+    /// The host's listeners.
+    pub listeners: &'a Listeners,
+    /// The agents in force, where they can change.
+    pub configuration: Option<&'a Configuration>,
+    /// The thread that reads the configuration file.
+    pub upkeep: Option<&'a Upkeep>,
 }
 
 /// A front whose client is served.
@@ -91,11 +152,16 @@ pub struct Fronts {
     audience: Audience,
     path: PathBuf,
     listens: JoinHandle<()>,
+    knocks: mpsc::UnboundedSender<Knock>,
     served: BTreeMap<ConnectionId, Front>,
     /// Those whose clients were the last ones: they end when the host does, or somebody else comes.
     last: Vec<Arc<UnixStream>>,
     /// Whether anybody has ever come.
-    has_served: bool,
+    has_come: bool,
+    /// The socket's file is another host's.
+    is_replaced: bool,
+    /// Number of fronts that come again when what they have asked for is done.
+    coming_again: usize,
     /// Whether the host stays when they are gone.
     stays: bool,
     /// When it began.
@@ -108,11 +174,11 @@ impl Fronts {
     /// # Errors
     /// When nobody can be listened for.
     pub fn listen(place: HostPlace) -> io::Result<(Self, mpsc::UnboundedReceiver<Knock>)> {
-        let HostPlace { listener, path, settings, audience, stays } = place;
+        let HostPlace { listener, path, settings, audience, stays, .. } = place;
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
         let (knocks, knocked) = mpsc::unbounded_channel();
-        let listens = tokio::spawn(accept_all(listener, knocks));
+        let listens = tokio::spawn(accept_all(listener, knocks.clone()));
         let (served, last) = (BTreeMap::new(), Vec::new());
         Ok((
             Self {
@@ -120,9 +186,12 @@ impl Fronts {
                 audience,
                 path,
                 listens,
+                knocks,
                 served,
                 last,
-                has_served: false,
+                has_come: false,
+                is_replaced: false,
+                coming_again: 0,
                 stays,
                 since: Instant::now(),
             },
@@ -132,36 +201,94 @@ impl Fronts {
 
     /// Whether nobody is there any more, nor about to come, for whom the host is there.
     pub fn are_gone(&self) -> bool {
-        !self.stays && self.served.is_empty() && (self.has_served || self.since.elapsed() >= HELLO_WITHIN)
+        let has_waited = self.has_come || self.since.elapsed() >= HELLO_WITHIN;
+        !self.stays && self.served.is_empty() && self.coming_again == 0 && has_waited
     }
 
     /// When it is given up that anybody comes, if nobody ever has.
     pub fn gives_up_at(&self) -> Option<Instant> {
-        (!self.stays && !self.has_served).then(|| self.since + HELLO_WITHIN)
+        (!self.stays && !self.has_come).then(|| self.since + HELLO_WITHIN)
     }
 
-    /// Serves the client of a front, or tells it why not.
-    pub fn admit(&mut self, knock: Knock, door: &Door) {
-        let Knock { hello, stdin, stdout, stream } = knock;
-        let stream = Arc::new(stream);
-        let differ = differences(&hello.settings, &self.settings);
-        if differ.is_empty() {
-            if let Err(error) = self.serve(&hello, (stdin, stdout), &stream, door) {
-                tracing::error!(%error, "a client that has joined cannot be served");
-                refuse(
-                    &stream,
-                    format!("the host of this state folder cannot serve one more client: {error}"),
-                );
+    /// Goes on with another socket, in the place of one that was removed.
+    pub fn listen_anew(&mut self, listener: Listener) {
+        let listener = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
+        match listener {
+            Ok(listener) => {
+                self.listens.abort();
+                self.listens = tokio::spawn(accept_all(listener, self.knocks.clone()));
             }
-            return;
+            Err(error) => tracing::error!(%error, "nobody can join any more"),
         }
-        let why = format!(
-            "the host that serves this state folder (process {}) runs with other settings than these ({}): end the \
-             other windows, say the same here, or have another folder with --state-dir",
-            std::process::id(),
-            differ.join(", ")
+    }
+
+    /// Serves the client of a front, or tells it why not. A front that has asked for something that takes time comes again
+    /// when that is done.
+    pub fn admit(&mut self, mut knock: Knock, with: &ServedWith<'_>) {
+        let mut differ = differences(&knock.hello.settings, &self.settings);
+        differ.extend(
+            with.configuration.into_iter().flat_map(|here| here.differences(&knock.hello.configuration)),
         );
-        refuse(&stream, why);
+        // Also one that is refused has come, and perhaps nobody else will.
+        self.has_come = true;
+        if matches!(knock.done_before, DoneBefore::All { .. }) {
+            self.coming_again -= 1;
+        }
+        if !differ.is_empty() {
+            let why = format!(
+                "the host that serves this state folder (process {}) runs with other settings than these ({}): end the \
+                 other windows, say the same here, or have another folder with --state-dir",
+                std::process::id(),
+                differ.join(", ")
+            );
+            return refuse(&knock.stream, why, EXIT_STATE);
+        }
+        let listening = match std::mem::take(&mut knock.done_before) {
+            DoneBefore::All { listening: Ok(listening), .. } => listening,
+            DoneBefore::All { listening: Err(why), .. } => {
+                tracing::info!(why, "a front was refused: the host cannot listen where it asked for");
+                return refuse(&knock.stream, why, EXIT_FAILURE);
+            }
+            DoneBefore::Nothing => {
+                let is_other = |here: &&Configuration| here.is_other_content(&knock.hello.configuration);
+                let reads = with.configuration.filter(is_other).and(with.upkeep);
+                if knock.hello.listening.is_some() || reads.is_some() {
+                    return self.do_before(knock, with, reads);
+                }
+                Vec::new()
+            }
+        };
+        let outdated = with.configuration.and_then(|here| here.outdated(&knock.hello.configuration));
+        let Knock { hello, stdin, stdout, stream, .. } = knock;
+        let stream = Arc::new(stream);
+        if let Err(error) = self.serve(&hello, (stdin, stdout), &stream, with.door, (listening, outdated)) {
+            tracing::error!(%error, "a client that has joined cannot be served");
+            let why = format!("the host of this state folder cannot serve one more client: {error}");
+            refuse(&stream, why, EXIT_STATE);
+        }
+    }
+
+    /// Does what a front has asked for, and has it come again.
+    fn do_before(&mut self, mut knock: Knock, with: &ServedWith<'_>, reads: Option<&Upkeep>) {
+        let (knocks, door, listeners) = (self.knocks.clone(), with.door.clone(), with.listeners.clone());
+        let reading = reads.map(Upkeep::read_configuration);
+        self.coming_again += 1;
+        tokio::spawn(async move {
+            let reading = match reading {
+                Some(reading) => reading.await.map(Box::new),
+                None => None,
+            };
+            let (mut listening, mut files) = (Ok(Vec::new()), Vec::new());
+            if let Some(asked) = knock.hello.listening.take() {
+                files.clone_from(&asked.files);
+                let terms = Terms::from(knock.hello.terms.clone());
+                listening = listeners.ask(asked, &door, &terms).await.map_err(|error| format!("{error:#}"));
+            }
+            knock.done_before = DoneBefore::All { listening, files, reading };
+            if knocks.send(knock).is_err() {
+                tracing::debug!("a front was refused: the host is leaving");
+            }
+        });
     }
 
     fn serve(
@@ -170,6 +297,7 @@ impl Fronts {
         (stdin, stdout): (File, File),
         stream: &Arc<UnixStream>,
         door: &Door,
+        (listening, outdated): (Vec<String>, Option<String>),
     ) -> io::Result<()> {
         let differs = differences(&hello.environment, &environment(hello.environment.keys().cloned()));
         let (stopped, stop) = io::pipe()?;
@@ -191,7 +319,8 @@ impl Fronts {
         };
         stdio::read_lines(stdin, line_bytes_max, lines, Some(stopped))?;
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        tell(stream, &HelloLine::Welcome { version, process: std::process::id(), differs });
+        let process = std::process::id();
+        tell(stream, &HelloLine::Welcome { version, process, differs, listening, outdated });
         tracing::info!(
             connection = connection.0,
             version = hello.version,
@@ -202,9 +331,12 @@ impl Fronts {
         self.audience
             .join(connection.0, LogReader::new(filter, move |line| tell(&reads, &HelloLine::Log(line))));
         self.served.insert(connection, Front { stream: Arc::clone(stream), hears, _stop: stop });
-        self.has_served = true;
-        self.last.clear();
         Ok(())
+    }
+
+    /// A client is there, however it has come: no front waits for the end of the host.
+    pub fn client_has_come(&mut self) {
+        self.last.clear();
     }
 
     /// Tells the front of a connection that is over how its process is to end: when the host has let go of the folder, if
@@ -221,9 +353,17 @@ impl Fronts {
         }
     }
 
+    /// Another process serves the folder: the socket there is that one's.
+    pub fn are_replaced(&mut self) {
+        self.is_replaced = true;
+    }
+
     /// Lets nobody join any more.
     pub fn close(&mut self) {
         self.listens.abort();
+        if self.is_replaced {
+            return;
+        }
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::debug!(%error, "the socket of the host is gone already");
         }
@@ -241,8 +381,8 @@ fn tell(front: &UnixStream, told: &HelloLine) {
     front.try_write(&told.to_line()).unwrap_or_default();
 }
 
-fn refuse(front: &UnixStream, why: String) {
-    tell(front, &HelloLine::Refused { why, status: EXIT_STATE });
+fn refuse(front: &UnixStream, why: String, status: u8) {
+    tell(front, &HelloLine::Refused { why, status });
 }
 
 /// Hears what a front says once its client is served: that it is to leave, or nothing any more.
@@ -323,7 +463,7 @@ async fn greet(stream: UnixStream) -> io::Result<Option<Knock>> {
             any.version,
             any.link
         );
-        refuse(&stream, why);
+        refuse(&stream, why, EXIT_STATE);
         return Ok(None);
     }
     let hello = serde_json::from_slice(&line)?;
@@ -331,7 +471,8 @@ async fn greet(stream: UnixStream) -> io::Result<Option<Knock>> {
     let (Some(stdin), Some(stdout)) = (lent.next(), lent.next()) else {
         return Err(io::Error::other("it lends no stdin and stdout"));
     };
-    Ok(Some(Knock { hello, stdin: stdin.into(), stdout: stdout.into(), stream }))
+    let (stdin, stdout) = (stdin.into(), stdout.into());
+    Ok(Some(Knock { hello, stdin, stdout, stream, done_before: DoneBefore::Nothing }))
 }
 
 /// Receives some of a line, and the files that come with it.

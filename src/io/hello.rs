@@ -4,6 +4,11 @@
 //! [`HelloLine::Welcome`] or [`HelloLine::Refused`]. From then on the host reads and writes the two by itself. What the front says
 //! later asks for the end of its client ([`LEAVE`]), and so does the end of the stream.
 //!
+//! A hello carries every setting of its front. Those of its connection ([`Wishes`]) and of the listeners that it asks for
+//! ([`Listening`]) are its own. Those of the host ([`Hello::settings`]) must be equal to the host's. The agents of the
+//! configuration file ([`ConfigurationSeen`]) need not: where the front has read another content of the same file, the host
+//! reads it anew.
+//!
 //! Owns: the words, their version, and what differs between what a front wants and what its host runs with.
 //! Never: reads or writes them.
 
@@ -13,11 +18,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::link::Terms;
+use super::listen::Listening;
+use crate::config::ConfigurationSeen;
 use crate::host::effects::Shutdown;
 use crate::versions::dialect::Dialect;
 
 /// The version of these words. Another one is another language.
-pub const LINK: u32 = 1;
+pub const LINK: u32 = 2;
 
 /// The longest line, in bytes.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
@@ -26,7 +33,7 @@ pub const LINE_BYTES_MAX: usize = 1 << 20;
 pub const LEAVE: &[u8] = b"\"leave\"\n";
 
 /// The first line of a front.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Hello {
     /// The version of these words: [`LINK`].
     pub link: u32,
@@ -38,6 +45,10 @@ pub struct Hello {
     pub log: String,
     /// What belongs to the host: each setting under the name that people know it by, so that it can be compared.
     pub settings: BTreeMap<String, String>,
+    /// The configuration file as the front has read it.
+    pub configuration: ConfigurationSeen,
+    /// Addresses that the host is asked to listen on; `None` for no listener.
+    pub listening: Option<Listening>,
     /// Checksums of variables of the environment that agents depend on; none for one that is not set.
     pub environment: BTreeMap<String, Option<u32>>,
 }
@@ -60,6 +71,8 @@ pub struct Wishes {
     /// None: turns are cancelled.
     drain_ms: Option<u64>,
     assume_version: Option<String>,
+    /// `None` for that of all connections.
+    patience_ms: Option<u64>,
 }
 
 impl From<&Terms> for Wishes {
@@ -67,8 +80,9 @@ impl From<&Terms> for Wishes {
         Self {
             default_directory: terms.default_directory.clone(),
             line_bytes_max: terms.line_bytes_max,
+            patience_ms: terms.patience.map(milliseconds),
             drain_ms: match terms.at_end {
-                Shutdown::Drain(limit) => Some(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
+                Shutdown::Drain(limit) => Some(milliseconds(limit)),
                 Shutdown::Cancel => None,
             },
             assume_version: terms.assume_version.map(|version| version.name().to_owned()),
@@ -76,11 +90,16 @@ impl From<&Terms> for Wishes {
     }
 }
 
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl From<Wishes> for Terms {
     fn from(wishes: Wishes) -> Self {
         Self {
             default_directory: wishes.default_directory,
             line_bytes_max: wishes.line_bytes_max,
+            patience: wishes.patience_ms.map(Duration::from_millis),
             at_end: match wishes.drain_ms {
                 Some(limit) => Shutdown::Drain(Duration::from_millis(limit)),
                 None => Shutdown::Cancel,
@@ -104,6 +123,10 @@ pub enum HelloLine {
         process: u32,
         /// Variables of the environment that are other ones for the host.
         differs: Vec<String>,
+        /// URLs of the listeners that the front has asked for, as they are to be printed.
+        listening: Vec<String>,
+        /// Reason why the host goes on with other agents than the front's configuration file names, for people.
+        outdated: Option<String>,
     },
     /// The first line: the client is not served.
     Refused {
@@ -162,6 +185,7 @@ mod tests {
                 at_end,
                 assume_version,
                 returns_within: None,
+                patience: assume_version.map(|_| Duration::from_secs(7)),
             };
             let said = serde_json::to_string(&Wishes::from(&terms)).unwrap();
             assert_eq!(Terms::from(serde_json::from_str::<Wishes>(&said).unwrap()), terms);

@@ -85,6 +85,8 @@ pub struct Terms {
     pub assume_version: Option<Dialect>,
     /// Within what time its client is expected back when its connection is lost; none: it is not.
     pub returns_within: Option<Duration>,
+    /// Time that its client may keep agents waiting without reading, where another client reads; `None` for that of all.
+    pub patience: Option<Duration>,
 }
 
 /// What takes the lines of a connection away. It is given one chunk at a time.
@@ -124,6 +126,7 @@ impl Door {
         writer: impl FnOnce(Receipts) -> io::Result<W>,
     ) -> io::Result<ClientLines> {
         let id = ConnectionId(self.last.fetch_add(1, Ordering::Relaxed));
+        let patience = terms.patience.unwrap_or(self.limits.patience);
         let (batches, lines) = mpsc::channel(BATCHES_MAX);
         let is_lost = Arc::new(AtomicBool::new(false));
         let writer = Box::new(writer(Receipts { id, news: self.news.clone() })?);
@@ -131,7 +134,7 @@ impl Door {
             id,
             at_end,
             terms,
-            outbox: Outbox::new(self.limits),
+            outbox: Outbox::new(OutboxLimits { patience, ..self.limits }),
             held: None,
             answers_due: 0,
             nobody_reads: false,
@@ -502,6 +505,7 @@ mod tests {
         at_end: Shutdown::Cancel,
         assume_version: None,
         returns_within: None,
+        patience: None,
     };
 
     struct Nowhere;
@@ -553,6 +557,22 @@ mod tests {
         let expected = ["0 a", "1 ends torn", "2 x", "0 b", "2 y", "0 c", "2 ends", "0 d"].map(str::to_owned);
         assert_eq!(heard, expected);
         assert!(!links.any_to_hear(|_| true));
+    }
+
+    #[test]
+    fn patience_of_a_connection_comes_before_that_of_all() {
+        let (own, of_all) = (Duration::from_secs(7), Duration::from_secs(70));
+        let limits = OutboxLimits { agents_above: 1, patience: of_all, ..OutboxLimits::default() };
+        let (door, mut news) = Door::new(limits);
+        for (asked, expected) in [(Some(own), own), (None, of_all)] {
+            let terms = Terms { patience: asked, ..TERMS };
+            let lines = door.open(AtEnd::Close, terms, |_| Ok(Nowhere)).unwrap();
+            let mut links = Links::default();
+            take_in(&mut links, &mut news);
+            let link = links.get_mut(lines.connection()).unwrap();
+            link.outbox.push(Bytes::from("it waits"), None);
+            assert_eq!(link.stalls_at(true), Some(link.progress_at + expected));
+        }
     }
 
     #[test]

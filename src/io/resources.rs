@@ -185,6 +185,11 @@ impl Resources {
         (Self { waiting, waiting_bytes: 0, running: Vec::new(), last_number: 0, ground, answers }, answered)
     }
 
+    /// Keeps these files of the host's own from clients, too.
+    pub fn keep_from_clients(&self, files: Vec<PathBuf>) {
+        self.ground.keep_from_clients(files);
+    }
+
     /// Takes a request; [`Resources::start`] begins with it when there is room.
     pub fn take(&mut self, connection: ConnectionId, id: RequestId, resource: Resource) {
         let lane = JobLane::of(&resource);

@@ -21,8 +21,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use self::leaving::NOT_TOLD;
+pub use self::serving::{print_urls, serve, serve_fronts, Exit, RunOptions, StateError};
 use self::serving::{scratch_of, shell_scripts};
-pub use self::serving::{serve, serve_fronts, Exit, RunOptions, StateError};
+use super::configuration::Configuration;
 use super::directories::Directories;
 use super::events::{Events, LoopEvent, Wants};
 use super::fronts::{Fronts, Knock};
@@ -30,11 +31,13 @@ use super::git::{GitAsker, GitOutcome};
 use super::held::ChangedSince;
 use super::keeper::{Keeper, Opened};
 use super::link::{Door, LinkNews, Links};
+use super::listen::listeners::Listeners;
 use super::ptys::Ptys;
 use super::readers::Readers;
 use super::resources::{Ground, JobOutcome, Resources};
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::states::StateWriters;
+use super::upkeep::Upkeep;
 use super::watch::Loss;
 use super::watches::Watches;
 use crate::backend::meeting::Meeting;
@@ -88,6 +91,14 @@ struct Sidecar {
     links: Links,
     /// The processes that lend us their stdin and stdout; none where we have our own.
     fronts: Option<Fronts>,
+    /// Where others connect.
+    listeners: Listeners,
+    /// The agents in force; none where they cannot change.
+    configuration: Option<Configuration>,
+    /// Provider ids of the agents that the program has built in.
+    built_in: Vec<String>,
+    /// Looks at what others may change under us.
+    upkeep: Option<Upkeep>,
     timers: Vec<(Instant, Timer)>,
     /// Set when nothing is left to do but to write what waits.
     done: Option<Exit>,
@@ -154,6 +165,7 @@ impl Sidecar {
         let scripts = shell_scripts(&options);
         let (ptys, heard_of_ptys) = Ptys::new(options.guard.clone(), scripts, options.deterministic);
         let (states, pieces) = StateWriters::new();
+        let listeners = Listeners::new(options.state_folder.clone());
         let sidecar = Self {
             edges: Edges::new(providers),
             options,
@@ -178,6 +190,10 @@ impl Sidecar {
             door,
             links: Links::default(),
             fronts: None,
+            listeners,
+            configuration: None,
+            built_in: Vec::new(),
+            upkeep: None,
             timers: Vec::new(),
             done: None,
             unreadable: None,
@@ -202,6 +218,7 @@ impl Sidecar {
                 git: heard_of_git,
                 pieces,
                 knocks,
+                upkeep: mpsc::unbounded_channel().1,
                 lost,
             },
         )
@@ -209,13 +226,18 @@ impl Sidecar {
 
     async fn run_to_the_end(&mut self, events: Events) -> anyhow::Result<Exit> {
         let exit = self.run(events).await;
-        // Whoever comes from now on starts another host, which waits until we let go of the folder.
-        if let Some(fronts) = &mut self.fronts {
-            fronts.close();
-        }
+        self.let_nobody_in().await;
         self.stop_agents().await;
         self.close_store();
         exit
+    }
+
+    /// Ends the ways in. Whoever comes from now on starts another host, which waits until we let go of the folder.
+    async fn let_nobody_in(&mut self) {
+        if let Some(fronts) = &mut self.fronts {
+            fronts.close();
+        }
+        self.listeners.close().await;
     }
 
     async fn run(&mut self, mut events: Events) -> anyhow::Result<Exit> {
@@ -291,6 +313,7 @@ impl Sidecar {
                 let default_directory = link.terms.default_directory.clone();
                 self.feed(Input::Opened { connection: link.id, default_directory });
                 self.links.insert(*link);
+                self.fronts.iter_mut().for_each(Fronts::client_has_come);
             }
             LoopEvent::Link(LinkNews::Heard(connection)) => self.links.note_news(connection),
             LoopEvent::Link(LinkNews::Written(connection, written)) => {
@@ -322,7 +345,8 @@ impl Sidecar {
             }
             LoopEvent::Piece(piece) => self.hear_piece(piece),
             LoopEvent::Link(LinkNews::Leaves(connection)) => self.cut_short(connection),
-            LoopEvent::Knock(knock) => self.hear_knock(knock),
+            LoopEvent::Knock(knock) => self.hear_knock(*knock),
+            LoopEvent::Upkeep(news) => return Ok(self.hear_upkeep(news)),
             LoopEvent::Lost(loss) => return Ok(self.hear_loss(loss)),
             LoopEvent::Due if self.leave_by.is_some_and(|by| by <= Instant::now()) => {
                 return Ok(Some(self.done.unwrap_or(Exit::Done)));

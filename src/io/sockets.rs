@@ -316,6 +316,7 @@ mod tests {
             at_end: Shutdown::Cancel,
             assume_version: None,
             returns_within: None,
+            patience: None,
         }
     }
 

@@ -155,6 +155,51 @@ impl Holder {
     }
 }
 
+/// A lock by which a process holds a folder, told from every other file that is or will be in its place.
+#[derive(Debug, Clone)]
+pub struct LockId {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+/// Whereabouts of a lock that a process holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockPlace {
+    /// The file is where it was.
+    There,
+    /// The file was removed: another process could take hold of the folder.
+    Removed,
+    /// Another file is in its place, so another process may hold the folder.
+    Replaced,
+}
+
+impl LockId {
+    /// Returns whether the file is where it was.
+    pub fn place(&self) -> LockPlace {
+        match fs::symlink_metadata(&self.path) {
+            Ok(there) if (there.dev(), there.ino()) == (self.device, self.inode) => LockPlace::There,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => LockPlace::Removed,
+            _ => LockPlace::Replaced,
+        }
+    }
+
+    /// Goes on holding the folder by another lock, in the place of one that was removed, as long as the file that is
+    /// returned is open. Others join at this place.
+    ///
+    /// # Errors
+    /// When another process is quicker, or the folder is gone.
+    pub fn renew(&mut self, host: &Path) -> io::Result<File> {
+        let mut lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path)?;
+        lock.try_lock()?;
+        let process = Some(std::process::id());
+        Holder { process, host: Some(host.to_owned()), is_first: false }.write(&mut lock)?;
+        let held = lock.metadata()?;
+        (self.device, self.inode) = (held.dev(), held.ino());
+        Ok(lock)
+    }
+}
+
 impl StateFolder {
     /// Makes the folder and those above it that are not there, and takes hold of it.
     ///
@@ -201,6 +246,16 @@ impl StateFolder {
     /// When no more files can be opened.
     pub fn lock(&self) -> io::Result<Option<File>> {
         self.lock.as_ref().map(File::try_clone).transpose()
+    }
+
+    /// Returns which lock holds the folder; `None` where it is only looked into.
+    ///
+    /// # Errors
+    /// When the lock cannot be seen.
+    pub fn lock_id(&self) -> io::Result<Option<LockId>> {
+        let Some(lock) = &self.lock else { return Ok(None) };
+        let held = lock.metadata()?;
+        Ok(Some(LockId { path: self.path.join(LOCK), device: held.dev(), inode: held.ino() }))
     }
 
     /// Goes on holding a folder that another process took hold of, and where others can join us.

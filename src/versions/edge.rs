@@ -214,6 +214,16 @@ impl Edges {
         }
     }
 
+    /// Takes in which agents are offered from now on, the default one first. Sessions of others are still called by theirs.
+    pub fn offer(&mut self, mut providers: Vec<String>) {
+        let before = self.providers.iter().filter(|before| !providers.contains(before));
+        providers.extend(before.cloned().collect::<Vec<_>>());
+        for lane in self.lanes.values_mut() {
+            lane.names.offer(providers.clone());
+        }
+        self.providers = providers;
+    }
+
     /// A message with the files of this machine called as everybody calls them, whatever its client does. That comes
     /// before anything else is done with it.
     pub fn with_files(&self, connection: ConnectionId, message: Incoming) -> Incoming {

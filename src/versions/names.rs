@@ -50,6 +50,11 @@ impl Names {
         Self { providers, ..Self::default() }
     }
 
+    /// Takes in which providers there are from now on, the default one first.
+    pub fn offer(&mut self, providers: Vec<String>) {
+        self.providers = providers;
+    }
+
     /// The core's name of what clients are known to call `uri`.
     pub fn known(&self, uri: &str) -> Option<String> {
         self.core_of.get(uri).cloned()

@@ -1,18 +1,21 @@
-//! The configuration file that is read when none is named.
+//! The configuration file.
 //!
-//! Owns: where the real program looks for it, and that it is not needed.
+//! Owns: where the real program looks for one that is not named, that it is not needed, and what becomes of a running host
+//! when the file changes.
 //! Never: reads the one of whoever runs it; each test has a home of its own.
 // Elsewhere the folder has another name.
 #![cfg(target_os = "linux")]
 
 use std::fs;
-use std::path::Path;
-use std::process::Stdio;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use serde_json::json;
+use serde_json::{json, Value};
 use tempfile::TempDir;
 
-use crate::support::{sidecar, Process};
+use crate::support::{sidecar, window_on, Process};
+use crate::windows::{check_nothing_is_left, host_of, refused, Window};
 
 /// The agents of a host with this environment and these arguments, but for the built-in one.
 fn agents(environment: &[(&str, &Path)], arguments: &[&str]) -> Vec<String> {
@@ -69,4 +72,228 @@ fn one_that_is_there_must_be_good_and_one_that_is_named_must_be_there() {
     assert!(refused(&["--config", missing.to_str().unwrap()]).contains("no/such.toml"));
     write(&home.path().join(".config"), "a]\nwrong = [");
     assert!(refused(&[]).contains(".config/ahp-sidecar/config.toml"));
+}
+
+/// Windows on one state folder, with one configuration file.
+struct Windows {
+    outer: TempDir,
+    folder: PathBuf,
+    config: PathBuf,
+}
+
+impl Windows {
+    /// With this configuration.
+    fn with(text: &str) -> Self {
+        let outer = TempDir::new().unwrap();
+        let (folder, config) = (outer.path().join("state"), outer.path().join("config.toml"));
+        fs::write(&config, text).unwrap();
+        Self { outer, folder, config }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = window_on(&self.folder);
+        command.arg("--config").arg(&self.config).env("PATH", std::env::var_os("PATH").unwrap());
+        command
+    }
+
+    fn open(&self, client: &str) -> Window {
+        Window::of(self.command(), client)
+    }
+
+    /// Writes another content as editors do, in the place of the file.
+    fn write(&self, text: &str) {
+        let new = self.outer.path().join("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, &self.config).unwrap();
+    }
+}
+
+fn described(agents: &[&str]) -> String {
+    agents.iter().map(|agent| format!("[agents.{agent}]\ncommand = '/no/such/{agent}'\n")).collect()
+}
+
+fn names(agents: &Value) -> Vec<String> {
+    agents.as_array().unwrap().iter().map(|agent| agent["provider"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The agents that a window is shown, which follows them from then on.
+fn offered(window: &mut Window) -> Vec<String> {
+    names(
+        &window.ask("subscribe", json!({ "channel": "ahp-root://" }))["result"]["snapshot"]["state"]
+            ["agents"],
+    )
+}
+
+fn told_of_agents(window: &mut Window) -> Vec<String> {
+    names(&window.until("root/agentsChanged").pop().unwrap()["params"]["action"]["agents"])
+}
+
+#[test]
+fn agents_of_a_changed_file_are_offered_to_the_next_window_and_to_those_that_are_open() {
+    let windows = Windows::with(&described(&["a", "b"]));
+    let mut first = windows.open("first");
+    let host = host_of(&windows.folder);
+    assert_eq!(offered(&mut first), ["a", "b", "script"]);
+    for agents in [&["a", "b", "c"][..], &["c"], &[], &["b"]] {
+        windows.write(&described(agents));
+        let expected = [agents, &["script"]].concat();
+        let mut next = windows.open("next");
+        assert_eq!(offered(&mut next), expected, "it is shown at once");
+        assert_eq!(told_of_agents(&mut first), expected);
+        assert_eq!(next.end(), Some(0));
+    }
+    assert_eq!(host_of(&windows.folder), host);
+    assert_eq!(first.end(), Some(0));
+    check_nothing_is_left(&windows.folder);
+}
+
+#[test]
+fn changed_file_is_taken_up_without_another_window() {
+    let windows = Windows::with(&described(&["a"]));
+    let mut only = windows.open("only");
+    assert_eq!(offered(&mut only), ["a", "script"]);
+    windows.write(&described(&["a", "b"]));
+    assert_eq!(told_of_agents(&mut only), ["a", "b", "script"]);
+    // In place, and a link that is turned.
+    fs::write(&windows.config, described(&["b"])).unwrap();
+    assert_eq!(told_of_agents(&mut only), ["b", "script"]);
+    let other = windows.outer.path().join("other.toml");
+    fs::write(&other, described(&["c"])).unwrap();
+    fs::remove_file(&windows.config).unwrap();
+    std::os::unix::fs::symlink(&other, &windows.config).unwrap();
+    assert_eq!(told_of_agents(&mut only), ["c", "script"]);
+    fs::write(&other, described(&["d"])).unwrap();
+    assert_eq!(told_of_agents(&mut only), ["d", "script"]);
+    assert_eq!(only.end(), Some(0));
+}
+
+#[test]
+fn default_file_that_comes_and_goes_is_taken_up_by_every_kind_of_host() {
+    let home = TempDir::new().unwrap();
+    let file = home.path().join(".config/ahp-sidecar/config.toml");
+    for arguments in [&["--ephemeral"][..], &["--exclusive", "--state-dir", "s"], &["--state-dir", "s"]] {
+        let mut command = crate::support::program();
+        command.env("HOME", home.path()).current_dir(home.path()).args(arguments);
+        let mut window = Window::of(command, "me");
+        assert_eq!(offered(&mut window), ["script"]);
+        write(&home.path().join(".config"), "late");
+        assert_eq!(told_of_agents(&mut window), ["late", "script"]);
+        fs::remove_file(&file).unwrap();
+        assert_eq!(told_of_agents(&mut window), ["script"]);
+        assert_eq!(window.end(), Some(0));
+    }
+}
+
+#[test]
+fn file_that_cannot_be_understood_is_said_and_hinders_no_window() {
+    let windows = Windows::with("[agents.");
+    let alone = refused(windows.command(), 2);
+    assert!(alone.contains("config.toml"), "{alone}");
+    assert!(!windows.folder.exists(), "there was nothing to join");
+    windows.write(&described(&["a"]));
+    let mut first = windows.open("first");
+    assert_eq!(offered(&mut first), ["a", "script"]);
+    windows.write("[agents.b]\ncommand = '/no/such/b'\nworking = 1");
+    for round in 0..2 {
+        let mut command = windows.command();
+        command.stderr(Stdio::piped());
+        let mut next = Window::of(command, "next");
+        assert_eq!(offered(&mut next), ["a", "script"]);
+        let mut stderr = next.process.child.stderr.take().unwrap();
+        assert_eq!(next.end(), Some(0));
+        let mut said = String::new();
+        stderr.read_to_string(&mut said).unwrap();
+        let told = said.lines().filter(|line| line.contains("config.toml")).collect::<Vec<_>>();
+        assert!(told.len() == 1 && told[0].contains("is not taken up"), "round {round}: {said}");
+    }
+    let log = fs::read_to_string(windows.folder.join("host.log")).unwrap();
+    assert_eq!(log.matches("is not taken up").count(), 1, "{log}");
+    windows.write(&described(&["b"]));
+    assert_eq!(told_of_agents(&mut first), ["b", "script"]);
+    assert_eq!(first.end(), Some(0));
+    // A process that has nobody to go on says so, and leaves nothing behind that a later one stumbles over.
+    windows.write("[agents.");
+    refused(windows.command(), 2);
+    windows.write(&described(&["b"]));
+    assert_eq!(windows.open("last").end(), Some(0));
+}
+
+#[test]
+fn another_file_that_describes_other_agents_is_a_difference_that_is_named() {
+    let windows = Windows::with(&described(&["a"]));
+    let first = windows.open("first");
+    let other = windows.outer.path().join("other.toml");
+    let window = |text: &str| {
+        fs::write(&other, text).unwrap();
+        let mut command = window_on(&windows.folder);
+        command.arg("--config").arg(&other).env("PATH", std::env::var_os("PATH").unwrap());
+        command
+    };
+    let said = refused(window(&described(&["b"])), 3);
+    for told in ["other.toml", "config.toml", "the agent `a`", "the agent `b`"] {
+        assert!(said.contains(told), "`{told}` is not told: {said}");
+    }
+    assert_eq!(Window::of(window(&described(&["a"])), "alike").end(), Some(0));
+    assert_eq!(first.end(), Some(0));
+}
+
+/// An agent that can say how long the variable is that tells its descriptions apart.
+fn speaking(which: &str) -> String {
+    let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/acp/agent.py");
+    format!("[agents.a]\ncommand = 'python3'\nargs = [{agent:?}]\nenv = {{ WHICH = {which:?} }}\n")
+}
+
+#[test]
+fn conversations_that_run_keep_their_agent_and_new_ones_have_the_changed_one() {
+    let windows = Windows::with(&speaking("old"));
+    let mut window = windows.open("me");
+    let chat = |name: &str| ahp_sidecar::wire::uris::default_chat_of(&format!("ahp-session:/{name}"));
+    let make = |window: &mut Window, name: &str| {
+        let session = json!({ "channel": format!("ahp-session:/{name}"), "provider": "a" });
+        let answer = window.ask("createSession", session);
+        assert!(answer["error"].is_null(), "{answer}");
+        window.ask("subscribe", json!({ "channel": chat(name) }));
+    };
+    let dispatch = |window: &mut Window, name: &str, action: Value| {
+        let params = json!({ "channel": chat(name), "clientSeq": 1, "action": action });
+        let line = json!({ "jsonrpc": "2.0", "method": "dispatchAction", "params": params });
+        window.process.say(&line.to_string());
+    };
+    let begin = |window: &mut Window, name: &str, turn: &str, steps: &str| {
+        let message = json!({ "text": steps, "origin": { "kind": "user" } });
+        dispatch(window, name, json!({ "type": "chat/turnStarted", "turnId": turn, "message": message }));
+    };
+    let said = |told: Vec<Value>| -> String {
+        let texts = told.iter().filter_map(|told| {
+            let action = &told["params"]["action"];
+            action["content"].as_str().or(action["part"]["content"].as_str()).map(str::to_owned)
+        });
+        texts.collect()
+    };
+    make(&mut window, "one");
+    begin(&mut window, "one", "t1", "ask\nvariable WHICH");
+    let asked = window.until("chat/toolCallReady").pop().unwrap();
+    offered(&mut window);
+    windows.write(&speaking("newer"));
+    // It looks the same to clients.
+    assert_eq!(windows.open("other").end(), Some(0));
+    make(&mut window, "two");
+    begin(&mut window, "two", "t", "variable WHICH");
+    let told = said(window.until("chat/turnComplete"));
+    assert!(told.contains("5 characters"), "{told:?}");
+    let confirmed = json!({ "type": "chat/toolCallConfirmed", "turnId": "t1", "approved": true,
+        "toolCallId": asked["params"]["action"]["toolCallId"], "confirmed": "user-action" });
+    dispatch(&mut window, "one", confirmed);
+    assert!(said(window.until("chat/turnComplete")).contains("3 characters"), "its turn is over");
+    // One that was removed is not offered any more; conversations with it go on.
+    windows.write("");
+    assert_eq!(told_of_agents(&mut window), ["script"]);
+    let refused = window.ask("createSession", json!({ "channel": "ahp-session:/three", "provider": "a" }));
+    assert!(refused["error"].is_object(), "{refused}");
+    for (name, which) in [("one", "3 characters"), ("two", "5 characters")] {
+        begin(&mut window, name, "last", "variable WHICH");
+        assert!(said(window.until("chat/turnComplete")).contains(which), "{name}");
+    }
+    assert_eq!(window.end(), Some(0));
+    check_nothing_is_left(&windows.folder);
 }

@@ -24,24 +24,24 @@ const SESSION: &str = "ahp-session:/1";
 const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246LzE";
 
 /// A window, whose client has shaken hands.
-struct Window {
-    process: Process,
+pub struct Window {
+    pub process: Process,
     last: u64,
 }
 
 impl Window {
-    fn open(folder: &Path, client: &str) -> Self {
+    pub fn open(folder: &Path, client: &str) -> Self {
         Self::of(window_on(folder), client)
     }
 
-    fn of(command: Command, client: &str) -> Self {
+    pub fn of(command: Command, client: &str) -> Self {
         let mut window = Self { process: Process::spawn(command), last: 0 };
         let answer = window.ask("initialize", json!({ "clientId": client, "protocolVersions": ["1.0.0"] }));
         assert!(answer["result"]["serverSeq"].is_u64(), "{answer}");
         window
     }
 
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    pub fn ask(&mut self, method: &str, params: Value) -> Value {
         self.last += 1;
         let id = self.last;
         self.process
@@ -50,16 +50,16 @@ impl Window {
     }
 
     /// Has a session made, and follows its chat.
-    fn make_session(&mut self) {
+    pub fn make_session(&mut self) {
         self.ask("createSession", json!({ "channel": SESSION }));
         self.follow();
     }
 
-    fn follow(&mut self) -> Value {
+    pub fn follow(&mut self) -> Value {
         self.ask("subscribe", json!({ "channel": CHAT }))
     }
 
-    fn begin(&mut self, turn: &str, script: &str) {
+    pub fn begin(&mut self, turn: &str, script: &str) {
         self.last += 1;
         let message = json!({ "text": script, "origin": { "kind": "user" } });
         let action = json!({ "type": "chat/turnStarted", "turnId": turn, "message": message });
@@ -69,23 +69,23 @@ impl Window {
     }
 
     /// Waits until an action of this type has been told; returns all that was told until then.
-    fn until(&mut self, action: &str) -> Vec<Value> {
+    pub fn until(&mut self, action: &str) -> Vec<Value> {
         self.process.until(|message| message["params"]["action"]["type"] == action)
     }
 
     /// Ends its input, and waits for it; returns the exit status.
-    fn end(mut self) -> Option<i32> {
+    pub fn end(mut self) -> Option<i32> {
         self.process.end();
         self.process.rest();
         self.process.wait().code()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         send(signal, self.process.child.id());
     }
 }
 
-fn send(signal: Signal, process: u32) {
+pub fn send(signal: Signal, process: u32) {
     kill_process(Pid::from_raw(process.try_into().unwrap()).unwrap(), signal).unwrap();
 }
 
@@ -96,7 +96,7 @@ fn lock_of(folder: &Path) -> Vec<String> {
 }
 
 /// The host that serves a folder.
-fn host_of(folder: &Path) -> u32 {
+pub fn host_of(folder: &Path) -> u32 {
     let lines = lock_of(folder);
     assert_eq!(lines[1], "host", "{lines:?}");
     lines[0].parse().unwrap()
@@ -114,7 +114,7 @@ fn processes_on(folder: &Path) -> Vec<u32> {
     numbers.collect()
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < HUNG, "{what} did not come to be");
@@ -123,7 +123,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Nothing is there any more but what is kept.
-fn check_nothing_is_left(folder: &Path) {
+pub fn check_nothing_is_left(folder: &Path) {
     wait_until("the end of all processes", || processes_on(folder).is_empty());
     assert!(!folder.join("host.sock").exists(), "its socket is there");
     let output = sidecar_on(folder).stdin(Stdio::null()).output().unwrap();
@@ -131,14 +131,14 @@ fn check_nothing_is_left(folder: &Path) {
 }
 
 /// A window that is refused: what it says about that.
-fn refused(mut command: Command, status: i32) -> String {
+pub fn refused(mut command: Command, status: i32) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(status), 0), "{stderr}");
     stderr
 }
 
-fn state() -> (TempDir, PathBuf) {
+pub fn state() -> (TempDir, PathBuf) {
     let outer = TempDir::new().unwrap();
     let folder = outer.path().join("state");
     (outer, folder)
@@ -377,11 +377,11 @@ fn who_speaks_another_language_or_none_is_told_so_and_harms_nobody() {
         answer
     };
     let refusal = answer(b"{\"link\":1000,\"version\":\"9.9.9\",\"new\":{}}\n");
-    for told in ["refused", "9.9.9", "link 1 and 1000", "\"status\":3"] {
+    for told in ["refused", "9.9.9", "link 2 and 1000", "\"status\":3"] {
         assert!(refusal.contains(told), "`{told}` is not told: {refusal}");
     }
     assert_eq!(answer(b"nonsense\n"), "");
-    assert_eq!(answer(b"{\"link\":1}\n"), "");
+    assert_eq!(answer(b"{\"link\":2}\n"), "");
     let mute: Vec<UnixStream> = (0..10).map(|_| UnixStream::connect(&place).unwrap()).collect();
     assert!(first.ask("ping", json!({}))["result"].is_null());
     assert_eq!(Window::open(&folder, "other").end(), Some(0));
@@ -507,4 +507,71 @@ fn a_terminal_goes_with_its_window_where_none_is_to_stay() {
     assert_eq!(one.end(), Some(0));
     while list(&mut other) > 0 {}
     assert_eq!(other.end(), Some(0));
+}
+
+#[test]
+fn socket_that_was_removed_is_bound_anew_by_the_same_host() {
+    let (_outer, folder) = state();
+    let mut first = Window::open(&folder, "first");
+    first.make_session();
+    let (host, socket) = (host_of(&folder), folder.join("host.sock"));
+    for round in 0..3 {
+        match round {
+            0 => fs::remove_file(&socket).unwrap(),
+            // Somebody else's, and one that nobody listens on.
+            1 => fs::write(folder.join("other"), "")
+                .and_then(|()| fs::rename(folder.join("other"), &socket))
+                .unwrap(),
+            _ => {
+                fs::remove_file(&socket).unwrap();
+                drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+            }
+        }
+        let mut second = Window::open(&folder, "second");
+        assert!(second.follow()["result"].is_object(), "round {round}");
+        assert_eq!(host_of(&folder), host, "one host");
+        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(second.end(), Some(0));
+    }
+    assert_eq!(processes_on(&folder).len(), 2, "a window and its host");
+    assert_eq!(first.end(), Some(0));
+    check_nothing_is_left(&folder);
+}
+
+#[test]
+fn lock_that_was_removed_lets_no_second_host_in() {
+    let (_outer, folder) = state();
+    let mut first = Window::open(&folder, "first");
+    first.make_session();
+    let host = host_of(&folder);
+    fs::remove_file(folder.join("lock")).unwrap();
+    wait_until("another lock", || folder.join("lock").exists());
+    let mut second = Window::open(&folder, "second");
+    assert!(second.follow()["result"].is_object());
+    assert_eq!(host_of(&folder), host);
+    assert_eq!((second.end(), first.end()), (Some(0), Some(0)));
+    check_nothing_is_left(&folder);
+}
+
+#[test]
+fn host_whose_folder_another_process_has_taken_leaves() {
+    let (_outer, folder) = state();
+    let mut first = Window::open(&folder, "first");
+    fs::remove_file(folder.join("lock")).unwrap();
+    fs::write(folder.join("lock"), "").unwrap();
+    first.process.rest();
+    assert_eq!(first.process.wait().code(), Some(5));
+    check_nothing_is_left(&folder);
+}
+
+#[test]
+fn setting_of_a_listener_without_one_is_refused() {
+    let (_outer, folder) = state();
+    let first = Window::open(&folder, "first");
+    for flag in ["--reconnect-within", "--handshake-timeout"] {
+        let mut second = window_on(&folder);
+        second.args([flag, "7"]);
+        assert!(refused(second, 2).contains("--listen"), "{flag}");
+    }
+    assert_eq!(first.end(), Some(0));
 }

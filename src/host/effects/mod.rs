@@ -102,6 +102,8 @@ pub enum Input {
     NotAdmitted(ConnectionId),
     /// A backend reports something about a chat's conversation.
     Agent(ChatKey, Event),
+    /// The agents that are offered from now on, as their operator describes them, in their order.
+    Agents(Vec<AgentDescription>),
     /// An agent was met that was to be: what it says of itself.
     Met {
         /// Its provider id.

@@ -12,6 +12,7 @@ use std::path::Path;
 use anyhow::{bail, Context};
 use base64::prelude::{Engine, BASE64_URL_SAFE_NO_PAD};
 use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 use tokio_tungstenite::tungstenite::handshake::server::Request;
 use tokio_tungstenite::tungstenite::http::header::{HeaderName, AUTHORIZATION, HOST, ORIGIN};
@@ -21,7 +22,7 @@ use tokio_tungstenite::tungstenite::http::StatusCode;
 const TOKEN_BYTES: usize = 32;
 
 /// What a client must say to be let in.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct AccessToken(String);
 
 impl fmt::Debug for AccessToken {
@@ -60,6 +61,11 @@ impl AccessToken {
         &self.0
     }
 
+    /// Returns whether both are the same, in a time that tells nothing of either.
+    pub fn equals(&self, other: &Self) -> bool {
+        self.is(other.0.as_bytes())
+    }
+
     /// How long this takes tells nothing of how much of it is right.
     fn is(&self, said: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(said).into()
@@ -67,7 +73,7 @@ impl AccessToken {
 }
 
 /// Who is let in.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Access {
     /// What they must say; none: nothing.
     pub token: Option<AccessToken>,

@@ -11,10 +11,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{bail, Context};
+use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 /// An address.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum Address {
     /// `ws://HOST:PORT`.
     WebSocket {
@@ -53,6 +55,20 @@ impl FromStr for Address {
     }
 }
 
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        address.to_string()
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = anyhow::Error;
+
+    fn try_from(said: String) -> anyhow::Result<Self> {
+        said.parse()
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -86,12 +102,19 @@ impl Address {
         }
     }
 
-    /// Where a client connects to that is to find us here, saying this token.
-    pub fn url(&self, local: Option<SocketAddr>, token: Option<&str>) -> String {
+    /// Returns the address with the port that the system has picked.
+    #[must_use]
+    pub fn with_port_of(&self, local: Option<SocketAddr>) -> Self {
         let mut picked = self.clone();
         if let (Self::WebSocket { port, .. }, Some(local)) = (&mut picked, local) {
             *port = local.port();
         }
+        picked
+    }
+
+    /// Where a client connects to that is to find us here, saying this token.
+    pub fn url(&self, local: Option<SocketAddr>, token: Option<&str>) -> String {
+        let picked = self.with_port_of(local);
         match (&picked, token) {
             (Self::WebSocket { .. }, Some(token)) => format!("{picked}/?tkn={token}"),
             _ => picked.to_string(),
@@ -144,15 +167,20 @@ pub mod unix {
     use std::io;
     use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
     use std::path::{Path, PathBuf};
+    use std::time::Duration;
 
     use bytes::BytesMut;
     use rustix::event::{poll, PollFd, PollFlags, Timespec};
     use rustix::process::geteuid;
     use tokio::net::unix::OwnedReadHalf;
     use tokio::net::{UnixListener, UnixStream};
+    use tokio::time::timeout;
 
     use crate::io::link::{AtEnd, Door, Terms};
     use crate::io::{listen, sockets};
+
+    /// Time between two looks whether the file of a socket is still there.
+    const LOOKED_FOR_EVERY: Duration = Duration::from_secs(2);
 
     /// A socket, and its file, which goes with it.
     #[derive(Debug)]
@@ -179,12 +207,25 @@ pub mod unix {
         }
 
         /// Lets in whoever is the user that we run as.
-        pub(in crate::io::listen) async fn let_in(&self, door: &Door, terms: &Terms) {
+        pub(in crate::io::listen) async fn let_in(mut self, door: &Door, terms: &Terms) {
             loop {
-                match self.listener.accept().await {
-                    Ok((stream, _)) => greet(stream, door, terms),
-                    Err(error) => listen::pause(&error).await,
+                match timeout(LOOKED_FOR_EVERY, self.listener.accept()).await {
+                    Ok(Ok((stream, _))) => greet(stream, door, terms),
+                    Ok(Err(error)) => listen::pause(&error).await,
+                    Err(_) => self.bind_anew_if_removed(),
                 }
+            }
+        }
+
+        /// Listens on another socket where the file of this one was removed and nothing else is in its place.
+        fn bind_anew_if_removed(&mut self) {
+            let is_gone =
+                fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+            // Where the folder is gone, too, that is tried again.
+            if let Some(Ok(anew)) = is_gone.then(|| Self::bind(&self.path)) {
+                tracing::info!(path = %self.path.display(), "the socket of a listener was removed, and is bound anew");
+                // What is dropped leaves the file alone, which is not its own.
+                *self = anew;
             }
         }
     }

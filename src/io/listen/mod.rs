@@ -1,5 +1,7 @@
 //! Listeners: how clients connect that did not start us.
 //!
+//! A listener belongs to the host, whoever has asked for it ([`listeners`]): `serve`, or a front in its hello.
+//!
 //! Owns: where is listened ([`Address`]), who is let in there ([`access`]), and how long, how large and how many
 //! handshakes may be. What follows is a connection like any other: on a Unix socket one of lines, else a [`websocket`].
 //! Never: serves a client, or listens anywhere unless asked to.
@@ -8,6 +10,7 @@ pub mod access;
 pub mod address;
 pub mod announce;
 pub mod handshake;
+pub mod listeners;
 pub mod notice;
 pub mod websocket;
 
@@ -17,20 +20,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{bail, Context};
+use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
 
-use self::access::{Access, AccessToken};
-use self::address::{Address, Listener};
-use self::announce::Announced;
+use self::access::Access;
+use self::address::Address;
 use super::half_open::HalfOpen;
 use super::link::{Door, Terms};
 
 /// How long to wait when no more files can be opened: a connection that ends gives one back.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is listened on, and how.
-#[derive(Debug, Clone)]
+/// Addresses to listen on, and how.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Listening {
     /// Where.
     pub addresses: Vec<Address>,
@@ -46,77 +48,29 @@ pub struct Listening {
     pub returns_within: Duration,
     /// How long a wrong token is not answered.
     pub wrong_token_wait: Duration,
+    /// Files by which clients connect: sockets, and the one with the token. No client may change them.
+    pub files: Vec<PathBuf>,
 }
 
-/// What is listened on now, until this is dropped.
-#[derive(Debug)]
-pub struct Bound {
-    listening: Listening,
-    listeners: Vec<(Address, Listener)>,
-}
-
-/// Begins to listen. To be called inside a runtime.
-///
-/// # Errors
-/// When that is not possible, or would let in the whole network without a token.
-pub async fn bind(listening: Listening) -> anyhow::Result<Bound> {
-    let mut listeners = Vec::new();
-    for address in &listening.addresses {
-        let listener = address.bind().await.with_context(|| format!("cannot listen on {address}"))?;
-        let ours = listener.local_addr().with_context(|| format!("cannot listen on {address}"))?;
-        if listening.access.token.is_none() && ours.is_some_and(|ours| !ours.ip().is_loopback()) {
-            bail!("cannot listen on {address} without a token: others than this machine reach it");
-        }
-        listeners.push((address.clone(), listener));
-    }
-    Ok(Bound { listening, listeners })
-}
-
-impl Bound {
-    /// Where a client connects to: with the token if there is one and it is to be `revealed`.
-    ///
-    /// # Errors
-    /// When the system does not tell where it listens.
-    pub fn urls(&self, revealed: bool) -> io::Result<Vec<String>> {
-        let token = self.listening.access.token.as_ref().filter(|_| revealed).map(AccessToken::reveal);
-        let urls = self.listeners.iter();
-        urls.map(|(address, listener)| Ok(address.url(listener.local_addr()?, token))).collect()
-    }
-
-    /// Tells an editor of the first WebSocket listener, where that is asked for, until what is returned is dropped.
-    ///
-    /// # Errors
-    /// When it cannot be told.
-    pub fn announce(&self) -> anyhow::Result<Option<Announced>> {
-        let (Some(user_data), Some(token)) = (&self.listening.announced_in, &self.listening.access.token)
-        else {
-            return Ok(None);
-        };
-        for (_, listener) in &self.listeners {
-            if let Some(at) = listener.local_addr()? {
-                let announced = announce::announce(user_data, at, token.reveal());
-                return announced
-                    .map(Some)
-                    .with_context(|| format!("cannot announce it in `{}`", user_data.display()));
+impl Listening {
+    /// Returns the names of the settings that differ, other than the addresses. A token that was made for one of both is
+    /// as good as another one that was.
+    fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let same_token = match (&self.access.token, &other.access.token) {
+            (Some(one), Some(other_one)) if self.token_is_known || other.token_is_known => {
+                one.equals(other_one)
             }
-        }
-        bail!("cannot announce it: Visual Studio Code connects to ws:// only");
-    }
-
-    /// Lets clients in, in tasks of their own. They come in by this door, on these terms.
-    pub fn serve(self, door: &Door, terms: &Terms) {
-        let listening = Arc::new(self.listening);
-        let terms = Terms { returns_within: Some(listening.returns_within), ..terms.clone() };
-        for (address, listener) in self.listeners {
-            let (door, terms, listening) = (door.clone(), terms.clone(), Arc::clone(&listening));
-            tokio::spawn(async move {
-                match listener {
-                    Listener::Tcp(listener) => let_in(listener, &address, &door, &terms, &listening).await,
-                    #[cfg(unix)]
-                    Listener::Unix(listener) => listener.let_in(&door, &terms).await,
-                }
-            });
-        }
+            (one, other_one) => one.is_some() == other_one.is_some(),
+        };
+        let settings = [
+            ("--no-token", self.access.token.is_some() == other.access.token.is_some()),
+            ("--token-file", same_token && self.token_is_known == other.token_is_known),
+            ("--allow-origin", self.access.origins == other.access.origins),
+            ("--announce", self.announced_in == other.announced_in),
+            ("--reconnect-within", self.returns_within == other.returns_within),
+            ("--handshake-timeout", self.handshake_within == other.handshake_within),
+        ];
+        settings.into_iter().filter(|(_, is_same)| !is_same).map(|(name, _)| name).collect()
     }
 }
 

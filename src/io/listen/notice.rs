@@ -53,17 +53,25 @@ impl ListenNotice {
         let mut file = options.open(&new)?;
         file.write_all(&serde_json::to_vec(self)?)?;
         fs::rename(&new, &path)?;
-        Ok(PutUp(path))
+        Ok(PutUp(Some(path)))
     }
 }
 
 /// A notice that is put up.
 #[derive(Debug)]
-pub struct PutUp(PathBuf);
+pub struct PutUp(Option<PathBuf>);
+
+impl PutUp {
+    /// Leaves the file there: another notice is in it.
+    pub fn was_replaced(mut self) {
+        self.0 = None;
+    }
+}
 
 impl Drop for PutUp {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
+        let Some(path) = &self.0 else { return };
+        if let Err(error) = fs::remove_file(path) {
             tracing::debug!(%error, "the file that tells of listeners cannot be removed from the state folder");
         }
     }

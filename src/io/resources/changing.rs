@@ -31,12 +31,26 @@ pub struct Ground {
     /// The folders that the operator has named.
     granted: Vec<Arc<WorkFolder>>,
     /// What is never theirs.
-    own: Arc<[Own]>,
+    own: Mutex<OwnFiles>,
     /// The folders of sessions, where they were when something was first changed in them: what somebody puts there later,
     /// such as a link that leads elsewhere, is none.
     known: Mutex<HashMap<String, Arc<WorkFolder>>>,
     /// Where it is remembered what is not finished.
     unfinished: Option<Arc<Unfinished>>,
+}
+
+/// The host's own files, as they were named and as they were found.
+#[derive(Debug, Default)]
+struct OwnFiles {
+    named: Vec<PathBuf>,
+    found: Arc<[Own]>,
+}
+
+impl OwnFiles {
+    fn find(named: Vec<PathBuf>) -> Self {
+        let found = named.iter().flat_map(|path| Own::find(path)).collect();
+        Self { named, found }
+    }
 }
 
 impl Ground {
@@ -49,8 +63,8 @@ impl Ground {
                 None
             }
         });
-        let own = own.iter().flat_map(|path| Own::find(path));
-        Self { granted: granted.collect(), own: own.collect(), ..Self::default() }
+        let own = Mutex::new(OwnFiles::find(own.to_vec()));
+        Self { granted: granted.collect(), own, ..Self::default() }
     }
 
     /// The same; what is not finished when the host ends is remembered in this folder. What is there already is put right
@@ -75,7 +89,16 @@ impl Ground {
 
     /// What is never a client's.
     pub fn own(&self) -> Arc<[Own]> {
-        Arc::clone(&self.own)
+        Arc::clone(&self.own.lock().unwrap_or_else(PoisonError::into_inner).found)
+    }
+
+    /// Keeps these files from clients, too.
+    pub fn keep_from_clients(&self, files: Vec<PathBuf>) {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let new: Vec<PathBuf> = files.into_iter().filter(|file| !own.named.contains(file)).collect();
+        if !new.is_empty() {
+            *own = OwnFiles::find([std::mem::take(&mut own.named), new].concat());
+        }
     }
 
     /// These folders of sessions, and those of the operator.
@@ -93,7 +116,7 @@ impl Ground {
             });
             folders.extend(folder);
         }
-        Folders::of(folders, Arc::clone(&self.own)).remembering(self.unfinished.clone())
+        Folders::of(folders, self.own()).remembering(self.unfinished.clone())
     }
 }
 

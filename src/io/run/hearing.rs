@@ -8,12 +8,16 @@ use tokio::time::Instant;
 
 use super::leaving::LEAVE_WITHIN;
 use super::{Exit, Sidecar};
+use crate::backend::Offered;
 use crate::codec::InputLine;
+use crate::config::Reading;
 use crate::host::effects::{ConnectionId, Input, Shutdown};
 use crate::io::events::Events;
-use crate::io::fronts::Knock;
+use crate::io::fronts::{Fronts, Knock, ServedWith};
 use crate::io::held::HeldMessage;
 use crate::io::link::{AtEnd, Link, LinkEvent, Written, CHUNK_BYTES};
+use crate::io::upkeep::UpkeepNews;
+use crate::io::watch::Loss;
 use crate::status::{EXIT_CUT, EXIT_FAILURE};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::Incoming;
@@ -102,10 +106,51 @@ impl Sidecar {
     }
 
     /// A front has said hello. When we are about to leave, it starts another host.
-    pub(super) fn hear_knock(&mut self, knock: Knock) {
-        if let Some(fronts) = self.fronts.as_mut().filter(|_| self.leave_by.is_none()) {
-            fronts.admit(knock, &self.door);
+    pub(super) fn hear_knock(&mut self, mut knock: Knock) {
+        if let Some(reading) = knock.take_reading() {
+            self.take_up(reading);
         }
+        self.resources.keep_from_clients(knock.take_files());
+        if let Some(fronts) = self.fronts.as_mut().filter(|_| self.leave_by.is_none()) {
+            let with = ServedWith {
+                door: &self.door,
+                listeners: &self.listeners,
+                configuration: self.configuration.as_ref(),
+                upkeep: self.upkeep.as_ref(),
+            };
+            fronts.admit(knock, &with);
+        }
+    }
+
+    /// Somebody has changed what they may change under us.
+    pub(super) fn hear_upkeep(&mut self, news: UpkeepNews) -> Option<Exit> {
+        match news {
+            UpkeepNews::Configuration(reading) => self.take_up(*reading),
+            UpkeepNews::Replaced => {
+                tracing::error!("another process holds the state folder: its lock was removed");
+                self.fronts.iter_mut().for_each(Fronts::are_replaced);
+                return self.hear_loss(Loss::Asked("the state folder is another process's"));
+            }
+            UpkeepNews::Socket(listener) => {
+                if let Some(fronts) = self.fronts.as_mut().filter(|_| self.leave_by.is_none()) {
+                    fronts.listen_anew(listener);
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes up a configuration file that has changed.
+    fn take_up(&mut self, reading: Reading) {
+        let Some(mut offered) = self.configuration.as_mut().and_then(|here| here.take_up(reading)) else {
+            return;
+        };
+        let built_in = self.built_in.iter().cloned().map(Offered::AsBefore);
+        offered.extend(built_in);
+        self.agents.replace(offered);
+        let described = self.agents.describe();
+        self.edges.offer(described.iter().map(|agent| agent.info.provider.clone()).collect());
+        self.feed(Input::Agents(described));
     }
 
     /// A connection is to end now: nothing more is read, what runs is cancelled, and what waits is written.
@@ -168,6 +213,8 @@ impl Sidecar {
             (None, true) => EXIT_CUT,
             (None, false) => 0,
         };
+        // A client that has come by a listener keeps the host: nobody waits for the end of that.
+        let waits = waits && self.links.iter().next().is_none();
         fronts.see_off(link.id, status, why, waits);
     }
 }

@@ -13,16 +13,17 @@ use super::{Sidecar, NO_THREAD};
 use crate::backend::acp::guards::GuardProgram;
 use crate::backend::Backend;
 use crate::host::limits::Limits;
+use crate::io::configuration::Configuration;
+use crate::io::events::Events;
 use crate::io::fronts::{Fronts, HostPlace};
 use crate::io::keeper::{Keeper, Opened};
 use crate::io::link::{AtEnd, Terms};
-use crate::io::listen::announce::Announced;
-use crate::io::listen::notice::{ListenNotice, PutUp};
-use crate::io::listen::{self, Bound, Listening};
+use crate::io::listen::Listening;
 use crate::io::outbox::OutboxLimits;
 use crate::io::ptys::ShellScripts;
 use crate::io::signals::catch_signals;
 use crate::io::stdio::{self, Stdout};
+use crate::io::upkeep::{SocketFile, Upkeep};
 use crate::io::watch;
 use crate::status::EXIT_STATE;
 use crate::store::folder::{self, StateFolder};
@@ -76,7 +77,7 @@ pub enum Exit {
 /// When the process has no usable stdin, stdout, or signals.
 pub fn serve(
     mut options: RunOptions,
-    backends: Vec<Box<dyn Backend>>,
+    (configuration, backends): (Configuration, Vec<Box<dyn Backend>>),
     held: Option<StateFolder>,
     place: Option<HostPlace>,
 ) -> anyhow::Result<Exit> {
@@ -97,6 +98,7 @@ pub fn serve(
     let exit = runtime.block_on(async {
         let (losses, lost) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
+        let socket = place.as_ref().and_then(HostPlace::socket_file);
         let (fronts, knocks) = match place {
             Some(place) => {
                 let (fronts, knocks) = Fronts::listen(place).context("nobody can be listened for")?;
@@ -104,14 +106,16 @@ pub fn serve(
             }
             None => (None, mpsc::unbounded_channel().1),
         };
-        let (listening, _posted) = listen_to_others(&options).await?;
         let terms = options.terms.clone();
         let line_bytes_max = terms.line_bytes_max;
-        let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost, knocks);
+        let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, lost, knocks);
         sidecar.fronts = fronts;
-        if let Some(listening) = listening {
-            listening.serve(&sidecar.door, &terms);
+        if let Err(error) = sidecar.listen_to_others(&terms).await {
+            sidecar.let_nobody_in().await;
+            sidecar.close_store();
+            return Err(error);
         }
+        sidecar.begin_upkeep(&mut events, configuration, socket);
         if let Some((stdin, stdout)) = pipes {
             let watched = stdout.try_clone().context("cannot watch stdout")?.into();
             let tell = move |loss| losses.send(loss).is_ok();
@@ -141,28 +145,41 @@ pub(super) fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
     folder::chosen(asked.as_deref()).ok().map(|folder| ShellScripts::in_folder(&folder))
 }
 
-/// What tells where is listened, until it is dropped: in the state folder, and to an editor.
-type Posted = (Option<PutUp>, Option<Announced>);
+impl Sidecar {
+    /// Begins to look after what others may change under us. Must be called inside a runtime.
+    fn begin_upkeep(
+        &mut self,
+        events: &mut Events,
+        configuration: Configuration,
+        socket: Option<SocketFile>,
+    ) {
+        self.built_in = self.agents.describe().into_iter().map(|agent| agent.info.provider).collect();
+        self.built_in.retain(|provider| !configuration.offers(provider));
+        let configuration = self.configuration.insert(configuration);
+        // Else the same input would not give the same output.
+        if self.options.deterministic {
+            return;
+        }
+        match Upkeep::start(socket, configuration.take_file()) {
+            Ok((upkeep, news)) => (self.upkeep, events.upkeep) = (Some(upkeep), news),
+            Err(error) => tracing::error!(%error, "a configuration file that changes is not taken up"),
+        }
+    }
 
-/// Begins to listen where that is asked for, and tells where: on stderr, in the state folder, and to an editor.
-async fn listen_to_others(options: &RunOptions) -> anyhow::Result<(Option<Bound>, Posted)> {
-    let Some(listening) = options.listening.clone() else { return Ok((None, (None, None))) };
-    let reveals = !listening.token_is_known;
-    let bound = listen::bind(listening).await?;
-    let announced = bound.announce()?;
-    for url in bound.urls(reveals)? {
-        // It is no line of the log: that never has the token.
+    /// Begins to listen where this process itself was asked to, and tells where on stderr.
+    async fn listen_to_others(&mut self, terms: &Terms) -> anyhow::Result<()> {
+        let Some(listening) = self.options.listening.take() else { return Ok(()) };
+        print_urls(&self.listeners.ask(listening, &self.door, terms).await?);
+        Ok(())
+    }
+}
+
+/// Prints where is listened. It is no line of the log: that never has the token.
+pub fn print_urls(urls: &[String]) {
+    for url in urls {
+        // Nobody reads stderr: `status` tells, too.
         writeln!(std::io::stderr(), "listening on {url}").unwrap_or_default();
     }
-    let notice = ListenNotice { process: std::process::id(), listening: bound.urls(true)? };
-    let put_up = match &options.state {
-        StatePlace::Folder(asked) => {
-            let folder = folder::chosen(asked.as_deref())?;
-            Some(notice.put_up(&folder).context("the state folder cannot tell where is listened")?)
-        }
-        StatePlace::Memory => None,
-    };
-    Ok((Some(bound), (put_up, announced)))
 }
 
 /// Serves the clients of fronts in a state folder that we hold, until the last of them is gone and its turns are over.
@@ -171,7 +188,7 @@ async fn listen_to_others(options: &RunOptions) -> anyhow::Result<(Option<Bound>
 /// When the folder cannot be used, or the process has no signals. Whoever has come by then is told.
 pub fn serve_fronts(
     mut options: RunOptions,
-    backends: Vec<Box<dyn Backend>>,
+    (configuration, backends): (Configuration, Vec<Box<dyn Backend>>),
     held: StateFolder,
     place: HostPlace,
 ) -> anyhow::Result<Exit> {
@@ -187,9 +204,11 @@ pub fn serve_fronts(
     let exit = runtime.block_on(async {
         let (losses, lost) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
+        let socket = place.socket_file();
         let (fronts, knocks) = Fronts::listen(place).context("nobody can be listened for")?;
-        let (mut sidecar, events) = Sidecar::new(options, backends, opened, lost, knocks);
+        let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, lost, knocks);
         sidecar.fronts = Some(fronts);
+        sidecar.begin_upkeep(&mut events, configuration, socket);
         sidecar.run_to_the_end(events).await
     });
     // With it go the fronts of the last clients, which wait for that.

@@ -124,7 +124,15 @@ fn actions(told: &[Value]) -> Vec<&str> {
 
 fn terms(at_end: Shutdown) -> Terms {
     let returns_within = Some(Duration::from_secs(1000));
-    Terms { default_directory: None, line_bytes_max: 1 << 20, at_end, assume_version: None, returns_within }
+    let line_bytes_max = 1 << 20;
+    Terms {
+        default_directory: None,
+        line_bytes_max,
+        at_end,
+        assume_version: None,
+        returns_within,
+        patience: None,
+    }
 }
 
 struct World {

@@ -16,10 +16,12 @@ mod operations;
 mod programs;
 mod refs;
 mod settings;
+mod shapes;
 mod sights;
 mod swaps;
 mod trust;
 mod turns;
+mod walk;
 mod without;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -224,6 +226,11 @@ impl Talk {
         command.arg("--state-dir").arg(&repository.state).arg("--exclusive");
         command.args(repository.limit.map(|bytes| format!("--git-file-bytes={bytes}")));
         command.envs(environment(&repository.home)).envs(more.iter().copied());
+        Self::with(command)
+    }
+
+    /// A host that is started so.
+    pub fn with(command: Command) -> Self {
         let mut talk = Self { process: Process::spawn(command), seq: 0, id: 0, heard: Vec::new() };
         let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });
         talk.ask("initialize", &hello);

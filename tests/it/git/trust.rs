@@ -266,3 +266,36 @@ fn what_is_taken_back_again_behind_a_death_is_brought_back_once() {
     let offered: Vec<&str> = offered.as_array().unwrap().iter().filter_map(|it| it["id"].as_str()).collect();
     assert_eq!(offered, ["discard-changes"]);
 }
+
+/// Returns what `status` says where programs are found in these folders: as text, and of git as JSON.
+fn status(repository: &Repository, path: &str) -> (String, serde_json::Value) {
+    let run = |how: &[&str]| {
+        let mut command = crate::support::program();
+        command.arg("status").args(how).arg("--state-dir").arg(&repository.state).env("PATH", path);
+        let output = command.output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let known: serde_json::Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    (run(&[]), known["git"].clone())
+}
+
+#[test]
+fn status_names_the_git_that_is_used_or_why_none_is() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let path = instead_of_git(&repository, "exec $GIT \"$@\"");
+    let version = repository.git(&["version"]).trim().trim_start_matches("git version ").to_owned();
+    let program = repository.home.join("bin/git").display().to_string();
+    let (text, known) = status(&repository, &path);
+    assert!(text.ends_with(&format!("\ngit {version}, {program}\n")), "{text}");
+    assert_eq!(known, json!({ "path": program, "version": version, "problem": null }));
+    let old = "git 2.31 or newer is needed, and this is `git version 2.20.1`";
+    for (path, problem) in [
+        ("/nowhere", "there is no program `git` on the host's PATH"),
+        (&instead_of_git(&repository, "echo git version 2.20.1"), old),
+    ] {
+        let (text, known) = status(&repository, path);
+        assert!(text.ends_with(&format!("\ngit is not used: {problem}\n")), "{text}");
+        assert_eq!(known, json!({ "path": null, "version": null, "problem": problem }));
+    }
+}

@@ -109,31 +109,6 @@ fn who_wants_other_agents_than_a_host_that_listens_has_is_told_so() {
 }
 
 #[test]
-fn a_host_with_a_client_of_its_own_is_joined_as_long_as_that_is_there() {
-    let (_outer, folder) = state();
-    let mut command = program();
-    command.arg("--state-dir").arg(&folder).args(["--listen", ANY_PORT]);
-    let mut own = Process::spawn(command);
-    asks(&mut own, 1, "initialize", json!({ "clientId": "own", "protocolVersions": ["1.0.0"] }));
-    assert_eq!(asks(&mut own, 2, "createSession", json!({ "channel": SESSION }))["error"], Value::Null);
-    let mut joined = window(&folder, "joined");
-    asks(&mut joined, 2, "subscribe", json!({ "channel": CHAT }));
-    begins(&mut own, "t", "/say heard");
-    joined.until(is_completion);
-    own.end();
-    own.rest();
-    assert_eq!(own.wait().code(), Some(0));
-    joined.rest();
-    assert_eq!(joined.wait().code(), Some(5));
-    // The next one starts a host.
-    let mut next = window(&folder, "next");
-    assert!(asks(&mut next, 2, "subscribe", json!({ "channel": CHAT }))["result"].is_object());
-    next.end();
-    next.rest();
-    assert_eq!(next.wait().code(), Some(0));
-}
-
-#[test]
 fn a_host_that_listens_for_itself_alone_is_not_joined() {
     let (_outer, folder) = state();
     let mut command = program();

@@ -9,6 +9,8 @@
 mod admission;
 #[cfg(target_os = "linux")]
 mod announcing;
+#[cfg(target_os = "linux")]
+mod asked;
 mod frames;
 mod fronts;
 mod joining;
@@ -130,6 +132,13 @@ impl Client {
             Err(tokio_tungstenite::tungstenite::HandshakeError::Failure(error)) => Err(Box::new(error)),
             Err(error) => panic!("{error}"),
         }
+    }
+
+    /// Whether anybody listens there.
+    fn try_connect(url: &str) -> std::io::Result<TcpStream> {
+        let request = url.into_client_request().unwrap();
+        let uri = request.uri();
+        TcpStream::connect((uri.host().unwrap(), uri.port_u16().unwrap()))
     }
 
     fn says(&mut self, mut message: Value) {

@@ -17,6 +17,8 @@ mod programs;
 mod reader;
 mod shells;
 mod signals;
+#[cfg(target_os = "linux")]
+mod stopped;
 mod terminal;
 
 use std::fs;

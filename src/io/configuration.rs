@@ -1,0 +1,188 @@
+//! The agents of a running host, and what becomes of them when the configuration file changes.
+//!
+//! The running host takes up a file that has changed: at the hello of a front that has read another content, and by itself
+//! within seconds ([`upkeep`](super::upkeep)). New agents are offered at once, sessions that are opened from then on have
+//! the agents that changed, and conversations that run go on with the program that they have; an agent that was removed is
+//! no longer offered. A file that cannot be understood changes nothing. Signals have no part in this: SIGHUP is how a
+//! terminal that goes away ends the programs in it, so it asks a host to leave, as it always did.
+//!
+//! Owns: which agents are in force, how they differ from those that were read, and why what was read is not in force.
+//! Never: reads the file, or tells a client of an agent.
+
+use std::fmt;
+
+use super::upkeep::ConfigurationFile;
+use crate::backend::acp::AgentSpec;
+use crate::backend::{Backend, Offered};
+use crate::config::{AgentSource, ConfigurationSeen, Reading};
+
+/// Makes the backend of an agent.
+pub type MakeBackend = Box<dyn Fn(AgentSpec) -> Box<dyn Backend> + Send>;
+
+/// The agents in force.
+pub struct Configuration {
+    /// The agents, without those that the program has built in.
+    agents: Vec<AgentSpec>,
+    /// The file as it was read last. Its agents are those in force.
+    seen: ConfigurationSeen,
+    /// Reason why the file as it was read last is not in force, for people.
+    outdated: Option<String>,
+    make: MakeBackend,
+    /// For the thread that looks at the file.
+    file: Option<ConfigurationFile>,
+}
+
+impl fmt::Debug for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Configuration").field("seen", &self.seen).finish_non_exhaustive()
+    }
+}
+
+impl Configuration {
+    /// Puts in force what a source says; of a file that cannot be understood nothing. Returns the backends, too.
+    pub fn start(source: AgentSource, reading: Reading, make: MakeBackend) -> (Self, Vec<Box<dyn Backend>>) {
+        let file = ConfigurationFile::new(source.clone(), &reading);
+        let none = ConfigurationSeen { agents: Some(Default::default()), ..reading.seen.clone() };
+        let (seen, agents, outdated) = match reading.agents {
+            Ok(agents) => (reading.seen, agents, None),
+            Err(why) => (none, source.of_flags, Some(sentence(&why))),
+        };
+        let backends = agents.iter().cloned().map(&make).collect();
+        (Self { agents, seen, outdated, make, file: Some(file) }, backends)
+    }
+
+    /// Returns whether one of the agents that were read has this provider id.
+    pub fn offers(&self, provider: &str) -> bool {
+        self.agents.iter().any(|agent| agent.name == provider)
+    }
+
+    /// Takes the file out, for the thread that looks at it.
+    pub fn take_file(&mut self) -> Option<ConfigurationFile> {
+        self.file.take()
+    }
+
+    /// Returns whether a front has read another content of the same file.
+    pub fn is_other_content(&self, front: &ConfigurationSeen) -> bool {
+        front.file.is_some() && front.sum != self.seen.sum && front.is_of_the_file_of(&self.seen)
+    }
+
+    /// Returns what differs for a front that has another file. One that has the same needs only wait until it is read.
+    pub fn differences(&self, front: &ConfigurationSeen) -> Vec<String> {
+        if front.is_of_the_file_of(&self.seen) || front.agents == self.seen.agents {
+            return Vec::new();
+        }
+        let path = |seen: &ConfigurationSeen| match &seen.file {
+            Some(file) => format!("`{}`", file.display()),
+            None => "none".to_owned(),
+        };
+        let file = format!("the configuration file ({} here, {} there)", path(front), path(&self.seen));
+        let agents = |seen: &ConfigurationSeen| seen.agents.clone().unwrap_or_default();
+        let differ = super::hello::differences(&agents(front), &agents(&self.seen));
+        std::iter::once(file).chain(differ.into_iter().map(|name| format!("the agent `{name}`"))).collect()
+    }
+
+    /// Returns why a front that has this file does not get its agents, for people.
+    pub fn outdated(&self, front: &ConfigurationSeen) -> Option<String> {
+        self.outdated.clone().filter(|_| front.is_of_the_file_of(&self.seen))
+    }
+
+    /// Puts in force what was read. Returns the agents in their order, or `None` when they are what they were.
+    pub fn take_up(&mut self, reading: Reading) -> Option<Vec<Offered>> {
+        let agents = match reading.agents {
+            Ok(agents) => agents,
+            Err(why) => {
+                let why = sentence(&why);
+                tracing::warn!("{why}");
+                (self.seen.sum, self.outdated) = (reading.seen.sum, Some(why));
+                return None;
+            }
+        };
+        (self.seen, self.outdated) = (reading.seen, None);
+        let before = std::mem::replace(&mut self.agents, agents);
+        if before == self.agents {
+            return None;
+        }
+        let offered = self.agents.iter().map(|agent| {
+            if before.contains(agent) {
+                Offered::AsBefore(agent.name.clone())
+            } else {
+                Offered::New((self.make)(agent.clone()))
+            }
+        });
+        let offered = offered.collect();
+        let names: Vec<&str> = self.agents.iter().map(|agent| agent.name.as_str()).collect();
+        tracing::info!(agents = names.join(", "), "the configuration file has changed, and is taken up");
+        Some(offered)
+    }
+}
+
+fn sentence(why: &str) -> String {
+    format!("the configuration file is not taken up, and the host goes on with the agents that it has: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::script::Script;
+
+    fn started(text: &str) -> (tempfile::TempDir, AgentSource, Configuration) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, text).unwrap();
+        let source = AgentSource::new(&["flag=x".to_owned()], Some(&path), None).unwrap();
+        let (configuration, _) =
+            Configuration::start(source.clone(), source.read(), Box::new(|_| Box::new(Script)));
+        (folder, source, configuration)
+    }
+
+    fn names(configuration: &Configuration) -> Vec<&str> {
+        configuration.agents.iter().map(|agent| agent.name.as_str()).collect()
+    }
+
+    #[test]
+    fn agents_that_did_not_change_stay_as_they_are() {
+        let (folder, source, mut configuration) =
+            started("[agents.a]\ncommand = 'a'\n[agents.b]\ncommand = 'b'");
+        assert_eq!(names(&configuration), ["flag", "a", "b"]);
+        assert!(configuration.take_up(source.read()).is_none());
+        let text = "[agents.a]\ncommand = 'a'\n[agents.b]\ncommand = 'other'\n[agents.c]\ncommand = 'c'";
+        std::fs::write(folder.path().join("config.toml"), text).unwrap();
+        assert!(configuration.is_other_content(&source.read().seen));
+        let offered = configuration.take_up(source.read()).unwrap();
+        let kinds = offered.iter().map(|offered| match offered {
+            Offered::AsBefore(name) => name.as_str(),
+            Offered::New(_) => "new",
+        });
+        assert_eq!(kinds.collect::<Vec<_>>(), ["flag", "a", "new", "new"]);
+    }
+
+    #[test]
+    fn file_that_cannot_be_understood_changes_nothing_until_it_is_mended() {
+        let (folder, source, mut configuration) = started("[agents.a]\ncommand = 'a'");
+        std::fs::write(folder.path().join("config.toml"), "[agents.").unwrap();
+        let front = source.read().seen;
+        assert!(configuration.is_other_content(&front) && configuration.differences(&front).is_empty());
+        assert!(configuration.take_up(source.read()).is_none());
+        assert!(configuration.outdated(&front).unwrap().contains("config.toml"));
+        assert!(!configuration.is_other_content(&front), "it is not read again for each window");
+        assert_eq!(names(&configuration), ["flag", "a"]);
+        std::fs::write(folder.path().join("config.toml"), "[agents.b]\ncommand = 'b'").unwrap();
+        assert!(configuration.take_up(source.read()).is_some());
+        assert_eq!((configuration.outdated(&front), names(&configuration)), (None, vec!["flag", "b"]));
+    }
+
+    #[test]
+    fn another_file_must_describe_the_same_agents() {
+        let (folder, _, configuration) = started("[agents.a]\ncommand = '/a'");
+        let read = |text: &str| {
+            let other = folder.path().join("other.toml");
+            std::fs::write(&other, text).unwrap();
+            AgentSource::new(&[], Some(&other), None).unwrap().read().seen
+        };
+        assert!(configuration.differences(&read("[agents.a]\ncommand = '/a'")).is_empty());
+        let differ = configuration.differences(&read("[agents.b]\ncommand = '/a'"));
+        assert_eq!(differ[1..], ["the agent `a`", "the agent `b`"]);
+        assert!(differ[0].contains("other.toml") && differ[0].contains("config.toml"), "{differ:?}");
+        assert_eq!(configuration.differences(&read("[agents.")).len(), 2);
+    }
+}

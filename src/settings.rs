@@ -1,0 +1,245 @@
+//! Settings of windows: which flag belongs to whom when several processes share a host.
+//!
+//! Owns: the table of all flags ([`SETTINGS`]), which the chapter on windows repeats, and the hello of a front that carries
+//! them. A flag that is in no row, or whose value does not reach the hello, fails a test: so no setting of a second window
+//! is ignored without a word.
+//! Never: says what a flag means.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use tracing_subscriber::filter::Targets;
+
+use crate::cli::ServeOptions;
+use crate::config::{AgentSource, Reading};
+use crate::io::hello::{environment, Hello, Wishes, LINK};
+use crate::io::run::RunOptions;
+
+/// Owner of a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// The window: each has its own.
+    Window,
+    /// A listener: whoever asks for the address of another one must say the same.
+    Listener,
+    /// The host: all windows must say the same.
+    Host,
+    /// None: the flag says which host it is, or that there is none for others.
+    Place,
+}
+
+/// All flags by which a process is told how to serve.
+pub const SETTINGS: [(&str, Owner); 32] = [
+    ("--on-eof", Owner::Window),
+    ("--drain-timeout", Owner::Window),
+    ("--default-directory", Owner::Window),
+    ("--assume-version", Owner::Window),
+    ("--max-frame-bytes", Owner::Window),
+    ("--stall-timeout", Owner::Window),
+    ("--log", Owner::Window),
+    ("--no-parent-watch", Owner::Window),
+    ("--listen", Owner::Listener),
+    ("--token-file", Owner::Listener),
+    ("--no-token", Owner::Listener),
+    ("--allow-origin", Owner::Listener),
+    ("--announce", Owner::Listener),
+    ("--reconnect-within", Owner::Listener),
+    ("--handshake-timeout", Owner::Listener),
+    ("--agent", Owner::Host),
+    ("--config", Owner::Host),
+    ("--no-script", Owner::Host),
+    ("--script-resource", Owner::Host),
+    ("--write-root", Owner::Host),
+    ("--no-terminals", Owner::Host),
+    ("--terminal-grace", Owner::Host),
+    ("--git", Owner::Host),
+    ("--trash-days", Owner::Host),
+    ("--state-bytes", Owner::Host),
+    ("--quarantine-after", Owner::Host),
+    ("--store-patience", Owner::Host),
+    ("--max-turn-bytes", Owner::Host),
+    ("--memory-budget", Owner::Host),
+    ("--state-dir", Owner::Place),
+    ("--exclusive", Owner::Place),
+    ("--ephemeral", Owner::Place),
+];
+
+/// The rest of them: nobody joins a process that was started with one of these.
+pub const ALONE: [&str; 2] = ["--deterministic", "--as-host"];
+
+impl ServeOptions {
+    /// Returns the settings that a host of a state folder runs with, each under the name that people know it by, so that it
+    /// can be compared. The agents of the configuration file are no part of them: it can change.
+    pub fn settings(&self, agents: &AgentSource) -> BTreeMap<String, String> {
+        let each = agents.of_flags.iter().enumerate();
+        let each = each.map(|(at, agent)| (format!("the agent `{}`", agent.name), format!("{at} {agent:?}")));
+        // Whoever names one from elsewhere names another one.
+        let real = |folder: &PathBuf| folder.canonicalize().unwrap_or_else(|_| folder.clone());
+        let write_roots: Vec<PathBuf> = self.write_root.iter().map(real).collect();
+        let flags = [
+            ("--no-script", self.no_script.to_string()),
+            ("--script-resource", format!("{:?}", self.script_resource)),
+            ("--trash-days", self.trash_days.to_string()),
+            ("--state-bytes", format!("{:?}", self.state_bytes)),
+            ("--quarantine-after", self.quarantine_after.to_string()),
+            ("--store-patience", self.store_patience.to_string()),
+            ("--max-turn-bytes", self.max_turn_bytes.to_string()),
+            ("--memory-budget", self.memory_budget.to_string()),
+            ("--no-terminals", self.no_terminals.to_string()),
+            ("--terminal-grace", self.terminal_grace.to_string()),
+            ("--git", self.uses_git().to_string()),
+            ("--write-root", format!("{write_roots:?}")),
+        ];
+        flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
+    }
+
+    /// Returns the hello of a front to the host of the state folder.
+    pub fn hello(
+        &self,
+        options: &RunOptions,
+        agents: &AgentSource,
+        reading: &Reading,
+        log: &Targets,
+    ) -> Hello {
+        let named = reading.agents.iter().flatten().flat_map(|agent| agent.environment.keys().cloned());
+        Hello {
+            link: LINK,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            terms: Wishes::from(&options.terms),
+            log: log.to_string(),
+            settings: self.settings(agents),
+            configuration: reading.seen.clone(),
+            listening: options.listening.clone(),
+            environment: environment(named.chain(["PATH".to_owned()])),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+    use crate::cli::Cli;
+
+    fn flags(owner: Owner) -> impl Iterator<Item = &'static str> {
+        SETTINGS.into_iter().filter(move |(_, of)| *of == owner).map(|(flag, _)| flag)
+    }
+
+    #[test]
+    fn table_names_each_flag_once() {
+        let command = Cli::command();
+        let known = command.get_arguments().filter_map(|argument| argument.get_long());
+        let known: Vec<String> = known.map(|long| format!("--{long}")).collect();
+        let mut rows: Vec<&str> = SETTINGS.iter().map(|(flag, _)| *flag).chain(ALONE).collect();
+        let mut known: Vec<&str> = known.iter().map(String::as_str).collect();
+        known.retain(|flag| !["--help", "--version"].contains(flag));
+        rows.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(rows, known);
+    }
+
+    /// A value of each flag that is not its default, with what the flag needs besides.
+    fn sample<'a>(flag: &'a str, folder: &'a str, file: &'a str) -> Vec<&'a str> {
+        match flag {
+            "--on-eof" => vec![flag, "exit"],
+            "--default-directory" | "--write-root" => vec![flag, folder],
+            "--assume-version" => vec![flag, "0.4.0"],
+            "--log" => vec![flag, "trace"],
+            "--listen" => vec![flag, "ws://127.0.0.1:0"],
+            "--token-file" | "--config" => vec![flag, file],
+            "--allow-origin" | "--script-resource" => vec![flag, "https://example.com"],
+            "--announce" => vec![flag, "vscode"],
+            "--agent" => vec![flag, "a=b"],
+            "--git" => vec![flag, "off"],
+            "--no-token" | "--no-script" | "--no-terminals" => vec![flag],
+            _ => vec![flag, "7"],
+        }
+    }
+
+    /// The hello of a process with these arguments, as text.
+    fn said(arguments: &[&str]) -> serde_json::Value {
+        let cli = Cli::try_parse_from([&["ahp-sidecar"][..], arguments].concat()).unwrap();
+        let options = cli.serving.options(false).unwrap();
+        let agents = cli.serving.agents().unwrap();
+        let (filter, _) = cli.serving.log_filter().unwrap();
+        let mut said =
+            serde_json::to_value(cli.serving.hello(&options, &agents, &agents.read(), &filter)).unwrap();
+        // It is another one each time.
+        if let Some(token) = said.pointer_mut("/listening/access/token").filter(|token| token.is_string()) {
+            if said_by_file(arguments).is_none() {
+                *token = "fresh".into();
+            }
+        }
+        said
+    }
+
+    fn said_by_file<'a>(arguments: &[&'a str]) -> Option<&'a str> {
+        arguments.iter().find(|argument| **argument == "--token-file").copied()
+    }
+
+    #[test]
+    fn hello_carries_every_setting_to_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        // A token, and no configuration, which is a difference, too.
+        fs::write(&file, "0123456789abcdef").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let (folder, file) = (text(folder.path()), text(&file));
+        for (flag, owner) in SETTINGS {
+            // The front itself watches its parent.
+            if owner == Owner::Place || flag == "--no-parent-watch" {
+                continue;
+            }
+            let mut arguments = sample(flag, &folder, &file);
+            let mut without = Vec::new();
+            if owner == Owner::Listener && flag != "--listen" {
+                without = vec!["--listen", "ws://127.0.0.1:0"];
+                arguments.extend(&without);
+            }
+            let (mut with, mut without) = (said(&arguments), said(&without));
+            let members: &[&str] = match owner {
+                Owner::Window => &["terms", "log"],
+                Owner::Listener => &["listening"],
+                Owner::Host => &["settings", "configuration"],
+                Owner::Place => unreachable!(),
+            };
+            let differs = members.iter().any(|member| with[member] != without[member]);
+            assert!(differs, "the value of `{flag}` is not in {members:?} of the hello");
+            for member in members {
+                (with[member], without[member]) = (serde_json::Value::Null, serde_json::Value::Null);
+            }
+            assert_eq!(with, without, "`{flag}` is elsewhere, too");
+        }
+    }
+
+    #[test]
+    fn chapter_lists_the_settings_of_the_table() {
+        let chapter = include_str!("io/README.md");
+        let listed = |from: &str, to: &str| -> BTreeSet<&str> {
+            let behind = chapter.split_once(from).unwrap().1;
+            let list = behind.split_once(to).unwrap().0;
+            list.split('`').filter(|word| word.starts_with("--")).collect()
+        };
+        let command = Cli::command();
+        let is_hidden = |flag: &str| {
+            let mut arguments = command.get_arguments();
+            arguments.any(|it| it.is_hide_set() && it.get_long() == flag.strip_prefix("--"))
+        };
+        let table = |owner| flags(owner).filter(|flag| !is_hidden(flag)).collect::<BTreeSet<_>>();
+        let (window, listener, host) = (
+            ("**What belongs to a window**", "**What belongs to a listener**"),
+            ("**What belongs to a listener**", "**What belongs to the host**"),
+            ("**What belongs to the host**", "Where it is not"),
+        );
+        assert_eq!(listed(window.0, window.1), table(Owner::Window));
+        assert_eq!(listed(listener.0, listener.1), table(Owner::Listener));
+        assert_eq!(listed(host.0, host.1), table(Owner::Host));
+    }
+}
