@@ -1,7 +1,9 @@
-//! Backups of files that are about to be changed: no operation removes the last copy of what somebody wrote.
+//! Backups of files that are about to be changed: no operation removes the last copy of what
+//! somebody wrote.
 //!
-//! What is about to be replaced or removed is nearly always in a checkpoint. That checkpoint may be gone by now, and the
-//! bytes may differ from what git has of them by their ends of lines; so it is made sure of, each time.
+//! What is about to be replaced or removed is nearly always in a checkpoint. That checkpoint may be
+//! gone by now, and the bytes may differ from what git has of them by their ends of lines; so it is
+//! made sure of, each time.
 //!
 //! Owns: storing what is missing, and the ref that keeps all of it.
 //! Never: changes a file of the folder.
@@ -21,8 +23,9 @@ use super::program::{GitError, Until};
 use super::repository::Repository;
 use crate::host::effects::{GitContent, GitTaken};
 
-/// Keeps the contents of files that are about to be changed. Returns the ids of the bytes of those files that git would not
-/// give back as they are, and of those whose change knows them by their versions alone.
+/// Keeps the contents of files that are about to be changed. Returns the ids of the bytes of those
+/// files that git would not give back as they are, and of those whose change knows them by their
+/// versions alone.
 ///
 /// # Errors
 /// When git fails, or a file has become another one: nothing may be changed then.
@@ -71,8 +74,8 @@ pub fn keep_contents(
     Ok(kept)
 }
 
-/// Stores those of the contents of files that the repository does not have: they were committed, or kept, and are not any
-/// more, or were only looked at.
+/// Stores those of the contents of files that the repository does not have: they were committed, or
+/// kept, and are not any more, or were only looked at.
 fn store_missing(
     repository: &Repository,
     scratch: &Scratch,

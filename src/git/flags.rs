@@ -33,8 +33,11 @@ pub struct FlaggedFile {
 /// What tells one version of an index from another.
 type IndexStamp = (u64, u64, i64, i64);
 
-/// Flagged files of the indexes that were read last, by the paths of the indexes.
-static KNOWN: Mutex<Option<HashMap<PathBuf, (IndexStamp, Vec<FlaggedFile>)>>> = Mutex::new(None);
+/// Flagged files of indexes, by the paths of the indexes.
+type KnownFlags = HashMap<PathBuf, (IndexStamp, Vec<FlaggedFile>)>;
+
+/// Flagged files of the indexes that were read last.
+static KNOWN: Mutex<Option<KnownFlags>> = Mutex::new(None);
 
 /// Maximum number of indexes that are remembered.
 const KNOWN_MAX: usize = 64;

@@ -37,11 +37,11 @@ pub fn unseen(
     }
     let as_uri = |file: String| if file.starts_with('/') { uri_of(Path::new(&file)) } else { file };
     let files: BTreeSet<String> = files.into_iter().map(as_uri).collect();
-    let places: Vec<Place> = files.iter().map(|uri| Place::of(repository, uri)).collect();
+    let places: Vec<FilePlace> = files.iter().map(|uri| FilePlace::of(repository, uri)).collect();
     let asked: Vec<u8> = places
         .iter()
         .filter_map(|place| match place {
-            Place::Below(path) => Some([HERE, path.as_os_str().as_bytes(), b"\0"].concat()),
+            FilePlace::Below(path) => Some([HERE, path.as_os_str().as_bytes(), b"\0"].concat()),
             _ => None,
         })
         .flatten()
@@ -66,10 +66,10 @@ pub fn unseen(
     // tell.
     let elsewhere: HashSet<&[u8]> =
         flagged.iter().filter(|file| file.is_elsewhere).map(|file| &*file.entry.path).collect();
-    let is_unseen = |place: &Place| match place {
-        Place::Outside => true,
-        Place::Elsewhere => false,
-        Place::Below(path) => {
+    let is_unseen = |place: &FilePlace| match place {
+        FilePlace::Outside => true,
+        FilePlace::Elsewhere => false,
+        FilePlace::Below(path) => {
             let name = path.as_os_str().as_bytes();
             let exists = || fs::symlink_metadata(repository.root.join(path)).is_ok();
             ignored.contains(name) || (elsewhere.contains(name) && !exists())
@@ -84,7 +84,7 @@ pub fn unseen(
 }
 
 /// Where a file is, as the repository sees it.
-enum Place {
+enum FilePlace {
     /// In no folder of it, or in another repository that is in it.
     Outside,
     /// In it, by another name: it is known by that.
@@ -93,7 +93,7 @@ enum Place {
     Below(PathBuf),
 }
 
-impl Place {
+impl FilePlace {
     fn of(repository: &Repository, uri: &str) -> Self {
         let Ok(named) = path_of(uri) else { return Self::Elsewhere };
         let Some(real) = real_path(&named) else { return Self::Outside };

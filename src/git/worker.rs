@@ -272,7 +272,17 @@ fn answer(waiting: WaitingJob, folder: &Path, git: &Mutex<Option<Git>>, limits: 
 
 /// Does a job with this program.
 pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, until: Until) -> GitReport {
-    let found = |scratch: &Scratch| Repository::find(git, &job.directories, scratch);
+    let found = |scratch: &Scratch| {
+        let find = || Repository::find(git, &job.directories, scratch);
+        match find() {
+            // It may have gone away while it was being found.
+            Err(NoRepository::Failed(error)) => match find() {
+                Err(NoRepository::None) => Err(NoRepository::None),
+                _ => Err(NoRepository::Failed(error)),
+            },
+            found => found,
+        }
+    };
     let scratch = match Scratch::new(folder) {
         Ok(scratch) => scratch,
         Err(error) => return GitReport::Failed(error.to_string()),

@@ -8,7 +8,7 @@
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;
 
-use super::effects::{ChannelId, ChatKey, ChatRow};
+use super::effects::{ChannelId, ChatKey, ChatRow, KEPT_FILE_BYTES_MAX};
 use super::refusal::Refusal;
 use super::save::{BEHIND_BYTES_MAX, BEHIND_TIMES};
 use super::turns::Ending;
@@ -51,7 +51,7 @@ impl Default for Limits {
             ptys: 32,
             terminal_grace_ms: 600_000,
             kept_within_ms: 0,
-            kept_file_bytes: 100 << 20,
+            kept_file_bytes: KEPT_FILE_BYTES_MAX,
         }
     }
 }

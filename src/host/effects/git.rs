@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::FileTaken;
 use crate::state::edits::LineCounts;
 
+/// Size above which git does not keep the content of a file, in bytes, unless another one is
+/// chosen.
+pub const KEPT_FILE_BYTES_MAX: u64 = 100 << 20;
+
 /// Something to be done with the repository that some directories are in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitJob {

@@ -163,7 +163,8 @@ impl Repository {
         refs.lines().map(str::to_owned).collect()
     }
 
-    /// Whether these bytes of a file are reachable from a ref: as they are, or as git gives them back.
+    /// Whether these bytes of a file are reachable from a ref: as they are, or as git gives them
+    /// back.
     pub fn keeps(&self, name: &str, mode: u32, bytes: &[u8]) -> bool {
         let all = self.git(&["rev-list", "--objects", "--all", "--no-object-names"]);
         let reachable: BTreeSet<&str> = all.lines().collect();
@@ -177,8 +178,8 @@ impl Repository {
         reachable.contains(&*hash("--no-filters")) || (is_given_back && reachable.contains(&*hash(&path)))
     }
 
-    /// No operation of the host removes the last copy of what somebody wrote: whatever was in a file before is in the folder,
-    /// or reachable in the repository.
+    /// No operation of the host removes the last copy of what somebody wrote: whatever was in a
+    /// file before is in the folder, or reachable in the repository.
     pub fn has_lost_nothing(&self, before: &FullCopy) {
         let after = model::copy_of(self);
         let contents: BTreeSet<&Vec<u8>> = after.values().map(|(_, bytes)| bytes).collect();
