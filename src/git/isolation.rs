@@ -4,21 +4,25 @@
 //! the folder's own files or configuration name. A repository's configuration is data: an allow list of settings is
 //! copied, and the git process never sees the rest. So a git that has learnt another way to run programs finds nothing.
 //!
-//! The directory is made anew for each job, in a private folder. Its `config` is written here; what holds history
+//! The directory is in a private folder, and is used by one job at a time. Its `config` is written here; what holds history
 //! (objects, refs, reflogs) and plain data (ignored paths, attributes, sparse patterns) is linked to the repository's own;
 //! hooks and all else are left out. `HEAD` must be a file, so it is a copy, and [`super::commit`] writes the real one.
 //!
 //! Owns: the allow list, and the layout of the directory.
 //! Never: decides whether a repository is used.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{symlink, DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::process::geteuid;
 
+use super::index::Scratch;
 use super::settings::{Setting, Settings};
 
 /// Settings that are copied. None of them names a program, or a file that git would take a program from.
@@ -64,6 +68,13 @@ const COPIED: [&str; 36] = [
 /// Settings of branches and remotes that say which branch follows which.
 const FOLLOWED: [(&str, &str); 3] = [("branch.", ".merge"), ("branch.", ".remote"), ("remote.", ".fetch")];
 
+/// What is linked to the repository's own, of all that its folders of files share.
+const LINKED: [&str; 8] =
+    ["objects", "refs", "packed-refs", "shallow", "logs", "reftable", "info/exclude", "info/attributes"];
+
+/// Maximum number of git directories that wait to be used again.
+const SPARE_MAX: usize = 16;
+
 /// Places of a repository of which its git directory here is made.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
@@ -74,39 +85,78 @@ pub struct Origin<'a> {
 }
 
 /// A git directory of the host's own.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct IsolatedGitDir {
     /// Its path, for `GIT_DIR`.
     pub path: PathBuf,
     /// The content of its `HEAD`, as that of the repository was.
     pub head: Vec<u8>,
+    own: PathBuf,
+    common: PathBuf,
+    config: Vec<u8>,
+    shared_indexes: BTreeSet<OsString>,
+    /// The folder in which it is.
+    scratch: Scratch,
+}
+
+/// Git directories that were used, and can be used again for their repositories: making folders and removing them takes
+/// longer than all else here.
+#[derive(Debug, Default)]
+pub struct SpareGitDirs(Mutex<Vec<IsolatedGitDir>>);
+
+impl SpareGitDirs {
+    /// Takes in one whose job is done.
+    pub fn put(&self, git_dir: IsolatedGitDir) {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.push(git_dir);
+        let too_many = spare.len().saturating_sub(SPARE_MAX);
+        spare.drain(..too_many);
+    }
+
+    fn take(&self, below: &Path, origin: Origin<'_>) -> Option<IsolatedGitDir> {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_its = |git_dir: &IsolatedGitDir| {
+            git_dir.own == origin.own
+                && git_dir.common == origin.common
+                && git_dir.scratch.path.parent() == Some(below)
+        };
+        let at = spare.iter().rposition(is_its)?;
+        Some(spare.remove(at))
+    }
 }
 
 impl IsolatedGitDir {
-    /// Makes one below a private folder.
+    /// Makes one in a private folder below this one, or takes a spare one.
     ///
     /// # Errors
     /// When a file or link cannot be made, or the repository's `HEAD` cannot be read.
-    pub fn make(
+    pub fn find(
+        spare: &SpareGitDirs,
         below: &Path,
         origin: Origin<'_>,
         format: &[Setting],
         settings: &Settings,
     ) -> io::Result<Self> {
-        let Origin { own, common } = origin;
-        let top = below.join("repository");
+        let config = config_of(format, settings);
+        let head = head_of(origin.own)?;
+        let shared_indexes = shared_indexes_of(origin.own)?;
+        if let Some(mut git_dir) = spare.take(below, origin) {
+            match git_dir.refresh(&config, &head, &shared_indexes) {
+                Ok(()) => return Ok(git_dir),
+                // Somebody may have removed it.
+                Err(error) => tracing::debug!(%error, "a git directory of our own cannot be used again"),
+            }
+        }
+        let mut git_dir = Self::make(Scratch::new(below)?, origin)?;
+        git_dir.refresh(&config, &head, &shared_indexes)?;
+        Ok(git_dir)
+    }
+
+    /// Makes what is the same in each job of a repository.
+    fn make(scratch: Scratch, Origin { own, common }: Origin<'_>) -> io::Result<Self> {
+        let top = scratch.path.clone();
         private_folder(&top.join("info"))?;
-        fs::write(top.join("config"), config_of(format, settings))?;
-        for name in [
-            "objects",
-            "refs",
-            "packed-refs",
-            "shallow",
-            "logs",
-            "reftable",
-            "info/exclude",
-            "info/attributes",
-        ] {
+        for name in LINKED {
             symlink(common.join(name), top.join(name))?;
         }
         let path = if own == common {
@@ -121,17 +171,42 @@ impl IsolatedGitDir {
             path
         };
         symlink(own.join("info/sparse-checkout"), path.join("info/sparse-checkout"))?;
-        for entry in fs::read_dir(own)? {
-            // An index may be split: its larger part is beside it.
-            let name = entry?.file_name();
-            if name.as_bytes().starts_with(b"sharedindex.") {
-                symlink(own.join(&name), path.join(&name))?;
+        let (own, common) = (own.to_owned(), common.to_owned());
+        let (head, config, shared_indexes) = (Vec::new(), Vec::new(), BTreeSet::new());
+        Ok(Self { path, head, own, common, config, shared_indexes, scratch })
+    }
+
+    /// Makes it what the repository is now.
+    fn refresh(&mut self, config: &[u8], head: &[u8], shared: &BTreeSet<OsString>) -> io::Result<()> {
+        if self.config != config {
+            fs::write(self.scratch.path.join("config"), config)?;
+            config.clone_into(&mut self.config);
+        }
+        for name in self.shared_indexes.difference(shared) {
+            fs::remove_file(self.path.join(name))?;
+        }
+        for name in shared.difference(&self.shared_indexes) {
+            symlink(self.own.join(name), self.path.join(name))?;
+        }
+        shared.clone_into(&mut self.shared_indexes);
+        // Git writes it in a commit without a branch, and leaves a lock where it is killed.
+        for name in ["HEAD", "HEAD.lock"] {
+            match fs::remove_file(self.path.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
             }
         }
-        let head = head_of(own)?;
-        fs::write(path.join("HEAD"), &head)?;
-        Ok(Self { path, head })
+        fs::write(self.path.join("HEAD"), head)?;
+        head.clone_into(&mut self.head);
+        Ok(())
     }
+}
+
+/// Returns the names of the larger parts of an index that is split: they are beside it.
+fn shared_indexes_of(own: &Path) -> io::Result<BTreeSet<OsString>> {
+    let names = fs::read_dir(own)?.map(|entry| Ok(entry?.file_name()));
+    let names: BTreeSet<OsString> = names.collect::<io::Result<_>>()?;
+    Ok(names.into_iter().filter(|name| name.as_bytes().starts_with(b"sharedindex.")).collect())
 }
 
 /// Returns the content of `HEAD` of a git directory, also where that is a link, as git once made it.

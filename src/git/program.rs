@@ -14,10 +14,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::{ioctl_fionbio, Errno};
+
+use super::isolation::SpareGitDirs;
 
 /// So much may be said at once, in bytes.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
@@ -154,6 +157,7 @@ pub struct Git {
     version: String,
     /// The configuration file of the system, where there is one with something in it.
     system_config: Option<PathBuf>,
+    spare: Arc<SpareGitDirs>,
 }
 
 /// One run of it.
@@ -182,7 +186,7 @@ impl Git {
         let Some(path) = found.into_iter().find(is_program) else {
             return Err(GitError::Missing("there is no program `git` on the host's PATH".to_owned()));
         };
-        let mut git = Self { path, version: String::new(), system_config: None };
+        let mut git = Self { path, version: String::new(), system_config: None, spare: Arc::default() };
         let said = git.run(Path::new("/"), ["version"]).text(until)?;
         let (major, minor) = VERSION_MIN;
         if version_in(&said).is_none_or(|version| version < VERSION_MIN) {
@@ -216,6 +220,11 @@ impl Git {
     /// Returns the configuration file of the system that it would read.
     pub fn system_config(&self) -> Option<&Path> {
         self.system_config.as_deref()
+    }
+
+    /// Returns the git directories that can be used again.
+    pub fn spare(&self) -> &SpareGitDirs {
+        &self.spare
     }
 
     /// A run in this folder.

@@ -51,7 +51,7 @@ const EXTENSIONS_COPIED: [(&str, &[&str]); 3] = [
 const FILTER_PROGRAMS: [&str; 3] = ["clean", "smudge", "process"];
 
 /// A repository that is used.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Repository {
     git: Git,
     /// Where its files are.
@@ -92,8 +92,8 @@ fn unusable<T>(why: impl Into<String>) -> Result<T, NoRepository> {
 }
 
 impl Repository {
-    /// Finds the one that all of these folders (`file:` URIs) are in. It is used as long as `scratch` exists, which holds
-    /// its git directory.
+    /// Finds the one that all of these folders (`file:` URIs) are in. The git directory in which git runs is made beside
+    /// `scratch`.
     ///
     /// # Errors
     /// Why there is none.
@@ -128,7 +128,8 @@ impl Repository {
         files.extend(format.has_own_settings.then(|| own.join("config.worktree")));
         let settings = read_all(&files, included_for).map_err(NoRepository::Unusable)?;
         let origin = Origin { own: &own, common: &common };
-        let isolated = IsolatedGitDir::make(&scratch.path, origin, &format.copied, &settings)?;
+        let below = scratch.path.parent().unwrap_or(&scratch.path);
+        let isolated = IsolatedGitDir::find(git.spare(), below, origin, &format.copied, &settings)?;
         let has_reftable = format.has_reftable();
         let (git, limits) = (git.clone(), FileLimits::default());
         Ok(Self { git, root, own, common, isolated, settings, has_reftable, limits })
@@ -155,6 +156,11 @@ impl Repository {
     pub fn has_head_file(&self) -> bool {
         !self.has_reftable
     }
+    /// Leaves its git directory to the next job: this one is done, and no git of it runs any more.
+    pub fn leave(self) {
+        self.git.spare().put(self.isolated);
+    }
+
     /// The `file:` URI of its folder.
     pub fn uri(&self) -> String {
         uri_of(&self.root)

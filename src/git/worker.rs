@@ -294,14 +294,20 @@ pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, unti
         Err(NoRepository::Failed(error)) => return GitReport::Failed(error.to_string()),
     };
     repository.limits = limits;
-    do_in(&repository, job.work, &scratch, until).unwrap_or_else(|error| {
-        let is_gone = |scratch: Scratch| matches!(found(&scratch), Err(NoRepository::None));
-        // It was there when this began.
-        match Scratch::new(folder).is_ok_and(is_gone) {
-            true => GitReport::NoRepository,
-            false => GitReport::Failed(error.to_string()),
+    match do_in(&repository, job.work, &scratch, until) {
+        Ok(report) => {
+            repository.leave();
+            report
         }
-    })
+        Err(error) => {
+            let is_gone = |scratch: Scratch| matches!(found(&scratch), Err(NoRepository::None));
+            // It was there when this began.
+            match Scratch::new(folder).is_ok_and(is_gone) {
+                true => GitReport::NoRepository,
+                false => GitReport::Failed(error.to_string()),
+            }
+        }
+    }
 }
 
 fn do_in(

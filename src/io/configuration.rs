@@ -16,6 +16,11 @@ use crate::backend::acp::AgentSpec;
 use crate::backend::{Backend, Offered};
 use crate::config::{AgentSource, ConfigurationSeen, Reading};
 
+/// Warning for a window whose configuration file could not be read anew before the window was served.
+const OTHER_CONTENT: &str =
+    "the host has another content of the configuration file than this window has read: the file has \
+    changed again since, or takes too long to be read; the host takes it up when it can";
+
 /// Makes the backend of an agent.
 pub type MakeBackend = Box<dyn Fn(AgentSpec) -> Box<dyn Backend> + Send>;
 
@@ -83,7 +88,10 @@ impl Configuration {
 
     /// Returns why a front that has this file does not get its agents, for people.
     pub fn outdated(&self, front: &ConfigurationSeen) -> Option<String> {
-        self.outdated.clone().filter(|_| front.is_of_the_file_of(&self.seen))
+        if !front.is_of_the_file_of(&self.seen) {
+            return None;
+        }
+        self.outdated.clone().or_else(|| self.is_other_content(front).then(|| OTHER_CONTENT.to_owned()))
     }
 
     /// Puts in force what was read. Returns the agents in their order, or `None` when they are what they were.
@@ -147,8 +155,11 @@ mod tests {
         assert!(configuration.take_up(source.read()).is_none());
         let text = "[agents.a]\ncommand = 'a'\n[agents.b]\ncommand = 'other'\n[agents.c]\ncommand = 'c'";
         std::fs::write(folder.path().join("config.toml"), text).unwrap();
-        assert!(configuration.is_other_content(&source.read().seen));
+        let front = source.read().seen;
+        assert!(configuration.is_other_content(&front));
+        assert!(configuration.outdated(&front).is_some(), "a window that is served all the same is told");
         let offered = configuration.take_up(source.read()).unwrap();
+        assert_eq!(configuration.outdated(&front), None);
         let kinds = offered.iter().map(|offered| match offered {
             Offered::AsBefore(name) => name.as_str(),
             Offered::New(_) => "new",

@@ -18,6 +18,7 @@ mod listener;
 mod opening;
 mod program;
 mod questions;
+mod redactor;
 mod scanner;
 mod screen;
 mod shell;

@@ -561,6 +561,9 @@ fn host_whose_folder_another_process_has_taken_leaves() {
     fs::write(folder.join("lock"), "").unwrap();
     first.process.rest();
     assert_eq!(first.process.wait().code(), Some(5));
+    wait_until("the end of the host", || processes_on(&folder).is_empty());
+    assert!(folder.join("host.sock").exists(), "it may be the socket of the process that has the folder now");
+    assert_eq!(Window::open(&folder, "next").end(), Some(0));
     check_nothing_is_left(&folder);
 }
 

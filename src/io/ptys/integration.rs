@@ -2,111 +2,142 @@
 //!
 //! A shell that is started in a terminal reads a script of ours before the user's own files, or has it read behind them. It
 //! says before each line that it runs it, and how the line ended, in sequences of the kind OSC 633, with a word that
-//! only that shell knows: what a program prints, or another shell inside that one, is not taken for it.
+//! only that shell knows: what a program prints, or another shell inside that one, is not taken for it. The word comes in
+//! the script, a file that no other user can read and that is removed when the shell says that it has read it: it is never
+//! in an environment.
 //!
-//! Owns: the scripts, where they are kept, with what each shell is started, and reading what it says.
+//! Owns: the scripts, where they are put, with what each shell is started, and reading what it says.
 //! Never: changes what a user has set, but for the places in which the shell calls us.
 
 use std::fs;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
 
 use crate::host::effects::PtyEvent;
 
 /// The folder of the scripts, in the state folder.
 const FOLDER: &str = "shells";
 
-/// The scripts, by their names.
-const SCRIPTS: [(&str, &str); 4] = [
-    ("bash.sh", include_str!("integration/bash.sh")),
-    // Its name is what the shell looks for.
-    (".zshenv", include_str!("integration/zshenv.zsh")),
-    ("fish.fish", include_str!("integration/fish.fish")),
-    ("pwsh.ps1", include_str!("integration/pwsh.ps1")),
-];
-
-/// In which variables a shell is told the word, and where the user's own files are.
-const WORD: &str = "AHP_SIDECAR_SHELL_WORD";
-const USERS_ZDOTDIR: &str = "AHP_SIDECAR_ZDOTDIR";
-const IS_LOGIN: &str = "AHP_SIDECAR_LOGIN";
-
 /// The longest line that is told, in bytes. The scripts say no more characters of one: a character takes up to four bytes there,
 /// also escaped, and a sequence is not waited for that is longer than 64 KiB.
 const LINE_BYTES_MAX: usize = 16_000;
 
-/// How a shell is started so that it tells of its commands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShellStart {
-    /// What it is told on its command line.
-    pub arguments: Vec<String>,
-    /// What its environment has besides.
-    pub environment: Vec<(&'static str, String)>,
-}
-
-/// The scripts, in a folder.
-#[derive(Debug, Clone)]
-pub struct ShellScripts {
+/// Folder of the script of one shell, which holds its word. Removed when this is dropped.
+#[derive(Debug)]
+pub struct ShellScript {
     folder: PathBuf,
 }
 
+impl Drop for ShellScript {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.folder) {
+            tracing::warn!(%error, "the script of a shell cannot be removed");
+        }
+    }
+}
+
+/// How a shell is started so that it tells of its commands.
+#[derive(Debug)]
+pub struct ShellStart {
+    /// Arguments of its command line.
+    pub arguments: Vec<String>,
+    /// Additional variables of its environment.
+    pub environment: Vec<(&'static str, String)>,
+    /// The script that it reads.
+    pub script: ShellScript,
+}
+
+/// The place of the scripts.
+#[derive(Debug, Clone)]
+pub struct ShellScripts {
+    folder: PathBuf,
+    /// Done once what an earlier process has left there is removed.
+    swept: Arc<Once>,
+}
+
 impl ShellScripts {
-    /// The scripts in this state folder, where the first shell that needs one has them put.
+    /// Scripts in this state folder, in which the first shell that needs one makes a folder for them.
     pub fn in_folder(state: &Path) -> Self {
-        Self { folder: state.join(FOLDER) }
+        Self { folder: state.join(FOLDER), swept: Arc::new(Once::new()) }
     }
 
-    /// Puts them there, as this program has them.
-    fn put(&self) -> io::Result<()> {
+    /// Puts a script with this name into a new folder.
+    fn put(&self, name: &str, texts: &[&str]) -> io::Result<ShellScript> {
         let folder = &self.folder;
+        self.swept.call_once(|| match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%error, "old scripts of shells cannot be removed");
+            }
+            _ => {}
+        });
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         // Whatever mask this process has, and whoever has made it.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
-        for (name, script) in SCRIPTS {
-            let path = folder.join(name);
-            if fs::read(&path).is_ok_and(|there| there == script.as_bytes()) {
-                continue;
-            }
-            // A shell that starts meanwhile reads all of it.
-            let new = folder.join(format!("{name}.new"));
-            fs::write(&new, script)?;
-            fs::set_permissions(&new, fs::Permissions::from_mode(0o600))?;
-            fs::rename(new, path)?;
+        let folder = folder.join(uuid::Uuid::new_v4().simple().to_string());
+        fs::DirBuilder::new().mode(0o700).create(&folder)?;
+        let script = ShellScript { folder };
+        let path = script.folder.join(name);
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        for text in texts {
+            file.write_all(text.as_bytes())?;
         }
-        Ok(())
+        Ok(script)
     }
 
-    /// How this shell is started, told this word; none of one for which there is no script, or where none can be put.
+    /// Returns how to start this shell so that it says this word; `None` for a shell without a script, and where none can
+    /// be written.
     pub fn start(&self, shell: &Path, word: &str) -> Option<ShellStart> {
-        let path = |name: &str| self.folder.join(name).to_string_lossy().into_owned();
-        let mut environment = vec![(WORD, word.to_owned())];
-        let arguments = match shell.file_name()?.to_str()? {
+        let name = shell.file_name()?.to_str()?;
+        let (file, first, text) = match name {
             "bash" => {
                 // A shell for logging in would not read it, so the script does what such a shell does.
-                environment.extend(cfg!(target_os = "macos").then(|| (IS_LOGIN, "1".to_owned())));
-                vec!["--init-file".to_owned(), path("bash.sh")]
+                let login = if cfg!(target_os = "macos") { "__ahp[11]=1\n" } else { "" };
+                ("bash.sh", format!("__ahp=({word})\n{login}"), include_str!("integration/bash.sh"))
             }
             "zsh" => {
-                let users = std::env::var("ZDOTDIR").ok().map(|users| (USERS_ZDOTDIR, users));
-                environment.extend(users);
-                environment.push(("ZDOTDIR", self.folder.to_string_lossy().into_owned()));
-                cfg!(target_os = "macos").then(|| "-l".to_owned()).into_iter().collect()
+                let users = std::env::var("ZDOTDIR").ok();
+                let users = users.map(|users| format!("__ahp_zdotdir='{}'\n", users.replace('\'', "'\\''")));
+                let first = format!("__ahp_word={word}\n{}", users.unwrap_or_default());
+                // Its name is what the shell looks for.
+                (".zshenv", first, include_str!("integration/zshenv.zsh"))
             }
             "fish" => {
-                let quoted = path("fish.fish").replace('\\', "\\\\").replace('\'', "\\'");
-                vec!["--init-command".to_owned(), format!("source '{quoted}'")]
+                ("fish.fish", format!("set -g __ahp_word {word}\n"), include_str!("integration/fish.fish"))
             }
             "pwsh" => {
-                let quoted = path("pwsh.ps1").replace('\'', "''");
-                vec!["-NoExit".to_owned(), "-Command".to_owned(), format!(". '{quoted}'")]
+                ("pwsh.ps1", format!("$global:__ahpWord = '{word}'\n"), include_str!("integration/pwsh.ps1"))
             }
             _ => return None,
         };
-        let put = self.put();
-        if let Err(error) = &put {
-            tracing::warn!(%error, "a shell will not tell of its commands: its script cannot be written");
-        }
-        put.is_ok().then_some(ShellStart { arguments, environment })
+        let script = match self.put(file, &[&first, text]) {
+            Ok(script) => script,
+            Err(error) => {
+                tracing::warn!(%error, "a shell will not tell of its commands: its script cannot be written");
+                return None;
+            }
+        };
+        let folder = script.folder.to_string_lossy().into_owned();
+        let path = script.folder.join(file).to_string_lossy().into_owned();
+        let mut environment = Vec::new();
+        let arguments = match name {
+            "bash" => vec!["--init-file".to_owned(), path],
+            "zsh" => {
+                environment.push(("ZDOTDIR", folder));
+                cfg!(target_os = "macos").then(|| "-l".to_owned()).into_iter().collect()
+            }
+            "fish" => {
+                let quoted = path.replace('\\', "\\\\").replace('\'', "\\'");
+                // A trace would show what is in it.
+                vec!["--init-command".to_owned(), format!("set -q fish_trace; or source '{quoted}'")]
+            }
+            _ => {
+                let quoted = path.replace('\'', "''");
+                vec!["-NoExit".to_owned(), "-Command".to_owned(), format!(". '{quoted}'")]
+            }
+        };
+        Some(ShellStart { arguments, environment, script })
     }
 }
 
@@ -121,12 +152,14 @@ pub struct ShellWords {
     speaks_633: bool,
     /// Nothing was said yet.
     is_new: bool,
+    /// The shell has said its word.
+    has_said_word: bool,
 }
 
 impl ShellWords {
     /// A shell that has said nothing.
     pub fn new(word: Option<String>) -> Self {
-        Self { word, line: String::new(), speaks_633: false, is_new: true }
+        Self { word, line: String::new(), speaks_633: false, is_new: true, has_said_word: false }
     }
 
     /// Whether what is said now is the first thing.
@@ -134,11 +167,19 @@ impl ShellWords {
         std::mem::take(&mut self.is_new)
     }
 
-    /// What a sequence of the kind 633 says. A directory is a path here.
-    pub fn hear(&mut self, said: &str) -> Option<PtyEvent> {
+    /// Whether the shell has read its script, and said its word.
+    pub fn has_said_word(&self) -> bool {
+        self.has_said_word
+    }
+
+    /// Returns what a sequence of the kind 633 says. A directory is a path here.
+    pub fn hear(&mut self, said: &str) -> Vec<PtyEvent> {
         let mut says = said;
         if let Some(word) = &self.word {
-            says = said.strip_suffix(word.as_str())?.strip_suffix(';')?;
+            let known = said.strip_suffix(word.as_str()).and_then(|said| said.strip_suffix(';'));
+            let Some(known) = known else { return Vec::new() };
+            says = known;
+            self.has_said_word = true;
         }
         self.speaks_633 = true;
         let (kind, rest) = says.split_once(';').unwrap_or((says, ""));
@@ -146,13 +187,21 @@ impl ShellWords {
             "E" => {
                 // Of a shell that knows no word it is not known who says it.
                 if self.word.is_some() {
-                    let line = unescaped(rest);
+                    let line = unquoted(rest);
                     self.line = crate::wire::text::first_bytes(&line, LINE_BYTES_MAX).to_owned();
                 }
-                None
+                Vec::new()
             }
-            "P" => rest.strip_prefix("Cwd=").map(|path| PtyEvent::Directory(unescaped(path))),
-            _ => self.step(kind, rest),
+            "P" => rest
+                .strip_prefix("Cwd=")
+                .map(|path| PtyEvent::Directory(unquoted(path)))
+                .into_iter()
+                .collect(),
+            _ => {
+                let place = rest.split_once(';').filter(|_| kind == "D" && self.word.is_some());
+                let place = place.map(|(_, place)| PtyEvent::Directory(unquoted(place)));
+                self.step(kind, rest).into_iter().chain(place).collect()
+            }
         }
     }
 
@@ -175,26 +224,53 @@ impl ShellWords {
     }
 }
 
-/// A text in which a shell has written `\xHH` for some characters, and `\\` for a backslash.
-pub fn unescaped(text: &str) -> String {
+/// Returns the text that a shell has quoted: as a word of bash or zsh (`'…'`, `$'…'`, `\'`), or with `\xHH` and `\\` in it.
+fn unquoted(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
+    // Inside quotes; and there escapes mean something.
+    let (mut is_quoted, mut has_escapes) = (false, true);
     while let Some((first, behind)) = rest.split_first() {
-        let escaped = match behind {
-            _ if *first != b'\\' => None,
-            [b'\\', behind @ ..] => Some((b'\\', behind)),
-            [b'x', high, low, behind @ ..] => {
-                let digits = [*high, *low];
-                let digits = std::str::from_utf8(&digits).ok();
-                digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()).map(|byte| (byte, behind))
-            }
-            _ => None,
-        };
-        let (byte, behind) = escaped.unwrap_or((*first, behind));
-        bytes.push(byte);
         rest = behind;
+        match (first, behind) {
+            (b'\'', _) => (is_quoted, has_escapes) = (!is_quoted, is_quoted),
+            (b'$', [b'\'', behind @ ..]) if !is_quoted => {
+                (is_quoted, has_escapes, rest) = (true, true, behind);
+            }
+            (b'\\', _) if has_escapes => {
+                let (byte, length) = escaped(behind);
+                bytes.push(byte);
+                rest = &behind[length..];
+            }
+            _ => bytes.push(*first),
+        }
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Returns the byte that an escape is, and how long it is, by what stands behind its backslash.
+fn escaped(behind: &[u8]) -> (u8, usize) {
+    let number = |digits: &[u8], radix| {
+        let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'));
+        digits.and_then(|digits| u8::from_str_radix(digits, radix).ok())
+    };
+    match behind {
+        [b'x', high, low, ..] => match number(&[*high, *low], 16) {
+            Some(byte) => (byte, 3),
+            None => (b'\\', 0),
+        },
+        [b'0'..=b'7', _, _, ..] => number(&behind[..3], 8).map_or((b'\\', 0), |byte| (byte, 3)),
+        [b'a', ..] => (0x07, 1),
+        [b'b', ..] => (0x08, 1),
+        [b'e' | b'E', ..] => (0x1b, 1),
+        [b'f', ..] => (0x0c, 1),
+        [b'n', ..] => (b'\n', 1),
+        [b'r', ..] => (b'\r', 1),
+        [b't', ..] => (b'\t', 1),
+        [b'v', ..] => (0x0b, 1),
+        [char @ (b'\\' | b'\'' | b'"' | b'?'), ..] => (*char, 1),
+        _ => (b'\\', 0),
+    }
 }
 
 #[cfg(test)]
@@ -202,38 +278,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scripts_are_put_where_only_their_user_reads_them() {
+    fn script_with_the_word_is_readable_by_its_user_alone_and_removed_with_its_shell() {
         let state = tempfile::tempdir().unwrap();
-        let scripts = ShellScripts::in_folder(state.path());
         let folder = state.path().join(FOLDER);
-        assert_eq!(scripts.start(Path::new("/bin/dash"), "w"), None);
+        let scripts = ShellScripts::in_folder(state.path());
+        assert!(scripts.start(Path::new("/bin/dash"), "secret").is_none());
         assert!(!folder.exists(), "nothing is put there before it is needed");
         fs::create_dir(&folder).unwrap();
-        let bash = scripts.start(Path::new("/bin/bash"), "w").unwrap();
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&folder), mode(&folder.join("bash.sh"))), (0o700, 0o600));
-        fs::write(folder.join("bash.sh"), "older").unwrap();
-        scripts.start(Path::new("/bin/bash"), "w").unwrap();
-        assert_eq!(fs::read_to_string(folder.join("bash.sh")).unwrap(), SCRIPTS[0].1);
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), SCRIPTS.len());
-        assert_eq!(bash.environment[0], (WORD, "w".to_owned()));
-        for (_, script) in SCRIPTS {
-            assert!(script.contains(WORD), "each is told the word");
-            assert!(script.contains(&LINE_BYTES_MAX.to_string()), "each knows how long a line may be");
+        fs::write(folder.join("left"), "by another process").unwrap();
+        for (shell, file) in
+            [("bash", "bash.sh"), ("zsh", ".zshenv"), ("fish", "fish.fish"), ("pwsh", "pwsh.ps1")]
+        {
+            let start = scripts.start(&Path::new("/bin").join(shell), "secret").unwrap();
+            assert!(!format!("{:?}{:?}", start.arguments, start.environment).contains("secret"), "{shell}");
+            let path = start.script.folder.join(file);
+            let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!((mode(&folder), mode(&start.script.folder), mode(&path)), (0o700, 0o700, 0o600));
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.lines().next().unwrap().contains("secret"));
+            assert!(text.contains(&LINE_BYTES_MAX.to_string()), "{shell} knows how long a line may be");
+            assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+            drop(start);
+            assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
         }
     }
 
     #[test]
-    fn what_is_escaped_is_read_and_what_is_not_stays() {
+    fn quoted_text_is_read_as_the_shell_meant_it() {
         for (said, read) in [
             ("a\\x3bb", "a;b"),
             ("\\\\x3b", "\\x3b"),
             ("\\x", "\\x"),
             ("\\xzz", "\\xzz"),
+            ("\\x+1", "\\x+1"),
             ("\\xc3\\xa4", "ä"),
             ("\\", "\\"),
+            ("'a b'", "a b"),
+            ("'it'\\''s \\x41 \\n'", "it's \\x41 \\n"),
+            ("$'it\\'s'", "it's"),
+            ("$'a\\nb\\t\\\\n\\E\\033\\a\\303\\244'", "a\nb\t\\n\x1b\x1b\x07ä"),
+            ("'$'", "$"),
+            ("$'\\777", "\\777"),
+            ("'ä", "ä"),
         ] {
-            assert_eq!(unescaped(said), read, "{said:?}");
+            assert_eq!(unquoted(said), read, "{said:?}");
         }
     }
 }

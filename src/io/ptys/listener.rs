@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::integration::ShellWords;
 use super::questions::{asked_by_command, asked_by_device_string, asked_by_sequence};
+use super::redactor::WordRedactor;
 use super::scanner::{OutputScanner, Scanned};
 use super::screen::ScreenModel;
 use crate::files::uris::uri_of;
@@ -45,6 +46,8 @@ struct PtyEars {
     answers: Vec<u8>,
     title: Option<String>,
     directory: Option<String>,
+    /// Keeps the word from what is shown.
+    redactor: Option<WordRedactor>,
 }
 
 impl PtyListener {
@@ -53,6 +56,7 @@ impl PtyListener {
     pub fn new(size: ScreenSize, nonce: Option<String>) -> Self {
         let ears = PtyEars {
             screen: ScreenModel::new(size),
+            redactor: nonce.as_deref().map(WordRedactor::new),
             shell: ShellWords::new(nonce),
             heard: Vec::new(),
             heard_bytes: 0,
@@ -73,6 +77,15 @@ impl PtyListener {
     pub fn finish(&mut self) {
         let Self { scanner, ears } = self;
         scanner.finish(|piece| ears.take(piece));
+        if let Some(redactor) = &mut ears.redactor {
+            let held = redactor.finish();
+            ears.show(&held);
+        }
+    }
+
+    /// Whether the shell has read its script, and said its word.
+    pub fn knows_shell(&self) -> bool {
+        self.ears.shell.has_said_word()
     }
 
     /// Its screen has another size.
@@ -152,6 +165,8 @@ impl PtyEars {
         match number {
             "0" | "2" => {
                 let title: String = rest.chars().filter(|char| !char.is_control()).collect();
+                let title =
+                    self.redactor.as_ref().map_or(title.clone(), |redactor| redactor.redacted(&title));
                 self.title = Some(crate::wire::text::first_bytes(&title, TITLE_BYTES_MAX).to_owned());
             }
             "7" => self.directory = directory_of(rest).or(self.directory.take()),
@@ -161,13 +176,15 @@ impl PtyEars {
                 }
             }
             "633" => {
-                match self.shell.hear(rest) {
-                    Some(PtyEvent::Directory(path)) => {
-                        let path = Path::new(&path);
-                        self.directory = path.is_absolute().then(|| uri_of(path)).or(self.directory.take());
+                for event in self.shell.hear(rest) {
+                    match event {
+                        PtyEvent::Directory(path) => {
+                            let path = Path::new(&path);
+                            self.directory =
+                                path.is_absolute().then(|| uri_of(path)).or(self.directory.take());
+                        }
+                        event => self.say(event),
                     }
-                    Some(event) => self.say(event),
-                    None => {}
                 }
                 return;
             }
@@ -187,6 +204,19 @@ impl PtyEars {
     }
 
     fn pass(&mut self, bytes: &[u8]) {
+        match &mut self.redactor {
+            Some(redactor) => {
+                let shown = redactor.redact(bytes);
+                self.show(&shown);
+            }
+            None => self.show(bytes),
+        }
+    }
+
+    fn show(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
         self.heard_bytes += bytes.len();
         match self.heard.last_mut() {
             Some(PtySaying::Text(text)) => text.extend_from_slice(bytes),
@@ -211,6 +241,8 @@ fn directory_of(uri: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const SIZE: ScreenSize = ScreenSize { cols: 80, rows: 24 };
@@ -308,5 +340,62 @@ mod tests {
             text("\x1b]133;D;1\x07"),
         ];
         assert_eq!(heard, expected);
+    }
+
+    const WORD: &str = "f00dcafe0123456789abcdef00112233";
+
+    /// Anything that a program may have printed: text, sequences without an end, marks of ours in pieces, and the word.
+    fn printed() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            prop::sample::select(vec![
+                "\x1bP",
+                "\x1bX",
+                "\x1b^",
+                "\x1b_",
+                "\x1b]",
+                "\x1b[",
+                "\x1b(",
+                "\x1b",
+                "\x1b\\",
+                "\x07",
+                "\x18",
+                "\x1a",
+                "abc",
+                "\x1bP+q",
+                "\x1b]0;a",
+                "\x1b]633;",
+                ";",
+                "C;",
+                "\n",
+                "\x1b[3",
+                "ä",
+            ])
+            .prop_map(|piece| piece.as_bytes().to_vec()),
+            Just(WORD.as_bytes().to_vec()),
+            (0..WORD.len()).prop_map(|at| WORD.as_bytes()[at..].to_vec()),
+            (0..50_usize).prop_map(|at| {
+                let mark = format!("\x1b]633;D;0;{WORD}\x07");
+                mark.as_bytes()[..at.min(mark.len())].to_vec()
+            }),
+            prop::collection::vec(any::<u8>(), 0..4),
+        ];
+        prop::collection::vec(piece, 0..20).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn mark_of_the_shell_is_heard_behind_anything_and_its_word_never_shown(
+            before in printed(), length in 1..20_usize,
+        ) {
+            let mut all = before;
+            all.extend_from_slice(format!("\x1b]633;E;true;{WORD}\x07\x1b]633;C;{WORD}\x07").as_bytes());
+            let (heard, _) = heard(Some(WORD), &all, length);
+            prop_assert_eq!(heard.last(), Some(&PtySaying::Said(PtyEvent::CommandBegun("true".to_owned()))));
+            let shown: Vec<u8> = heard.iter().filter_map(|heard| match heard {
+                PtySaying::Text(text) => Some(text.clone()),
+                PtySaying::Said(_) => None,
+            }).flatten().collect();
+            prop_assert!(memchr::memmem::find(&shown, WORD.as_bytes()).is_none());
+        }
     }
 }

@@ -15,7 +15,7 @@ use rustix::termios::{tcgetattr, tcsetattr, tcsetwinsize, InputModes, OptionalAc
 use tokio::net::unix::pipe;
 use tokio::net::UnixStream;
 
-use super::integration::{ShellScripts, ShellStart};
+use super::integration::{ShellScript, ShellScripts, ShellStart};
 use super::shell;
 use crate::backend::acp::terminals::shared::host::{TerminalGuard, TerminalGuards};
 use crate::backend::acp::terminals::shared::TerminalProgram;
@@ -42,6 +42,8 @@ pub(super) struct OpenPty {
     pub(super) control: UnixStream,
     /// The word by which its shell is known, if it was given one.
     pub(super) word: Option<String>,
+    /// The script in which the word is.
+    pub(super) script: Option<ShellScript>,
     /// The size of its screen.
     pub(super) size: ScreenSize,
     /// It runs a command, and ends with it.
@@ -71,7 +73,7 @@ pub(super) async fn open(
         tell(name, value.into());
     }
     tell("SHELL", shell.into());
-    let mut word = None;
+    let (mut word, mut read) = (None, None);
     match &launch.command {
         Some(line) => {
             command.extend(["-c".into(), line.into()]);
@@ -82,12 +84,12 @@ pub(super) async fn open(
         None => {
             let fresh = uuid::Uuid::new_v4().simple().to_string();
             match scripts.and_then(|scripts| scripts.start(shell, &fresh)) {
-                Some(ShellStart { arguments, environment }) => {
+                Some(ShellStart { arguments, environment, script }) => {
                     command.extend(arguments.into_iter().map(OsString::from));
                     for (name, value) in environment {
                         tell(name, value.into());
                     }
-                    word = Some(fresh);
+                    (word, read) = (Some(fresh), Some(script));
                 }
                 None => command.extend(shell::arguments(shell).iter().map(OsString::from)),
             }
@@ -103,7 +105,7 @@ pub(super) async fn open(
     let printed = pipe::Receiver::from_owned_fd_unchecked(master.try_clone()?)?;
     let typing = pipe::Sender::from_owned_fd_unchecked(master)?;
     let (size, is_command) = (launch.size, launch.command.is_some());
-    Ok((guard, OpenPty { printed, typing, control, word, size, is_command }))
+    Ok((guard, OpenPty { printed, typing, control, word, script: read, size, is_command }))
 }
 
 fn in_directory(directory: &Path, error: &io::Error) -> io::Error {

@@ -16,7 +16,7 @@ use tokio::time::{sleep, sleep_until, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::foreground::{seems_to_wait, Foreground};
-use super::integration::ShellScripts;
+use super::integration::{ShellScript, ShellScripts};
 use super::listener::{PtyListener, PtySaying};
 use super::opening::{open, set_size, OpenPty};
 use super::typing::Typing;
@@ -139,6 +139,8 @@ struct Program {
     stage: Stage,
     /// What it has printed and is not told.
     listener: PtyListener,
+    /// The script that its shell reads, until it has.
+    script: Option<ShellScript>,
     /// Something was heard since the last time that was told.
     has_news: bool,
     told_at: Option<Instant>,
@@ -185,6 +187,7 @@ impl Program {
             name,
             stage: Stage::Starting,
             listener: PtyListener::new(pty.size, pty.word),
+            script: pty.script,
             has_news: false,
             told_at: None,
             printed_at: Instant::now(),
@@ -346,6 +349,9 @@ impl Program {
         match self.printed.try_read(&mut buffer) {
             Ok(count @ 1..) => {
                 self.listener.hear(&buffer[..count]);
+                if self.listener.knows_shell() {
+                    self.script = None;
+                }
                 self.has_news = true;
                 self.printed_at = Instant::now();
                 self.calm_at = (!self.tells_at_end).then(|| self.printed_at + CALM_AFTER);

@@ -101,19 +101,21 @@ impl OutputScanner {
         rest
     }
 
-    /// Lets a string through until it ends.
+    /// Lets a string through until it ends: at an escape, whether or not that is the first half of its terminator.
     fn scan_opaque<'a>(&mut self, bytes: &'a [u8], take: &mut impl FnMut(Scanned<'_>)) -> &'a [u8] {
-        for (at, byte) in bytes.iter().enumerate() {
-            let ends = CANCELS.contains(byte) || (self.may_end && *byte == b'\\');
-            self.may_end = *byte == ESCAPE;
-            if ends {
-                self.inside = Inside::Text;
-                take(Scanned::Opaque(&bytes[..=at]));
-                return &bytes[at + 1..];
-            }
+        let ends = bytes.iter().position(|byte| *byte == ESCAPE || CANCELS.contains(byte));
+        let (string, rest) = match ends {
+            Some(at) if bytes[at] != ESCAPE => bytes.split_at(at + 1),
+            Some(at) => bytes.split_at(at),
+            None => (bytes, &[][..]),
+        };
+        if ends.is_some() {
+            self.inside = Inside::Text;
         }
-        take(Scanned::Opaque(bytes));
-        &[]
+        if !string.is_empty() {
+            take(Scanned::Opaque(string));
+        }
+        rest
     }
 
     fn scan_sequence<'a>(&mut self, bytes: &'a [u8], take: &mut impl FnMut(Scanned<'_>)) -> &'a [u8] {
@@ -126,10 +128,10 @@ impl OutputScanner {
                 return &bytes[at + 1..];
             }
             if self.may_end && *byte != b'\\' {
-                // The string has no end: the escape begins something else.
+                // The escape has ended the string, as in any terminal, and begins something else.
                 self.held.pop();
-                self.give(take, |bytes| Scanned::Opaque(bytes));
-                (self.inside, self.held, self.may_end) = (Inside::Escape, vec![ESCAPE], false);
+                self.give_string(take, 0);
+                (self.inside, self.held) = (Inside::Escape, vec![ESCAPE]);
                 return &bytes[at..];
             }
             self.held.push(*byte);
@@ -161,15 +163,7 @@ impl OutputScanner {
                 Inside::Osc | Inside::Dcs => {
                     let is_osc = self.inside == Inside::Osc;
                     if self.may_end || (*byte == BELL && is_osc) {
-                        let end = if self.may_end { 2 } else { 1 };
-                        self.give(take, |whole| {
-                            let says = &whole[2..whole.len() - end];
-                            if is_osc {
-                                Scanned::Osc { whole, says }
-                            } else {
-                                Scanned::Dcs { whole, says }
-                            }
-                        });
+                        self.give_string(take, if self.may_end { 2 } else { 1 });
                         return &bytes[at + 1..];
                     }
                     self.may_end = *byte == ESCAPE;
@@ -196,14 +190,30 @@ impl OutputScanner {
         (self.inside, self.may_end) = (Inside::Text, false);
     }
 
+    /// Gives out the string that was held, whose terminator has this many bytes.
+    fn give_string(&mut self, take: &mut impl FnMut(Scanned<'_>), terminator: usize) {
+        let is_osc = self.inside == Inside::Osc;
+        self.give(take, |whole| {
+            let says = &whole[2..whole.len() - terminator];
+            if is_osc {
+                Scanned::Osc { whole, says }
+            } else {
+                Scanned::Dcs { whole, says }
+            }
+        });
+    }
+
     /// Gives out the beginning of something whose end is not waited for.
     fn let_through(&mut self, take: &mut impl FnMut(Scanned<'_>)) {
-        let is_string = matches!(self.inside, Inside::Osc | Inside::Dcs);
         // An OSC that is too long ends with BEL, too, and what is seen behind that is text either way.
-        let goes_on = if is_string && self.inside == Inside::Dcs { Inside::Opaque } else { Inside::Text };
-        let may_end = self.may_end;
+        let goes_on = if self.inside == Inside::Dcs { Inside::Opaque } else { Inside::Text };
+        // An escape at its end may be the first half of the terminator, or begin something else.
+        let escape = if self.may_end { self.held.pop() } else { None };
         self.give(take, |bytes| Scanned::Opaque(bytes));
-        (self.inside, self.may_end) = (goes_on, may_end && goes_on == Inside::Opaque);
+        self.inside = goes_on;
+        if let Some(escape) = escape {
+            (self.inside, self.held) = (Inside::Escape, vec![escape]);
+        }
     }
 }
 
@@ -256,11 +266,13 @@ mod tests {
             ('t', "d"),
             ('d', "+q544e"),
             ('t', "e"),
-            ('x', "\x1bP1;2q~~\x1b\\"),
+            ('x', "\x1bP1;2q~~"),
+            ('s', "\x1b\\"),
             ('t', "f"),
             ('s', "\x1b(B"),
             ('t', "g"),
-            ('x', "\x1b_k\x1b\\"),
+            ('x', "\x1b_k"),
+            ('s', "\x1b\\"),
             ('t', "h"),
         ]
         .map(|(kind, text)| (kind, text.to_owned()))
@@ -278,7 +290,13 @@ mod tests {
         for (said, expected) in [
             ("\x1b", vec![('x', "\x1b")]),
             ("\x1b[3\x1b[4m", vec![('x', "\x1b[3"), ('s', "\x1b[4m")]),
-            ("\x1b]0;a\x1b[4m", vec![('x', "\x1b]0;a"), ('s', "\x1b[4m")]),
+            ("\x1b]0;a\x1b[4m", vec![('o', "0;a"), ('s', "\x1b[4m")]),
+            ("\x1bPabc\x1b[4m", vec![('x', "\x1bPabc"), ('s', "\x1b[4m")]),
+            ("\x1bP+qab\x1b[4m", vec![('d', "+qab"), ('s', "\x1b[4m")]),
+            ("\x1bP\x1b]0;a\x07", vec![('d', ""), ('o', "0;a")]),
+            ("\x1bXa\x1b]0;b\x07c", vec![('x', "\x1bXa"), ('o', "0;b"), ('t', "c")]),
+            ("\x1b^a\x1b\x1b]0;b\x07", vec![('x', "\x1b^a\x1b"), ('o', "0;b")]),
+            ("\x1b_a\x1ab", vec![('x', "\x1b_a\x1a"), ('t', "b")]),
             ("\x1b]0;a\x18b", vec![('x', "\x1b]0;a\x18"), ('t', "b")]),
         ] {
             let expected: Vec<_> = expected.into_iter().map(|(kind, text)| (kind, text.to_owned())).collect();

@@ -307,8 +307,11 @@ fn what_its_client_has_not_seen_is_neither_committed_nor_discarded() {
 }
 
 /// A host is killed in the middle of a commit, when git does this for it instead of moving the branch.
-fn killed_committing(does: &str) -> (Repository, String, String) {
+fn killed_committing(does: &str, is_detached: bool) -> (Repository, String, String) {
     let repository = worked_in();
+    if is_detached {
+        repository.git(&["checkout", "-q", "--detach"]);
+    }
     let there = repository.home.join("there");
     let script = format!(
         "case \"$*\" in *'update-ref -m'*) [ -e '{0}' ] || {{ {does}; }};; esac\nexec $GIT \"$@\"",
@@ -332,7 +335,7 @@ fn killed_committing(does: &str) -> (Repository, String, String) {
     while !there.exists() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    assert!(repository.path(".git/index.lock").exists());
+    assert!(repository.path(".git/index.lock").exists() && repository.path(".git/HEAD.lock").exists());
     talk.process.child.kill().unwrap();
     talk.process.wait();
     (repository, path, status)
@@ -341,14 +344,17 @@ fn killed_committing(does: &str) -> (Repository, String, String) {
 /// With the next host the commit is made, or not: also where git hangs when it is checked out, or is about to be.
 #[test]
 fn a_commit_in_which_the_host_is_killed_is_made_whole_or_not_at_all() {
-    for (is_made, does) in
-        [(true, "$GIT \"$@\"; : > THERE; exec sleep 1000"), (false, ": > THERE; exec sleep 1000")]
+    let (behind, before) = ("$GIT \"$@\"; : > THERE; exec sleep 1000", ": > THERE; exec sleep 1000");
+    // Without a branch, it is the host that moves `HEAD` when git is done.
+    for (is_made, is_detached, does) in
+        [(true, false, behind), (false, false, before), (false, true, behind), (false, true, before)]
     {
-        let (repository, path, status) = killed_committing(does);
+        let (repository, path, status) = killed_committing(does, is_detached);
         let mut talk = Talk::open(&repository, &[("PATH", &path)]);
         talk.follow(SESSION);
         let shown = talk.changeset("uncommitted");
-        assert!(!repository.path(".git/index.lock").exists(), "{shown}");
+        let is_locked = ["index", "HEAD"].map(|name| repository.path(&format!(".git/{name}.lock")).exists());
+        assert_eq!(is_locked, [false; 2], "{shown}");
         assert_eq!(repository.git(&["status", "--porcelain"]), if is_made { "" } else { &status });
         if !is_made {
             assert!(with_message(&mut talk)["result"].is_object());
@@ -361,7 +367,7 @@ fn a_commit_in_which_the_host_is_killed_is_made_whole_or_not_at_all() {
 /// What is nearly done is done to its end: the user finds no lock, although no other host begins.
 #[test]
 fn a_commit_that_is_nearly_made_when_the_host_is_killed_is_made() {
-    let (repository, ..) = killed_committing(": > THERE; sleep 0.1");
+    let (repository, ..) = killed_committing(": > THERE; sleep 0.1", false);
     let begun = std::time::Instant::now();
     while repository.path(".git/index.lock").exists() {
         assert!(begun.elapsed() < crate::support::HUNG, "the lock stays");

@@ -26,6 +26,7 @@ mod without;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -205,6 +206,11 @@ impl Repository {
         }
         found
     }
+}
+
+/// Says something about a test to whoever reads its output: that a part of it cannot be tried here.
+fn say(what: &str) {
+    std::io::stderr().write_all(format!("{what}\n").as_bytes()).unwrap();
 }
 
 pub fn uri(path: &Path) -> String {

@@ -119,7 +119,7 @@ fn files_are_included_where_their_condition_is_met() {
             format!("[remote \"o\"]\nurl = https://host/x/y\n[a]\nb = before\n[{section}]\npath = more\n");
         fs::write(&file, text).unwrap();
         let included_for = IncludedFor { git_dir: &git_dir, branch: Some("topic/x") };
-        let found = read_all(&[file.clone()], included_for).unwrap();
+        let found = read_all(std::slice::from_ref(&file), included_for).unwrap();
         let wanted = if is_met { "included" } else { "before" };
         assert_eq!(found.get("a.b"), Some(wanted.as_bytes()), "{section}");
         assert_eq!(repository.git(&["config", "a.b"]).trim(), wanted, "{section}, to git");

@@ -20,7 +20,7 @@ fn made_with(arguments: &[&str]) -> Option<Repository> {
     let repository = Repository::empty();
     fs::remove_dir_all(repository.path(".git")).unwrap();
     if !repository.try_git_in(&repository.root, &[&["init", "-q"], arguments].concat()).status.success() {
-        eprintln!("not tried: this git knows no `git init {}`", arguments.join(" "));
+        super::say(&format!("not tried: this git knows no `git init {}`", arguments.join(" ")));
         return None;
     }
     repository.write("a", "1\n");

@@ -4,9 +4,10 @@
 //! Never: measures how long anything takes.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use ahp_sidecar::host::effects::{GitReport, GitWork};
 use rustix::process::geteuid;
 use serde_json::json;
 
@@ -65,7 +66,7 @@ fn repository_of_another_user_is_not_used() {
 #[test]
 fn repository_of_another_user_that_is_said_to_be_safe_is_used() {
     if !geteuid().is_root() {
-        return eprintln!("skipped: only `root` can give files away");
+        return super::say("skipped: only `root` can give files away");
     }
     let above = |repository: &Repository| format!("{}/*", repository.root.parent().unwrap().display());
     let ways: [&dyn Fn(&Repository) -> String; 4] =
@@ -297,5 +298,19 @@ fn status_names_the_git_that_is_used_or_why_none_is() {
         let (text, known) = status(&repository, path);
         assert!(text.ends_with(&format!("\ngit is not used: {problem}\n")), "{text}");
         assert_eq!(known, json!({ "path": null, "version": null, "problem": problem }));
+    }
+}
+
+/// Git takes its configuration from files of our own: nobody else may put others in their place.
+#[test]
+fn folder_that_others_may_write_is_not_used_for_git() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let asker = super::model::Asker::new(&repository);
+    let look = || asker.ask(GitWork::Look { base: None, files: false });
+    assert!(matches!(look(), GitReport::Seen(_)));
+    fs::set_permissions(&repository.state, fs::Permissions::from_mode(0o777)).unwrap();
+    match look() {
+        GitReport::Failed(why) => assert!(why.contains("others may write to"), "{why}"),
+        other => panic!("{other:?}"),
     }
 }

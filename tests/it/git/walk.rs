@@ -298,7 +298,7 @@ fn can_trace() -> bool {
     let tried = Command::new("strace").args(TRACED).args(["-o", "/dev/null", "true"]).output();
     let can = tried.is_ok_and(|tried| tried.status.success());
     if !can {
-        eprintln!("not traced: strace is not there, or may not trace");
+        super::say("not traced: strace is not there, or may not trace");
     }
     can
 }
@@ -407,7 +407,7 @@ fn settings_that_name_a_program_run_nothing_in_any_place() {
         let config = bait.repository.path(".git/config");
         let known = fs::read_to_string(&config).unwrap();
         for key in alone {
-            fs::write(&config, known.clone() + &bait.text(&[key.clone()])).unwrap();
+            fs::write(&config, known.clone() + &bait.text(std::slice::from_ref(&key))).unwrap();
             try_to_work(&bait);
             assert_eq!(bait.ran(), "", "{}: {key}", tried.path.display());
         }

@@ -13,6 +13,7 @@ mod descriptors;
 mod end_of_input;
 mod families;
 mod parent;
+mod plain_shells;
 mod programs;
 mod reader;
 mod shells;

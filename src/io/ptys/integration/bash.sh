@@ -1,93 +1,136 @@
 # Has bash tell the terminal which lines it runs: before each line what it is, and behind it how it ended.
-# Read in the place of the user's own file, which is read first.
+# Read in the place of the user's own file, which it reads. In front of it stands an assignment: `__ahp` is an array whose
+# element 0 is the word. The marks are expansions in PS0 and PS1. A command of the shell itself would be seen by
+# traps, by `set -x`, and by whoever has a DEBUG trap armed at the end of PROMPT_COMMAND, so the shell runs none: what needs
+# commands runs in a process of its own, with POSIXLY_CORRECT, where `unset` is no function, and with its trace thrown away.
+#
+# __ahp: 0 the word; 1 the number that the history gives the next line; 2 whether PS1 has said how the last line ended;
+# 3 unset, 4 what __ahp_begins has answered; 5 unset, 6 set; 7 to 9 the texts below; 10 the user's files' exit status;
+# 11 set for a login shell. An array is never exported, not even with `set -a`.
 
-if [[ -n ${AHP_SIDECAR_LOGIN-} ]]; then
-  unset AHP_SIDECAR_LOGIN
-  __ahp_word=$AHP_SIDECAR_SHELL_WORD
-  unset AHP_SIDECAR_SHELL_WORD
-  if [[ -r /etc/profile ]]; then . /etc/profile; fi
-  if [[ -r ~/.bash_profile ]]; then
-    . ~/.bash_profile
-  elif [[ -r ~/.bash_login ]]; then
-    . ~/.bash_login
-  elif [[ -r ~/.profile ]]; then
-    . ~/.profile
-  fi
-else
-  __ahp_word=${AHP_SIDECAR_SHELL_WORD-}
-  unset AHP_SIDECAR_SHELL_WORD
-  if [[ -r ~/.bashrc ]]; then . ~/.bashrc; fi
-fi
+# All of it is one command, read before any of it runs: aliases and `set -v` of the user's files change nothing in it.
+{
+  # Tells the line that begins, unless the history was told to leave it out: then nobody knows it. Prints 1 when
+  # PROMPT_COMMAND is to say how it ends, as PS1 does not.
+  __ahp_begins() {
+    POSIXLY_CORRECT=1
+    unset -f builtin history printf
+    set +euE
+    __ahp_line= __ahp_newest=$(unset HISTTIMEFORMAT && builtin history 1)
+    __ahp_newest=${__ahp_newest#"${__ahp_newest%%[![:space:]]*}"}
+    __ahp_number=${__ahp_newest%%[!0-9]*}
+    if [[ -z $__ahp_number || ! -o history ]]; then
+      __ahp_line=
+    elif (( __ahp_number >= __ahp[1] )); then
+      __ahp_first=$__ahp_number
+      # Without `cmdhist` each line of a command is one of the history.
+      if [[ :$BASHOPTS: != *:cmdhist:* ]] && (( __ahp[1] > 0 && __ahp_number - __ahp[1] < 1000 )); then
+        __ahp_first=${__ahp[1]}
+        __ahp_newest=$(unset HISTTIMEFORMAT && builtin history $((__ahp_number - __ahp_first + 1)))
+      fi
+      for (( ; __ahp_first <= __ahp_number; __ahp_first++ )); do
+        builtin printf -v __ahp_next '%5d' $((__ahp_first + 1))
+        __ahp_this=${__ahp_newest%%$'\n'"$__ahp_next"[* ]" "*}
+        __ahp_newest=${__ahp_newest#"$__ahp_this"$'\n'}
+        __ahp_this=${__ahp_this#"${__ahp_this%%[![:space:]]*}$__ahp_first"[* ]" "}
+        __ahp_line+=${__ahp_line:+$'\n'}$__ahp_this
+      done
+    elif [[ ${HISTCONTROL-} != *ignorespace* && ${HISTCONTROL-} != *ignoreboth* && -z ${HISTIGNORE-} ]]; then
+      # The line before, once more.
+      __ahp_line=${__ahp_newest#"$__ahp_number"[* ]" "}
+    fi
+    __ahp_line=${__ahp_line:0:16000}
+    __ahp_said=${__ahp_line@Q}
+    # Longer ones are not waited for.
+    if (( ${#__ahp_said} > 60000 )); then
+      __ahp_line=${__ahp_line:0:3000}
+      __ahp_said=${__ahp_line@Q}
+    fi
+    builtin printf '\e]633;E;%s;%s\a' "$__ahp_said" "${__ahp[0]}" >&"$__ahp_fd"
+    # PS1 was assigned, or one of the two will be.
+    if (( __ahp[2] )) && [[ $__ahp_line != *PS[01]* && $__ahp_line != *bashrc* ]]; then
+      exit 0
+    fi
+    __ahp_readonly=$'\n'$(readonly -p)
+    if [[ $__ahp_elements && ! $__ahp_readonly =~ $'\n'[^=]*\ PROMPT_COMMAND($'\n'|=|$) ]]; then
+      builtin printf 1
+    fi
+  }
 
-# The text without what would end the sequence that it stands in. Slow, where it holds control characters.
-__ahp_escaped() {
-  local LC_ALL=C text=${1//\\/\\\\} rest byte
-  text=${text//;/\\x3b}
-  text=${text//$'\n'/\\x0a}
-  if [[ $text == *[[:cntrl:]]* ]]; then
-    rest=$text text=
-    while [[ -n $rest ]]; do
-      byte=${rest:0:1} rest=${rest:1}
-      [[ $byte == [[:cntrl:]] ]] && printf -v byte '\\x%02x' "'$byte"
-      text+=$byte
-    done
+  # Tells how a line has ended.
+  __ahp_ended() {
+    __ahp_code=$?
+    POSIXLY_CORRECT=1
+    unset -f builtin printf
+    builtin printf '\e]633;D;%s;%s;%s\a' "$__ahp_code" "${PWD@Q}" "${__ahp[0]}" >&"$__ahp_fd"
+  }
+
+  # Whether the prompts may be assigned, or else expanded so that they are, which no DEBUG trap and no trace sees.
+  __ahp_may() {
+    POSIXLY_CORRECT=1
+    unset -f builtin printf trap
+    set +euE
+    __ahp_readonly=$'\n'$(readonly -p)
+    # What is expanded before a line runs is known since 4.4.
+    if (( BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404 )) ||
+      [[ $- == *[aTr]* || :$BASHOPTS: != *:promptvars:* || $__ahp_readonly =~ $'\n'[^=]*\ PS[01]($'\n'|=|$) ]]; then
+      exit 1
+    fi
+    if [[ $1 == assign ]]; then
+      [[ $- != *x* && $(builtin trap -p DEBUG) != *\'* ]] || exit 1
+    fi
+    if [[ $1 != assign || ${PS1[@]@a} == *x* && $__ahp_elements ]]; then
+      [[ ! $__ahp_readonly =~ $'\n'[^=]*\ PROMPT_COMMAND($'\n'|=|$) ]] || exit 1
+    fi
+    if [[ $1 != assign ]]; then
+      [[ -z ${PS0-} && $__ahp_elements ]] || exit 1
+    fi
+    builtin printf '\e]633;A;%s\a' "${__ahp[0]}" >&"$__ahp_fd"
+  }
+
+  __ahp[4]=0 __ahp[6]=1 __ahp_elements=
+  # Before this release only the first element of PROMPT_COMMAND is run.
+  if (( BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501 )); then
+    __ahp_elements=1
   fi
-  builtin printf '%s' "$text"
+  # In PROMPT_COMMAND, where PS1 or PS0 is assigned: a subshell, for which no DEBUG trap of the shell is run. An empty PS0 is
+  # put back, unless it has attributes.
+  __ahp[7]='{ ! (__ahp_ended) {__ahp_fd}>&2 2>/dev/null {BASH_XTRACEFD}>&2 <"/dev/null${-//[^T]}";} <<<"${__ahp[__ahp[1]=HISTCMD,__ahp[2]=1,3]-}${__ahp[36#0${PS0[@]@a}]+${PS0:=${__ahp[8]}}}"'
+  # In PS0. Nothing runs there with `set -T`, whose traps would see it, or in a restricted shell. Each expansion stands within a sequence
+  # that the terminal does not show: without `promptvars` nothing is expanded.
+  __ahp[8]='\e]633;X${__ahp[36#0${-//[^Tr]}]+${__ahp[__ahp[4]=0$({ __ahp_begins; } {__ahp_fd}>&2 2>/dev/null {BASH_XTRACEFD}>&2),__ahp[2]=0,3]-}${__ahp[5+__ahp[4]]+${__ahp[7]##"${PROMPT_COMMAND[9999]:=${__ahp[7]}}"}}}\a\e]633;C;${__ahp[0]-}\a'
+  # In PS1. (PS0 cannot be put back here: bash has read it by then, and keeps the place where it was.)
+  __ahp[9]='\[\e]633;D;$?;${__ahp[__ahp[1]=\!,__ahp[2]=1,3]-}${PWD@Q};${__ahp[0]-}\a\]'
+
+  # The file in which the word came may go.
+  (POSIXLY_CORRECT=1; unset -f builtin printf; builtin printf '\e]633;R;%s\a' "${__ahp[0]}" >&2)
+
+  if [[ -n ${__ahp[11]-} ]]; then
+    # A shell for logging in does not read this file, so it does what such a shell does.
+    if [[ -r /etc/profile ]]; then . /etc/profile; fi
+    if [[ -r ~/.bash_profile ]]; then
+      . ~/.bash_profile
+    elif [[ -r ~/.bash_login ]]; then
+      . ~/.bash_login
+    elif [[ -r ~/.profile ]]; then
+      . ~/.profile
+    fi
+  elif [[ -r ~/.bashrc ]]; then
+    . ~/.bashrc
+  fi
+  {
+    if (__ahp_may assign) {__ahp_fd}>&2 2>/dev/null {BASH_XTRACEFD}>&2; then
+      PS0=${__ahp[8]}${PS0-}
+      # Other shells that inherit the prompt would not understand it.
+      if [[ ${PS1[@]@a} == *x* && $__ahp_elements ]]; then
+        PROMPT_COMMAND[9999]=${__ahp[7]}
+      else
+        PS1=${__ahp[9]}${PS1-}
+      fi
+    elif (__ahp_may expand) {__ahp_fd}>&2 2>/dev/null {BASH_XTRACEFD}>&2; then
+      # A function is defined, which is a command that nobody sees; what counts is what is expanded.
+      { __ahp_may() { :; }; } <<<"${PS0:=${__ahp[8]}}${PROMPT_COMMAND[9999]:=${__ahp[7]}}"
+    fi
+    (POSIXLY_CORRECT=1; exit "${__ahp[10]-0}") 2>/dev/null {BASH_XTRACEFD}>&2
+  } 2>&"2${__ahp[__ahp[10]=$?,3]-}"
 }
-
-# The number of the newest line of the history.
-__ahp_newest() {
-  local HISTTIMEFORMAT= newest
-  newest=$(builtin history 1)
-  newest=${newest#"${newest%%[![:space:]]*}"}
-  builtin printf '%s' "${newest%%[!0-9]*}"
-}
-
-# A line begins. Which one the history tells, unless it was told to leave the line out: then nobody knows.
-__ahp_begins() {
-  local HISTTIMEFORMAT= newest number line= known=1
-  newest=$(builtin history 1)
-  newest=${newest#"${newest%%[![:space:]]*}"}
-  number=${newest%%[!0-9]*}
-  if [[ $number == "${__ahp_number-}" ]]; then
-    # It is the line before, or one that is not to be remembered.
-    [[ ${HISTCONTROL-} == *ignorespace* || ${HISTCONTROL-} == *ignoreboth* || -n ${HISTIGNORE-} || ! -o history ]] && known=
-  fi
-  if [[ -n $known ]]; then
-    line=${newest#"$number"}
-    line=${line#[ *]}
-    line=${line# }
-  fi
-  builtin printf '\e]633;E;%s;%s\a\e]633;C;%s\a' "$(__ahp_escaped "${line:0:16000}")" "$__ahp_word" "$__ahp_word"
-}
-
-# A line has ended, or was empty.
-__ahp_ended() {
-  local code=$?
-  if [[ -n ${__ahp_prompted-} ]]; then
-    builtin printf '\e]633;D;%s;%s\a' "$code" "$__ahp_word"
-  fi
-  __ahp_prompted=1
-  builtin printf '\e]633;P;Cwd=%s;%s\a\e]633;A;%s\a' "$(__ahp_escaped "$PWD")" "$__ahp_word" "$__ahp_word"
-  __ahp_number=$(__ahp_newest)
-  # Whoever sets it anew keeps what is there.
-  if [[ ${PS0-} != *__ahp_begins* ]]; then
-    PS0=$__ahp_before${PS0-}
-  fi
-  return "$code"
-}
-
-# What is called before a line runs is known since 4.4.
-if [[ -n $__ahp_word && $- == *i* ]]; then
-  if (( BASH_VERSINFO[0] > 5 || (BASH_VERSINFO[0] == 5 && BASH_VERSINFO[1] >= 1) )); then
-    # Each element is run, and told the same exit code. Whoever assigns a text sets the first one alone, and the user's own keep
-    # their places. Who assigns all of them takes ours away: before the next line it is put there again.
-    __ahp_behind='__ahp_ended || :'
-    __ahp_before='${__ahp_word:+$(__ahp_begins)${__ahp_behind##"${PROMPT_COMMAND[9999]:=$__ahp_behind}"}}'
-    PROMPT_COMMAND[9999]=$__ahp_behind
-  elif (( BASH_VERSINFO[0] == 5 || (BASH_VERSINFO[0] == 4 && BASH_VERSINFO[1] >= 4) )); then
-    # Only the first element is run.
-    __ahp_before='${__ahp_word:+$(__ahp_begins)}'
-    PROMPT_COMMAND=__ahp_ended${PROMPT_COMMAND:+$'\n'$PROMPT_COMMAND}
-  fi
-fi

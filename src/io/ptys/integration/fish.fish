@@ -1,26 +1,28 @@
 # Has fish tell the terminal which lines it runs: before each line what it is, and behind it how it ended.
-# Read behind the user's own files.
+# Read behind the user's own files. In front of it stands an assignment: `__ahp_word` is the word.
 
-if status is-interactive; and set -q AHP_SIDECAR_SHELL_WORD
-    set -g __ahp_word $AHP_SIDECAR_SHELL_WORD
-    set -e AHP_SIDECAR_SHELL_WORD
-
-    # The text without what would end the sequence that it stands in.
-    function __ahp_escaped
-        set -l text (string replace -a '\\' '\\\\' -- "$argv" | string replace -a ';' '\\x3b' | string collect)
-        set text (string replace -a \e '\\x1b' -- "$text" | string replace -a \a '\\x07' | string collect)
-        string join '\\x0a' -- (string split \n -- "$text")
-    end
-
+if status is-interactive
     function __ahp_begins --on-event fish_preexec
-        printf '\e]633;E;%s;%s\a\e]633;C;%s\a' (__ahp_escaped (string sub -l 16000 -- "$argv[1]" | string collect)) $__ahp_word $__ahp_word
+        set -l line $argv[1]
+        # The history does not keep it.
+        if builtin string match -q ' *' -- "$line"; or set -q fish_private_mode
+            set line ''
+        end
+        set line (builtin string sub -l 16000 -- "$line" | builtin string collect)
+        set line (builtin string escape --style=url -- "$line" | builtin string replace -a '%' '\\x')
+        builtin printf '\e]633;E;%s;%s\a\e]633;C;%s\a' "$line" $__ahp_word $__ahp_word
     end
 
     function __ahp_ended --on-event fish_postexec
-        printf '\e]633;D;%s;%s\a' $status $__ahp_word
+        builtin printf '\e]633;D;%s;%s\a' $status $__ahp_word
     end
 
     function __ahp_prompts --on-event fish_prompt
-        printf '\e]633;P;Cwd=%s;%s\a\e]633;A;%s\a' (__ahp_escaped "$PWD") $__ahp_word $__ahp_word
+        builtin printf '\e]633;P;Cwd=%s;%s\a\e]633;A;%s\a' (builtin string escape --style=url -- "$PWD" | builtin string replace -a '%' '\\x') $__ahp_word $__ahp_word
     end
+
+    # The file in which the word came may go.
+    builtin printf '\e]633;R;%s\a' $__ahp_word
+else
+    set -e __ahp_word
 end

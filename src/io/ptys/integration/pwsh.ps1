@@ -1,15 +1,13 @@
 # Has PowerShell tell the terminal which lines it runs: before each line what it is, and behind it how it ended.
-# Read behind the user's own profile.
+# Read behind the user's own profile. In front of it stands an assignment of the word.
 
-if ($env:AHP_SIDECAR_SHELL_WORD) {
-    $global:__ahpWord = $env:AHP_SIDECAR_SHELL_WORD
-    Remove-Item Env:AHP_SIDECAR_SHELL_WORD
+if ($global:__ahpWord) {
     $global:__ahpRuns = $false
     $global:__ahpPrompt = $function:prompt
 
     # The text without what would end the sequence that it stands in.
     function global:__ahpEscaped([string] $text) {
-        [regex]::Replace($text, '[\\;\x00-\x1f\x7f]', {
+        [regex]::Replace($text, '[\\;$''\x00-\x1f\x7f]', {
             param($found)
             if ($found.Value -eq '\') { '\\' } else { '\x{0:x2}' -f [int][char]$found.Value }
         })
@@ -32,6 +30,8 @@ if ($env:AHP_SIDECAR_SHELL_WORD) {
 
     if (Get-Command PSConsoleHostReadLine -ErrorAction SilentlyContinue) {
         $global:__ahpReadLine = $function:PSConsoleHostReadLine
+        # The file in which the word came may go.
+        [Console]::Write("`e]633;R;$global:__ahpWord`a")
         function global:PSConsoleHostReadLine {
             $line = & $global:__ahpReadLine
             if ($line.Trim()) {

@@ -1,0 +1,104 @@
+//! Keeps the word of a shell from what clients are shown: the shell has it in a variable, which `set` and the like print.
+//!
+//! Owns: finding the word in output that comes in pieces.
+//! Never: holds back anything but what has begun like the word, or changes any other byte.
+
+/// Number of its first bytes that are shown: as long as no more have come, nothing is held back. Enough of it stays secret.
+const SHOWN: usize = 8;
+
+/// Removes one word from a stream of bytes.
+#[derive(Debug)]
+pub struct WordRedactor {
+    word: Vec<u8>,
+    /// How many of the last bytes are the beginning of the word.
+    matched: usize,
+}
+
+impl WordRedactor {
+    /// A stream in which nothing has come yet.
+    pub fn new(word: &str) -> Self {
+        Self { word: word.as_bytes().to_vec(), matched: 0 }
+    }
+
+    /// Returns what may be shown now that these bytes have come.
+    pub fn redact(&mut self, mut bytes: &[u8]) -> Vec<u8> {
+        let mut shown = Vec::with_capacity(bytes.len() + self.matched);
+        while let Some((&byte, behind)) = bytes.split_first() {
+            if self.matched == 0 {
+                let begins = self.word.first().and_then(|first| memchr::memchr(*first, bytes));
+                let (before, rest) = bytes.split_at(begins.unwrap_or(bytes.len()));
+                shown.extend_from_slice(before);
+                bytes = rest;
+                if !before.is_empty() {
+                    continue;
+                }
+            }
+            let came = [&self.word[..self.matched], &[byte]].concat();
+            let matched = (0..=came.len()).rev().find(|count| came.ends_with(&self.word[..*count]));
+            let held = |matched: usize| matched.saturating_sub(SHOWN);
+            let (before, now) = (held(self.matched), held(matched.unwrap_or(0)));
+            if matched == Some(self.word.len()) {
+                // Its beginning was shown, and stands there still.
+                self.matched = SHOWN.min(self.matched);
+            } else {
+                self.matched = matched.unwrap_or(0);
+                shown.extend_from_slice(&came[came.len() - before - 1..came.len() - now]);
+            }
+            bytes = behind;
+        }
+        shown
+    }
+
+    /// Returns what was held back: nothing more comes.
+    pub fn finish(&mut self) -> Vec<u8> {
+        let matched = std::mem::take(&mut self.matched);
+        self.word[SHOWN.min(matched)..matched].to_vec()
+    }
+
+    /// Returns a text that is known whole without the word.
+    pub fn redacted(&self, text: &str) -> String {
+        match std::str::from_utf8(&self.word) {
+            Ok(word) if !word.is_empty() => text.replace(word, ""),
+            _ => text.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WORD: &str = "aabaaabaacaabaaabaad";
+
+    proptest! {
+        #[test]
+        fn word_is_removed_wherever_it_is_cut_and_all_else_is_shown(
+            parts in prop::collection::vec(prop_oneof![
+                Just(WORD.to_owned()), (0..WORD.len()).prop_map(|at| WORD[..at].to_owned()), "[abcd x]{0,9}",
+            ], 0..12),
+            length in 1..40_usize,
+        ) {
+            let all = parts.concat();
+            let mut redactor = WordRedactor::new(WORD);
+            let mut shown = Vec::new();
+            for piece in all.as_bytes().chunks(length) {
+                shown.extend(redactor.redact(piece));
+            }
+            shown.extend(redactor.finish());
+            let expected = all.replace(WORD, &WORD[..SHOWN]);
+            prop_assert_eq!(String::from_utf8(shown).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn no_more_than_the_beginning_of_the_word_is_shown_and_typed_characters_at_once() {
+        let mut redactor = WordRedactor::new(WORD);
+        for byte in &WORD.as_bytes()[..SHOWN] {
+            assert_eq!(redactor.redact(&[*byte]), [*byte]);
+        }
+        assert_eq!(redactor.redact(&WORD.as_bytes()[SHOWN..]), b"");
+        assert_eq!(redactor.redact(b"x"), b"x");
+    }
+}
