@@ -122,6 +122,10 @@ pub struct ServeOptions {
     #[arg(long, value_enum)]
     git: Option<UseOfGit>,
 
+    /// Size above which git does not keep the content of a file, for tests
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().kept_file_bytes, hide = true)]
+    git_file_bytes: u64,
+
     /// The folder that clients start browsing at [default: the current one]
     #[arg(long, value_name = "DIR")]
     default_directory: Option<PathBuf>,
@@ -252,6 +256,8 @@ pub enum CliCommand {
     RunGit {
         /// Where files of its own are
         folder: PathBuf,
+        /// Size above which the content of a file is not kept, in bytes
+        file_bytes: u64,
     },
     /// Carry bytes between an agent and the host that offers it the tools of clients: what agents start
     #[command(name = relay::MODE, hide = true)]
@@ -450,6 +456,7 @@ impl ServeOptions {
                 ptys: if self.no_terminals { 0 } else { Limits::default().ptys },
                 terminal_grace_ms: self.terminal_grace.saturating_mul(1000),
                 kept_within_ms: if self.uses_git() { KEPT_WITHIN_MS } else { 0 },
+                kept_file_bytes: self.git_file_bytes,
                 ..Limits::default()
             },
             guard: None,

@@ -33,6 +33,23 @@ pub enum Instead<'a> {
 }
 
 impl Folders {
+    /// Makes a link that leads here where nothing is, with the folders above it that are missing.
+    ///
+    /// # Errors
+    /// When something is there, it may not be made, or it is outside. Then nothing has changed, but
+    /// for the folders.
+    pub fn create_link(&self, path: &Path, target: &OsStr) -> Result<(), PathRefusal> {
+        self.must_be_made_on_a_disk(path)?;
+        let place = self.find(path, Missing::IsMade, Last::Itself)?;
+        let Some(name) = &place.name else { return Err(PathRefusal::Exists) };
+        self.must_not_be_own(&place)?;
+        must_be_on_a_disk(&place.folder)?;
+        symlinkat(target, &place.folder, name).map_err(|error| match error {
+            Errno::EXIST => PathRefusal::Exists,
+            error => error.into(),
+        })
+    }
+
     /// Puts a file or a link where a file or a link is. A link is replaced itself, wherever it leads.
     ///
     /// # Errors

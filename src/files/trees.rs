@@ -29,6 +29,7 @@ use self::names::{
 };
 use self::walk::{deeper, is_folder, names_in, open_folder, Mount, Tally};
 use super::beside::name_beside;
+use super::facts::etag_in;
 use super::folders::{identity, must_be_file, Folders, Last, Missing, PathRefusal, ResolvedPath};
 use super::unfinished::{OtherName, UnfinishedNote};
 use super::writing::must_be_on_a_disk;
@@ -96,6 +97,31 @@ impl Folders {
         let removed = self.empty(folder.as_fd(), Mount::of(folder.as_fd())?, Deed::Removed, 0, &mut done);
         let removed = removed.and_then(|()| Ok(unlinkat(&place.folder, name, AtFlags::REMOVEDIR)?));
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
+    }
+
+    /// Removes a file or a link, if it is of the version that has this token: one that somebody
+    /// puts under its name meanwhile is given back.
+    ///
+    /// # Errors
+    /// When it is another version, a folder, or outside.
+    pub fn remove_version(&self, path: &Path, version: &str) -> Result<(), PathRefusal> {
+        let place = self.find(path, Missing::Fails, Last::Itself)?;
+        let name = name_of(&place)?;
+        self.must_not_be_own(&place)?;
+        must_be_on_a_disk(&place.folder)?;
+        let known = statat(&place.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if is_folder(&known) || etag_in(&known) != version {
+            return Err(PathRefusal::Changed);
+        }
+        let aside = name_beside();
+        let _remembered = self.remember(OtherName::Aside, &place, &aside, name);
+        put_aside(&place.folder, name, &aside)?;
+        let now = statat(&place.folder, &aside, AtFlags::SYMLINK_NOFOLLOW)?;
+        let facts = |known: &Stat| (identity(known), known.st_size, known.st_mtime, known.st_mtime_nsec);
+        if facts(&now) != facts(&known) {
+            return put_back(&place, &aside, name, PathRefusal::Changed);
+        }
+        Ok(unlinkat(&place.folder, &aside, AtFlags::empty())?)
     }
 
     /// Moves a file, a link or a folder to another place, and what is there is replaced, but for a folder with something in it.

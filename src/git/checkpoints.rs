@@ -13,13 +13,15 @@ use std::os::unix::ffi::OsStrExt;
 
 use percent_encoding::{percent_decode_str, percent_encode};
 
-use super::compare::{compared, with_left_out, HOW};
+use super::compare::{compared, with_versions, HOW};
+use super::contents::is_id;
 use super::conversions;
+use super::flags;
 use super::grafts;
-use super::index::{version_of, CopiedIndex, LeftOut, Scratch};
+use super::index::{is_left_out, CopiedIndex, FolderTree, Scratch};
+use super::large::{mode_in, version_of, LargeEntry, Versions, WantedContents, IN_TREE};
 use super::program::{GitError, Until};
 use super::repository::Repository;
-use super::undo::is_id;
 use crate::files::uris::PATH;
 use crate::host::effects::{Checkpoint, KeptChange};
 
@@ -71,28 +73,42 @@ fn keep_folder(
     last: Option<&Checkpoint>,
     until: Until,
 ) -> Result<Checkpoint, GitError> {
-    let grafted = if grafts::pays_for(repository) { grafts::tree(repository, scratch, until)? } else { None };
-    let (tree, mut left_out) = match grafted {
-        Some(found) => found,
-        None => CopiedIndex::new(repository, scratch, true)?.tree(scratch, until)?,
+    let before = match last.filter(|last| last.left_out > 0) {
+        // What cannot be read any more is only stored again.
+        Some(last) => versions_of(repository, last, until).unwrap_or_default(),
+        None => Versions::new(),
     };
-    if let Some(last) = last.filter(|last| last.left_out > 0) {
-        // One that git has now is still the same file.
-        let same = left_out_of(repository, last, until)?.into_iter();
-        let is_there = |(path, version): &(Vec<u8>, String)| {
-            version_of(&repository.root.join(OsStr::from_bytes(path))).as_ref() == Some(version)
-        };
-        for (path, version) in same.filter(is_there) {
-            left_out.entry(path).or_insert(version);
+    let known = match last {
+        Some(last) => stored_in(repository, scratch, last, &before, until)?,
+        None => BTreeMap::new(),
+    };
+    let stored_before = last.map_or(0, |last| last.large_bytes);
+    let room = repository.limits.session.saturating_sub(stored_before);
+    let wanted = WantedContents::All { known: &known, room };
+    let grafted =
+        if grafts::pays_for(repository) { grafts::tree(repository, scratch, wanted, until)? } else { None };
+    let FolderTree { tree, mut versions, stored } = match grafted {
+        Some(found) => found,
+        None => {
+            let index = CopiedIndex::new(repository, scratch, true)?;
+            index.look_at(&flags::hidden(repository, until)?, scratch, until)?;
+            index.tree(scratch, wanted, until)?
+        }
+    };
+    // A file that git has by now, or ignores, is still the same file.
+    for (path, version) in before {
+        let version = version.strip_prefix(IN_TREE).unwrap_or(&version);
+        if version_of(&repository.root.join(OsStr::from_bytes(&path))).as_deref() == Some(version) {
+            versions.entry(path).or_insert_with(|| format!("{IN_TREE}{version}"));
         }
     }
-    if let Some(last) = last.filter(|last| last.tree == tree && last.left_out == 0 && left_out.is_empty()) {
+    if let Some(last) = last.filter(|last| last.tree == tree && last.left_out == 0 && versions.is_empty()) {
         return Ok(last.clone());
     }
-    let commit = if left_out.is_empty() {
+    let commit = if versions.is_empty() {
         tree.clone()
     } else {
-        scratch.file("message", message_of(&left_out).as_bytes())?;
+        scratch.file("message", message_of(&versions).as_bytes())?;
         let mut run = repository.run(["commit-tree", "--no-gpg-sign", "-F"]);
         run = run.with([scratch.path.join("message")]).with([&tree]);
         for (name, value) in BY {
@@ -101,7 +117,34 @@ fn keep_folder(
         run.line(until)?
     };
     repository.run(["update-ref", "--no-deref", &ref_of(keeper, number), &commit]).output(until)?;
-    Ok(Checkpoint { commit, tree, left_out: left_out.len() })
+    let large_bytes = stored_before.saturating_add(stored);
+    Ok(Checkpoint { commit, tree, left_out: versions.len(), large_bytes })
+}
+
+/// Returns the contents of large files that a checkpoint has stored, with their versions.
+fn stored_in(
+    repository: &Repository,
+    scratch: &Scratch,
+    checkpoint: &Checkpoint,
+    versions: &Versions,
+    until: Until,
+) -> Result<BTreeMap<Vec<u8>, (String, LargeEntry)>, GitError> {
+    // A name with a line break in it cannot be asked for, so that its file is stored again.
+    let stored = versions.iter().filter(|(path, _)| !path.contains(&b'\n') && !is_left_out(versions, path));
+    let stored: Vec<(&Vec<u8>, &str)> =
+        stored.filter_map(|(path, version)| Some((path, version.strip_prefix(IN_TREE)?))).collect();
+    if stored.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let lines = stored.iter().flat_map(|(path, _)| [checkpoint.tree.as_bytes(), b":", path, b"\n"].concat());
+    let asked = scratch.file("stored", &lines.collect::<Vec<u8>>())?;
+    let said = repository.run(["cat-file", "--batch-check"]).reads(asked).text(until)?;
+    let found = said.lines().zip(stored).filter_map(|(line, (path, version))| {
+        let (id, kind) = line.split_once(' ')?;
+        let entry = (format!("{:o}", mode_in(version)), id.to_owned());
+        kind.starts_with("blob ").then(|| (path.clone(), (version.to_owned(), entry)))
+    });
+    Ok(found.collect())
 }
 
 /// What has changed from one to the other.
@@ -120,18 +163,19 @@ pub fn compare(
     [before, after].into_iter().try_for_each(must_be_named)?;
     let run = repository.run(["diff-tree"]).with(HOW).with([&before.tree, &after.tree]);
     let changes = compared(repository, run, until)?;
-    let left_out = |checkpoint| left_out_of(repository, checkpoint, until);
-    Ok(with_left_out(repository, changes, &left_out(before)?, &left_out(after)?))
+    let versions = |checkpoint| versions_of(repository, checkpoint, until);
+    Ok(with_versions(repository, changes, &versions(before)?, &versions(after)?))
 }
 
-/// The files whose contents are not in a checkpoint, or were not in one before it.
-fn left_out_of(repository: &Repository, checkpoint: &Checkpoint, until: Until) -> Result<LeftOut, GitError> {
+/// Returns the versions of files that a checkpoint names: of large ones, and of those whose
+/// contents are not in it, or were not in one before it.
+fn versions_of(repository: &Repository, checkpoint: &Checkpoint, until: Until) -> Result<Versions, GitError> {
     if checkpoint.left_out == 0 {
-        return Ok(LeftOut::new());
+        return Ok(Versions::new());
     }
     must_be_named(checkpoint)?;
     let said = repository.run(["cat-file", "commit", &checkpoint.commit]).text(until)?;
-    Ok(left_out_in(&said))
+    Ok(versions_in(&said))
 }
 
 /// Refuses what git does not call anything: what is known of a session may have been written elsewhere.
@@ -229,13 +273,13 @@ fn remove(
 
 const HEADING: &str = "What was in a folder when a turn began or ended.";
 
-fn message_of(left_out: &LeftOut) -> String {
-    let lines = left_out.iter().map(|(path, version)| format!("{version} {}\n", percent_encode(path, PATH)));
+fn message_of(versions: &Versions) -> String {
+    let lines = versions.iter().map(|(path, version)| format!("{version} {}\n", percent_encode(path, PATH)));
     format!("{HEADING}\n\n{}", lines.collect::<String>())
 }
 
-fn left_out_in(commit: &str) -> LeftOut {
-    let Some((_, message)) = commit.split_once(HEADING) else { return LeftOut::new() };
+fn versions_in(commit: &str) -> Versions {
+    let Some((_, message)) = commit.split_once(HEADING) else { return Versions::new() };
     let entries = message.lines().filter_map(|line| {
         let (version, path) = line.rsplit_once(' ')?;
         Some((percent_decode_str(path).collect(), version.to_owned()))

@@ -17,8 +17,10 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::compare::{compared, HOW};
-use super::index::{version_of, CopiedIndex, Scratch, Status};
+use super::conversions;
+use super::index::{CopiedIndex, Scratch, Status};
 use super::isolation::head_of;
+use super::large::version_of;
 use super::program::{Git, GitError, Until};
 use super::repository::{NoRepository, Repository};
 use super::steps;
@@ -33,6 +35,9 @@ const UNDER_WAY: [(&str, &str); 5] = [
     ("rebase-merge", "a rebase"),
     ("rebase-apply", "a rebase"),
 ];
+
+/// The mode of a file that the index does not have.
+const GONE: &str = "000000";
 
 /// So much of a commit's id is told.
 const SHORT: usize = 10;
@@ -54,10 +59,8 @@ fn refused<T>(why: impl Into<String>) -> Result<T, NotDone> {
     Err(NotDone::Refused(why.into()))
 }
 
-/// What somebody has seen of what is not committed: the files, and the versions of those that were seen by name alone.
-type SeenFiles<'a> = (&'a [KeptChange], &'a BTreeMap<String, String>);
-
-/// Commits all that is not committed, if it is what was `shown`.
+/// Commits all that is not committed, if it is what was `shown`. Contents that the user has staged,
+/// and changed again since, are kept first by `staged_kept`: the new index does not have them.
 ///
 /// # Errors
 /// When git fails, or not in time; nothing is done then.
@@ -65,10 +68,11 @@ pub fn commit(
     repository: &Repository,
     scratch: &Scratch,
     message: &str,
-    shown: SeenFiles<'_>,
+    shown: &[KeptChange],
+    staged_kept: (&str, u64),
     until: Until,
 ) -> Result<GitReport, GitError> {
-    match try_to_commit(repository, scratch, message, shown, until) {
+    match try_to_commit(repository, scratch, message, shown, staged_kept, until) {
         Ok(commit) => Ok(GitReport::Committed(commit)),
         Err(NotDone::Refused(why)) => Ok(GitReport::NotCommitted(why)),
         Err(NotDone::Failed(error)) => Err(error),
@@ -79,7 +83,8 @@ fn try_to_commit(
     repository: &Repository,
     scratch: &Scratch,
     message: &str,
-    shown: SeenFiles<'_>,
+    shown: &[KeptChange],
+    staged_kept: (&str, u64),
     until: Until,
 ) -> Result<GitCommit, NotDone> {
     if let Some((_, what)) = UNDER_WAY.iter().find(|(name, _)| repository.own.join(name).exists()) {
@@ -101,13 +106,13 @@ fn try_to_commit(
     if changes.is_empty() {
         return refused("there is nothing to commit");
     }
-    let (files, versions) = shown;
-    // They are asked for behind the reading, so that no other version was read.
-    if !is_as_shown(&sides_of(&changes), &sides_of(files)) || !are_still(repository, versions) {
+    // Versions are asked for behind the reading, so that no other version was read.
+    if !is_as_shown(&sides_of(&changes), &sides_of(shown)) || !are_still(repository, shown) {
         return refused("files were changed since");
     }
     must_know_who_commits(repository, until)?;
     let commit = written(repository, scratch, message, (head, &tree), until)?;
+    keep_staged(repository, scratch, &status, staged_kept, until)?;
     let kind = if head.is_some() { "commit" } else { "commit (initial)" };
     let subject = message.trim().lines().next().unwrap_or_default();
     let note = format!("{kind}: {subject}");
@@ -191,6 +196,27 @@ fn written(
     run.with([tree]).line(until)
 }
 
+/// Keeps the staged contents that are in no commit and no file any more, under the ref `kept`.
+///
+/// # Errors
+/// When git fails.
+fn keep_staged(
+    repository: &Repository,
+    scratch: &Scratch,
+    status: &Status,
+    kept: &str,
+    until: Until,
+) -> Result<(), GitError> {
+    let staged = status.entries.iter().filter(|entry| entry.is_staged && entry.mode != GONE);
+    let lost: BTreeSet<&String> =
+        staged.filter(|entry| status.changed.contains(&entry.path)).map(|entry| &entry.id).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let lost: Vec<String> = lost.into_iter().cloned().collect();
+    conversions::keep_all(repository, scratch, kept, &lost, until)
+}
+
 /// Why nothing is committed where git or the host cannot lock a ref.
 const IS_LOCKED: &str = "git does not let the branch be changed: somebody else works on the repository, or has left a lock of `HEAD` or of the branch behind";
 
@@ -271,11 +297,13 @@ fn sides_of(changes: &[KeptChange]) -> SidesOf<'_> {
     sides
 }
 
-/// Whether files are the versions that they were.
-fn are_still(repository: &Repository, versions: &BTreeMap<String, String>) -> bool {
-    versions.iter().all(|(file, version)| {
+/// Whether files that were seen by their versions alone are still these versions.
+fn are_still(repository: &Repository, shown: &[KeptChange]) -> bool {
+    let seen = shown.iter().filter_map(|change| Some((&change.file, change.after.as_ref()?)));
+    let mut versions = seen.filter(|(_, after)| !after.is_kept());
+    versions.all(|(file, after)| {
         let path = repository.path_of(file);
-        path.and_then(|path| version_of(&repository.root.join(path))).as_ref() == Some(version)
+        path.and_then(|path| version_of(&repository.root.join(path))).as_ref() == Some(&after.blob)
     })
 }
 
@@ -283,14 +311,11 @@ fn are_still(repository: &Repository, versions: &BTreeMap<String, String>) -> bo
 /// [`are_still`].
 fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
     let is_side = |(found, shown): (Option<&GitContent>, Option<&GitContent>)| match (found, shown) {
-        (Some(_), Some(shown)) if shown.blob.is_empty() => true,
+        (Some(_), Some(shown)) if !shown.is_kept() => true,
         (found, shown) => found == shown,
     };
     let is_file = |(path, sides): (&&str, &(Option<&GitContent>, Option<&GitContent>))| {
-        shown.get(path).is_some_and(|of| {
-            let is_large = of.1.is_some_and(|after| after.blob.is_empty());
-            is_side((sides.1, of.1)) && (is_large || is_side((sides.0, of.0)))
-        })
+        shown.get(path).is_some_and(|of| is_side((sides.0, of.0)) && is_side((sides.1, of.1)))
     };
     let names = |sides: &SidesOf<'_>| sides.keys().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
     names(found) == names(shown) && found.iter().all(is_file)

@@ -1,12 +1,14 @@
 //! What differs between two trees.
 //!
-//! Owns: asking git, reading what it says, and putting what is known of files whose contents are not kept beside it.
+//! Owns: asking git, reading what it says, and putting the versions of files beside it whose
+//! contents are not kept.
 //! Never: looks into a content.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
-use super::index::LeftOut;
+use super::large::{mode_in, version_of, Versions, IN_TREE};
 use super::program::{GitError, GitRun, Until};
 use super::repository::Repository;
 use crate::host::effects::{GitContent, KeptChange};
@@ -15,8 +17,8 @@ use crate::state::edits::LineCounts;
 /// The mode of a repository in a repository, which is no file.
 const SUBMODULE: u32 = 0o160_000;
 
-/// A mode of a file, for one of which nothing but its name is known.
-const FILE: u32 = 0o100_644;
+/// Size above which git does not look for lines in a content.
+const LINES_BYTES_MAX: &str = "10m";
 
 /// The arguments with which git compares trees, whatever is configured.
 pub const HOW: [&str; 11] = [
@@ -38,7 +40,7 @@ pub const HOW: [&str; 11] = [
 /// # Errors
 /// When git fails.
 pub fn compared(repository: &Repository, run: GitRun<'_>, until: Until) -> Result<Vec<KeptChange>, GitError> {
-    let said = run.output(until)?;
+    let said = run.set(&[("core.bigFileThreshold".into(), LINES_BYTES_MAX.into())]).output(until)?;
     Ok(read(repository, &said))
 }
 
@@ -100,49 +102,82 @@ fn numbers(word: &[u8]) -> Option<(Option<i64>, Option<i64>, &[u8])> {
     Some((added, removed, parts.next()?))
 }
 
-/// Puts in what is known of files whose contents are not kept, on either side.
-pub fn with_left_out(
+/// Puts in the versions of files whose contents are not kept, on either side.
+pub fn with_versions(
     repository: &Repository,
-    mut changes: Vec<KeptChange>,
-    before: &LeftOut,
-    after: &LeftOut,
+    changes: Vec<KeptChange>,
+    before: &Versions,
+    after: &Versions,
 ) -> Vec<KeptChange> {
     let paths: BTreeSet<&Vec<u8>> = before.keys().chain(after.keys()).collect();
+    if paths.is_empty() {
+        return changes;
+    }
+    let uris: BTreeSet<String> = paths.iter().map(|path| repository.uri_of(path)).collect();
+    let mut changes = with_names_apart(changes, &uris);
     for path in paths {
-        let is_same = before.get(path) == after.get(path);
+        let (before, after) = (before.get(path).map(String::as_str), after.get(path).map(String::as_str));
         let uri = repository.uri_of(path);
-        if is_same {
-            // In one of the two its content is kept.
-            changes.retain(|change| change.file != uri || change.renamed_from.is_some());
+        let bare = |version: &str| version.strip_prefix(IN_TREE).unwrap_or(version).to_owned();
+        if before.map(bare) == after.map(bare) {
+            changes.retain(|change| change.file != uri);
             continue;
         }
-        let found = changes.iter_mut().find(|change| change.file == uri);
-        let unknown = |is_there: bool| is_there.then(|| GitContent { blob: String::new(), mode: FILE });
-        match found {
-            Some(change) => {
-                change.before = change.before.take().or(unknown(before.contains_key(path)));
-                change.after = change.after.take().or(unknown(after.contains_key(path)));
+        let unknown = |version: Option<&str>| {
+            let version = version.filter(|version| !version.starts_with(IN_TREE))?;
+            Some(GitContent { blob: version.to_owned(), mode: mode_in(version) })
+        };
+        let sides = (unknown(before), unknown(after));
+        if let Some(change) = changes.iter_mut().find(|change| change.file == uri) {
+            change.before = change.before.take().or(sides.0);
+            change.after = change.after.take().or(sides.1);
+            if [&change.before, &change.after].into_iter().flatten().any(|side| !side.is_kept()) {
                 change.lines = None;
             }
-            None => {
-                // What git has under this name is the same in both.
-                let is_there = |side: &LeftOut| {
-                    side.contains_key(path) || repository.root.join(Path::new(&lossless(path))).exists()
-                };
-                changes.push(KeptChange {
-                    file: uri,
-                    renamed_from: None,
-                    before: unknown(before.contains_key(path)),
-                    after: unknown(is_there(after)),
-                    lines: None,
-                });
+            continue;
+        }
+        let (old, new) = match sides {
+            // Both trees have the same content under this name.
+            (None, None) => continue,
+            // It was removed, or git does not look at it any more.
+            (Some(old), None) if after.is_none() => {
+                let now = version_of(&repository.root.join(OsStr::from_bytes(path)));
+                (Some(old), unknown(now.as_deref()))
             }
+            sides => sides,
+        };
+        if old != new {
+            changes.push(KeptChange { file: uri, renamed_from: None, before: old, after: new, lines: None });
         }
     }
     changes
 }
 
-fn lossless(path: &[u8]) -> std::ffi::OsString {
-    use std::os::unix::ffi::OsStringExt;
-    std::ffi::OsString::from_vec(path.to_vec())
+/// Takes apart the changes of renamed files where one of the names is among these: its file may be
+/// the same as before, or have become another one.
+fn with_names_apart(changes: Vec<KeptChange>, uris: &BTreeSet<String>) -> Vec<KeptChange> {
+    let mut apart = Vec::new();
+    for change in changes {
+        match &change.renamed_from {
+            Some(from) if uris.contains(from) || uris.contains(&change.file) => {
+                let (file, renamed_from) = (from.clone(), None);
+                apart.push(KeptChange {
+                    file,
+                    renamed_from,
+                    before: change.before,
+                    after: None,
+                    lines: None,
+                });
+                apart.push(KeptChange {
+                    file: change.file,
+                    renamed_from: None,
+                    before: None,
+                    after: change.after,
+                    lines: None,
+                });
+            }
+            _ => apart.push(change),
+        }
+    }
+    apart
 }

@@ -8,6 +8,7 @@
 //! Never: changes a file.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -83,14 +84,21 @@ pub fn keep_bytes(
     bytes: &[u8],
     until: Until,
 ) -> Result<String, GitError> {
-    let bytes = scratch.file("bytes", bytes)?;
-    repository.run(["hash-object", "-w", "--no-filters", "--stdin"]).reads(bytes).line(until)
+    keep_file(repository, scratch.file("bytes", bytes)?, until)
+}
+
+/// Keeps the bytes of a file as they are. Returns their id.
+///
+/// # Errors
+/// When git fails.
+pub fn keep_file(repository: &Repository, file: File, until: Until) -> Result<String, GitError> {
+    repository.run(["hash-object", "-w", "--no-filters", "--stdin"]).reads(file).line(until)
 }
 
 /// Has a ref of our own keep all of these.
 ///
 /// # Errors
-/// When git fails.
+/// When git fails, or one of them does not exist.
 pub fn keep_all(
     repository: &Repository,
     scratch: &Scratch,

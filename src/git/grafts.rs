@@ -10,7 +10,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use super::index::{chosen, read_status, small_index, LeftOut, Scratch, Status, STATUS, TRIES};
+use super::flags;
+use super::index::{
+    chosen, is_left_out, read_status, small_index, ChosenFiles, FolderTree, Scratch, Status, STATUS, TRIES,
+};
+use super::large::{LargeFiles, WantedContents};
 use super::program::{GitError, Until};
 use super::repository::Repository;
 
@@ -45,20 +49,23 @@ pub fn pays_for(repository: &Repository) -> bool {
     fs::metadata(repository.own.join("index")).is_ok_and(|index| index.len() >= INDEX_BYTES_MIN)
 }
 
-/// What is left out, and the tree of all; none where this way does not lead to it: nothing was committed yet, there are
-/// conflicts, or a name has a line break in it.
+/// Writes the tree of the folder. Returns `None` where this way does not lead to it: nothing was
+/// committed yet, there are conflicts, or a name has a line break in it.
 ///
 /// # Errors
 /// When git fails, or there is too much.
 pub fn tree(
     repository: &Repository,
     scratch: &Scratch,
+    wanted: WantedContents<'_>,
     until: Until,
-) -> Result<Option<(String, LeftOut)>, GitError> {
+) -> Result<Option<FolderTree>, GitError> {
+    let hidden = flags::hidden(repository, until)?;
     let mut tries = 0;
     loop {
-        let status = read_status(&repository.run(STATUS).output(until)?);
-        match graft(repository, &status, scratch, until) {
+        let mut status = read_status(&repository.run(STATUS).output(until)?);
+        flags::add_to(&mut status, &hidden);
+        match graft(repository, &status, scratch, wanted, until) {
             // A file has become another while it was read.
             Err(GitError::Failed { .. }) if tries + 1 < TRIES => tries += 1,
             done => return done,
@@ -70,13 +77,19 @@ fn graft(
     repository: &Repository,
     status: &Status,
     scratch: &Scratch,
+    wanted: WantedContents<'_>,
     until: Until,
-) -> Result<Option<(String, LeftOut)>, GitError> {
+) -> Result<Option<FolderTree>, GitError> {
     let Some(head) = status.head.as_deref().filter(|_| !status.has_conflicts) else { return Ok(None) };
-    let (left_out, taken) = chosen(repository, status)?;
+    let ChosenFiles { left_out: mut versions, taken, large } = chosen(repository, status)?;
+    let LargeFiles { entries: large, versions: of_large, stored } =
+        LargeFiles::take(repository, &large, status, wanted, until)?;
+    versions.extend(of_large);
+    // The content that was committed of such a file is that of another version.
+    let gone: Vec<&Vec<u8>> = status.changed.iter().filter(|path| is_left_out(&versions, path)).collect();
     let staged = status.entries.iter().filter(|entry| entry.is_staged);
-    let paths: BTreeSet<&[u8]> =
-        staged.clone().map(|entry| &*entry.path).chain(taken.iter().map(Vec::as_slice)).collect();
+    let others = taken.iter().chain(large.keys()).chain(gone.iter().copied()).map(Vec::as_slice);
+    let paths: BTreeSet<&[u8]> = staged.clone().map(|entry| &*entry.path).chain(others).collect();
     if paths.iter().any(|path| path.contains(&b'\n')) {
         return Ok(None);
     }
@@ -108,6 +121,8 @@ fn graft(
         let entry = found.get(path).and_then(|(mode, id)| entry_of(mode, id));
         changes.insert(path, entry);
     }
+    changes.extend(large.iter().map(|(path, (mode, id))| (&**path, entry_of(mode, id))));
+    changes.extend(gone.into_iter().map(|path| (&**path, None)));
     // What is gone makes room for what has taken its place.
     for (path, _) in changes.iter().filter(|(_, entry)| entry.is_none()) {
         root.set(&folders, b"", path, None);
@@ -119,7 +134,8 @@ fn graft(
     if root.kept.is_empty() && root.open.is_empty() {
         return Ok(None);
     }
-    Ok(Some((written(repository, scratch, root, until)?, left_out)))
+    let tree = written(repository, scratch, root, until)?;
+    Ok(Some(FolderTree { tree, versions, stored }))
 }
 
 /// All folders on the way to these paths that were committed.

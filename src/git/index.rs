@@ -3,24 +3,22 @@
 //! The user's index knows of nearly all files what they are, and when they were looked at last; so a copy of it is
 //! brought up to date by the few files that have changed since. It is the copy that git writes.
 //!
-//! Owns: the copy, what git says has changed, and which contents are too large or too many to be kept.
+//! Owns: the copy, what git says has changed, and which new files are too many to be kept.
 //! Never: writes the user's index, or keeps a content that is no file or link of the folder.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::flags::FlaggedFile;
 use super::isolation::private_folder;
+use super::large::{open_regular, version_in, LargeEntry, LargeFiles, Versions, WantedContents, IN_TREE};
 use super::program::{GitError, GitRun, Until};
 use super::repository::Repository;
-
-/// Larger files are kept by name only.
-pub const FILE_BYTES_MAX: u64 = 10 << 20;
 
 /// Of more files that git does not have, the others are kept by name only.
 pub const UNTRACKED_MAX: usize = 2000;
@@ -41,9 +39,6 @@ pub const STATUS: [&str; 7] = [
     "--ignore-submodules=all",
     "--no-renames",
 ];
-
-/// Files whose contents are not kept: what tells their versions apart.
-pub type LeftOut = BTreeMap<Vec<u8>, String>;
 
 /// A folder for files of our own, while something is done.
 #[derive(Debug)]
@@ -123,7 +118,7 @@ pub struct Status {
 }
 
 /// What the index has of a file.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct IndexEntry {
     /// What it is called.
     pub path: Vec<u8>,
@@ -190,22 +185,27 @@ impl<'a> CopiedIndex<'a> {
         Ok(read_status(&self.run(STATUS).output(until)?))
     }
 
-    /// Brings it up to date; what is left out, and the tree of all.
+    /// Brings it up to date, and writes the tree of the folder.
     ///
     /// # Errors
     /// When git fails, or there is too much.
-    pub fn tree(&self, scratch: &Scratch, until: Until) -> Result<(String, LeftOut), GitError> {
+    pub fn tree(
+        &self,
+        scratch: &Scratch,
+        wanted: WantedContents<'_>,
+        until: Until,
+    ) -> Result<FolderTree, GitError> {
         let mut tries = 0;
-        let left_out = loop {
+        let (versions, stored) = loop {
             let status = self.status(until)?;
-            match self.take_in(&status, scratch, until) {
+            match self.take_in(&status, scratch, wanted, until) {
                 // A file has become another while it was read.
                 Err(GitError::Failed { .. }) if tries + 1 < TRIES => tries += 1,
                 taken => break taken?,
             }
         };
         let tree = self.run(["write-tree", "--missing-ok"]).line(until)?;
-        Ok((tree, left_out))
+        Ok(FolderTree { tree, versions, stored })
     }
 
     /// The tree of all, whatever it is that has changed.
@@ -221,26 +221,14 @@ impl<'a> CopiedIndex<'a> {
     ///
     /// # Errors
     /// When git fails.
-    pub fn look_at(&self, paths: &[PathBuf], scratch: &Scratch, until: Until) -> Result<(), GitError> {
-        let paths: HashSet<&[u8]> = paths.iter().map(|path| path.as_os_str().as_bytes()).collect();
-        let said = self.run(["ls-files", "-v", "-z"]).output(until)?;
-        let (mut taken_as_unchanged, mut elsewhere) = (Vec::new(), Vec::new());
-        for entry in said.split(|byte| *byte == 0) {
-            let [tag, b' ', path @ ..] = entry else { continue };
-            if !paths.contains(path) {
-                continue;
-            }
-            if tag.is_ascii_lowercase() {
-                taken_as_unchanged.push(path.to_vec());
-            }
-            if tag.eq_ignore_ascii_case(&b'S') {
-                elsewhere.push(path.to_vec());
-            }
-        }
-        for (paths, how) in [(taken_as_unchanged, "--no-assume-unchanged"), (elsewhere, "--no-skip-worktree")]
-        {
+    pub fn look_at(&self, flagged: &[FlaggedFile], scratch: &Scratch, until: Until) -> Result<(), GitError> {
+        let paths = |is_meant: fn(&FlaggedFile) -> bool| -> Vec<&Vec<u8>> {
+            flagged.iter().filter(|file| is_meant(file)).map(|file| &file.entry.path).collect()
+        };
+        let unchanged = (paths(|file| file.is_assumed_unchanged), "--no-assume-unchanged");
+        for (paths, how) in [unchanged, (paths(|file| file.is_elsewhere), "--no-skip-worktree")] {
             if !paths.is_empty() {
-                let paths = scratch.file("paths", &ended(&paths))?;
+                let paths = scratch.file("paths", &ended(paths))?;
                 self.run(["update-index", "-z", how, "--stdin"]).reads(paths).output(until)?;
             }
         }
@@ -260,22 +248,69 @@ impl<'a> CopiedIndex<'a> {
         let mut is_link = HashMap::new();
         let (gone, there): (Vec<_>, Vec<_>) = paths
             .iter()
-            .partition(|path| is_behind_link(root, path, &mut is_link) || is_plain_folder(root, path));
-        for (paths, how) in [(gone, &["--force-remove"][..]), (there, &["--add", "--remove", "--replace"])] {
-            if !paths.is_empty() {
-                let paths = scratch.file("paths", &ended(paths))?;
-                let run = self.run(["update-index", "-z"]).with(how).with(["--stdin"]);
-                run.reads(paths).output(until)?;
-            }
+            .partition(|path| is_behind_link(root, path, &mut is_link) || is_no_content(root, path));
+        self.remove(gone, scratch, until)?;
+        if !there.is_empty() {
+            let paths = scratch.file("paths", &ended(there))?;
+            let run = self.run(["update-index", "-z", "--add", "--remove", "--replace", "--stdin"]);
+            run.reads(paths).output(until)?;
         }
         Ok(())
     }
 
-    fn take_in(&self, status: &Status, scratch: &Scratch, until: Until) -> Result<LeftOut, GitError> {
-        let (left_out, taken) = chosen(self.repository, status)?;
-        self.update(&taken, scratch, until)?;
-        Ok(left_out)
+    /// Removes files from it, whatever is in the folder.
+    fn remove(&self, paths: Vec<&Vec<u8>>, scratch: &Scratch, until: Until) -> Result<(), GitError> {
+        if paths.is_empty() {
+            return Ok(());
+        }
+        let paths = scratch.file("gone", &ended(paths))?;
+        self.run(["update-index", "-z", "--force-remove", "--stdin"]).reads(paths).output(until).map(drop)
     }
+
+    /// Takes in the folder. Returns the versions of large files and of those that are too many, and
+    /// how much was stored.
+    fn take_in(
+        &self,
+        status: &Status,
+        scratch: &Scratch,
+        wanted: WantedContents<'_>,
+        until: Until,
+    ) -> Result<(Versions, u64), GitError> {
+        let ChosenFiles { left_out: mut versions, taken, large } = chosen(self.repository, status)?;
+        let large = LargeFiles::take(self.repository, &large, status, wanted, until)?;
+        versions.extend(large.versions);
+        // The content that the index has of such a file is that of another version.
+        let gone = status.changed.iter().filter(|path| is_left_out(&versions, path));
+        self.remove(gone.collect(), scratch, until)?;
+        self.update(&taken, scratch, until)?;
+        if !large.entries.is_empty() {
+            let entries: Vec<u8> = large.entries.iter().flat_map(index_line).collect();
+            let entries = scratch.file("large", &entries)?;
+            self.run(["update-index", "-z", "--index-info"]).reads(entries).output(until)?;
+        }
+        Ok((versions, large.stored))
+    }
+}
+
+/// A folder as a tree.
+#[derive(Debug)]
+pub struct FolderTree {
+    /// The id of the tree.
+    pub tree: String,
+    /// Versions of large files and of those that are too many.
+    pub versions: Versions,
+    /// Number of bytes of large files that were stored for it.
+    pub stored: u64,
+}
+
+/// Whether a file is one of those whose contents are in no tree.
+pub fn is_left_out(versions: &Versions, path: &[u8]) -> bool {
+    versions.get(path).is_some_and(|version| !version.starts_with(IN_TREE))
+}
+
+/// Returns a line as `git update-index -z --index-info` reads it.
+fn index_line((path, (mode, id)): (&Vec<u8>, &LargeEntry)) -> Vec<u8> {
+    [format!("{mode} {id}\t").as_bytes(), path, b"\0"].concat()
 }
 
 /// These paths, each with a NUL behind it.
@@ -292,34 +327,53 @@ pub fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, b
     })
 }
 
-/// Whether a folder has this name, which is no repository.
-fn is_plain_folder(root: &Path, path: &[u8]) -> bool {
+/// Whether something has this name of which git keeps no content: a folder that is no repository, a
+/// pipe, a socket or a device.
+fn is_no_content(root: &Path, path: &[u8]) -> bool {
     let path = root.join(OsStr::from_bytes(path));
-    fs::symlink_metadata(&path).is_ok_and(|known| known.is_dir()) && !path.join(".git").exists()
+    match fs::symlink_metadata(&path) {
+        Ok(known) if known.is_dir() => !path.join(".git").exists(),
+        Ok(known) => !known.is_file() && !known.is_symlink(),
+        Err(_) => false,
+    }
 }
 
-/// Of the files that are otherwise in the folder than in the index: those whose contents are left out, and those that are
-/// taken as they are.
+/// Files that are otherwise in the folder than in the index.
+#[derive(Debug, Default)]
+pub struct ChosenFiles {
+    /// Versions of those that are too many, or cannot be read.
+    pub left_out: Versions,
+    /// Those that are taken as they are.
+    pub taken: Vec<Vec<u8>>,
+    /// Large ones.
+    pub large: Vec<Vec<u8>>,
+}
+
+/// Sorts the files that are otherwise in the folder than in the index.
 ///
 /// # Errors
 /// When too many are left out.
-pub fn chosen(repository: &Repository, status: &Status) -> Result<(LeftOut, Vec<Vec<u8>>), GitError> {
-    let mut left_out = LeftOut::new();
-    let mut taken = Vec::new();
+pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, GitError> {
+    let ChosenFiles { mut left_out, mut taken, mut large } = ChosenFiles::default();
+    let mut is_link = HashMap::new();
     let untracked = status.untracked.iter().enumerate().map(|(at, path)| (path, at >= UNTRACKED_MAX));
     for (path, is_too_many) in status.changed.iter().map(|path| (path, false)).chain(untracked) {
         let at = repository.root.join(OsStr::from_bytes(path));
         match fs::symlink_metadata(&at) {
-            Ok(known) if known.is_symlink() => {}
+            // Whatever the link leads to is another file.
+            Ok(_) if is_behind_link(&repository.root, path, &mut is_link) => {}
             Ok(known) if known.is_file() => {
-                if is_too_many || known.len() > FILE_BYTES_MAX || File::open(&at).is_err() {
+                if is_too_many || open_regular(&at).is_err() {
                     left_out.insert(path.clone(), version_in(&known));
                     continue;
                 }
+                if known.len() > repository.limits.large {
+                    large.push(path.clone());
+                    continue;
+                }
             }
-            // One that is a folder now is not there any more.
-            Ok(known) if known.is_dir() => {}
-            Ok(_) => continue,
+            // A file whose name a folder or a pipe has by now does not exist any more.
+            Ok(_) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             Err(_) => continue,
         }
@@ -327,9 +381,9 @@ pub fn chosen(repository: &Repository, status: &Status) -> Result<(LeftOut, Vec<
     }
     if left_out.len() > NAMES_MAX {
         let count = left_out.len();
-        return Err(GitError::Beyond(format!("{count} files are too large, or too many, to be kept")));
+        return Err(GitError::Beyond(format!("{count} new files are too many to be kept")));
     }
-    Ok((left_out, taken))
+    Ok(ChosenFiles { left_out, taken, large })
 }
 
 /// What an index of some files has of those that are taken into it: its mode, and what git calls it. Before, it has what is
@@ -362,16 +416,6 @@ pub fn small_index(
         Some((entry[tab + 1..].to_vec(), (mode.to_owned(), id.split(' ').next()?.to_owned())))
     });
     Ok(found.collect())
-}
-
-/// What tells the versions of a file apart whose content is not kept; none where there is no such file.
-pub fn version_of(path: &Path) -> Option<String> {
-    let known = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?;
-    Some(version_in(&known))
-}
-
-fn version_in(known: &fs::Metadata) -> String {
-    format!("{} {}.{:09}", known.len(), known.mtime(), known.mtime_nsec())
 }
 
 /// A path in a list of which colons part the entries.

@@ -130,6 +130,13 @@ impl Until {
         Self { at: Instant::now() + all, all }
     }
 
+    /// Returns a deadline that leaves half of the remaining time for what follows.
+    #[must_use]
+    pub fn half(self) -> Self {
+        let half = self.at.saturating_duration_since(Instant::now()) / 2;
+        Self { at: Instant::now() + half, ..self }
+    }
+
     /// Whether there is time left.
     ///
     /// # Errors
@@ -162,6 +169,7 @@ pub struct GitRun<'a> {
     environment: Vec<(OsString, OsString)>,
     settings: Vec<(OsString, OsString)>,
     stdin: Option<File>,
+    output_bytes_max: usize,
 }
 
 impl Git {
@@ -226,7 +234,15 @@ impl Git {
         arguments: impl IntoIterator<Item = A>,
     ) -> GitRun<'a> {
         let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
-        GitRun { git: self, folder, arguments, environment: Vec::new(), settings: Vec::new(), stdin: None }
+        GitRun {
+            git: self,
+            folder,
+            arguments,
+            environment: Vec::new(),
+            settings: Vec::new(),
+            stdin: None,
+            output_bytes_max: OUTPUT_BYTES_MAX,
+        }
     }
 }
 
@@ -265,6 +281,13 @@ impl GitRun<'_> {
         self
     }
 
+    /// Accepts output of up to this many bytes, where that is more than usual.
+    #[must_use]
+    pub fn with_output_of(mut self, bytes: u64) -> Self {
+        self.output_bytes_max = self.output_bytes_max.max(usize::try_from(bytes).unwrap_or(usize::MAX));
+        self
+    }
+
     /// Runs it; gives back what it says, if it succeeds.
     ///
     /// # Errors
@@ -290,7 +313,7 @@ impl GitRun<'_> {
         command.stdin(self.stdin.map_or_else(Stdio::null, Stdio::from));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let heard = hear(&mut child, until);
+        let heard = hear(&mut child, self.output_bytes_max, until);
         if heard.is_err() {
             // It may have ended by itself.
             child.kill().unwrap_or_default();
@@ -326,7 +349,7 @@ impl GitRun<'_> {
 }
 
 /// What it says, and what about its trouble.
-fn hear(child: &mut Child, until: Until) -> Result<(Vec<u8>, Vec<u8>), GitError> {
+fn hear(child: &mut Child, output_bytes_max: usize, until: Until) -> Result<(Vec<u8>, Vec<u8>), GitError> {
     let (Some(mut stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(io::Error::other("git has no stdout").into());
     };
@@ -353,9 +376,9 @@ fn hear(child: &mut Child, until: Until) -> Result<(Vec<u8>, Vec<u8>), GitError>
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(io::Error::from(error).into()),
         }
-        says = says && read_into(&mut stdout, &mut said)?;
-        has_trouble = has_trouble && read_into(&mut stderr, &mut trouble)?;
-        if said.len() > OUTPUT_BYTES_MAX {
+        says = says && read_into(&mut stdout, &mut said, output_bytes_max)?;
+        has_trouble = has_trouble && read_into(&mut stderr, &mut trouble, OUTPUT_BYTES_MAX)?;
+        if said.len() > output_bytes_max {
             return Err(GitError::TooMuch);
         }
         trouble.truncate(TROUBLE_BYTES_MAX);
@@ -364,14 +387,14 @@ fn hear(child: &mut Child, until: Until) -> Result<(Vec<u8>, Vec<u8>), GitError>
 }
 
 /// Reads what is there. Returns whether more may come.
-fn read_into(pipe: &mut impl Read, all: &mut Vec<u8>) -> io::Result<bool> {
+fn read_into(pipe: &mut impl Read, all: &mut Vec<u8>, bytes_max: usize) -> io::Result<bool> {
     let mut chunk = [0; 64 << 10];
     loop {
         match pipe.read(&mut chunk) {
             Ok(0) => return Ok(false),
             Ok(count) => {
                 all.extend_from_slice(&chunk[..count]);
-                if all.len() > OUTPUT_BYTES_MAX {
+                if all.len() > bytes_max {
                     return Ok(true);
                 }
             }

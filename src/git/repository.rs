@@ -18,6 +18,7 @@ use rustix::process::geteuid;
 
 use super::index::Scratch;
 use super::isolation::{branch_in, head_of, IsolatedGitDir, Origin};
+use super::large::FileLimits;
 use super::program::{Git, GitError, GitRun};
 use super::settings::{files_of_the_user, path_in, read_all, IncludedFor, Setting, Settings};
 use crate::files::uris::{path_of, uri_of};
@@ -65,6 +66,8 @@ pub struct Repository {
     settings: Settings,
     /// Its refs are in a table, and so is `HEAD`.
     has_reftable: bool,
+    /// How large files may be whose contents are checkpointed.
+    pub limits: FileLimits,
 }
 
 /// Why there is none.
@@ -128,7 +131,8 @@ impl Repository {
         let below = scratch.path.parent().unwrap_or(&scratch.path);
         let isolated = IsolatedGitDir::find(git.spare(), below, origin, &format.copied, &settings)?;
         let has_reftable = format.has_reftable();
-        Ok(Self { git: git.clone(), root, own, common, isolated, settings, has_reftable })
+        let (git, limits) = (git.clone(), FileLimits::default());
+        Ok(Self { git, root, own, common, isolated, settings, has_reftable, limits })
     }
 
     /// A run in it.

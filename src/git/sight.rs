@@ -4,10 +4,9 @@
 //! committed as they are. What that takes is written where nobody keeps it.
 //! Never: asks another machine, so what is there is what was fetched last.
 
-use std::collections::BTreeMap;
-
 use super::compare::{compared, HOW};
-use super::index::{CopiedIndex, Scratch};
+use super::index::{CopiedIndex, FolderTree, Scratch};
+use super::large::{Versions, WantedContents};
 use super::program::{GitError, Until};
 use super::repository::Repository;
 use crate::host::effects::{GitSight, KeptChange};
@@ -36,23 +35,20 @@ pub fn look(
         Some(head) => Some(base_of(repository, head, status.branch.as_deref(), base, until)?),
         None => None,
     };
-    let (mut uncommitted, mut branch_changes, mut versions) = (Vec::new(), Vec::new(), BTreeMap::new());
+    let (mut uncommitted, mut branch_changes) = (Vec::new(), Vec::new());
     if files {
-        let (tree, left_out) = index.tree(scratch, until)?;
+        let FolderTree { tree, versions, .. } = index.tree(scratch, WantedContents::None, until)?;
         let nothing = repository.run(["hash-object", "-t", "tree", "--stdin"]).line(until)?;
         let since = |from: &str| -> Result<Vec<KeptChange>, GitError> {
             let run = index.run(["diff-tree"]).with(HOW).with([from, &tree]);
             let changes = compared(repository, run, until)?;
-            let before = super::index::LeftOut::new();
-            Ok(super::compare::with_left_out(repository, changes, &before, &left_out))
+            Ok(super::compare::with_versions(repository, changes, &Versions::new(), &versions))
         };
         uncommitted = since(status.head.as_deref().unwrap_or(&nothing))?;
         branch_changes = match &base {
             Some(base) => since(&base.commit)?,
             None => uncommitted.clone(),
         };
-        versions =
-            left_out.iter().map(|(path, version)| (repository.uri_of(path), version.clone())).collect();
     }
     let own =
         [&repository.own, &repository.common].into_iter().filter(|own| !own.starts_with(&repository.root));
@@ -73,7 +69,6 @@ pub fn look(
         uncommitted_count: status.uncommitted,
         has_branch_changes,
         uncommitted,
-        versions,
         branch_changes,
     })
 }

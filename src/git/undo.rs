@@ -1,31 +1,32 @@
-//! Contents that were given out, and files that become what they were.
+//! Files that become what they were.
 //!
-//! Owns: reading a content as it would stand in the folder, and making a file that content again if it is what it must be
-//! now.
+//! Owns: making a file a content again if it is what it must be now.
 //! Never: writes outside of the folders in which it may, or over what is not known.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, Metadata, Permissions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::backups::keep_contents;
+use super::contents::{bytes_of, content_up_to, is_id};
 use super::conversions::{self, may_change};
-use super::index::{is_behind_link, CopiedIndex, Scratch};
+use super::flags::flagged;
+use super::index::{is_behind_link, CopiedIndex, FolderTree, Scratch};
+use super::large::{not_checkpointed, version_in, Versions, WantedContents};
 use super::program::{GitError, Until};
 use super::repository::Repository;
 use super::steps;
 use crate::files::beside::Instead;
 use crate::files::facts::etag;
-use crate::files::folders::{Folders, Own, WorkFolder};
+use crate::files::folders::{Folders, Own, PathRefusal, WorkFolder};
+use crate::files::reverting::{revert_text, RevertedText, UNKNOWN_SIDE};
 use crate::files::uris::path_of;
 use crate::files::writing::{Put, Writing, PERMISSIONS};
-use crate::host::effects::{FileTaken, GitContent, GitTaken};
-
-/// The longest content that is read, in bytes.
-const CONTENT_BYTES_MAX: usize = 16 << 20;
+use crate::host::effects::{FileTaken, GitContent, GitTaken, SaidFile};
 
 /// Why nothing is done to a file that somebody has changed.
 const CHANGED_SINCE: &str = "it was changed since";
@@ -39,49 +40,6 @@ const SHORT_BYTES_MAX: usize = 128 << 10;
 /// The mode of a program.
 const PROGRAM: u32 = 0o100_755;
 
-/// A content, as it would stand in the folder in this file.
-///
-/// # Errors
-/// When it is not there any more, or too long.
-pub fn content_of(
-    repository: &Repository,
-    content: &GitContent,
-    file: &str,
-    until: Until,
-) -> Result<Vec<u8>, GitError> {
-    must_be_readable(repository, &content.blob, until)?;
-    match repository.path_of(file).filter(|_| !content.is_link()) {
-        Some(path) => {
-            let mut named = OsString::from("--path=");
-            named.push(path);
-            repository.run(["cat-file", "--filters"]).with([named]).with([&content.blob]).output(until)
-        }
-        None => repository.run(["cat-file", "blob", &content.blob]).output(until),
-    }
-}
-
-/// The bytes that git calls so.
-fn bytes_of(repository: &Repository, blob: &str, until: Until) -> Result<Vec<u8>, GitError> {
-    must_be_readable(repository, blob, until)?;
-    repository.run(["cat-file", "blob", blob]).output(until)
-}
-
-/// Whether git calls something so.
-pub fn is_id(blob: &str) -> bool {
-    !blob.is_empty() && blob.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-fn must_be_readable(repository: &Repository, blob: &str, until: Until) -> Result<(), GitError> {
-    if !is_id(blob) {
-        return Err(GitError::Beyond("this content is not kept".to_owned()));
-    }
-    let size = repository.run(["cat-file", "-s", blob]).line(until)?;
-    if size.parse::<usize>().is_ok_and(|size| size > CONTENT_BYTES_MAX) {
-        return Err(GitError::Beyond(format!("it is larger than {CONTENT_BYTES_MAX} bytes")));
-    }
-    Ok(())
-}
-
 /// The folders below which files may be changed, but for what is the host's own.
 pub fn folders(below: &[String], own: &[String]) -> Folders {
     let folders = below.iter().filter_map(|uri| WorkFolder::find(path_of(uri).ok()?).ok());
@@ -89,8 +47,9 @@ pub fn folders(below: &[String], own: &[String]) -> Folders {
     Folders::of(folders.map(Arc::new).collect(), own.collect())
 }
 
-/// Makes files what they were, each for itself: one that is not what it must be stays as it is. Bytes that git would not
-/// give back are kept first by `bytes_kept`, where that is said.
+/// Makes files what they were, each for itself: one that is not what it must be stays as it is. The
+/// contents of those that are changed are kept first by `bytes_kept`, where that is said, and their
+/// bytes where git would not give those back.
 ///
 /// # Errors
 /// When git fails before anything is done.
@@ -104,14 +63,9 @@ pub fn take_back(
 ) -> Result<Vec<FileTaken>, GitError> {
     // What is changed from now on is not looked at any more, and must stay.
     let seen = seen_of(repository, files);
-    let index = CopiedIndex::new(repository, scratch, false)?;
-    let paths: Vec<PathBuf> = files.iter().filter_map(|file| repository.path_of(&file.file)).collect();
-    index.look_at(&paths, scratch, until)?;
-    let (tree, _) = index.tree(scratch, until)?;
-    let listed = index.run(["ls-tree", "-r", "-z", "--full-tree", &tree]).output(until)?;
-    let there = contents_in(&listed);
+    let found = FoundFiles::of(repository, scratch, files, until)?;
     let standing =
-        |(file, seen): (&GitTaken, &Option<Metadata>)| standing_of(repository, file, &there, seen.is_some());
+        |(file, seen): (&GitTaken, &Option<Metadata>)| standing_of(repository, file, &found, seen.as_ref());
     let each: Vec<Standing> = files.iter().zip(&seen).map(standing).collect();
     let mut kept = HashMap::new();
     if let Some(by) = bytes_kept {
@@ -119,7 +73,7 @@ pub fn take_back(
             Standing::IsNow(path) => Some((path.as_path(), file)),
             _ => None,
         });
-        kept = keep_bytes(repository, scratch, changed.collect(), by, until)?;
+        kept = keep_contents(repository, scratch, (changed.collect(), &found.contents), by, until)?;
     }
     let mut each: Vec<_> = each.into_iter().zip(files).enumerate().collect();
     // A file may stand where a folder is to be, and a folder where a file is to be: what is to go goes first.
@@ -139,8 +93,7 @@ pub fn take_back(
         for (at, (standing, file)) in part {
             let outcome = match standing {
                 Standing::Refused(why) => FileTaken::Refused(why.clone()),
-                // It was done before, and the host has ended before it was known.
-                Standing::IsWanted => FileTaken::Done { bytes: None, mode: None },
+                Standing::IsWanted => FileTaken::Already,
                 Standing::IsNow(path) => {
                     let content = contents.get(path.as_path()).map(Vec::as_slice);
                     let make =
@@ -156,6 +109,74 @@ pub fn take_back(
     }
     // In the order in which they were given.
     Ok(outcomes.into_values().collect())
+}
+
+/// Reverts files of which calls have said both sides, each for itself.
+pub fn take_back_said(files: &[SaidFile], folders: &Folders) -> Vec<FileTaken> {
+    let each = files.iter().map(|file| {
+        let Some((now, wanted)) = &file.sides else { return FileTaken::Refused(UNKNOWN_SIDE.to_owned()) };
+        let path = match path_of(&file.file) {
+            Ok(path) => path,
+            Err(error) => return FileTaken::Refused(error.message),
+        };
+        let sides = (now.as_deref(), wanted.as_deref());
+        match steps::whole(|| revert_text(folders, &path, sides, file.mode_wanted)) {
+            Ok(RevertedText::Already) => FileTaken::Already,
+            Ok(RevertedText::Done { mode }) => FileTaken::Done { bytes: None, mode },
+            Ok(RevertedText::ChangedSince) | Err(PathRefusal::Changed) => {
+                FileTaken::Refused(CHANGED_SINCE.to_owned())
+            }
+            Err(refusal) => FileTaken::Refused(refusal.to_string()),
+        }
+    });
+    each.collect()
+}
+
+/// The folder as it is found before anything is done.
+struct FoundFiles {
+    contents: HashMap<PathBuf, GitContent>,
+    /// Versions of large files, and of those whose contents are not known.
+    versions: Versions,
+}
+
+impl FoundFiles {
+    /// Looks at the folder, and at the large ones among these files in full: their contents are
+    /// stored.
+    fn of(
+        repository: &Repository,
+        scratch: &Scratch,
+        files: &[GitTaken],
+        until: Until,
+    ) -> Result<Self, GitError> {
+        let index = CopiedIndex::new(repository, scratch, false)?;
+        let paths = files.iter().filter_map(|file| repository.path_of(&file.file));
+        let paths: HashSet<Vec<u8>> = paths.map(|path| path.into_os_string().into_vec()).collect();
+        let mut flagged = flagged(repository, until)?;
+        flagged.retain(|file| paths.contains(&file.entry.path));
+        index.look_at(&flagged, scratch, until)?;
+        let FolderTree { tree, versions, .. } = index.tree(scratch, WantedContents::Of(&paths), until)?;
+        let listed = index.run(["ls-tree", "-r", "-z", "--full-tree", &tree]).output(until)?;
+        Ok(Self { contents: contents_in(&listed), versions })
+    }
+
+    /// Whether a file that was `seen` so is what a side of a change says, which may be known by its
+    /// version alone, or by its bytes.
+    fn is(
+        &self,
+        path: &Path,
+        seen: Option<&Metadata>,
+        side: Option<&GitContent>,
+        bytes: Option<&String>,
+    ) -> bool {
+        let found = self.contents.get(path);
+        match (side, found) {
+            (Some(side), Some(found)) if !side.is_kept() => {
+                let is_version = seen.is_some_and(|seen| version_in(seen) == side.blob);
+                is_version || (bytes == Some(&found.blob) && side.mode == found.mode)
+            }
+            (side, found) => side == found,
+        }
+    }
 }
 
 /// How it stands with a file that is to be another one.
@@ -195,52 +216,36 @@ fn is_still(seen: &Metadata, now: &Metadata) -> bool {
 fn standing_of(
     repository: &Repository,
     file: &GitTaken,
-    there: &HashMap<PathBuf, GitContent>,
-    is_there: bool,
+    found: &FoundFiles,
+    seen: Option<&Metadata>,
 ) -> Standing {
+    let exists = seen.is_some();
     let refused = |why: &str| Standing::Refused(why.to_owned());
-    let Some(path) = repository.path_of(&file.file) else { return refused("it is not in the repository") };
-    if [&file.now, &file.wanted].into_iter().flatten().any(|side| side.blob.is_empty()) {
-        return refused("its content is not kept: it is too large, or one of too many");
-    }
-    let found = there.get(&path);
-    if found.is_none() && is_there {
-        return refused("something that git ignores, or that is too large, is there now");
-    }
-    if file.wanted.as_ref() == found {
+    let not_kept = |version: &str| Standing::Refused(not_checkpointed(version, repository.limits));
+    let Some(path) = repository.path_of(&file.file) else {
+        let unknown = file.wanted.as_ref().filter(|wanted| !wanted.is_kept());
+        return unknown.map_or_else(|| refused("it is not in the repository"), |it| not_kept(&it.blob));
+    };
+    let is_wanted = found.is(&path, seen, file.wanted.as_ref(), file.bytes_wanted.as_ref());
+    if is_wanted && exists == file.wanted.is_some() {
         return Standing::IsWanted;
     }
-    if file.now.as_ref() != found {
+    if let Some(wanted) =
+        file.wanted.as_ref().filter(|wanted| !wanted.is_kept() && file.bytes_wanted.is_none())
+    {
+        return not_kept(&wanted.blob);
+    }
+    match (found.contents.get(&path), found.versions.get(path.as_os_str().as_bytes())) {
+        (None, Some(version)) if exists => return not_kept(version),
+        (None, _) if exists => {
+            return refused("something that git ignores, or that is no regular file, is there now");
+        }
+        _ => {}
+    }
+    if !found.is(&path, seen, file.now.as_ref(), file.bytes_now.as_ref()) {
         return refused(CHANGED_SINCE);
     }
     Standing::IsNow(path)
-}
-
-/// Keeps the bytes of those files that git would not give back as they are; what it calls them.
-fn keep_bytes(
-    repository: &Repository,
-    scratch: &Scratch,
-    files: Vec<(&Path, &GitTaken)>,
-    by: (&str, u64),
-    until: Until,
-) -> Result<HashMap<PathBuf, String>, GitError> {
-    let files: HashMap<PathBuf, &GitTaken> =
-        files.into_iter().map(|(path, file)| (path.to_owned(), file)).collect();
-    let paths: Vec<PathBuf> = files.keys().cloned().collect();
-    let mut kept = HashMap::new();
-    for path in may_change(repository, scratch, &paths, until)? {
-        let Some(file) = files.get(&path) else { continue };
-        let Some(now) = file.now.as_ref().filter(|now| !now.is_link()) else { continue };
-        let bytes = std::fs::read(repository.root.join(&path))?;
-        if bytes != content_of(repository, now, &file.file, until)? {
-            kept.insert(path, conversions::keep_bytes(repository, scratch, &bytes, until)?);
-        }
-    }
-    if !kept.is_empty() {
-        let blobs: Vec<String> = kept.values().cloned().collect();
-        conversions::keep_all(repository, scratch, by, &blobs, until)?;
-    }
-    Ok(kept)
 }
 
 /// What `git ls-tree -z` says.
@@ -331,8 +336,11 @@ fn make(
         _ => Err(CHANGED_SINCE.to_owned()),
     };
     let Some(wanted) = &file.wanted else {
-        must_be_as_seen()?;
-        folders.remove(&path, false).map_err(|refusal| told(&refusal))?;
+        let Some(version) = must_be_as_seen()? else { return Ok(None) };
+        folders.remove_version(&path, &version).map_err(|refusal| match refusal {
+            PathRefusal::Changed => CHANGED_SINCE.to_owned(),
+            refusal => told(&refusal),
+        })?;
         return Ok(seen.map(|seen| seen.mode() & PERMISSIONS));
     };
     // The bytes are not there any more where too much was kept since; what git gives is there.
@@ -340,7 +348,8 @@ fn make(
     let content = match (bytes, content) {
         (Some(bytes), _) => bytes,
         (None, Some(content)) => content.to_vec(),
-        (None, None) => content_of(repository, wanted, &file.file, until).map_err(|error| told(&error))?,
+        (None, None) => content_up_to(repository.limits.each, repository, wanted, &file.file, until)
+            .map_err(|error| told(&error))?,
     };
     if !wanted.is_link() && conversions::is_pointer(&content) {
         must_not_be_for_a_filter(repository, scratch, &path, &content, until)?;
@@ -355,8 +364,8 @@ fn make(
         return folders.replace(&path, Instead::Link(&link)).map(|()| None).map_err(|refusal| told(&refusal));
     }
     if wanted.is_link() {
-        folders.may_change(&path).map_err(|refusal| told(&refusal))?;
-        return symlink(OsString::from_vec(content), &path).map(|()| None).map_err(|error| told(&error));
+        let link = OsString::from_vec(content);
+        return folders.create_link(&path, &link).map(|()| None).map_err(|refusal| told(&refusal));
     }
     match (&file.now, &token) {
         (Some(now), Some(_)) if !now.is_link() => {

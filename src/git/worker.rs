@@ -21,9 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use super::index::Scratch;
 use super::isolation::private_folder;
+use super::large::FileLimits;
 use super::program::{Git, GitError, Until};
 use super::repository::{NoRepository, Repository};
-use super::{checkpoints, commit, sight, steps, undo};
+use super::{checkpoints, commit, contents, sight, steps, undo, unseen};
 use crate::host::effects::{GitJob, GitReport, GitWork};
 
 /// So many jobs of a kind run at once.
@@ -125,11 +126,12 @@ impl Jobs {
     }
 }
 
-/// Does what it is asked on stdin until that ends. Files of its own are in this folder.
+/// Does what it is asked on stdin until that ends. Files of its own are in this folder, and the
+/// contents of files are checkpointed within these limits.
 ///
 /// # Errors
 /// When its pipes fail, or it can have no threads.
-pub fn run(folder: PathBuf) -> io::Result<()> {
+pub fn run(folder: PathBuf, limits: FileLimits) -> io::Result<()> {
     let _alone = wait_for_others(&folder);
     end_what_was_begun(&folder);
     remove_old(&folder);
@@ -138,7 +140,7 @@ pub fn run(folder: PathBuf) -> io::Result<()> {
     let git = Arc::new(Mutex::new(None));
     for _ in 0..2 * AT_ONCE {
         let (shared, folder, git) = (Arc::clone(&shared), Arc::clone(&folder), Arc::clone(&git));
-        thread::Builder::new().name("git".to_owned()).spawn(move || work(&shared, &folder, &git))?;
+        thread::Builder::new().name("git".to_owned()).spawn(move || work(&shared, &folder, &git, limits))?;
     }
     for line in io::stdin().lock().lines() {
         let AskedOfGit { number, job } = serde_json::from_str(&line?)?;
@@ -217,7 +219,7 @@ fn remove_old(folder: &Path) {
     }
 }
 
-fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: &Mutex<Option<Git>>) {
+fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: &Mutex<Option<Git>>, limits: FileLimits) {
     let (jobs, bell) = shared;
     loop {
         let job = {
@@ -234,7 +236,8 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: &Mutex<Option<Git>>
         };
         let place = JobPlace::of(&job.job);
         let number = job.number;
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer(job, folder, git)));
+        let done =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| answer(job, folder, git, limits)));
         let report = done.unwrap_or_else(|_| GitReport::Failed("a panic; see above".to_owned()));
         {
             let mut jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -253,7 +256,7 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: &Mutex<Option<Git>>
     }
 }
 
-fn answer(waiting: WaitingJob, folder: &Path, git: &Mutex<Option<Git>>) -> GitReport {
+fn answer(waiting: WaitingJob, folder: &Path, git: &Mutex<Option<Git>>, limits: FileLimits) -> GitReport {
     let WaitingJob { job, until, .. } = waiting;
     let known = git.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let git = match known.map_or_else(|| Git::find(std::env::var_os("PATH").as_deref(), until), Ok) {
@@ -264,22 +267,33 @@ fn answer(waiting: WaitingJob, folder: &Path, git: &Mutex<Option<Git>>) -> GitRe
         Err(error @ GitError::Missing(_)) => return GitReport::Unusable(error.to_string()),
         Err(error) => return GitReport::Failed(error.to_string()),
     };
-    carry_out(&git, job, folder, until)
+    carry_out(&git, limits, job, folder, until)
 }
 
 /// Does a job with this program.
-pub fn carry_out(git: &Git, job: GitJob, folder: &Path, until: Until) -> GitReport {
-    let found = |scratch: &Scratch| Repository::find(git, &job.directories, scratch);
+pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, until: Until) -> GitReport {
+    let found = |scratch: &Scratch| {
+        let find = || Repository::find(git, &job.directories, scratch);
+        match find() {
+            // It may have gone away while it was being found.
+            Err(NoRepository::Failed(error)) => match find() {
+                Err(NoRepository::None) => Err(NoRepository::None),
+                _ => Err(NoRepository::Failed(error)),
+            },
+            found => found,
+        }
+    };
     let scratch = match Scratch::new(folder) {
         Ok(scratch) => scratch,
         Err(error) => return GitReport::Failed(error.to_string()),
     };
-    let repository = match found(&scratch) {
+    let mut repository = match found(&scratch) {
         Ok(repository) => repository,
         Err(NoRepository::None) => return GitReport::NoRepository,
         Err(NoRepository::Unusable(why)) => return GitReport::Unusable(why),
         Err(NoRepository::Failed(error)) => return GitReport::Failed(error.to_string()),
     };
+    repository.limits = limits;
     match do_in(&repository, job.work, &scratch, until) {
         Ok(report) => {
             repository.leave();
@@ -303,14 +317,18 @@ fn do_in(
     until: Until,
 ) -> Result<GitReport, GitError> {
     Ok(match work {
-        GitWork::Checkpoint { keeper, number, last, since } => {
+        GitWork::Checkpoint { keeper, number, last, since, said } => {
             let kept = checkpoints::keep(repository, scratch, (&keeper, number), last.as_ref(), until)?;
             let compared = since.iter().map(|before| {
                 // It can still be asked for.
                 checkpoints::compare(repository, before, &kept, until).ok()
             });
             let since = compared.collect();
-            GitReport::Kept { root: repository.uri(), checkpoint: kept, since }
+            let unseen = unseen::unseen(repository, scratch, said, until).unwrap_or_else(|error| {
+                tracing::warn!(%error, "changes of files that git ignores are not shown: git does not say which");
+                Vec::new()
+            });
+            GitReport::Kept { root: repository.uri(), checkpoint: kept, since, unseen }
         }
         GitWork::Compare { before, after } => {
             GitReport::Compared(checkpoints::compare(repository, &before, &after, until)?)
@@ -326,20 +344,22 @@ fn do_in(
             checkpoints::forget(repository, scratch, &keeper, until)?;
             GitReport::Done
         }
-        GitWork::Commit { message, shown, versions } => {
-            commit::commit(repository, scratch, &message, (&shown, &versions), until)?
+        GitWork::Commit { message, shown, staged_kept: (keeper, number) } => {
+            commit::commit(repository, scratch, &message, &shown, (&keeper, number), until)?
         }
         GitWork::Read { content, file } => {
-            let content = undo::content_of(repository, &content, &file, until)?;
+            let content = contents::content_of(repository, scratch, &content, &file, until)?;
             GitReport::Content(BASE64_STANDARD.encode(content))
         }
-        GitWork::TakeBack { files, below, own, kept_first, bytes_kept } => {
+        GitWork::TakeBack { files, said, below, own, kept_first, bytes_kept } => {
             if let Some((keeper, number)) = kept_first {
                 checkpoints::keep(repository, scratch, (&keeper, number), None, until)?;
             }
             let folders = undo::folders(&below, &own);
             let bytes_kept = bytes_kept.as_ref().map(|(keeper, number)| (keeper.as_str(), *number));
-            GitReport::TakenBack(undo::take_back(repository, scratch, &files, &folders, bytes_kept, until)?)
+            let mut taken = undo::take_back(repository, scratch, &files, &folders, bytes_kept, until)?;
+            taken.extend(undo::take_back_said(&said, &folders));
+            GitReport::TakenBack(taken)
         }
     })
 }

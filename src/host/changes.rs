@@ -4,7 +4,7 @@
 //! which order what several chats have done counts.
 //! Never: looks at a file, or tells anybody.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,10 @@ const COUNTED_MAX: usize = 10_000;
 
 /// So many bytes of texts are looked for in at once.
 const FOUND_BYTES_MAX: usize = 64 << 20;
+
+/// Version of a file of which nobody knows what was in it, and the mode that it is shown with.
+const UNKNOWN: &str = "unknown";
+const UNKNOWN_MODE: u32 = 0o100_644;
 
 /// How many lines lie between two contents, by what they are called.
 pub(super) type CountedLines = HashMap<(String, String), LineCounts>;
@@ -82,6 +86,9 @@ pub struct DiscardedFile {
     /// The host has ended before it was known whether that was done: it can be taken back, and hides nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_unsure: bool,
+    /// Somebody else had done it before: it hides the change, and bringing it back touches nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_untouched: bool,
 }
 
 /// The turn in which a content is found.
@@ -119,6 +126,7 @@ impl DiscardedFile {
                 }),
                 mode: None,
                 is_unsure: false,
+                is_untouched: false,
             }
         };
         let (before, after) = (changed.before.as_ref(), changed.after.as_ref());
@@ -294,7 +302,9 @@ impl ChangedFile {
     pub(super) fn of(change: &KeptChange, session: &str, folder: &KeptFolder, is_now: bool) -> Self {
         let side = |name: &str, file: &str, content: &GitContent| {
             let path = file.strip_prefix("file://").unwrap_or("/");
-            let uri = match is_now && name == "after" {
+            // Reading a link leads to another file, so that what the link says is a content of
+            // ours.
+            let uri = match is_now && name == "after" && !content.is_link() {
                 true => file.to_owned(),
                 false => folder.uri_of(session, content, name, path),
             };
@@ -307,6 +317,22 @@ impl ChangedFile {
             before: change.before.as_ref().map(|content| side("before", from, content)),
             after: change.after.as_ref().map(|content| side("after", &change.file, content)),
             lines: change.lines,
+        }
+    }
+
+    /// One that a call has changed without saying what was in it before, and of which git does not
+    /// know it.
+    fn unknown(file: &str, version: Option<&str>, session: &str, folder: &KeptFolder) -> Self {
+        let content = |blob: &str| GitContent { blob: blob.to_owned(), mode: UNKNOWN_MODE };
+        let before = content(UNKNOWN);
+        let path = file.strip_prefix("file://").unwrap_or("/");
+        let uri = folder.uri_of(session, &before, "before", path);
+        Self {
+            file: file.to_owned(),
+            renamed_from: None,
+            before: Some(FileSide::Kept { uri, content: before }),
+            after: version.map(|version| FileSide::Kept { uri: file.to_owned(), content: content(version) }),
+            lines: None,
         }
     }
 
@@ -545,10 +571,51 @@ impl Host {
         if shows_now(scope) {
             return self.files_now(session, scope);
         }
-        match self.kept_states(session, scope) {
-            Some(states) => Some(self.kept_files(session, scope, &states)),
-            None => self.said_files(session, scope),
+        let Some(states) = self.kept_states(session, scope) else {
+            return self.said_files(session, scope);
+        };
+        let mut files = self.kept_files(session, scope, &states);
+        files.extend(self.unseen_files(session, scope, &files));
+        Some(files)
+    }
+
+    /// Returns the files at which git does not look and that calls have changed, as the calls say
+    /// it, without those that are known already.
+    fn unseen_files(
+        &mut self,
+        key: SessionKey,
+        scope: &ChangesetScope,
+        known: &[ChangedFile],
+    ) -> Vec<ChangedFile> {
+        let Some(session) = self.channels.sessions.known(key) else { return Vec::new() };
+        let unseen = match scope {
+            ChangesetScope::Session => session.kept.unseen_in(None),
+            ChangesetScope::Turn(id) => session.kept.unseen_in(Some(id)),
+            _ => BTreeMap::new(),
+        };
+        if unseen.is_empty() {
+            return Vec::new();
         }
+        let is_known = |file: &str| known.iter().any(|known| known.is_called(file));
+        let mut unseen: BTreeMap<String, Option<ChangedFile>> = unseen
+            .into_iter()
+            .filter(|(file, _)| !is_known(file))
+            .map(|(file, version)| {
+                let changed = ChangedFile::unknown(file, version, &session.channel.uri, &session.kept);
+                (file.to_owned(), Some(changed))
+            })
+            .collect();
+        for turn in self.turns_of_session(key) {
+            let is_of = !matches!(scope, ChangesetScope::Turn(id) if turn.id != id);
+            for edit in turn.edits.iter().filter(|_| is_of) {
+                // A call says what was in it.
+                unseen.entry(edit.file.clone()).and_modify(|changed| *changed = None);
+            }
+        }
+        let mut said = self.said_files(key, scope).unwrap_or_default();
+        said.retain(|file| unseen.contains_key(&file.file));
+        said.extend(unseen.into_values().flatten());
+        said
     }
 
     /// Those between two states that git keeps, without what clients have had taken back.

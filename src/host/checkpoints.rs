@@ -17,11 +17,12 @@ use sha2::{Digest, Sha256};
 
 use super::effects::{
     ChannelId, ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange, Output,
-    Resource, RunId, Timer,
+    Resource, RunId, Timer, UnseenFile,
 };
 use super::model::{RunPhase, SessionKey};
 use super::sights::NOT_THERE;
 use super::{Host, Step};
+use crate::state::edits::changed_paths;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
 use crate::wire::uris::{content_uri, file_of_content, named_by_content};
@@ -37,6 +38,9 @@ const TURNS_MAX: usize = 1000;
 
 /// Of so many pairs of states it is remembered what lies between them, besides those that a changeset in memory shows.
 const COMPARED_MAX: usize = 200;
+
+/// Maximum number of files per turn of which git is asked whether it looks at them.
+const SAID_MAX: usize = 1000;
 
 /// So many pairs are compared at once: the time that git has for one begins when it is asked.
 const COMPARED_AT_ONCE: usize = 4;
@@ -86,6 +90,10 @@ struct KeptTurn {
     /// One of another session did.
     #[serde(default)]
     overlaps_others: bool,
+    /// Files that its calls have changed and at which git does not look, as they were when it
+    /// ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    unseen: Vec<UnseenFile>,
 }
 
 /// What git was asked.
@@ -212,6 +220,14 @@ impl KeptFolder {
         turns.find(|kept| kept.turn == turn && kept.chat == chat)?.after.as_ref()
     }
 
+    /// Returns the files at which git does not look and that were changed in a turn, or in any: of
+    /// each the version that it was then.
+    pub(super) fn unseen_in(&self, turn: Option<&str>) -> BTreeMap<&str, Option<&str>> {
+        let turns = self.turns.iter().filter(|kept| turn.is_none_or(|turn| kept.turn == turn));
+        let files = turns.flat_map(|kept| &kept.unseen);
+        files.map(|unseen| (unseen.file.as_str(), unseen.version.as_deref())).collect()
+    }
+
     /// How what is there can be kept once more.
     pub(super) fn next(&mut self) -> (String, u64) {
         self.count += 1;
@@ -302,11 +318,12 @@ impl Host {
         step: &mut Step<'_>,
         session: SessionKey,
         since: Vec<Checkpoint>,
+        said: Vec<String>,
     ) -> Option<GitWork> {
         self.name_what_is_kept(step, session);
         let kept = &mut self.channels.sessions.known_mut(session)?.kept;
         let ((keeper, number), last) = (kept.next(), kept.last.clone());
-        Some(GitWork::Checkpoint { keeper, number, last, since })
+        Some(GitWork::Checkpoint { keeper, number, last, since, said })
     }
 
     /// A turn begins: what is in its folder is kept first.
@@ -318,7 +335,7 @@ impl Host {
         }
         let Some(chat) = self.channels.chats.known(key) else { return };
         let (session, Some(run)) = (chat.session, chat.run.as_ref().map(|run| run.id)) else { return };
-        let Some(work) = self.keeping(step, session, Vec::new()) else { return };
+        let Some(work) = self.keeping(step, session, Vec::new(), Vec::new()) else { return };
         let number = self.ask_git(step, (directories, within_ms), work, AskedFor::Before(key, run));
         step.say(Output::Timer(Timer::Kept(number), std::time::Duration::from_millis(within_ms)));
         if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
@@ -372,10 +389,14 @@ impl Host {
         match self.asked_of_git.remove(&number) {
             Some(AskedFor::Before(chat, run)) => self.folder_is_kept_before(step, (chat, run), report),
             Some(AskedFor::Behind { session, chat, turn, since }) => {
+                let unseen = match &report {
+                    GitReport::Kept { unseen, .. } => unseen.clone(),
+                    _ => Vec::new(),
+                };
                 let after = self.folder_is_kept(session, since, report);
                 let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
                 if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
-                    kept.after = after;
+                    (kept.after, kept.unseen) = (after, unseen);
                 }
                 self.look_at_repository(session);
             }
@@ -450,8 +471,15 @@ impl Host {
             kept.root = Some(root);
             kept.note = None;
             kept.last = Some(checkpoint.clone());
-            let (overlaps, overlaps_others) = (false, false);
-            kept.take_in(KeptTurn { chat, turn, before: checkpoint, after: None, overlaps, overlaps_others });
+            kept.take_in(KeptTurn {
+                chat,
+                turn,
+                before: checkpoint,
+                after: None,
+                overlaps: false,
+                overlaps_others: false,
+                unseen: Vec::new(),
+            });
             self.unsaved.insert(session.into());
             self.note_overlaps(key, false);
             self.files_may_have_changed(session, true);
@@ -514,6 +542,9 @@ impl Host {
         };
         let session = chat.session;
         let Some(turn) = chat.conversation.history().last() else { return };
+        let mut said = changed_paths(&turn.text());
+        said.extend(turn.edits().edits.iter().map(|edit| edit.file.clone()));
+        let said = said.into_iter().take(SAID_MAX).collect();
         let (chat, turn) = (chat.channel.uri.clone(), turn.id().to_owned());
         let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
         let kept = &mut of_session.kept;
@@ -521,7 +552,7 @@ impl Host {
         let mut since = vec![before];
         since.extend(kept.turns.first().map(|first| first.before.clone()));
         since.dedup();
-        let Some(work) = self.keeping(step, session, since.clone()) else { return };
+        let Some(work) = self.keeping(step, session, since.clone(), said) else { return };
         let behind = AskedFor::Behind { session, chat, turn, since };
         self.ask_git(step, (directories, WITHIN_MS), work, behind);
         self.is_asked_to_keep(session);
@@ -581,7 +612,7 @@ impl Host {
         let Some(root) = of_session.kept.root.clone() else { return };
         let since: Vec<Checkpoint> =
             of_session.kept.turns.first().map(|first| first.before.clone()).into_iter().collect();
-        let Some(work) = self.keeping(step, session, since.clone()) else { return };
+        let Some(work) = self.keeping(step, session, since.clone(), Vec::new()) else { return };
         self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Now { session, since });
         self.is_asked_to_keep(session);
     }

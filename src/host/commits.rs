@@ -6,8 +6,6 @@
 //! Owns: the operation as it is offered, its message, and what its client is told.
 //! Never: commits what the changeset does not show, or while a turn runs.
 
-use std::collections::BTreeMap;
-
 use ahp_types::commands::InvokeChangesetOperationParams;
 use ahp_types::state::{ChangesetOperation, ChangesetOperationScope};
 use serde_json::Value;
@@ -38,8 +36,6 @@ pub(super) struct WantedCommit {
     root: String,
     message: String,
     shown: Vec<KeptChange>,
-    /// Of those that are shown by name alone; see [`GitSight::versions`](super::effects::GitSight::versions).
-    versions: BTreeMap<String, String>,
 }
 
 /// The operation, as it is offered.
@@ -75,13 +71,16 @@ impl Host {
         }
         let root = of_session.kept.root.clone().ok_or_else(gone)?;
         let seen = self.known_sight(session).ok_or_else(gone)?;
-        let (shown, versions) = (seen.uncommitted.clone(), seen.versions.clone());
-        Ok(WantedCommit { session, root, message: message.to_owned(), shown, versions })
+        let shown = seen.uncommitted.clone();
+        Ok(WantedCommit { session, root, message: message.to_owned(), shown })
     }
 
     pub(super) fn ask_git_to_commit(&mut self, step: &mut Step<'_>, wanted: WantedCommit) {
-        let WantedCommit { session, root, message, shown, versions } = wanted;
-        let work = GitWork::Commit { message, shown, versions };
+        let WantedCommit { session, root, message, shown } = wanted;
+        let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        let staged_kept = of_session.kept.next();
+        self.unsaved.insert(session.into());
+        let work = GitWork::Commit { message, shown, staged_kept };
         self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Commit(session));
     }
 

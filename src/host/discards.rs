@@ -97,15 +97,7 @@ struct HeldOperation {
     /// The look at the repository that it waits for.
     look: Option<u64>,
     /// What its client had seen when it asked for it, of a changeset of what is there now; none where it sees none.
-    seen: Option<SeenChanges>,
-}
-
-/// Files as a client has seen them.
-#[derive(Debug)]
-struct SeenChanges {
-    files: Vec<ChangesetFile>,
-    /// Of those that are shown by name alone; see [`GitSight::versions`](super::effects::GitSight::versions).
-    versions: BTreeMap<String, String>,
+    seen: Option<Vec<ChangesetFile>>,
 }
 
 impl HeldOperation {
@@ -257,7 +249,7 @@ impl Host {
         &self,
         connection: ConnectionId,
         params: &InvokeChangesetOperationParams,
-    ) -> Option<SeenChanges> {
+    ) -> Option<Vec<ChangesetFile>> {
         let changeset = self.channels.changesets.get(&self.find(&params.channel)?.changeset()?)?;
         let mut offered = changeset.state.operations.iter().flatten();
         let session = &self.channels.sessions.known(changeset.session)?.channel.uri;
@@ -266,20 +258,16 @@ impl Host {
             && matches!(changeset.state.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing)
             && offered.any(|operation| operation.id == params.operation_id)
             && changeset.channel.subscribers.contains(&connection);
-        let versions = self.known_sight(changeset.session)?.versions.clone();
-        sees.then(|| SeenChanges { files: changeset.state.files.clone(), versions })
+        sees.then(|| changeset.state.files.clone())
     }
 
     /// The files of a changeset that are not what its client had seen, by their ids.
-    fn unseen_files(&self, key: ChangesetKey, seen: &SeenChanges) -> Vec<String> {
+    fn files_not_seen(&self, key: ChangesetKey, seen: &[ChangesetFile]) -> Vec<String> {
         let Some(changeset) = self.channels.changesets.get(&key) else { return Vec::new() };
-        let versions = self.known_sight(changeset.session).map(|sight| &sight.versions);
         let edits: HashMap<&str, &FileEdit> =
-            seen.files.iter().map(|file| (file.id.as_str(), &file.edit)).collect();
-        let unseen = changeset.state.files.iter().filter(|file| {
-            edits.get(file.id.as_str()) != Some(&&file.edit)
-                || versions.and_then(|now| now.get(&file.id)) != seen.versions.get(&file.id)
-        });
+            seen.iter().map(|file| (file.id.as_str(), &file.edit)).collect();
+        let files = changeset.state.files.iter();
+        let unseen = files.filter(|file| edits.get(file.id.as_str()) != Some(&&file.edit));
         unseen.map(|file| file.id.clone()).collect()
     }
 
@@ -299,7 +287,7 @@ impl Host {
                 }
             }
             let HeldOperation { askers, params, seen, .. } = held;
-            match self.invoke_changeset_operation(&params, seen.as_ref()) {
+            match self.invoke_changeset_operation(&params, seen.as_deref()) {
                 Ok(Begun::TakeBack(mut taken)) => {
                     self.operation_begins(step, taken.session, askers, params);
                     self.keep_what_is_begun(&mut taken, step.now.unix_ms);
@@ -363,7 +351,7 @@ impl Host {
     fn invoke_changeset_operation(
         &mut self,
         params: &InvokeChangesetOperationParams,
-        seen: Option<&SeenChanges>,
+        seen: Option<&[ChangesetFile]>,
     ) -> Result<Begun, RpcError> {
         self.bring_back_changesets([&params.channel]);
         if let Some((session, _)) = named_by_changeset(&params.channel) {
@@ -373,7 +361,7 @@ impl Host {
         let found = key.and_then(|key| Some((key, self.channels.changesets.get(&key)?)));
         let (key, changeset) = found.ok_or_else(|| RpcError::resource_not_found(&params.channel))?;
         let (session, scope) = (changeset.session, changeset.scope.clone());
-        let unseen = seen.map(|seen| self.unseen_files(key, seen)).unwrap_or_default();
+        let unseen = seen.map(|seen| self.files_not_seen(key, seen)).unwrap_or_default();
         let id = params.operation_id.as_str();
         let mut files = self.changed_files(session, &scope).unwrap_or_default();
         if files.len() > FILES_MAX {
@@ -407,8 +395,13 @@ impl Host {
         let (mut taken, mut left) = (Vec::new(), Vec::new());
         let mut found_texts = FoundTexts::default();
         let restores = id == RESTORE;
+        let mut untouched = Vec::new();
         if restores {
             for file in self.last_discarded(session, &scope) {
+                if file.is_untouched {
+                    untouched.push(file.clone());
+                    continue;
+                }
                 let (found, left) = self.sides_discarded(file, &mut found_texts);
                 let kept = file.kept.clone().map(GitTaken::reversed);
                 let kept = kept.map(|kept| GitTaken { mode_wanted: file.mode, ..kept });
@@ -430,20 +423,22 @@ impl Host {
         if taken.is_empty() && !left.is_empty() {
             return Err(RpcError::files_have_changed(&said_of(&left)));
         }
-        if taken.is_empty() {
+        if taken.is_empty() && untouched.is_empty() {
             return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
         }
-        let is_kept = taken.iter().all(|file| file.row.kept.is_some());
+        let is_kept = taken.iter().any(|file| file.row.kept.is_some());
         let kept = self.channels.sessions.known_mut(session).map(|session| &mut session.kept);
         let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
         if let Some(kept) = kept.filter(|_| is_kept) {
             root.clone_from(&kept.root);
             // Nobody else has what is not committed.
             kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next());
-            bytes_kept = (!restores).then(|| kept.next());
+            bytes_kept = Some(kept.next());
             self.unsaved.insert(session.into());
         }
-        let taken = TakeBack { session, scope, restores, root, kept_first, bytes_kept, files: taken, left };
+        let files = taken;
+        let taken =
+            TakeBack { session, scope, restores, root, kept_first, bytes_kept, files, left, untouched };
         Ok(Begun::TakeBack(taken))
     }
 
@@ -531,7 +526,7 @@ impl Host {
         taken: TakeBack,
         outcomes: Vec<FileTaken>,
     ) {
-        let TakeBack { session, scope, restores, root, files, left, .. } = taken;
+        let TakeBack { session, scope, restores, root, files, left, untouched, .. } = taken;
         let begun_at = files.first().map(|file| file.row.edit.at);
         let mut refused = left;
         let mut done = Vec::new();
@@ -547,9 +542,16 @@ impl Host {
                     }
                     done.push(row);
                 }
+                FileTaken::Already => {
+                    let is_untouched = !restores && !self.was_begun_before(session, &file.row, begun_at);
+                    let mut row = file.row;
+                    row.is_untouched = is_untouched;
+                    done.push(row);
+                }
                 FileTaken::Refused(why) => refused.push(format!("`{}`: {why}", file.row.edit.file)),
             }
         }
+        done.extend(untouched);
         let is_empty = done.is_empty();
         if let Some(session) = self.channels.sessions.get_mut(&session) {
             let is_settled = |file: &DiscardedFile| match restores {
@@ -575,6 +577,20 @@ impl Host {
             false => Ok((!refused.is_empty()).then(|| format!("some files stay as they are: {said}"))),
         };
         self.operation_is_over(step, session, told);
+    }
+
+    /// Whether a host before this one has begun to take the same change of a file back, and may
+    /// have done it.
+    fn was_begun_before(&self, session: SessionKey, file: &DiscardedFile, begun_at: Option<i64>) -> bool {
+        let session = self.channels.sessions.known(session);
+        session.is_some_and(|session| {
+            session.discarded.iter().any(|known| {
+                known.is_unsure
+                    && Some(known.edit.at) != begun_at
+                    && known.scope == file.scope
+                    && known.change() == file.change()
+            })
+        })
     }
 
     /// Keeps that files were taken back, but for those that the changeset does not show like that any more: somebody else

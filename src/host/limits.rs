@@ -8,7 +8,7 @@
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;
 
-use super::effects::{ChannelId, ChatKey, ChatRow};
+use super::effects::{ChannelId, ChatKey, ChatRow, KEPT_FILE_BYTES_MAX};
 use super::refusal::Refusal;
 use super::save::{BEHIND_BYTES_MAX, BEHIND_TIMES};
 use super::turns::Ending;
@@ -39,6 +39,8 @@ pub struct Limits {
     pub terminal_grace_ms: u64,
     /// How long a turn waits until its folder is kept, in milliseconds; 0: folders are not kept, and git is not asked.
     pub kept_within_ms: u64,
+    /// Size above which git does not keep the content of a file, in bytes.
+    pub kept_file_bytes: u64,
 }
 
 impl Default for Limits {
@@ -49,6 +51,7 @@ impl Default for Limits {
             ptys: 32,
             terminal_grace_ms: 600_000,
             kept_within_ms: 0,
+            kept_file_bytes: KEPT_FILE_BYTES_MAX,
         }
     }
 }

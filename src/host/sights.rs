@@ -361,8 +361,7 @@ impl Host {
                 if !files && sight.has_files {
                     // What is known of the files is older, and still more than nothing.
                     if let Some(known) = sight.known.take() {
-                        (seen.uncommitted, seen.versions) = (known.uncommitted, known.versions);
-                        seen.branch_changes = known.branch_changes;
+                        (seen.uncommitted, seen.branch_changes) = (known.uncommitted, known.branch_changes);
                     }
                 }
                 // Where there are none, that is known from now on.

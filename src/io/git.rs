@@ -20,7 +20,7 @@ use crate::backend::acp::guards::GuardProgram;
 use crate::backend::acp::process::{AgentStdin, Process};
 use crate::git::worker::{AskedOfGit, HeardOfGit};
 use crate::host::effects::{
-    ConnectionId, FileTaken, Frame, GitJob, GitReport, GitTaken, GitWork, Input, Resource, TakeBack,
+    ConnectionId, FileTaken, Frame, GitJob, GitReport, GitTaken, GitWork, Input, Resource, SaidFile, TakeBack,
 };
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{to_json, RequestId};
@@ -85,6 +85,8 @@ pub struct GitAsker {
     folder: PathBuf,
     /// What is the host's own.
     own: Vec<String>,
+    /// Size above which the content of a file is not checkpointed, in bytes.
+    kept_file_bytes: u64,
     process: Option<RunningGit>,
     waiting: BTreeMap<u64, AskedBy>,
     last: u64,
@@ -99,12 +101,14 @@ impl GitAsker {
         guard: Option<GuardProgram>,
         folder: PathBuf,
         own: &[PathBuf],
+        kept_file_bytes: u64,
     ) -> (Self, mpsc::UnboundedReceiver<GitNews>) {
         let (news, heard) = mpsc::unbounded_channel();
         let own = own.iter().filter_map(|path| path.to_str().map(str::to_owned)).collect();
         let (running, _) = watch::channel(0);
         let (waiting, stop) = (BTreeMap::new(), CancellationToken::new());
-        (Self { guard, folder, own, process: None, waiting, last: 0, news, stop, running }, heard)
+        let (process, last) = (None, 0);
+        (Self { guard, folder, own, kept_file_bytes, process, waiting, last, news, stop, running }, heard)
     }
 
     /// Asks something for the core. Must be called inside a tokio runtime.
@@ -125,7 +129,13 @@ impl GitAsker {
                 let Some(root) = taken.root.clone() else { return Some(Resource::TakeBack { taken, below }) };
                 let (kept_first, bytes_kept) = (taken.kept_first.clone(), taken.bytes_kept.clone());
                 let files: Vec<GitTaken> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
-                let work = GitWork::TakeBack { files, below, own: self.own.clone(), kept_first, bytes_kept };
+                let said = taken.files.iter().filter(|file| file.kept.is_none()).map(|file| SaidFile {
+                    file: file.uri().to_owned(),
+                    sides: file.now.clone().zip(file.wanted.clone()),
+                    mode_wanted: file.row.mode(),
+                });
+                let (said, own) = (said.collect(), self.own.clone());
+                let work = GitWork::TakeBack { files, below, own, said, kept_first, bytes_kept };
                 let job = GitJob { directories: vec![root], within_ms: TAKEN_WITHIN_MS, work };
                 self.send(AskedBy::Taker { connection, taken }, job);
                 None
@@ -168,6 +178,7 @@ impl GitAsker {
                 let Some(guard) = &self.guard else { anyhow::bail!("this host starts no programs") };
                 let mut command = guard.command();
                 command.arg("--").arg(guard.program()).arg(MODE).arg(&self.folder);
+                command.arg(self.kept_file_bytes.to_string());
                 let (process, stdin, stdout) = Process::begin(guard, command, "git")?;
                 let (lines, wanted) = mpsc::unbounded_channel();
                 tokio::spawn(write(stdin, wanted, self.stop.child_token()));
@@ -236,7 +247,7 @@ impl GitAsker {
             }
             AskedBy::Taker { connection, taken } => {
                 let outcomes = match report {
-                    GitReport::TakenBack(outcomes) => outcomes,
+                    GitReport::TakenBack(outcomes) => in_order(&taken, outcomes),
                     GitReport::Failed(why) | GitReport::Unusable(why) => {
                         vec![FileTaken::Refused(why); taken.files.len()]
                     }
@@ -259,6 +270,17 @@ impl GitAsker {
         // Cannot fail: the sender is ours.
         self.running.subscribe().wait_for(|count| *count == 0).await.map(drop).unwrap_or_default();
     }
+}
+
+/// Puts outcomes in the order of the files: those that git keeps come first, then those of which
+/// calls have said both sides.
+fn in_order(taken: &TakeBack, outcomes: Vec<FileTaken>) -> Vec<FileTaken> {
+    let kept = taken.files.iter().filter(|file| file.kept.is_some()).count();
+    let mut of_git = outcomes;
+    let mut said = of_git.split_off(kept.min(of_git.len())).into_iter();
+    let mut of_git = of_git.into_iter();
+    let each = taken.files.iter().map(|file| if file.kept.is_some() { of_git.next() } else { said.next() });
+    each.map(|outcome| outcome.unwrap_or(FileTaken::Refused("git has not said it".to_owned()))).collect()
 }
 
 /// A process that has not quite ended.

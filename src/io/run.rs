@@ -157,7 +157,9 @@ impl Sidecar {
             None => ground,
         };
         let scratch = scratch_of(&options.state);
-        let (git, heard_of_git) = GitAsker::new(options.guard.clone(), scratch, &options.own_files);
+        let kept_file_bytes = options.limits.kept_file_bytes;
+        let (git, heard_of_git) =
+            GitAsker::new(options.guard.clone(), scratch, &options.own_files, kept_file_bytes);
         let (watches, watched) = Watches::new(options.deterministic, ground.own());
         let (resources, answered) = Resources::new(ground);
         let scripts = shell_scripts(&options);

@@ -3,7 +3,7 @@
 //! Owns: finding them in what calls have produced, what a content is called, and how many lines were added and removed.
 //! Never: looks at a file. What a command has changed is not known here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{ContentRef, FileEditSide, ResponsePart, ToolCallState, ToolResultContent, Turn};
@@ -161,6 +161,39 @@ pub fn produced_by(call: &ToolCallState) -> Option<&[ToolResultContent]> {
     content.as_deref().filter(|_| success)
 }
 
+/// Members of `_meta` of a call: its kind, and the places that it is about, as its agent says them.
+const KIND: &str = "acp.kind";
+const LOCATIONS: &str = "acp.locations";
+
+/// Kinds of calls that change the files that they name.
+const CHANGING: [&str; 3] = ["edit", "delete", "move"];
+
+/// Returns the absolute paths of files that the calls of a turn (JSON text) say they have changed,
+/// whether or not they say what was in them.
+pub fn changed_paths(text: &[u8]) -> BTreeSet<String> {
+    if memmem::find(text, LOCATIONS.as_bytes()).is_none() {
+        return BTreeSet::new();
+    }
+    let Ok(turn) = serde_json::from_slice::<Turn>(text) else { return BTreeSet::new() };
+    let done = turn.response_parts.into_iter().filter_map(|part| match part {
+        ResponsePart::ToolCall(part) => match part.tool_call {
+            ToolCallState::Completed(call) if call.success => call.meta,
+            _ => None,
+        },
+        _ => None,
+    });
+    let changing = done.filter(|meta| {
+        meta.get(KIND).and_then(|kind| kind.as_str()).is_some_and(|kind| CHANGING.contains(&kind))
+    });
+    let paths = changing.flat_map(|mut meta| {
+        let locations = meta.remove(LOCATIONS);
+        let locations = locations.as_ref().and_then(|it| it.as_array()).into_iter().flatten();
+        let paths = locations.filter_map(|location| Some(location.get("path")?.as_str()?.to_owned()));
+        paths.filter(|path| path.starts_with('/')).collect::<Vec<_>>()
+    });
+    paths.collect()
+}
+
 /// The edits of files in a turn.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnEdits {
@@ -208,5 +241,27 @@ mod tests {
         assert_eq!(counts("a\nb\nc\n", "a\n2\nc\n"), (1, 1));
         // A line without an end is another one.
         assert_eq!(counts("a\nb", "a\nb\n"), (1, 1));
+    }
+
+    #[test]
+    fn paths_are_those_of_calls_that_have_changed_files() {
+        let call = |kind: &str, success: bool, path: &str| {
+            let meta = serde_json::json!({ KIND: kind, LOCATIONS: [{ "path": path, "line": 3 }] });
+            serde_json::json!({ "kind": "toolCall", "toolCall": {
+                "status": "completed", "toolCallId": path, "toolName": "x", "displayName": "x",
+                "invocationMessage": "x", "confirmed": "not-needed", "success": success,
+                "pastTenseMessage": "x", "_meta": meta } })
+        };
+        let parts = [
+            call("edit", true, "/a"),
+            call("delete", true, "/b"),
+            call("read", true, "/c"),
+            call("edit", false, "/d"),
+            call("edit", true, "e"),
+        ];
+        let turn = serde_json::json!({ "id": "t", "message": { "text": "x", "origin": { "kind": "user" } },
+            "responseParts": parts, "state": "complete" });
+        let found = changed_paths(turn.to_string().as_bytes());
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["/a", "/b"]);
     }
 }

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ahp_sidecar::files::uris::uri_of;
+use ahp_sidecar::git::large::FileLimits;
 use ahp_sidecar::git::program::{Git, Until};
 use ahp_sidecar::git::worker::carry_out;
 use ahp_sidecar::host::effects::{Checkpoint, GitJob, GitReport, GitWork};
@@ -57,11 +58,16 @@ fn rows(table: &mut Table, which: &str, top: &Path, root: &Path, aim: &str) -> O
         looked.push(timed(status)?);
         let ask = |work| {
             let job = GitJob { directories: vec![uri_of(root)], within_ms: 0, work };
-            carry_out(&program, job, &top.join("scratch"), Until::after(LONG))
+            carry_out(&program, FileLimits::default(), job, &top.join("scratch"), Until::after(LONG))
         };
         let start = Instant::now();
-        let work =
-            GitWork::Checkpoint { keeper: "k".to_owned(), number, last: last.take(), since: Vec::new() };
+        let work = GitWork::Checkpoint {
+            keeper: "k".to_owned(),
+            number,
+            last: last.take(),
+            since: Vec::new(),
+            said: Vec::new(),
+        };
         last = match ask(work) {
             GitReport::Kept { checkpoint, .. } => Some(checkpoint),
             other => return Err(format!("not kept: {other:?}").into()),

@@ -54,7 +54,10 @@ impl Disk {
         let name = file.uri().strip_prefix("file:///w/").unwrap();
         let found = self.0.get(name).map(|text| (*text).to_owned());
         let (now, wanted) = (file.now.clone().unwrap(), file.wanted.clone().unwrap());
-        if found != now && found != wanted {
+        if found == wanted {
+            return FileTaken::Already;
+        }
+        if found != now {
             return FileTaken::Refused("changed".to_owned());
         }
         match wanted {

@@ -3,12 +3,14 @@
 //! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`KeptChange`] between two states of a folder is.
 //! Never: runs anything, or knows how git is asked.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::FileTaken;
 use crate::state::edits::LineCounts;
+
+/// Size above which git does not keep the content of a file, in bytes, unless another one is
+/// chosen.
+pub const KEPT_FILE_BYTES_MAX: u64 = 100 << 20;
 
 /// Something to be done with the repository that some directories are in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +36,9 @@ pub enum GitWork {
         last: Option<Checkpoint>,
         /// Earlier ones: what has changed since each of them is told, too.
         since: Vec<Checkpoint>,
+        /// The `file:` URIs, or absolute paths, of files that calls say they have changed: those at
+        /// which git does not look are told.
+        said: Vec<String>,
     },
     /// What has changed from one to the other.
     Compare {
@@ -55,8 +60,9 @@ pub enum GitWork {
         message: String,
         /// What is not committed, as somebody has seen it: where it is otherwise now, nothing is committed.
         shown: Vec<KeptChange>,
-        /// What tells the versions of those files apart of which only the names were seen; see [`GitSight::versions`].
-        versions: BTreeMap<String, String>,
+        /// The name and number by which contents are kept that the user has staged and changed
+        /// again since.
+        staged_kept: (String, u64),
     },
     /// The session has come from elsewhere: what is still there of what is known of it is kept for it, too.
     KeepAgain {
@@ -87,10 +93,13 @@ pub enum GitWork {
         below: Vec<String>,
         /// The paths of what is the host's own: it is never changed.
         own: Vec<String>,
+        /// Files of which calls have said both sides.
+        said: Vec<SaidFile>,
         /// What is there is kept first, as by [`GitWork::Checkpoint`] with this name and number, where that is said.
         kept_first: Option<(String, u64)>,
-        /// The bytes of files that git would not give back as they are, are kept first, too, by this name and number,
-        /// where that is said.
+        /// The name and number by which the contents of all files are kept that are about to be
+        /// changed, and their bytes where git would not give those back; `None` where the caller
+        /// keeps them.
         bytes_kept: Option<(String, u64)>,
     },
 }
@@ -102,20 +111,22 @@ pub struct Checkpoint {
     pub commit: String,
     /// What it calls the files in it.
     pub tree: String,
-    /// So many files were too large, or too many, for their contents to be kept.
-    #[serde(default, skip_serializing_if = "is_none_left_out")]
+    /// Number of files of which it names the versions: large ones, and new ones that were too many.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: usize,
+    /// Size of all versions of large files that were stored for the session so far, in bytes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub large_bytes: u64,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)]
-fn is_none_left_out(count: &usize) -> bool {
-    *count == 0
+fn is_zero<T: Default + PartialEq>(count: &T) -> bool {
+    *count == T::default()
 }
 
 /// What git calls a content of a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GitContent {
-    /// Its id; empty where the content is not kept.
+    /// Its id; the version of the file where the content is not kept.
     pub blob: String,
     /// Its mode: whether it is a link, or a program.
     pub mode: u32,
@@ -128,6 +139,11 @@ impl GitContent {
     /// Whether it is a link, so that the content is where that leads.
     pub fn is_link(&self) -> bool {
         self.mode == Self::LINK
+    }
+
+    /// Whether git keeps it: it has an id then.
+    pub fn is_kept(&self) -> bool {
+        !self.blob.is_empty() && self.blob.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 }
 
@@ -169,9 +185,9 @@ pub struct GitTaken {
 impl GitTaken {
     /// What git calls the contents of both sides, as far as they are kept.
     pub fn contents(&self) -> Vec<String> {
-        let sides = [&self.now, &self.wanted].into_iter().flatten().map(|content| &content.blob);
+        let sides = [&self.now, &self.wanted].into_iter().flatten().filter(|content| content.is_kept());
         let bytes = [&self.bytes_now, &self.bytes_wanted].into_iter().flatten();
-        sides.chain(bytes).filter(|blob| !blob.is_empty()).cloned().collect()
+        sides.map(|content| &content.blob).chain(bytes).cloned().collect()
     }
 
     /// That this is taken back in turn.
@@ -186,6 +202,27 @@ impl GitTaken {
             mode_wanted: None,
         }
     }
+}
+
+/// A file that is to be what it was, as a call has said it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SaidFile {
+    /// Its `file:` URI.
+    pub file: String,
+    /// Its text now and the text that it is to have, each `None` where the file does not exist
+    /// then; `None` where either is not known any more.
+    pub sides: Option<(Option<String>, Option<String>)>,
+    /// The permissions that it is to have where it is made, if they are known.
+    pub mode_wanted: Option<u32>,
+}
+
+/// A file at which git does not look.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnseenFile {
+    /// Its `file:` URI.
+    pub file: String,
+    /// What tells its version now apart from others; `None` where it does not exist.
+    pub version: Option<String>,
 }
 
 /// What is heard of a [`GitJob`].
@@ -205,6 +242,8 @@ pub enum GitReport {
         checkpoint: Checkpoint,
         /// What has changed since each of those that were asked about; none where that is not known.
         since: Vec<Option<Vec<KeptChange>>>,
+        /// Of the files that calls say they have changed, those at which git does not look.
+        unseen: Vec<UnseenFile>,
     },
     /// What has changed.
     Compared(Vec<KeptChange>),
@@ -212,7 +251,7 @@ pub enum GitReport {
     Seen(Box<GitSight>),
     /// A content; in base64.
     Content(String),
-    /// What has become of each of the files.
+    /// What has become of each of the files, those of which calls have said both sides last.
     TakenBack(Vec<FileTaken>),
     /// It is committed.
     Committed(GitCommit),
@@ -258,8 +297,6 @@ pub struct GitSight {
     pub has_branch_changes: bool,
     /// The files that are not committed as they are, if they were asked for.
     pub uncommitted: Vec<KeptChange>,
-    /// Of those among them whose contents are not kept, by their `file:` URIs: what another version would not have.
-    pub versions: BTreeMap<String, String>,
     /// The files that are not as the base has them, if they were asked for.
     pub branch_changes: Vec<KeptChange>,
 }

@@ -479,6 +479,9 @@ pub struct TakeBack {
     pub files: Vec<TakenFile>,
     /// Those that stay as they are, each with the reason, for people.
     pub left: Vec<String>,
+    /// Those that were what they were to be when they were taken back: they are not touched now,
+    /// either.
+    pub untouched: Vec<DiscardedFile>,
 }
 
 /// A file that is to be another one.
@@ -511,6 +514,8 @@ pub enum FileTaken {
         /// Its permissions, if it was removed.
         mode: Option<u32>,
     },
+    /// It was what it was to be already, and was not touched.
+    Already,
     /// Nothing was done to it; why, for people.
     Refused(String),
 }

@@ -4,8 +4,7 @@
 //! Never: touches a file in another way than [`Folders`] does.
 
 use std::collections::HashMap;
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -15,12 +14,12 @@ use base64::engine::general_purpose::STANDARD;
 use base64::Engine;
 use rustix::io::Errno;
 
-use crate::files::facts::etag;
 use crate::files::folders::{Folders, Own, PathRefusal, WorkFolder};
+use crate::files::reverting::{revert_text, RevertedText, UNKNOWN_SIDE};
 use crate::files::unfinished::Unfinished;
 use crate::files::uris::path_of;
-use crate::files::writing::{Put, Writing, PERMISSIONS};
-use crate::host::effects::{Change, FileTaken, TakeBack, TakenFile};
+use crate::files::writing::{Put, Writing};
+use crate::host::effects::{Change, FileTaken, TakeBack};
 use crate::wire::errors::RpcError;
 
 /// The most that is written at once, in bytes.
@@ -150,57 +149,23 @@ pub(super) fn change(change: &Change, folders: &Folders) -> Result<(), RpcError>
 
 /// Makes files what they were before, each for itself: one that is not what it must be stays as it is.
 pub(super) fn take_back(taken: &TakeBack, folders: &Folders) -> Vec<FileTaken> {
-    let each = taken.files.iter().map(|file| match take_back_one(file, folders) {
-        Ok(mode) => FileTaken::Done { bytes: None, mode },
-        Err(why) => FileTaken::Refused(why),
+    let each = taken.files.iter().map(|file| {
+        let uri = file.uri();
+        let (Some(now), Some(wanted)) = (&file.now, &file.wanted) else {
+            return FileTaken::Refused(UNKNOWN_SIDE.to_owned());
+        };
+        let path = match path_of(uri) {
+            Ok(path) => path,
+            Err(error) => return FileTaken::Refused(error.message),
+        };
+        match revert_text(folders, &path, (now.as_deref(), wanted.as_deref()), file.row.mode()) {
+            Ok(RevertedText::Already) => FileTaken::Already,
+            Ok(RevertedText::Done { mode }) => FileTaken::Done { bytes: None, mode },
+            Ok(RevertedText::ChangedSince) => FileTaken::Refused("it was changed since".to_owned()),
+            Err(refusal) => FileTaken::Refused(failed(uri, refusal).message),
+        }
     });
     each.collect()
-}
-
-/// The permissions of a file that is removed.
-fn take_back_one(file: &TakenFile, folders: &Folders) -> Result<Option<u32>, String> {
-    let (Some(now), Some(wanted)) = (&file.now, &file.wanted) else {
-        return Err("what was in it is not known any more".to_owned());
-    };
-    let uri = file.uri();
-    let told = |refusal| failed(uri, refusal).message;
-    let path = path_of(uri).map_err(|error| error.message)?;
-    let longest = [now, wanted].into_iter().flatten().map(String::len).max().unwrap_or(0);
-    let found = match folders.open(&path) {
-        Ok(found) => {
-            let known = found.metadata().map_err(|error| error.to_string())?;
-            let mut text = Vec::new();
-            let room = u64::try_from(longest).unwrap_or(u64::MAX).saturating_add(1);
-            found.take(room).read_to_end(&mut text).map_err(|error| error.to_string())?;
-            Some((text, etag(&known), known.permissions().mode() & PERMISSIONS))
-        }
-        Err(refusal) if refusal.is_missing() => None,
-        Err(refusal) => return Err(told(refusal)),
-    };
-    let is = |text: &Option<String>| {
-        text.as_ref().map(String::as_bytes) == found.as_ref().map(|(found, ..)| found.as_slice())
-    };
-    if is(wanted) {
-        // It was done before, and the host has ended before it was known.
-        return Ok(None);
-    }
-    if !is(now) {
-        return Err("it was changed since".to_owned());
-    }
-    let if_match = found.as_ref().map(|(_, etag, _)| etag.as_str());
-    match wanted {
-        Some(text) => {
-            let create_only = if_match.is_none();
-            let put = Put::Truncate(0);
-            let mode = file.row.mode();
-            let writing = Writing { content: text.as_bytes(), put, create_only, if_match, mode };
-            folders.put(&path, &writing).map(|()| None).map_err(told)
-        }
-        None => {
-            folders.remove(&path, false).map_err(told)?;
-            Ok(found.map(|(.., mode)| mode))
-        }
-    }
 }
 
 /// Whether something may be done, without doing it. What may be read is for the file system alone to say.

@@ -210,3 +210,40 @@ fn a_change_that_was_approved_is_still_read_while_its_call_runs() {
     assert_eq!(read(&mut watched, &asked["edits"]["items"][0]["after"]), AFTER);
     watched.leave();
 }
+
+/// A file that git ignores, of which the agent says nothing but that it has changed it.
+#[test]
+fn ignored_file_that_an_agent_names_is_a_row_that_cannot_be_reverted() {
+    let mut watched = Setting { flags: vec!["--ephemeral".to_owned()], ..Setting::with(&[]) }.start();
+    let folder = watched.folder.as_ref().unwrap().path().canonicalize().unwrap();
+    fs::write(folder.join(".gitignore"), "*\n").unwrap();
+    let made = Command::new("git").args(["init", "-q"]).current_dir(&folder).status().unwrap();
+    assert!(made.success());
+    fs::write(folder.join(".env"), "SECRET=2\n").unwrap();
+    watched.session();
+    let call = json!({ "sessionUpdate": "tool_call", "toolCallId": "c", "title": "Edit", "kind": "edit",
+        "status": "completed", "locations": [{ "path": folder.join(".env") }] });
+    watched.turn("t1", &format!("update {call}"));
+    let channel = format!("{SESSION}/changeset/turn/t1");
+    let begun = Instant::now();
+    let file = loop {
+        watched.say(json!({ "id": 91, "method": "subscribe", "params": { "channel": channel } }));
+        let answer = watched.process.until(|message| message["id"] == 91).pop().unwrap();
+        let state = answer["result"]["snapshot"]["state"].clone();
+        if state["status"] == "ready" && state["files"].as_array().is_some_and(|files| !files.is_empty()) {
+            break state["files"][0].clone();
+        }
+        assert!(begun.elapsed() < HUNG, "{answer}");
+        thread::sleep(Duration::from_millis(20));
+    };
+    let uri = ahp_sidecar::files::uris::uri_of(&folder.join(".env"));
+    assert_eq!((&file["id"], &file["edit"]["after"]["content"]["uri"]), (&json!(uri), &json!(uri)));
+    assert!(file["edit"]["before"]["content"]["uri"].as_str().unwrap().starts_with("ahp-content:"), "{file}");
+    watched.say(json!({ "id": 92, "method": "invokeChangesetOperation",
+        "params": { "channel": channel, "operationId": "discard-changes" } }));
+    let answer = watched.process.until(|message| message["id"] == 92).pop().unwrap();
+    let told = "its content was not checkpointed (nobody has said what it was), so it cannot be reverted";
+    assert!(answer["error"]["message"].as_str().unwrap().contains(told), "{answer}");
+    assert_eq!(fs::read_to_string(folder.join(".env")).unwrap(), "SECRET=2\n");
+    watched.leave();
+}

@@ -66,9 +66,16 @@ fn more_new_files_than_are_kept_stay() {
         mode_wanted: None,
     });
     let (files, below) = (files.collect(), vec![uri(&repository.root)]);
-    let taken = GitWork::TakeBack { files, below, own: Vec::new(), kept_first: None, bytes_kept: None };
+    let taken = GitWork::TakeBack {
+        files,
+        below,
+        own: Vec::new(),
+        said: Vec::new(),
+        kept_first: None,
+        bytes_kept: None,
+    };
     let GitReport::TakenBack(outcomes) = asker.ask(taken) else { panic!("nothing is taken back") };
-    let is_refused = |outcome: &&FileTaken| matches!(outcome, FileTaken::Refused(why) if why.contains("its content is not kept"));
+    let is_refused = |outcome: &&FileTaken| matches!(outcome, FileTaken::Refused(why) if why.contains("its content was not checkpointed"));
     assert_eq!(outcomes.iter().filter(is_refused).count(), 3);
     assert_eq!(count_many(&repository), 3);
 }
@@ -93,8 +100,9 @@ fn more_files_than_are_shown_are_counted_and_stay() {
 
 #[test]
 fn a_giant_stays_where_what_is_beside_it_is_discarded() {
-    let repository = Repository::with(&[("a", "1\n"), ("there", "1\n")]);
-    let giant = vec![b'x'; (10 << 20) + 1];
+    let mut repository = Repository::with(&[("a", "1\n"), ("there", "1\n")]);
+    repository.limit = Some(10_000);
+    let giant = vec![b'x'; 10_001];
     let mut talk = begin(&repository);
     repository.write("a", "2\n");
     for name in ["there", "new"] {
@@ -104,7 +112,7 @@ fn a_giant_stays_where_what_is_beside_it_is_discarded() {
     while talk.changeset("uncommitted")["files"].as_array().map(Vec::len) != Some(4) {}
     let answer = talk.invoke("uncommitted", "discard-changes", None);
     for name in ["there", "new"] {
-        let told = format!("`{}`: its content is not kept: it is too large", uri(&repository.path(name)));
+        let told = format!("`{}`: its content was not checkpointed", uri(&repository.path(name)));
         assert!(message_of(&answer).contains(&told), "{answer}");
         assert!(fs::read(repository.path(name)).unwrap() == giant, "{name}");
     }

@@ -212,8 +212,8 @@ fn only_what_was_shown_is_committed() {
         other => panic!("{other:?}"),
     };
     let commit = |shown: &GitSight| {
-        let (shown, versions) = (shown.uncommitted.clone(), shown.versions.clone());
-        asker.ask(GitWork::Commit { message: "x".to_owned(), shown, versions })
+        let (shown, staged_kept) = (shown.uncommitted.clone(), ("k".to_owned(), 1));
+        asker.ask(GitWork::Commit { message: "x".to_owned(), shown, staged_kept })
     };
     repository.write("a", "2\n");
     repository.write("giant", vec![b'x'; 11 << 20]);

@@ -3,14 +3,16 @@
 //! Owns: the second way, which is taken where the index is large, and what only it could get wrong.
 //! Never: starts a host.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::time::Duration;
 
-use ahp_sidecar::git::grafts;
-use ahp_sidecar::git::index::{CopiedIndex, Scratch};
+use ahp_sidecar::git::index::{CopiedIndex, FolderTree, Scratch};
+use ahp_sidecar::git::large::{FileLimits, WantedContents};
 use ahp_sidecar::git::program::{Git, Until};
 use ahp_sidecar::git::repository::Repository as Found;
+use ahp_sidecar::git::{flags, grafts};
 
 use super::{uri, Repository};
 
@@ -19,9 +21,14 @@ pub fn are_the_same(repository: &Repository) -> bool {
     let until = Until::after(Duration::from_secs(60));
     let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
     let scratch = Scratch::new(&repository.state).unwrap();
-    let found = Found::find(&git, &[uri(&repository.root)], &scratch).unwrap();
-    let (tree, left_out) = CopiedIndex::new(&found, &scratch, true).unwrap().tree(&scratch, until).unwrap();
-    let Some((other, other_left_out)) = grafts::tree(&found, &scratch, until).unwrap() else {
+    let mut found = Found::find(&git, &[uri(&repository.root)], &scratch).unwrap();
+    found.limits = repository.limit.map(FileLimits::of).unwrap_or_default();
+    let wanted = WantedContents::All { known: &BTreeMap::new(), room: u64::MAX };
+    let index = CopiedIndex::new(&found, &scratch, true).unwrap();
+    index.look_at(&flags::hidden(&found, until).unwrap(), &scratch, until).unwrap();
+    let FolderTree { tree, versions, .. } = index.tree(&scratch, wanted, until).unwrap();
+    let grafted = grafts::tree(&found, &scratch, wanted, until).unwrap();
+    let Some(FolderTree { tree: other, versions: other_versions, .. }) = grafted else {
         let status = repository.git(&[
             "--no-optional-locks",
             "status",
@@ -40,7 +47,7 @@ pub fn are_the_same(repository: &Repository) -> bool {
     // What is in repositories below is not looked at.
     let differs = ["diff-tree", "-r", "--ignore-submodules=all", &tree, &other];
     assert_eq!(repository.git(&differs), "");
-    assert_eq!(left_out, other_left_out);
+    assert_eq!(versions, other_versions);
     repository.git(&["fsck", "--strict", "--no-dangling"]);
     true
 }

@@ -6,7 +6,7 @@
 //!
 //! `PROPTEST_CASES` tries more histories and `PROPTEST_RNG_SEED` others; without them every run tries the same.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use base64::prelude::{Engine, BASE64_STANDARD};
 use proptest::prelude::*;
 use serde_json::{json, Value};
 
-use super::model::{copy_of, deeds, difference, do_all, made, Deed, FullCopy, Kind, NAMES};
+use super::model::{copy_of, deeds, difference, do_all, is_beyond, made, Deed, FullCopy, Kind, LIMIT, NAMES};
 use super::{try_all, Repository, Talk, CHAT, SESSION};
 use crate::support::HUNG;
 
@@ -27,7 +27,6 @@ const SEED: u64 = 19;
 
 /// A file whose content is too large to be kept.
 const GIANT: &str = "giant";
-const GIANT_BYTES: u64 = 10 << 20;
 
 /// Who has a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,7 +187,7 @@ fn command_of(deed: &Deed) -> Option<String> {
             let words = [&super::model::NO_FILTER, super::model::MOVES[*how]].concat();
             format!("[ -e .gitmodules ] || git {}", words.join(" "))
         }
-        Deed::Binary(_) | Deed::Rename(..) | Deed::Link(_) | Deed::Touch(_) => return None,
+        _ => return None,
     })
 }
 
@@ -236,7 +235,7 @@ fn by_hand(repository: &Repository, plan: &Plan) {
     }
     if let Some(more) = plan.giant {
         let giant = File::create(repository.path(GIANT)).unwrap();
-        giant.set_len(GIANT_BYTES + 1 + u64::from(more)).unwrap();
+        giant.set_len(LIMIT + 1 + u64::from(more)).unwrap();
     }
 }
 
@@ -268,7 +267,7 @@ fn is_side(found: &Sides, wanted: &FullCopy) -> bool {
     names
         && found.iter().all(|(name, content)| match content {
             Some(content) => *content == wanted[name].1,
-            None => wanted[name].1.len() as u64 > GIANT_BYTES,
+            None => is_beyond(&wanted[name].1),
         })
 }
 
@@ -411,15 +410,11 @@ impl<'a> History<'a> {
             let found = self.found(who, "session").expect("what the session has changed is known");
             must_be("the session", (&found.0, &found.1), (&before, &after));
         }
-        let (before, mut after) = difference(&as_git_has(&committed(self.repository)), &as_git_has(after));
-        // What is behind is the file itself, and nobody reads a link that leads nowhere.
-        after.retain(|_, (mode, _)| *mode != 0o120_000);
+        let (before, after) = difference(&as_git_has(&committed(self.repository)), &as_git_has(after));
         let start = Instant::now();
         loop {
             let found = self.found(who, "uncommitted").expect("what is not committed is known");
-            let links: BTreeSet<String> = links_of(self.repository);
             let mut now = found.1.clone();
-            now.retain(|name, _| !links.contains(name));
             for (name, bytes) in &mut now {
                 *bytes = bytes.take().map(|bytes| as_git_gives(name, &bytes));
             }
@@ -449,7 +444,7 @@ impl<'a> History<'a> {
         let after = copy_of(self.repository);
         self.is_between(who, &turn, &before, &after);
         self.check_the_rest(who, &after);
-        let is_large = |copy: &FullCopy| copy.contains_key(GIANT);
+        let is_large = |copy: &FullCopy| copy.values().any(|(_, bytes)| is_beyond(bytes));
         if is_taken_back && !is_large(&before) && !is_large(&after) {
             self.take_back(who, &turn, &before, &after);
         }
@@ -620,11 +615,6 @@ pub(super) fn committed(repository: &Repository) -> FullCopy {
     }
     fs::create_dir_all(top.join("files")).unwrap();
     super::model::copy_in(&top.join("files"))
-}
-
-fn links_of(repository: &Repository) -> BTreeSet<String> {
-    let links = copy_of(repository).into_iter().filter(|(_, (mode, _))| *mode == 0o120_000);
-    links.map(|(name, _)| name).collect()
 }
 
 fn run(kind: Kind, at_first: &[Deed], events: &[Event]) {

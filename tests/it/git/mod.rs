@@ -9,6 +9,7 @@ mod elsewhere;
 mod ends;
 mod grafts;
 mod histories;
+mod kept;
 mod meanwhile;
 mod model;
 mod operations;
@@ -23,7 +24,7 @@ mod turns;
 mod walk;
 mod without;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -34,6 +35,8 @@ use proptest::prelude::Strategy;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde_json::{json, Value};
 use tempfile::TempDir;
+
+use self::model::FullCopy;
 
 use crate::support::{program, Process};
 
@@ -51,6 +54,9 @@ pub struct Repository {
     own: PathBuf,
     pub home: PathBuf,
     pub state: PathBuf,
+    /// Size above which the host does not keep the content of a file, in bytes; `None` for the
+    /// usual one.
+    pub limit: Option<u64>,
 }
 
 /// What may be inherited of the environment, and what is said of git.
@@ -75,8 +81,14 @@ impl Repository {
         }
         fs::write(home.join("gitconfig"), "[user]\n name = A\n email = a@b\n[init]\n defaultBranch = main\n")
             .unwrap();
-        let repository =
-            Self { _folder: folder, state: top.join("state"), own: root.join(".git"), root, home };
+        let repository = Self {
+            _folder: folder,
+            state: top.join("state"),
+            own: root.join(".git"),
+            root,
+            home,
+            limit: None,
+        };
         repository.git(&["init", "-q"]);
         repository
     }
@@ -152,6 +164,31 @@ impl Repository {
         refs.lines().map(str::to_owned).collect()
     }
 
+    /// Whether these bytes of a file are reachable from a ref: as they are, or as git gives them
+    /// back.
+    pub fn keeps(&self, name: &str, mode: u32, bytes: &[u8]) -> bool {
+        let all = self.git(&["rev-list", "--objects", "--all", "--no-object-names"]);
+        let reachable: BTreeSet<&str> = all.lines().collect();
+        let (copy, path) = (self.home.join("bytes"), format!("--path={name}"));
+        fs::write(&copy, bytes).unwrap();
+        let is_given_back = mode != 0o120_000 && histories::as_git_gives(name, bytes) == bytes;
+        let hash = |how: &str| {
+            let all = ["-c", "filter.lfs.clean=", "hash-object", how, "--", copy.to_str().unwrap()];
+            self.git(&all).trim().to_owned()
+        };
+        reachable.contains(&*hash("--no-filters")) || (is_given_back && reachable.contains(&*hash(&path)))
+    }
+
+    /// No operation of the host removes the last copy of what somebody wrote: whatever was in a
+    /// file before is in the folder, or reachable in the repository.
+    pub fn has_lost_nothing(&self, before: &FullCopy) {
+        let after = model::copy_of(self);
+        let contents: BTreeSet<&Vec<u8>> = after.values().map(|(_, bytes)| bytes).collect();
+        for (name, (mode, bytes)) in before.iter().filter(|(_, (_, bytes))| !contents.contains(bytes)) {
+            assert!(self.keeps(name, *mode, bytes), "{name:?} is lost: {:?}", String::from_utf8_lossy(bytes));
+        }
+    }
+
     /// Everything in the repository that is the user's, but for what it has as objects.
     pub fn of_the_user(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut found = BTreeMap::new();
@@ -194,6 +231,7 @@ impl Talk {
     pub fn open(repository: &Repository, more: &[(&str, &str)]) -> Self {
         let mut command = program();
         command.arg("--state-dir").arg(&repository.state).arg("--exclusive");
+        command.args(repository.limit.map(|bytes| format!("--git-file-bytes={bytes}")));
         command.envs(environment(&repository.home)).envs(more.iter().copied());
         Self::with(command)
     }

@@ -6,10 +6,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ahp_sidecar::files::uris::path_of;
+use ahp_sidecar::git::large::FileLimits;
 use ahp_sidecar::git::program::{Git, Until};
 use ahp_sidecar::git::worker::carry_out;
 use ahp_sidecar::host::effects::{
@@ -18,6 +22,7 @@ use ahp_sidecar::host::effects::{
 use base64::prelude::{Engine, BASE64_STANDARD};
 use proptest::prelude::*;
 
+use super::histories::brief;
 use super::{uri, Repository};
 
 /// Some of them cannot be there at the same time: where one of two is made, the other one goes.
@@ -40,6 +45,24 @@ pub enum Deed {
     Move(usize),
     /// It is written again as it was, so that only its times are others.
     Touch(usize),
+    /// A large file, of one of [`LARGE_BYTES`].
+    Large(usize, usize),
+    /// Something without content: a pipe, or else a socket.
+    Special(usize, bool),
+    /// Git is told to take it as unchanged.
+    Flag(usize),
+}
+
+/// Size above which the content of a file is not kept in these tests, in bytes; a file is large
+/// above a tenth of it.
+pub const LIMIT: u64 = 20_000;
+
+/// Sizes of large files; the last one is not kept.
+const LARGE_BYTES: [usize; 3] = [2_500, 12_000, 25_000];
+
+/// Whether a file is so large that its content is not kept.
+pub fn is_beyond(bytes: &[u8]) -> bool {
+    bytes.len() as u64 > LIMIT
 }
 
 pub fn deeds() -> impl Strategy<Value = Vec<Deed>> {
@@ -56,8 +79,21 @@ pub fn deeds() -> impl Strategy<Value = Vec<Deed>> {
         1 => Just(Deed::Commit),
         1 => name().prop_map(Deed::Touch),
         1 => (0..MOVES.len()).prop_map(Deed::Move),
+        2 => (name(), 0..LARGE_BYTES.len()).prop_map(|(name, size)| Deed::Large(name, size)),
+        1 => (name(), any::<bool>()).prop_map(|(name, is_pipe)| Deed::Special(name, is_pipe)),
     ];
     proptest::collection::vec(deed, 0..8)
+}
+
+/// Deeds, and flags of the index: what is not committed does not show files with flags.
+fn deeds_and_flags() -> impl Strategy<Value = Vec<Deed>> {
+    let flag = proptest::option::weighted(0.4, (0..8_usize, 0..NAMES.len()));
+    (deeds(), flag).prop_map(|(mut deeds, flag)| {
+        if let Some((at, name)) = flag {
+            deeds.insert(at.min(deeds.len()), Deed::Flag(name));
+        }
+        deeds
+    })
 }
 
 /// Ways in which the user makes another commit the one that is checked out, as far as they can be gone.
@@ -98,6 +134,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
 
 pub fn made(kind: Kind) -> Repository {
     let mut repository = Repository::empty();
+    repository.limit = Some(LIMIT);
     repository.write(".gitattributes", "*.crlf text eol=crlf\n* filter=lfs\n");
     repository.write(".gitignore", "ignored\n");
     repository.git(&["config", "filter.lfs.clean", "false"]);
@@ -185,6 +222,26 @@ fn do_in(repository: &Repository, deed: &Deed, name: &str) {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             symlink(target_of(name), path).unwrap();
         }
+        Deed::Large(_, size) if !name.ends_with(".crlf") => {
+            static WRITTEN: AtomicU64 = AtomicU64::new(0);
+            clear(&path);
+            // No two of them are the same: one that is not kept is told from others by its times.
+            let mut content = format!("{} ", WRITTEN.fetch_add(1, Ordering::Relaxed)).into_bytes();
+            content.resize(LARGE_BYTES[*size], b'x');
+            repository.write(name, content);
+        }
+        Deed::Special(_, is_pipe) => {
+            clear(&path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            if *is_pipe {
+                assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+            } else {
+                drop(UnixListener::bind(&path).unwrap());
+            }
+        }
+        Deed::Flag(_) => {
+            repository.try_git_in(&repository.root, &["update-index", "--assume-unchanged", name]);
+        }
         Deed::Program(_) if is_file => {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         }
@@ -203,11 +260,16 @@ pub fn do_all(repository: &Repository, deeds: &[Deed]) {
         let all = [&["-c", "filter.lfs.clean="], arguments].concat();
         repository.git(&all);
     };
+    // Where a pipe has the name of a file git adds the others.
+    let add = || {
+        let all = ["-c", "filter.lfs.clean=", "add", "-A", "--ignore-errors"];
+        repository.try_git_in(&repository.root, &all);
+    };
     for deed in deeds {
         match deed {
-            Deed::Stage => user(&["add", "-A"]),
+            Deed::Stage => add(),
             Deed::Commit => {
-                user(&["add", "-A"]);
+                add();
                 user(&["commit", "-q", "--allow-empty", "-m", "x"]);
             }
             // Where the repositories below are listed in no file that is committed, that file is a new one, and no copy has it.
@@ -221,6 +283,9 @@ pub fn do_all(repository: &Repository, deeds: &[Deed]) {
             | Deed::Rename(name, _)
             | Deed::Link(name)
             | Deed::Touch(name)
+            | Deed::Large(name, _)
+            | Deed::Special(name, _)
+            | Deed::Flag(name)
             | Deed::Program(name) => do_in(repository, deed, NAMES[*name]),
             Deed::Ignored => do_in(repository, deed, ""),
         }
@@ -250,7 +315,7 @@ pub fn copy_in(root: &Path) -> FullCopy {
             } else if known.is_symlink() {
                 let to = fs::read_link(&path).unwrap().to_str().unwrap().as_bytes().to_vec();
                 copy.insert(name, (0o120_000, to));
-            } else {
+            } else if known.is_file() {
                 let mode = if known.permissions().mode() & 0o100 != 0 { 0o100_755 } else { 0o100_644 };
                 copy.insert(name, (mode, fs::read(&path).unwrap()));
             }
@@ -278,13 +343,14 @@ impl<'a> Asker<'a> {
     pub fn ask(&self, work: GitWork) -> GitReport {
         let job = GitJob { directories: vec![uri(&self.repository.root)], within_ms: 60_000, work };
         let until = Until::after(Duration::from_secs(60));
-        carry_out(&self.git, job, &self.repository.state, until)
+        let limits = self.repository.limit.map(FileLimits::of).unwrap_or_default();
+        carry_out(&self.git, limits, job, &self.repository.state, until)
     }
 
     pub fn keep(&self, number: u64, last: Option<&Checkpoint>) -> Checkpoint {
         super::grafts::are_the_same(self.repository);
         let (keeper, last) = ("k".to_owned(), last.cloned());
-        match self.ask(GitWork::Checkpoint { keeper, number, last, since: Vec::new() }) {
+        match self.ask(GitWork::Checkpoint { keeper, number, last, since: Vec::new(), said: Vec::new() }) {
             GitReport::Kept { checkpoint, .. } => checkpoint,
             other => panic!("{other:?}"),
         }
@@ -298,9 +364,15 @@ impl<'a> Asker<'a> {
     }
 
     fn read(&self, content: &GitContent, file: &str) -> (u32, Vec<u8>) {
+        if !content.is_kept() {
+            return (content.mode, BEYOND.to_vec());
+        }
         let work = GitWork::Read { content: content.clone(), file: file.to_owned() };
         match self.ask(work) {
-            GitReport::Content(text) => (content.mode, BASE64_STANDARD.decode(text).unwrap()),
+            GitReport::Content(text) => {
+                let bytes = BASE64_STANDARD.decode(text).unwrap();
+                (content.mode, if is_beyond(&bytes) { BEYOND.to_vec() } else { bytes })
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -323,6 +395,21 @@ impl<'a> Asker<'a> {
         }
         (before, after)
     }
+}
+
+/// Stands for the content of a file that is too large to be kept, and may have been committed all
+/// the same.
+const BEYOND: &[u8] = b"beyond the limit";
+
+/// What differs between two copies, on both sides, with [`BEYOND`] for what may not be kept.
+fn kept_difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
+    let (mut before, mut after) = difference(one, other);
+    for (_, bytes) in before.values_mut().chain(after.values_mut()) {
+        if is_beyond(bytes) {
+            *bytes = BEYOND.to_vec();
+        }
+    }
+    (before, after)
 }
 
 /// What differs between two copies, on both sides.
@@ -358,9 +445,9 @@ proptest! {
     #[test]
     fn what_differs_is_what_full_copies_say(
         kind in kinds(),
-        at_first in deeds(),
-        meanwhile in deeds(),
-        later in deeds(),
+        at_first in deeds_and_flags(),
+        meanwhile in deeds_and_flags(),
+        later in deeds_and_flags(),
     ) {
         let repository = made(kind);
         let asker = Asker::new(&repository);
@@ -371,14 +458,30 @@ proptest! {
         do_all(&repository, &meanwhile);
         let (second_copy, second) = (copy_of(&repository), asker.keep(2, Some(&first)));
         let changes = asker.compare(&first, &second);
-        prop_assert_eq!(asker.sides(&changes), difference(&first_copy, &second_copy), "{:?}", changes);
+        let mut sides = asker.sides(&changes);
+        // Git has read it again, and nobody has kept what it was before.
+        let is_same = |name: &String| {
+            let file = first_copy.get(name).filter(|(_, bytes)| is_beyond(bytes));
+            file.is_some() && file == second_copy.get(name)
+        };
+        sides.0.retain(|name, _| !is_same(name));
+        sides.1.retain(|name, _| !is_same(name));
+        prop_assert_eq!(sides, kept_difference(&first_copy, &second_copy), "{:?}", changes);
         do_all(&repository, &later);
         let third_copy = copy_of(&repository);
         // What was changed since stays, the rest is as it was.
         let (taken, below) = (taken(&changes), vec![uri(&repository.root)]);
-        let report = asker.ask(GitWork::TakeBack { files: taken.clone(), below, own: Vec::new(), kept_first: None, bytes_kept: None });
+        let report = asker.ask(GitWork::TakeBack {
+            files: taken.clone(),
+            below,
+            own: Vec::new(),
+            said: Vec::new(),
+            kept_first: None,
+            bytes_kept: Some(("k".to_owned(), 3)),
+        });
         let GitReport::TakenBack(outcomes) = report else { panic!("{report:?}") };
         let fourth_copy = copy_of(&repository);
+        repository.has_lost_nothing(&third_copy);
         let mut wanted = third_copy.clone();
         for (file, outcome) in taken.iter().zip(&outcomes) {
             let path = path_of(&file.file).unwrap();
@@ -386,7 +489,7 @@ proptest! {
             let (now, before) = (third_copy.get(name), first_copy.get(name));
             let may = now == second_copy.get(name) || now == before;
             // Where a folder was is a file now, or the other way round.
-            let is_done = matches!(outcome, FileTaken::Done { .. });
+            let is_done = matches!(outcome, FileTaken::Done { .. } | FileTaken::Already);
             let is_in_the_way =
                 matches!(outcome, FileTaken::Refused(why) if !why.contains("changed since"));
             prop_assert!(is_done == may || is_in_the_way, "{}: {:?}", name, outcome);
@@ -397,7 +500,8 @@ proptest! {
                 };
             }
         }
-        prop_assert_eq!(fourth_copy, wanted);
+        prop_assert_eq!(brief(&fourth_copy), brief(&wanted));
+        prop_assert!(fourth_copy == wanted);
         asker.ask(GitWork::Forget { keeper: "k".to_owned() });
         prop_assert_eq!(repository.our_refs(), [""; 0]);
     }

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use serde_json::{json, Value};
 
 use super::histories::{as_git_gives, as_git_has, brief, committed, KINDS};
-use super::model::{copy_of, deeds, difference, do_all, made, Deed, FullCopy, Kind};
+use super::model::{copy_of, deeds, difference, do_all, is_beyond, made, Deed, FullCopy, Kind};
 use super::{instead_of_git, try_all, uri, Repository, Talk, SESSION};
 use crate::support::HUNG;
 
@@ -106,8 +106,10 @@ struct PastTurn {
 
 pub(super) type FileState = Option<(u32, Vec<u8>)>;
 
-/// Files that were taken back together, by their names: of each what was left in its place, and what was found there.
-pub(super) type UndoneFiles = BTreeMap<String, (FileState, FileState)>;
+/// Files that were taken back together, by their names: of each what was left in its place, and
+/// what was found there; `None` for one that was what it was to be before, which nothing touches
+/// then.
+pub(super) type UndoneFiles = BTreeMap<String, Option<(FileState, FileState)>>;
 
 struct Undone {
     /// Of which changeset.
@@ -122,6 +124,8 @@ pub(super) enum Fate {
     Is,
     /// It becomes this, unless another file is in its way.
     Becomes(FileState),
+    /// It becomes this, or stays and is named: its content may be too large to be kept.
+    MayBecome(FileState),
     /// It stays, and is named.
     Stays,
 }
@@ -280,8 +284,12 @@ impl<'a> History<'a> {
                 let what = self.name_of(scope)?;
                 let last = self.undone.iter().rfind(|undone| undone.of == what);
                 let files = last.map(|undone| undone.files.clone()).unwrap_or_default();
-                let fates = files.iter().map(|(name, (left, found))| {
-                    (name.clone(), fate_of(name, now.get(name), left.as_ref(), found.clone()))
+                let fates = files.iter().map(|(name, sides)| {
+                    let fate = match sides {
+                        Some((left, found)) => fate_of(name, now.get(name), left.as_ref(), found.clone()),
+                        None => Fate::Is,
+                    };
+                    (name.clone(), fate)
                 });
                 return Some(Plan { what, target: None, fates: fates.collect(), undone: files });
             }
@@ -305,10 +313,11 @@ impl<'a> History<'a> {
             let (must_be, wanted) = (after.get(name), as_git(name, before.get(name)));
             let fate = fate_of(name, now.get(name), must_be, wanted.clone());
             let found = match &fate {
-                Fate::Becomes(_) => now.get(name).cloned(),
+                Fate::Becomes(_) | Fate::MayBecome(_) => now.get(name).cloned(),
                 _ => as_git(name, must_be),
             };
-            plan.undone.insert(name.clone(), (wanted, found));
+            let is_touched = !matches!(fate, Fate::Is);
+            plan.undone.insert(name.clone(), is_touched.then_some((wanted, found)));
             plan.fates.insert(name.clone(), fate);
         }
         Some(plan)
@@ -341,6 +350,7 @@ impl<'a> History<'a> {
         let theirs = self.repository.of_the_user();
         let answer = self.ask(wish, plan);
         plan.must_have_come(self.repository, &answer, before);
+        self.repository.has_lost_nothing(before);
         assert_eq!(self.repository.of_the_user(), theirs);
         let told = told_by(&answer);
         let is_done =
@@ -447,11 +457,12 @@ impl<'a> History<'a> {
         let theirs = self.repository.of_the_user();
         self.killed(wish, plan, death);
         let between = copy_of(self.repository);
+        self.repository.has_lost_nothing(before);
         let context = || format!("{wish:?} {death:?}: {plan:?}\n{:?}\n{:?}", brief(before), brief(&between));
         for name in before.keys().chain(between.keys()) {
             let is = between.get(name);
             let is_done = match plan.fates.get(name) {
-                Some(Fate::Becomes(wanted)) => is == wanted.as_ref(),
+                Some(Fate::Becomes(wanted) | Fate::MayBecome(wanted)) => is == wanted.as_ref(),
                 _ => false,
             };
             assert!(is_done || is == before.get(name), "{name:?}: {}", context());
@@ -460,6 +471,7 @@ impl<'a> History<'a> {
         // Again.
         let answer = self.ask(wish, plan);
         let after = copy_of(self.repository);
+        self.repository.has_lost_nothing(before);
         let told = told_by(&answer);
         for (name, fate) in &plan.fates {
             let is = after.get(name);
@@ -468,6 +480,7 @@ impl<'a> History<'a> {
                     is == wanted.as_ref()
                         || (plan.is_named(self.repository, told, name) && is_crossed(name, before))
                 }
+                Fate::MayBecome(wanted) => is == wanted.as_ref() || is == before.get(name),
                 _ => is == before.get(name),
             };
             assert!(is_right, "{name:?} again: {answer}: {}\n{:?}", context(), brief(&after));
@@ -479,6 +492,7 @@ impl<'a> History<'a> {
         // What was there before is brought back, by as many steps as it takes.
         if matches!(wish, Wish::Discard(..)) && !had_others {
             let restore = Wish::Restore(Scope::Uncommitted);
+            let fates = &plan.fates;
             let plan = Plan { what: plan.what.clone(), ..Plan::default() };
             let mut answers = Vec::new();
             while answers.len() < 3 {
@@ -489,7 +503,13 @@ impl<'a> History<'a> {
                     break;
                 }
             }
-            let found = copy_of(self.repository);
+            let mut found = copy_of(self.repository);
+            // The host cannot know who has made a file what it was to be: the one that was killed,
+            // or somebody before it.
+            for (name, _) in fates.iter().filter(|(_, fate)| matches!(fate, Fate::Is)) {
+                found.remove(name);
+                found.extend(before.get(name).map(|file| (name.clone(), file.clone())));
+            }
             assert!(
                 as_git_has(&found) == as_git_has(before),
                 "brought back: {answers:?}: {}\n{:?}",
@@ -541,6 +561,7 @@ impl<'a> History<'a> {
             }
         } else {
             plan.must_have_come(self.repository, &answer, before);
+            self.repository.has_lost_nothing(before);
         }
         let locks = self.repository.of_the_user().into_keys().filter(|path| path.ends_with(index_lock));
         assert_eq!(locks.count(), 0, "{answer}");
@@ -614,8 +635,9 @@ impl Plan {
             let is_right = match self.fates.get(name) {
                 None | Some(Fate::Is) => was == is && !is_named,
                 Some(Fate::Stays) => was == is && is_named,
+                Some(Fate::MayBecome(_)) if is_named => was == is,
                 Some(Fate::Becomes(_)) if is_named => was == is && is_crossed(name, before),
-                Some(Fate::Becomes(wanted)) => is == wanted.as_ref(),
+                Some(Fate::Becomes(wanted) | Fate::MayBecome(wanted)) => is == wanted.as_ref(),
             };
             assert!(is_right, "{name:?}: {}", context());
         }
@@ -638,6 +660,11 @@ pub(super) fn fate_of(
     wanted: FileState,
 ) -> Fate {
     let is = as_git(name, now);
+    let sides = [now, must_be, wanted.as_ref()];
+    if sides.into_iter().flatten().any(|(_, bytes)| is_beyond(bytes)) {
+        let may = is == as_git(name, wanted.as_ref()) || is == as_git(name, must_be);
+        return if may { Fate::MayBecome(wanted) } else { Fate::Stays };
+    }
     if is == as_git(name, wanted.as_ref()) {
         Fate::Is
     } else if is == as_git(name, must_be) {

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::time::Duration;
 
+use ahp_sidecar::git::large::FileLimits;
 use ahp_sidecar::git::program::{Git, Until};
 use ahp_sidecar::git::worker::carry_out;
 use ahp_sidecar::host::effects::{Checkpoint, GitJob, GitReport, GitWork};
@@ -23,15 +24,16 @@ fn the_oldest_refs_go_although_nothing_has_changed() {
     assert_eq!(repository.our_refs().len(), 1100);
     let until = Until::after(Duration::from_secs(60));
     let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
-    let last = Checkpoint { commit: tree.clone(), tree, left_out: 0 };
+    let last = Checkpoint { commit: tree.clone(), tree, left_out: 0, large_bytes: 0 };
     let work = GitWork::Checkpoint {
         keeper: "k".to_owned(),
         number: 2250,
         last: Some(last.clone()),
         since: Vec::new(),
+        said: Vec::new(),
     };
     let job = GitJob { directories: vec![uri(&repository.root)], within_ms: 60_000, work };
-    let report = carry_out(&git, job, &repository.state, until);
+    let report = carry_out(&git, FileLimits::default(), job, &repository.state, until);
     assert!(matches!(report, GitReport::Kept { checkpoint, .. } if checkpoint == last));
     let left = repository.our_refs();
     assert_eq!(left.len(), 1000);

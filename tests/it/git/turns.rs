@@ -254,8 +254,9 @@ fn what_others_do_before_an_agent_begins_is_not_its_own() {
 
 #[test]
 fn what_is_too_large_is_told_by_its_name() {
-    let repository = Repository::with(&[("a", "1\n")]);
-    let large = vec![b'x'; 11 << 20];
+    let mut repository = Repository::with(&[("a", "1\n")]);
+    repository.limit = Some(1 << 20);
+    let large = vec![b'x'; 2 << 20];
     repository.write("there", &large);
     let mut talk = Talk::begin(&repository);
     talk.turn("t1", "/say x", || {

@@ -17,6 +17,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use ahp_sidecar::git::isolation::is_allowed;
+use ahp_sidecar::git::large::FileLimits;
 use ahp_sidecar::git::program::{Git, Until};
 use ahp_sidecar::git::worker::carry_out;
 use ahp_sidecar::host::effects::{GitJob, GitWork};
@@ -365,11 +366,17 @@ fn try_to_work(bait: &Bait<'_>) {
     let keeper = "k".to_owned();
     for work in [
         GitWork::Look { base: None, files: true },
-        GitWork::Checkpoint { keeper: keeper.clone(), number: 1, last: None, since: Vec::new() },
+        GitWork::Checkpoint {
+            keeper: keeper.clone(),
+            number: 1,
+            last: None,
+            since: Vec::new(),
+            said: Vec::new(),
+        },
         GitWork::Forget { keeper },
     ] {
         let job = GitJob { directories: vec![uri(&bait.repository.root)], within_ms: 60_000, work };
-        carry_out(&git, job, &bait.repository.state, until);
+        carry_out(&git, FileLimits::default(), job, &bait.repository.state, until);
     }
 }
 

@@ -78,6 +78,8 @@ struct Said {
     name: String,
     before: Option<Vec<u8>>,
     after: Option<Vec<u8>>,
+    /// It was so already when it was taken back, so that bringing it back touches nothing.
+    is_untouched: bool,
 }
 
 /// A chat, and the turn that runs in it: its id, and the call that waits.
@@ -144,6 +146,7 @@ impl<'a> History<'a> {
                     name: name.to_owned(),
                     before,
                     after: after.clone(),
+                    is_untouched: false,
                 };
                 self.said.push(said);
             }
@@ -244,11 +247,13 @@ impl<'a> History<'a> {
     /// What comes of taking back, or of bringing back what was taken back last: which edit of a file is made.
     fn plan(&self, what: &str, one: Option<usize>, restores: bool) -> Plan {
         let now = copy_of(self.repository);
+        let mut untouched = BTreeSet::new();
         let state = |bytes: Option<Vec<u8>>| -> FileState { bytes.map(|bytes| (FILE, bytes)) };
         let files: Net = if restores {
             let last = self.said.iter().filter(|said| said.of == what).filter_map(|said| said.undone).max();
             let last =
                 self.said.iter().filter(|said| said.of == what && last.is_some() && said.undone == last);
+            untouched.extend(last.clone().filter(|said| said.is_untouched).map(|said| said.name.clone()));
             last.map(|said| (said.name.clone(), (said.before.clone(), said.after.clone()))).collect()
         } else {
             self.net(what)
@@ -260,8 +265,12 @@ impl<'a> History<'a> {
         for (name, (before, after)) in
             files.into_iter().filter(|(name, _)| one.as_ref().is_none_or(|one| one == name))
         {
-            let fate = fate_of(&name, now.get(&name), state(after.clone()).as_ref(), state(before.clone()));
-            plan.undone.insert(name.clone(), (state(before), state(after)));
+            let (before, after) = (state(before), state(after));
+            let fate = match untouched.contains(&name) {
+                true => Fate::Is,
+                false => fate_of(&name, now.get(&name), after.as_ref(), before.clone()),
+            };
+            plan.undone.insert(name.clone(), Some((before, after)));
             plan.fates.insert(name, fate);
         }
         plan
@@ -309,11 +318,18 @@ impl<'a> History<'a> {
         } else {
             self.undone += 1;
             for name in done {
-                let (left, found) = plan.undone[name].clone();
+                let (left, found) = plan.undone[name].clone().unwrap();
+                let is_untouched = matches!(plan.fates[name], Fate::Is);
                 let bytes = |state: FileState| state.map(|(_, bytes)| bytes);
                 let (of, name) = (plan.what.clone(), name.clone());
-                let said =
-                    Said { of, undone: Some(self.undone), name, before: bytes(found), after: bytes(left) };
+                let said = Said {
+                    of,
+                    undone: Some(self.undone),
+                    name,
+                    before: bytes(found),
+                    after: bytes(left),
+                    is_untouched,
+                };
                 self.said.push(said);
             }
         }
@@ -370,8 +386,9 @@ impl<'a> History<'a> {
             assert!(after.get(name) == wanted, "{name:?} again: {again}: {plan:?}\n{before:?}\n{after:?}");
         }
         self.count(plan, restores, &again);
-        // What stays may have been taken back before it was changed, and can be brought back.
-        if plan.fates.values().any(|fate| matches!(fate, Fate::Stays)) {
+        // What stays may have been taken back before it was changed, and can be brought back. Nor
+        // is it known who has made a file what it was to be.
+        if plan.fates.values().any(|fate| matches!(fate, Fate::Stays | Fate::Is)) {
             self.forgotten.insert(plan.what.clone());
         }
     }

@@ -1,0 +1,74 @@
+//! Files that become the text that they had, as somebody has said it.
+//!
+//! Owns: reverting a file whose text is what it must be, and leaving every other one alone.
+//! Never: knows who has said it, or reads more of a file than the longer of the two texts.
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::facts::etag;
+use super::folders::{Folders, PathRefusal};
+use super::writing::{Put, Writing, PERMISSIONS};
+
+/// Why a file stays as it is, a side of whose change is not known.
+pub const UNKNOWN_SIDE: &str = "what was in it is not known any more";
+
+/// Result of reverting a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RevertedText {
+    /// It has the wanted text already.
+    Already,
+    /// It has the wanted text.
+    Done {
+        /// Its permissions, if it was removed.
+        mode: Option<u32>,
+    },
+    /// It has neither of the two texts, and stays.
+    ChangedSince,
+}
+
+/// Makes a file have the wanted text, if it has the other one now. `None` stands for a file that
+/// does not exist; one that is made has these permissions, as far as they are known.
+///
+/// # Errors
+/// When it is no regular file, may not be changed, or is outside.
+pub fn revert_text(
+    folders: &Folders,
+    path: &Path,
+    (now, wanted): (Option<&str>, Option<&str>),
+    mode: Option<u32>,
+) -> Result<RevertedText, PathRefusal> {
+    let longest = [now, wanted].into_iter().flatten().map(str::len).max().unwrap_or(0);
+    let found = match folders.open(path) {
+        Ok(found) => {
+            let known = found.metadata()?;
+            let mut text = Vec::new();
+            let room = u64::try_from(longest).unwrap_or(u64::MAX).saturating_add(1);
+            found.take(room).read_to_end(&mut text)?;
+            Some((text, etag(&known), known.permissions().mode() & PERMISSIONS))
+        }
+        Err(refusal) if refusal.is_missing() => None,
+        Err(refusal) => return Err(refusal),
+    };
+    let is = |text: Option<&str>| text.map(str::as_bytes) == found.as_ref().map(|(found, ..)| &found[..]);
+    if is(wanted) {
+        return Ok(RevertedText::Already);
+    }
+    if !is(now) {
+        return Ok(RevertedText::ChangedSince);
+    }
+    let if_match = found.as_ref().map(|(_, etag, _)| etag.as_str());
+    match (wanted, if_match) {
+        (Some(text), _) => {
+            let (create_only, put) = (if_match.is_none(), Put::Truncate(0));
+            folders.put(path, &Writing { content: text.as_bytes(), put, create_only, if_match, mode })?;
+            Ok(RevertedText::Done { mode: None })
+        }
+        (None, Some(version)) => {
+            folders.remove_version(path, version)?;
+            Ok(RevertedText::Done { mode: found.map(|(.., mode)| mode) })
+        }
+        (None, None) => Ok(RevertedText::Already),
+    }
+}

@@ -1,0 +1,282 @@
+//! Large files: which of them are checkpointed, and how a version is told apart whose content is
+//! not.
+//!
+//! A large file is given to git alone, in a run with a deadline of its own, and only where its
+//! content has to be kept. Its version (kind, size and modification time) is recorded beside the
+//! tree, so that the next checkpoint does not read the same version again.
+//!
+//! Owns: the limits, the names of versions, and storing the content of a large file.
+//! Never: puts into a tree what was in another version of the file: a file whose content is not
+//! kept is in no tree.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::{openat, Mode, OFlags, CWD};
+
+use super::index::Status;
+use super::program::{GitError, Until};
+use super::repository::Repository;
+use crate::host::effects::KEPT_FILE_BYTES_MAX;
+
+/// The mode of a file, and of a program.
+const MODES: [&str; 2] = ["100644", "100755"];
+
+/// Sizes of files, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileLimits {
+    /// Size above which a file is large.
+    pub large: u64,
+    /// Size above which a file is not checkpointed.
+    pub each: u64,
+    /// Maximum size of all versions of large files that the checkpoints of one session store.
+    pub session: u64,
+}
+
+impl FileLimits {
+    /// Returns the limits that follow from the size above which a file is not checkpointed.
+    pub fn of(each: u64) -> Self {
+        Self { large: each / 10, each, session: each.saturating_mul(10) }
+    }
+}
+
+impl Default for FileLimits {
+    fn default() -> Self {
+        Self::of(KEPT_FILE_BYTES_MAX)
+    }
+}
+
+/// Versions of files by their paths. A version that begins with [`IN_TREE`] has its content in the
+/// tree.
+pub type Versions = BTreeMap<Vec<u8>, String>;
+
+/// Prefix of the versions of files whose contents are in the tree all the same.
+pub const IN_TREE: &str = "=";
+
+/// A content in a tree: its mode, and its id.
+pub type LargeEntry = (String, String);
+
+/// Large files whose contents are wanted.
+#[derive(Debug, Clone, Copy)]
+pub enum WantedContents<'a> {
+    /// No file's: a scan tells versions only.
+    None,
+    /// Each file's, as far as the limits and the time allow.
+    All {
+        /// Versions that are stored already.
+        known: &'a BTreeMap<Vec<u8>, (String, LargeEntry)>,
+        /// Number of bytes that may still be stored.
+        room: u64,
+    },
+    /// These files' alone.
+    Of(&'a HashSet<Vec<u8>>),
+}
+
+/// Large files of a folder.
+#[derive(Debug, Default)]
+pub struct LargeFiles {
+    /// Contents that belong into the tree.
+    pub entries: BTreeMap<Vec<u8>, LargeEntry>,
+    /// Versions of all of them.
+    pub versions: Versions,
+    /// Number of bytes that were stored.
+    pub stored: u64,
+}
+
+impl LargeFiles {
+    /// Stores the wanted contents of these files.
+    ///
+    /// # Errors
+    /// When git fails for another reason than the time.
+    pub fn take(
+        repository: &Repository,
+        paths: &[Vec<u8>],
+        status: &Status,
+        wanted: WantedContents<'_>,
+        until: Until,
+    ) -> Result<Self, GitError> {
+        let mut files = Self::default();
+        if paths.is_empty() {
+            return Ok(files);
+        }
+        let modes = match wanted {
+            WantedContents::None => None,
+            _ => Some(FileModes::of(repository, status, until)?),
+        };
+        for path in paths {
+            let at = repository.root.join(OsStr::from_bytes(path));
+            let Some(version) = version_of(&at) else { continue };
+            let size = size_in(&version).unwrap_or(u64::MAX);
+            let has_room = match wanted {
+                WantedContents::None => false,
+                WantedContents::All { known, room } => match known.get(path) {
+                    Some((stored, entry)) if *stored == version => {
+                        files.entries.insert(path.clone(), entry.clone());
+                        files.versions.insert(path.clone(), format!("{IN_TREE}{version}"));
+                        continue;
+                    }
+                    _ => files.stored.saturating_add(size) <= room,
+                },
+                WantedContents::Of(these) => these.contains(path),
+            };
+            let id = match (has_room && size <= repository.limits.each, wanted) {
+                (false, _) => None,
+                // Whatever comes behind it needs time, too.
+                (true, WantedContents::All { .. }) => match store(repository, path, &version, until.half()) {
+                    Err(GitError::Late(_)) => None,
+                    stored => stored?,
+                },
+                (true, _) => store(repository, path, &version, until)?,
+            };
+            match (id, &modes) {
+                (Some(id), Some(modes)) => {
+                    files.entries.insert(path.clone(), (modes.of_file(path, &version), id));
+                    files.versions.insert(path.clone(), format!("{IN_TREE}{version}"));
+                    files.stored = files.stored.saturating_add(size);
+                }
+                _ => drop(files.versions.insert(path.clone(), version)),
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// Modes of files, as the repository takes them.
+struct FileModes<'a> {
+    status: &'a Status,
+    counts: bool,
+}
+
+impl<'a> FileModes<'a> {
+    fn of(repository: &Repository, status: &'a Status, until: Until) -> Result<Self, GitError> {
+        let said = repository.run(["config", "--type=bool", "--get", "core.fileMode"]).line(until);
+        match said {
+            Ok(said) => Ok(Self { status, counts: said != "false" }),
+            Err(GitError::Failed { .. }) => Ok(Self { status, counts: true }),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn of_file(&self, path: &[u8], version: &str) -> String {
+        let is_it = |entry: &&super::index::IndexEntry| entry.path == path;
+        let known = self.status.entries.iter().find(is_it).map(|entry| entry.mode.as_str());
+        match known.filter(|mode| !self.counts && MODES.contains(mode)) {
+            Some(mode) => mode.to_owned(),
+            None if self.counts => format!("{:o}", mode_in(version)),
+            None => MODES[0].to_owned(),
+        }
+    }
+}
+
+/// Stores the content of a file, as git would have it in a tree. Returns its id; `None` if the file
+/// is another version by now.
+fn store(
+    repository: &Repository,
+    path: &[u8],
+    version: &str,
+    until: Until,
+) -> Result<Option<String>, GitError> {
+    let is_it = |file: &File| file.metadata().is_ok_and(|known| version_in(&known) == version);
+    let Ok(file) = open_regular(&repository.root.join(OsStr::from_bytes(path))) else { return Ok(None) };
+    if !is_it(&file) {
+        return Ok(None);
+    }
+    let mut named = OsString::from("--path=");
+    named.push(OsStr::from_bytes(path));
+    let run = repository.run(["hash-object", "-w", "--stdin"]).with([named]).reads(file.try_clone()?);
+    let id = run.line(until)?;
+    Ok(is_it(&file).then_some(id))
+}
+
+/// Opens a file to be read, if it is a regular file. Neither follows a link nor waits for the other
+/// end of a pipe.
+///
+/// # Errors
+/// When there is none, or it may not be read.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
+/// Returns the version of a file; `None` where there is no regular file.
+pub fn version_of(path: &Path) -> Option<String> {
+    let known = fs::symlink_metadata(path).ok().filter(Metadata::is_file)?;
+    Some(version_in(&known))
+}
+
+/// Returns the version of a file: what tells it apart from others where the content is not kept. It
+/// is no id of git's.
+pub fn version_in(known: &Metadata) -> String {
+    let kind = if known.permissions().mode() & 0o100 != 0 { 'x' } else { 'f' };
+    format!("{kind}.{:x}.{:x}.{:x}", known.len(), known.mtime(), known.mtime_nsec())
+}
+
+/// Returns the size of the file that had this version, in bytes.
+pub fn size_in(version: &str) -> Option<u64> {
+    let mut parts = version.strip_prefix(IN_TREE).unwrap_or(version).split('.').skip(1);
+    u64::from_str_radix(parts.next()?, 16).ok()
+}
+
+/// Returns the mode of the file that had this version.
+pub fn mode_in(version: &str) -> u32 {
+    let version = version.strip_prefix(IN_TREE).unwrap_or(version);
+    if version.starts_with('x') {
+        0o100_755
+    } else {
+        0o100_644
+    }
+}
+
+/// Says why a file stays as it is, a content of which is not kept.
+pub fn not_checkpointed(version: &str, limits: FileLimits) -> String {
+    let why = match size_in(version) {
+        Some(size) if size > limits.each => format!("{}, limit {}", shown(size), shown(limits.each)),
+        Some(size) => {
+            format!("{}: git had no time for it, it is unreadable, or one of too many", shown(size))
+        }
+        None => "nobody has said what it was".to_owned(),
+    };
+    format!("its content was not checkpointed ({why}), so it cannot be reverted")
+}
+
+/// Returns a size for people.
+fn shown(bytes: u64) -> String {
+    match bytes {
+        0..=0x3ff => format!("{bytes} bytes"),
+        0x400..=0xf_ffff => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_of_file_tells_size_and_mode_and_is_no_id() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "12345").unwrap();
+        let version = version_of(&path).unwrap();
+        assert_eq!((size_in(&version), mode_in(&version)), (Some(5), 0o100_644));
+        assert!(version.contains('.'), "it could be taken for an id: {version}");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(mode_in(&format!("{IN_TREE}{}", version_of(&path).unwrap())), 0o100_755);
+        assert_eq!(version_of(folder.path()), None);
+    }
+
+    #[test]
+    fn size_above_the_limit_is_said() {
+        let told = not_checkpointed("f.c00001.0.0", FileLimits::of(10 << 20));
+        assert_eq!(told, "its content was not checkpointed (12 MiB, limit 10 MiB), so it cannot be reverted");
+    }
+}

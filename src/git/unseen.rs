@@ -1,0 +1,119 @@
+//! Files at which git does not look: ignored ones, and those that are not in the repository.
+//!
+//! A checkpoint knows nothing of them, so that only the calls of an agent say what has become of
+//! them.
+//!
+//! Owns: telling these from the others.
+//! Never: looks into a file.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::flags::flagged;
+use super::index::Scratch;
+use super::large::version_of;
+use super::program::{GitError, Until};
+use super::repository::Repository;
+use crate::files::uris::{path_of, uri_of};
+use crate::host::effects::UnseenFile;
+
+/// Prefix of a path behind which a colon has no meaning.
+const HERE: &[u8] = b"./";
+
+/// Returns those of these files (`file:` URIs or absolute paths) at which git does not look.
+///
+/// # Errors
+/// When git fails.
+pub fn unseen(
+    repository: &Repository,
+    scratch: &Scratch,
+    files: Vec<String>,
+    until: Until,
+) -> Result<Vec<UnseenFile>, GitError> {
+    if files.is_empty() {
+        return Ok(Vec::new());
+    }
+    let as_uri = |file: String| if file.starts_with('/') { uri_of(Path::new(&file)) } else { file };
+    let files: BTreeSet<String> = files.into_iter().map(as_uri).collect();
+    let places: Vec<FilePlace> = files.iter().map(|uri| FilePlace::of(repository, uri)).collect();
+    let asked: Vec<u8> = places
+        .iter()
+        .filter_map(|place| match place {
+            FilePlace::Below(path) => Some([HERE, path.as_os_str().as_bytes(), b"\0"].concat()),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let ignored = match asked.is_empty() {
+        true => Vec::new(),
+        false => {
+            let asked = scratch.file("ignored", &asked)?;
+            // This command refuses the setting by which names are taken as they are.
+            let run = repository.run(["check-ignore", "--stdin", "-z"]).env("GIT_LITERAL_PATHSPECS", "0");
+            match run.reads(asked).output(until) {
+                // None of them is.
+                Err(GitError::Failed { status: Some(1), .. }) => Vec::new(),
+                said => said?,
+            }
+        }
+    };
+    let ignored: HashSet<&[u8]> =
+        ignored.split(|byte| *byte == 0).filter_map(|path| path.strip_prefix(HERE)).collect();
+    let flagged = flagged(repository, until)?;
+    // One that is not to be had in the folder, and is not, was removed or never there: git cannot
+    // tell.
+    let elsewhere: HashSet<&[u8]> =
+        flagged.iter().filter(|file| file.is_elsewhere).map(|file| &*file.entry.path).collect();
+    let is_unseen = |place: &FilePlace| match place {
+        FilePlace::Outside => true,
+        FilePlace::Elsewhere => false,
+        FilePlace::Below(path) => {
+            let name = path.as_os_str().as_bytes();
+            let exists = || fs::symlink_metadata(repository.root.join(path)).is_ok();
+            ignored.contains(name) || (elsewhere.contains(name) && !exists())
+        }
+    };
+    let found = files.into_iter().zip(&places).filter(|(_, place)| is_unseen(place));
+    let unseen = found.map(|(file, _)| {
+        let version = path_of(&file).ok().and_then(|path| version_of(&path));
+        UnseenFile { file, version }
+    });
+    Ok(unseen.collect())
+}
+
+/// Where a file is, as the repository sees it.
+enum FilePlace {
+    /// In no folder of it, or in another repository that is in it.
+    Outside,
+    /// In it, by another name: it is known by that.
+    Elsewhere,
+    /// In it, by this path.
+    Below(PathBuf),
+}
+
+impl FilePlace {
+    fn of(repository: &Repository, uri: &str) -> Self {
+        let Ok(named) = path_of(uri) else { return Self::Elsewhere };
+        let Some(real) = real_path(&named) else { return Self::Outside };
+        let Ok(below) = real.strip_prefix(&repository.root) else { return Self::Outside };
+        let above = || real.ancestors().skip(1).take_while(|above| *above != repository.root);
+        if below.starts_with(".git") || above().any(|above| above.join(".git").exists()) {
+            return Self::Outside;
+        }
+        match repository.path_of(uri) {
+            Some(path) if path == below => Self::Below(path),
+            _ => Self::Elsewhere,
+        }
+    }
+}
+
+/// Returns a path whose folders are not links, as far as they exist.
+fn real_path(path: &Path) -> Option<PathBuf> {
+    let (folder, name) = (path.parent()?, path.file_name()?);
+    folder.ancestors().find_map(|above| {
+        let rest = folder.strip_prefix(above).ok()?;
+        Some(above.canonicalize().ok()?.join(rest).join(name))
+    })
+}
