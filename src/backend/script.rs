@@ -5,6 +5,7 @@
 
 mod clients;
 mod files;
+mod own_turns;
 mod steps;
 mod terminals;
 
@@ -30,6 +31,7 @@ use crate::host::effects::{
     Transcript, TurnEnd, TurnEvent,
 };
 use crate::state::history::CompletedTurn;
+use own_turns::OwnTurns;
 use steps::Gate;
 
 /// The provider id.
@@ -66,6 +68,7 @@ const STEPS: &[(&str, &str, &str)] = &[
     ("title", "TEXT", "Names the session"),
     ("error", "TEXT", "Ends the turn with an error"),
     ("error-resumable", "TEXT", "Ends it with an error after which it may be resumed"),
+    ("later", "MS STEP", "Takes STEP so long after the end of the turn, in a turn of its own"),
     ("sleep", "MS", "Waits"),
     ("hang", "", "Does nothing until it is cancelled"),
     ("die", "", "Dies without ending the turn"),
@@ -212,6 +215,7 @@ struct ScriptAgent {
     allows_all: bool,
     /// How many terminals there were.
     terminals: u64,
+    own_turns: OwnTurns,
     /// The turn that runs, or that failed and may go on.
     turn: Turn,
 }
@@ -323,6 +327,7 @@ impl ScriptAgent {
             memory,
             allows_all,
             terminals: 0,
+            own_turns: OwnTurns::default(),
             turn,
         };
         agent.configure(changed.as_ref().unwrap_or(&config));
@@ -334,8 +339,14 @@ impl ScriptAgent {
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
-        while let Some(command) = self.line.commands.recv().await {
+        while let Some(command) = self.next_command().await {
             let (message, resumes) = match command {
+                Command::OwnTurn { run } => {
+                    if !self.run_own(run).await? {
+                        return Ok(());
+                    }
+                    continue;
+                }
                 Command::StartTurn { run, message, attached } => {
                     self.turn = Turn::new(run);
                     self.memory.extend(attached.iter().map(attached_text).map(Remembered::Text));
@@ -370,16 +381,10 @@ impl ScriptAgent {
                 _ => continue,
             };
             self.turn.chosen = chosen_by(&message);
-            let end = match self.run(&message.text).await {
-                Ok(()) => TurnEnd::Complete,
-                Err(Stop::Cancelled) => TurnEnd::Cancelled,
-                Err(Stop::Failed { message, resumable }) => {
-                    TurnEnd::Failed { kind: "scriptError".to_owned(), message, resumable }
-                }
-                Err(Stop::Closed) => return Ok(()),
-                Err(Stop::Died) => bail!("the script agent died without ending the turn"),
-            };
-            self.line.reports.report(Event::Turn(self.turn.run, TurnEvent::Ended(end))).await;
+            self.own_turns.another_has_begun();
+            if !self.run_to_end(&message.text).await? {
+                return Ok(());
+            }
             // A turn that was resumed is one turn.
             let is_known = || self.memory.last().and_then(Remembered::text).as_ref() == Some(&message.text);
             if !(resumes && is_known()) {
@@ -387,6 +392,22 @@ impl ScriptAgent {
             }
         }
         Ok(())
+    }
+
+    /// Runs a turn and reports its end. Returns whether the conversation goes on.
+    async fn run_to_end(&mut self, program: &str) -> anyhow::Result<bool> {
+        let end = match self.run(program).await {
+            Ok(()) => TurnEnd::Complete,
+            Err(Stop::Cancelled) => TurnEnd::Cancelled,
+            Err(Stop::Failed { message, resumable }) => {
+                TurnEnd::Failed { kind: "scriptError".to_owned(), message, resumable }
+            }
+            Err(Stop::Closed) => return Ok(false),
+            Err(Stop::Died) => bail!("the script agent died without ending the turn"),
+        };
+        self.line.reports.report(Event::Turn(self.turn.run, TurnEvent::Ended(end))).await;
+        self.own_turns.turn_has_ended();
+        Ok(true)
     }
 
     /// Runs the steps that are not done yet.
@@ -442,6 +463,7 @@ impl ScriptAgent {
             "/title" => self.report(Event::Title(rest.to_owned())).await,
             "/error" => Err(Stop::mistake(rest)),
             "/error-resumable" => Err(Stop::Failed { message: rest.to_owned(), resumable: true }),
+            "/later" => self.do_later(rest),
             "/sleep" => self.sleep(number("/sleep", rest)?).await,
             "/hang" => self.hang().await,
             "/die" => Err(Stop::Died),

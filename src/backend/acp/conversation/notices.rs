@@ -31,6 +31,11 @@ const COMPACTING: &str = "Summing up the conversation";
 pub(super) struct Compactions(BTreeMap<String, String>);
 
 impl Compactions {
+    /// Whether none is under way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The summary of one, unless too many are under way.
     fn summary(&mut self, id: &str) -> Option<&mut String> {
         if self.0.len() >= COMPACTIONS_MAX && !self.0.contains_key(id) {
