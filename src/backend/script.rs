@@ -20,7 +20,6 @@ use ahp_types::state::{
 };
 use anyhow::bail;
 use serde_json::Value;
-use tokio::time::Instant;
 
 use clients::names_of;
 pub use clients::GuardedScript;
@@ -32,7 +31,7 @@ use crate::host::effects::{
 };
 use crate::state::history::CompletedTurn;
 use own_turns::OwnTurns;
-use steps::Gate;
+use steps::{chosen_by, Gate};
 
 /// The provider id.
 pub const PROVIDER: &str = "script";
@@ -471,25 +470,6 @@ impl ScriptAgent {
         }
     }
 
-    async fn sleep(&mut self, ms: u64) -> Result<(), Stop> {
-        let deadline = Instant::now() + Duration::from_millis(ms);
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep_until(deadline) => return Ok(()),
-                command = self.line.commands.recv() => { self.obey(command)?; }
-            }
-            self.say_back().await?;
-        }
-    }
-
-    async fn hang(&mut self) -> Result<(), Stop> {
-        loop {
-            let command = self.line.commands.recv().await;
-            self.obey(command)?;
-            self.say_back().await?;
-        }
-    }
-
     /// Waits for the answer to a call or question.
     async fn reply_about(&mut self, id: &str) -> Result<ScriptReply, Stop> {
         loop {
@@ -591,22 +571,6 @@ impl ScriptAgent {
                 }
             }
         }
-    }
-}
-
-/// Which model and agent a message is for, in words.
-fn chosen_by(message: &Message) -> String {
-    let mut chosen = Vec::new();
-    if let Some(model) = &message.model {
-        chosen.push(model.id.clone());
-        let config: BTreeMap<_, _> = model.config.iter().flatten().collect();
-        chosen.extend(config.iter().map(|(name, value)| format!("{name}: {value}")));
-    }
-    chosen.extend(message.agent.as_ref().map(|agent| agent.uri.clone()));
-    if chosen.is_empty() {
-        "(the default)".to_owned()
-    } else {
-        chosen.join(", ")
     }
 }
 
