@@ -5,6 +5,7 @@
 
 mod clients;
 mod files;
+mod own_turns;
 mod steps;
 mod terminals;
 
@@ -19,7 +20,6 @@ use ahp_types::state::{
 };
 use anyhow::bail;
 use serde_json::Value;
-use tokio::time::Instant;
 
 use clients::names_of;
 pub use clients::GuardedScript;
@@ -30,7 +30,8 @@ use crate::host::effects::{
     Transcript, TurnEnd, TurnEvent,
 };
 use crate::state::history::CompletedTurn;
-use steps::Gate;
+use own_turns::OwnTurns;
+use steps::{chosen_by, Gate};
 
 /// The provider id.
 pub const PROVIDER: &str = "script";
@@ -66,6 +67,7 @@ const STEPS: &[(&str, &str, &str)] = &[
     ("title", "TEXT", "Names the session"),
     ("error", "TEXT", "Ends the turn with an error"),
     ("error-resumable", "TEXT", "Ends it with an error after which it may be resumed"),
+    ("later", "MS STEP", "Takes STEP so long after the end of the turn, in a turn of its own"),
     ("sleep", "MS", "Waits"),
     ("hang", "", "Does nothing until it is cancelled"),
     ("die", "", "Dies without ending the turn"),
@@ -212,6 +214,7 @@ struct ScriptAgent {
     allows_all: bool,
     /// How many terminals there were.
     terminals: u64,
+    own_turns: OwnTurns,
     /// The turn that runs, or that failed and may go on.
     turn: Turn,
 }
@@ -323,6 +326,7 @@ impl ScriptAgent {
             memory,
             allows_all,
             terminals: 0,
+            own_turns: OwnTurns::default(),
             turn,
         };
         agent.configure(changed.as_ref().unwrap_or(&config));
@@ -334,8 +338,14 @@ impl ScriptAgent {
     }
 
     async fn serve(&mut self) -> anyhow::Result<()> {
-        while let Some(command) = self.line.commands.recv().await {
+        while let Some(command) = self.next_command().await {
             let (message, resumes) = match command {
+                Command::OwnTurn { run } => {
+                    if !self.run_own(run).await? {
+                        return Ok(());
+                    }
+                    continue;
+                }
                 Command::StartTurn { run, message, attached } => {
                     self.turn = Turn::new(run);
                     self.memory.extend(attached.iter().map(attached_text).map(Remembered::Text));
@@ -370,16 +380,10 @@ impl ScriptAgent {
                 _ => continue,
             };
             self.turn.chosen = chosen_by(&message);
-            let end = match self.run(&message.text).await {
-                Ok(()) => TurnEnd::Complete,
-                Err(Stop::Cancelled) => TurnEnd::Cancelled,
-                Err(Stop::Failed { message, resumable }) => {
-                    TurnEnd::Failed { kind: "scriptError".to_owned(), message, resumable }
-                }
-                Err(Stop::Closed) => return Ok(()),
-                Err(Stop::Died) => bail!("the script agent died without ending the turn"),
-            };
-            self.line.reports.report(Event::Turn(self.turn.run, TurnEvent::Ended(end))).await;
+            self.own_turns.another_has_begun();
+            if !self.run_to_end(&message.text).await? {
+                return Ok(());
+            }
             // A turn that was resumed is one turn.
             let is_known = || self.memory.last().and_then(Remembered::text).as_ref() == Some(&message.text);
             if !(resumes && is_known()) {
@@ -387,6 +391,22 @@ impl ScriptAgent {
             }
         }
         Ok(())
+    }
+
+    /// Runs a turn and reports its end. Returns whether the conversation goes on.
+    async fn run_to_end(&mut self, program: &str) -> anyhow::Result<bool> {
+        let end = match self.run(program).await {
+            Ok(()) => TurnEnd::Complete,
+            Err(Stop::Cancelled) => TurnEnd::Cancelled,
+            Err(Stop::Failed { message, resumable }) => {
+                TurnEnd::Failed { kind: "scriptError".to_owned(), message, resumable }
+            }
+            Err(Stop::Closed) => return Ok(false),
+            Err(Stop::Died) => bail!("the script agent died without ending the turn"),
+        };
+        self.line.reports.report(Event::Turn(self.turn.run, TurnEvent::Ended(end))).await;
+        self.own_turns.turn_has_ended();
+        Ok(true)
     }
 
     /// Runs the steps that are not done yet.
@@ -442,29 +462,11 @@ impl ScriptAgent {
             "/title" => self.report(Event::Title(rest.to_owned())).await,
             "/error" => Err(Stop::mistake(rest)),
             "/error-resumable" => Err(Stop::Failed { message: rest.to_owned(), resumable: true }),
+            "/later" => self.do_later(rest),
             "/sleep" => self.sleep(number("/sleep", rest)?).await,
             "/hang" => self.hang().await,
             "/die" => Err(Stop::Died),
             unknown => Err(Stop::mistake(format!("unknown step `{unknown}`"))),
-        }
-    }
-
-    async fn sleep(&mut self, ms: u64) -> Result<(), Stop> {
-        let deadline = Instant::now() + Duration::from_millis(ms);
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep_until(deadline) => return Ok(()),
-                command = self.line.commands.recv() => { self.obey(command)?; }
-            }
-            self.say_back().await?;
-        }
-    }
-
-    async fn hang(&mut self) -> Result<(), Stop> {
-        loop {
-            let command = self.line.commands.recv().await;
-            self.obey(command)?;
-            self.say_back().await?;
         }
     }
 
@@ -569,22 +571,6 @@ impl ScriptAgent {
                 }
             }
         }
-    }
-}
-
-/// Which model and agent a message is for, in words.
-fn chosen_by(message: &Message) -> String {
-    let mut chosen = Vec::new();
-    if let Some(model) = &message.model {
-        chosen.push(model.id.clone());
-        let config: BTreeMap<_, _> = model.config.iter().flatten().collect();
-        chosen.extend(config.iter().map(|(name, value)| format!("{name}: {value}")));
-    }
-    chosen.extend(message.agent.as_ref().map(|agent| agent.uri.clone()));
-    if chosen.is_empty() {
-        "(the default)".to_owned()
-    } else {
-        chosen.join(", ")
     }
 }
 

@@ -204,7 +204,7 @@ fn keep_staged(
     repository: &Repository,
     scratch: &Scratch,
     status: &Status,
-    kept: &str,
+    kept: (&str, u64),
     until: Until,
 ) -> Result<(), GitError> {
     let staged = status.entries.iter().filter(|entry| entry.is_staged && entry.mode != GONE);

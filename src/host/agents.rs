@@ -162,8 +162,9 @@ impl KnownAgent {
 /// An agent as it is used and shown.
 fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescription {
     let mut whole = operator.clone();
-    let SelfDescription { title, models, config, commands, capabilities, protected_resources, .. } =
-        said.clone();
+    let SelfDescription {
+        title, models, config, commands, capabilities, protected_resources, steers, ..
+    } = said.clone();
     let info = &mut whole.info;
     if let Some(title) = title.filter(|_| info.display_name == info.provider) {
         info.display_name = title;
@@ -184,6 +185,7 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
         whole.may_have_more_settings = false;
     }
     whole.commands = commands.unwrap_or(whole.commands);
+    whole.steers = steers.unwrap_or(whole.steers);
     let info = &mut whole.info;
     if info.models.is_empty() {
         info.models.push(stand_in_model(&info.provider));

@@ -25,7 +25,7 @@ use super::effects::{
 use super::model::{Channel, Chat, RunPhase};
 use super::scrollback::text_of;
 use super::terminals::TITLE_BYTES_MAX;
-use super::turns::Ending;
+use super::turns::{is_begun_by_agent, Ending};
 use super::{Host, Step};
 use crate::state::history::CompletedTurn;
 use crate::wire::escapes::plain_text;
@@ -268,7 +268,13 @@ impl Host {
     pub(super) fn told_of_commands(&self, chat: &Chat) -> Option<Transcript> {
         let (mut newest_first, mut bytes, mut cut) = (Vec::new(), 0, false);
         for turn in chat.conversation.history().turns().iter().rev() {
-            let Some(ran) = self.ran_in(turn) else { break };
+            let Some(ran) = self.ran_in(turn) else {
+                // In a turn of its own the agent is told nothing.
+                if turn.message().is_some_and(|message| is_begun_by_agent(&message)) {
+                    continue;
+                }
+                break;
+            };
             let told = ran.told();
             bytes += told.len();
             if bytes > TOLD_TO_AGENT_BYTES_MAX {

@@ -93,7 +93,12 @@ impl Host {
             && !self.asks_git_for(session)
             && self.has_idle_annotations(session)
             && self.its_chats(session).all(|chat| {
-                chat.channel.subscribers.is_empty() && chat.run.is_none() && chat.settling.is_none()
+                let in_background = chat.conversation.state().background_work.as_ref();
+                chat.channel.subscribers.is_empty()
+                    && chat.run.is_none()
+                    && chat.begins.is_none()
+                    && chat.settling.is_none()
+                    && in_background.is_none_or(Vec::is_empty)
             })
     }
 

@@ -20,7 +20,7 @@ use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, Sess
 use super::rows::{self, ChatBody, SessionBody, WrittenRows};
 use super::save::lasted_since;
 use super::selection::Waiting;
-use super::turns::Ending;
+use super::turns::{is_begun_by_agent, Ending};
 use super::{ChatKey, Host, Step};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
@@ -184,6 +184,7 @@ impl Host {
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let Some(turn) = &chat.conversation.state().active_turn else { return };
         let lasted_ms = lasted_since(step, Some(&turn.started_at));
+        let is_own = is_begun_by_agent(&turn.message);
         let mut run = Run::again(run, turn.id.clone(), step.now.monotonic_ms, lasted_ms);
         run.phase = RunPhase::Over;
         run.interrupted = true;
@@ -202,8 +203,9 @@ impl Host {
             let resumable = can_always.is_some_and(|always| {
                 always || self.channels.chats.known(key).is_some_and(Chat::can_be_taken_up)
             });
-            // What a command has done is not done again, and an agent has nothing to take up.
-            let resumable = resumable && !is_command;
+            // What a command has done is not done again, and an agent has nothing to take up: neither in that, nor where
+            // nobody had asked it for anything.
+            let resumable = resumable && !is_command && !is_own;
             let message = "the host ended while the turn ran".to_owned();
             Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
         };
@@ -320,11 +322,14 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         settings_told: Default::default(),
         commands: None,
         run: None,
+        begins: None,
         settling: None,
         kept_terminals: BTreeMap::new(),
         removed_turns: body.removed_turns.into_owned(),
         consumed,
         selecting: body.selecting.into_iter().map(|change| Waiting { change, asked: None }).collect(),
+        turns_queued: BTreeSet::new(),
+        unsteered: BTreeSet::new(),
         following: body.following,
         attached: body.attached.into_owned(),
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),

@@ -18,6 +18,7 @@ use super::changes::DiscardedFile;
 use super::checkpoints::KeptFolder;
 use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Token, Tokens,
+    TurnCause,
 };
 pub(super) use super::effects::{ChannelId, SessionKey};
 use super::locale::Language;
@@ -182,6 +183,8 @@ pub(super) struct Chat {
     pub(super) commands: Option<Vec<AgentCommand>>,
     /// The turn that runs, from our side.
     pub(super) run: Option<Run>,
+    /// The agent works by itself and waits for a turn of its own, for this reason.
+    pub(super) begins: Option<TurnCause>,
     /// A cancelled run that the agent has not given up yet; nothing new is started before it has.
     pub(super) settling: Option<RunId>,
     /// What its agent calls terminals that are kept in completed calls and not in memory: it may name them again.
@@ -192,6 +195,10 @@ pub(super) struct Chat {
     pub(super) consumed: HashSet<String>,
     /// Changes of what is selected that wait until no turn runs.
     pub(super) selecting: Vec<Waiting>,
+    /// Queued messages that are turns of clients, which had to wait: such a turn has the id of its message.
+    pub(super) turns_queued: BTreeSet<String>,
+    /// Steering messages that the agent has not taken in: the next turn begins with them.
+    pub(super) unsteered: BTreeSet<String>,
     /// Pending messages that are for the model and the agent that are selected when their turns begin.
     pub(super) following: BTreeSet<String>,
     /// What was said in the chats that are attached to its messages.
@@ -231,11 +238,14 @@ impl Chat {
             settings_told: SettingsSent::default(),
             commands: None,
             run: None,
+            begins: None,
             settling: None,
             kept_terminals: BTreeMap::new(),
             removed_turns: BTreeSet::new(),
             consumed: HashSet::new(),
             selecting: Vec::new(),
+            turns_queued: BTreeSet::new(),
+            unsteered: BTreeSet::new(),
             following: BTreeSet::new(),
             attached: Attached::default(),
             previews: BTreeMap::new(),
@@ -332,6 +342,8 @@ pub(super) struct Run {
     pub(super) phase: RunPhase,
     /// The turn has run before.
     pub(super) resumes: bool,
+    /// The agent has begun the turn by itself.
+    pub(super) is_own: bool,
     /// When this attempt was accepted, by the clock that never goes back.
     pub(super) accepted_ms: u64,
     /// How long the turn had lasted then: other than 0 when it is resumed.
@@ -380,6 +392,7 @@ impl Run {
             turn_id,
             phase: RunPhase::Waiting { resume: false },
             resumes: false,
+            is_own: false,
             accepted_ms,
             lasted_ms: 0,
             by: None,

@@ -26,7 +26,7 @@ impl Host {
     /// Starts a turn with the first queued message, if nothing runs and nothing holds the queue. What was to steer an
     /// agent that cannot be steered comes before the queue.
     pub(super) fn take_next_queued(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        if self.is_cancelling(key) {
+        if self.is_cancelling(key) || self.open_own_turn(step, key) {
             return;
         }
         let Some(chat) = self.channels.chats.known(key).filter(|chat| chat.run.is_none() && !chat.queue_held)
@@ -35,7 +35,10 @@ impl Host {
         };
         let state = chat.conversation.state();
         let steering = state.steering_message.as_ref();
-        let steering = steering.filter(|it| !self.steers(key) || self.command_in(&it.message.text).is_some());
+        let steering = steering.filter(|it| {
+            let is_refused = chat.unsteered.contains(&it.id);
+            is_refused || !self.steers(key) || self.command_in(&it.message.text).is_some()
+        });
         let (kind, next) = match steering {
             Some(steering) => (PendingMessageKind::Steering, Some(steering)),
             None => (PendingMessageKind::Queued, state.queued_messages.iter().flatten().next()),
@@ -44,7 +47,7 @@ impl Host {
         if chat.following.contains(&id) {
             self.address(key, &mut message);
         }
-        let turn_id = self.fresh_turn_id(step, key);
+        let turn_id = self.turn_id_of_queued(step, key, &id);
         self.attached_by_queue(key, &id, &turn_id);
         self.consume(step, key, kind, id.clone());
         let turn = ChatTurnStartedAction {
@@ -56,6 +59,17 @@ impl Host {
             meta: None,
         };
         self.start_turn(step, key, turn, None);
+    }
+
+    /// Returns the id of the turn that a queued message begins: that which a client has given the turn itself, where its
+    /// start had to wait.
+    fn turn_id_of_queued(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) -> String {
+        let chat = self.channels.chats.known_mut(key);
+        let is_turn = chat.is_some_and(|chat| chat.turns_queued.remove(id) && !chat.has_had_turn(id));
+        if is_turn {
+            return id.to_owned();
+        }
+        self.fresh_turn_id(step, key)
     }
 
     /// An id that no turn of the chat has had: those that are counted begin anew with each process.
@@ -81,8 +95,8 @@ impl Host {
         }
         let Some(chat) = self.channels.chats.known(key) else { return };
         let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
-        // It is run when the turn is over.
-        if self.command_in(&pending.message.text).is_some() {
+        // It is run, or begins a turn, when the one is over that runs.
+        if self.command_in(&pending.message.text).is_some() || chat.unsteered.contains(&pending.id) {
             return;
         }
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
@@ -101,6 +115,16 @@ impl Host {
         if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
             run.handed_over.retain(|pending| pending.id != id);
         }
+    }
+
+    /// The agent does not take a steering message in: the next turn begins with it.
+    pub(super) fn steering_was_refused(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(run) = chat.run.as_mut() else { return };
+        let Some(at) = run.handed_over.iter().position(|pending| pending.id == id) else { return };
+        let refused = run.handed_over.remove(at);
+        chat.unsteered.insert(refused.id.clone());
+        self.put_back_steering(step, key, vec![refused]);
     }
 
     /// Puts back what the agent of a run that is over was handed and has not taken in, so that the next run
@@ -132,6 +156,7 @@ impl Host {
     fn consume(&mut self, step: &mut Step<'_>, key: ChatKey, kind: PendingMessageKind, id: String) {
         if let Some(chat) = self.channels.chats.known_mut(key) {
             chat.consumed.insert(id.clone());
+            chat.unsteered.remove(&id);
         }
         let removed = ChatPendingMessageRemovedAction { kind, id };
         self.sequence(step, key, StateAction::ChatPendingMessageRemoved(removed), None);

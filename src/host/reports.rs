@@ -77,6 +77,8 @@ impl Host {
             }
             Event::Described(news) => self.agent_describes_itself(step, key, *news),
             Event::Left => self.agent_has_left(step, key),
+            Event::Begins(cause) => self.agent_begins(step, key, cause),
+            Event::Background { id, command } => self.agent_leaves_running(step, key, &id, command),
             Event::Title(title) => {
                 let session = chat.session;
                 if let Some(title) = catalogue::title_from(&title) {
@@ -114,12 +116,18 @@ impl Host {
             return;
         };
         chat.agent = AgentLink::Closed;
+        chat.begins = None;
         chat.settling = None;
+        let is_own = chat.run.as_ref().is_some_and(|run| run.is_own);
         if let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) {
             run.id = fresh;
             run.phase = RunPhase::Waiting { resume: run.resumes };
         }
         self.end_terminals_of(step, key);
+        if is_own {
+            // Nobody else would go on with what the agent did by itself.
+            return self.end_turn(step, key, Ending::Complete, None);
+        }
         self.advance(step, key);
     }
 
@@ -130,6 +138,7 @@ impl Host {
             return;
         }
         chat.agent = AgentLink::Closed;
+        chat.begins = None;
         chat.settling = None;
         let session = chat.session;
         let gone =
@@ -150,10 +159,11 @@ impl Host {
         if run.is_some_and(|run| run.phase == RunPhase::Command) {
             return;
         }
+        let is_own = run.is_some_and(|run| run.is_own);
         // Where no agent has ever started, trying again is beginning.
         let has_failed = self.channels.sessions.known(session).is_some_and(Session::has_failed);
         let resumable = has_failed || self.channels.chats.known(key).is_some_and(Chat::can_be_taken_up);
-        self.end_turn(step, key, gone(resumable), None);
+        self.end_turn(step, key, gone(resumable && !is_own), None);
     }
 
     fn turn_reports(
@@ -183,6 +193,7 @@ impl Host {
             TurnEvent::Notice(text) => self.notice(step, key, turn_id, text, meta()),
             TurnEvent::Activity(activity) => self.set_activity(step, key, activity),
             TurnEvent::Steered(id) => self.steering_arrived(key, &id),
+            TurnEvent::NotSteered(id) => self.steering_was_refused(step, key, &id),
             TurnEvent::Progress(progress) => {
                 if let Some(chat) = self.channels.chats.known_mut(key) {
                     chat.progress.insert(turn_id, progress);
@@ -303,6 +314,7 @@ impl Host {
 
     /// Shows what an agent does now, or nothing.
     pub(super) fn set_activity(&mut self, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
+        let activity = activity.or_else(|| self.background_activity(key));
         let now = self.channels.chats.known(key).map(|chat| chat.conversation.state().activity.clone());
         if now.is_some_and(|now| now != activity) {
             let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });

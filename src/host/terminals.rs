@@ -11,8 +11,8 @@
 use std::collections::BTreeMap;
 
 use ahp_types::actions::{
-    ActionOrigin, ChatBackgroundWorkRemovedAction, ChatBackgroundWorkSetAction, StateAction,
-    TerminalClaimedAction, TerminalClearedAction, TerminalDataAction, TerminalExitedAction,
+    ActionOrigin, ChatBackgroundWorkSetAction, StateAction, TerminalClaimedAction, TerminalClearedAction,
+    TerminalDataAction, TerminalExitedAction,
 };
 use ahp_types::state::{
     BackgroundShellWork, BackgroundWork, ResponsePart, TerminalClaim, TerminalContentPart,
@@ -24,6 +24,7 @@ use ahp_types::state::{
 use memchr::memmem;
 
 use super::actions::Verdict;
+use super::background::OF_AGENT;
 use super::channels::Terminal;
 use super::effects::{ChatKey, Command, TerminalEvent, TerminalKey};
 use super::model::{Channel, Session};
@@ -307,6 +308,7 @@ impl Host {
             chat.kept_terminals.clear();
         }
         self.terminals_changed = true;
+        self.remove_background_work(step, chat, |work| work.starts_with(OF_AGENT));
         for key in self.terminals_of(chat) {
             // What the user has had run is none of its.
             let terminal = self.channels.terminals.known_mut(key).filter(|it| it.pty.is_none());
@@ -516,38 +518,8 @@ impl Host {
         self.sequence(step, key, StateAction::TerminalClaimed(claimed), Some(origin));
         let set = StateAction::ChatBackgroundWorkSet(ChatBackgroundWorkSetAction { work });
         self.sequence(step, chat, set, None);
+        self.show_background_activity(step, chat);
         self.tell_agent(step, chat, Command::Background { terminal: name });
         Ok(Verdict::Done)
-    }
-
-    /// A command has ended, which may have gone on behind its call.
-    fn background_work_is_over(&mut self, step: &mut Step<'_>, key: TerminalKey) {
-        let Some(terminal) = self.channels.terminals.known(key) else { return };
-        let Some(chat) = terminal.chat else { return };
-        let id = terminal.channel.uri.clone();
-        self.remove_background_work(step, chat, |work| *work == id);
-    }
-
-    /// What went on behind the calls of a chat has ended with the process before this one.
-    pub(super) fn background_work_is_gone(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        self.remove_background_work(step, chat, |_| true);
-    }
-
-    fn remove_background_work(
-        &mut self,
-        step: &mut Step<'_>,
-        chat: ChatKey,
-        is_over: impl Fn(&String) -> bool,
-    ) {
-        let Some(works) = self.channels.chats.known(chat) else { return };
-        let works = works.conversation.state().background_work.iter().flatten();
-        let ids = works.filter_map(|work| match work {
-            BackgroundWork::Shell(work) => Some(work.id.clone()),
-            _ => None,
-        });
-        for id in ids.filter(is_over).collect::<Vec<_>>() {
-            let removed = StateAction::ChatBackgroundWorkRemoved(ChatBackgroundWorkRemovedAction { id });
-            self.sequence(step, chat, removed, None);
-        }
     }
 }

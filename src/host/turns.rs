@@ -11,11 +11,13 @@ use ahp_types::actions::{
     ChatTurnResumeAction, ChatTurnStartedAction, StateAction,
 };
 use ahp_types::common::JsonObject;
-use ahp_types::state::{AgentInfo, ChatOrigin, ErrorInfo, ErrorResponsePart, Message};
+use ahp_types::state::{
+    AgentInfo, ChatOrigin, ErrorInfo, ErrorResponsePart, Message, MessageKind, MessageOrigin,
+};
 
 use super::clients::tools_of_clients;
 use super::config::is_no_choice;
-use super::effects::{ChatKey, Command, OpenConversation, Output, Record, Timer};
+use super::effects::{ChatKey, Command, OpenConversation, Output, Record, Timer, TurnCause};
 use super::model::{AgentLink, Chat, Run, RunPhase, Session, SessionKey, TitleBy};
 use super::save::lasted_since;
 use super::{catalogue, Host, Step};
@@ -45,14 +47,79 @@ pub(super) fn as_agent_hears(agent: Option<&AgentInfo>, message: &Message) -> Me
     message
 }
 
+/// Returns the message of a turn that an agent begins by itself. The host says it: clients that know the origins of
+/// messages (VS Code) show such a one as a notification, and any other but the user's as if the user had said it.
+fn message_of(cause: TurnCause) -> Message {
+    let text = match cause {
+        TurnCause::Agent => "The agent goes on by itself.",
+        TurnCause::Background => "What the agent had left in the background has ended.",
+    };
+    Message {
+        text: text.to_owned(),
+        origin: MessageOrigin { kind: MessageKind::SystemNotification },
+        attachments: None,
+        model: None,
+        agent: None,
+        meta: None,
+    }
+}
+
+/// Returns whether an agent has begun the turn of this message by itself.
+pub(super) fn is_begun_by_agent(message: &Message) -> bool {
+    message.origin.kind == MessageKind::SystemNotification
+}
+
 impl Host {
+    /// Opens a turn for what an agent does by itself, at once or when nothing else runs in its chat.
+    pub(super) fn agent_begins(&mut self, step: &mut Step<'_>, key: ChatKey, cause: TurnCause) {
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        // The agent was told of a turn meanwhile: what it does is of that.
+        let is_told = chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Started);
+        if chat.agent != AgentLink::Open || is_told || chat.settling.is_some() {
+            return;
+        }
+        chat.begins = Some(cause);
+        if !self.is_cancelling(key) {
+            self.open_own_turn(step, key);
+        }
+    }
+
+    /// Opens the turn that the agent of a chat waits for, if nothing runs there. Returns whether it did.
+    pub(super) fn open_own_turn(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
+        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.run.is_none()) else {
+            return false;
+        };
+        let Some(cause) = chat.begins.take() else { return false };
+        let action = ChatTurnStartedAction {
+            turn_id: self.fresh_turn_id(step, key),
+            // Replaced by the host's clock.
+            started_at: String::new(),
+            message: message_of(cause),
+            queued_message_id: None,
+            meta: None,
+        };
+        self.begin_turn(step, key, action, None, true);
+        true
+    }
+
     /// Makes an accepted start of a turn true: the turn is active, and its agent starts as soon as it can.
     pub(super) fn start_turn(
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
+        action: ChatTurnStartedAction,
+        origin: Option<ActionOrigin>,
+    ) {
+        self.begin_turn(step, key, action, origin, false);
+    }
+
+    fn begin_turn(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
         mut action: ChatTurnStartedAction,
         origin: Option<ActionOrigin>,
+        is_own: bool,
     ) {
         let run = self.fresh_run();
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
@@ -60,13 +127,14 @@ impl Host {
         chat.consumed.extend(action.queued_message_id.clone());
         let mut run = Run::new(run, action.turn_id.clone(), step.now.monotonic_ms);
         run.by = origin.as_ref().map(|origin| origin.client_id.clone());
+        run.is_own = is_own;
         chat.sponsor = run.by.clone().or(chat.sponsor.take());
         chat.run = Some(run);
         self.runs += 1;
         let title = catalogue::title_from(&action.message.text);
         let (session, unnamed) = (chat.session, chat.title_by == TitleBy::Nobody);
         self.sequence(step, key, StateAction::ChatTurnStarted(action), origin);
-        match title.filter(|_| unnamed) {
+        match title.filter(|_| unnamed && !is_own) {
             Some(title) => {
                 self.name_chat(step, key, &title, TitleBy::FirstMessage);
                 if self
@@ -283,6 +351,7 @@ impl Host {
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         if chat.agent != AgentLink::Closed {
             chat.agent = AgentLink::Closed;
+            chat.begins = None;
             chat.settling = None;
             chat.awaits = false;
             step.say(Output::Agent(key, Box::new(Command::Close)));
@@ -323,6 +392,13 @@ impl Host {
             AgentLink::Open => {
                 let Some(turn) = &chat.conversation.state().active_turn else { return };
                 run.phase = RunPhase::Started;
+                chat.begins = None;
+                if run.is_own {
+                    let run = run.id;
+                    self.tell_agent(step, key, Command::OwnTurn { run });
+                    self.note_overlaps(key, true);
+                    return;
+                }
                 let (run, message) = (run.id, as_agent_hears(agent.as_ref(), &turn.message));
                 let attached = chat.attached.turns.get(&turn.id).cloned().unwrap_or_default();
                 let attached = commands.into_iter().chain(attached).collect();

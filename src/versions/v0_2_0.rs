@@ -39,14 +39,14 @@ impl VersionStep for V0_2_0 {
 
     fn node_down(&self, node: Node, object: &mut Object) {
         match node {
-            Node::Turn => node::alias(object, "message", "userMessage"),
+            Node::Turn => name_message(object),
             Node::Session => {
                 if let Some(Value::Object(pending)) = object.get_mut("steeringMessage") {
-                    node::alias(pending, "message", "userMessage");
+                    name_message(pending);
                 }
                 if let Some(Value::Array(queued)) = object.get_mut("queuedMessages") {
                     for pending in queued.iter_mut().filter_map(Value::as_object_mut) {
-                        node::alias(pending, "message", "userMessage");
+                        name_message(pending);
                     }
                 }
                 node::retain(object, "customizations", |customization| {
@@ -71,12 +71,23 @@ impl VersionStep for V0_2_0 {
     fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
         match told.name() {
             "session/turnStarted" | "session/pendingMessageSet" => {
-                node::alias(&mut told.action, "message", "userMessage");
+                name_message(&mut told.action);
             }
             "session/toolCallStart" => name_owner(&mut told.action),
             _ => {}
         }
         vec![told]
+    }
+}
+
+/// Says a message under its older name. A message that is not the user's is empty there: nothing else would say that the
+/// user has not said it.
+fn name_message(object: &mut Object) {
+    node::alias(object, "message", "userMessage");
+    let Some(Value::Object(message)) = object.get_mut("userMessage") else { return };
+    let kind = message.get("origin").and_then(|origin| origin.get("kind")).and_then(Value::as_str);
+    if kind.is_some_and(|kind| kind != "user") {
+        message.insert("text".to_owned(), "".into());
     }
 }
 

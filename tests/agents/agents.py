@@ -21,6 +21,12 @@ class Agent:
     read: tuple = ()
     edit: tuple = ()
     write: tuple = ()
+    # What leaves a command running, and the mode in which it changes files unasked: it goes on by itself when such a
+    # command has ended.
+    background: tuple = ()
+    unasked: str = ""
+    # It takes in what the user adds while it works.
+    steers: bool = False
     # It asks the user this: {question} with {answer} among the answers.
     question: tuple = ()
     # What it has the model call a client's tool `look`; nothing: such tools do not reach it.
@@ -90,6 +96,9 @@ AGENTS = {
             "options": [{"label": "{answer}", "description": "This"}, {"label": "other", "description": "That"}]}]}),
         client_tool="mcp__ahpclient__look",
         compacts="/compact",
+        background=("Bash", {"command": "{command}", "description": "Builds it", "run_in_background": True}),
+        unasked="acceptEdits",
+        steers=True,
         shows=frozenset({"title", "usage", "output", "change"}),
     ),
     "opencode": Agent(
@@ -128,6 +137,7 @@ AGENTS = {
         write=NEW_FILE,
         # It offers it when the model has searched for it.
         client_tool="!mcp__ahpclient/look",
+        steers=True,
         failure="chat/turnComplete",
         key=("api-key", ["FAKE_KEY"], {
             ".codex/config.toml": codex_toml("on-request", "read-only").replace(
@@ -184,6 +194,8 @@ AGENTS = {
             "options": [{"label": "{answer}", "description": "This"}, {"label": "other", "description": "That"}]}]}),
         # It offers it when the model has searched for it.
         client_tool="!mcp__ahpclient__look",
+        background=("run_shell_command", {"command": "{command}", "description": "Builds it", "is_background": True}),
+        unasked="auto-edit",
         hears_of_late_tools=False,
         shows=frozenset({"usage", "output", "change"}),
     ),

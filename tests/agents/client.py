@@ -186,11 +186,12 @@ class Chat:
         if action["type"] == "chat/toolCallReady" and action.get("options"):
             self.decide(turn, action, True)
 
-    def finish_next(self):
-        """Hears the turn that begins by itself to its end."""
+    def finish_next(self, kind="user"):
+        """Hears the turn that begins by itself to its end; its message is of this kind."""
         while True:
             action = self.hear(Turn(None))
             if action["type"] == "chat/turnStarted":
+                assert action["message"]["origin"]["kind"] == kind, action
                 return self.finish(Turn(action["turnId"]))
 
     def decide(self, turn, asks, allow):

@@ -145,6 +145,33 @@ class Scenes:
             changed[name] = (before, open(path).read() if os.path.exists(path) else None)
         return changed
 
+    def goes_on_by_itself(self):
+        """A command that it has left running ends, and it goes on: in a turn of its own, whose changes are taken back."""
+        if not self.agent.background:
+            return None
+        chat = self.chat("background")
+        path = os.path.join(chat.work, "built")
+        subprocess.run(["git", "init", "-q", chat.work], check=True)
+        # Then it has said which modes it has.
+        self.complete(chat.turn("SAY hello"))
+        chat.dispatch(chat.session, type="session/configChanged", config={"mode": self.agent.unasked})
+        later = [self.call(self.agent.write, file=path, new="neu"), "SAY all done"]
+        script = [self.call(self.agent.background, command="sleep 1; echo built"), "SAY it builds"]
+        turn = self.complete(chat.turn("\n".join(script + ["LATER " + line for line in later])))
+        assert "it builds" in turn.text and "all done" not in turn.text, turn
+        began = time.monotonic()
+        own = self.complete(chat.finish_next(kind="systemNotification"))
+        took = time.monotonic() - began
+        assert "all done" in own.text and not own.asked, own
+        assert any(call.get("success") for call in own.calls.values()), own
+        assert dict(chat.changed_in(own)) == {"built": [None, "neu\n"]}, dict(chat.changed_in(own))
+        chat.change(own, "discard-changes")
+        assert not os.path.exists(path)
+        assert not chat.state().get("backgroundWork"), chat.state()
+        turn = self.complete(chat.turn("SAY and still here"))
+        assert turn.text == "and still here", turn
+        return f"goes on by itself when a command in the background has ended: its turn is seen, and taken back ({took:.1f} s)"
+
     def makes_a_file(self):
         # Some agents do without the host where a folder is behind a link.
         assert os.path.realpath(self.main.work) == self.main.work, self.main.work
@@ -296,6 +323,9 @@ class Scenes:
         self.main.dispatch(type="chat/pendingMessageSet", kind="steering", id="more",
                            message={"text": "SAY and more", "origin": {"kind": "user"}})
         turn = self.complete(self.main.finish(turn))
+        if self.agent.steers:
+            assert "and more" in turn.text and turn.notices == ["The user added: SAY and more"], turn
+            return "takes in what is added while it works"
         assert len(re.findall(r"\b\d{6}\b", turn.text)) == 20 and "more" not in turn.text, turn
         turn = self.complete(self.main.finish_next())
         assert turn.text.strip() == "and more", turn
@@ -430,7 +460,7 @@ class Scenes:
 
 
 USUAL = [
-    Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.changes_a_repository,
+    Scenes.says, Scenes.streams, Scenes.refused, Scenes.commands, Scenes.edits, Scenes.changes_a_repository, Scenes.goes_on_by_itself,
     Scenes.makes_a_file,
     Scenes.is_given_a_file, Scenes.is_given_what_is_in_no_file, Scenes.is_given_a_picture, Scenes.refused_edit,
     Scenes.asks_the_user, Scenes.uses_a_clients_tool, Scenes.steered, Scenes.cancelled, Scenes.cancelled_silent, Scenes.cancelled_asking,

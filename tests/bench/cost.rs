@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -62,24 +63,26 @@ const MEMORY_ROWS: [(&str, Count); 2] =
 /// # Errors
 /// Names the counts that exceed their figures, the rows without one, or the scene that could not be counted.
 pub fn run() -> Outcome<()> {
+    let mut out = std::io::stdout();
     let figures: BTreeMap<String, u64> = toml::from_str(&fs::read_to_string(FIGURES)?)?;
-    println!("{:<36} {:>14} {:>14} {:>8}", "one unit of", "this run", "figure", "");
+    writeln!(out, "{:<36} {:>14} {:>14} {:>8}", "one unit of", "this run", "figure", "")?;
     let mut exceeded = Vec::new();
     for (name, count) in ROWS {
         let counted = count().map_err(|error| format!("`{name}` could not be counted: {error}"))?;
         let figure = *figures.get(name).ok_or_else(|| format!("`{FIGURES}` has no figure `{name}`"))?;
         let percent = (counted as f64 / figure as f64 - 1.0) * 100.0;
-        println!(
+        writeln!(
+            out,
             "{name:<36} {:>14} {:>14} {percent:>+7.1} %",
             thousands(usize::try_from(counted)?),
             thousands(usize::try_from(figure)?)
-        );
+        )?;
         if counted * 100 > figure * (100 + TOLERANCE_PERCENT) {
             exceeded.push(name);
         }
     }
     for (name, count) in MEMORY_ROWS {
-        println!("{name:<36} {:>14}", thousands(usize::try_from(count()?)?));
+        writeln!(out, "{name:<36} {:>14}", thousands(usize::try_from(count()?)?))?;
     }
     if exceeded.is_empty() {
         return Ok(());

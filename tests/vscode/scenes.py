@@ -98,6 +98,20 @@ def allow_and_refuse(stage):
 
 
 @scene
+def an_agent_goes_on_by_itself(stage):
+    window = stage.window("Script")
+    window.send("/say goes on\n/later 1500 /say by itself\\n/ask rm {\"this\":1}\\n/say all done")
+    window.responds("goes on")
+    window.shows("The agent goes on by itself.")
+    window.responds("by itself")
+    window.press("Allow once")
+    window.responds("all done")
+    window.idle()
+    window.send("/say and then")
+    window.responds("and then")
+
+
+@scene
 def answer_each_kind_of_question(stage):
     window = stage.window("Script")
     window.send(ask(question(kind="number", message="How many?"),

@@ -92,6 +92,8 @@ pub struct RunningAgent {
     pub offers: HostServices,
     /// Whether it is logged in.
     pub login: Login,
+    /// It takes in what the user adds while it works, by `_session/steering`.
+    pub steers: bool,
     uses: Mutex<Uses>,
 }
 
@@ -149,7 +151,8 @@ impl RunningAgent {
         offers: HostServices,
         login: Login,
     ) -> Self {
-        let InitializeResponse { agent_info, agent_capabilities, .. } = hello;
+        let InitializeResponse { agent_info, agent_capabilities, meta, .. } = hello;
+        let steering = meta.as_ref().and_then(|meta| meta.get("steering")?.get("supported")?.as_bool());
         let quirks = quirks::of(agent_info.as_ref().map(|info| info.name.as_str()));
         let version = agent_info.as_ref().map(|info| text::message(&info.version));
         let title = agent_info.and_then(|info| info.title).map(|title| text::message(&title));
@@ -161,6 +164,7 @@ impl RunningAgent {
             quirks,
             offers,
             login,
+            steers: steering == Some(true),
             uses: Mutex::new(Uses { count: 0, since: Instant::now(), ended_by_us: None }),
         }
     }
@@ -450,7 +454,8 @@ impl Agent {
                 let (title, version) = (running.title.clone(), running.version.clone());
                 let mut past = self.past();
                 past.ways = Some(ways);
-                past.said = SelfDescription { title, version, ..SelfDescription::default() };
+                let steers = Some(running.steers);
+                past.said = SelfDescription { title, version, steers, ..SelfDescription::default() };
                 return Ok(running);
             }
             Ok(Ok(None)) => None,

@@ -24,11 +24,14 @@ use super::peer::AgentRequest;
 use super::terminals::feed::Feed;
 use super::terminals::screen::Screen;
 use super::terminals::Screens;
-use crate::host::effects::{Event, PermissionKind, PermissionOption, ToolGate, TurnEvent};
+use crate::host::effects::{BackgroundCommand, Event, PermissionKind, PermissionOption, ToolGate, TurnEvent};
 use crate::wire::tool_calls::tool_call_id;
 
 /// So many calls of turns that are over are remembered.
 const PAST_MAX: usize = 10_000;
+
+/// Maximum number of calls that are remembered although their turns are over, because the agent may go on with them.
+const LEFT_OPEN_MAX: usize = 100;
 
 /// The calls of a conversation.
 #[derive(Debug, Default)]
@@ -38,6 +41,8 @@ pub struct Calls {
     calls: BTreeMap<String, TrackedCall>,
     /// Calls of turns that are over, as the agent calls them.
     past: BTreeSet<String>,
+    /// Those of them that were not over when the agent ended their turns: it may go on with them in another turn.
+    left_open: BTreeMap<String, TrackedCall>,
     /// Calls that have another name in the turn than the agent's, by that.
     renamed: BTreeMap<String, String>,
     /// The tools that clients carry out.
@@ -202,6 +207,11 @@ impl Calls {
     /// A `tool_call_update`.
     pub fn updated(&mut self, said: CallReport) -> Vec<TurnEvent> {
         let id = &*said.update.tool_call_id.0;
+        let says_more = said.more.content.is_some();
+        if let Some(call) = self.left_open.remove(id).filter(|call| says_more || call.changes_files()) {
+            self.past.remove(id);
+            self.calls.insert(id.to_owned(), call);
+        }
         if self.past.contains(id) {
             tracing::debug!(id, "an update of a tool call was ignored: its turn is over");
             return Vec::new();
@@ -301,6 +311,7 @@ impl Calls {
     fn name_anew(&mut self, said: &CallReport) -> String {
         let id = &*said.update.tool_call_id.0;
         self.past.remove(id);
+        self.left_open.remove(id);
         if !self.renamed.contains_key(id) && !self.calls.contains_key(id) {
             if let Some(shown) = self.shown_before(said) {
                 self.renamed.insert(id.to_owned(), shown);
@@ -309,9 +320,19 @@ impl Calls {
         self.renamed.get(id).cloned().unwrap_or_else(|| id.to_owned())
     }
 
+    /// Whether there is something to show of a call, in a turn that is yet to begin: nobody knows it, or it was left
+    /// open and the agent says more of it, or has changed files by it.
+    pub fn may_go_on(&self, id: &str, says_more: bool) -> bool {
+        let left = self.left_open.get(id).is_some_and(|call| says_more || call.changes_files());
+        !self.past.contains(id) || left
+    }
+
     /// The turn is over, and with it what runs in terminals of the agent's own: what the host is to be told of those.
-    pub fn end_turn(&mut self) -> Vec<Event> {
+    /// In one that was cancelled nothing is left open, whatever the agent says later.
+    pub fn end_turn(&mut self, cancelled: bool) -> Vec<Event> {
         let mut told = Vec::new();
+        let open = self.calls.iter().filter(|(_, call)| !cancelled && call.may_be_left_open());
+        let open: Vec<(String, TrackedCall)> = open.map(|(id, call)| (id.clone(), call.left())).collect();
         for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {
             call.stage = CallStage::Over;
             told.extend(call.tell_of_own_terminal(id));
@@ -320,12 +341,21 @@ impl Calls {
         let own = |id: String| {
             renamed.iter().find(|(_, name)| **name == id).map(|(own, _)| own.clone()).unwrap_or(id)
         };
+        self.left_open.extend(open.into_iter().map(|(id, call)| (own(id), call)));
+        while self.left_open.len() > LEFT_OPEN_MAX {
+            self.left_open.pop_first();
+        }
         self.past.extend(std::mem::take(&mut self.calls).into_keys().map(own));
         self.screens.end_turn();
         while self.past.len() > PAST_MAX {
             self.past.pop_first();
         }
         told
+    }
+
+    /// The command that a call has left running in the background, if it is over and has.
+    pub fn in_background(&self, id: &str) -> Option<BackgroundCommand> {
+        self.calls.get(id)?.in_background()
     }
 
     /// Whether any call is not over.

@@ -13,7 +13,7 @@ use agent_client_protocol_schema::v1::{
 };
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    Message, MessageAttachment, ResponsePart, TextPosition, ToolCallState, ToolResultContent,
+    Message, MessageAttachment, MessageKind, ResponsePart, TextPosition, ToolCallState, ToolResultContent,
     ToolResultEmbeddedResourceContent, ToolResultResourceContent, ToolResultTerminalContent,
     ToolResultTextContent, Turn,
 };
@@ -398,7 +398,10 @@ pub fn transcript(history: &[CompletedTurn], chats: &BTreeMap<String, Vec<Transc
 
 fn told(turn: &Turn, chats: &[Transcript]) -> String {
     let attached: String = chats.iter().map(|chat| attached_words(chat) + "\n").collect();
-    let mut told = format!("The user:\n{}\n\n{attached}You:\n", turn.message.text);
+    let mut told = match turn.message.origin.kind {
+        MessageKind::SystemNotification => "You, by yourself:\n".to_owned(),
+        _ => format!("The user:\n{}\n\n{attached}You:\n", turn.message.text),
+    };
     for part in &turn.response_parts {
         match part {
             ResponsePart::Markdown(part) => {

@@ -2,8 +2,9 @@
 //!
 //! In reading order: this file (its life: commands, prompts, cancelling), `opening` (how it comes to be), `ending` (how
 //! a turn ends), `settings` (how the session is configured), `resuming` (going on with a turn that was cut), `updates`
-//! (what the agent tells), `looking` (what changes of files are found to be), `requests` (what the agent asks),
-//! `questions` and `forms` (what it asks the user), `attachments` (what it cannot take), `workspace` (what it asks of files and terminals), `client_tools` (what it has
+//! (what the agent tells), `own_turns` (what it does by itself), `steering` (what the user adds meanwhile), `looking`
+//! (what changes of files are found to be), `requests` (what the agent asks), `questions` and `forms` (what it asks the
+//! user), `attachments` (what it cannot take), `workspace` (what it asks of files and terminals), `client_tools` (what it has
 //! clients carry out).
 //!
 //! Owns: one prompt at a time.
@@ -16,10 +17,12 @@ mod forms;
 mod looking;
 mod notices;
 mod opening;
+mod own_turns;
 mod questions;
 mod requests;
 mod resuming;
 mod settings;
+mod steering;
 mod updates;
 mod workspace;
 
@@ -41,10 +44,12 @@ use self::attachments::SentAttachments;
 use self::client_tools::ClientTools;
 use self::looking::{with_edits, Looking};
 use self::notices::Compactions;
+use self::own_turns::{OwnRun, OwnTurns};
 pub(super) use self::questions::page_to_open;
 use self::questions::Questions;
 pub(super) use self::requests::asked_too_early;
 use self::settings::Settings;
+use self::steering::Steering;
 use self::workspace::Alone;
 use super::agent::{Agent, OwnProcess, RunningAgent, Use};
 use super::calls::Calls;
@@ -145,6 +150,7 @@ struct AcpConversation {
     /// How many calls were shown that are not the agent's own.
     own_calls: u64,
     run: Option<PromptRun>,
+    own_turns: OwnTurns,
     /// What is to be reported, in order. While there is any, the agent is not heard.
     pending: VecDeque<Event>,
     /// A prompt has been answered well: the agent knows the session, or has known it.
@@ -157,9 +163,12 @@ struct AcpConversation {
 
 struct PromptRun {
     id: RunId,
-    /// The prompt that the agent has not answered.
-    prompt: u64,
-    _use: Use,
+    /// The prompt that the agent has not answered; `None` if it works by itself.
+    prompt: Option<u64>,
+    /// What is known of it if the agent works by itself.
+    own: Option<OwnRun>,
+    /// Keeps the agent from being stopped; `None` if it was about to end when the run began.
+    _use: Option<Use>,
     /// When its time is up, if it has a limit.
     deadline: Option<Instant>,
     /// By when it must have been given up, once it was cancelled.
@@ -175,6 +184,7 @@ struct PromptRun {
     /// The user has refused a call.
     has_refused: bool,
     questions: Questions,
+    steering: Steering,
     /// What text goes on.
     speaking: Option<(TextKind, Option<String>)>,
     compactions: Compactions,
@@ -189,6 +199,35 @@ enum Next {
 }
 
 impl PromptRun {
+    /// A run that has just begun; `prompt` is the request that it answers, `None` if the agent works by itself.
+    fn new(id: RunId, used: Option<Use>, deadline: Option<Instant>, prompt: Option<u64>) -> Self {
+        Self {
+            id,
+            prompt,
+            own: None,
+            _use: used,
+            deadline,
+            cancelled: None,
+            patience: Patience::default(),
+            overdue: false,
+            answered: None,
+            cancelling: CancellationToken::new(),
+            usage: UsageInfo {
+                input_tokens: None,
+                output_tokens: None,
+                model: None,
+                cache_read_tokens: None,
+                meta: None,
+            },
+            has_refused: false,
+            questions: Questions::default(),
+            steering: Steering::default(),
+            speaking: None,
+            compactions: Compactions::default(),
+            told: false,
+        }
+    }
+
     /// Whether the agent still has something to do in it.
     fn goes_on(&self) -> bool {
         self.cancelled.is_none() && self.answered.is_none()
@@ -205,6 +244,7 @@ impl AcpConversation {
             self.report_what_there_is_room_for(&reports);
             let deadline = self.deadline();
             let setting = self.settings.deadline();
+            let background = self.own_turns.background_until();
             let next = tokio::select! {
                 biased;
                 command = commands.recv() => match command {
@@ -238,17 +278,21 @@ impl AcpConversation {
                     self.show_terminals();
                     Next::Hear
                 }
-                said = self.ear.hear(), if self.pending.is_empty() && self.files.have_room() => match said {
+                said = self.ear.hear(), if self.hears() && self.files.have_room() => match said {
                     Some(said) => self.hear(said),
+                    None if self.own_turns.waits_behind_end() => Next::Hear,
                     None => self.agent_has_ended().await?,
                 },
-                heard = self.client_tools.hear(), if self.pending.is_empty() => {
+                heard = self.client_tools.hear(), if self.hears() => {
                     self.heard_of_client_tools(heard);
                     Next::Hear
                 }
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => self.time_is_up(),
                 () = sleep_until(setting.unwrap_or_else(Instant::now)), if setting.is_some() => {
                     self.asked_for_too_long()
+                }
+                () = sleep_until(background.unwrap_or_else(Instant::now)), if background.is_some() => {
+                    self.background_is_overdue()
                 }
             };
             if matches!(next, Next::Leave) {
@@ -283,10 +327,12 @@ impl AcpConversation {
     /// When something is to be done about the run, whether or not anything is heard.
     fn deadline(&self) -> Option<Instant> {
         let run = self.run.as_ref()?;
-        run.cancelled.or(run.deadline).filter(|_| run.answered.is_none())
+        let limit = run.cancelled.or(run.deadline).filter(|_| run.answered.is_none());
+        limit.into_iter().chain(self.silent_at()).min()
     }
 
     fn obey(&mut self, command: Command) -> Next {
+        self.note_life();
         match self.after_settings(command) {
             Ok(command) => self.obey_at_once(command),
             Err(next) => next,
@@ -300,6 +346,7 @@ impl AcpConversation {
             Command::ResumeTurn { run, message, attached, so_far, .. } => {
                 return self.resume(run, &message, &attached, &so_far);
             }
+            Command::OwnTurn { run } => return self.begin_own(run),
             Command::Cancel { run } if current == Some(run) => self.cancel(),
             Command::Permission { run, tool_call_id, option, approved } if current == Some(run) => {
                 self.decided(&tool_call_id, option, approved);
@@ -309,6 +356,9 @@ impl AcpConversation {
             }
             Command::ToolResult { run, tool_call_id, result } if current == Some(run) => {
                 self.client_tool_is_done(&tool_call_id, &result);
+            }
+            Command::Steer { run, id, message, attached } if current == Some(run) => {
+                self.steer(id, &message, &attached);
             }
             Command::ClientTools { tools } => self.offer_client_tools(tools),
             Command::Tokens(tokens) => self.tokens = tokens,
@@ -361,31 +411,11 @@ impl AcpConversation {
         }
         blocks.extend(request);
         let prompt = self.prompt(blocks);
+        self.own_turns.prompted = true;
         self.is_new = false;
-        self.run = Some(PromptRun {
-            id: run,
-            prompt,
-            _use: used,
-            deadline: self.agent.spec.turn_limit.map(|limit| Instant::now() + limit),
-            cancelled: None,
-            patience: Patience::default(),
-            overdue: false,
-            answered: None,
-            cancelling: CancellationToken::new(),
-            usage: UsageInfo {
-                input_tokens: None,
-                output_tokens: None,
-                model: None,
-                cache_read_tokens: None,
-                meta: None,
-            },
-            has_refused: false,
-            questions: Questions::default(),
-            speaking: None,
-            compactions: Compactions::default(),
-            told: false,
-        });
-        Next::Hear
+        let deadline = self.agent.spec.turn_limit.map(|limit| Instant::now() + limit);
+        self.run = Some(PromptRun::new(run, Some(used), deadline, Some(prompt)));
+        self.go_on_with_held()
     }
 
     fn prompt(&self, blocks: Vec<ContentBlock>) -> u64 {
@@ -397,6 +427,7 @@ impl AcpConversation {
         // Nobody wants to hear of the run any more.
         self.pending.retain(|event| !matches!(event, Event::Turn(..)));
         self.looking = Looking::NotYet;
+        self.leave_cancelled_own();
     }
 
     /// Has the agent give up what it does.
@@ -417,10 +448,15 @@ impl AcpConversation {
     /// The turn has taken too long, and is cancelled. Or it was, and the agent goes on with it: it is ended. While we do
     /// not hear it, it cannot be blamed.
     fn time_is_up(&mut self) -> Next {
+        if self.is_silent() {
+            self.end(TurnEnd::Complete);
+            return self.settle();
+        }
         let Some(run) = &mut self.run else { return Next::Hear };
         if run.cancelled.is_none() {
             run.overdue = true;
             self.withdraw();
+            self.leave_cancelled_own();
             return Next::Hear;
         }
         let limit = self.agent.spec.cancel_limit;
@@ -437,9 +473,18 @@ impl AcpConversation {
     }
 
     fn hear(&mut self, said: AgentSaid) -> Next {
+        let Some(said) = self.held_for_turn(said) else { return Next::Hear };
         match said {
-            AgentSaid::Update(update) => self.updated(&update),
+            AgentSaid::Update(update) => {
+                self.learn_of_background(&update);
+                self.updated(&update);
+                if self.own_is_over(&update) {
+                    self.end(TurnEnd::Complete);
+                    return self.settle();
+                }
+            }
             AgentSaid::Request { id, method, params } => self.asked(id, &method, &params),
+            AgentSaid::Notified { method, params } => return self.notified(&method, &params),
             AgentSaid::Withdrawn(request) if self.question_was_withdrawn(&request) => {}
             AgentSaid::Withdrawn(request) => {
                 let told = self.calls.withdrawn(&request);
@@ -448,7 +493,7 @@ impl AcpConversation {
                 self.tell_all(told);
             }
             AgentSaid::Answer(id, answer) => {
-                if self.run.as_ref().is_some_and(|run| run.prompt == id && run.answered.is_none()) {
+                if self.run.as_ref().is_some_and(|run| run.prompt == Some(id) && run.answered.is_none()) {
                     if self.has_forgotten(&answer) {
                         // The turn is started again when the session has been taken up again.
                         self.run = None;
@@ -458,13 +503,13 @@ impl AcpConversation {
                         return next;
                     }
                     self.answered(answer);
-                } else {
+                } else if !self.steering_answered(id, &answer) {
                     self.setting_answered(id, &answer);
                 }
                 return self.settle();
             }
             AgentSaid::HeardOut(id) => {
-                let run = self.run.as_mut().filter(|run| run.prompt == id);
+                let run = self.run.as_mut().filter(|run| run.prompt == Some(id));
                 if let Some(end) = run.and_then(|run| run.answered.take()) {
                     self.end(end);
                     return self.settle();

@@ -77,6 +77,13 @@ pub enum AgentSaid {
         /// Its parameters.
         params: Box<RawValue>,
     },
+    /// Another notification about a session.
+    Notified {
+        /// Its method.
+        method: String,
+        /// Its parameters.
+        params: Box<RawValue>,
+    },
     /// The agent does not want to have this request answered any more.
     Withdrawn(AgentRequest),
     /// The answer to a request of ours.
@@ -90,9 +97,10 @@ impl AgentSaid {
     /// How much room it takes while it waits, in bytes, nearly.
     fn bytes(&self) -> usize {
         match self {
-            Self::Update(text) | Self::Request { params: text, .. } | Self::Answer(_, Ok(text)) => {
-                text.get().len()
-            }
+            Self::Update(text)
+            | Self::Request { params: text, .. }
+            | Self::Notified { params: text, .. }
+            | Self::Answer(_, Ok(text)) => text.get().len(),
             Self::Answer(_, Err(failure)) => failure.message.len(),
             Self::Withdrawn(_) | Self::HeardOut(_) => 0,
         }
@@ -441,11 +449,23 @@ impl Shared {
                     *self.login.lock().unwrap_or_else(PoisonError::into_inner) = Some(auth_status);
                 }
             }
-            method => tracing::debug!(
-                agent = self.agent,
-                method,
-                "a notification of the agent was ignored: its method is unknown"
-            ),
+            method => {
+                let about = serde_json::from_str::<NotificationSubject<'_>>(params);
+                let about = about.ok().and_then(|about| {
+                    let ear = *self.routes().sessions.get(about.session.as_ref())?;
+                    Some((ear, serde_json::from_str::<Box<RawValue>>(params).ok()?))
+                });
+                match about {
+                    Some((ear, params)) => {
+                        self.give(ear, AgentSaid::Notified { method: method.to_owned(), params }).await;
+                    }
+                    None => tracing::debug!(
+                        agent = self.agent,
+                        method,
+                        "a notification of the agent was ignored: its method is unknown, or its session"
+                    ),
+                }
+            }
         }
     }
 
@@ -538,6 +558,12 @@ struct RequestSubject<'a> {
     session: Option<Cow<'a, str>>,
     #[serde(default, rename = "requestId")]
     request: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct NotificationSubject<'a> {
+    #[serde(borrow, rename = "sessionId")]
+    session: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]

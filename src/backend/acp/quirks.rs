@@ -33,6 +33,8 @@ pub struct AgentQuirks {
     pub notices: &'static [&'static str],
     /// Ways to log in that `authenticate` does not lead to, although nothing in them says so: they are for a terminal.
     pub terminal_logins: &'static [&'static str],
+    /// It says at the end of what it does by itself that it is done, in a usage update.
+    pub ends_own_turns: bool,
 }
 
 impl AgentQuirks {
@@ -47,6 +49,7 @@ impl AgentQuirks {
         asking: None,
         notices: &[],
         terminal_logins: &[],
+        ends_own_turns: false,
     };
     /// Those of one that only takes paths as they stand.
     const RAW_LINKS: Self = Self { raw_links: true, ..Self::NONE };
@@ -121,7 +124,7 @@ const KNOWN: [AgentQuirkRow; 8] = [
         name: "@agentclientprotocol/claude-agent-acp",
         seen_in: "0.100.0",
         started_as: &[],
-        quirks: AgentQuirks::RAW_LINKS,
+        quirks: AgentQuirks { ends_own_turns: true, ..AgentQuirks::RAW_LINKS },
     },
     AgentQuirkRow {
         name: "@agentclientprotocol/codex-acp",
@@ -188,7 +191,7 @@ mod tests {
                 "gemini-cli",
                 AgentQuirks { reads_through_us: false, replays_late: true, bare_key: true, ..raw },
             ),
-            ("@agentclientprotocol/claude-agent-acp", raw),
+            ("@agentclientprotocol/claude-agent-acp", AgentQuirks { ends_own_turns: true, ..raw }),
             ("Copilot", raw),
             ("qwen-code", raw_without_blobs),
             (

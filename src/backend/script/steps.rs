@@ -1,13 +1,17 @@
-//! The steps that say something, use a tool, or ask.
+//! The steps that say something, use a tool, ask, or wait.
 //!
 //! Owns: what each of them reports, and what is wrong with one that does not fit.
 //! Never: knows which step comes next.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use ahp_types::state::{
-    ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion, ChatInputResponseKind, ToolResultContent,
-    ToolResultTextContent, UsageInfo,
+    ChatInputAnswer, ChatInputAnswerValue, ChatInputQuestion, ChatInputResponseKind, Message,
+    ToolResultContent, ToolResultTextContent, UsageInfo,
 };
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::{number, ScriptAgent, ScriptReply, Stop, DELTA_BYTES_MAX, INPUT_PIECE_CHARS};
 use crate::host::effects::{PermissionKind, PermissionOption, TextKind, ToolGate, ToolOutcome, TurnEvent};
@@ -22,6 +26,25 @@ pub(super) enum Gate {
 pub(super) const ALLOW_ALWAYS: &str = "allow-always";
 
 impl ScriptAgent {
+    pub(super) async fn sleep(&mut self, ms: u64) -> Result<(), Stop> {
+        let deadline = Instant::now() + Duration::from_millis(ms);
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(deadline) => return Ok(()),
+                command = self.line.commands.recv() => { self.obey(command)?; }
+            }
+            self.say_back().await?;
+        }
+    }
+
+    pub(super) async fn hang(&mut self) -> Result<(), Stop> {
+        loop {
+            let command = self.line.commands.recv().await;
+            self.obey(command)?;
+            self.say_back().await?;
+        }
+    }
+
     pub(super) async fn stream_words(&mut self, text: &str) -> Result<(), Stop> {
         if text.is_empty() {
             return Ok(());
@@ -224,5 +247,21 @@ pub(super) fn spoken(answer: &ChatInputAnswer) -> String {
             .collect::<Vec<_>>()
             .join(", "),
         ChatInputAnswerValue::Unknown(value) => value.to_string(),
+    }
+}
+
+/// Which model and agent a message is for, in words.
+pub(super) fn chosen_by(message: &Message) -> String {
+    let mut chosen = Vec::new();
+    if let Some(model) = &message.model {
+        chosen.push(model.id.clone());
+        let config: BTreeMap<_, _> = model.config.iter().flatten().collect();
+        chosen.extend(config.iter().map(|(name, value)| format!("{name}: {value}")));
+    }
+    chosen.extend(message.agent.as_ref().map(|agent| agent.uri.clone()));
+    if chosen.is_empty() {
+        "(the default)".to_owned()
+    } else {
+        chosen.join(", ")
     }
 }

@@ -109,6 +109,10 @@ impl Host {
             return Err(Refusal::TurnKnown(action.turn_id));
         }
         if let Some(active) = &state.active_turn {
+            let waits = chat.run.as_ref().is_some_and(|run| run.is_own) && action.queued_message_id.is_none();
+            if waits && !chat.turns_queued.contains(&action.turn_id) {
+                return self.client_turn_waits(step, key, action, origin);
+            }
             return Err(Refusal::TurnRunsQueueInstead(active.id.clone()));
         }
         check_id("turnId", &action.turn_id)?;
@@ -126,6 +130,25 @@ impl Host {
         self.attach_to_turn(key, &action.turn_id, attached);
         self.start_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
+    }
+
+    /// Queues the turn of a client that did not know yet of one that the agent has begun by itself: it starts, under its
+    /// own id, when that is over. Told as the message that it is until then, in answer to the client's action.
+    fn client_turn_waits(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        action: ChatTurnStartedAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let ChatTurnStartedAction { turn_id: id, message, .. } = action;
+        let queued =
+            ChatPendingMessageSetAction { kind: PendingMessageKind::Queued, id: id.clone(), message };
+        let verdict = self.client_sets_pending(step, key, queued, origin)?;
+        if let Some(chat) = self.channels.chats.known_mut(key) {
+            chat.turns_queued.insert(id);
+        }
+        Ok(verdict)
     }
 
     /// What can be said about a message before its agent has seen it.

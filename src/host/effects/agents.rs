@@ -58,13 +58,16 @@ pub struct SelfDescription {
     pub capabilities: Option<AgentCapabilities>,
     /// What it needs tokens for.
     pub protected_resources: Option<Vec<ProtectedResourceMetadata>>,
+    /// Whether it takes in what the user adds while it works.
+    pub steers: Option<bool>,
 }
 
 impl SelfDescription {
     /// Takes in what is new; whether anything is.
     pub fn learn(&mut self, news: Self) -> bool {
         let before = self.clone();
-        let Self { title, version, models, config, commands, capabilities, protected_resources } = news;
+        let Self { title, version, models, config, commands, capabilities, protected_resources, steers } =
+            news;
         self.title = title.or(self.title.take());
         self.version = version.or(self.version.take());
         self.models = models.or(self.models.take());
@@ -72,6 +75,7 @@ impl SelfDescription {
         self.commands = commands.or(self.commands.take());
         self.capabilities = capabilities.or(self.capabilities.take());
         self.protected_resources = protected_resources.or(self.protected_resources.take());
+        self.steers = steers.or(self.steers);
         *self != before
     }
 }
@@ -116,6 +120,12 @@ pub enum Command {
         so_far: Vec<ResponsePart>,
         /// The last [`TurnEvent::Progress`] that was reported in this turn.
         progress: Option<u64>,
+    },
+    /// The turn is open that [`Event::Begins`] asked for. Answered like [`Command::StartTurn`], from what the agent has
+    /// said since.
+    OwnTurn {
+        /// The run that its events are of.
+        run: RunId,
     },
     /// The session's configuration was changed.
     Configure {
@@ -172,7 +182,8 @@ pub enum Command {
         answers: BTreeMap<String, ChatInputAnswer>,
     },
     /// The user adds something while the turn runs. Answered by [`TurnEvent::Steered`] once the agent has it:
-    /// what is not answered when the run ends is put back, for the next one.
+    /// what is not answered when the run ends is put back, for the next one. [`TurnEvent::NotSteered`] puts it back at
+    /// once, as the message of the next turn.
     Steer {
         /// The running attempt.
         run: RunId,

@@ -73,8 +73,20 @@ pub enum Event {
     /// The agent cannot be used without a login. Of the resources that it declares and that are not required, it
     /// needs a token for one: for another one than it has, if it has any.
     LoginRequired,
+    /// The agent works by itself, while nothing of the host's runs in it. Answered by [`Command::OwnTurn`] once a turn is
+    /// open for that; if the host has begun another turn before, what the agent does is of that one, and there is no
+    /// answer besides.
+    Begins(TurnCause),
     /// Something about a run.
     Turn(RunId, TurnEvent),
+    /// What the agent has left running in the background, in the place of what was said of it before under this id;
+    /// `None` if it has ended. It ends with the conversation, too.
+    Background {
+        /// The agent's id of it.
+        id: String,
+        /// The command.
+        command: Option<BackgroundCommand>,
+    },
     /// Something about a terminal in which a command of the agent's runs. It may outlast the run in which it began.
     Terminal {
         /// What the backend calls the terminal; no other one of the conversation is called so.
@@ -102,6 +114,24 @@ impl Event {
             _ => 0,
         }
     }
+}
+
+/// A command that an agent has left running when the call was over that began it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackgroundCommand {
+    /// Purpose of the command, for people; the command itself if the agent does not say one.
+    pub label: String,
+    /// The command.
+    pub line: String,
+}
+
+/// Reason why an agent works although nobody has asked it to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TurnCause {
+    /// The agent goes on by itself, for a reason that it does not say.
+    Agent,
+    /// Work that the agent had left in the background has ended.
+    Background,
 }
 
 /// What a backend reports about a terminal.
@@ -258,6 +288,8 @@ pub enum TurnEvent {
     },
     /// The agent has taken in what the user added, so that it is not told again.
     Steered(String),
+    /// The agent does not take in what the user added, while it works on this: it is the message of the next turn.
+    NotSteered(String),
     /// The run is over. Reported exactly once for each run, also for one that was cancelled.
     Ended(TurnEnd),
 }

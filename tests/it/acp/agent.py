@@ -374,16 +374,6 @@ def step_answered(session, rest):
     text(session, " ".join(ANSWERED))
 
 
-def step_question_between_turns(session, rest):
-    """Asks after the turn; how it was answered is told in the next."""
-    say(id=CURRENT[0], result={"stopReason": "end_turn"})
-    wait_until_ended(session)
-    request = ask("elicitation/create", sessionId=session, mode="url", message="x", url="https://x/", elicitationId="e")
-    ANSWERED.append(wait_for_answer(request)["result"]["action"])
-    answered_between_turns(session)
-    raise End()
-
-
 def answered_between_turns(session):
     """Shows that what was asked behind the end of a turn was answered before the next one can begin."""
     update(session, "session_info_update", title=f"Answered behind turn {CURRENT[0]}")
@@ -1073,6 +1063,67 @@ def talk_on(session, rest, wait):
     raise End()
 
 
+def step_then(session, rest):
+    """Ends the turn; the steps that follow are taken by itself, when the client knows of the end and so long after."""
+    say(id=CURRENT[0], result={"stopReason": "end_turn"})
+    CURRENT[0] = None
+    wait_until_ended(session)
+    time.sleep(float(rest or 0))
+
+
+def step_write(session, rest):
+    """Writes a file itself, in a call that says so."""
+    path, words = rest.split(" ", 1)
+    update(session, "tool_call", toolCallId="write_1", title=f"Write {path}", kind="edit", status="in_progress")
+    before = open(path).read() if os.path.exists(path) else None
+    with open(path, "w") as file:
+        file.write(words + "\n")
+    content = [{"type": "diff", "path": path, "oldText": before, "newText": words + "\n"}]
+    update(session, "tool_call_update", toolCallId="write_1", status="completed", content=content)
+
+
+def step_background(session, rest):
+    """Leaves a command running, in a call that is over at once."""
+    input = {"command": rest, "is_background": True}
+    update(session, "tool_call", toolCallId="shell_1", title=rest, kind="execute", status="pending", rawInput=input)
+    content = [{"type": "content", "content": {"type": "text", "text": "It runs."}}]
+    update(session, "tool_call_update", toolCallId="shell_1", status="completed", content=content)
+
+
+def step_task_ends(session, rest):
+    """Says that it has ended, as Qwen Code does."""
+    task = {"taskId": "x", "status": "completed", "kind": "shell", "commandLabel": rest}
+    text(session, "It has ended. ", _meta={"source": "background_notification", "backgroundTask": task})
+
+
+def step_wait_for(session, rest):
+    """Waits until a file is there."""
+    while not os.path.exists(rest):
+        time.sleep(0.01)
+
+
+def step_steered(session, rest):
+    """Takes in what the user adds meanwhile, or (`refuse`) does not, and says what it was."""
+    while True:
+        message = listen()
+        if message.get("method") == "_session/steering":
+            outcome = {"outcome": "promptRequired", "reason": "noRunningTurn"} if rest else {"outcome": "injected"}
+            say(id=message["id"], result=outcome)
+            return text(session, "" if rest else " ".join(block["text"] for block in message["params"]["prompt"]))
+        WAITING.append(message)
+
+
+def step_begin(session, rest):
+    """Asks whether it may begin by itself, as Qwen Code does, and says the answer."""
+    answer = wait_for_answer(ask("_qwencode/start_turn", sessionId=session, source=rest or "background_notification"))
+    text(session, json.dumps(answer["result"]))
+
+
+def step_done(session, rest):
+    """Says that it is done with what it has begun, as Qwen Code does."""
+    say(method="_qwencode/end_turn", params={"sessionId": session, "reason": "end_turn"})
+
+
 def step_update_first(session, rest):
     """Updates the first session that there is, in which no turn runs."""
     say(method="session/update", params={"sessionId": next(iter(SESSIONS)), "update": json.loads(rest)})
@@ -1228,7 +1279,8 @@ def answer(message):
         methods += [MORE_WAYS[way] for way in OPTIONS.way]
         version = 2 if OPTIONS.before_hello == "version" else 1
         info = {"name": OPTIONS.name, "title": OPTIONS.title.encode().decode("unicode_escape"), "version": "1"}
-        hello = {"protocolVersion": version, "agentCapabilities": can, "agentInfo": info}
+        meta = {"_meta": {"steering": {"supported": True}}} if "steer" in OPTIONS.can else {}
+        hello = {**meta, "protocolVersion": version, "agentCapabilities": can, "agentInfo": info}
         return {"result": {**hello, "authMethods": methods if OPTIONS.login else []}}
     if method == "authenticate" and params["methodId"] == "api-key":
         key = params["_meta"]["api-key"]
@@ -1313,6 +1365,9 @@ def answer(message):
         return set_setting(params["sessionId"], "mode", params["modeId"])
     if method == "session/set_model":
         return set_setting(params["sessionId"], "model", params["modelId"])
+    if method == "_session/steering":
+        assert params["_meta"] == {"steering": {"idleBehavior": "promptRequired"}}, params
+        return {"result": {"outcome": "promptRequired", "reason": "noRunningTurn"}}
     if method == "session/close":
         end_server(params["sessionId"])
         return {"result": {}}

@@ -24,6 +24,7 @@ mod limits;
 mod login;
 mod meeting;
 mod orphans;
+mod own_turns;
 mod remembering;
 mod talking;
 mod terminals;

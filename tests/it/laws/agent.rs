@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use ahp_sidecar::host::effects::{
     Besides, Command, Event, Handle, OpenFailure, PermissionKind, PermissionOption, RunId, TextKind,
-    ToolGate, ToolOutcome, TurnEnd, TurnEvent,
+    ToolGate, ToolOutcome, TurnCause, TurnEnd, TurnEvent,
 };
 use ahp_types::state::{ChatInputQuestion, ToolResultContent, ToolResultTextContent, UsageInfo};
 use anyhow::{bail, ensure, Result};
@@ -26,6 +26,8 @@ const CALLS: [&str; 4] = ["call-0", "call-1", "part-1", ""];
 #[derive(Debug, Default)]
 pub struct Agent {
     state: State,
+    /// It has asked for a turn of its own, and has not been told of any since.
+    begins: bool,
     /// Every run it was told of, the newest last.
     runs: Vec<RunId>,
     /// Those of this conversation that it has not reported the end of.
@@ -61,7 +63,9 @@ impl Agent {
                 self.directories.clone_from(&open.working_directories);
                 self.state = State::Opening;
             }
-            Command::StartTurn { run, .. } | Command::ResumeTurn { run, .. } => {
+            Command::OwnTurn { .. } if !self.begins => bail!("told to go on, which it does not"),
+            Command::StartTurn { run, .. } | Command::ResumeTurn { run, .. } | Command::OwnTurn { run } => {
+                self.begins = false;
                 ensure!(self.state == State::Open, "told to run while {:?}", self.state);
                 ensure!(self.unended.is_empty(), "told to run while {:?} run", self.unended);
                 ensure!(self.known.insert(*run), "{run:?} was given twice");
@@ -107,6 +111,7 @@ impl Agent {
 
     fn close(&mut self) {
         self.state = State::Closed;
+        self.begins = false;
         self.unended.clear();
         self.steering.clear();
     }
@@ -153,6 +158,14 @@ impl Agent {
                 Event::Left
             }
             Report::Left => return None,
+            Report::Begins(background) => {
+                // It says so once, and only while it has nothing else to do.
+                if self.state != State::Open || self.begins || !self.unended.is_empty() {
+                    return None;
+                }
+                self.begins = true;
+                Event::Begins(if *background { TurnCause::Background } else { TurnCause::Agent })
+            }
             Report::Handle(index) => Event::Handle(
                 (index % 4 != 3).then(|| Handle { name: text(*index).to_owned(), resumes: index % 2 == 0 }),
             ),
@@ -171,6 +184,11 @@ impl Agent {
                 if let Happening::Steered(index) = event {
                     let (run, id) = self.take_in(*index)?;
                     return Some(Event::Turn(run, TurnEvent::Steered(id)));
+                }
+                if let Happening::NotSteered(index) = event {
+                    let place = self.steering.len().checked_sub(1)?.checked_sub(usize::from(*index))?;
+                    let (run, id) = self.steering.remove(place);
+                    return Some(Event::Turn(run, TurnEvent::NotSteered(id)));
                 }
                 Event::Turn(run, happen(event)?)
             }
@@ -192,7 +210,9 @@ impl Agent {
         match event {
             Event::Opened => self.state = State::Open,
             Event::OpenFailed { .. } | Event::Left | Event::Died { .. } => self.close(),
+            Event::Begins(_) => self.begins = true,
             Event::Turn(run, TurnEvent::Ended(_)) => self.unended.retain(|unended| unended != run),
+            Event::Turn(_, TurnEvent::NotSteered(id)) => self.steering.retain(|(_, known)| known != id),
             Event::Turn(_, TurnEvent::Steered(id)) => {
                 self.steering.retain(|(_, known)| known != id);
                 self.taken_in.insert(id.clone());
@@ -288,7 +308,7 @@ fn happen(event: &Happening) -> Option<TurnEvent> {
         }
         Happening::With(event, _) if matches!(**event, Happening::Ended(_)) => return None,
         Happening::With(event, index) => TurnEvent::With(Box::new(happen(event)?), besides(*index)),
-        Happening::Steered(_) => return None,
+        Happening::Steered(_) | Happening::NotSteered(_) => return None,
         Happening::Ended(how) => TurnEvent::Ended(end(*how)),
     })
 }

@@ -294,6 +294,8 @@ pub enum Report {
     OpenFailed,
     Died,
     Left,
+    /// It works by itself, for one of the reasons that there are.
+    Begins(bool),
     Handle(u8),
     Title(u8),
     /// Something that has no place: what there is under a name now, if anything is.
@@ -363,6 +365,8 @@ pub enum Happening {
     With(Box<Happening>, u8),
     /// A steering message is taken in, the newest or one before it.
     Steered(u8),
+    /// The same, but that it is not taken in.
+    NotSteered(u8),
     Ended(u8),
 }
 
@@ -763,6 +767,7 @@ fn report() -> impl Strategy<Value = Report> {
         1 => Just(Report::OpenFailed),
         1 => Just(Report::Died),
         1 => Just(Report::Left),
+        3 => any::<bool>().prop_map(Report::Begins),
         1 => index().prop_map(Report::Handle),
         1 => index().prop_map(Report::Title),
         2 => (index(), proptest::option::weighted(0.7, index()))
@@ -793,6 +798,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         3 => (index(), index()).prop_map(|(id, shape)| Happening::Question { id, shape }),
         1 => index().prop_map(|id| Happening::QuestionWithdrawn { id }),
         2 => index().prop_map(Happening::Steered),
+        1 => index().prop_map(Happening::NotSteered),
         3 => index().prop_map(Happening::Ended),
     ]
 }

@@ -13,11 +13,14 @@ use serde_json::{json, Value};
 use super::{CallStage, PermissionOffer, TrackedCall};
 use crate::backend::acp::terminals::screen::{LEFT_OUT, SHOWN_BYTES_MAX};
 use crate::backend::acp::{besides, content};
-use crate::host::effects::{Besides, Event, ToolGate, ToolOutcome, TurnEvent};
+use crate::host::effects::{BackgroundCommand, Besides, Event, ToolGate, ToolOutcome, TurnEvent};
 use crate::wire::text;
 
 /// What agents call the command that they run.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
+
+/// What agents call the choice that a command is to go on when its call is over: Claude, and Qwen Code.
+const IN_BACKGROUND: [&str; 2] = ["run_in_background", "is_background"];
 
 /// What agents call the text of an output that has more to say, the fullest first.
 const PRINTED: [&str; 6] =
@@ -27,6 +30,42 @@ const PRINTED: [&str; 6] =
 const TERMINAL_BYTES_MAX: usize = 1 << 20;
 
 impl TrackedCall {
+    /// Whether the agent may go on with the call when its turn is over: it has not ended, and nobody was asked about it
+    /// or carries it out.
+    pub(super) fn may_be_left_open(&self) -> bool {
+        let is_agents = self.client_tool.is_none() && self.screens.is_empty() && !self.feed.is_open();
+        self.told && is_agents && matches!(self.stage, CallStage::Begun | CallStage::Running)
+    }
+
+    /// Returns what is known of the call for another turn, in which it is shown anew.
+    pub(super) fn left(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            kind: self.kind,
+            kind_name: self.kind_name.clone(),
+            title: self.title.clone(),
+            input: self.input.clone(),
+            locations: self.locations.clone(),
+            diffs: self.diffs.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// The command that goes on in the background, where the agent says that it is to.
+    pub(super) fn in_background(&self) -> Option<BackgroundCommand> {
+        let input = self.input.as_ref()?;
+        let is_to = IN_BACKGROUND.iter().any(|name| input.get(name) == Some(&Value::Bool(true)));
+        let line = self.command().filter(|_| is_to && self.stage == CallStage::Over && !self.denied)?;
+        let purpose = input.get("description").and_then(Value::as_str).filter(|it| !it.trim().is_empty());
+        let label = text::message(purpose.unwrap_or(line));
+        Some(BackgroundCommand { label, line: line.to_owned() })
+    }
+
+    /// Whether the agent has said which changes of files it makes.
+    pub(super) fn changes_files(&self) -> bool {
+        !self.diffs.is_empty()
+    }
+
     /// What clients are to be told, now that something about the call has changed.
     pub(super) fn tell(&mut self, id: &str, status: Option<ToolCallStatus>) -> Vec<TurnEvent> {
         let mut told = Vec::new();

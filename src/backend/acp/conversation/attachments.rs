@@ -75,7 +75,7 @@ impl AcpConversation {
         let agent = &self.agent.spec.name;
         if !sent.is_sent_again {
             sent.is_sent_again = true;
-            tracing::warn!(agent, %failure, prompt, "the agent has refused a message with attachments, which is sent again without them");
+            tracing::warn!(agent, %failure, ?prompt, "the agent has refused a message with attachments, which is sent again without them");
             let notice = format!(
                 "The agent has refused the message because of what is attached ({}): {failure}. It was sent again \
                  without that.",
@@ -85,7 +85,7 @@ impl AcpConversation {
             let without = std::mem::take(&mut sent.without);
             let prompt = self.prompt(without);
             if let Some(run) = &mut self.run {
-                run.prompt = prompt;
+                run.prompt = Some(prompt);
             }
             return Some(Next::Hear);
         }

@@ -98,7 +98,8 @@ impl AcpConversation {
     /// loses nothing. One that is not closed before keeps the server that it has.
     pub(super) fn must_hear_of_client_tools(&mut self) -> bool {
         let closes = self.running.capabilities.session_capabilities.close.is_some();
-        let loses_nothing = self.is_new || closes && self.can_be_taken_up();
+        let loses_nothing =
+            self.is_new || closes && self.can_be_taken_up() && !self.own_turns.has_background();
         let server = self.client_tools.server.as_ref();
         let must = loses_nothing && server.is_ok_and(Server::is_out_of_date);
         if must {
@@ -116,7 +117,7 @@ impl AcpConversation {
     pub(super) fn heard_of_client_tools(&mut self, heard: Option<ToolServerEvent>) {
         match heard {
             Some(ToolServerEvent::Listed) => self.note(besides::CLIENT_TOOLS, None),
-            Some(ToolServerEvent::Called(called)) => self.called_client_tool(called),
+            Some(ToolServerEvent::Called(called)) => self.called(called),
             Some(ToolServerEvent::Withdrawn(number)) => {
                 let mut waiting = self.client_tools.waiting.iter();
                 let id = waiting.find(|(_, called)| called.number == number).map(|(id, _)| id.clone());
@@ -132,7 +133,8 @@ impl AcpConversation {
         }
     }
 
-    fn called_client_tool(&mut self, called: Called) {
+    /// Carries out a call, or has it refused where no turn can be for it.
+    pub(super) fn called_client_tool(&mut self, called: Called) {
         if !self.run.as_ref().is_some_and(PromptRun::goes_on) {
             return called.answer(refusal("no turn runs: a tool of a client can be called in a turn only"));
         }

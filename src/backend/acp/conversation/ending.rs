@@ -108,9 +108,11 @@ impl AcpConversation {
         self.check_client_tools();
         self.attachments_are_settled();
         self.show_alone();
-        let told = self.calls.end_turn();
+        let cancelled = matches!(end, TurnEnd::Cancelled);
+        let told = self.calls.end_turn(cancelled);
         self.pending.extend(told);
-        if let Some(run) = self.run.take() {
+        if let Some(mut run) = self.run.take() {
+            self.pending.extend(run.steering.unanswered(run.id));
             self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));
         }
     }
@@ -121,6 +123,8 @@ impl AcpConversation {
         let answered = self.run.as_mut().and_then(|run| run.answered.take());
         match &self.run {
             Some(run) if run.cancelled.is_some() => self.end(self.end_of_cancelled()),
+            // It had nothing more to do.
+            Some(_) if self.silent_at().is_some() => self.end(TurnEnd::Complete),
             Some(_) => self.end(answered.with_context(|| how)?),
             None if self.settings.are_waited_for() => bail!(how),
             None => {

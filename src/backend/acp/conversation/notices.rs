@@ -36,6 +36,11 @@ pub(super) struct Compactions {
 }
 
 impl Compactions {
+    /// Whether none is under way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
     /// The summary of one, unless too many are under way.
     fn summary(&mut self, id: &str) -> Option<&mut String> {
         if self.open.len() >= COMPACTIONS_MAX && !self.open.contains_key(id) {

@@ -21,6 +21,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::client_tools::ClientTools;
+use super::own_turns::OwnTurns;
 use super::requests::asked_too_early;
 use super::settings::{is_of_session, Settings};
 use super::{AcpConversation, Looking};
@@ -153,6 +154,7 @@ impl AcpConversation {
             session_info: JsonObject::new(),
             unknown_updates: JsonObject::new(),
             run: None,
+            own_turns: OwnTurns::default(),
             pending: VecDeque::new(),
             is_known: false,
             sent_attachments: None,

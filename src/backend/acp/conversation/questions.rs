@@ -39,6 +39,13 @@ pub(super) struct Questions {
     count: u64,
 }
 
+impl Questions {
+    /// Whether the agent waits for no answer.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+}
+
 #[derive(Debug)]
 struct OpenQuestion {
     request: AgentRequest,

@@ -9,6 +9,7 @@ use agent_client_protocol_schema::v1::{
 use serde_json::value::RawValue;
 use serde_json::Value;
 
+use super::own_turns::START_TURN;
 use super::{questions, AcpConversation, PromptRun};
 use crate::backend::acp::calls::Asks;
 use crate::backend::acp::errors::RequestError;
@@ -67,6 +68,7 @@ impl AcpConversation {
         match method {
             questions::METHOD => self.asked_the_user(request, params),
             "session/request_permission" => self.asked_for_permission(request, params),
+            START_TURN => self.asked_to_begin(&request),
             method if method.starts_with("fs/") || method.starts_with("terminal/") => {
                 self.asked_of_workspace(request, method, params);
             }

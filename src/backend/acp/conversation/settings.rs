@@ -271,6 +271,7 @@ impl AcpConversation {
                 self.settings.held = None;
                 self.pending.retain(|event| !matches!(event, Event::Turn(..)));
                 self.pending.push_back(Event::Turn(run, TurnEvent::Ended(TurnEnd::Cancelled)));
+                self.ask_again_for_turn();
                 Err(Next::Hear)
             }
             command => Ok(command),
@@ -382,7 +383,7 @@ impl AcpConversation {
         let limit = self.agent.spec.start_limit;
         let settings = &mut self.settings;
         if let Some(asked) = &mut settings.asked {
-            let heard = self.pending.is_empty();
+            let heard = self.pending.is_empty() && self.own_turns.has_room();
             if let Some(more) = asked.patience.more(&self.running.connection, limit, heard) {
                 asked.until = Instant::now() + more;
                 return Next::Hear;

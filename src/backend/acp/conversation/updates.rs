@@ -190,7 +190,11 @@ impl AcpConversation {
                 run.speaking = None;
             }
         }
+        let over: Vec<String> = told.iter().filter_map(done_well).map(str::to_owned).collect();
         self.tell_all(told);
+        for id in over {
+            self.note_background(id);
+        }
         self.pending.extend(self.calls.tell_of_terminals(true));
         self.answer_unanswered(false);
     }
@@ -251,6 +255,15 @@ impl AcpConversation {
         run.usage.meta = run.usage.meta.take().filter(|meta| !meta.is_empty());
         let usage = run.usage.clone();
         self.tell(TurnEvent::Usage(usage));
+    }
+}
+
+/// The call that has done what it was to do, by this event.
+fn done_well(event: &TurnEvent) -> Option<&str> {
+    match event {
+        TurnEvent::ToolDone { id, outcome, .. } if outcome.success => Some(id),
+        TurnEvent::With(event, _) => done_well(event),
+        _ => None,
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Alone {
     name: String,
     title: String,
     input: Value,
-    screen: Arc<Screen>,
+    pub(super) screen: Arc<Screen>,
 }
 
 impl AcpConversation {

@@ -218,6 +218,8 @@ impl World {
         let good = fits
             && !self.truth.session(&session).is_some_and(failed)
             && !self.truth.channels.contains_key(name)
+            // Its message has annotations of this session attached.
+            && (how != 13 || self.truth.channels.contains_key("ahp-session:/1/annotations"))
             && name.starts_with("ahp-chat:/")
             && !name.starts_with("ahp-chat://default/");
         let request_id = self.clients[client].mirror.ask(Asked::Nothing);

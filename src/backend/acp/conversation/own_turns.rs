@@ -1,0 +1,437 @@
+//! What the agent does by itself, while the host has asked it for nothing: Claude and Qwen Code go on when a command that
+//! they had left in the background has ended.
+//!
+//! Owns: which of what an agent says needs a turn; holding that until there is one; when a turn is over that the agent
+//! has begun: when the agent says so, else when nothing is open in it and the agent is silent.
+//! Never: opens a turn itself, or has one opened for what is said of the session (its commands, modes, options, title,
+//! usage and plan).
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{json, Value};
+use tokio::time::Instant;
+
+use super::{questions, AcpConversation, Next, PromptRun};
+use crate::backend::acp::agent::Use;
+use crate::backend::acp::client_tools::Called;
+use crate::backend::acp::peer::{AgentRequest, AgentSaid};
+use crate::host::effects::{Event, RunId, TurnCause, TurnEnd, TurnEvent};
+
+/// Silence after which a turn of the agent's own is over in which nothing is open.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// The same, for an agent that says when its work is over: in between, its model may think for as long.
+const SILENCE_BEFORE_END: Duration = Duration::from_secs(30);
+
+/// Longest time for which a command is believed to run in the background: not every agent says that one has ended.
+const BACKGROUND_AT_MOST: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// Maximum number of messages that are held until they have a turn; then the agent is not read any more.
+const HELD_MAX: usize = 64;
+
+/// Method by which Qwen Code says that it begins: a request, or (about a goal) a notification.
+pub(super) const START_TURN: &str = "_qwencode/start_turn";
+
+/// Method by which Qwen Code says that it is done.
+const END_TURN: &str = "_qwencode/end_turn";
+
+/// Member of the `_meta` of a usage update by which Claude says that it is done, and what had made it begin.
+const CLAUDE_ORIGIN: &str = "_claude/origin";
+
+/// Member of the `_meta` of an update by which Qwen Code says what has ended in the background.
+const QWEN_TASK: &str = "backgroundTask";
+
+/// Maximum number of commands that are shown to run in the background.
+const BACKGROUND_MAX: usize = 100;
+
+/// Beginning of a piece of an answer in which Gemini tells that its mode has changed.
+const GEMINI_MODE: &str = "[MODE_UPDATE]";
+
+/// What the agent has said that needs a turn, and what became of its last one.
+#[derive(Debug, Default)]
+pub(super) struct OwnTurns {
+    /// Messages that are heard in the turn that begins next, in order.
+    held: VecDeque<Held>,
+    /// The host was asked for a turn.
+    asked: bool,
+    /// Keeps the agent from being stopped until there is one.
+    used: Option<Use>,
+    /// The agent has ended behind what is held: that is heard first.
+    has_ended: bool,
+    /// A turn of the agent's own was cancelled: what still comes is of that.
+    cancelled: Option<Cancelled>,
+    /// What the agent has left running in the background, the oldest first.
+    background: VecDeque<Background>,
+    /// The agent is not stopped while anything runs there.
+    needed: Option<Use>,
+    /// The agent was given a prompt in this conversation. What it says before is what was said in an earlier one.
+    pub(super) prompted: bool,
+}
+
+/// A message that needs a turn.
+#[derive(Debug)]
+enum Held {
+    Said(AgentSaid),
+    Called(Called),
+}
+
+/// A command that runs in the background, by the id of the call that began it.
+#[derive(Debug)]
+struct Background {
+    call: String,
+    label: String,
+    until: Instant,
+}
+
+/// The time for which the agent may still talk about a turn of its own that was cancelled.
+#[derive(Debug, Clone, Copy)]
+struct Cancelled {
+    /// It is over when the agent has been silent until then.
+    silent: Instant,
+    /// It is over then, whatever the agent says.
+    at_most: Instant,
+}
+
+/// A turn that the agent has begun by itself.
+#[derive(Debug)]
+pub(super) struct OwnRun {
+    /// When the agent has said something last, or was told something.
+    heard: Instant,
+    /// The agent says when it is done.
+    says_end: bool,
+}
+
+/// What tells whether an update needs a turn.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sign<'a> {
+    #[serde(borrow)]
+    session_update: Cow<'a, str>,
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    tool_call_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    status: Option<Cow<'a, str>>,
+    #[serde(rename = "_meta", default)]
+    meta: Option<Value>,
+}
+
+/// The text of a piece of an answer, if it is text.
+#[derive(Deserialize)]
+struct ChunkText<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    text: Cow<'a, str>,
+}
+
+impl Sign<'_> {
+    /// Whether a piece of an answer says anything: some agents tell usage in empty ones, and Gemini its mode in one.
+    fn says_something(&self) -> bool {
+        let text = self.content.and_then(|raw| serde_json::from_str::<ChunkText<'_>>(raw.get()).ok());
+        let says_nothing = |text: &str| text.trim().is_empty() || text.starts_with(GEMINI_MODE);
+        !text.is_some_and(|it| it.kind == "text" && says_nothing(&it.text))
+    }
+}
+
+impl OwnTurns {
+    /// When something is not believed any more to run in the background.
+    pub(super) fn background_until(&self) -> Option<Instant> {
+        self.background.iter().map(|work| work.until).min()
+    }
+
+    /// Whether the agent has left something running.
+    pub(super) fn has_background(&self) -> bool {
+        !self.background.is_empty()
+    }
+
+    /// Notes that the agent has ended. Returns whether a turn is to begin first, for what it has said before.
+    pub(super) fn waits_behind_end(&mut self) -> bool {
+        self.has_ended = self.asked;
+        self.asked
+    }
+
+    /// Whether there is room for another message that needs a turn.
+    pub(super) fn has_room(&self) -> bool {
+        self.held.len() < HELD_MAX
+    }
+}
+
+impl AcpConversation {
+    /// Whether there is room for what the agent says next.
+    pub(super) fn hears(&self) -> bool {
+        self.pending.is_empty() && self.own_turns.has_room() && !self.own_turns.has_ended
+    }
+
+    /// Holds a message that needs a turn while there is none, and asks the host for one; else gives it back.
+    pub(super) fn held_for_turn(&mut self, said: AgentSaid) -> Option<AgentSaid> {
+        self.note_life();
+        if self.run.is_some() {
+            return Some(said);
+        }
+        let follows = !self.own_turns.held.is_empty() && matches!(said, AgentSaid::Withdrawn(_));
+        if !follows {
+            let Some(cause) = self.needs_turn(&said) else { return Some(said) };
+            if self.is_of_cancelled() {
+                return Some(said);
+            }
+            self.ask_for_turn(cause);
+        }
+        self.own_turns.held.push_back(Held::Said(said));
+        None
+    }
+
+    /// Takes in a call of a client's tool: without a turn it waits for one, as all else does.
+    pub(super) fn called(&mut self, called: Called) {
+        if self.run.is_none() && !self.is_of_cancelled() {
+            self.ask_for_turn(TurnCause::Agent);
+            return self.own_turns.held.push_back(Held::Called(called));
+        }
+        self.called_client_tool(called);
+    }
+
+    /// Begins the run of a turn that the host has opened for what the agent does by itself.
+    pub(super) fn begin_own(&mut self, run: RunId) -> Next {
+        if !self.own_turns.asked {
+            self.pending.push_back(Event::Turn(run, TurnEvent::Ended(TurnEnd::Complete)));
+            return Next::Hear;
+        }
+        let used = self.own_turns.used.take();
+        let deadline = self.agent.spec.turn_limit.map(|limit| Instant::now() + limit);
+        let says_end = self.running.quirks.ends_own_turns;
+        let own = Some(OwnRun { heard: Instant::now(), says_end });
+        self.run = Some(PromptRun { own, ..PromptRun::new(run, used, deadline, None) });
+        self.go_on_with_held()
+    }
+
+    /// Hears what was held, in the turn that has begun.
+    pub(super) fn go_on_with_held(&mut self) -> Next {
+        self.own_turns.asked = false;
+        self.own_turns.used = None;
+        self.own_turns.has_ended = false;
+        self.own_turns.cancelled = None;
+        for held in std::mem::take(&mut self.own_turns.held) {
+            match held {
+                Held::Said(said) => {
+                    if matches!(self.hear(said), Next::Leave) {
+                        return Next::Leave;
+                    }
+                }
+                Held::Called(called) => self.called(called),
+            }
+        }
+        Next::Hear
+    }
+
+    /// Notes that a call is over that may have left its command running.
+    pub(super) fn note_background(&mut self, call: String) {
+        let Some(command) = self.calls.in_background(&call) else { return };
+        if self.own_turns.background.len() >= BACKGROUND_MAX {
+            return;
+        }
+        let (label, until) = (command.label.clone(), Instant::now() + BACKGROUND_AT_MOST);
+        self.own_turns.background.push_back(Background { call: call.clone(), label, until });
+        if self.own_turns.needed.is_none() {
+            self.own_turns.needed = self.running.begin_use();
+        }
+        self.pending.push_back(Event::Background { id: call, command: Some(command) });
+    }
+
+    /// Notes that something in the background has ended: what `is_it` says, else the oldest. Claude does not say which.
+    fn background_has_ended(&mut self, is_it: impl Fn(&Background) -> bool) {
+        let background = &mut self.own_turns.background;
+        let at = background.iter().position(is_it).unwrap_or(0);
+        if let Some(Background { call, .. }) = background.remove(at) {
+            self.pending.push_back(Event::Background { id: call, command: None });
+        }
+        if self.own_turns.background.is_empty() {
+            self.own_turns.needed = None;
+        }
+    }
+
+    /// Gives up what has run in the background for as long as is believed.
+    pub(super) fn background_is_overdue(&mut self) -> Next {
+        let now = Instant::now();
+        self.background_has_ended(|work| work.until <= now);
+        Next::Hear
+    }
+
+    /// Takes in what an update says of something in the background, as Qwen Code says it.
+    pub(super) fn learn_of_background(&mut self, update: &RawValue) {
+        if self.own_turns.background.is_empty() || !update.get().contains(QWEN_TASK) {
+            return;
+        }
+        let Ok(Sign { meta: Some(meta), .. }) = serde_json::from_str(update.get()) else { return };
+        let said = |name: &str| meta.get(QWEN_TASK)?.get(name)?.as_str();
+        // Its answer to that says the same once more.
+        if meta.get("source").and_then(Value::as_str) != Some("background_notification") {
+            return;
+        }
+        if said("kind") == Some("shell") && said("status") != Some("running") {
+            let (call, label) = (said("toolUseId"), said("commandLabel"));
+            let is_it = |work: &Background| Some(&*work.call) == call || label == Some(&*work.label);
+            self.background_has_ended(is_it);
+        }
+    }
+
+    /// A turn that waited has been given up: what is held still needs one.
+    pub(super) fn ask_again_for_turn(&mut self) {
+        if !self.own_turns.held.is_empty() {
+            self.ask_for_turn(TurnCause::Agent);
+        }
+    }
+
+    /// Notes that the agent has said something, or has something to react to.
+    pub(super) fn note_life(&mut self) {
+        if let Some(own) = self.run.as_mut().and_then(|run| run.own.as_mut()) {
+            own.heard = Instant::now();
+        }
+    }
+
+    /// When a turn of the agent's own is over unless something is said before; `None` if something is open in it.
+    pub(super) fn silent_at(&self) -> Option<Instant> {
+        let run = self.run.as_ref().filter(|run| run.cancelled.is_none())?;
+        let own = run.own.as_ref()?;
+        let runs_alone = self.alone.iter().any(|alone| alone.screen.ending().is_none());
+        let is_open = self.calls.any_open() || !run.questions.is_empty() || !run.compactions.is_empty();
+        if is_open || runs_alone || !self.pending.is_empty() {
+            return None;
+        }
+        Some(own.heard + if own.says_end { SILENCE_BEFORE_END } else { SILENCE })
+    }
+
+    /// Whether a turn of the agent's own is over because the agent is silent.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent_at().is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Ends a turn of the agent's own that was cancelled: there is no prompt that the agent would answer.
+    pub(super) fn leave_cancelled_own(&mut self) {
+        let is_own = self.run.as_ref().is_some_and(|run| run.own.is_some() && run.cancelled.is_some());
+        if is_own {
+            let now = Instant::now();
+            let at_most = now + self.agent.spec.cancel_limit;
+            self.own_turns.cancelled = Some(Cancelled { silent: now + SILENCE, at_most });
+            self.end(self.end_of_cancelled());
+        }
+    }
+
+    /// Takes in a notification of an extension; what follows from it.
+    pub(super) fn notified(&mut self, method: &str, params: &RawValue) -> Next {
+        match method {
+            START_TURN => self.says_end(),
+            END_TURN if self.run.as_ref().is_some_and(|run| run.own.is_some()) => {
+                self.end(TurnEnd::Complete);
+                return self.settle();
+            }
+            method => tracing::debug!(
+                agent = self.agent.spec.name,
+                method,
+                "a notification of the agent was ignored: its method is unknown, or no turn of its own runs: {params}"
+            ),
+        }
+        Next::Hear
+    }
+
+    /// Answers an agent that asks whether it may begin.
+    pub(super) fn asked_to_begin(&mut self, request: &AgentRequest) {
+        self.says_end();
+        let accepted = self.run.as_ref().is_some_and(|run| run.own.is_some());
+        self.ear.answer(request, Ok(json!({ "accepted": accepted })));
+    }
+
+    fn says_end(&mut self) {
+        if let Some(own) = self.run.as_mut().and_then(|run| run.own.as_mut()) {
+            own.says_end = true;
+        }
+    }
+
+    /// Takes in that the agent says in an update that it is done with what it has begun, as Claude says it. Returns
+    /// whether a turn of its own is over by that.
+    pub(super) fn own_is_over(&mut self, update: &RawValue) -> bool {
+        if !update.get().contains(CLAUDE_ORIGIN) {
+            return false;
+        }
+        let Ok(Sign { session_update, meta: Some(meta), .. }) = serde_json::from_str(update.get()) else {
+            return false;
+        };
+        let Some(origin) = meta.get(CLAUDE_ORIGIN).filter(|_| session_update == "usage_update") else {
+            return false;
+        };
+        if origin.get("kind").and_then(Value::as_str) == Some("task-notification") {
+            self.background_has_ended(|_| false);
+        }
+        self.run.as_ref().is_some_and(|run| run.own.is_some())
+    }
+
+    /// Whether what the agent says now is of a turn of its own that was cancelled.
+    fn is_of_cancelled(&mut self) -> bool {
+        let now = Instant::now();
+        let Some(cancelled) = &mut self.own_turns.cancelled else { return false };
+        if now < cancelled.silent {
+            cancelled.silent = (now + SILENCE).min(cancelled.at_most);
+            return true;
+        }
+        self.own_turns.cancelled = None;
+        false
+    }
+
+    /// Asks the host for a turn, once, unless one is about to begin.
+    fn ask_for_turn(&mut self, cause: TurnCause) {
+        // Agents that do not say why they go on do so when something has ended.
+        let cause = if self.own_turns.has_background() { TurnCause::Background } else { cause };
+        if !self.own_turns.asked && !self.settings.are_waited_for() {
+            self.own_turns.asked = true;
+            self.own_turns.used = self.running.begin_use();
+            self.pending.push_back(Event::Begins(cause));
+        }
+    }
+
+    /// Why a message needs a turn, if it does.
+    fn needs_turn(&self, said: &AgentSaid) -> Option<TurnCause> {
+        match said {
+            AgentSaid::Update(raw) if self.own_turns.prompted => {
+                let sign: Sign<'_> = serde_json::from_str(raw.get()).ok()?;
+                let needs = match &*sign.session_update {
+                    "agent_message_chunk" | "agent_thought_chunk" => sign.says_something(),
+                    "tool_call_update" => {
+                        let says_more = sign.content.is_some();
+                        let id = sign.tool_call_id.as_ref().filter(|_| says_more || sign.status.is_some());
+                        id.is_some_and(|id| self.calls.may_go_on(id, says_more))
+                    }
+                    "tool_call" | "notice" | "compaction_update" | "compaction_summary_chunk" => true,
+                    _ => false,
+                };
+                let of_task = sign.meta.as_ref().is_some_and(|meta| meta.get(QWEN_TASK).is_some());
+                needs.then_some(if of_task { TurnCause::Background } else { TurnCause::Agent })
+            }
+            AgentSaid::Request { method, params, .. } => match method.as_str() {
+                "session/request_permission" | questions::METHOD => Some(TurnCause::Agent),
+                "fs/write_text_file" if self.running.offers.writing => Some(TurnCause::Agent),
+                "terminal/create" if self.running.offers.terminals => Some(TurnCause::Agent),
+                START_TURN => Some(cause_of(params)),
+                _ => None,
+            },
+            AgentSaid::Notified { method, params } if method == START_TURN => Some(cause_of(params)),
+            _ => None,
+        }
+    }
+}
+
+/// Why Qwen Code begins.
+fn cause_of(params: &RawValue) -> TurnCause {
+    #[derive(Deserialize)]
+    struct Begins<'a> {
+        #[serde(borrow, default)]
+        source: Cow<'a, str>,
+    }
+    match serde_json::from_str::<Begins<'_>>(params.get()) {
+        Ok(begins) if begins.source == "background_notification" => TurnCause::Background,
+        _ => TurnCause::Agent,
+    }
+}

@@ -1,0 +1,90 @@
+//! What the user adds while the agent works, for agents that take it in: those that say `steering` in the `_meta` of
+//! their answer to `initialize` (Claude, Codex).
+//!
+//! Owns: asking the agent to take it in, and what comes of that, once for each message.
+//! Never: has the agent begin a turn with it: where the agent works on nothing, it is the host that does.
+
+use std::collections::BTreeMap;
+
+use ahp_types::state::Message;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::AcpConversation;
+use crate::backend::acp::content;
+use crate::backend::acp::peer::AgentError;
+use crate::host::effects::{Event, RunId, Transcript, TurnEvent};
+
+/// The method.
+const METHOD: &str = "_session/steering";
+
+/// Messages that the agent was asked to take in and has not answered, by the numbers of the requests.
+#[derive(Debug, Default)]
+pub(super) struct Steering(BTreeMap<u64, Added>);
+
+/// A message that the user has added.
+#[derive(Debug)]
+struct Added {
+    id: String,
+    text: String,
+}
+
+/// What has become of a message.
+#[derive(Deserialize)]
+struct Outcome<'a> {
+    outcome: &'a str,
+}
+
+impl Steering {
+    /// What the host is told, at the end of a run, of messages that the agent has not answered.
+    pub(super) fn unanswered(&mut self, run: RunId) -> Vec<Event> {
+        let left = std::mem::take(&mut self.0).into_values();
+        left.map(|added| Event::Turn(run, TurnEvent::NotSteered(added.id))).collect()
+    }
+}
+
+impl AcpConversation {
+    /// Hands the agent what the user adds to the run.
+    pub(super) fn steer(&mut self, id: String, message: &Message, attached: &[Transcript]) {
+        let prompt = content::prompt(message, attached, self.running.takes());
+        let goes_on = self.run.as_ref().is_some_and(super::PromptRun::goes_on);
+        if !self.running.steers || !goes_on {
+            return self.tell(TurnEvent::NotSteered(id));
+        }
+        // Where the agent works on nothing any more, it is not to begin by itself.
+        let params = json!({
+            "sessionId": self.session, "prompt": prompt,
+            "_meta": { "steering": { "idleBehavior": "promptRequired" } },
+        });
+        let request = self.ear.request(METHOD, &params);
+        if let Some(run) = &mut self.run {
+            run.steering.0.insert(request, Added { id, text: message.text.clone() });
+        }
+    }
+
+    /// Takes in the answer to a request, if the agent was asked by it to take a message in. Returns whether it was.
+    pub(super) fn steering_answered(
+        &mut self,
+        request: u64,
+        answer: &Result<Box<RawValue>, AgentError>,
+    ) -> bool {
+        let added = self.run.as_mut().and_then(|run| run.steering.0.remove(&request));
+        let Some(Added { id, text }) = added else { return false };
+        let outcome = answer.as_ref().map(|answer| serde_json::from_str::<Outcome<'_>>(answer.get()));
+        if outcome.is_ok_and(|outcome| outcome.is_ok_and(|it| it.outcome == "injected")) {
+            if let Some(run) = &mut self.run {
+                run.speaking = None;
+            }
+            self.tell(TurnEvent::Notice(format!("The user added: {text}")));
+            self.tell(TurnEvent::Steered(id));
+        } else {
+            tracing::info!(
+                agent = self.agent.spec.name,
+                "a message that was added to a turn is that of the next one: the agent has not taken it in: {answer:?}"
+            );
+            self.tell(TurnEvent::NotSteered(id));
+        }
+        true
+    }
+}

@@ -1,0 +1,249 @@
+//! What agents do by themselves when their turns are over, and what the user adds while they work.
+
+use super::*;
+
+impl Watched {
+    /// Runs a turn, and lets the agent go on by itself behind it. Returns the id of the turn that is opened for that.
+    fn goes_on(&mut self, script: &str) -> String {
+        self.turn("t1", script);
+        self.heard.clear();
+        self.has_heard_the_end();
+        self.own_turn()
+    }
+
+    /// Returns the id of the turn that begins next, which the agent has begun.
+    fn own_turn(&mut self) -> String {
+        let began = self.action("chat/turnStarted");
+        assert_eq!(began["message"]["origin"]["kind"], "systemNotification", "{began}");
+        began["turnId"].as_str().unwrap().to_owned()
+    }
+
+    /// Hears a turn to its end, which must be this.
+    fn ends(&mut self, turn: &str, how: &str) {
+        let ending = self.ending(turn);
+        assert_eq!(ending["type"], how, "{ending}");
+    }
+
+    fn add(&mut self, kind: &str, id: &str, text: &str) {
+        let message = json!({ "text": text, "origin": { "kind": "user" } });
+        self.dispatch(
+            json!({ "type": "chat/pendingMessageSet", "kind": kind, "id": id, "message": message }),
+        );
+    }
+
+    fn snapshot(&mut self, channel: &str) -> Value {
+        self.say(json!({ "id": 90, "method": "subscribe", "params": { "channel": channel } }));
+        let told = self.process.until(|message| message["id"] == 90);
+        told.last().unwrap()["result"]["snapshot"]["state"].clone()
+    }
+}
+
+#[test]
+fn text_behind_the_answer_is_in_a_turn_of_its_own_that_ends_when_the_agent_is_silent() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let own = watched.goes_on("say first\nthen 0.6\nsay later\nthink why");
+    watched.ends(&own, "chat/turnComplete");
+    assert_eq!((watched.said(), watched.text_of("reasoning")), ("later".to_owned(), "why".to_owned()));
+    // The one that is said then is one of its own again, and the chat is called by what the user has said.
+    assert_eq!(watched.turn("t2", "say second"), "second");
+    let chat = watched.snapshot(&default_chat_of(SESSION));
+    let turns = chat["turns"].as_array().unwrap().iter().map(|turn| turn["id"].as_str().unwrap());
+    assert_eq!(turns.collect::<Vec<_>>(), ["t1", own.as_str(), "t2"], "{chat}");
+    assert_eq!(chat["title"], "An early title");
+    watched.leave();
+}
+
+#[test]
+fn file_that_is_written_behind_the_answer_is_shown_in_a_call() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let own = watched.goes_on("say first\nthen\nwrite $CWD/new.txt words\nsay written");
+    watched.ends(&own, "chat/turnComplete");
+    let done = &watched.heard("chat/toolCallComplete")[0]["result"];
+    let edit = done["content"].as_array().unwrap().iter().find(|it| it["type"] == "fileEdit");
+    assert!(edit.is_some_and(|edit| edit["after"]["uri"].as_str().unwrap().ends_with("/new.txt")), "{done}");
+    assert_eq!(watched.said(), "written");
+    watched.leave();
+}
+
+#[test]
+fn permission_that_is_asked_behind_the_answer_waits_for_the_user() {
+    let mut watched = Setting::with(&[]).limit("idle_seconds = 1\n").start();
+    watched.session();
+    let own = watched.goes_on("say first\nthen\nask\nsay done");
+    let asked = watched.action("session/inputNeededSet");
+    assert_eq!(asked["request"]["turnId"], own.as_str(), "{asked}");
+    // Longer than the agent's silence that ends a turn, and than an agent may be idle.
+    thread::sleep(Duration::from_millis(2500));
+    watched.decide(&own, "ask_1", true, "yes");
+    watched.ends(&own, "chat/turnComplete");
+    assert_eq!(watched.heard("session/inputNeededRemoved").len(), 1);
+    assert!(watched.said().contains("yes"), "{}", watched.said());
+    assert_eq!(watched.agents().iter().filter(|it| it.contains("agent.py")).count(), 2);
+    watched.leave();
+}
+
+#[test]
+fn question_and_writes_through_the_host_behind_the_answer_are_served() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let write = r#"call fs/write_text_file {"path":"$CWD/a.txt","content":"new"}"#;
+    let own =
+        watched.goes_on(&format!("say first\nthen\n{write}\ncall terminal/create {{\"command\":\"true\"}}"));
+    watched.ends(&own, "chat/turnComplete");
+    assert_eq!(watched.said(), "{}\n{\"terminalId\": \"terminal-1\"}\n");
+    assert_eq!(watched.heard("chat/toolCallStart")[0]["toolName"], "fs/write_text_file");
+    watched.leave();
+}
+
+#[test]
+fn cancelled_own_turn_is_cancelled_at_the_agent_and_the_next_prompt_is_heard() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let own = watched.goes_on("say first\nthen\nsay later\ntool_left_open call_1\nhang");
+    watched.action("chat/toolCallReady");
+    watched.cancel(&own);
+    watched.ends(&own, "chat/turnCancelled");
+    assert_eq!(watched.turn("t2", "say second"), "second");
+    watched.leave();
+}
+
+#[test]
+fn messages_of_the_user_come_behind_an_own_turn() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let own = watched.goes_on("say first\nthen\nsay later\nwait_for $CWD/go\nsay end");
+    watched.action_where(|action| action["part"]["content"] == "later");
+    watched.add("queued", "q1", "say queued");
+    // A client that has not heard of the turn yet.
+    watched
+        .dispatch(json!({ "type": "chat/turnStarted", "turnId": "mine", "startedAt": "2026-01-01T00:00:00Z",
+        "message": { "text": "say mine", "origin": { "kind": "user" } } }));
+    let queued = watched.action_where(|action| action["id"] == "mine");
+    assert_eq!((&queued["type"], &queued["kind"]), (&json!("chat/pendingMessageSet"), &json!("queued")));
+    fs::write(watched.folder.as_ref().unwrap().path().join("go"), "").unwrap();
+    watched.ends(&own, "chat/turnComplete");
+    assert_eq!(watched.said(), "laterend");
+    let next = watched.action("chat/turnStarted");
+    assert_eq!(next["queuedMessageId"], "q1");
+    let last = watched.action("chat/turnStarted");
+    assert_eq!((&last["turnId"], &last["queuedMessageId"]), (&json!("mine"), &json!("mine")));
+    watched.ends("mine", "chat/turnComplete");
+    watched.leave();
+}
+
+#[test]
+fn agent_that_says_when_it_begins_and_ends_has_its_turn_from_there_to_there() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let start = Instant::now();
+    let own = watched.goes_on("say first\nthen\nbegin\nsleep 2.5\nsay later\ndone\nsay another");
+    watched.ends(&own, "chat/turnComplete");
+    assert_eq!(watched.said(), r#"{"accepted": true}later"#);
+    assert!(start.elapsed() < Duration::from_secs(25), "its end was not heard");
+    watched.heard.clear();
+    let other = watched.own_turn();
+    watched.ends(&other, "chat/turnComplete");
+    assert_eq!(watched.said(), "another");
+    watched.leave();
+}
+
+#[test]
+fn own_turn_ends_once_when_the_host_is_killed_and_is_not_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state").to_str().unwrap().to_owned();
+    let memory = memory(folder.path());
+    let setting = || {
+        let mut setting = Setting::with(&["--can", "load", "--memory", memory.to_str().unwrap()]);
+        setting.flags = vec!["--state-dir".to_owned(), state.clone()];
+        setting
+    };
+    let mut watched = setting().start_in(folder);
+    watched.session();
+    let own = watched.goes_on("say first\nthen\nsay later\nask");
+    watched.action("chat/toolCallReady");
+    watched.process.child.kill().unwrap();
+    watched.process.wait();
+    watched.wait_for_agents(0);
+    let mut watched = setting().start_in(watched.folder.take().unwrap());
+    let chat = watched.snapshot(&default_chat_of(SESSION));
+    let turn = chat["turns"].as_array().unwrap().last().unwrap();
+    assert_eq!((&turn["id"], &turn["state"]), (&json!(own), &json!("error")), "{chat}");
+    let parts = turn["responseParts"].as_array().unwrap();
+    let error = parts.last().unwrap();
+    assert_eq!((&error["kind"], &error["resumable"]), (&json!("error"), &json!(false)), "{error}");
+    assert_eq!(parts[0]["content"], "later");
+    // What the agent replays of it is of no turn.
+    watched.subscribe(SESSION);
+    assert_eq!(watched.turn("t2", "say second"), "second");
+    watched.leave();
+}
+
+#[test]
+fn command_in_the_background_is_shown_until_it_ends_and_keeps_its_agent() {
+    let mut watched = Setting::with(&[]).limit("idle_seconds = 0.3\n").start();
+    watched.session();
+    watched.turn("t1", "background make all\nthen 1\ntask_ends make all\nsay built");
+    let set = watched.heard.iter().rposition(|action| action["type"] == "chat/backgroundWorkSet").unwrap();
+    let work = watched.heard[set]["work"].clone();
+    assert_eq!((&work["kind"], &work["command"]), (&json!("shell"), &json!("make all")));
+    assert_eq!(watched.heard("chat/activityChanged")[0]["activity"], "In the background: make all");
+    watched.has_heard_the_end();
+    let own = watched.action("chat/turnStarted");
+    assert_eq!(own["message"]["text"], "What the agent had left in the background has ended.");
+    let removed = watched.action("chat/backgroundWorkRemoved");
+    assert_eq!(removed["id"], work["id"]);
+    watched.ends(own["turnId"].as_str().unwrap(), "chat/turnComplete");
+    let chat = watched.snapshot(&default_chat_of(SESSION));
+    let left = chat["backgroundWork"].as_array().map_or(0, Vec::len);
+    assert!(chat.get("activity").is_none() && left == 0, "{chat}");
+    // Nothing needs it any more.
+    watched.wait_for_agents(0);
+    watched.leave();
+}
+
+#[test]
+fn agent_that_dies_in_its_own_turn_ends_it_with_an_error() {
+    let mut watched = Setting::with(&["--can", "load"]).start();
+    watched.session();
+    let own = watched.goes_on("say first\nthen\ntool_left_open call_1\ndie");
+    let ending = watched.ending(&own);
+    assert_eq!((&ending["type"], &ending["part"]["resumable"]), (&json!("chat/error"), &json!(false)));
+    watched.leave();
+}
+
+#[test]
+fn steering_reaches_the_running_turn_of_an_agent_that_takes_it() {
+    let mut watched = Setting::with(&["--can", "steer"]).start();
+    watched.session();
+    watched.begin("t1", "say first \nsteered\nsay  last");
+    watched.action_where(|action| action["part"]["content"] == "first ");
+    watched.add("steering", "s1", "and this");
+    let removed = watched.action("chat/pendingMessageRemoved");
+    assert_eq!((&removed["id"], &removed["kind"]), (&json!("s1"), &json!("steering")));
+    watched.ends("t1", "chat/turnComplete");
+    let notice = watched.heard.iter().find(|action| action["part"]["kind"] == "systemNotification");
+    assert_eq!(notice.unwrap()["part"]["content"], "The user added: and this");
+    assert!(watched.said().contains("and this"), "{}", watched.said());
+    watched.leave();
+}
+
+#[test]
+fn steering_that_is_not_taken_in_is_the_message_of_the_next_turn() {
+    let mut watched = Setting::with(&["--can", "steer"]).start();
+    watched.session();
+    watched.begin("t1", "say first\nsteered refuse\nsay last");
+    watched.action_where(|action| action["part"]["content"] == "first");
+    watched.add("steering", "s1", "say next");
+    watched.action("chat/pendingMessageRemoved");
+    // Put back, so that everybody sees that it waits.
+    assert_eq!(watched.action("chat/pendingMessageSet")["id"], "s1");
+    watched.ends("t1", "chat/turnComplete");
+    watched.heard.clear();
+    let next = watched.action("chat/turnStarted");
+    assert_eq!(next["queuedMessageId"], "s1");
+    watched.ends(next["turnId"].as_str().unwrap(), "chat/turnComplete");
+    assert_eq!(watched.said(), "next");
+    watched.leave();
+}
