@@ -83,9 +83,8 @@ async fn read_request(
 /// Tells a client why it is refused whatever it says, and hangs up. It has a moment to read that.
 pub async fn turn_away(mut stream: TcpStream, why: &str) {
     let refused = refuse(&mut stream, StatusCode::SERVICE_UNAVAILABLE, why);
-    match tokio::time::timeout(TURN_AWAY_WITHIN, refused).await {
-        Ok(Err(error)) => tracing::debug!(%error, "a client that is refused cannot be told why"),
-        Ok(Ok(())) | Err(_) => {}
+    if let Ok(Err(error)) = tokio::time::timeout(TURN_AWAY_WITHIN, refused).await {
+        tracing::debug!(%error, "a client that is refused cannot be told why");
     }
 }
 
