@@ -124,7 +124,7 @@ pub struct ServeOptions {
 
     /// Size above which git does not keep the content of a file, for tests
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().kept_file_bytes, hide = true)]
-    git_file_bytes: u64,
+    pub(crate) git_file_bytes: u64,
 
     /// The folder that clients start browsing at [default: the current one]
     #[arg(long, value_name = "DIR")]

@@ -54,6 +54,7 @@ pub const SETTINGS: [(&str, Owner); 34] = [
     ("--no-terminals", Owner::Host),
     ("--terminal-grace", Owner::Host),
     ("--git", Owner::Host),
+    ("--git-file-bytes", Owner::Host),
     ("--trash-days", Owner::Host),
     ("--state-bytes", Owner::Host),
     ("--quarantine-after", Owner::Host),
@@ -91,6 +92,7 @@ impl ServeOptions {
             ("--no-terminals", self.no_terminals.to_string()),
             ("--terminal-grace", self.terminal_grace.to_string()),
             ("--git", self.uses_git().to_string()),
+            ("--git-file-bytes", self.git_file_bytes.to_string()),
             ("--write-root", format!("{write_roots:?}")),
         ];
         flags.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(each).collect()
