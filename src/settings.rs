@@ -29,7 +29,7 @@ pub enum Owner {
 }
 
 /// All flags by which a process is told how to serve.
-pub const SETTINGS: [(&str, Owner); 34] = [
+pub const SETTINGS: [(&str, Owner); 35] = [
     ("--on-eof", Owner::Window),
     ("--drain-timeout", Owner::Window),
     ("--default-directory", Owner::Window),

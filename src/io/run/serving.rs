@@ -115,7 +115,7 @@ pub fn serve(
             sidecar.close_store();
             return Err(error);
         }
-        sidecar.begin_upkeep(&mut events, configuration, socket);
+        sidecar.begin_upkeep(&mut events, configuration, socket)?;
         if let Some((stdin, stdout)) = pipes {
             let watched = stdout.try_clone().context("cannot watch stdout")?.into();
             let tell = move |loss| losses.send(loss).is_ok();
@@ -147,23 +147,24 @@ pub(super) fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
 
 impl Sidecar {
     /// Begins to look after what others may change under us. Must be called inside a runtime.
+    ///
+    /// # Errors
+    /// When no thread can be started for that.
     fn begin_upkeep(
         &mut self,
         events: &mut Events,
         configuration: Configuration,
         socket: Option<SocketFile>,
-    ) {
+    ) -> anyhow::Result<()> {
         self.built_in = self.agents.describe().into_iter().map(|agent| agent.info.provider).collect();
         self.built_in.retain(|provider| !configuration.offers(provider));
         let configuration = self.configuration.insert(configuration);
         // Else the same input would not give the same output.
-        if self.options.deterministic {
-            return;
+        if !self.options.deterministic {
+            let (upkeep, news) = Upkeep::start(socket, configuration.take_file()).context(NO_THREAD)?;
+            (self.upkeep, events.upkeep) = (Some(upkeep), news);
         }
-        match Upkeep::start(socket, configuration.take_file()) {
-            Ok((upkeep, news)) => (self.upkeep, events.upkeep) = (Some(upkeep), news),
-            Err(error) => tracing::error!(%error, "a configuration file that changes is not taken up"),
-        }
+        Ok(())
     }
 
     /// Begins to listen where this process itself was asked to, and tells where on stderr.
@@ -208,7 +209,7 @@ pub fn serve_fronts(
         let (fronts, knocks) = Fronts::listen(place).context("nobody can be listened for")?;
         let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, lost, knocks);
         sidecar.fronts = Some(fronts);
-        sidecar.begin_upkeep(&mut events, configuration, socket);
+        sidecar.begin_upkeep(&mut events, configuration, socket)?;
         sidecar.run_to_the_end(events).await
     });
     // With it go the fronts of the last clients, which wait for that.
