@@ -56,8 +56,8 @@ pub struct AgentsArguments {
 
 #[derive(Debug, Subcommand)]
 enum AgentsVerb {
-    /// Start each agent once: say whether it is there, which version, whether it is logged in, its models, modes and
-    /// other settings; and remember that for clients
+    /// Start each agent once: say whether it is there, which version, whether it is logged in, its
+    /// models, modes and other settings; and remember that for clients
     Check(Check),
 }
 
@@ -67,7 +67,8 @@ struct Check {
     name: Option<String>,
     #[command(flatten)]
     which: WhichAgents,
-    /// How long to wait for each agent [default: twice the agent's `start_seconds`: for its start, and for a session]
+    /// How long to wait for each agent [default: twice the agent's `start_seconds`: for its start,
+    /// and for a session]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout: Option<u32>,
     /// Where it is remembered [default: the folder that sessions are kept in when nothing is said]
@@ -344,7 +345,8 @@ fn describe(agent: &Met, lines: &mut Lines) {
     }
 }
 
-/// Describes the modes, with those in which the agent does not ask, and how to choose another where it begins in one.
+/// Describes the modes, with those in which the agent does not ask, and how to choose another where
+/// it begins in one.
 fn describe_modes(agent: &Met, config: Option<&SessionConfigState>, lines: &mut Lines) {
     let now = config.and_then(|config| config.values.get(MODE)).and_then(Value::as_str);
     let mode = config.and_then(|config| config.schema.properties.get(MODE));
@@ -372,7 +374,8 @@ fn describe_modes(agent: &Met, config: Option<&SessionConfigState>, lines: &mut 
     );
 }
 
-/// Describes the settings other than the model and the mode: what each is in a new session, and what it can be.
+/// Describes the settings other than the model and the mode: what each is in a new session, and
+/// what it can be.
 fn describe_settings(config: Option<&SessionConfigState>, lines: &mut Lines) {
     let mut settings = Vec::new();
     if let Some(config) = config {

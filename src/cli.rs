@@ -155,8 +155,9 @@ pub struct ServeOptions {
     #[arg(long, value_name = "N", default_value_t = MEMORY_BUDGET)]
     pub(crate) memory_budget: usize,
 
-    /// The most that clients' connections take in memory together, in bytes: what waits for clients that do not read, and
-    /// what they have sent and was not handled; past it, the one for which most waits is disconnected
+    /// The most that clients' connections take in memory together, in bytes: what waits for clients
+    /// that do not read, and what they have sent and was not handled; past it, the one for which
+    /// most waits is disconnected
     #[arg(long, value_name = "N", default_value_t = OutboxLimits::default().total)]
     pub(crate) client_memory: usize,
 
@@ -267,7 +268,8 @@ pub enum CliCommand {
 /// The name of the mode in which this program guards an agent.
 pub const GUARD: &str = "guard-agent";
 
-/// The beginning of the argument behind [`GUARD`] that says how many files a guard and what it guards may open.
+/// The beginning of the argument behind [`GUARD`] that says how many files a guard and what it
+/// guards may open.
 pub const GIVEN_FILES: &str = "--files=";
 
 /// What this program is when it has started itself with [`GUARD`].
@@ -285,9 +287,10 @@ pub enum GuardMode {
     Leader,
 }
 
-/// Reads the arguments of this program with which it starts itself as a guard: what it is then, how many files it may open
-/// if not as many as who has started it, and the command. None where they say anything else. There is a guard for each agent, so this takes none of the memory that all flags
-/// and their explanations take.
+/// Reads the arguments of this program with which it starts itself as a guard: what it is then, how
+/// many files it may open if not as many as who has started it, and the command. None where they
+/// say anything else. There is a guard for each agent, so this takes none of the memory that all
+/// flags and their explanations take.
 pub fn guard_mode(
     arguments: impl Iterator<Item = OsString>,
 ) -> Option<(GuardMode, Option<u64>, Vec<OsString>)> {

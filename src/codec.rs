@@ -42,7 +42,8 @@ pub struct LineCodec {
     skipped: Option<usize>,
 }
 
-/// Length after which a line counts as one without an end, as a multiple of the longest line that is let through.
+/// Length after which a line counts as one without an end, as a multiple of the longest line that
+/// is let through.
 pub const ENDLESS_LINE: usize = 16;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -56,7 +57,8 @@ impl LineCodec {
         Self { line_bytes_max, scanned: 0, skipped: None }
     }
 
-    /// Skips what was read of a line that is too long; an error if the line goes on for too long to have an end.
+    /// Skips what was read of a line that is too long; an error if the line goes on for too long to
+    /// have an end.
     fn skip(&mut self, buffer: &mut BytesMut) -> io::Result<Option<InputLine>> {
         let skipped = self.skipped.unwrap_or(0).saturating_add(buffer.len());
         // A new buffer, so that the memory goes back too.

@@ -1,7 +1,8 @@
 //! Which agents there are: what the operator says on the command line and in the configuration file.
 //!
-//! Owns: both forms, their defaults, what is wrong with them, and reading the file again ([`AgentSource`]).
-//! Never: starts an agent. A command line is split as a shell would split it, and no shell ever sees it.
+//! Owns: both forms, their defaults, what is wrong with them, and reading the file again
+//! ([`AgentSource`]). Never: starts an agent. A command line is split as a shell would split it,
+//! and no shell ever sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -82,7 +83,8 @@ fn idle_seconds() -> f64 {
 /// Flags and a file that describe agents. The file can be read again when it has changed.
 #[derive(Debug, Clone)]
 pub struct AgentSource {
-    /// Agents of the flags, in their order. They take the place of agents of the file that have the same name.
+    /// Agents of the flags, in their order. They take the place of agents of the file that have the
+    /// same name.
     pub of_flags: Vec<AgentSpec>,
     /// Absolute path of the file; `None` where none is named and no home is known.
     file: Option<PathBuf>,
@@ -97,7 +99,8 @@ pub struct ConfigurationSeen {
     pub file: Option<PathBuf>,
     /// Checksum of the content; `None` where there is no file, or it cannot be read.
     pub sum: Option<u32>,
-    /// Descriptions of its agents by name, so that they can be compared; `None` where the content cannot be understood.
+    /// Descriptions of its agents by name, so that they can be compared; `None` where the content
+    /// cannot be understood.
     pub agents: Option<BTreeMap<String, String>>,
 }
 
@@ -116,7 +119,8 @@ pub struct Reading {
     pub seen: ConfigurationSeen,
     /// Version of the file, taken before it was read.
     pub stamp: Option<Stamp>,
-    /// Agents of the flags, then those of the file in the order of their names; or what is wrong with the file.
+    /// Agents of the flags, then those of the file in the order of their names; or what is wrong
+    /// with the file.
     pub agents: Result<Vec<AgentSpec>, String>,
 }
 
@@ -199,8 +203,9 @@ impl AgentSource {
     }
 }
 
-/// Reads the agents of the flags, in their order, then those of the file, in the order of their names: of the one that is
-/// named, else of the default one, if that exists. An agent of a flag takes the place of one in the file.
+/// Reads the agents of the flags, in their order, then those of the file, in the order of their
+/// names: of the one that is named, else of the default one, if that exists. An agent of a flag
+/// takes the place of one in the file.
 ///
 /// # Errors
 /// When a flag or the file cannot be understood, the named one cannot be read, or two agents have one name.
@@ -265,7 +270,8 @@ fn from_file(text: &str, folder: &Path) -> anyhow::Result<Vec<AgentSpec>> {
     agents.collect()
 }
 
-/// Returns what to write instead of a mistake that is often made in the file; `None` if it holds no such mistake.
+/// Returns what to write instead of a mistake that is often made in the file; `None` if it holds no
+/// such mistake.
 fn advice(text: &str) -> Option<String> {
     let file: toml::Table = text.parse().ok()?;
     let Some(agents) = file.get("agents").and_then(toml::Value::as_table) else {

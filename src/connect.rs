@@ -1,7 +1,7 @@
 //! `connect`: stdin and stdout as a client of a host that listens.
 //!
-//! Owns: finding it and the token for it, carrying lines to it and messages back, and telling whose end came first.
-//! Never: reads a message.
+//! Owns: finding it and the token for it, carrying lines to it and messages back, and telling whose
+//! end came first. Never: reads a message.
 
 use std::future::Future;
 use std::io::{self, Write};
@@ -42,12 +42,13 @@ pub struct ConnectArgs {
     #[arg(value_name = "ADDRESS")]
     address: Option<String>,
 
-    /// The token is in this file, which no other user can read [default: the variable AHP_SIDECAR_TOKEN, if it is set]
+    /// The token is in this file, which no other user can read [default: the variable
+    /// AHP_SIDECAR_TOKEN, if it is set]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
-    /// Connect to the host of this state folder, which holds where it listens and its token [default: the one that
-    /// sessions are kept in when nothing is said]
+    /// Connect to the host of this state folder, which holds where it listens and its token
+    /// [default: the one that sessions are kept in when nothing is said]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["address", "token_file"])]
     state_dir: Option<PathBuf>,
 }

@@ -1,9 +1,9 @@
 //! A front: the process that an editor has started, whose client the host of the state folder serves.
 //!
-//! Owns: finding the folder's host, starting it when there is none, lending it stdin and stdout, or what leads to them where
-//! they are terminals ([`pipes`]), asking it for what belongs to this front alone, and ending as it says.
-//! Never: interprets what a client says or is told. A host that was started outlives the front that did it, and
-//! whatever is done to that.
+//! Owns: finding the folder's host, starting it when there is none, lending it stdin and stdout, or
+//! what leads to them where they are terminals ([`pipes`]), asking it for what belongs to this
+//! front alone, and ending as it says. Never: interprets what a client says or is told. A host that
+//! was started outlives the front that did it, and whatever is done to that.
 //!
 //! Who gets the lock of the folder starts the host: it listens in the host's place, and hands lock and listener over, so
 //! that the folder is held and can be joined at every moment in between. All others wait until they can connect.
@@ -123,8 +123,8 @@ impl NoHost {
     }
 }
 
-/// Joins the host of a folder, and starts it with `start` when there is none; where `start` says why that cannot be, only one
-/// that runs is joined.
+/// Joins the host of a folder, and starts it with `start` when there is none; where `start` says
+/// why that cannot be, only one that runs is joined.
 ///
 /// # Errors
 /// See [`NoHost`].

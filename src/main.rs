@@ -376,7 +376,8 @@ fn session_leader() -> std::process::Command {
     command
 }
 
-/// This program as a guard, of programs that may open as many files as this process was `given`, if it may open more.
+/// This program as a guard, of programs that may open as many files as this process was `given`, if
+/// it may open more.
 fn this_program(given: Option<u64>) -> GuardProgram {
     let given = given.map(|given| format!("{GIVEN_FILES}{given}"));
     GuardProgram::new(own_path(), [GUARD.to_owned()].into_iter().chain(given).collect()).adopting()

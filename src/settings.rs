@@ -1,9 +1,9 @@
 //! Settings of windows: which flag belongs to whom when several processes share a host.
 //!
-//! Owns: the table of all flags ([`SETTINGS`]), which the chapter on windows repeats, and the hello of a front that carries
-//! them. A flag that is in no row, or whose value does not reach the hello, fails a test: so no setting of a second window
-//! is ignored without a word.
-//! Never: says what a flag means.
+//! Owns: the table of all flags ([`SETTINGS`]), which the chapter on windows repeats, and the hello
+//! of a front that carries them. A flag that is in no row, or whose value does not reach the hello,
+//! fails a test: so no setting of a second window is ignored without a word. Never: says what a
+//! flag means.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -71,8 +71,9 @@ pub const SETTINGS: [(&str, Owner); 35] = [
 pub const ALONE: [&str; 2] = ["--deterministic", "--as-host"];
 
 impl ServeOptions {
-    /// Returns the settings that a host of a state folder runs with, each under the name that people know it by, so that it
-    /// can be compared. The agents of the configuration file are no part of them: it can change.
+    /// Returns the settings that a host of a state folder runs with, each under the name that
+    /// people know it by, so that it can be compared. The agents of the configuration file are no
+    /// part of them: it can change.
     pub fn settings(&self, agents: &AgentSource) -> BTreeMap<String, String> {
         let each = agents.of_flags.iter().enumerate();
         let each = each.map(|(at, agent)| (format!("the agent `{}`", agent.name), format!("{at} {agent:?}")));

@@ -226,8 +226,9 @@ impl Agents {
         self.backends.iter().map(|known| known.backend.describe()).collect()
     }
 
-    /// Offers these agents from now on, in this order. Conversations with others go on until they are closed; then what
-    /// those agents have started is ended. Must be called inside a tokio runtime.
+    /// Offers these agents from now on, in this order. Conversations with others go on until they
+    /// are closed; then what those agents have started is ended. Must be called inside a tokio
+    /// runtime.
     pub fn replace(&mut self, offered: Vec<Offered>) {
         let mut before = std::mem::take(&mut self.backends);
         for offered in offered {

@@ -1,9 +1,10 @@
 //! stdin and stdout, as they are lent to a host.
 //!
-//! A pipe, a socket or a file is lent itself. A terminal is not: it belongs to the jobs of its session, and the host is in
-//! another one, so the system would let it read what is typed while the front is stopped (`^Z`) or in the background, when
-//! it is meant for the shell. In its place the host gets a pipe, and the front carries the bytes: when the system stops the
-//! front, nothing is read from the terminal and nothing is printed on it.
+//! A pipe, a socket or a file is lent itself. A terminal is not: it belongs to the jobs of its
+//! session, and the host is in another one, so the system would let it read what is typed while the
+//! front is stopped (`^Z`) or in the background, when it is meant for the shell. In its place the
+//! host gets a pipe, and the front carries the bytes: when the system stops the front, nothing is
+//! read from the terminal and nothing is printed on it.
 //!
 //! Owns: those pipes, and the threads that carry.
 //! Never: looks at a byte.
@@ -49,8 +50,8 @@ impl Lent {
         lend([read, write])
     }
 
-    /// Begins to carry, between these and the host that has the other ends. What is not a terminal is closed: when the host
-    /// closes it, nobody holds it open.
+    /// Begins to carry, between these and the host that has the other ends. What is not a terminal
+    /// is closed: when the host closes it, nobody holds it open.
     ///
     /// # Errors
     /// When the system gives us no thread.
@@ -108,7 +109,8 @@ where
     }
 }
 
-/// Returns whether an error is none; waits where somebody who shares the terminal has made it non-blocking.
+/// Returns whether an error is none; waits where somebody who shares the terminal has made it
+/// non-blocking.
 fn goes_on(error: &io::Error, file: &impl AsFd, what: PollFlags) -> bool {
     match error.kind() {
         ErrorKind::Interrupted => true,

@@ -321,7 +321,8 @@ fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
     names(found) == names(shown) && found.iter().all(is_file)
 }
 
-/// What a worker that ends meanwhile leaves to the next one: locks of its own, and what they were made for.
+/// What a worker that ends meanwhile leaves to the next one: locks of its own, and what they were
+/// made for.
 #[derive(Debug, Serialize, Deserialize)]
 struct BegunCommit {
     /// The folder of the repository.
@@ -355,8 +356,9 @@ fn remember_begun(
     scratch.file(BEGUN, &crate::wire::rpc::to_json(&begun)).map(drop)
 }
 
-/// Ends the commit that was begun with files in this folder of our own, with others below `folder`: what is checked out
-/// already is in the index then, and else nothing is done. The user's own locks are left alone.
+/// Ends the commit that was begun with files in this folder of our own, with others below `folder`:
+/// what is checked out already is in the index then, and else nothing is done. The user's own locks
+/// are left alone.
 ///
 /// # Errors
 /// When git fails, or a file cannot be changed.
@@ -426,7 +428,8 @@ impl Lock {
         }
     }
 
-    /// Makes it what an index is to be. When a file was looked at last is told by when the index was written.
+    /// Makes it what an index is to be. When a file was looked at last is told by when the index
+    /// was written.
     fn fill(&self, index: &Path, theirs: &Path) -> io::Result<()> {
         fs::copy(index, &self.path)?;
         if let Ok(known) = fs::metadata(theirs) {

@@ -1,12 +1,14 @@
 //! The git directory in which git runs for a workspace: one of the host's own.
 //!
-//! Nothing of a workspace runs: opening, watching, comparing, reverting or committing in a folder executes no program that
-//! the folder's own files or configuration name. A repository's configuration is data: an allow list of settings is
-//! copied, and the git process never sees the rest. So a git that has learnt another way to run programs finds nothing.
+//! Nothing of a workspace runs: opening, watching, comparing, reverting or committing in a folder
+//! executes no program that the folder's own files or configuration name. A repository's
+//! configuration is data: an allow list of settings is copied, and the git process never sees the
+//! rest. So a git that has learnt another way to run programs finds nothing.
 //!
-//! The directory is in a private folder, and is used by one job at a time. Its `config` is written here; what holds history
-//! (objects, refs, reflogs) and plain data (ignored paths, attributes, sparse patterns) is linked to the repository's own;
-//! hooks and all else are left out. `HEAD` must be a file, so it is a copy, and [`super::commit`] writes the real one.
+//! The directory is in a private folder, and is used by one job at a time. Its `config` is written
+//! here; what holds history (objects, refs, reflogs) and plain data (ignored paths, attributes,
+//! sparse patterns) is linked to the repository's own; hooks and all else are left out. `HEAD` must
+//! be a file, so it is a copy, and [`super::commit`] writes the real one.
 //!
 //! Owns: the allow list, and the layout of the directory.
 //! Never: decides whether a repository is used.
@@ -25,7 +27,8 @@ use rustix::process::geteuid;
 use super::index::Scratch;
 use super::settings::{Setting, Settings};
 
-/// Settings that are copied. None of them names a program, or a file that git would take a program from.
+/// Settings that are copied. None of them names a program, or a file that git would take a program
+/// from.
 const COPIED: [&str; 36] = [
     "author.email",
     "author.name",
@@ -99,8 +102,8 @@ pub struct IsolatedGitDir {
     scratch: Scratch,
 }
 
-/// Git directories that were used, and can be used again for their repositories: making folders and removing them takes
-/// longer than all else here.
+/// Git directories that were used, and can be used again for their repositories: making folders and
+/// removing them takes longer than all else here.
 #[derive(Debug, Default)]
 pub struct SpareGitDirs(Mutex<Vec<IsolatedGitDir>>);
 
@@ -209,7 +212,8 @@ fn shared_indexes_of(own: &Path) -> io::Result<BTreeSet<OsString>> {
     Ok(names.into_iter().filter(|name| name.as_bytes().starts_with(b"sharedindex.")).collect())
 }
 
-/// Returns the content of `HEAD` of a git directory, also where that is a link, as git once made it.
+/// Returns the content of `HEAD` of a git directory, also where that is a link, as git once made
+/// it.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -229,7 +233,8 @@ pub fn branch_in(head: &[u8]) -> Option<&str> {
     named.strip_prefix("refs/heads/")
 }
 
-/// Returns the configuration file for a repository with these settings, of which the allowed ones are copied.
+/// Returns the configuration file for a repository with these settings, of which the allowed ones
+/// are copied.
 fn config_of(format: &[Setting], settings: &Settings) -> Vec<u8> {
     let allowed = settings.iter().filter(|setting| is_allowed(&setting.key));
     let mut config: Vec<u8> = format.iter().chain(allowed).filter_map(Setting::lines).flatten().collect();
@@ -250,8 +255,8 @@ pub fn is_allowed(key: &[u8]) -> bool {
     COPIED.iter().any(|allowed| allowed.as_bytes() == key) || FOLLOWED.iter().any(is_followed)
 }
 
-/// Makes a folder in which nobody else may change anything, or makes sure that one that exists is such: git takes its
-/// configuration from there.
+/// Makes a folder in which nobody else may change anything, or makes sure that one that exists is
+/// such: git takes its configuration from there.
 ///
 /// # Errors
 /// When it cannot be made, or belongs to somebody else, or others may write there.

@@ -1,7 +1,7 @@
 //! Running git.
 //!
-//! It never sees the configuration of a repository, of the user or of the system: see [`super::isolation`]. What it is told
-//! here besides is a second wall.
+//! It never sees the configuration of a repository, of the user or of the system: see
+//! [`super::isolation`]. What it is told here besides is a second wall.
 //!
 //! Owns: which program it is, what it is told each time so that it runs no other program, asks nobody and takes no
 //! locks, how long it may take and how much it may say.

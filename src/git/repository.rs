@@ -92,8 +92,8 @@ fn unusable<T>(why: impl Into<String>) -> Result<T, NoRepository> {
 }
 
 impl Repository {
-    /// Finds the one that all of these folders (`file:` URIs) are in. The git directory in which git runs is made beside
-    /// `scratch`.
+    /// Finds the one that all of these folders (`file:` URIs) are in. The git directory in which
+    /// git runs is made beside `scratch`.
     ///
     /// # Errors
     /// Why there is none.
@@ -152,7 +152,8 @@ impl Repository {
         self.settings.is_true("core.autocrlf") == Some(true)
     }
 
-    /// Returns whether `HEAD` is a file of its own, which the host must write where git writes its copy.
+    /// Returns whether `HEAD` is a file of its own, which the host must write where git writes its
+    /// copy.
     pub fn has_head_file(&self) -> bool {
         !self.has_reftable
     }
@@ -279,8 +280,8 @@ fn joined(folder: &Path, named: &[u8]) -> PathBuf {
     folder.join(OsStr::from_bytes(&named[..end]))
 }
 
-/// Returns the git directory that shares its objects and refs with this one, and may be the same one; `None` where this is
-/// no git directory.
+/// Returns the git directory that shares its objects and refs with this one, and may be the same
+/// one; `None` where this is no git directory.
 fn common_of(own: &Path) -> Option<PathBuf> {
     let head = head_of(own).ok()?;
     let leads_somewhere =

@@ -1,7 +1,7 @@
 //! Git's configuration, read as data.
 //!
-//! Owns: the syntax of its files, what they include and when, and which files the user and the system have.
-//! Never: starts a program, or reads anything but regular files.
+//! Owns: the syntax of its files, what they include and when, and which files the user and the
+//! system have. Never: starts a program, or reads anything but regular files.
 
 use std::collections::HashSet;
 use std::env;
@@ -22,7 +22,8 @@ const FILES_MAX: usize = 100;
 /// Maximum depth of includes; git's own.
 const DEPTH_MAX: usize = 10;
 
-/// A setting, as git lists it: `section.name` or `section.subsection.name`, of which all but the subsection is in lower case.
+/// A setting, as git lists it: `section.name` or `section.subsection.name`, of which all but the
+/// subsection is in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     /// The key.
@@ -79,7 +80,8 @@ fn split_key(key: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Setting {
-    /// Returns the lines of a configuration file that say this; `None` where git could not read them back.
+    /// Returns the lines of a configuration file that say this; `None` where git could not read
+    /// them back.
     pub fn lines(&self) -> Option<Vec<u8>> {
         let (section, name) = split_key(&self.key)?;
         let mut lines = match section.iter().position(|byte| *byte == b'.') {
@@ -403,7 +405,8 @@ fn is_match(pattern: &str, path: &Path, in_any_case: bool) -> bool {
     glob.build().is_ok_and(|glob| glob.compile_matcher().is_match(path))
 }
 
-/// Returns the content of a file; `None` where there is none that may be read, or something else than a regular file.
+/// Returns the content of a file; `None` where there is none that may be read, or something else
+/// than a regular file.
 fn content_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let is_nothing = |kind| {
         matches!(
@@ -428,8 +431,8 @@ fn content_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Returns the files of the system and of the user, in the order in which git reads them; `system` is the first where the
-/// environment does not name another one.
+/// Returns the files of the system and of the user, in the order in which git reads them; `system`
+/// is the first where the environment does not name another one.
 pub fn files_of_the_user(system: Option<&Path>) -> Vec<PathBuf> {
     let named = |name: &str| env::var_os(name).map(PathBuf::from);
     let is_set = |value: OsString| {
@@ -452,7 +455,8 @@ pub fn files_of_the_user(system: Option<&Path>) -> Vec<PathBuf> {
     files
 }
 
-/// Returns a path that a setting names, with its `~` replaced; `None` where that stands for somebody else's home.
+/// Returns a path that a setting names, with its `~` replaced; `None` where that stands for
+/// somebody else's home.
 pub fn path_in(value: &[u8]) -> Option<PathBuf> {
     match value.strip_prefix(b"~") {
         None => Some(PathBuf::from(OsString::from_vec(value.to_vec()))),

@@ -51,8 +51,8 @@ impl AgentTable {
         Self(operators.into_iter().map(|operator| KnownAgent::at_start(operator, start)).collect())
     }
 
-    /// Replaces all agents. What is known of one stays where it is the same program, whatever its operator says of it now;
-    /// what another one has said under its name is forgotten.
+    /// Replaces all agents. What is known of one stays where it is the same program, whatever its
+    /// operator says of it now; what another one has said under its name is forgotten.
     pub(super) fn replace(&mut self, operators: Vec<AgentDescription>, start: &Start) {
         let mut before = std::mem::take(&mut self.0);
         for operator in operators {

@@ -1,7 +1,8 @@
 //! What agents leave running when the calls are over that began it.
 //!
 //! Owns: the list of that in each chat, and what a chat says of it while it says nothing else.
-//! Never: runs or ends anything: `terminals` tells of the commands that run in terminals of the host, an agent of its own.
+//! Never: runs or ends anything: `terminals` tells of the commands that run in terminals of the
+//! host, an agent of its own.
 
 use ahp_types::actions::{ChatBackgroundWorkRemovedAction, ChatBackgroundWorkSetAction, StateAction};
 use ahp_types::state::{BackgroundShellWork, BackgroundWork};
@@ -43,8 +44,8 @@ impl Host {
         self.show_background_activity(step, chat);
     }
 
-    /// Returns what a chat says of its work in the background while it says nothing else: versions before 1.0.0 have no
-    /// other word for it.
+    /// Returns what a chat says of its work in the background while it says nothing else: versions
+    /// before 1.0.0 have no other word for it.
     pub(super) fn background_activity(&self, chat: ChatKey) -> Option<String> {
         let works = self.channels.chats.known(chat)?.conversation.state().background_work.as_ref()?;
         let labels = works.iter().filter_map(|work| match work {

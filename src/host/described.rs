@@ -35,7 +35,8 @@ impl Host {
         self.tell_if_agents_changed(step);
     }
 
-    /// Takes in which agents the operator offers from now on. Sessions of others stay; what runs in them goes on.
+    /// Takes in which agents the operator offers from now on. Sessions of others stay; what runs in
+    /// them goes on.
     pub(super) fn agents_are_configured(&mut self, step: &mut Step<'_>, operators: Vec<AgentDescription>) {
         self.agents.replace(operators, &self.config.start);
         self.tell_if_agents_changed(step);

@@ -203,8 +203,8 @@ impl Host {
             let resumable = can_always.is_some_and(|always| {
                 always || self.channels.chats.known(key).is_some_and(Chat::can_be_taken_up)
             });
-            // What a command has done is not done again, and an agent has nothing to take up: neither in that, nor where
-            // nobody had asked it for anything.
+            // What a command has done is not done again, and an agent has nothing to take up:
+            // neither in that, nor where nobody had asked it for anything.
             let resumable = resumable && !is_command && !is_own;
             let message = "the host ended while the turn ran".to_owned();
             Ending::Failed { kind: "interrupted".to_owned(), message, resumable }

@@ -18,8 +18,10 @@
 //! client holds), `cursors` (what names the next page), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
 //! back), [`limits`] (how large things may get), `shutdown`,
 //! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
-//! (what commands print), `ptys` and `holders` (programs that clients type into), `commands` (what users have run), `background` (what agents leave running), `changes` and `changesets` (which files were changed),
-//! `checkpoints` (what git keeps of folders), `sights` (what it says is there now), `discards` (and taking changes back), `annotations` (what people say to places in files),
+//! (what commands print), `ptys` and `holders` (programs that clients type into), `commands` (what
+//! users have run), `background` (what agents leave running), `changes` and `changesets` (which
+//! files were changed), `checkpoints` (what git keeps of folders), `sights` (what it says is there
+//! now), `discards` (and taking changes back), `annotations` (what people say to places in files),
 //! `relays` (files that clients serve), and [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]

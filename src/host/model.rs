@@ -195,7 +195,8 @@ pub(super) struct Chat {
     pub(super) consumed: HashSet<String>,
     /// Changes of what is selected that wait until no turn runs.
     pub(super) selecting: Vec<Waiting>,
-    /// Queued messages that are turns of clients, which had to wait: such a turn has the id of its message.
+    /// Queued messages that are turns of clients, which had to wait: such a turn has the id of its
+    /// message.
     pub(super) turns_queued: BTreeSet<String>,
     /// Steering messages that the agent has not taken in: the next turn begins with them.
     pub(super) unsteered: BTreeSet<String>,

@@ -61,8 +61,8 @@ impl Host {
         self.start_turn(step, key, turn, None);
     }
 
-    /// Returns the id of the turn that a queued message begins: that which a client has given the turn itself, where its
-    /// start had to wait.
+    /// Returns the id of the turn that a queued message begins: that which a client has given the
+    /// turn itself, where its start had to wait.
     fn turn_id_of_queued(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) -> String {
         let chat = self.channels.chats.known_mut(key);
         let is_turn = chat.is_some_and(|chat| chat.turns_queued.remove(id) && !chat.has_had_turn(id));

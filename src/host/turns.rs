@@ -47,8 +47,9 @@ pub(super) fn as_agent_hears(agent: Option<&AgentInfo>, message: &Message) -> Me
     message
 }
 
-/// Returns the message of a turn that an agent begins by itself. The host says it: clients that know the origins of
-/// messages (VS Code) show such a one as a notification, and any other but the user's as if the user had said it.
+/// Returns the message of a turn that an agent begins by itself. The host says it: clients that
+/// know the origins of messages (VS Code) show such a one as a notification, and any other but the
+/// user's as if the user had said it.
 fn message_of(cause: TurnCause) -> Message {
     let text = match cause {
         TurnCause::Agent => "The agent goes on by itself.",
@@ -70,7 +71,8 @@ pub(super) fn is_begun_by_agent(message: &Message) -> bool {
 }
 
 impl Host {
-    /// Opens a turn for what an agent does by itself, at once or when nothing else runs in its chat.
+    /// Opens a turn for what an agent does by itself, at once or when nothing else runs in its
+    /// chat.
     pub(super) fn agent_begins(&mut self, step: &mut Step<'_>, key: ChatKey, cause: TurnCause) {
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         // The agent was told of a turn meanwhile: what it does is of that.
@@ -84,7 +86,8 @@ impl Host {
         }
     }
 
-    /// Opens the turn that the agent of a chat waits for, if nothing runs there. Returns whether it did.
+    /// Opens the turn that the agent of a chat waits for, if nothing runs there. Returns whether it
+    /// did.
     pub(super) fn open_own_turn(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
         let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.run.is_none()) else {
             return false;

@@ -1,8 +1,8 @@
 //! Bytes that wait for clients, each counted once however many clients share them.
 //!
-//! Owns: counting the lines that several queues share, and merging deltas of one part into one text for all queues that
-//! have the same deltas waiting.
-//! Never: decides who is disconnected when too much waits, or in which order lines go out.
+//! Owns: counting the lines that several queues share, and merging deltas of one part into one text
+//! for all queues that have the same deltas waiting. Never: decides who is disconnected when too
+//! much waits, or in which order lines go out.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -35,13 +35,15 @@ pub struct SharedLine {
     backlog: Backlog,
 }
 
-/// Deltas of one part that wait in a queue as one line: a range of a text that other queues may share.
+/// Deltas of one part that wait in a queue as one line: a range of a text that other queues may
+/// share.
 #[derive(Debug)]
 pub struct SharedDeltas {
     text: Arc<DeltaText>,
     from: usize,
     to: usize,
-    /// Bytes of the line before and after the text: the head of the first delta, the tail of the last one.
+    /// Bytes of the line before and after the text: the head of the first delta, the tail of the
+    /// last one.
     head: Vec<u8>,
     tail: Vec<u8>,
 }
@@ -57,8 +59,8 @@ struct DeltaText {
 #[derive(Debug)]
 struct Deltas {
     text: Vec<u8>,
-    /// The last two deltas, each with the offset at which its text begins. Queues take lines in one after the other, so
-    /// that one which is behind another one is behind by one delta.
+    /// The last two deltas, each with the offset at which its text begins. Queues take lines in one
+    /// after the other, so that one which is behind another one is behind by one delta.
     last: [(Bytes, usize); 2],
 }
 
@@ -80,8 +82,8 @@ impl Backlog {
         SharedLine { line, backlog: self.clone() }
     }
 
-    /// Merges two consecutive deltas of a part; `None` if they are not what a delta's line looks like, or are longer than
-    /// `line_bytes_max` together.
+    /// Merges two consecutive deltas of a part; `None` if they are not what a delta's line looks
+    /// like, or are longer than `line_bytes_max` together.
     pub fn merge(
         &self,
         part: PartKey,
@@ -153,8 +155,8 @@ impl Drop for SharedLine {
 }
 
 impl SharedDeltas {
-    /// Appends the next delta of the part; false, and nothing is changed, if the line would be longer than
-    /// `line_bytes_max`, or the text has gone on in another way.
+    /// Appends the next delta of the part; false, and nothing is changed, if the line would be
+    /// longer than `line_bytes_max`, or the text has gone on in another way.
     pub fn append(&mut self, line: &Bytes, line_bytes_max: usize) -> bool {
         let Some(range) = text_range(line) else { return false };
         let tail = &line[range.end..];

@@ -1,13 +1,14 @@
 //! The agents of a running host, and what becomes of them when the configuration file changes.
 //!
-//! The running host takes up a file that has changed: at the hello of a front that has read another content, and by itself
-//! within seconds ([`upkeep`](super::upkeep)). New agents are offered at once, sessions that are opened from then on have
-//! the agents that changed, and conversations that run go on with the program that they have; an agent that was removed is
-//! no longer offered. A file that cannot be understood changes nothing. Signals have no part in this: SIGHUP is how a
+//! The running host takes up a file that has changed: at the hello of a front that has read another
+//! content, and by itself within seconds ([`upkeep`](super::upkeep)). New agents are offered at
+//! once, sessions that are opened from then on have the agents that changed, and conversations that
+//! run go on with the program that they have; an agent that was removed is no longer offered. A
+//! file that cannot be understood changes nothing. Signals have no part in this: SIGHUP is how a
 //! terminal that goes away ends the programs in it, so it asks a host to leave, as it always did.
 //!
-//! Owns: which agents are in force, how they differ from those that were read, and why what was read is not in force.
-//! Never: reads the file, or tells a client of an agent.
+//! Owns: which agents are in force, how they differ from those that were read, and why what was
+//! read is not in force. Never: reads the file, or tells a client of an agent.
 
 use std::fmt;
 
@@ -16,7 +17,8 @@ use crate::backend::acp::AgentSpec;
 use crate::backend::{Backend, Offered};
 use crate::config::{AgentSource, ConfigurationSeen, Reading};
 
-/// Warning for a window whose configuration file could not be read anew before the window was served.
+/// Warning for a window whose configuration file could not be read anew before the window was
+/// served.
 const OTHER_CONTENT: &str =
     "the host has another content of the configuration file than this window has read: the file has \
     changed again since, or takes too long to be read; the host takes it up when it can";
@@ -44,7 +46,8 @@ impl fmt::Debug for Configuration {
 }
 
 impl Configuration {
-    /// Puts in force what a source says; of a file that cannot be understood nothing. Returns the backends, too.
+    /// Puts in force what a source says; of a file that cannot be understood nothing. Returns the
+    /// backends, too.
     pub fn start(source: AgentSource, reading: Reading, make: MakeBackend) -> (Self, Vec<Box<dyn Backend>>) {
         let file = ConfigurationFile::new(source.clone(), &reading);
         let none = ConfigurationSeen { agents: Some(Default::default()), ..reading.seen.clone() };
@@ -71,7 +74,8 @@ impl Configuration {
         front.file.is_some() && front.sum != self.seen.sum && front.is_of_the_file_of(&self.seen)
     }
 
-    /// Returns what differs for a front that has another file. One that has the same needs only wait until it is read.
+    /// Returns what differs for a front that has another file. One that has the same needs only
+    /// wait until it is read.
     pub fn differences(&self, front: &ConfigurationSeen) -> Vec<String> {
         if front.is_of_the_file_of(&self.seen) || front.agents == self.seen.agents {
             return Vec::new();
@@ -94,7 +98,8 @@ impl Configuration {
         self.outdated.clone().or_else(|| self.is_other_content(front).then(|| OTHER_CONTENT.to_owned()))
     }
 
-    /// Puts in force what was read. Returns the agents in their order, or `None` when they are what they were.
+    /// Puts in force what was read. Returns the agents in their order, or `None` when they are what
+    /// they were.
     pub fn take_up(&mut self, reading: Reading) -> Option<Vec<Offered>> {
         let agents = match reading.agents {
             Ok(agents) => agents,

@@ -1,8 +1,7 @@
 //! Frames of a WebSocket that go out between messages: answers to pings, and the goodbye.
 //!
-//! Owns: that no more than one answer to a ping waits, the newest one, and one closing frame, however many pings come
-//! from a client that does not read.
-//! Never: writes to a stream.
+//! Owns: that no more than one answer to a ping waits, the newest one, and one closing frame,
+//! however many pings come from a client that does not read. Never: writes to a stream.
 
 use std::io::Cursor;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,8 +11,8 @@ use tokio::sync::Notify;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Control, OpCode};
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame, FrameHeader};
 
-/// Maximum length of the reason in a closing frame, in bytes (RFC 6455, 5.5: a control frame has at most 125 bytes, two of
-/// which are the code).
+/// Maximum length of the reason in a closing frame, in bytes (RFC 6455, 5.5: a control frame has at
+/// most 125 bytes, two of which are the code).
 const REASON_BYTES_MAX: usize = 123;
 
 /// Frame that goes out next.
@@ -48,7 +47,8 @@ enum End {
 }
 
 impl ControlFrames {
-    /// Takes frames as the library writes them. A pong takes the place of one that waits (RFC 6455, 5.5.3).
+    /// Takes frames as the library writes them. A pong takes the place of one that waits (RFC 6455,
+    /// 5.5.3).
     pub fn put(&self, mut frames: &[u8]) {
         let mut waiting = self.waiting();
         while let Ok(Some((header, payload))) = FrameHeader::parse(&mut Cursor::new(frames)) {

@@ -1,9 +1,10 @@
 //! How many files this process may open.
 //!
-//! Owns: seeing at the start whether those are enough, and saying so if not (later it would be told of whatever
-//! happens to be opened last, or end a library that does not expect it); having as many as the system allows; and a spare
-//! one, so that a connection can be told that there are no more.
-//! Never: lets a program that we start have more than we were given: some close all that they may have, one by one.
+//! Owns: seeing at the start whether those are enough, and saying so if not (later it would be told
+//! of whatever happens to be opened last, or end a library that does not expect it); having as many
+//! as the system allows; and a spare one, so that a connection can be told that there are no more.
+//! Never: lets a program that we start have more than we were given: some close all that they may
+//! have, one by one.
 
 use std::fs::File;
 use std::io;
@@ -67,8 +68,8 @@ fn limit() -> String {
     getrlimit(Resource::Nofile).current.map_or("any number".to_owned(), |files| files.to_string())
 }
 
-/// Raises the soft limit of open files to the hard one. Returns the limit that this process was given, which the programs
-/// that it starts are to have; `None` if it has not changed.
+/// Raises the soft limit of open files to the hard one. Returns the limit that this process was
+/// given, which the programs that it starts are to have; `None` if it has not changed.
 pub fn raise() -> Option<u64> {
     let limits = getrlimit(Resource::Nofile);
     let given = limits.current.filter(|given| limits.maximum.is_none_or(|most| *given < most))?;
@@ -106,7 +107,8 @@ pub fn exhausted() -> String {
     )
 }
 
-/// File that is kept open to make room for a connection that is accepted only to be told why it is refused.
+/// File that is kept open to make room for a connection that is accepted only to be told why it is
+/// refused.
 #[derive(Debug)]
 pub struct SpareFile(Option<File>);
 
@@ -117,7 +119,8 @@ impl SpareFile {
         Self(File::open("/dev/null").ok())
     }
 
-    /// Makes room for one connection where this error says that there is none; false if there is none to be made.
+    /// Makes room for one connection where this error says that there is none; false if there is
+    /// none to be made.
     pub fn make_room(&mut self, error: &io::Error) -> bool {
         are_exhausted(error) && self.0.take().is_some()
     }

@@ -1,9 +1,9 @@
 //! The host's side of its fronts: processes that lend their stdin and stdout to it.
 //!
-//! Owns: who may join (the same user, in the same words, with the same settings), having done what a front asks for before it
-//! is served (listening, reading a configuration file that has changed), what it is told of its client and of the log, and
-//! noticing that it is gone.
-//! Never: serves a client; its stdin and stdout are a connection like any other.
+//! Owns: who may join (the same user, in the same words, with the same settings), having done what
+//! a front asks for before it is served (listening, reading a configuration file that has changed),
+//! what it is told of its client and of the log, and noticing that it is gone. Never: serves a
+//! client; its stdin and stdout are a connection like any other.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -223,8 +223,8 @@ impl Fronts {
         }
     }
 
-    /// Serves the client of a front, or tells it why not. A front that has asked for something that takes time comes again
-    /// when that is done.
+    /// Serves the client of a front, or tells it why not. A front that has asked for something that
+    /// takes time comes again when that is done.
     pub fn admit(&mut self, mut knock: Knock, with: &ServedWith<'_>) {
         let mut differ = differences(&knock.hello.settings, &self.settings);
         differ.extend(

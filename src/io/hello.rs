@@ -4,10 +4,10 @@
 //! [`HelloLine::Welcome`] or [`HelloLine::Refused`]. From then on the host reads and writes the two by itself. What the front says
 //! later asks for the end of its client ([`LEAVE`]), and so does the end of the stream.
 //!
-//! A hello carries every setting of its front. Those of its connection ([`Wishes`]) and of the listeners that it asks for
-//! ([`Listening`]) are its own. Those of the host ([`Hello::settings`]) must be equal to the host's. The agents of the
-//! configuration file ([`ConfigurationSeen`]) need not: where the front has read another content of the same file, the host
-//! reads it anew.
+//! A hello carries every setting of its front. Those of its connection ([`Wishes`]) and of the
+//! listeners that it asks for ([`Listening`]) are its own. Those of the host ([`Hello::settings`])
+//! must be equal to the host's. The agents of the configuration file ([`ConfigurationSeen`]) need
+//! not: where the front has read another content of the same file, the host reads it anew.
 //!
 //! Owns: the words, their version, and what differs between what a front wants and what its host runs with.
 //! Never: reads or writes them.
@@ -125,7 +125,8 @@ pub enum HelloLine {
         differs: Vec<String>,
         /// URLs of the listeners that the front has asked for, as they are to be printed.
         listening: Vec<String>,
-        /// Reason why the host goes on with other agents than the front's configuration file names, for people.
+        /// Reason why the host goes on with other agents than the front's configuration file names,
+        /// for people.
         outdated: Option<String>,
     },
     /// The first line: the client is not served.

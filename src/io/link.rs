@@ -28,7 +28,8 @@ use crate::versions::Outgoing;
 /// How many batches of lines of a connection may wait for the loop.
 const BATCHES_MAX: usize = 2;
 
-/// Bytes of an unfinished message after each of which the loop is woken, to look at what all connections hold.
+/// Bytes of an unfinished message after each of which the loop is woken, to look at what all
+/// connections hold.
 const WAKE_EVERY: usize = 1 << 20;
 
 /// How much is given to a writer at once, in bytes.
@@ -89,7 +90,8 @@ pub struct Terms {
     pub assume_version: Option<Dialect>,
     /// Within what time its client is expected back when its connection is lost; none: it is not.
     pub returns_within: Option<Duration>,
-    /// Time that its client may keep agents waiting without reading, where another client reads; `None` for that of all.
+    /// Time that its client may keep agents waiting without reading, where another client reads;
+    /// `None` for that of all.
     pub patience: Option<Duration>,
 }
 
@@ -484,8 +486,9 @@ impl Link {
         over.flatten().into_iter().chain(behind.flatten()).min().map(Instant::from_std)
     }
 
-    /// Returns the number of bytes in memory that this connection alone is the reason for: those that wait for its client
-    /// and that the backlog does not count, and those that its client has sent and that were not heard.
+    /// Returns the number of bytes in memory that this connection alone is the reason for: those
+    /// that wait for its client and that the backlog does not count, and those that its client has
+    /// sent and that were not heard.
     pub fn own_bytes(&self) -> usize {
         let behind = if self.writing.is_some() { self.behind_bytes } else { 0 };
         let received = &self.received;
@@ -493,12 +496,14 @@ impl Link {
         self.outbox.own() + behind + unheard
     }
 
-    /// Returns the number of bytes that are in memory for this connection, those that it shares with others included.
+    /// Returns the number of bytes that are in memory for this connection, those that it shares
+    /// with others included.
     pub fn held_bytes(&self) -> usize {
         self.own_bytes() + self.outbox.unread() - self.outbox.own()
     }
 
-    /// Gives up what waits for its client, and the connection with it; the client is told why if it can be.
+    /// Gives up what waits for its client, and the connection with it; the client is told why if it
+    /// can be.
     pub fn cut_off(&mut self, why: &str) {
         self.writer.cut_off(why);
     }

@@ -1,9 +1,9 @@
 //! The log on stderr, which may be read by nobody.
 //!
 //! Owns: writing log lines on a thread of their own, one line each whatever they quote. When stderr is
-//! stuck, lines are dropped and counted; the protocol never waits for the log. A warning that repeats is written once, and
-//! then counted ([`Repeats`]).
-//! Never: writes to stdout, or shows a secret that this process has given away.
+//! stuck, lines are dropped and counted; the protocol never waits for the log. A warning that
+//! repeats is written once, and then counted ([`Repeats`]). Never: writes to stdout, or shows a
+//! secret that this process has given away.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -230,7 +230,8 @@ impl Repeated {
 }
 
 impl Repeats {
-    /// Takes note of a line; false if it repeats one that was written lately, and is not to be written.
+    /// Takes note of a line; false if it repeats one that was written lately, and is not to be
+    /// written.
     fn note(&mut self, line: &[u8], who: &[u32], now: Instant) -> bool {
         let text = line.iter().position(|byte| *byte == b' ').map_or(line, |at| &line[at..]);
         if let Some(repeated) = self.0.iter_mut().find(|repeated| repeated.text == text) {

@@ -1,13 +1,15 @@
 //! The only place that waits: pipes, threads, timers, signals, and the loop that feeds the core.
 //!
 //! Owns: connections ([`link`]), what waits to be safe ([`keeper`]), to be written
-//! ([`outbox`], shared in `backlog`) and for the store (`held`, [`readers`]), the threads on the pipes ([`stdio`]) and the tasks on other
-//! streams ([`sockets`]; `control_frames` between messages), where others connect ([`listen`]), the processes that lend us theirs ([`fronts`], in the
-//! words of [`hello`]), who is about to be let in (`half_open`), what clients see of files ([`resources`]) and of their
-//! changes ([`watches`]), large answers (`states`), the watch over those we
-//! depend on ([`watch`]), time and ids ([`sources`]), the log on stderr ([`log`]), signals ([`signals`]), how many files
-//! may be open ([`descriptors`]), what others may change under a running host ([`upkeep`], [`configuration`]), everything that can happen ([`events`]), and the loop ([`run`]).
-//! Never: makes a decision of the protocol.
+//! ([`outbox`], shared in `backlog`) and for the store (`held`, [`readers`]), the threads on the
+//! pipes ([`stdio`]) and the tasks on other streams ([`sockets`]; `control_frames` between
+//! messages), where others connect ([`listen`]), the processes that lend us theirs ([`fronts`], in
+//! the words of [`hello`]), who is about to be let in (`half_open`), what clients see of files
+//! ([`resources`]) and of their changes ([`watches`]), large answers (`states`), the watch over
+//! those we depend on ([`watch`]), time and ids ([`sources`]), the log on stderr ([`log`]), signals
+//! ([`signals`]), how many files may be open ([`descriptors`]), what others may change under a
+//! running host ([`upkeep`], [`configuration`]), everything that can happen ([`events`]), and the
+//! loop ([`run`]). Never: makes a decision of the protocol.
 #![doc = include_str!("README.md")]
 
 pub mod backlog;

@@ -1,9 +1,9 @@
 //! What waits to be written.
 //!
 //! Owns: the order of lines, counting what waits in bytes, holding deltas back to be merged for as long as their
-//! client allows, and merging them while the pipe is behind: then what waits is shared with the other queues.
-//! Never: drops a line, looks at a clock, or lets a line overtake another, but for one that shows no state, which may
-//! overtake deltas.
+//! client allows, and merging them while the pipe is behind: then what waits is shared with the
+//! other queues. Never: drops a line, looks at a clock, or lets a line overtake another, but for
+//! one that shows no state, which may overtake deltas.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ pub struct OutboxLimits {
     pub agents_above: usize,
     /// From here on, clients are not read either.
     pub clients_above: usize,
-    /// Maximum of what waits for all connections together, and of what they have said and is not handled.
+    /// Maximum of what waits for all connections together, and of what they have said and is not
+    /// handled.
     pub total: usize,
     /// The longest line that merging makes.
     pub merged_max: usize,
@@ -45,8 +46,8 @@ impl Default for OutboxLimits {
 }
 
 impl OutboxLimits {
-    /// Returns the limits where all connections together may have this much: no single one may have more, so that a client
-    /// that is alone is waited for and not disconnected.
+    /// Returns the limits where all connections together may have this much: no single one may have
+    /// more, so that a client that is alone is waited for and not disconnected.
     #[must_use]
     pub fn within(self, total: usize) -> Self {
         let of = |limit: usize| limit.min(total / 2);

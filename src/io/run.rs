@@ -232,7 +232,8 @@ impl Sidecar {
         exit
     }
 
-    /// Ends the ways in. Whoever comes from now on starts another host, which waits until we let go of the folder.
+    /// Ends the ways in. Whoever comes from now on starts another host, which waits until we let go
+    /// of the folder.
     async fn let_nobody_in(&mut self) {
         if let Some(fronts) = &mut self.fronts {
             fronts.close();

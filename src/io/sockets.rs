@@ -24,7 +24,8 @@ use crate::host::effects::ConnectionId;
 /// How much is read at once, in bytes. An idle connection keeps a buffer of this size.
 const READ_BYTES: usize = 16 << 10;
 
-/// How long a client may take to read the frame that is being written and the reason why its connection is closed.
+/// How long a client may take to read the frame that is being written and the reason why its
+/// connection is closed.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Opens a connection on a stream, given as its two halves, and serves it in tasks of their own until either side
@@ -156,7 +157,8 @@ impl LineSink for StreamWriter {
         0
     }
 
-    /// A WebSocket is closed with the reason behind the frame that is being written, if its client reads that soon.
+    /// A WebSocket is closed with the reason behind the frame that is being written, if its client
+    /// reads that soon.
     fn cut_off(&mut self, why: &str) {
         let task = self.task.clone();
         if self.framing == Framing::Lines {

@@ -1,13 +1,15 @@
 //! Upkeep of what others may change under a running host: its socket, and its configuration file.
 //!
-//! Owns: a thread that looks at both every two seconds, so that a file system that does not answer holds up nobody; binding
-//! a socket anew whose file somebody has removed, and locking the folder anew where that was done to its lock; reading a file anew that has changed, when that is seen and when a front
-//! says that its content is another one.
-//! Never: takes up what was read, lets anybody in, or binds a socket in a folder whose lock is another process's: that one
-//! may serve the folder.
+//! Owns: a thread that looks at both every two seconds, so that a file system that does not answer
+//! holds up nobody; binding a socket anew whose file somebody has removed, and locking the folder
+//! anew where that was done to its lock; reading a file anew that has changed, when that is seen
+//! and when a front says that its content is another one. Never: takes up what was read, lets
+//! anybody in, or binds a socket in a folder whose lock is another process's: that one may serve
+//! the folder.
 //!
-//! Looking is chosen over the notifications of the system because it sees every way by which files change (links that are
-//! turned, folders that are moved, network file systems) on every platform, at the cost of two calls every two seconds.
+//! Looking is chosen over the notifications of the system because it sees every way by which files
+//! change (links that are turned, folders that are moved, network file systems) on every platform,
+//! at the cost of two calls every two seconds.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,7 +28,8 @@ use crate::store::folder::{LockId, LockPlace};
 /// Time between two looks.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Time for which a file that has changed has to stay as it is before it is read: an editor may be writing it.
+/// Time for which a file that has changed has to stay as it is before it is read: an editor may be
+/// writing it.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
 
 /// Maximum time that a front waits for the file to be read.
@@ -37,7 +40,8 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 pub enum UpkeepNews {
     /// The host's socket was removed; this one is bound in its place.
     Socket(UnixListener),
-    /// The lock of the folder was removed, and another process has one in its place: it serves the folder.
+    /// The lock of the folder was removed, and another process has one in its place: it serves the
+    /// folder.
     Replaced,
     /// The configuration file has changed.
     Configuration(Box<Reading>),
@@ -73,7 +77,8 @@ impl SocketFile {
         Self { path, inode, lock, renewed: None, is_replaced: false, is_in_trouble: false }
     }
 
-    /// Puts lock and socket right where their files are gone, or another socket is in the place of this one.
+    /// Puts lock and socket right where their files are gone, or another socket is in the place of
+    /// this one.
     fn look(&mut self) -> Option<UpkeepNews> {
         match self.lock.place() {
             LockPlace::There => {}
@@ -129,7 +134,8 @@ fn bind_in_its_folder(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// Binds a socket that only its owner can connect to. To be called by whoever holds the folder: what is there is removed.
+/// Binds a socket that only its owner can connect to. To be called by whoever holds the folder:
+/// what is there is removed.
 ///
 /// # Errors
 /// When that is not possible.

@@ -155,7 +155,8 @@ impl Holder {
     }
 }
 
-/// A lock by which a process holds a folder, told from every other file that is or will be in its place.
+/// A lock by which a process holds a folder, told from every other file that is or will be in its
+/// place.
 #[derive(Debug, Clone)]
 pub struct LockId {
     path: PathBuf,
@@ -184,8 +185,8 @@ impl LockId {
         }
     }
 
-    /// Goes on holding the folder by another lock, in the place of one that was removed, as long as the file that is
-    /// returned is open. Others join at this place.
+    /// Goes on holding the folder by another lock, in the place of one that was removed, as long as
+    /// the file that is returned is open. Others join at this place.
     ///
     /// # Errors
     /// When another process is quicker, or the folder is gone.

@@ -214,7 +214,8 @@ impl Edges {
         }
     }
 
-    /// Takes in which agents are offered from now on, the default one first. Sessions of others are still called by theirs.
+    /// Takes in which agents are offered from now on, the default one first. Sessions of others are
+    /// still called by theirs.
     pub fn offer(&mut self, mut providers: Vec<String>) {
         let before = self.providers.iter().filter(|before| !providers.contains(before));
         providers.extend(before.cloned().collect::<Vec<_>>());

@@ -80,8 +80,8 @@ impl VersionStep for V0_2_0 {
     }
 }
 
-/// Says a message under its older name. A message that is not the user's is empty there: nothing else would say that the
-/// user has not said it.
+/// Says a message under its older name. A message that is not the user's is empty there: nothing
+/// else would say that the user has not said it.
 fn name_message(object: &mut Object) {
     node::alias(object, "message", "userMessage");
     let Some(Value::Object(message)) = object.get_mut("userMessage") else { return };

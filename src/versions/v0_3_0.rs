@@ -97,7 +97,8 @@ impl VersionStep for V0_3_0 {
 
     fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
         if said.name().starts_with("annotations/") {
-            // Its client could not be told what became of it: an action that its version does not have is none.
+            // Its client could not be told what became of it: an action that its version does not
+            // have is none.
             let name = format!("{} (there since 0.4.0)", said.name());
             return said.rename(&name);
         }

@@ -117,7 +117,8 @@ impl MergedDeltas {
     }
 }
 
-/// Returns where the text of a delta's line is, without its quotes; `None` if the line is not one of a delta.
+/// Returns where the text of a delta's line is, without its quotes; `None` if the line is not one
+/// of a delta.
 pub fn text_range(line: &[u8]) -> Option<Range<usize>> {
     const BEFORE: &[u8] = b",\"content\":\"";
     const AFTER: &[u8] = b"\"},\"serverSeq\":";

@@ -95,8 +95,8 @@ pub const NOT_SERVED: &[(&str, &str)] = &[
     ("fetchAutomationRuns", NO_AUTOMATIONS),
 ];
 
-/// Notifications of real clients that are no part of the protocol and mean nothing to this host: VS Code 1.139.1 sends this at
-/// each start.
+/// Notifications of real clients that are no part of the protocol and mean nothing to this host: VS
+/// Code 1.139.1 sends this at each start.
 pub const IGNORED: &[&str] = &["setClientManagedSettingsPermissions"];
 
 const NO_AUTOMATIONS: &str = "this host has no automations";

@@ -9,8 +9,8 @@ use ahp_types::common::StringOrMarkdown;
 /// The longest error message, in characters; it may hold the last lines of an agent's log.
 const MESSAGE_CHARS_MAX: usize = 4000;
 
-/// A text as an error message: no escape sequences, no control characters but line ends and tabs, and not longer than
-/// can be read.
+/// A text as an error message: no escape sequences, no control characters but line ends and tabs,
+/// and not longer than can be read.
 pub fn message(text: &str) -> String {
     let shows = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
     let mut shown = WithoutSequences(text.chars()).filter(shows);
@@ -21,7 +21,8 @@ pub fn message(text: &str) -> String {
     message
 }
 
-/// Characters of a text without its escape sequences. A string that has no end goes to the end of its line.
+/// Characters of a text without its escape sequences. A string that has no end goes to the end of
+/// its line.
 struct WithoutSequences<'a>(std::str::Chars<'a>);
 
 impl Iterator for WithoutSequences<'_> {

@@ -1,10 +1,12 @@
-//! Instructions that the program executes for one unit of work, counted by valgrind's cachegrind, which gives
-//! nearly the same count on a busy machine: `cargo bench --bench sidecar -- cost` prints them beside the figures of
-//! `cost.toml` and fails where one is more than [`TOLERANCE_PERCENT`] over its figure.
+//! Instructions that the program executes for one unit of work, counted by valgrind's cachegrind,
+//! which gives nearly the same count on a busy machine: `cargo bench --bench sidecar -- cost`
+//! prints them beside the figures of `cost.toml` and fails where one is more than
+//! [`TOLERANCE_PERCENT`] over its figure.
 //!
 //! Owns: the scenes that are counted, and the comparison with `cost.toml`.
-//! Never: measures time. Cachegrind counts the user-space instructions of one process with all of its threads; what
-//! its children execute (agents, git) and what the kernel does for it is not counted.
+//! Never: measures time. Cachegrind counts the user-space instructions of one process with all of
+//! its threads; what its children execute (agents, git) and what the kernel does for it is not
+//! counted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,7 +63,8 @@ const MEMORY_ROWS: [(&str, Count); 2] =
 /// Prints the table.
 ///
 /// # Errors
-/// Names the counts that exceed their figures, the rows without one, or the scene that could not be counted.
+/// Names the counts that exceed their figures, the rows without one, or the scene that could not be
+/// counted.
 pub fn run() -> Outcome<()> {
     let mut out = std::io::stdout();
     let figures: BTreeMap<String, u64> = toml::from_str(&fs::read_to_string(FIGURES)?)?;

@@ -1,8 +1,8 @@
 //! The configuration file.
 //!
-//! Owns: where the real program looks for one that is not named, that it is not needed, and what becomes of a running host
-//! when the file changes.
-//! Never: reads the one of whoever runs it; each test has a home of its own.
+//! Owns: where the real program looks for one that is not named, that it is not needed, and what
+//! becomes of a running host when the file changes. Never: reads the one of whoever runs it; each
+//! test has a home of its own.
 // Elsewhere the folder has another name.
 #![cfg(target_os = "linux")]
 
@@ -211,7 +211,8 @@ fn file_that_cannot_be_understood_is_said_and_hinders_no_window() {
     windows.write(&described(&["b"]));
     assert_eq!(told_of_agents(&mut first), ["b", "script"]);
     assert_eq!(first.end(), Some(0));
-    // A process that has nobody to go on says so, and leaves nothing behind that a later one stumbles over.
+    // A process that has nobody to go on says so, and leaves nothing behind that a later one
+    // stumbles over.
     windows.write("[agents.");
     refused(windows.command(), 2);
     windows.write(&described(&["b"]));

@@ -203,8 +203,9 @@ impl RunningAgent {
         Some(Use(Arc::clone(self)))
     }
 
-    /// Ends it if it needs a login and at most so many use it, so that it is started anew and finds a login that was
-    /// done elsewhere: many agents look for one only when they start. False if it goes on.
+    /// Ends it if it needs a login and at most so many use it, so that it is started anew and finds
+    /// a login that was done elsewhere: many agents look for one only when they start. False if it
+    /// goes on.
     pub fn end_for_login(&self, users: usize) -> bool {
         let is_free = self.login.is_needed() && self.uses().count <= users;
         if is_free {
@@ -287,7 +288,8 @@ impl Agent {
         self.past().quirks
     }
 
-    /// Returns the words in which the process that was started last says that nobody is logged in to it.
+    /// Returns the words in which the process that was started last says that nobody is logged in
+    /// to it.
     pub fn logged_out(&self) -> Option<String> {
         self.past().connections.last()?.logged_out()
     }

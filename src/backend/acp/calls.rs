@@ -30,7 +30,8 @@ use crate::wire::tool_calls::tool_call_id;
 /// So many calls of turns that are over are remembered.
 const PAST_MAX: usize = 10_000;
 
-/// Maximum number of calls that are remembered although their turns are over, because the agent may go on with them.
+/// Maximum number of calls that are remembered although their turns are over, because the agent may
+/// go on with them.
 const LEFT_OPEN_MAX: usize = 100;
 
 /// The calls of a conversation.
@@ -41,7 +42,8 @@ pub struct Calls {
     calls: BTreeMap<String, TrackedCall>,
     /// Calls of turns that are over, as the agent calls them.
     past: BTreeSet<String>,
-    /// Those of them that were not over when the agent ended their turns: it may go on with them in another turn.
+    /// Those of them that were not over when the agent ended their turns: it may go on with them in
+    /// another turn.
     left_open: BTreeMap<String, TrackedCall>,
     /// Calls that have another name in the turn than the agent's, by that.
     renamed: BTreeMap<String, String>,
@@ -320,8 +322,8 @@ impl Calls {
         self.renamed.get(id).cloned().unwrap_or_else(|| id.to_owned())
     }
 
-    /// Whether there is something to show of a call, in a turn that is yet to begin: nobody knows it, or it was left
-    /// open and the agent says more of it, or has changed files by it.
+    /// Whether there is something to show of a call, in a turn that is yet to begin: nobody knows
+    /// it, or it was left open and the agent says more of it, or has changed files by it.
     pub fn may_go_on(&self, id: &str, says_more: bool) -> bool {
         let left = self.left_open.get(id).is_some_and(|call| says_more || call.changes_files());
         !self.past.contains(id) || left

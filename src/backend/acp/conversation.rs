@@ -2,10 +2,11 @@
 //!
 //! In reading order: this file (its life: commands, prompts, cancelling), `opening` (how it comes to be), `ending` (how
 //! a turn ends), `settings` (how the session is configured), `resuming` (going on with a turn that was cut), `updates`
-//! (what the agent tells), `own_turns` (what it does by itself), `steering` (what the user adds meanwhile), `looking`
-//! (what changes of files are found to be), `requests` (what the agent asks), `questions` and `forms` (what it asks the
-//! user), `attachments` (what it cannot take), `workspace` (what it asks of files and terminals), `client_tools` (what it has
-//! clients carry out).
+//! (what the agent tells), `own_turns` (what it does by itself), `steering` (what the user adds
+//! meanwhile), `looking` (what changes of files are found to be), `requests` (what the agent asks),
+//! `questions` and `forms` (what it asks the user), `attachments` (what it cannot take),
+//! `workspace` (what it asks of files and terminals), `client_tools` (what it has clients carry
+//! out).
 //!
 //! Owns: one prompt at a time.
 //! Never: waits without hearing a cancellation.
@@ -199,7 +200,8 @@ enum Next {
 }
 
 impl PromptRun {
-    /// A run that has just begun; `prompt` is the request that it answers, `None` if the agent works by itself.
+    /// A run that has just begun; `prompt` is the request that it answers, `None` if the agent
+    /// works by itself.
     fn new(id: RunId, used: Option<Use>, deadline: Option<Instant>, prompt: Option<u64>) -> Self {
         Self {
             id,

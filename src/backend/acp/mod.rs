@@ -111,14 +111,16 @@ impl Acp {
         Self { agent: Arc::new(Agent::new(spec, guard)) }
     }
 
-    /// Returns the words in which the agent says by itself that nobody is logged in, and what can be done.
+    /// Returns the words in which the agent says by itself that nobody is logged in, and what can
+    /// be done.
     pub fn missing_login(&self) -> Option<String> {
         let said = self.agent.logged_out()?;
         let ways = self.agent.ways().unwrap_or_default();
         Some(format!("it says \"{said}\". {}", login::advice(&ways)))
     }
 
-    /// Returns what is known of the agent besides what it says; `None` if it has not said what it is.
+    /// Returns what is known of the agent besides what it says; `None` if it has not said what it
+    /// is.
     pub fn quirks(&self) -> Option<AgentQuirks> {
         self.agent.quirks()
     }

@@ -27,8 +27,8 @@ const NAME_BYTES_MAX: usize = 4096;
 pub const MODE: &str = "mode";
 const MODEL: &str = "model";
 
-/// Modes in which agents change files or run commands without asking the user, by the letters and digits of their
-/// ids: of Claude, Codex, Copilot, Gemini and Qwen Code.
+/// Modes in which agents change files or run commands without asking the user, by the letters and
+/// digits of their ids: of Claude, Codex, Copilot, Gemini and Qwen Code.
 const UNASKED_MODES: [&str; 10] = [
     "acceptedits",
     "agentfullaccess",
@@ -42,7 +42,8 @@ const UNASKED_MODES: [&str; 10] = [
     "yolo",
 ];
 
-/// Returns whether agents that have a mode of this id do not ask the user in it before they change files.
+/// Returns whether agents that have a mode of this id do not ask the user in it before they change
+/// files.
 pub fn is_unasked_mode(id: &str) -> bool {
     // Some ids are URLs.
     let name = id.rsplit(['#', '/']).next().unwrap_or(id);
@@ -50,7 +51,8 @@ pub fn is_unasked_mode(id: &str) -> bool {
     UNASKED_MODES.contains(&letters.to_ascii_lowercase().as_str())
 }
 
-/// Returns why an option does not have the value that was asked for, in a sentence; `None` if it has it.
+/// Returns why an option does not have the value that was asked for, in a sentence; `None` if it
+/// has it.
 pub fn misfit(config: &SessionConfigState, id: &str, value: &Value) -> Option<String> {
     let list = |items: &mut dyn Iterator<Item = String>| items.collect::<Vec<_>>().join(", ");
     let now = config.values.get(id);
@@ -298,8 +300,9 @@ impl OfferedOptions {
         self.settings.iter().map(|setting| (setting.id.clone(), setting.current.clone())).collect()
     }
 
-    /// What clients are told that can be chosen. With the starting values that the operator has set it is what a new
-    /// session has: those are its defaults where the agent has them, else the values as they are.
+    /// What clients are told that can be chosen. With the starting values that the operator has set
+    /// it is what a new session has: those are its defaults where the agent has them, else the
+    /// values as they are.
     pub fn schema(&self, starting: Option<&JsonObject>) -> SessionConfigSchema {
         let default = |it: &Setting| {
             let set = starting?.get(&it.id).filter(|value| self.offers(&it.id, value));

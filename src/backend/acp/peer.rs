@@ -56,7 +56,8 @@ const BEHIND_BYTES: usize = WAITING_BYTES_MAX / 4;
 /// No pipe that an agent writes to holds more bytes than this (on Linux, unless a privileged agent makes it larger).
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
-/// Notification of Claude and Codex that says whether they are logged in, and the kind of login that is none.
+/// Notification of Claude and Codex that says whether they are logged in, and the kind of login
+/// that is none.
 const LOGIN_STATUS: &str = "_auth/status_update";
 const NOT_LOGGED_IN: &str = "none";
 
@@ -276,7 +277,8 @@ impl AgentConnection {
         self.ended.borrow().is_some()
     }
 
-    /// Returns the words in which the agent said last that nobody is logged in; `None` if it has not said so.
+    /// Returns the words in which the agent said last that nobody is logged in; `None` if it has
+    /// not said so.
     pub fn logged_out(&self) -> Option<String> {
         let login = self.shared.login.lock().unwrap_or_else(PoisonError::into_inner);
         login.as_ref().filter(|login| login.kind == NOT_LOGGED_IN).map(|login| text::message(&login.label))

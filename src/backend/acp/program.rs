@@ -1,8 +1,7 @@
 //! Where an agent's program is.
 //!
-//! Owns: finding it as the system would, with the interpreter that it needs; what is said when either is not there; and
-//! the search path that it is given.
-//! Never: starts it.
+//! Owns: finding it as the system would, with the interpreter that it needs; what is said when
+//! either is not there; and the search path that it is given. Never: starts it.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -101,8 +100,9 @@ pub fn find(
     }
 }
 
-/// Returns the search path of a child that is started as this file: the folder of the file is the last of it, so that
-/// what was installed beside it is found. `None` if the search path is the system's own, or has the folder already.
+/// Returns the search path of a child that is started as this file: the folder of the file is the
+/// last of it, so that what was installed beside it is found. `None` if the search path is the
+/// system's own, or has the folder already.
 pub fn search_path_of(found: &Path, environment: &BTreeMap<String, String>) -> Option<OsString> {
     let search_path = search_path(environment)?;
     let folder = found.parent().filter(|folder| folder.is_absolute())?;
@@ -119,8 +119,8 @@ fn search_path(environment: &BTreeMap<String, String>) -> Option<OsString> {
     environment.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"))
 }
 
-/// Returns the interpreter of a script and what is wrong with it; `None` if the file is no script, or the interpreter
-/// is there.
+/// Returns the interpreter of a script and what is wrong with it; `None` if the file is no script,
+/// or the interpreter is there.
 fn missing_interpreter(
     script: &Path,
     directory: Option<&Path>,

@@ -28,8 +28,8 @@ pub struct AgentQuirks {
     pub unasked_modes: &'static [&'static str],
     /// When it does not ask the user, whatever its mode is: a sentence for people.
     pub asking: Option<&'static str>,
-    /// Beginnings of chunks of its answer that are no words of its model: what it says of the conversation, each in a
-    /// chunk of its own and without a line end.
+    /// Beginnings of chunks of its answer that are no words of its model: what it says of the
+    /// conversation, each in a chunk of its own and without a line end.
     pub notices: &'static [&'static str],
     /// Ways to log in that `authenticate` does not lead to, although nothing in them says so: they are for a terminal.
     pub terminal_logins: &'static [&'static str],

@@ -1,7 +1,7 @@
 //! What a script does when its turn is over: `/later`.
 //!
-//! Owns: the steps that are yet to be taken, when each is due, and asking the host for a turn for them.
-//! Never: takes one while another turn runs.
+//! Owns: the steps that are yet to be taken, when each is due, and asking the host for a turn for
+//! them. Never: takes one while another turn runs.
 
 use std::time::Duration;
 
@@ -66,7 +66,8 @@ impl ScriptAgent {
         }
     }
 
-    /// Takes the first step whose time has come, in a turn of its own. Returns whether the conversation goes on.
+    /// Takes the first step whose time has come, in a turn of its own. Returns whether the
+    /// conversation goes on.
     pub(super) async fn run_own(&mut self, run: RunId) -> anyhow::Result<bool> {
         self.turn = Turn::new(run);
         self.own_turns.asked = false;

@@ -132,8 +132,9 @@ impl Host {
         Ok(Verdict::Done)
     }
 
-    /// Queues the turn of a client that did not know yet of one that the agent has begun by itself: it starts, under its
-    /// own id, when that is over. Told as the message that it is until then, in answer to the client's action.
+    /// Queues the turn of a client that did not know yet of one that the agent has begun by itself:
+    /// it starts, under its own id, when that is over. Told as the message that it is until then,
+    /// in answer to the client's action.
     fn client_turn_waits(
         &mut self,
         step: &mut Step<'_>,

@@ -50,7 +50,8 @@ struct RootBody {
     /// Clients were told of terminals that are there as long as the process is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     has_terminals: bool,
-    /// Clients were told which terminals there are, if only that there are none: their mirrors have a list.
+    /// Clients were told which terminals there are, if only that there are none: their mirrors have
+    /// a list.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     lists_terminals: bool,
 }

@@ -121,8 +121,8 @@ pub enum Command {
         /// The last [`TurnEvent::Progress`] that was reported in this turn.
         progress: Option<u64>,
     },
-    /// The turn is open that [`Event::Begins`] asked for. Answered like [`Command::StartTurn`], from what the agent has
-    /// said since.
+    /// The turn is open that [`Event::Begins`] asked for. Answered like [`Command::StartTurn`],
+    /// from what the agent has said since.
     OwnTurn {
         /// The run that its events are of.
         run: RunId,
@@ -182,8 +182,8 @@ pub enum Command {
         answers: BTreeMap<String, ChatInputAnswer>,
     },
     /// The user adds something while the turn runs. Answered by [`TurnEvent::Steered`] once the agent has it:
-    /// what is not answered when the run ends is put back, for the next one. [`TurnEvent::NotSteered`] puts it back at
-    /// once, as the message of the next turn.
+    /// what is not answered when the run ends is put back, for the next one.
+    /// [`TurnEvent::NotSteered`] puts it back at once, as the message of the next turn.
     Steer {
         /// The running attempt.
         run: RunId,

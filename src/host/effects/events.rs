@@ -73,14 +73,14 @@ pub enum Event {
     /// The agent cannot be used without a login. Of the resources that it declares and that are not required, it
     /// needs a token for one: for another one than it has, if it has any.
     LoginRequired,
-    /// The agent works by itself, while nothing of the host's runs in it. Answered by [`Command::OwnTurn`] once a turn is
-    /// open for that; if the host has begun another turn before, what the agent does is of that one, and there is no
-    /// answer besides.
+    /// The agent works by itself, while nothing of the host's runs in it. Answered by
+    /// [`Command::OwnTurn`] once a turn is open for that; if the host has begun another turn
+    /// before, what the agent does is of that one, and there is no answer besides.
     Begins(TurnCause),
     /// Something about a run.
     Turn(RunId, TurnEvent),
-    /// What the agent has left running in the background, in the place of what was said of it before under this id;
-    /// `None` if it has ended. It ends with the conversation, too.
+    /// What the agent has left running in the background, in the place of what was said of it
+    /// before under this id; `None` if it has ended. It ends with the conversation, too.
     Background {
         /// The agent's id of it.
         id: String,
@@ -288,7 +288,8 @@ pub enum TurnEvent {
     },
     /// The agent has taken in what the user added, so that it is not told again.
     Steered(String),
-    /// The agent does not take in what the user added, while it works on this: it is the message of the next turn.
+    /// The agent does not take in what the user added, while it works on this: it is the message of
+    /// the next turn.
     NotSteered(String),
     /// The run is over. Reported exactly once for each run, also for one that was cancelled.
     Ended(TurnEnd),

@@ -228,7 +228,8 @@ pub mod unix {
             }
         }
 
-        /// Listens on another socket where the file of this one was removed and nothing else is in its place.
+        /// Listens on another socket where the file of this one was removed and nothing else is in
+        /// its place.
         fn bind_anew_if_removed(&mut self) {
             let is_gone =
                 fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);

@@ -1,13 +1,14 @@
 //! The listeners of a host.
 //!
-//! A listener stays until the host leaves, also when the front that has asked for it is gone: it belongs to everybody who
-//! connects to it. It keeps no host: the host leaves when no client is connected, whether through a front or a listener.
-//! An address that the host listens on already is shared by all who ask for it with the same settings (so that each window
-//! of an editor can be started with the same `--listen`); port 0 means any port, so one that was picked for it before.
+//! A listener stays until the host leaves, also when the front that has asked for it is gone: it
+//! belongs to everybody who connects to it. It keeps no host: the host leaves when no client is
+//! connected, whether through a front or a listener. An address that the host listens on already is
+//! shared by all who ask for it with the same settings (so that each window of an editor can be
+//! started with the same `--listen`); port 0 means any port, so one that was picked for it before.
 //! The settings of the connections that come in are those of whoever asked first.
 //!
-//! Owns: which listeners there are, telling of them in the state folder and to an editor, and ending them.
-//! Never: decides who may ask, or what becomes of a host that cannot listen.
+//! Owns: which listeners there are, telling of them in the state folder and to an editor, and
+//! ending them. Never: decides who may ask, or what becomes of a host that cannot listen.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -72,12 +73,13 @@ impl Listeners {
         Self(Arc::new(Mutex::new(Registry { state_folder, ..Registry::default() })))
     }
 
-    /// Listens on all these addresses, where the host does not yet, and lets clients in by this door, on these terms.
-    /// Returns the URLs, as they are to be printed. Must be called inside a runtime.
+    /// Listens on all these addresses, where the host does not yet, and lets clients in by this
+    /// door, on these terms. Returns the URLs, as they are to be printed. Must be called inside a
+    /// runtime.
     ///
     /// # Errors
-    /// When one of the addresses cannot be listened on, or is with other settings; nothing is listened on then that was
-    /// not before.
+    /// When one of the addresses cannot be listened on, or is with other settings; nothing is
+    /// listened on then that was not before.
     pub async fn ask(&self, settings: Listening, door: &Door, terms: &Terms) -> anyhow::Result<Vec<String>> {
         // Whoever asks for the same address meanwhile is to find it.
         let mut registry = self.0.lock().await;
@@ -104,7 +106,8 @@ impl Listeners {
         Ok(urls)
     }
 
-    /// Ends all listeners; when this returns, their addresses are free. Nobody can ask for one any more.
+    /// Ends all listeners; when this returns, their addresses are free. Nobody can ask for one any
+    /// more.
     pub async fn close(&self) {
         let mut registry = self.0.lock().await;
         registry.is_closed = true;
@@ -198,7 +201,8 @@ impl BoundListener {
     }
 }
 
-/// Tells an editor of the first new WebSocket listener, where that is asked for, until what is returned is dropped.
+/// Tells an editor of the first new WebSocket listener, where that is asked for, until what is
+/// returned is dropped.
 ///
 /// # Errors
 /// When the editor cannot be told.

@@ -1,6 +1,7 @@
 //! Listeners: how clients connect that did not start us.
 //!
-//! A listener belongs to the host, whoever has asked for it ([`listeners`]): `serve`, or a front in its hello.
+//! A listener belongs to the host, whoever has asked for it ([`listeners`]): `serve`, or a front in
+//! its hello.
 //!
 //! Owns: where is listened ([`Address`]), who is let in there ([`access`]), and how long, how large and how many
 //! handshakes may be. What follows is a connection like any other: on a Unix socket one of lines, else a [`websocket`].
@@ -51,13 +52,14 @@ pub struct Listening {
     pub returns_within: Duration,
     /// How long a wrong token is not answered.
     pub wrong_token_wait: Duration,
-    /// Files by which clients connect: sockets, and the one with the token. No client may change them.
+    /// Files by which clients connect: sockets, and the one with the token. No client may change
+    /// them.
     pub files: Vec<PathBuf>,
 }
 
 impl Listening {
-    /// Returns the names of the settings that differ, other than the addresses. A token that was made for one of both is
-    /// as good as another one that was.
+    /// Returns the names of the settings that differ, other than the addresses. A token that was
+    /// made for one of both is as good as another one that was.
     fn differences(&self, other: &Self) -> Vec<&'static str> {
         let same_token = match (&self.access.token, &other.access.token) {
             (Some(one), Some(other_one)) if self.token_is_known || other.token_is_known => {

@@ -41,8 +41,8 @@ const LINGER: Duration = Duration::from_secs(2);
 pub const END_OF_INPUT: &str = "end of input";
 
 /// Opens a connection on a stream on which the WebSocket's handshake is done, given as its two halves, and serves it in
-/// tasks of their own until either side ends it. `read_ahead` was read from the stream already. A message that takes longer
-/// than `message_within` ends it.
+/// tasks of their own until either side ends it. `read_ahead` was read from the stream already. A
+/// message that takes longer than `message_within` ends it.
 ///
 /// # Errors
 /// As [`Door::open`].
@@ -194,7 +194,8 @@ fn too_slow(error: &Error) -> Option<&MessageTooSlow> {
     error.get_ref().and_then(|error| error.downcast_ref())
 }
 
-/// Stream that the WebSocket reads from. Frames that it writes by itself go through the task that writes messages.
+/// Stream that the WebSocket reads from. Frames that it writes by itself go through the task that
+/// writes messages.
 struct ReadHalf<R> {
     reader: R,
     controls: Arc<ControlFrames>,
@@ -254,7 +255,8 @@ impl<R: Unpin> AsyncWrite for ReadHalf<R> {
     }
 }
 
-/// Counts what has come of the message or frame that is not complete. The library that reads frames does not tell.
+/// Counts what has come of the message or frame that is not complete. The library that reads frames
+/// does not tell.
 #[derive(Debug, Default)]
 struct FrameScanner {
     /// The beginning of a header that is not complete.

@@ -2,12 +2,12 @@
 //!
 //! A shell that is started in a terminal reads a script of ours before the user's own files, or has it read behind them. It
 //! says before each line that it runs it, and how the line ended, in sequences of the kind OSC 633, with a word that
-//! only that shell knows: what a program prints, or another shell inside that one, is not taken for it. The word comes in
-//! the script, a file that no other user can read and that is removed when the shell says that it has read it: it is never
-//! in an environment.
+//! only that shell knows: what a program prints, or another shell inside that one, is not taken for
+//! it. The word comes in the script, a file that no other user can read and that is removed when
+//! the shell says that it has read it: it is never in an environment.
 //!
-//! Owns: the scripts, where they are put, with what each shell is started, and reading what it says.
-//! Never: changes what a user has set, but for the places in which the shell calls us.
+//! Owns: the scripts, where they are put, with what each shell is started, and reading what it
+//! says. Never: changes what a user has set, but for the places in which the shell calls us.
 
 use std::fs;
 use std::io::{self, Write};
@@ -58,7 +58,8 @@ pub struct ShellScripts {
 }
 
 impl ShellScripts {
-    /// Scripts in this state folder, in which the first shell that needs one makes a folder for them.
+    /// Scripts in this state folder, in which the first shell that needs one makes a folder for
+    /// them.
     pub fn in_folder(state: &Path) -> Self {
         Self { folder: state.join(FOLDER), swept: Arc::new(Once::new()) }
     }
@@ -86,8 +87,8 @@ impl ShellScripts {
         Ok(script)
     }
 
-    /// Returns how to start this shell so that it says this word; `None` for a shell without a script, and where none can
-    /// be written.
+    /// Returns how to start this shell so that it says this word; `None` for a shell without a
+    /// script, and where none can be written.
     pub fn start(&self, shell: &Path, word: &str) -> Option<ShellStart> {
         let name = shell.file_name()?.to_str()?;
         let (file, first, text) = match name {
@@ -224,7 +225,8 @@ impl ShellWords {
     }
 }
 
-/// Returns the text that a shell has quoted: as a word of bash or zsh (`'…'`, `$'…'`, `\'`), or with `\xHH` and `\\` in it.
+/// Returns the text that a shell has quoted: as a word of bash or zsh (`'…'`, `$'…'`, `\'`), or
+/// with `\xHH` and `\\` in it.
 fn unquoted(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

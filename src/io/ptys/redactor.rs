@@ -1,9 +1,11 @@
-//! Keeps the word of a shell from what clients are shown: the shell has it in a variable, which `set` and the like print.
+//! Keeps the word of a shell from what clients are shown: the shell has it in a variable, which
+//! `set` and the like print.
 //!
 //! Owns: finding the word in output that comes in pieces.
 //! Never: holds back anything but what has begun like the word, or changes any other byte.
 
-/// Number of its first bytes that are shown: as long as no more have come, nothing is held back. Enough of it stays secret.
+/// Number of its first bytes that are shown: as long as no more have come, nothing is held back.
+/// Enough of it stays secret.
 const SHOWN: usize = 8;
 
 /// Removes one word from a stream of bytes.

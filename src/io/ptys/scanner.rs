@@ -101,7 +101,8 @@ impl OutputScanner {
         rest
     }
 
-    /// Lets a string through until it ends: at an escape, whether or not that is the first half of its terminator.
+    /// Lets a string through until it ends: at an escape, whether or not that is the first half of
+    /// its terminator.
     fn scan_opaque<'a>(&mut self, bytes: &'a [u8], take: &mut impl FnMut(Scanned<'_>)) -> &'a [u8] {
         let ends = bytes.iter().position(|byte| *byte == ESCAPE || CANCELS.contains(byte));
         let (string, rest) = match ends {

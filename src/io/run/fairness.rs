@@ -40,7 +40,8 @@ impl Sidecar {
         })
     }
 
-    /// Cuts off clients whose time is up, and those for which most is in memory while that is too much for all.
+    /// Cuts off clients whose time is up, and those for which most is in memory while that is too
+    /// much for all.
     pub(super) fn cut_off(&mut self) {
         let cuts: Vec<(ConnectionId, Instant)> = self.cuts().collect();
         for (connection, at) in cuts {
@@ -59,8 +60,9 @@ impl Sidecar {
         self.cut_off_the_largest();
     }
 
-    /// Cuts off the client for which most is in memory, and the next one, while all that is in memory for clients is more
-    /// than the total. The client whose end is the end of the process is none of those.
+    /// Cuts off the client for which most is in memory, and the next one, while all that is in
+    /// memory for clients is more than the total. The client whose end is the end of the process is
+    /// none of those.
     fn cut_off_the_largest(&mut self) {
         let (total, mut bytes) = (self.options.outbox.total, self.bytes_of_clients());
         while bytes > total {
@@ -86,8 +88,8 @@ impl Sidecar {
         }
     }
 
-    /// Returns the number of bytes in memory that wait for clients or were sent by them and not heard. Bytes that several
-    /// connections share are counted once.
+    /// Returns the number of bytes in memory that wait for clients or were sent by them and not
+    /// heard. Bytes that several connections share are counted once.
     fn bytes_of_clients(&self) -> usize {
         self.door.backlog().bytes() + self.links.iter().map(Link::own_bytes).sum::<usize>()
     }

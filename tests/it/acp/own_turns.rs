@@ -3,7 +3,8 @@
 use super::*;
 
 impl Watched {
-    /// Runs a turn, and lets the agent go on by itself behind it. Returns the id of the turn that is opened for that.
+    /// Runs a turn, and lets the agent go on by itself behind it. Returns the id of the turn that
+    /// is opened for that.
     fn goes_on(&mut self, script: &str) -> String {
         self.turn("t1", script);
         self.heard.clear();
@@ -45,7 +46,8 @@ fn text_behind_the_answer_is_in_a_turn_of_its_own_that_ends_when_the_agent_is_si
     let own = watched.goes_on("say first\nthen 0.6\nsay later\nthink why");
     watched.ends(&own, "chat/turnComplete");
     assert_eq!((watched.said(), watched.text_of("reasoning")), ("later".to_owned(), "why".to_owned()));
-    // The one that is said then is one of its own again, and the chat is called by what the user has said.
+    // The one that is said then is one of its own again, and the chat is called by what the user
+    // has said.
     assert_eq!(watched.turn("t2", "say second"), "second");
     let chat = watched.snapshot(&default_chat_of(SESSION));
     let turns = chat["turns"].as_array().unwrap().iter().map(|turn| turn["id"].as_str().unwrap());

@@ -1,7 +1,7 @@
 //! Repositories of every shape: what is done in them is in the repository itself, as git has it.
 //!
-//! Owns: the shapes that a repository can have, and that looks, turns, discards, restores and commits are right in each.
-//! Never: relies on what the host says where git can be asked.
+//! Owns: the shapes that a repository can have, and that looks, turns, discards, restores and
+//! commits are right in each. Never: relies on what the host says where git can be asked.
 
 use std::fs;
 
@@ -9,7 +9,8 @@ use serde_json::json;
 
 use super::{changed, Repository, Talk, SESSION};
 
-/// A repository with the files `a` and `dir/b`, which is given this shape; nothing where this git does not know the shape.
+/// A repository with the files `a` and `dir/b`, which is given this shape; nothing where this git
+/// does not know the shape.
 fn shaped(shape: impl Fn(&mut Repository) -> bool) -> Option<Repository> {
     let mut repository = Repository::with(&[("a", "1\n"), ("dir/b", "1\n")]);
     shape(&mut repository).then_some(repository)
@@ -188,7 +189,8 @@ fn repository_of_any_shape_is_worked_in() {
     }
 }
 
-/// What is missing of a partial clone is not fetched: whoever asks for it hears that it is not there.
+/// What is missing of a partial clone is not fetched: whoever asks for it hears that it is not
+/// there.
 #[test]
 fn missing_object_of_a_partial_clone_is_not_fetched() {
     let origin = Repository::with(&[("a", "0\n")]);
@@ -209,7 +211,8 @@ fn missing_object_of_a_partial_clone_is_not_fetched() {
     assert!(missing.contains(&format!("?{}", old.trim())), "{missing}");
 }
 
-/// The settings of a repository that git does see count, wherever they are said; and so do the user's.
+/// The settings of a repository that git does see count, wherever they are said; and so do the
+/// user's.
 #[test]
 fn settings_that_are_data_are_seen() {
     let repository = Repository::with(&[("a", "1\n"), ("crlf", "1\n")]);

@@ -34,8 +34,8 @@ fn shows_what_is_said(mut talk: Talk, repository: &Repository, why: &str) {
     assert_eq!(String::from_utf8_lossy(&refs.stdout), "");
 }
 
-/// Gives a part of a repository to somebody else. Only `root` can do that; for others, its files are in a folder that is not
-/// theirs, which is above.
+/// Gives a part of a repository to somebody else. Only `root` can do that; for others, its files
+/// are in a folder that is not theirs, which is above.
 fn give_away(repository: &Repository, part: &str) {
     if geteuid().is_root() {
         return std::os::unix::fs::chown(repository.path(part), Some(65534), None).unwrap();
@@ -268,7 +268,8 @@ fn what_is_taken_back_again_behind_a_death_is_brought_back_once() {
     assert_eq!(offered, ["discard-changes"]);
 }
 
-/// Returns what `status` says where programs are found in these folders: as text, and of git as JSON.
+/// Returns what `status` says where programs are found in these folders: as text, and of git as
+/// JSON.
 fn status(repository: &Repository, path: &str) -> (String, serde_json::Value) {
     let run = |how: &[&str]| {
         let mut command = crate::support::program();

@@ -1,10 +1,11 @@
 //! Every setting that git knows names a program: none of them runs.
 //!
-//! What git lists as its settings is set to one program, in each place where git reads settings of a repository, with hooks
-//! in every place. So a setting that only a newer git knows is tried with that git, whatever it does.
+//! What git lists as its settings is set to one program, in each place where git reads settings of
+//! a repository, with hooks in every place. So a setting that only a newer git knows is tried with
+//! that git, whatever it does.
 //!
-//! Owns: which settings there are, that git itself runs the program, and what was started while the host works.
-//! Never: knows which settings name programs.
+//! Owns: which settings there are, that git itself runs the program, and what was started while the
+//! host works. Never: knows which settings name programs.
 //!
 //! `TEST_GIT` names another git to try, besides those that are found.
 
@@ -180,8 +181,8 @@ impl<'a> Bait<'a> {
         append(&own.join("info/attributes"), "* filter=x diff=x merge=x\n");
     }
 
-    /// Has git do all that a user does with it: programs run, and hooks, those in the configuration among them where git
-    /// knows such.
+    /// Has git do all that a user does with it: programs run, and hooks, those in the configuration
+    /// among them where git knows such.
     fn bites(&self, place: &str, has_hooks: bool) {
         self.repository.write("a.txt", "3\n");
         if self.repository.path("below").exists() {
@@ -269,8 +270,8 @@ impl TriedGit {
     }
 }
 
-/// Takes those of some settings with which git works, together with those that are taken already; `trouble_with` is what git
-/// says about its failure with some.
+/// Takes those of some settings with which git works, together with those that are taken already;
+/// `trouble_with` is what git says about its failure with some.
 fn take(keys: &[String], trouble_with: &dyn Fn(&[String]) -> Option<String>, taken: &mut Vec<String>) {
     let mut keys = keys.to_vec();
     while let Some(trouble) = trouble_with(&[&taken[..], &keys].concat()) {
@@ -290,7 +291,8 @@ fn take(keys: &[String], trouble_with: &dyn Fn(&[String]) -> Option<String>, tak
     taken.append(&mut keys);
 }
 
-/// Arguments with which `strace` tells each start of a program, of all processes, and stops at nothing else.
+/// Arguments with which `strace` tells each start of a program, of all processes, and stops at
+/// nothing else.
 const TRACED: [&str; 5] = ["-f", "--seccomp-bpf", "-qq", "-e", "trace=execve"];
 
 /// Returns whether started programs can be traced here, and says it if not.

@@ -1,4 +1,5 @@
-//! What clients can make a host keep in memory: its own frames, messages that are not complete, and all together.
+//! What clients can make a host keep in memory: its own frames, messages that are not complete, and
+//! all together.
 
 use serde_json::json;
 use std::io::Write;

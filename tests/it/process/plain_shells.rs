@@ -1,9 +1,10 @@
-//! Shells that tell their commands beside the same shells that do not: nobody in them sees a difference.
+//! Shells that tell their commands beside the same shells that do not: nobody in them sees a
+//! difference.
 //!
-//! Owns: a table of what users have in their files and type, played in a terminal of a host whose shells are told nothing, and
-//! in one whose shells read the scripts of ours: all that is shown, and the file `side` in which hooks and traps write, are
-//! equal.
-//! Never: says what a shell does by itself.
+//! Owns: a table of what users have in their files and type, played in a terminal of a host whose
+//! shells are told nothing, and in one whose shells read the scripts of ours: all that is shown,
+//! and the file `side` in which hooks and traps write, are equal. Never: says what a shell does by
+//! itself.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -215,7 +216,8 @@ impl Pair {
     }
 }
 
-/// Text without the sequences that draw it, which fish cuts otherwise each time, and without blanks.
+/// Text without the sequences that draw it, which fish cuts otherwise each time, and without
+/// blanks.
 fn plain(shown: &str) -> String {
     let mut chars = shown.chars();
     let mut plain = String::new();

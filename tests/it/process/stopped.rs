@@ -19,7 +19,8 @@ fn window_in_a_shell(bash: &Path, host: &Path, folder: &Path, cookie: &str) -> S
     make_home(&home);
     let mut shell = Shell::start_as(&host.join("shells"), cookie, bash, &home).open();
     shell.until_prompted();
-    // A shell that leaves the terminal's mode alone: whoever reads next has the line that is typed next.
+    // A shell that leaves the terminal's mode alone: whoever reads next has the line that is typed
+    // next.
     shell.enter("exec bash --norc --noediting -i");
     shell.until_prompted();
     shell.enter("stty -echo");

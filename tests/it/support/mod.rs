@@ -72,9 +72,9 @@ pub fn window_on(folder: &Path) -> Command {
     command
 }
 
-/// Copies the program to where it can be started from. Another process does it: while this one has the copy open for writing,
-/// a child that another test starts at that moment has it open, too, and a program that is open for writing cannot be started
-/// ("Text file busy").
+/// Copies the program to where it can be started from. Another process does it: while this one has
+/// the copy open for writing, a child that another test starts at that moment has it open, too, and
+/// a program that is open for writing cannot be started ("Text file busy").
 pub fn copy_program(to: &Path) {
     let copied = Command::new("/bin/cp").arg(program().get_program()).arg(to).status().unwrap();
     assert!(copied.success(), "{copied}");

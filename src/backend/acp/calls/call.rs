@@ -19,7 +19,8 @@ use crate::wire::text;
 /// What agents call the command that they run.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
 
-/// What agents call the choice that a command is to go on when its call is over: Claude, and Qwen Code.
+/// What agents call the choice that a command is to go on when its call is over: Claude, and Qwen
+/// Code.
 const IN_BACKGROUND: [&str; 2] = ["run_in_background", "is_background"];
 
 /// What agents call the text of an output that has more to say, the fullest first.
@@ -30,8 +31,8 @@ const PRINTED: [&str; 6] =
 const TERMINAL_BYTES_MAX: usize = 1 << 20;
 
 impl TrackedCall {
-    /// Whether the agent may go on with the call when its turn is over: it has not ended, and nobody was asked about it
-    /// or carries it out.
+    /// Whether the agent may go on with the call when its turn is over: it has not ended, and
+    /// nobody was asked about it or carries it out.
     pub(super) fn may_be_left_open(&self) -> bool {
         let is_agents = self.client_tool.is_none() && self.screens.is_empty() && !self.feed.is_open();
         self.told && is_agents && matches!(self.stage, CallStage::Begun | CallStage::Running)

@@ -1,8 +1,8 @@
 //! A message whose attachments the agent cannot take: it is sent again without them.
 //!
-//! Owns: telling such a failure from others, and the way out: the message goes to the same session again, and if that is
-//! spoiled by what was attached, to a new one that is told what was said before. The user is told.
-//! Never: sends a message again of which the agent has done anything.
+//! Owns: telling such a failure from others, and the way out: the message goes to the same session
+//! again, and if that is spoiled by what was attached, to a new one that is told what was said
+//! before. The user is told. Never: sends a message again of which the agent has done anything.
 
 use agent_client_protocol_schema::v1::ContentBlock;
 use ahp_types::state::Message;
@@ -16,7 +16,8 @@ use crate::backend::acp::peer::AgentError;
 use crate::host::effects::{Event, Transcript, TurnEvent};
 use crate::wire::text;
 
-/// Words of failures that have nothing to do with what was sent: the same message may do well later.
+/// Words of failures that have nothing to do with what was sent: the same message may do well
+/// later.
 const TRANSIENT: [&str; 7] = ["429", "overloaded", "rate", "timeout", "timed", "unavailable", "quota"];
 
 /// A prompt that has attachments which are no text.
@@ -60,7 +61,8 @@ impl AcpConversation {
         blocks
     }
 
-    /// Sends the message again without its attachments if the agent has failed because of them; `None` if it has not.
+    /// Sends the message again without its attachments if the agent has failed because of them;
+    /// `None` if it has not.
     pub(super) fn refuses_attachments(&mut self, answer: &Result<Box<RawValue>, AgentError>) -> Option<Next> {
         let Err(failure) = answer else { return None };
         if login::is_required(failure) || is_transient(failure) {

@@ -1,7 +1,8 @@
 //! Forms that agents have the user fill in: flat objects, described by a JSON schema.
 //!
-//! Owns: the question that each field is, in their order, and whether an answer is what the schema allows.
-//! Never: refuses a form for a field of a kind that nobody knows: such a field is asked for as a text.
+//! Owns: the question that each field is, in their order, and whether an answer is what the schema
+//! allows. Never: refuses a form for a field of a kind that nobody knows: such a field is asked for
+//! as a text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,7 +38,8 @@ pub(super) struct Form {
 #[derive(Debug, Default)]
 struct Fields(Vec<(String, Value)>);
 
-/// A field of any type that is known. Its schema is flat and small, and every type may say less than it could.
+/// A field of any type that is known. Its schema is flat and small, and every type may say less
+/// than it could.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Field {
@@ -111,7 +113,8 @@ impl Form {
     }
 }
 
-/// Returns the question for a field of a kind that is not known: for a text, with the whole schema to read.
+/// Returns the question for a field of a kind that is not known: for a text, with the whole schema
+/// to read.
 fn question_of_unknown(id: &str, schema: &Value, is_required: bool) -> (ChatInputQuestion, AnswerRule) {
     let text = |name: &str| schema.get(name).and_then(Value::as_str).map(str::to_owned);
     let (title, message) = words(id, text("title"), text("description"));
@@ -128,8 +131,8 @@ fn question_of_unknown(id: &str, schema: &Value, is_required: bool) -> (ChatInpu
     (question, AnswerRule { id: id.to_owned(), is_required, fits: Fits::Anything })
 }
 
-/// Returns the title and the message of a question. It needs words; a title that is all that there is need not be
-/// shown twice.
+/// Returns the title and the message of a question. It needs words; a title that is all that there
+/// is need not be shown twice.
 fn words(id: &str, title: Option<String>, description: Option<String>) -> (Option<String>, String) {
     match (title, description) {
         (title, Some(description)) => (title, description),
@@ -139,7 +142,8 @@ fn words(id: &str, title: Option<String>, description: Option<String>) -> (Optio
 }
 
 impl Field {
-    /// Returns the question that the field is; `None` if its type is not known, or nothing can be chosen.
+    /// Returns the question that the field is; `None` if its type is not known, or nothing can be
+    /// chosen.
     fn question(self, name: &str, is_required: bool) -> Option<(ChatInputQuestion, AnswerRule)> {
         let choices = if self.r#type == "array" { self.items.unwrap_or_default() } else { self.choices };
         let options = choices.options(self.default.as_ref());
@@ -211,7 +215,8 @@ impl Field {
 }
 
 impl Choices {
-    /// What can be chosen; none when anything can be said. What is chosen if nothing is said is recommended.
+    /// What can be chosen; none when anything can be said. What is chosen if nothing is said is
+    /// recommended.
     fn options(self, default: Option<&Value>) -> Option<Vec<ChatInputOption>> {
         let recommended = |id: &str| match default {
             Some(Value::String(default)) => (default == id).then_some(true),
@@ -320,7 +325,8 @@ impl Fits {
                 match number {
                     _ if !is_whole => Ok(Some(json!(number))),
                     number if number.fract() != 0.0 => Err("must be a whole number".to_owned()),
-                    // Whole, and no longer than what a number can be without losing its last digits.
+                    // Whole, and no longer than what a number can be without losing its last
+                    // digits.
                     #[allow(clippy::cast_possible_truncation)]
                     number => Ok(Some(json!(number as i64))),
                 }
@@ -400,8 +406,8 @@ fn check_text(
     Err(format!("must be of the form `{}`", format.unwrap_or_default()))
 }
 
-/// Returns whether a pattern is found in a text; `None` if the pattern cannot be understood, since those of JSON schemas
-/// may be what no engine matches in linear time.
+/// Returns whether a pattern is found in a text; `None` if the pattern cannot be understood, since
+/// those of JSON schemas may be what no engine matches in linear time.
 fn matches(pattern: &str, text: &str) -> Option<bool> {
     // What needs tables of Unicode's properties is not understood.
     let syntax = syntax::Config::new().unicode(false).utf8(false);

@@ -1,10 +1,10 @@
-//! What the agent does by itself, while the host has asked it for nothing: Claude and Qwen Code go on when a command that
-//! they had left in the background has ended.
+//! What the agent does by itself, while the host has asked it for nothing: Claude and Qwen Code go
+//! on when a command that they had left in the background has ended.
 //!
-//! Owns: which of what an agent says needs a turn; holding that until there is one; when a turn is over that the agent
-//! has begun: when the agent says so, else when nothing is open in it and the agent is silent.
-//! Never: opens a turn itself, or has one opened for what is said of the session (its commands, modes, options, title,
-//! usage and plan).
+//! Owns: which of what an agent says needs a turn; holding that until there is one; when a turn is
+//! over that the agent has begun: when the agent says so, else when nothing is open in it and the
+//! agent is silent. Never: opens a turn itself, or has one opened for what is said of the session
+//! (its commands, modes, options, title, usage and plan).
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -24,13 +24,16 @@ use crate::host::effects::{Event, RunId, TurnCause, TurnEnd, TurnEvent};
 /// Silence after which a turn of the agent's own is over in which nothing is open.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// The same, for an agent that says when its work is over: in between, its model may think for as long.
+/// The same, for an agent that says when its work is over: in between, its model may think for as
+/// long.
 const SILENCE_BEFORE_END: Duration = Duration::from_secs(30);
 
-/// Longest time for which a command is believed to run in the background: not every agent says that one has ended.
+/// Longest time for which a command is believed to run in the background: not every agent says that
+/// one has ended.
 const BACKGROUND_AT_MOST: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Maximum number of messages that are held until they have a turn; then the agent is not read any more.
+/// Maximum number of messages that are held until they have a turn; then the agent is not read any
+/// more.
 const HELD_MAX: usize = 64;
 
 /// Method by which Qwen Code says that it begins: a request, or (about a goal) a notification.
@@ -39,7 +42,8 @@ pub(super) const START_TURN: &str = "_qwencode/start_turn";
 /// Method by which Qwen Code says that it is done.
 const END_TURN: &str = "_qwencode/end_turn";
 
-/// Member of the `_meta` of a usage update by which Claude says that it is done, and what had made it begin.
+/// Member of the `_meta` of a usage update by which Claude says that it is done, and what had made
+/// it begin.
 const CLAUDE_ORIGIN: &str = "_claude/origin";
 
 /// Member of the `_meta` of an update by which Qwen Code says what has ended in the background.
@@ -68,7 +72,8 @@ pub(super) struct OwnTurns {
     background: VecDeque<Background>,
     /// The agent is not stopped while anything runs there.
     needed: Option<Use>,
-    /// The agent was given a prompt in this conversation. What it says before is what was said in an earlier one.
+    /// The agent was given a prompt in this conversation. What it says before is what was said in
+    /// an earlier one.
     pub(super) prompted: bool,
 }
 
@@ -131,7 +136,8 @@ struct ChunkText<'a> {
 }
 
 impl Sign<'_> {
-    /// Whether a piece of an answer says anything: some agents tell usage in empty ones, and Gemini its mode in one.
+    /// Whether a piece of an answer says anything: some agents tell usage in empty ones, and Gemini
+    /// its mode in one.
     fn says_something(&self) -> bool {
         let text = self.content.and_then(|raw| serde_json::from_str::<ChunkText<'_>>(raw.get()).ok());
         let says_nothing = |text: &str| text.trim().is_empty() || text.starts_with(GEMINI_MODE);
@@ -150,7 +156,8 @@ impl OwnTurns {
         !self.background.is_empty()
     }
 
-    /// Notes that the agent has ended. Returns whether a turn is to begin first, for what it has said before.
+    /// Notes that the agent has ended. Returns whether a turn is to begin first, for what it has
+    /// said before.
     pub(super) fn waits_behind_end(&mut self) -> bool {
         self.has_ended = self.asked;
         self.asked
@@ -168,7 +175,8 @@ impl AcpConversation {
         self.pending.is_empty() && self.own_turns.has_room() && !self.own_turns.has_ended
     }
 
-    /// Holds a message that needs a turn while there is none, and asks the host for one; else gives it back.
+    /// Holds a message that needs a turn while there is none, and asks the host for one; else gives
+    /// it back.
     pub(super) fn held_for_turn(&mut self, said: AgentSaid) -> Option<AgentSaid> {
         self.note_life();
         if self.run.is_some() {
@@ -242,7 +250,8 @@ impl AcpConversation {
         self.pending.push_back(Event::Background { id: call, command: Some(command) });
     }
 
-    /// Notes that something in the background has ended: what `is_it` says, else the oldest. Claude does not say which.
+    /// Notes that something in the background has ended: what `is_it` says, else the oldest. Claude
+    /// does not say which.
     fn background_has_ended(&mut self, is_it: impl Fn(&Background) -> bool) {
         let background = &mut self.own_turns.background;
         let at = background.iter().position(is_it).unwrap_or(0);
@@ -293,7 +302,8 @@ impl AcpConversation {
         }
     }
 
-    /// When a turn of the agent's own is over unless something is said before; `None` if something is open in it.
+    /// When a turn of the agent's own is over unless something is said before; `None` if something
+    /// is open in it.
     pub(super) fn silent_at(&self) -> Option<Instant> {
         let run = self.run.as_ref().filter(|run| run.cancelled.is_none())?;
         let own = run.own.as_ref()?;
@@ -310,7 +320,8 @@ impl AcpConversation {
         self.silent_at().is_some_and(|at| at <= Instant::now())
     }
 
-    /// Ends a turn of the agent's own that was cancelled: there is no prompt that the agent would answer.
+    /// Ends a turn of the agent's own that was cancelled: there is no prompt that the agent would
+    /// answer.
     pub(super) fn leave_cancelled_own(&mut self) {
         let is_own = self.run.as_ref().is_some_and(|run| run.own.is_some() && run.cancelled.is_some());
         if is_own {
@@ -351,8 +362,8 @@ impl AcpConversation {
         }
     }
 
-    /// Takes in that the agent says in an update that it is done with what it has begun, as Claude says it. Returns
-    /// whether a turn of its own is over by that.
+    /// Takes in that the agent says in an update that it is done with what it has begun, as Claude
+    /// says it. Returns whether a turn of its own is over by that.
     pub(super) fn own_is_over(&mut self, update: &RawValue) -> bool {
         if !update.get().contains(CLAUDE_ORIGIN) {
             return false;

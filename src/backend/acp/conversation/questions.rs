@@ -1,9 +1,9 @@
-//! What an agent asks the user: `elicitation/create`, in its two modes; and the permission requests of Qwen Code that are
-//! questions.
+//! What an agent asks the user: `elicitation/create`, in its two modes; and the permission requests
+//! of Qwen Code that are questions.
 //!
-//! Owns: the answer that the agent gets, once for each request, whatever comes of the turn; asking again when an answer is
-//! not what the agent's schema allows. `forms` has the questions that a form is.
-//! Never: accepts on the user's behalf, opens a URL, or asks outside of a turn.
+//! Owns: the answer that the agent gets, once for each request, whatever comes of the turn; asking
+//! again when an answer is not what the agent's schema allows. `forms` has the questions that a
+//! form is. Never: accepts on the user's behalf, opens a URL, or asks outside of a turn.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,8 @@ use crate::host::effects::TurnEvent;
 /// The method.
 pub(super) const METHOD: &str = "elicitation/create";
 
-/// Maximum number of answers to one request that are refused: a program may give the same one for ever.
+/// Maximum number of answers to one request that are refused: a program may give the same one for
+/// ever.
 const REFUSALS_MAX: u32 = 3;
 
 /// Marks a permission request of Qwen Code that is a question, in the `_meta` of its call.
@@ -308,8 +309,8 @@ impl Elicitation {
 }
 
 impl QwenRequest {
-    /// How it is put to the user, and what is to be answered: each answer goes by the number of its question. `None` if
-    /// it is another kind of request, or nothing could be answered.
+    /// How it is put to the user, and what is to be answered: each answer goes by the number of its
+    /// question. `None` if it is another kind of request, or nothing could be answered.
     fn put(self) -> Option<(Asking, WantedAnswer)> {
         let QwenMeta { qwen_interaction_kind: kind, qwen_questions: asked } = self.tool_call.meta;
         let decision = |kind: &str| {

@@ -1,8 +1,9 @@
-//! What the user adds while the agent works, for agents that take it in: those that say `steering` in the `_meta` of
-//! their answer to `initialize` (Claude, Codex).
+//! What the user adds while the agent works, for agents that take it in: those that say `steering`
+//! in the `_meta` of their answer to `initialize` (Claude, Codex).
 //!
 //! Owns: asking the agent to take it in, and what comes of that, once for each message.
-//! Never: has the agent begin a turn with it: where the agent works on nothing, it is the host that does.
+//! Never: has the agent begin a turn with it: where the agent works on nothing, it is the host that
+//! does.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,8 @@ use crate::host::effects::{Event, RunId, Transcript, TurnEvent};
 /// The method.
 const METHOD: &str = "_session/steering";
 
-/// Messages that the agent was asked to take in and has not answered, by the numbers of the requests.
+/// Messages that the agent was asked to take in and has not answered, by the numbers of the
+/// requests.
 #[derive(Debug, Default)]
 pub(super) struct Steering(BTreeMap<u64, Added>);
 
@@ -63,7 +65,8 @@ impl AcpConversation {
         }
     }
 
-    /// Takes in the answer to a request, if the agent was asked by it to take a message in. Returns whether it was.
+    /// Takes in the answer to a request, if the agent was asked by it to take a message in. Returns
+    /// whether it was.
     pub(super) fn steering_answered(
         &mut self,
         request: u64,

@@ -162,8 +162,8 @@ async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<Stri
     junk.note(line)
 }
 
-/// Returns the objects in a line that is not one message: there are several, or something stands before or behind
-/// them, such as escape codes, or not all of its bytes are text.
+/// Returns the objects in a line that is not one message: there are several, or something stands
+/// before or behind them, such as escape codes, or not all of its bytes are text.
 fn messages_in(line: &str) -> Vec<&str> {
     let (mut found, mut rest, mut tries) = (Vec::new(), line, BRACES_MAX);
     while let Some(start) = rest.find('{').filter(|_| tries > 0) {

@@ -105,7 +105,8 @@ async fn reads_nothing(world: &mut World, name: &str) -> Client {
     stuck
 }
 
-/// A world in which these have read nothing of a turn of 600 KB, and the client, behind them, that has begun it.
+/// A world in which these have read nothing of a turn of 600 KB, and the client, behind them, that
+/// has begun it.
 async fn streaming_beside(stalled: usize, total: usize) -> (World, Vec<Client>) {
     let limits = OutboxLimits { total, ..OutboxLimits::default() };
     let mut world = World::with(Keeper::in_memory(), limits);
