@@ -1,8 +1,9 @@
 //! Which agents there are: what the operator says on the command line and in the configuration file.
 //!
 //! Owns: both forms, their defaults, what is wrong with them, and reading the file again
-//! ([`AgentSource`]). Never: starts an agent. A command line is split as a shell would split it,
-//! and no shell ever sees it.
+//! ([`AgentSource`]).
+//! Never: starts an agent. A command line is split as a shell would split it, and no shell ever
+//! sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;

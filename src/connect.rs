@@ -1,7 +1,8 @@
 //! `connect`: stdin and stdout as a client of a host that listens.
 //!
 //! Owns: finding it and the token for it, carrying lines to it and messages back, and telling whose
-//! end came first. Never: reads a message.
+//! end came first.
+//! Never: reads a message.
 
 use std::future::Future;
 use std::io::{self, Write};

@@ -2,8 +2,9 @@
 //!
 //! Owns: finding the folder's host, starting it when there is none, lending it stdin and stdout, or
 //! what leads to them where they are terminals ([`pipes`]), asking it for what belongs to this
-//! front alone, and ending as it says. Never: interprets what a client says or is told. A host that
-//! was started outlives the front that did it, and whatever is done to that.
+//! front alone, and ending as it says.
+//! Never: interprets what a client says or is told. A host that was started outlives the front that
+//! did it, and whatever is done to that.
 //!
 //! Who gets the lock of the folder starts the host: it listens in the host's place, and hands lock and listener over, so
 //! that the folder is held and can be joined at every moment in between. All others wait until they can connect.

@@ -2,8 +2,8 @@
 //!
 //! Owns: the table of all flags ([`SETTINGS`]), which the chapter on windows repeats, and the hello
 //! of a front that carries them. A flag that is in no row, or whose value does not reach the hello,
-//! fails a test: so no setting of a second window is ignored without a word. Never: says what a
-//! flag means.
+//! fails a test: so no setting of a second window is ignored without a word.
+//! Never: says what a flag means.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

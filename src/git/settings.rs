@@ -1,7 +1,8 @@
 //! Git's configuration, read as data.
 //!
 //! Owns: the syntax of its files, what they include and when, and which files the user and the
-//! system have. Never: starts a program, or reads anything but regular files.
+//! system have.
+//! Never: starts a program, or reads anything but regular files.
 
 use std::collections::HashSet;
 use std::env;

@@ -1,8 +1,8 @@
 //! Bytes that wait for clients, each counted once however many clients share them.
 //!
 //! Owns: counting the lines that several queues share, and merging deltas of one part into one text
-//! for all queues that have the same deltas waiting. Never: decides who is disconnected when too
-//! much waits, or in which order lines go out.
+//! for all queues that have the same deltas waiting.
+//! Never: decides who is disconnected when too much waits, or in which order lines go out.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

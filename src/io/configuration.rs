@@ -8,7 +8,8 @@
 //! terminal that goes away ends the programs in it, so it asks a host to leave, as it always did.
 //!
 //! Owns: which agents are in force, how they differ from those that were read, and why what was
-//! read is not in force. Never: reads the file, or tells a client of an agent.
+//! read is not in force.
+//! Never: reads the file, or tells a client of an agent.
 
 use std::fmt;
 

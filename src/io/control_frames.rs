@@ -1,7 +1,8 @@
 //! Frames of a WebSocket that go out between messages: answers to pings, and the goodbye.
 //!
 //! Owns: that no more than one answer to a ping waits, the newest one, and one closing frame,
-//! however many pings come from a client that does not read. Never: writes to a stream.
+//! however many pings come from a client that does not read.
+//! Never: writes to a stream.
 
 use std::io::Cursor;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -2,8 +2,8 @@
 //!
 //! Owns: who may join (the same user, in the same words, with the same settings), having done what
 //! a front asks for before it is served (listening, reading a configuration file that has changed),
-//! what it is told of its client and of the log, and noticing that it is gone. Never: serves a
-//! client; its stdin and stdout are a connection like any other.
+//! what it is told of its client and of the log, and noticing that it is gone.
+//! Never: serves a client; its stdin and stdout are a connection like any other.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -2,8 +2,8 @@
 //!
 //! Owns: writing log lines on a thread of their own, one line each whatever they quote. When stderr is
 //! stuck, lines are dropped and counted; the protocol never waits for the log. A warning that
-//! repeats is written once, and then counted ([`Repeats`]). Never: writes to stdout, or shows a
-//! secret that this process has given away.
+//! repeats is written once, and then counted ([`Repeats`]).
+//! Never: writes to stdout, or shows a secret that this process has given away.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};

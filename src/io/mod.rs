@@ -9,7 +9,8 @@
 //! those we depend on ([`watch`]), time and ids ([`sources`]), the log on stderr ([`log`]), signals
 //! ([`signals`]), how many files may be open ([`descriptors`]), what others may change under a
 //! running host ([`upkeep`], [`configuration`]), everything that can happen ([`events`]), and the
-//! loop ([`run`]). Never: makes a decision of the protocol.
+//! loop ([`run`]).
+//! Never: makes a decision of the protocol.
 #![doc = include_str!("README.md")]
 
 pub mod backlog;

@@ -2,8 +2,9 @@
 //!
 //! Owns: the order of lines, counting what waits in bytes, holding deltas back to be merged for as long as their
 //! client allows, and merging them while the pipe is behind: then what waits is shared with the
-//! other queues. Never: drops a line, looks at a clock, or lets a line overtake another, but for
-//! one that shows no state, which may overtake deltas.
+//! other queues.
+//! Never: drops a line, looks at a clock, or lets a line overtake another, but for one that shows
+//! no state, which may overtake deltas.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -3,9 +3,9 @@
 //! Owns: a thread that looks at both every two seconds, so that a file system that does not answer
 //! holds up nobody; binding a socket anew whose file somebody has removed, and locking the folder
 //! anew where that was done to its lock; reading a file anew that has changed, when that is seen
-//! and when a front says that its content is another one. Never: takes up what was read, lets
-//! anybody in, or binds a socket in a folder whose lock is another process's: that one may serve
-//! the folder.
+//! and when a front says that its content is another one.
+//! Never: takes up what was read, lets anybody in, or binds a socket in a folder whose lock is
+//! another process's: that one may serve the folder.
 //!
 //! Looking is chosen over the notifications of the system because it sees every way by which files
 //! change (links that are turned, folders that are moved, network file systems) on every platform,

@@ -1,8 +1,8 @@
 //! The configuration file.
 //!
 //! Owns: where the real program looks for one that is not named, that it is not needed, and what
-//! becomes of a running host when the file changes. Never: reads the one of whoever runs it; each
-//! test has a home of its own.
+//! becomes of a running host when the file changes.
+//! Never: reads the one of whoever runs it; each test has a home of its own.
 // Elsewhere the folder has another name.
 #![cfg(target_os = "linux")]
 

@@ -1,7 +1,8 @@
 //! Where an agent's program is.
 //!
 //! Owns: finding it as the system would, with the interpreter that it needs; what is said when
-//! either is not there; and the search path that it is given. Never: starts it.
+//! either is not there; and the search path that it is given.
+//! Never: starts it.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

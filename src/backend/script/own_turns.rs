@@ -1,7 +1,8 @@
 //! What a script does when its turn is over: `/later`.
 //!
 //! Owns: the steps that are yet to be taken, when each is due, and asking the host for a turn for
-//! them. Never: takes one while another turn runs.
+//! them.
+//! Never: takes one while another turn runs.
 
 use std::time::Duration;
 

@@ -8,7 +8,8 @@
 //! The settings of the connections that come in are those of whoever asked first.
 //!
 //! Owns: which listeners there are, telling of them in the state folder and to an editor, and
-//! ending them. Never: decides who may ask, or what becomes of a host that cannot listen.
+//! ending them.
+//! Never: decides who may ask, or what becomes of a host that cannot listen.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -7,7 +7,8 @@
 //! the shell says that it has read it: it is never in an environment.
 //!
 //! Owns: the scripts, where they are put, with what each shell is started, and reading what it
-//! says. Never: changes what a user has set, but for the places in which the shell calls us.
+//! says.
+//! Never: changes what a user has set, but for the places in which the shell calls us.
 
 use std::fs;
 use std::io::{self, Write};

@@ -1,6 +1,7 @@
 //! Chance that can be had again: the same seed gives the same throws.
 //!
-//! Owns: the numbers. Never: decides what they are for.
+//! Owns: the numbers.
+//! Never: decides what they are for.
 
 /// Splitmix64.
 #[derive(Debug, Clone)]

@@ -1,7 +1,8 @@
 //! Git's configuration, read as data, against git's own reading.
 //!
 //! Owns: texts of configuration files, those that git refuses among them, and when other files are
-//! included. Never: starts a host.
+//! included.
+//! Never: starts a host.
 
 use std::fs;
 

@@ -1,7 +1,8 @@
 //! Repositories of every shape: what is done in them is in the repository itself, as git has it.
 //!
 //! Owns: the shapes that a repository can have, and that looks, turns, discards, restores and
-//! commits are right in each. Never: relies on what the host says where git can be asked.
+//! commits are right in each.
+//! Never: relies on what the host says where git can be asked.
 
 use std::fs;
 

@@ -5,7 +5,8 @@
 //! that git, whatever it does.
 //!
 //! Owns: which settings there are, that git itself runs the program, and what was started while the
-//! host works. Never: knows which settings name programs.
+//! host works.
+//! Never: knows which settings name programs.
 //!
 //! `TEST_GIT` names another git to try, besides those that are found.
 

@@ -1,7 +1,8 @@
 //! Listeners that windows ask their host for.
 //!
 //! Owns: what the end of such a window means for the others, for those who connect, and for the
-//! host; who is refused, and that nobody else notices. Never: judges how fast something is.
+//! host; who is refused, and that nobody else notices.
+//! Never: judges how fast something is.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};

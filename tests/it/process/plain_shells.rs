@@ -3,8 +3,8 @@
 //!
 //! Owns: a table of what users have in their files and type, played in a terminal of a host whose
 //! shells are told nothing, and in one whose shells read the scripts of ours: all that is shown,
-//! and the file `side` in which hooks and traps write, are equal. Never: says what a shell does by
-//! itself.
+//! and the file `side` in which hooks and traps write, are equal.
+//! Never: says what a shell does by itself.
 
 use std::fmt::Write as _;
 use std::fs;

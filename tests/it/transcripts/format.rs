@@ -17,7 +17,8 @@
 //! | `@ say-raw TEXT` | the client says TEXT and no line end but `\n`; `\r`, `\\` and `\xNN` are bytes |
 //! | `@ say-repeat COUNT TEXT` | the same, COUNT times |
 //!
-//! Owns: reading and writing these lines. Never: runs anything.
+//! Owns: reading and writing these lines.
+//! Never: runs anything.
 
 use std::fmt;
 

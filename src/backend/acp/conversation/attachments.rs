@@ -2,7 +2,8 @@
 //!
 //! Owns: telling such a failure from others, and the way out: the message goes to the same session
 //! again, and if that is spoiled by what was attached, to a new one that is told what was said
-//! before. The user is told. Never: sends a message again of which the agent has done anything.
+//! before. The user is told.
+//! Never: sends a message again of which the agent has done anything.
 
 use agent_client_protocol_schema::v1::ContentBlock;
 use ahp_types::state::Message;

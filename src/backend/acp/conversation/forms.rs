@@ -1,8 +1,9 @@
 //! Forms that agents have the user fill in: flat objects, described by a JSON schema.
 //!
 //! Owns: the question that each field is, in their order, and whether an answer is what the schema
-//! allows. Never: refuses a form for a field of a kind that nobody knows: such a field is asked for
-//! as a text.
+//! allows.
+//! Never: refuses a form for a field of a kind that nobody knows: such a field is asked for as a
+//! text.
 
 use std::collections::BTreeMap;
 use std::fmt;

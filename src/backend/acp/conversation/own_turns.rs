@@ -3,8 +3,9 @@
 //!
 //! Owns: which of what an agent says needs a turn; holding that until there is one; when a turn is
 //! over that the agent has begun: when the agent says so, else when nothing is open in it and the
-//! agent is silent. Never: opens a turn itself, or has one opened for what is said of the session
-//! (its commands, modes, options, title, usage and plan).
+//! agent is silent.
+//! Never: opens a turn itself, or has one opened for what is said of the session (its commands,
+//! modes, options, title, usage and plan).
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

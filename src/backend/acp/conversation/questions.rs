@@ -3,7 +3,8 @@
 //!
 //! Owns: the answer that the agent gets, once for each request, whatever comes of the turn; asking
 //! again when an answer is not what the agent's schema allows. `forms` has the questions that a
-//! form is. Never: accepts on the user's behalf, opens a URL, or asks outside of a turn.
+//! form is.
+//! Never: accepts on the user's behalf, opens a URL, or asks outside of a turn.
 
 use std::collections::BTreeMap;
 
