@@ -123,7 +123,7 @@ pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Che
 struct Met {
     spec: AgentSpec,
     describes: AgentDescription,
-    outcome: Outcome,
+    outcome: CheckOutcome,
     /// Time from the start until the agent had said what it is, or was given up.
     took: Duration,
     quirks: AgentQuirks,
@@ -132,7 +132,7 @@ struct Met {
 }
 
 /// What came of starting an agent.
-enum Outcome {
+enum CheckOutcome {
     Met(Box<Meeting>),
     /// It has not said what it is after this time.
     Starting(Duration),
@@ -141,8 +141,8 @@ enum Outcome {
 impl Met {
     fn is_usable(&self) -> bool {
         match &self.outcome {
-            Outcome::Met(meeting) => meeting.failure.is_none() && self.misfits(meeting).is_empty(),
-            Outcome::Starting(_) => false,
+            CheckOutcome::Met(meeting) => meeting.failure.is_none() && self.misfits(meeting).is_empty(),
+            CheckOutcome::Starting(_) => false,
         }
     }
 
@@ -198,7 +198,8 @@ async fn meet(spec: AgentSpec, guard: GuardProgram, asked: Option<Duration>) -> 
     let took = start.elapsed();
     let missing_login = backend.missing_login();
     backend.stop().await;
-    let outcome = meeting.map_or(Outcome::Starting(patience), |meeting| Outcome::Met(Box::new(meeting)));
+    let outcome =
+        meeting.map_or(CheckOutcome::Starting(patience), |meeting| CheckOutcome::Met(Box::new(meeting)));
     Met {
         spec,
         describes,
@@ -258,7 +259,7 @@ fn open(asked: Option<&Path>) -> anyhow::Result<(StateFolder, Archive)> {
 fn remember(archive: &Archive, met: &[Met]) -> anyhow::Result<()> {
     let before = Start { said: archive.agents(), ..Start::default() };
     for agent in met {
-        if let Outcome::Met(meeting) = &agent.outcome {
+        if let CheckOutcome::Met(meeting) = &agent.outcome {
             let said = kept_of(&agent.describes, &before, meeting.said.clone());
             archive.agent_said(&agent.spec.name, &said)?;
         }
@@ -268,7 +269,7 @@ fn remember(archive: &Archive, met: &[Met]) -> anyhow::Result<()> {
 
 /// Prints an agent on stdout, all of it at once.
 fn print(agent: &Met) -> io::Result<()> {
-    let mut lines = Lines(format!("{}\n", agent.spec.name));
+    let mut lines = PrintedAgent(format!("{}\n", agent.spec.name));
     describe(agent, &mut lines);
     let mut out = io::stdout().lock();
     out.write_all(lines.0.as_bytes())?;
@@ -276,9 +277,9 @@ fn print(agent: &Met) -> io::Result<()> {
 }
 
 /// What is printed of an agent: its name, and lines that begin with a word.
-struct Lines(String);
+struct PrintedAgent(String);
 
-impl Lines {
+impl PrintedAgent {
     fn add(&mut self, word: &str, said: &str) {
         // What agents say may hold whatever a terminal obeys.
         for (at, line) in text::message(said).lines().enumerate() {
@@ -289,15 +290,15 @@ impl Lines {
     }
 }
 
-fn describe(agent: &Met, lines: &mut Lines) {
+fn describe(agent: &Met, lines: &mut PrintedAgent) {
     let Met { spec, outcome, took, quirks, .. } = agent;
     if let Ok(found) = program::find(&spec.program, spec.directory.as_deref(), &spec.environment) {
         lines.add("found", &found.display().to_string());
     }
     let limit = spec.start_limit.as_secs_f64();
     let meeting = match outcome {
-        Outcome::Met(meeting) => meeting,
-        Outcome::Starting(waited) => {
+        CheckOutcome::Met(meeting) => meeting,
+        CheckOutcome::Starting(waited) => {
             let seconds = waited.as_secs_f64();
             return lines.add(
                 "WAITING",
@@ -347,7 +348,7 @@ fn describe(agent: &Met, lines: &mut Lines) {
 
 /// Describes the modes, with those in which the agent does not ask, and how to choose another where
 /// it begins in one.
-fn describe_modes(agent: &Met, config: Option<&SessionConfigState>, lines: &mut Lines) {
+fn describe_modes(agent: &Met, config: Option<&SessionConfigState>, lines: &mut PrintedAgent) {
     let now = config.and_then(|config| config.values.get(MODE)).and_then(Value::as_str);
     let mode = config.and_then(|config| config.schema.properties.get(MODE));
     let modes: Vec<&str> =
@@ -376,7 +377,7 @@ fn describe_modes(agent: &Met, config: Option<&SessionConfigState>, lines: &mut 
 
 /// Describes the settings other than the model and the mode: what each is in a new session, and
 /// what it can be.
-fn describe_settings(config: Option<&SessionConfigState>, lines: &mut Lines) {
+fn describe_settings(config: Option<&SessionConfigState>, lines: &mut PrintedAgent) {
     let mut settings = Vec::new();
     if let Some(config) = config {
         for (id, value) in config.values.iter().filter(|(id, _)| ![MODE, MODEL].contains(&id.as_str())) {

@@ -115,7 +115,7 @@ impl ConfigurationSeen {
 
 /// Everything that a source says at one moment.
 #[derive(Debug, Clone)]
-pub struct Reading {
+pub struct ConfigurationReading {
     /// The file, so that it can be compared.
     pub seen: ConfigurationSeen,
     /// Version of the file, taken before it was read.
@@ -171,7 +171,7 @@ impl AgentSource {
     }
 
     /// Reads the file. Blocks as long as its file system does.
-    pub fn read(&self) -> Reading {
+    pub fn read(&self) -> ConfigurationReading {
         let stamp = self.file().and_then(Stamp::of);
         let (sum, of_file) = self.read_file();
         let described = |agents: &Vec<AgentSpec>| {
@@ -180,7 +180,7 @@ impl AgentSource {
         let seen =
             ConfigurationSeen { file: self.file.clone(), sum, agents: of_file.as_ref().ok().map(described) };
         let agents = of_file.map(|of_file| self.of_flags.iter().cloned().chain(of_file).collect());
-        Reading { seen, stamp, agents: agents.map_err(|error| format!("{error:#}")) }
+        ConfigurationReading { seen, stamp, agents: agents.map_err(|error| format!("{error:#}")) }
     }
 
     /// Returns the checksum of the content, and the agents that no flag takes the place of.

@@ -12,7 +12,7 @@ use ahp_sidecar::backend::script::{GuardedScript, Script};
 use ahp_sidecar::backend::Backend;
 use ahp_sidecar::check::{self, AgentsArguments, Checked};
 use ahp_sidecar::cli::{self, Cli, CliCommand, GuardMode, ServeOptions, GIVEN_FILES, GUARD};
-use ahp_sidecar::config::{AgentSource, Reading};
+use ahp_sidecar::config::{AgentSource, ConfigurationReading};
 use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
 use ahp_sidecar::front::{self, Ears, Joined, Lent};
@@ -295,7 +295,7 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
 }
 
 /// Where agents are described, and what was read there.
-type ReadAgents = (AgentSource, Reading);
+type ReadAgents = (AgentSource, ConfigurationReading);
 
 /// A host with what starts programs, and with the agents that there are: the first one is the default. All programs have
 /// guards of one kind, which know of each other.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use tracing_subscriber::filter::Targets;
 
 use crate::cli::ServeOptions;
-use crate::config::{AgentSource, Reading};
+use crate::config::{AgentSource, ConfigurationReading};
 use crate::io::hello::{environment, Hello, Wishes, LINK};
 use crate::io::run::RunOptions;
 
@@ -104,7 +104,7 @@ impl ServeOptions {
         &self,
         options: &RunOptions,
         agents: &AgentSource,
-        reading: &Reading,
+        reading: &ConfigurationReading,
         log: &Targets,
     ) -> Hello {
         let named = reading.agents.iter().flatten().flat_map(|agent| agent.environment.keys().cloned());

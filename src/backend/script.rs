@@ -30,7 +30,7 @@ use crate::host::effects::{
     Transcript, TurnEnd, TurnEvent,
 };
 use crate::state::history::CompletedTurn;
-use own_turns::OwnTurns;
+use own_turns::LaterSteps;
 use steps::{chosen_by, Gate};
 
 /// The provider id.
@@ -214,7 +214,7 @@ struct ScriptAgent {
     allows_all: bool,
     /// How many terminals there were.
     terminals: u64,
-    own_turns: OwnTurns,
+    own_turns: LaterSteps,
     /// The turn that runs, or that failed and may go on.
     turn: Turn,
 }
@@ -326,7 +326,7 @@ impl ScriptAgent {
             memory,
             allows_all,
             terminals: 0,
-            own_turns: OwnTurns::default(),
+            own_turns: LaterSteps::default(),
             turn,
         };
         agent.configure(changed.as_ref().unwrap_or(&config));

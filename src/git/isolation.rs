@@ -25,7 +25,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::process::geteuid;
 
 use super::index::Scratch;
-use super::settings::{Setting, Settings};
+use super::settings::{GitSetting, GitSettings};
 
 /// Settings that are copied. None of them names a program, or a file that git would take a program
 /// from.
@@ -80,7 +80,7 @@ const SPARE_MAX: usize = 16;
 
 /// Places of a repository of which its git directory here is made.
 #[derive(Debug, Clone, Copy)]
-pub struct Origin<'a> {
+pub struct GitDirs<'a> {
     /// The git directory of the folder of files.
     pub own: &'a Path,
     /// The git directory that all folders of files share; the same one where there is but one.
@@ -116,7 +116,7 @@ impl SpareGitDirs {
         spare.drain(..too_many);
     }
 
-    fn take(&self, below: &Path, origin: Origin<'_>) -> Option<IsolatedGitDir> {
+    fn take(&self, below: &Path, origin: GitDirs<'_>) -> Option<IsolatedGitDir> {
         let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_its = |git_dir: &IsolatedGitDir| {
             git_dir.own == origin.own
@@ -136,9 +136,9 @@ impl IsolatedGitDir {
     pub fn find(
         spare: &SpareGitDirs,
         below: &Path,
-        origin: Origin<'_>,
-        format: &[Setting],
-        settings: &Settings,
+        origin: GitDirs<'_>,
+        format: &[GitSetting],
+        settings: &GitSettings,
     ) -> io::Result<Self> {
         let config = config_of(format, settings);
         let head = head_of(origin.own)?;
@@ -156,7 +156,7 @@ impl IsolatedGitDir {
     }
 
     /// Makes what is the same in each job of a repository.
-    fn make(scratch: Scratch, Origin { own, common }: Origin<'_>) -> io::Result<Self> {
+    fn make(scratch: Scratch, GitDirs { own, common }: GitDirs<'_>) -> io::Result<Self> {
         let top = scratch.path.clone();
         private_folder(&top.join("info"))?;
         for name in LINKED {
@@ -235,9 +235,9 @@ pub fn branch_in(head: &[u8]) -> Option<&str> {
 
 /// Returns the configuration file for a repository with these settings, of which the allowed ones
 /// are copied.
-fn config_of(format: &[Setting], settings: &Settings) -> Vec<u8> {
+fn config_of(format: &[GitSetting], settings: &GitSettings) -> Vec<u8> {
     let allowed = settings.iter().filter(|setting| is_allowed(&setting.key));
-    let mut config: Vec<u8> = format.iter().chain(allowed).filter_map(Setting::lines).flatten().collect();
+    let mut config: Vec<u8> = format.iter().chain(allowed).filter_map(GitSetting::lines).flatten().collect();
     // Reflogs are written of branches and `HEAD`, as the user has it, and of nothing else.
     if settings.is_true("core.logallrefupdates") == Some(false) {
         config.extend(b"[core]\nlogAllRefUpdates = false\n");

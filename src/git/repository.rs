@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 
 use super::index::Scratch;
-use super::isolation::{branch_in, head_of, IsolatedGitDir, Origin};
+use super::isolation::{branch_in, head_of, GitDirs, IsolatedGitDir};
 use super::large::FileLimits;
 use super::program::{Git, GitError, GitRun};
-use super::settings::{files_of_the_user, path_in, read_all, IncludedFor, Setting, Settings};
+use super::settings::{files_of_the_user, path_in, read_all, GitSetting, GitSettings, IncludedFor};
 use crate::files::uris::{path_of, uri_of};
 
 /// What a file begins with that stands for a git directory.
@@ -63,7 +63,7 @@ pub struct Repository {
     /// The git directory in which git runs.
     pub isolated: IsolatedGitDir,
     /// Its settings, and those of the user.
-    settings: Settings,
+    settings: GitSettings,
     /// Its refs are in a table, and so is `HEAD`.
     has_reftable: bool,
     /// How large files may be whose contents are checkpointed.
@@ -127,7 +127,7 @@ impl Repository {
         files.push(common.join("config"));
         files.extend(format.has_own_settings.then(|| own.join("config.worktree")));
         let settings = read_all(&files, included_for).map_err(NoRepository::Unusable)?;
-        let origin = Origin { own: &own, common: &common };
+        let origin = GitDirs { own: &own, common: &common };
         let below = scratch.path.parent().unwrap_or(&scratch.path);
         let isolated = IsolatedGitDir::find(git.spare(), below, origin, &format.copied, &settings)?;
         let has_reftable = format.has_reftable();
@@ -299,7 +299,7 @@ fn common_of(own: &Path) -> Option<PathBuf> {
 /// How a repository is made, as far as git must be told.
 struct Format {
     /// The settings that say it.
-    copied: Vec<Setting>,
+    copied: Vec<GitSetting>,
     /// This folder of files has settings of its own.
     has_own_settings: bool,
     /// It has no folder of files.
@@ -312,11 +312,11 @@ impl Format {
     /// Reads it. Git takes it from these files alone, and not from what they include.
     fn of(own: &Path, common: &Path) -> Result<Self, NoRepository> {
         let read = |path: PathBuf| match fs::metadata(&path) {
-            Ok(known) if known.is_file() => Settings::parse(&fs::read(&path)?).map_err(|line| {
+            Ok(known) if known.is_file() => GitSettings::parse(&fs::read(&path)?).map_err(|line| {
                 let path = path.display();
                 NoRepository::Unusable(format!("its configuration `{path}`: line {line} cannot be read"))
             }),
-            _ => Ok(Settings::default()),
+            _ => Ok(GitSettings::default()),
         };
         let shared = read(common.join("config"))?;
         let version = shared.get("core.repositoryformatversion").unwrap_or(b"0");
@@ -329,7 +329,7 @@ impl Format {
             }
         };
         let mut copied = vec![setting("core.repositoryformatversion", version)];
-        for Setting { key, .. } in shared.iter() {
+        for GitSetting { key, .. } in shared.iter() {
             let Some(name) = key.strip_prefix(b"extensions.") else { continue };
             let name = String::from_utf8_lossy(name);
             if EXTENSIONS.contains(&&*name) {
@@ -350,7 +350,7 @@ impl Format {
         let has_own_settings = shared.is_true("extensions.worktreeconfig") == Some(true);
         let places = match (has_own_settings, own == common) {
             (true, _) => read(own.join("config.worktree"))?,
-            (false, true) => Settings::default(),
+            (false, true) => GitSettings::default(),
             (false, false) => return Ok(Self { copied, has_own_settings, is_bare: false, worktree: None }),
         };
         let is_bare = places.is_true("core.bare").or(shared.is_true("core.bare")) == Some(true);
@@ -378,8 +378,8 @@ impl Format {
     }
 }
 
-fn setting(key: &str, value: &[u8]) -> Setting {
-    Setting { key: key.as_bytes().to_vec(), value: Some(value.to_vec()) }
+fn setting(key: &str, value: &[u8]) -> GitSetting {
+    GitSetting { key: key.as_bytes().to_vec(), value: Some(value.to_vec()) }
 }
 
 /// Returns whether a user is the one who runs this, or has become `root` to run it.
@@ -390,7 +390,7 @@ fn is_ours(uid: u32) -> bool {
 }
 
 /// Returns whether the user has said that a folder is safe although it belongs to somebody else.
-fn is_safe(of_the_user: &Settings, root: &Path) -> bool {
+fn is_safe(of_the_user: &GitSettings, root: &Path) -> bool {
     let mut is_safe = false;
     for setting in of_the_user.iter().filter(|setting| setting.key == b"safe.directory") {
         let value = setting.value.as_deref().unwrap_or_default();

@@ -26,7 +26,7 @@ const DEPTH_MAX: usize = 10;
 /// A setting, as git lists it: `section.name` or `section.subsection.name`, of which all but the
 /// subsection is in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setting {
+pub struct GitSetting {
     /// The key.
     pub key: Vec<u8>,
     /// The value; `None` where the file has only the name, which git takes for `true`.
@@ -35,9 +35,9 @@ pub struct Setting {
 
 /// Settings in the order in which git reads them: of several with one key the last one counts.
 #[derive(Debug, Clone, Default)]
-pub struct Settings(Vec<Setting>);
+pub struct GitSettings(Vec<GitSetting>);
 
-impl Settings {
+impl GitSettings {
     /// Parses the content of one file, without what it includes.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ impl Settings {
     }
 
     /// Returns all settings.
-    pub fn iter(&self) -> impl Iterator<Item = &Setting> {
+    pub fn iter(&self) -> impl Iterator<Item = &GitSetting> {
         self.0.iter()
     }
 
@@ -80,7 +80,7 @@ fn split_key(key: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&key[..dot], &key[dot + 1..]))
 }
 
-impl Setting {
+impl GitSetting {
     /// Returns the lines of a configuration file that say this; `None` where git could not read
     /// them back.
     pub fn lines(&self) -> Option<Vec<u8>> {
@@ -143,7 +143,7 @@ impl<'a> Parser<'a> {
         Some(byte)
     }
 
-    fn settings(mut self) -> Result<Vec<Setting>, usize> {
+    fn settings(mut self) -> Result<Vec<GitSetting>, usize> {
         let mut found = Vec::new();
         let mut section = Vec::new();
         loop {
@@ -199,7 +199,7 @@ impl<'a> Parser<'a> {
         (self.next()? == b']').then_some(name)
     }
 
-    fn setting(&mut self, first: u8, section: &[u8]) -> Option<Setting> {
+    fn setting(&mut self, first: u8, section: &[u8]) -> Option<GitSetting> {
         let mut key = section.to_vec();
         if !key.is_empty() {
             key.push(b'.');
@@ -218,7 +218,7 @@ impl<'a> Parser<'a> {
             Some(b'=') => Some(self.value()?),
             Some(_) => return None,
         };
-        Some(Setting { key, value })
+        Some(GitSetting { key, value })
     }
 
     fn value(&mut self) -> Option<Vec<u8>> {
@@ -280,10 +280,10 @@ pub struct IncludedFor<'a> {
 ///
 /// # Errors
 /// Which file cannot be read, and why, for people.
-pub fn read_all(files: &[PathBuf], included_for: IncludedFor<'_>) -> Result<Settings, String> {
+pub fn read_all(files: &[PathBuf], included_for: IncludedFor<'_>) -> Result<GitSettings, String> {
     let read = |urls: Option<Vec<Vec<u8>>>| {
         let home = env::var_os("HOME").map(PathBuf::from);
-        let mut reader = Reader {
+        let mut reader = SettingsReader {
             included_for,
             home,
             urls,
@@ -292,20 +292,20 @@ pub fn read_all(files: &[PathBuf], included_for: IncludedFor<'_>) -> Result<Sett
             found: Vec::new(),
         };
         files.iter().try_for_each(|file| reader.file(file, 0))?;
-        Ok((reader.asks_for_urls, Settings(reader.found)))
+        Ok((reader.asks_for_urls, GitSettings(reader.found)))
     };
     let (asks_for_urls, found) = read(None)?;
     if !asks_for_urls {
         return Ok(found);
     }
-    let is_url = |setting: &&Setting| {
+    let is_url = |setting: &&GitSetting| {
         split_key(&setting.key).is_some_and(|(before, name)| name == b"url" && before.starts_with(b"remote."))
     };
     let urls = found.iter().filter(is_url).filter_map(|setting| setting.value.clone()).collect();
     read(Some(urls)).map(|(_, found)| found)
 }
 
-struct Reader<'a> {
+struct SettingsReader<'a> {
     included_for: IncludedFor<'a>,
     home: Option<PathBuf>,
     /// The URLs of all remotes; `None` while they are not known.
@@ -313,10 +313,10 @@ struct Reader<'a> {
     /// Something is included only for some of them.
     asks_for_urls: bool,
     files_left: usize,
-    found: Vec<Setting>,
+    found: Vec<GitSetting>,
 }
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     fn file(&mut self, path: &Path, depth: usize) -> Result<(), String> {
         let said = |why: &dyn std::fmt::Display| format!("its configuration `{}`: {why}", path.display());
         let Some(text) = content_of(path).map_err(|error| said(&error))? else { return Ok(()) };
@@ -324,8 +324,8 @@ impl Reader<'_> {
             return Err(said(&"more files are included than are read"));
         }
         self.files_left -= 1;
-        let Settings(settings) =
-            Settings::parse(&text).map_err(|line| said(&format_args!("line {line} cannot be read")))?;
+        let GitSettings(settings) =
+            GitSettings::parse(&text).map_err(|line| said(&format_args!("line {line} cannot be read")))?;
         for setting in settings {
             let included = self.included(&setting, path);
             self.found.push(setting);
@@ -337,7 +337,7 @@ impl Reader<'_> {
     }
 
     /// Returns the file that a setting of this file includes.
-    fn included(&mut self, setting: &Setting, file: &Path) -> Option<PathBuf> {
+    fn included(&mut self, setting: &GitSetting, file: &Path) -> Option<PathBuf> {
         let (before, name) = split_key(&setting.key)?;
         if name != b"path" {
             return None;
@@ -438,7 +438,7 @@ pub fn files_of_the_user(system: Option<&Path>) -> Vec<PathBuf> {
     let named = |name: &str| env::var_os(name).map(PathBuf::from);
     let is_set = |value: OsString| {
         let text = [b"[a]\nb = ", value.as_bytes(), b"\n"].concat();
-        Settings::parse(&text).ok().and_then(|found| found.is_true("a.b"))
+        GitSettings::parse(&text).ok().and_then(|found| found.is_true("a.b"))
     };
     let without_system = env::var_os("GIT_CONFIG_NOSYSTEM").and_then(is_set).unwrap_or(false);
     let system = named("GIT_CONFIG_SYSTEM").or_else(|| system.map(Path::to_owned));

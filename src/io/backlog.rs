@@ -17,10 +17,10 @@ const RECENT_MAX: usize = 64;
 
 /// Counter of what all queues of a host have waiting.
 #[derive(Debug, Clone, Default)]
-pub struct Backlog(Arc<Mutex<Waiting>>);
+pub struct Backlog(Arc<Mutex<UnsentBytes>>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct UnsentBytes {
     bytes: usize,
     /// Number of queues that hold each line, by the address of its bytes.
     lines: HashMap<usize, usize>,
@@ -124,7 +124,7 @@ impl Backlog {
         Some(SharedDeltas { text, from, to, head, tail })
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, UnsentBytes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

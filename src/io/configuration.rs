@@ -16,7 +16,7 @@ use std::fmt;
 use super::upkeep::ConfigurationFile;
 use crate::backend::acp::AgentSpec;
 use crate::backend::{Backend, Offered};
-use crate::config::{AgentSource, ConfigurationSeen, Reading};
+use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen};
 
 /// Warning for a window whose configuration file could not be read anew before the window was
 /// served.
@@ -49,7 +49,11 @@ impl fmt::Debug for Configuration {
 impl Configuration {
     /// Puts in force what a source says; of a file that cannot be understood nothing. Returns the
     /// backends, too.
-    pub fn start(source: AgentSource, reading: Reading, make: MakeBackend) -> (Self, Vec<Box<dyn Backend>>) {
+    pub fn start(
+        source: AgentSource,
+        reading: ConfigurationReading,
+        make: MakeBackend,
+    ) -> (Self, Vec<Box<dyn Backend>>) {
         let file = ConfigurationFile::new(source.clone(), &reading);
         let none = ConfigurationSeen { agents: Some(Default::default()), ..reading.seen.clone() };
         let (seen, agents, outdated) = match reading.agents {
@@ -101,7 +105,7 @@ impl Configuration {
 
     /// Puts in force what was read. Returns the agents in their order, or `None` when they are what
     /// they were.
-    pub fn take_up(&mut self, reading: Reading) -> Option<Vec<Offered>> {
+    pub fn take_up(&mut self, reading: ConfigurationReading) -> Option<Vec<Offered>> {
         let agents = match reading.agents {
             Ok(agents) => agents,
             Err(why) => {

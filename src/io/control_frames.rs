@@ -28,12 +28,12 @@ pub enum ControlFrame {
 /// Control frames that wait for the task that writes to a client.
 #[derive(Debug, Default)]
 pub struct ControlFrames {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<UnsentFrames>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct UnsentFrames {
     pong: Option<Bytes>,
     close: Option<Bytes>,
     end: End,
@@ -119,7 +119,7 @@ impl ControlFrames {
         frame
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, UnsentFrames> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -33,7 +33,7 @@ use super::log::{Audience, LogReader};
 use super::stdio::{self, Stdout};
 use super::upkeep::{SocketFile, Upkeep};
 use super::watch::{self, Loss};
-use crate::config::Reading;
+use crate::config::ConfigurationReading;
 use crate::host::effects::ConnectionId;
 use crate::status::{EXIT_FAILURE, EXIT_STATE};
 use crate::store::folder::LockId;
@@ -102,7 +102,7 @@ enum DoneBefore {
         /// Files by which clients of those connect.
         files: Vec<PathBuf>,
         /// The configuration file, where it was read anew.
-        reading: Option<Box<Reading>>,
+        reading: Option<Box<ConfigurationReading>>,
     },
 }
 
@@ -116,7 +116,7 @@ impl Knock {
     }
 
     /// Returns the configuration file, where it was read anew for this front.
-    pub fn take_reading(&mut self) -> Option<Reading> {
+    pub fn take_reading(&mut self) -> Option<ConfigurationReading> {
         match &mut self.done_before {
             DoneBefore::All { reading, .. } => reading.take().map(|reading| *reading),
             DoneBefore::Nothing => None,

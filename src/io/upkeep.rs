@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::{AgentSource, ConfigurationSeen, Reading, Stamp};
+use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen, Stamp};
 use crate::store::folder::{LockId, LockPlace};
 
 /// Time between two looks.
@@ -44,7 +44,7 @@ pub enum UpkeepNews {
     /// folder.
     Replaced,
     /// The configuration file has changed.
-    Configuration(Box<Reading>),
+    Configuration(Box<ConfigurationReading>),
 }
 
 /// The socket of a host, and the lock that lets it be bound.
@@ -153,12 +153,12 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 
 impl ConfigurationFile {
     /// Takes the file as it was read.
-    pub fn new(source: AgentSource, reading: &Reading) -> Self {
+    pub fn new(source: AgentSource, reading: &ConfigurationReading) -> Self {
         Self { source, seen: reading.seen.clone(), stamp: reading.stamp, pending: None }
     }
 
     /// Reads the file if it has changed, and has not changed any more since the last look.
-    fn look(&mut self) -> Option<Reading> {
+    fn look(&mut self) -> Option<ConfigurationReading> {
         let stamp = self.source.file().and_then(Stamp::of);
         if stamp == self.stamp {
             self.pending = None;
@@ -173,13 +173,17 @@ impl ConfigurationFile {
         (reading.seen != before || reading.agents.is_err()).then_some(reading)
     }
 
-    fn read(&mut self) -> Reading {
+    fn read(&mut self) -> ConfigurationReading {
         // A pipe is read once.
         let is_pipe = self.source.file().is_some_and(|file| file.exists() && Stamp::of(file).is_none());
         let reading = if is_pipe {
             let agents =
                 Err("it is no regular file: it is read when the host starts, and never again".to_owned());
-            Reading { seen: ConfigurationSeen { agents: None, ..self.seen.clone() }, stamp: None, agents }
+            ConfigurationReading {
+                seen: ConfigurationSeen { agents: None, ..self.seen.clone() },
+                stamp: None,
+                agents,
+            }
         } else {
             self.source.read()
         };
@@ -195,7 +199,7 @@ impl ConfigurationFile {
 /// The way to the thread, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Upkeep {
-    orders: Sender<oneshot::Sender<Reading>>,
+    orders: Sender<oneshot::Sender<ConfigurationReading>>,
 }
 
 impl Upkeep {
@@ -215,7 +219,9 @@ impl Upkeep {
     }
 
     /// Has the configuration file read now; `None` where that takes too long.
-    pub fn read_configuration(&self) -> impl std::future::Future<Output = Option<Reading>> + Send + 'static {
+    pub fn read_configuration(
+        &self,
+    ) -> impl std::future::Future<Output = Option<ConfigurationReading>> + Send + 'static {
         let (reply, replied) = oneshot::channel();
         let is_sent = self.orders.send(reply).is_ok();
         async move {
@@ -228,7 +234,7 @@ impl Upkeep {
 }
 
 fn keep_up(
-    orders: &Receiver<oneshot::Sender<Reading>>,
+    orders: &Receiver<oneshot::Sender<ConfigurationReading>>,
     mut socket: Option<SocketFile>,
     mut configuration: Option<ConfigurationFile>,
     tell: &mpsc::UnboundedSender<UpkeepNews>,

@@ -359,7 +359,12 @@ fn what_went_on_behind_a_call_is_told_to_be_over_by_the_host_after() {
         _ => None,
     });
     let removed: Vec<Value> = removed.map(|line| line["params"]["action"].clone()).collect();
-    assert_eq!(removed, [json!({ "type": "chat/backgroundWorkRemoved", "id": uri })]);
+    assert_eq!(removed[0], json!({ "type": "chat/backgroundWorkRemoved", "id": uri }));
+    // The chat, its row and its session are not busy with it any more.
+    assert_eq!(removed[1], json!({ "type": "chat/activityChanged" }));
+    assert_eq!(removed[2]["summary"]["activity"], Value::Null);
+    assert_eq!(removed[3], json!({ "type": "session/activityChanged" }));
+    assert_eq!(removed.len(), 4);
 }
 
 #[test]

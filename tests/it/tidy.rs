@@ -347,7 +347,7 @@ const LAYERS: [(&str, &[&str]); 10] = [
         "io",
         &[
             "wire", "state", "codec", "files", "watches", "git", "versions", "host", "store", "backend",
-            "status",
+            "config", "status",
         ],
     ),
 ];

@@ -13,7 +13,7 @@ use crate::host::effects::{Command, Event, RunId, TurnCause};
 
 /// The steps that are to be taken by and by.
 #[derive(Debug, Default)]
-pub(super) struct OwnTurns {
+pub(super) struct LaterSteps {
     /// Steps of the turn that runs: their time begins when it ends.
     of_turn: Vec<(Duration, String)>,
     /// Steps that wait for their time, the first one first.
@@ -22,7 +22,7 @@ pub(super) struct OwnTurns {
     asked: bool,
 }
 
-impl OwnTurns {
+impl LaterSteps {
     /// A turn is over: the time of what is to be done then begins.
     pub(super) fn turn_has_ended(&mut self) {
         let now = Instant::now();

@@ -10,7 +10,7 @@ use super::leaving::LEAVE_WITHIN;
 use super::{Exit, Sidecar};
 use crate::backend::Offered;
 use crate::codec::InputLine;
-use crate::config::Reading;
+use crate::config::ConfigurationReading;
 use crate::host::effects::{ConnectionId, Input, Shutdown};
 use crate::io::events::Events;
 use crate::io::fronts::{Fronts, Knock, ServedWith};
@@ -141,7 +141,7 @@ impl Sidecar {
     }
 
     /// Takes up a configuration file that has changed.
-    fn take_up(&mut self, reading: Reading) {
+    fn take_up(&mut self, reading: ConfigurationReading) {
         let Some(mut offered) = self.configuration.as_mut().and_then(|here| here.take_up(reading)) else {
             return;
         };

@@ -6,7 +6,7 @@
 
 use std::fs;
 
-use ahp_sidecar::git::settings::{read_all, IncludedFor, Setting, Settings};
+use ahp_sidecar::git::settings::{read_all, GitSetting, GitSettings, IncludedFor};
 use proptest::prelude::*;
 
 use super::{try_all, Repository};
@@ -57,12 +57,12 @@ const PIECES: [&str; 38] = [
 ];
 
 /// Returns what git lists of a file; `None` where it refuses it.
-fn listed(repository: &Repository, file: &str) -> Option<Vec<Setting>> {
+fn listed(repository: &Repository, file: &str) -> Option<Vec<GitSetting>> {
     let output = repository.try_git_in(&repository.home, &["config", "--file", file, "--null", "--list"]);
     let entries = output.stdout.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
     let settings = entries.map(|entry| {
         let mut parts = entry.splitn(2, |byte| *byte == b'\n').map(<[u8]>::to_vec);
-        Setting { key: parts.next().unwrap(), value: parts.next() }
+        GitSetting { key: parts.next().unwrap(), value: parts.next() }
     });
     output.status.success().then(|| settings.collect())
 }
@@ -76,11 +76,11 @@ fn configuration_file_is_read_as_git_reads_it() {
         // What is behind a NUL is nothing to git.
         let text = text.replace('\0', "");
         fs::write(repository.home.join("file"), &text).unwrap();
-        let found = Settings::parse(text.as_bytes()).ok();
+        let found = GitSettings::parse(text.as_bytes()).ok();
         let found = found.map(|found| found.iter().cloned().collect::<Vec<_>>());
         assert_eq!(found, listed(&repository, "file"), "{text:?}");
         let lines = found.iter().flatten().filter(|setting| setting.key.contains(&b'.'));
-        let written: Vec<u8> = lines.clone().filter_map(Setting::lines).flatten().collect();
+        let written: Vec<u8> = lines.clone().filter_map(GitSetting::lines).flatten().collect();
         fs::write(repository.home.join("written"), written).unwrap();
         assert_eq!(listed(&repository, "written").unwrap(), lines.cloned().collect::<Vec<_>>(), "{text:?}");
     });

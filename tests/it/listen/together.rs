@@ -1,8 +1,11 @@
 //! Several clients at once, of several versions, over real sockets.
 
+use std::io::ErrorKind;
+
 use ahp::{Client as Official, ClientConfig};
 use ahp_ws::WebSocketTransport;
 use serde_json::{json, Value};
+use tokio_tungstenite::tungstenite::Error;
 
 use super::{Client, Host};
 use crate::support::HUNG;
@@ -141,7 +144,11 @@ async fn the_official_client_connects() {
 fn bytes_of_turn(client: &mut Client) -> usize {
     let mut bytes = 0;
     loop {
-        let told = client.socket.read().unwrap();
+        let told = match client.socket.read() {
+            // A signal that the process of the tests has caught.
+            Err(Error::Io(error)) if error.kind() == ErrorKind::Interrupted => continue,
+            told => told.unwrap(),
+        };
         let text = told.to_text().unwrap();
         bytes += text.len();
         if text.len() < 1000 && text.contains("chat/turnComplete") {

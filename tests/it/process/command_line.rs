@@ -61,7 +61,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_served() {
         (&["--max-turn-bytes", "268435457"], "268435456 are the most"),
         (&["--state-dir", "x", "--ephemeral"], "--ephemeral"),
         (&["--agent", "a"], "NAME=COMMAND LINE"),
-        (&["--agent", "script=x"], "two agents with the name `script`"),
+        (&["--agent", "script=x"], "the name `script` is that of the agent that is built in"),
         (&["--config", "/no/such/file"], "/no/such/file"),
         (&["--log", "ahp_sidecar=shout"], "--log"),
         (&["--default-directory", "/no/such/folder"], "/no/such/folder"),

@@ -34,7 +34,7 @@ struct Added {
 
 /// What has become of a message.
 #[derive(Deserialize)]
-struct Outcome<'a> {
+struct SteeringOutcome<'a> {
     outcome: &'a str,
 }
 
@@ -74,7 +74,7 @@ impl AcpConversation {
     ) -> bool {
         let added = self.run.as_mut().and_then(|run| run.steering.0.remove(&request));
         let Some(Added { id, text }) = added else { return false };
-        let outcome = answer.as_ref().map(|answer| serde_json::from_str::<Outcome<'_>>(answer.get()));
+        let outcome = answer.as_ref().map(|answer| serde_json::from_str::<SteeringOutcome<'_>>(answer.get()));
         if outcome.is_ok_and(|outcome| outcome.is_ok_and(|it| it.outcome == "injected")) {
             if let Some(run) = &mut self.run {
                 run.speaking = None;
