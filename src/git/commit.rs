@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::compare::{compared, HOW};
 use super::conversions;
 use super::index::{CopiedIndex, Scratch, Status};
-use super::isolation::head_of;
+use super::isolation::{branch_in, head_of};
 use super::large::version_of;
 use super::program::{Git, GitError, Until};
 use super::repository::{NoRepository, Repository};
@@ -87,8 +87,12 @@ fn try_to_commit(
     staged_kept: (&str, u64),
     until: Until,
 ) -> Result<GitCommit, NotDone> {
-    if let Some((_, what)) = UNDER_WAY.iter().find(|(name, _)| repository.own.join(name).exists()) {
-        return refused(format!("{what} is under way in the repository"));
+    nothing_may_be_under_way(repository, until)?;
+    if let Some(link) = link_in_reflogs(repository) {
+        return refused(format!(
+            "`{}` is a symbolic link, and git would write into what it leads to",
+            link.display()
+        ));
     }
     let theirs = repository.own.join("index");
     let stamp = stamp_of(&theirs)?;
@@ -194,6 +198,38 @@ fn written(
         None => run,
     };
     run.with([tree]).line(until)
+}
+
+/// Refuses to commit in the middle of something that the user does.
+fn nothing_may_be_under_way(repository: &Repository, until: Until) -> Result<(), NotDone> {
+    for (name, what) in UNDER_WAY {
+        // In a table of refs most of them are no files.
+        let is_ref = !repository.has_head_file() && name.ends_with("_HEAD");
+        let exists = repository.own.join(name).exists()
+            || is_ref
+                && match repository.run(["rev-parse", "--verify", "--quiet", name]).output(until) {
+                    Ok(_) => true,
+                    Err(GitError::Failed { .. }) => false,
+                    Err(error) => return Err(error.into()),
+                };
+        if exists {
+            return refused(format!("{what} is under way in the repository"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns a symbolic link on the way to one of the reflogs that a commit is added to. Git follows
+/// it, and whoever made the repository would have the text of a commit added to any file.
+fn link_in_reflogs(repository: &Repository) -> Option<PathBuf> {
+    let branch = branch_in(&repository.isolated.head);
+    let of_branch = branch.map(|branch| (&repository.common, format!("logs/refs/heads/{branch}")));
+    let logs = [(&repository.own, "logs/HEAD".to_owned())].into_iter().chain(of_branch);
+    let mut paths = logs.flat_map(|(git_dir, name)| {
+        let below = |path: &&Path| *path != Path::new("");
+        Path::new(&name).ancestors().take_while(below).map(|path| git_dir.join(path)).collect::<Vec<_>>()
+    });
+    paths.find(|path| path.is_symlink())
 }
 
 /// Keeps the staged contents that are in no commit and no file any more, under the ref `kept`.

@@ -19,6 +19,7 @@ use super::isolation::private_folder;
 use super::large::{open_regular, version_in, LargeEntry, LargeFiles, Versions, WantedContents, IN_TREE};
 use super::program::{GitError, GitRun, Until};
 use super::repository::Repository;
+use super::settings;
 
 /// Of more files that git does not have, the others are kept by name only.
 pub const UNTRACKED_MAX: usize = 2000;
@@ -138,7 +139,9 @@ impl<'a> CopiedIndex<'a> {
     pub fn new(repository: &'a Repository, scratch: &Scratch, keeps: bool) -> Result<Self, GitError> {
         let path = scratch.path.join("index");
         let theirs = repository.own.join("index");
-        match fs::copy(&theirs, &path) {
+        let copied = settings::open_regular(&theirs)
+            .and_then(|mut theirs| io::copy(&mut theirs, &mut File::create(&path)?));
+        match copied {
             // Whether a file has changed since it was looked at is told by when that was.
             Ok(_) => {
                 let modified = fs::metadata(&theirs)?.modified()?;

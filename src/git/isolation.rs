@@ -25,11 +25,12 @@ use std::sync::{Mutex, PoisonError};
 use rustix::process::geteuid;
 
 use super::index::Scratch;
-use super::settings::{GitSetting, GitSettings};
+use super::settings::{read_regular, GitSetting, GitSettings};
 
 /// Settings that are copied. None of them names a program, or a file that git would take a program
-/// from.
-const COPIED: [&str; 36] = [
+/// from. Those that have git compare less of a file's status (`core.trustctime`, `core.checkStat`)
+/// are left out: git would take a file for unchanged that has other bytes, which would be lost.
+const COPIED: [&str; 34] = [
     "author.email",
     "author.name",
     "committer.email",
@@ -38,7 +39,6 @@ const COPIED: [&str; 36] = [
     "core.autocrlf",
     "core.bigfilethreshold",
     "core.checkroundtripencoding",
-    "core.checkstat",
     "core.compression",
     "core.createobject",
     "core.eol",
@@ -56,7 +56,6 @@ const COPIED: [&str; 36] = [
     "core.sparsecheckout",
     "core.sparsecheckoutcone",
     "core.symlinks",
-    "core.trustctime",
     "core.untrackedcache",
     "diff.algorithm",
     "diff.indentheuristic",
@@ -74,6 +73,9 @@ const FOLLOWED: [(&str, &str); 3] = [("branch.", ".merge"), ("branch.", ".remote
 /// What is linked to the repository's own, of all that its folders of files share.
 const LINKED: [&str; 8] =
     ["objects", "refs", "packed-refs", "shallow", "logs", "reftable", "info/exclude", "info/attributes"];
+
+/// Maximum size of a `HEAD`, in bytes: it is the name of a branch or the id of a commit.
+const HEAD_BYTES_MAX: u64 = 64 << 10;
 
 /// Maximum number of git directories that wait to be used again.
 const SPARE_MAX: usize = 16;
@@ -223,7 +225,7 @@ pub fn head_of(git_dir: &Path) -> io::Result<Vec<u8>> {
         Ok(target) if target.starts_with("refs") => {
             Ok([b"ref: ", target.as_os_str().as_bytes(), b"\n"].concat())
         }
-        _ => fs::read(path),
+        _ => read_regular(&path, HEAD_BYTES_MAX),
     }
 }
 

@@ -8,8 +8,8 @@
 use std::collections::HashSet;
 use std::env;
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,9 @@ use super::index::Scratch;
 use super::isolation::{branch_in, head_of, GitDirs, IsolatedGitDir};
 use super::large::FileLimits;
 use super::program::{Git, GitError, GitRun};
-use super::settings::{files_of_the_user, path_in, read_all, GitSetting, GitSettings, IncludedFor};
+use super::settings::{
+    files_of_the_user, path_in, read_all, read_regular, GitSetting, GitSettings, IncludedFor,
+};
 use crate::files::uris::{path_of, uri_of};
 
 /// What a file begins with that stands for a git directory.
@@ -106,7 +108,8 @@ impl Repository {
         }
         let Places { root, dot_git, own, common } = places_of_all(&folders)?;
         let format = Format::of(&own, &common)?;
-        let root = format.root(root, &own)?;
+        let found = root;
+        let root = format.root(found.clone(), &own)?;
         let home = env::var_os("HOME").and_then(|home| Path::new(&home).canonicalize().ok());
         if root == Path::new("/") || home.is_some_and(|home| home == root) {
             return unusable("the repository is the whole home folder, or the whole disk");
@@ -124,9 +127,13 @@ impl Repository {
                 "git does not trust this repository: it belongs to somebody else (`safe.directory`)",
             );
         }
+        if root != found {
+            return unusable("the repository keeps its files elsewhere");
+        }
         files.push(common.join("config"));
         files.extend(format.has_own_settings.then(|| own.join("config.worktree")));
         let settings = read_all(&files, included_for).map_err(NoRepository::Unusable)?;
+        must_be_regular(&own, &common, branch_in(&head), &settings)?;
         let origin = GitDirs { own: &own, common: &common };
         let below = scratch.path.parent().unwrap_or(&scratch.path);
         let isolated = IsolatedGitDir::find(git.spare(), below, origin, &format.copied, &settings)?;
@@ -179,6 +186,34 @@ impl Repository {
         let is_plain = |part| matches!(part, std::path::Component::Normal(_));
         (below.components().next().is_some() && below.components().all(is_plain)).then(|| below.to_owned())
     }
+}
+
+/// Files of a git directory that git reads to their ends, below the one that all folders share.
+const READ_WHOLE: [&str; 5] =
+    ["packed-refs", "shallow", "info/exclude", "info/attributes", "objects/info/alternates"];
+
+/// Settings that name files which git reads to their ends.
+const FILES_NAMED: [&str; 2] = ["core.attributesfile", "core.excludesfile"];
+
+/// Refuses a repository in which a device or a pipe stands where git reads a file: git would read
+/// without an end, or wait.
+fn must_be_regular(
+    own: &Path,
+    common: &Path,
+    branch: Option<&str>,
+    settings: &GitSettings,
+) -> Result<(), NoRepository> {
+    let of_git = READ_WHOLE.iter().map(|name| common.join(name));
+    let of_own = ["index", "info/sparse-checkout"].map(|name| own.join(name));
+    let branch = branch.map(|branch| common.join("refs/heads").join(branch));
+    let named = FILES_NAMED.iter().filter_map(|key| path_in(settings.get(key)?));
+    for path in of_git.chain(of_own).chain(branch).chain(named) {
+        let is_other = |known: &fs::Metadata| !known.is_file() && !known.is_dir();
+        if fs::metadata(&path).is_ok_and(|known| is_other(&known)) {
+            return unusable(format!("`{}` is no regular file", path.display()));
+        }
+    }
+    Ok(())
 }
 
 /// Places of a repository.
@@ -269,9 +304,7 @@ fn named_by(file: &Path) -> Result<PathBuf, NoRepository> {
 }
 
 fn first_of(file: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    File::open(file)?.take(GIT_FILE_BYTES_MAX).read_to_end(&mut text)?;
-    Ok(text)
+    read_regular(file, GIT_FILE_BYTES_MAX)
 }
 
 /// Returns the path that a file in this folder names.

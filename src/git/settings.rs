@@ -7,12 +7,13 @@
 use std::collections::HashSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use globset::{escape, GlobBuilder};
+use rustix::fs::{openat, Mode, OFlags, CWD};
 
 /// Maximum size of a configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
@@ -85,6 +86,10 @@ impl GitSetting {
     /// them back.
     pub fn lines(&self) -> Option<Vec<u8>> {
         let (section, name) = split_key(&self.key)?;
+        // A subsection may have any other byte.
+        if section.iter().any(|byte| matches!(byte, 0 | b'\n')) {
+            return None;
+        }
         let mut lines = match section.iter().position(|byte| *byte == b'.') {
             None => [b"[", section, b"]\n"].concat(),
             Some(dot) => {
@@ -415,21 +420,38 @@ fn content_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied
         )
     };
-    let read = || {
-        if !fs::metadata(path)?.is_file() {
-            return Ok(None);
+    match read_regular(path, FILE_BYTES_MAX + 1) {
+        Ok(text) if text.len() as u64 > FILE_BYTES_MAX => {
+            Err(io::Error::other(format!("it has more than {} MiB", FILE_BYTES_MAX >> 20)))
         }
-        let mut text = Vec::new();
-        File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
-        if text.len() as u64 > FILE_BYTES_MAX {
-            return Err(io::Error::other(format!("it has more than {} MiB", FILE_BYTES_MAX >> 20)));
-        }
-        Ok(Some(text))
-    };
-    match read() {
+        Ok(text) => Ok(Some(text)),
         Err(error) if is_nothing(error.kind()) => Ok(None),
-        read => read,
+        Err(error) => Err(error),
     }
+}
+
+/// Opens a regular file of a repository, also behind a link. Nothing else is waited for: whoever
+/// made the repository may have put a pipe or a device in its place.
+///
+/// # Errors
+/// When there is none, which is told of anything else than a regular file, too.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Reads the first `bytes_max` bytes of a regular file.
+///
+/// # Errors
+/// As for [`open_regular`].
+pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    open_regular(path)?.take(bytes_max).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// Returns the files of the system and of the user, in the order in which git reads them; `system`

@@ -376,3 +376,44 @@ fn a_commit_that_is_nearly_made_when_the_host_is_killed_is_made() {
     assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "2\n");
     assert_eq!(repository.git(&["status", "--porcelain"]), "");
 }
+
+#[test]
+fn commit_whose_reflog_is_a_link_is_refused() {
+    for name in ["logs", "logs/HEAD", "logs/refs/heads/main"] {
+        let repository = Repository::with(&[("a", "1\n")]);
+        repository.write("a", "2\n");
+        let (path, elsewhere) = (repository.path(".git").join(name), repository.home.join("elsewhere"));
+        fs::rename(&path, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        let before = repository.git(&["reflog", "--all"]);
+        let mut talk = begin(&repository);
+        talk.changeset("uncommitted");
+        is_refused(&with_message(&mut talk), -32011, "is a symbolic link");
+        assert_eq!(repository.git(&["reflog", "--all"]), before, "{name}");
+    }
+}
+
+#[test]
+fn commit_in_a_cherry_pick_of_a_repository_with_a_table_of_refs_is_refused() {
+    let repository = Repository::empty();
+    fs::remove_dir_all(repository.path(".git")).unwrap();
+    let arguments = ["init", "-q", "--ref-format=reftable"];
+    if !repository.try_git_in(&repository.root, &arguments).status.success() {
+        return super::say("not tried: this git knows no tables of refs");
+    }
+    repository.write("a", "1\n");
+    repository.commit();
+    repository.git(&["checkout", "-q", "-b", "other"]);
+    repository.write("a", "2\n");
+    repository.commit();
+    repository.git(&["checkout", "-q", "-"]);
+    repository.write("a", "3\n");
+    repository.commit();
+    let picked = repository.try_git_in(&repository.root, &["cherry-pick", "other"]);
+    assert!(!picked.status.success());
+    repository.write("a", "2 and 3\n");
+    repository.git(&["add", "a"]);
+    let mut talk = begin(&repository);
+    talk.changeset("uncommitted");
+    is_refused(&with_message(&mut talk), -32011, "a cherry-pick is under way");
+}

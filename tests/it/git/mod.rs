@@ -9,6 +9,7 @@ mod elsewhere;
 mod ends;
 mod grafts;
 mod histories;
+mod hostile;
 mod kept;
 mod meanwhile;
 mod model;

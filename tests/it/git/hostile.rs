@@ -1,0 +1,89 @@
+//! Repositories whose files are not what git expects: they are refused at once, and nothing is
+//! written where a link of theirs leads.
+//!
+//! Owns: endless and silent files, folders of files that are too wide, and keys that no file may
+//! hold.
+//! Never: tries programs: `walk` does.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use ahp_sidecar::git::index::Scratch;
+use ahp_sidecar::git::isolation::is_allowed;
+use ahp_sidecar::git::program::{Git, Until};
+use ahp_sidecar::git::repository::{NoRepository, Repository as Found};
+use ahp_sidecar::git::settings::GitSettings;
+use rustix::fs::{mkfifoat, Mode, CWD};
+
+use super::{uri, Repository};
+
+/// Returns why the repository of a folder of this one is not used; `None` where it is, and an empty
+/// text where there is none.
+fn refusal(repository: &Repository, folder: &str) -> Option<String> {
+    let until = Until::after(Duration::from_secs(60));
+    let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
+    let scratch = Scratch::new(&repository.state).unwrap();
+    match Found::find(&git, &[uri(&repository.path(folder))], &scratch) {
+        Ok(_) => None,
+        Err(NoRepository::None) => Some(String::new()),
+        Err(NoRepository::Unusable(why)) => Some(why),
+        Err(NoRepository::Failed(error)) => Some(error.to_string()),
+    }
+}
+
+#[test]
+fn device_or_pipe_in_place_of_a_file_of_git_is_refused_at_once() {
+    for name in ["packed-refs", "info/exclude", "info/attributes", "objects/info/alternates", "index"] {
+        for is_pipe in [false, true] {
+            let repository = Repository::with(&[("a", "1\n")]);
+            let path = repository.path(".git").join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            if path.exists() {
+                fs::remove_file(&path).unwrap();
+            }
+            match is_pipe {
+                true => mkfifoat(CWD, &path, Mode::RUSR).unwrap(),
+                false => symlink("/dev/zero", &path).unwrap(),
+            }
+            let why = refusal(&repository, ".").unwrap_or_else(|| panic!("{name} is used"));
+            assert!(why.contains(name) && why.contains("no regular file"), "{why}");
+        }
+    }
+}
+
+#[test]
+fn pipe_called_head_in_a_folder_is_not_waited_for() {
+    let repository = Repository::with(&[("a", "1\n"), ("pkg/b", "1\n")]);
+    mkfifoat(CWD, repository.path("pkg/HEAD"), Mode::RUSR).unwrap();
+    assert_eq!(refusal(&repository, "pkg"), None);
+    let head = repository.path(".git/HEAD");
+    fs::remove_file(&head).unwrap();
+    mkfifoat(CWD, &head, Mode::RUSR).unwrap();
+    assert_eq!(refusal(&repository, "."), Some(String::new()));
+}
+
+#[test]
+fn repository_that_claims_the_folders_around_it_is_refused() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    repository.git(&["config", "core.worktree", "../.."]);
+    assert!(refusal(&repository, ".").unwrap().contains("keeps its files elsewhere"));
+    repository.git(&["config", "core.worktree", ".."]);
+    assert_eq!(refusal(&repository, "."), None);
+}
+
+#[test]
+fn settings_with_which_git_compares_less_are_not_copied() {
+    for key in ["core.trustctime", "core.checkstat"] {
+        assert!(!is_allowed(key.as_bytes()), "{key}");
+    }
+}
+
+#[test]
+fn setting_whose_heading_git_would_cut_is_not_written() {
+    let settings = GitSettings::parse(b"[remote \"x.uploadpack\0\"]\nfetch = /evil\n").unwrap();
+    let setting = settings.iter().next().unwrap();
+    assert!(is_allowed(&setting.key));
+    assert_eq!(setting.lines(), None);
+}
