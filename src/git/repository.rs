@@ -23,7 +23,7 @@ use super::program::{Git, GitError, GitRun};
 use super::settings::{files_of_the_user, path_in, read_all, IncludedFor, Setting, Settings};
 use crate::files::uris::{path_of, uri_of};
 
-/// What a file begins with that stands for a git directory.
+/// Prefix of a file that stands for a git directory.
 const GIT_FILE: &[u8] = b"gitdir: ";
 
 /// Maximum size of such a file, in bytes.
