@@ -131,7 +131,7 @@ struct Met {
     missing_login: Option<String>,
 }
 
-/// What came of starting an agent.
+/// Result of starting an agent.
 enum CheckOutcome {
     Met(Box<Meeting>),
     /// It has not said what it is after this time.

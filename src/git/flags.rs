@@ -24,13 +24,13 @@ use super::repository::Repository;
 pub struct FlaggedFile {
     /// The entry of the index.
     pub entry: Arc<IndexEntry>,
-    /// It is taken as unchanged.
+    /// Whether git takes the file as unchanged (`assume-unchanged`).
     pub is_assumed_unchanged: bool,
     /// It is not to be had in the folder.
     pub is_elsewhere: bool,
 }
 
-/// What tells one version of an index from another.
+/// Fingerprint that tells one version of an index from another.
 type IndexStamp = (u64, u64, i64, i64);
 
 /// Flagged files of indexes, by the paths of the indexes.

@@ -25,7 +25,7 @@ use super::settings::{
 };
 use crate::files::uris::{path_of, uri_of};
 
-/// What a file begins with that stands for a git directory.
+/// Prefix of a file that stands for a git directory.
 const GIT_FILE: &[u8] = b"gitdir: ";
 
 /// Maximum size of such a file, in bytes.

@@ -118,7 +118,7 @@ pub struct Outbox {
     last: Option<PartKey>,
     /// Bytes that wait here.
     waiting: usize,
-    /// Those of them that the backlog counts for all queues.
+    /// Bytes of `waiting` that the backlog counts for all queues.
     shared: usize,
     /// Bytes that were taken and are not written yet.
     taken: usize,

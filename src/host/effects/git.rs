@@ -165,7 +165,7 @@ pub struct KeptChange {
 /// A file that is to be what it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitTaken {
-    /// Its `file:` URI.
+    /// The `file:` URI of the file.
     pub file: String,
     /// What must be in it now; none when it must not be there.
     pub now: Option<GitContent>,
@@ -207,7 +207,7 @@ impl GitTaken {
 /// A file that is to be what it was, as a call has said it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SaidFile {
-    /// Its `file:` URI.
+    /// The `file:` URI of the file.
     pub file: String,
     /// Its text now and the text that it is to have, each `None` where the file does not exist
     /// then; `None` where either is not known any more.
@@ -219,7 +219,7 @@ pub struct SaidFile {
 /// A file at which git does not look.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnseenFile {
-    /// Its `file:` URI.
+    /// The `file:` URI of the file.
     pub file: String,
     /// What tells its version now apart from others; `None` where it does not exist.
     pub version: Option<String>,

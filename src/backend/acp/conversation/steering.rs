@@ -32,7 +32,7 @@ struct Added {
     text: String,
 }
 
-/// What has become of a message.
+/// Outcome of a steering message, as the agent reports it.
 #[derive(Deserialize)]
 struct SteeringOutcome<'a> {
     outcome: &'a str,
