@@ -24,8 +24,7 @@ pub const PING: &[u8] = br#"{"jsonrpc":"2.0","id":7,"method":"ping","params":{"c
 /// A running program that has answered the handshake.
 pub struct Client {
     child: Child,
-    /// `None` once the input has been ended.
-    stdin: Option<Arc<Mutex<ChildStdin>>>,
+    stdin: Arc<Mutex<ChildStdin>>,
     stdout: ChildStdout,
     buffer: Vec<u8>,
     /// What was read and not taken yet.
@@ -45,27 +44,26 @@ pub struct Memory {
 impl Client {
     /// Starts the program without a store and shakes hands.
     pub fn open() -> Outcome<Self> {
-        Self::start(program(), &["--ephemeral"])
+        Self::start(["--ephemeral".as_ref()])
     }
 
     /// Starts the program with its store in this folder and shakes hands.
     pub fn open_in(folder: &Path) -> Outcome<Self> {
-        Self::start(program(), &["--exclusive".as_ref(), "--state-dir".as_ref(), folder.as_os_str()])
+        Self::start(["--exclusive".as_ref(), "--state-dir".as_ref(), folder.as_os_str()])
     }
 
     /// The same through the host of the folder, which is started when there is none.
     pub fn join_in(folder: &Path) -> Outcome<Self> {
-        Self::start(program(), &["--state-dir".as_ref(), folder.as_os_str()])
+        Self::start(["--state-dir".as_ref(), folder.as_os_str()])
     }
 
     /// Starts the program with these arguments and shakes hands.
     pub fn open_with<const N: usize>(arguments: [&str; N]) -> Outcome<Self> {
-        Self::start(program(), &arguments)
+        Self::start(arguments.map(OsStr::new))
     }
 
-    /// Starts the program, as `command` does, with these arguments and shakes hands.
-    pub fn start(mut command: Command, arguments: &[impl AsRef<OsStr>]) -> Outcome<Self> {
-        let mut child = command
+    fn start<const N: usize>(arguments: [&OsStr; N]) -> Outcome<Self> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_ahp-sidecar"))
             // Not the agents of whoever measures.
             .args(["--config", "/dev/null"])
             .args(arguments)
@@ -75,7 +73,7 @@ impl Client {
             .stdout(Stdio::piped())
             .spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let stdin = Some(Arc::new(Mutex::new(stdin.ok_or("no stdin")?)));
+        let stdin = Arc::new(Mutex::new(stdin.ok_or("no stdin")?));
         let stdout = stdout.ok_or("no stdout")?;
         let mut client = Self { child, stdin, stdout, buffer: vec![0; 256 << 10], unread: 0..0 };
         client.say(
@@ -88,14 +86,13 @@ impl Client {
 
     /// Writes bytes.
     pub fn say(&mut self, bytes: &[u8]) -> Outcome<()> {
-        let stdin = self.stdin.as_ref().ok_or("the input has been ended")?;
-        stdin.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes)?;
+        self.stdin.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes)?;
         Ok(())
     }
 
     /// Writes bytes while others are read.
     pub fn say_meanwhile(&mut self, bytes: Vec<u8>) {
-        let Some(stdin) = self.stdin.clone() else { return };
+        let stdin = Arc::clone(&self.stdin);
         thread::spawn(move || stdin.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes).ok());
     }
 
@@ -213,25 +210,10 @@ impl Client {
         Ok(all)
     }
 
-    /// Ends the input and waits until the program has ended.
-    pub fn end(mut self) -> Outcome<()> {
-        self.stdin = None;
-        std::io::copy(&mut self.stdout, &mut std::io::sink())?;
-        match self.child.wait()? {
-            status if status.success() => Ok(()),
-            status => Err(format!("the program has ended with {status}").into()),
-        }
-    }
-
     /// What the program occupies now.
     pub fn memory(&mut self) -> Outcome<Memory> {
         memory_of(self.child.id())
     }
-}
-
-/// Returns the program, to be given its arguments.
-fn program() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_ahp-sidecar"))
 }
 
 /// What a process occupies now.
