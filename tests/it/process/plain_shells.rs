@@ -73,6 +73,17 @@ const BASH: &[SetUp] = &[
     ("set -a", &["env | grep -c -e PS0 -e ahp", "echo a"]),
     ("exec 7< /dev/null", &["ls /proc/$$/fd", "ls /proc/$$/fd"]),
     ("", &["exec 3>&1 > ~/side", "echo a", "exec >&3 3>&-", "echo b"]),
+    // What is shown where descriptor 2 goes, which may be a file.
+    ("", &["exec 2> ~/err; echo a; exec 2> /dev/tty", "false"]),
+    // A prompt that is exported later, and shells that inherit it.
+    ("", &["export PS1", "sh", "false", "exit", "echo st=$?"]),
+    ("", &["PS1=\"(venv) $PS1\"; export PS1", "bash --norc", "false", "exit 3", "false"]),
+    ("set -T; trap 'echo dbg' DEBUG", &["echo a", "(echo b)"]),
+    ("alias {='echo ours'", &["echo a", "false"]),
+    ("declare -u PS1", &["echo a"]),
+    ("declare -i PS0", &["echo a"]),
+    ("", &["trap 'echo ended' CHLD", "echo a", "echo b"]),
+    ("", &["true | (exit 3)", "echo $? ${PIPESTATUS[@]}", "PS1='$? <mi''ne> '", "false"]),
     // Programs of others, where they are installed.
     ("command -v direnv > /dev/null && { mkdir ~/p; echo 'export INNER=5' > ~/p/.envrc; direnv allow ~/p; eval \"$(direnv hook bash)\"; }",
         &["cd ~/p 2> /dev/null", "echo $INNER", "cd ~", "echo [$INNER]"]),
@@ -194,6 +205,8 @@ impl Pair {
         let told = told.filter(|told| told["commandLine"] != UNTOLD).count();
         let side = fs::read_to_string(home.join("side")).unwrap_or_default();
         let shown = if name == "fish" { plain(&shell.shown) } else { shell.shown.clone() };
+        // No terminal shows these two, which bash takes for `\[` and `\]` and another shell prints.
+        let shown = shown.replace(['\u{1}', '\u{2}'], "");
         // Numbers of processes are never the same.
         let digits = shown.split(|char: char| char.is_ascii_digit()).filter(|piece| !piece.is_empty());
         Played { shown: digits.collect::<Vec<_>>().join("#"), side, told }

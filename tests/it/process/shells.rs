@@ -279,3 +279,27 @@ fn of_a_long_line_the_beginning_is_told_and_nothing_of_that_is_shown() {
         assert!(!shell.shown.contains("633;"), "{name}");
     }
 }
+
+#[test]
+fn file_that_takes_the_place_of_the_terminal_gets_no_word_and_lines_are_told() {
+    for (name, first, last) in [
+        ("bash", "exec 2> ~/file", "exec 2> /dev/tty"),
+        ("bash", "exec > ~/file 2>&1", "exec > /dev/tty 2>&1"),
+        ("zsh", "exec > ~/file", "exec > /dev/tty"),
+    ] {
+        let Some(path) = installed(name) else { continue };
+        let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        make_home(home.path());
+        let mut shell = Shell::start_as(folder.path(), "a-file-instead", path, home.path()).open();
+        shell.until_prompted();
+        shell.enter(first);
+        shell.until_told(|told| told["commandLine"] == first);
+        assert_eq!(code_of(&mut shell, "(exit 4)"), Some(4), "{name}");
+        assert_eq!(code_of(&mut shell, last), Some(0), "{name}");
+        assert_eq!(code_of(&mut shell, "(exit 5)"), Some(5), "{name}");
+        // Each mark that the host takes has the word behind the last semicolon.
+        let file = String::from_utf8_lossy(&fs::read(home.path().join("file")).unwrap()).into_owned();
+        let marks = file.split("\x1b]633;").skip(1).map(|mark| mark.split('\x07').next().unwrap());
+        assert!(marks.clone().all(|mark| mark == "X"), "{name} {file:?}");
+    }
+}

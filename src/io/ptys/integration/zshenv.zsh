@@ -25,14 +25,18 @@ if [[ -o interactive ]] && ! __ahp_traps; then
   # What is defined so runs with these options, whatever the user's are: no trace shows it.
   emulate zsh -o no_xtrace -o no_verbose -o extended_glob -c '
     # Whatever functions there are: they are not called. Where all of these names are taken nothing is told.
+    # The terminal itself is told: file descriptor 1 may be a file by now. A restricted shell cannot tell it.
     __ahp_tell() {
+      if [[ -o restricted ]]; then
+        return 0
+      fi
       if (( ! ${+functions[builtin]} )); then
         builtin print -rn -- "$1"
       elif (( ! ${+functions[print]} )); then
         print -rn -- "$1"
       elif (( ! ${+functions[printf]} )); then
         printf %s "$1"
-      fi
+      fi 2>/dev/null >/dev/tty
     }
 
     # Each of the two is put where it belongs by the other one, when somebody has taken it away.
