@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use super::flags;
+use super::flags::{self, FlaggedFile};
 use super::index::{
     chosen, is_left_out, read_status, small_index, ChosenFiles, FolderTree, Scratch, Status, STATUS, TRIES,
 };
@@ -50,7 +50,9 @@ pub fn pays_for(repository: &Repository) -> bool {
 }
 
 /// Writes the tree of the folder. Returns `None` where this way does not lead to it: nothing was
-/// committed yet, there are conflicts, or a name has a line break in it.
+/// committed yet, there are conflicts, a name has a line break in it, or a flagged file is too large
+/// to be kept. Only an index whose flags are taken away can tell whether such a file is as it was
+/// staged, and then git has its content.
 ///
 /// # Errors
 /// When git fails, or there is too much.
@@ -65,7 +67,7 @@ pub fn tree(
     loop {
         let mut status = read_status(&repository.run(STATUS).output(until)?);
         flags::add_to(&mut status, &hidden);
-        match graft(repository, &status, scratch, wanted, until) {
+        match graft(repository, &status, &hidden, scratch, wanted, until) {
             // A file has become another while it was read.
             Err(GitError::Failed { .. }) if tries + 1 < TRIES => tries += 1,
             done => return done,
@@ -76,6 +78,7 @@ pub fn tree(
 fn graft(
     repository: &Repository,
     status: &Status,
+    hidden: &[FlaggedFile],
     scratch: &Scratch,
     wanted: WantedContents<'_>,
     until: Until,
@@ -85,6 +88,9 @@ fn graft(
     let LargeFiles { entries: large, versions: of_large, stored } =
         LargeFiles::take(repository, &large, status, wanted, until)?;
     versions.extend(of_large);
+    if hidden.iter().any(|file| is_left_out(&versions, &file.entry.path)) {
+        return Ok(None);
+    }
     // The content that was committed of such a file is that of another version.
     let gone: Vec<&Vec<u8>> = status.changed.iter().filter(|path| is_left_out(&versions, path)).collect();
     let staged = status.entries.iter().filter(|entry| entry.is_staged);

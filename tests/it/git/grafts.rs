@@ -37,7 +37,15 @@ pub fn are_the_same(repository: &Repository) -> bool {
             "-z",
             "--untracked-files=all",
         ]);
-        let is_beyond = status.contains("(initial)")
+        // Files that git takes as unchanged are listed with a small letter.
+        let is_flagged_and_beyond = repository.git(&["ls-files", "-v", "-z"]).split('\0').any(|line| {
+            let Some(name) = line.strip_prefix("h ") else { return false };
+            let file = fs::metadata(repository.path(name)).ok();
+            let is_large = file.zip(repository.limit).is_some_and(|(file, limit)| file.len() > limit);
+            is_large || name.contains('\n')
+        });
+        let is_beyond = is_flagged_and_beyond
+            || status.contains("(initial)")
             || status.contains('\n')
             || status.split('\0').any(|line| line.starts_with("u "))
             || repository.git(&["ls-tree", &tree]).is_empty();
@@ -56,6 +64,18 @@ pub fn are_the_same(repository: &Repository) -> bool {
     assert_eq!(not_in_tree(&versions), not_in_tree(&other_versions));
     repository.git(&["fsck", "--strict", "--no-dangling"]);
     true
+}
+
+#[test]
+fn flagged_file_that_is_too_large_is_kept_as_it_was_staged() {
+    let mut repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
+    repository.limit = Some(20_000);
+    repository.write("a", "x".repeat(25_000));
+    repository.git(&["add", "a"]);
+    repository.git(&["update-index", "--assume-unchanged", "a"]);
+    assert!(!are_the_same(&repository), "only the index knows that it is as it was staged");
+    repository.write("a", "y".repeat(15_000));
+    assert!(are_the_same(&repository), "a file that can be kept is kept as it is");
 }
 
 #[test]

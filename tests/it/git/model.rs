@@ -255,16 +255,13 @@ fn do_in(repository: &Repository, deed: &Deed, name: &str) {
 }
 
 pub fn do_all(repository: &Repository, deeds: &[Deed]) {
-    // The filter is the user's own, and has nothing to do here.
+    // The filter is the user's own, and has nothing to do here. Where a pipe has the name of a file
+    // git adds the others; where that file has conflicts git does not commit.
     let user = |arguments: &[&str]| {
         let all = [&["-c", "filter.lfs.clean="], arguments].concat();
-        repository.git(&all);
-    };
-    // Where a pipe has the name of a file git adds the others.
-    let add = || {
-        let all = ["-c", "filter.lfs.clean=", "add", "-A", "--ignore-errors"];
         repository.try_git_in(&repository.root, &all);
     };
+    let add = || user(&["add", "-A", "--ignore-errors"]);
     for deed in deeds {
         match deed {
             Deed::Stage => add(),
@@ -492,7 +489,10 @@ proptest! {
             let is_done = matches!(outcome, FileTaken::Done { .. } | FileTaken::Already);
             let is_in_the_way =
                 matches!(outcome, FileTaken::Refused(why) if !why.contains("changed since"));
-            prop_assert!(is_done == may || is_in_the_way, "{}: {:?}", name, outcome);
+            // A version whose content is not kept is told by its times, so a touched file is another one.
+            let may_be_another = now.is_some_and(|(_, bytes)| is_beyond(bytes));
+            let is_right = is_done == may || is_in_the_way || (may_be_another && !is_done);
+            prop_assert!(is_right, "{}: {:?}", name, outcome);
             if is_done {
                 match before {
                     Some(before) => wanted.insert(name.to_owned(), before.clone()),
