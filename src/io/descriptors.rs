@@ -4,16 +4,21 @@
 //! of whatever happens to be opened last, or end a library that does not expect it); having as many
 //! as the system allows; and a spare one, so that a connection can be told that there are no more.
 //! Never: lets a program that we start have more than we were given: some close all that they may
-//! have, one by one.
+//! have, one by one; gives a connection the last files.
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 
 use rustix::io::Errno;
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 /// What a host opens before it has heard anything, and some more.
 const HOST: usize = 40;
+
+/// Number of files below the limit that connections leave to others: the store, which otherwise
+/// could commit nothing, git, agents and terminals.
+const MARGIN: u64 = 24;
 
 /// What looking after stored sessions opens.
 const SESSIONS: usize = 12;
@@ -95,6 +100,14 @@ pub fn are_exhausted(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE]
         .iter()
         .any(|exhausted| error.raw_os_error() == Some(exhausted.raw_os_error()))
+}
+
+/// Whether the file of a new connection leaves fewer files than others need. It has the lowest number
+/// that was free, so all below it are open.
+pub fn leaves_too_few(connection: &impl AsRawFd) -> bool {
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return false };
+    let open = u64::try_from(connection.as_raw_fd()).map_or(0, |number| number + 1);
+    open + MARGIN.min(limit / 4) > limit
 }
 
 /// Returns a sentence for a client that is refused because no more files can be opened.

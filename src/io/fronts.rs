@@ -418,6 +418,11 @@ async fn accept_all(listener: UnixListener, knocks: mpsc::UnboundedSender<Knock>
     let mut spare = SpareFile::open();
     loop {
         let stream = match listener.accept().await {
+            Ok((stream, _)) if descriptors::leaves_too_few(&stream) => {
+                tracing::error!("a front is refused: too many files are open");
+                refuse_for_want_of_files(&stream);
+                continue;
+            }
             Ok((stream, _)) => stream,
             Err(error) if spare.make_room(&error) => {
                 tracing::error!(%error, "a front is refused");
@@ -493,6 +498,11 @@ async fn greet(stream: UnixStream) -> io::Result<Option<Knock>> {
             "its stdin and stdout did not come, perhaps because too many files are open",
         ));
     };
+    if descriptors::leaves_too_few(&stdin) || descriptors::leaves_too_few(&stdout) {
+        tracing::error!("a front is refused: too many files are open");
+        refuse_for_want_of_files(&stream);
+        return Ok(None);
+    }
     let (stdin, stdout) = (stdin.into(), stdout.into());
     Ok(Some(Knock { hello, stdin, stdout, stream, done_before: DoneBefore::Nothing }))
 }

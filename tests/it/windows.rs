@@ -6,7 +6,7 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -35,10 +35,30 @@ impl Window {
     }
 
     pub fn of(command: Command, client: &str) -> Self {
-        let mut window = Self { process: Process::spawn(command), last: 0 };
-        let answer = window.ask("initialize", json!({ "clientId": client, "protocolVersions": ["1.0.0"] }));
-        assert!(answer["result"]["serverSeq"].is_u64(), "{answer}");
-        window
+        Self::try_of(command, client)
+            .unwrap_or_else(|status| panic!("the window has ended without an answer ({status:?})"))
+    }
+
+    /// Opens a window that may be refused.
+    ///
+    /// # Errors
+    /// The exit status of the window that was refused, and its stderr where that is piped.
+    fn try_of(command: Command, client: &str) -> Result<Self, (Option<i32>, String)> {
+        let mut window = Self { process: Process::spawn(command), last: 1 };
+        let params = json!({ "clientId": client, "protocolVersions": ["1.0.0"] });
+        let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+        // One that is refused may be gone already.
+        window.process.try_say(&hello.to_string()).ok();
+        while let Some(line) = window.process.next_line() {
+            let message: Value = serde_json::from_str(&line).unwrap();
+            if message["id"] == 1 {
+                assert!(message["result"]["serverSeq"].is_u64(), "{message}");
+                return Ok(window);
+            }
+        }
+        let child = &mut window.process.child;
+        let stderr = child.stderr.take().map(|stderr| std::io::read_to_string(stderr).unwrap());
+        Err((child.wait().unwrap().code(), stderr.unwrap_or_default()))
     }
 
     pub fn ask(&mut self, method: &str, params: Value) -> Value {
@@ -519,35 +539,66 @@ fn limited(limits: &str, folder: &Path, arguments: &[&str]) -> Command {
 #[test]
 fn window_for_which_the_host_has_no_files_left_is_told_why_and_the_others_are_served() {
     let (_outer, folder) = state();
-    let open = || limited("ulimit -n 80", &folder, &[]);
+    let open = || {
+        let mut command = limited("ulimit -n 80", &folder, &[]);
+        command.stderr(Stdio::piped());
+        command
+    };
     let mut windows = vec![Window::of(open(), "client-0")];
     let stderr = loop {
-        let mut child =
-            open().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        // One that is refused may be gone already.
-        stdin.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{}}\n").ok();
-        let mut told = [0; 1];
-        if child.stdout.as_mut().unwrap().read(&mut told).unwrap() == 0 {
-            drop(stdin);
-            let output = child.wait_with_output().unwrap();
-            assert_eq!(output.status.code(), Some(1), "{output:?}");
-            break String::from_utf8(output.stderr).unwrap();
+        match Window::try_of(open(), &format!("client-{}", windows.len())) {
+            Ok(window) => windows.push(window),
+            Err((status, stderr)) => {
+                assert_eq!(status, Some(1), "{stderr}");
+                break stderr;
+            }
         }
-        drop(stdin);
-        child.wait().unwrap();
-        windows.push(Window::of(open(), &format!("client-{}", windows.len())));
         assert!(windows.len() < 80, "there is no limit");
     };
     assert!(stderr.contains("it can open no more files (80 at once, see `ulimit -n`)"), "{stderr}");
-    for window in &mut windows {
-        assert_eq!(window.ask("ping", json!({}))["result"], Value::Null);
+    for (number, window) in windows.iter_mut().enumerate() {
+        let session = json!({ "channel": format!("ahp-session:/{number}") });
+        assert_eq!(window.ask("createSession", session)["result"], Value::Null);
     }
+    let listed = windows[0].ask("listSessions", json!({}));
+    assert_eq!(listed["result"]["items"].as_array().map(Vec::len), Some(windows.len()), "{listed}");
     assert_eq!(windows.pop().unwrap().end(), Some(0));
-    assert_eq!(Window::of(open(), "fits again").end(), Some(0));
+    // The host lets go of the files of a window a moment after it has ended.
+    let fits_again = || Window::try_of(open(), "fits again");
+    wait_until("room for another window", || fits_again().is_ok_and(|window| window.end() == Some(0)));
     for window in windows {
         assert_eq!(window.end(), Some(0));
     }
+}
+
+#[test]
+fn connections_leave_the_host_files_for_sessions_and_agents() {
+    let (outer, folder) = state();
+    let socket = outer.path().join("socket");
+    let listen = format!("unix:{}", socket.display());
+    let agent = "x=/bin/sh -c 'exit 7'";
+    let command = limited("ulimit -n 80", &folder, &["--listen", &listen, "--agent", agent]);
+    let mut window = Window::of(command, "me");
+    let mut connections = Vec::new();
+    let refused = loop {
+        let mut connection = UnixStream::connect(&socket).unwrap();
+        let ping = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{}}\n";
+        // One that is refused may be closed already.
+        connection.write_all(ping).ok();
+        let mut answer = String::new();
+        BufReader::new(&connection).read_line(&mut answer).unwrap();
+        if answer.contains("can open no more files") {
+            break answer;
+        }
+        connections.push(connection);
+        assert!(connections.len() < 80, "there is no limit");
+    };
+    assert!(refused.contains("80 at once"), "{refused}");
+    window.make_session();
+    window.begin("t1", "hello");
+    let told = window.until("chat/error").pop().unwrap().to_string();
+    assert!(told.contains("it ended with status 7"), "{told}");
+    assert_eq!(window.end(), Some(0));
 }
 
 #[test]

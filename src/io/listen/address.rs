@@ -214,6 +214,10 @@ pub mod unix {
             let mut spare = SpareFile::open();
             loop {
                 match timeout(LOOKED_FOR_EVERY, self.listener.accept()).await {
+                    Ok(Ok((stream, _))) if descriptors::leaves_too_few(&stream) => {
+                        tracing::warn!("a client is refused: too many files are open");
+                        turn_away(&stream);
+                    }
                     Ok(Ok((stream, _))) => greet(stream, door, terms),
                     Ok(Err(error)) if spare.make_room(&error) => {
                         tracing::warn!(%error, "a client is refused");

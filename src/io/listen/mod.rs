@@ -91,6 +91,11 @@ async fn let_in(
     let mut spare = SpareFile::open();
     loop {
         let (stream, from) = match listener.accept().await {
+            Ok((stream, _)) if descriptors::leaves_too_few(&stream) => {
+                tracing::warn!("a client is refused: too many files are open");
+                handshake::turn_away(stream, &descriptors::exhausted()).await;
+                continue;
+            }
             Ok(accepted) => accepted,
             Err(error) if spare.make_room(&error) => {
                 tracing::warn!(%error, "a client is refused");
