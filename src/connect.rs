@@ -70,10 +70,10 @@ impl ConnectArgs {
                 Some((address, token)) if self.token_file.is_none() => {
                     Destination { address: address.to_owned(), token: Some(AccessToken::said(token)?) }
                 }
-                _ => Destination { token: self.token()?, address: announced },
+                _ => Destination { token: self.token_for(&announced)?, address: announced },
             });
         };
-        if without_token(address).is_some() {
+        if let Some((plain, token)) = without_token(address) {
             // Nobody may be left to read it.
             writeln!(
                 io::stderr(),
@@ -81,15 +81,24 @@ impl ConnectArgs {
                  --token-file, {TOKEN_VARIABLE} or --state-dir instead"
             )
             .unwrap_or_default();
+            if self.token_file.is_none() {
+                let token = Some(AccessToken::said(token).context("the token in the address")?);
+                return Ok(Destination { address: plain.to_owned(), token });
+            }
         }
-        Ok(Destination { address: address.clone(), token: self.token()? })
+        Ok(Destination { address: address.clone(), token: self.token_for(address)? })
     }
 
-    fn token(&self) -> anyhow::Result<Option<AccessToken>> {
+    /// Returns the token to say at an address: none at a socket's file, which is its user's alone.
+    fn token_for(&self, address: &str) -> anyhow::Result<Option<AccessToken>> {
+        if address.starts_with("unix:") {
+            return Ok(None);
+        }
         if let Some(file) = &self.token_file {
             return AccessToken::from_file(file).map(Some).context("--token-file");
         }
-        let Some(token) = std::env::var_os(TOKEN_VARIABLE) else { return Ok(None) };
+        let token = std::env::var_os(TOKEN_VARIABLE).filter(|token| !token.is_empty());
+        let Some(token) = token else { return Ok(None) };
         let token = token.to_str().unwrap_or_default();
         AccessToken::said(token.trim()).map(Some).context(TOKEN_VARIABLE)
     }

@@ -35,6 +35,21 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
+fn socket_that_needs_no_token_is_joined_whatever_the_environment_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = program();
+    command.args(["serve", "--state-dir"]).arg(folder.path().join("state"));
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let host = Host::spawn(command, &[&address]);
+    for variable in [None, Some(""), Some("short"), Some(TOKEN)] {
+        let output = connected(&[&address], variable);
+        assert!(is_served(&output), "{variable:?}: {output:?}");
+        assert_eq!(stderr(&output), "", "{variable:?}");
+    }
+    host.leave();
+}
+
+#[test]
 fn token_is_said_by_a_file_the_environment_or_the_state_folder_without_a_word() {
     let folder = tempfile::tempdir().unwrap();
     let (file, state) = (folder.path().join("token"), folder.path().join("state"));
@@ -53,8 +68,13 @@ fn token_is_said_by_a_file_the_environment_or_the_state_folder_without_a_word() 
         assert!(is_served(&output), "{arguments:?}: {output:?}");
         assert_eq!(stderr(&output), "", "{arguments:?}");
     }
-    let output = connected(&[&format!("{}/?tkn={TOKEN}", host.url())], None);
-    assert!(is_served(&output) && stderr(&output).contains("in the list of processes"), "{output:?}");
+    for path in ["/", ""] {
+        let output = connected(&[&format!("{}{path}?tkn={TOKEN}", host.url())], None);
+        assert!(is_served(&output) && stderr(&output).contains("in the list of processes"), "{output:?}");
+    }
+    // An empty variable is none.
+    let output = connected(&[host.url()], Some(""));
+    assert!(!is_served(&output) && !stderr(&output).contains("AHP_SIDECAR_TOKEN:"), "{output:?}");
     let output = connected(&[host.url()], Some("short"));
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("AHP_SIDECAR_TOKEN: a token has at least 16"), "{output:?}");
