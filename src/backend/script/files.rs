@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use ahp_types::common::JsonObject;
 use ahp_types::state::{FileEditSide, ToolResultContent, ToolResultFileEditContent};
+use serde_json::{json, Value};
 
 use super::steps::text_content;
 use super::{ScriptAgent, Stop};
@@ -39,7 +40,8 @@ impl ScriptAgent {
         let id = format!("call-{}", self.turn.calls);
         let (name, display_name) = (TOOL.to_owned(), "Files".to_owned());
         let started = TurnEvent::ToolStarted { id: id.clone(), name, display_name };
-        let meta = JsonObject::from_iter([("acp.kind".to_owned(), "edit".into())]);
+        let kind = ("acp.kind".to_owned(), Value::from("edit"));
+        let meta = JsonObject::from_iter([kind.clone()]);
         self.tell(TurnEvent::With(Box::new(started), Besides { meta, ..Besides::default() })).await?;
         let ready = TurnEvent::ToolReady {
             id: id.clone(),
@@ -49,16 +51,23 @@ impl ScriptAgent {
         };
         self.tell(ready).await?;
         // At once, so that what follows from a script is the same each time.
-        let outcome = match write_all(&Folders::new(directories), &first, &wanted) {
-            Ok(content) => ToolOutcome { success: true, message: "Wrote files".into(), content, error: None },
-            Err(error) => ToolOutcome {
-                success: false,
-                message: "Could not write files".into(),
-                content: text_content(&error),
-                error: Some(error),
-            },
+        let (outcome, unshown) = match write_all(&Folders::new(directories), &first, &wanted) {
+            Ok(Written { content, unshown }) => {
+                let message = "Wrote files".into();
+                (ToolOutcome { success: true, message, content, error: None }, unshown)
+            }
+            Err(error) => {
+                let (message, content) = ("Could not write files".into(), text_content(&error));
+                (ToolOutcome { success: false, message, content, error: Some(error) }, Vec::new())
+            }
         };
-        self.finish(TurnEvent::ToolDone { id, outcome, review: false }).await
+        let done = TurnEvent::ToolDone { id, outcome, review: false };
+        if unshown.is_empty() {
+            return self.finish(done).await;
+        }
+        let places: Vec<Value> = unshown.iter().map(|path| json!({ "path": path })).collect();
+        let meta = JsonObject::from_iter([kind, ("acp.locations".to_owned(), places.into())]);
+        self.finish(TurnEvent::With(Box::new(done), Besides { meta, ..Besides::default() })).await
     }
 }
 
@@ -73,13 +82,18 @@ fn wanted_by(rest: &str) -> Result<Vec<WantedFile>, Stop> {
     wanted.collect()
 }
 
+/// Result of a call that has written its files.
+#[derive(Debug, Default)]
+struct Written {
+    /// Edits with both sides.
+    content: Vec<ToolResultContent>,
+    /// Files that were changed and whose former content is too long to be shown, or no text.
+    unshown: Vec<PathBuf>,
+}
+
 /// Writes all of them, in order.
-fn write_all(
-    folders: &Folders,
-    first: &Path,
-    wanted: &[WantedFile],
-) -> Result<Vec<ToolResultContent>, String> {
-    let mut content = Vec::new();
+fn write_all(folders: &Folders, first: &Path, wanted: &[WantedFile]) -> Result<Written, String> {
+    let mut written = Written::default();
     for (name, text) in wanted {
         let path = first.join(name);
         let failed = |why: &dyn std::fmt::Display| format!("{name}: {why}");
@@ -94,21 +108,24 @@ fn write_all(
             None => Ok(()),
         };
         done.map_err(|refusal| failed(&refusal))?;
-        // What is too long, or no text, is not shown.
-        let known = match before {
-            None => Some(None),
-            Some(known) => known.map(Some),
+        let before = match before {
+            None => None,
+            Some(Some(before)) => Some(before),
+            Some(None) => {
+                written.unshown.push(path);
+                continue;
+            }
         };
-        if let Some(before) = known.filter(|before| before != text) {
+        if before != *text {
             let side = |text: &String| FileEditSide { uri: uri_of(&path), content: inline(text) };
-            content.push(ToolResultContent::FileEdit(ToolResultFileEditContent {
+            written.content.push(ToolResultContent::FileEdit(ToolResultFileEditContent {
                 before: before.as_ref().map(side),
                 after: text.as_ref().map(side),
                 diff: None,
             }));
         }
     }
-    Ok(content)
+    Ok(written)
 }
 
 /// What is in a file; none when it is too long to be shown, or no text.

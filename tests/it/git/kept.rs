@@ -265,6 +265,24 @@ fn ignored_file_that_an_agent_writes_is_shown_and_reverted() {
 }
 
 #[test]
+fn ignored_file_without_text_that_an_agent_writes_is_named_and_refused() {
+    let repository = Repository::with(&[(".gitignore", "made/\n"), ("a", "1\n")]);
+    repository.write("made/binary", b"\0\xff");
+    repository.write("made/long", "x".repeat(70 << 10));
+    let mut talk = begin(&repository);
+    talk.turn("t1", "/files made/binary=1 made/long=2 a=2", || {});
+    for what in ["turn/t1", "session"] {
+        assert_eq!(names(&mut talk, &repository, what), ["a", "made/binary", "made/long"], "{what}");
+    }
+    let answer = talk.invoke("turn/t1", "discard-changes", None);
+    for name in ["made/binary", "made/long"] {
+        must_name(&repository, &answer, name, "its content was not checkpointed");
+    }
+    assert_eq!(&*repository.read("made/binary"), "1\n");
+    assert_eq!(&*repository.read("a"), "1\n");
+}
+
+#[test]
 fn file_in_a_nested_repository_or_with_a_flag_that_an_agent_writes_is_shown() {
     for flag in ["--assume-unchanged", "--skip-worktree"] {
         let repository = Repository::with(&[("flagged", "1\n"), ("removed", "1\n"), ("a", "1\n")]);
