@@ -88,6 +88,18 @@ impl Host {
         self.agent_of(key).is_none_or(|agent| agent.steers)
     }
 
+    /// Notes that a steering message has nothing to steer, as neither runs anything nor is anything
+    /// queued: the next turn begins with it. One that was put back waits for the next run.
+    pub(super) fn note_unsteerable(&mut self, key: ChatKey, id: &str) {
+        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let state = chat.conversation.state();
+        let waits = state.steering_message.as_ref().is_some_and(|it| it.id == id);
+        let is_queued = state.queued_messages.iter().flatten().next().is_some();
+        if chat.run.is_none() && chat.begins.is_none() && !waits && !is_queued {
+            chat.unsteered.insert(id.to_owned());
+        }
+    }
+
     /// Hands the steering message to the agent, if it works on something and takes it.
     pub(super) fn hand_over_steering(&mut self, step: &mut Step<'_>, key: ChatKey) {
         if !self.steers(key) {

@@ -400,6 +400,7 @@ impl Host {
                     let run = run.id;
                     self.tell_agent(step, key, Command::OwnTurn { run });
                     self.note_overlaps(key, true);
+                    self.hand_over_steering(step, key);
                     return;
                 }
                 let (run, message) = (run.id, as_agent_hears(agent.as_ref(), &turn.message));

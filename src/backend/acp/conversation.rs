@@ -440,6 +440,7 @@ impl AcpConversation {
         run.cancelling.cancel();
         let answered = run.answered.as_mut().map(|end| *end = TurnEnd::Cancelled);
         self.terminals.kill_those_of(run.id);
+        self.refuse_held();
         self.answer_unanswered(true);
         self.refuse_client_tools("the turn was cancelled");
         if answered.is_none() {

@@ -52,7 +52,7 @@ impl ScriptAgent {
         self.tell(ready).await?;
         // At once, so that what follows from a script is the same each time.
         let (outcome, unshown) = match write_all(&Folders::new(directories), &first, &wanted) {
-            Ok(Written { content, unshown }) => {
+            Ok(WrittenFiles { content, unshown }) => {
                 let message = "Wrote files".into();
                 (ToolOutcome { success: true, message, content, error: None }, unshown)
             }
@@ -84,7 +84,7 @@ fn wanted_by(rest: &str) -> Result<Vec<WantedFile>, Stop> {
 
 /// Result of a call that has written its files.
 #[derive(Debug, Default)]
-struct Written {
+struct WrittenFiles {
     /// Edits with both sides.
     content: Vec<ToolResultContent>,
     /// Files that were changed and whose former content is too long to be shown, or no text.
@@ -92,8 +92,8 @@ struct Written {
 }
 
 /// Writes all of them, in order.
-fn write_all(folders: &Folders, first: &Path, wanted: &[WantedFile]) -> Result<Written, String> {
-    let mut written = Written::default();
+fn write_all(folders: &Folders, first: &Path, wanted: &[WantedFile]) -> Result<WrittenFiles, String> {
+    let mut written = WrittenFiles::default();
     for (name, text) in wanted {
         let path = first.join(name);
         let failed = |why: &dyn std::fmt::Display| format!("{name}: {why}");

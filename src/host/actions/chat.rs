@@ -390,6 +390,9 @@ impl Host {
         let attached = self.resolve_attached(&mut action.message)?;
         self.check_room(key, &id, &attached)?;
         self.speak_as(key, &origin.client_id);
+        if kind == PendingMessageKind::Steering {
+            self.note_unsteerable(key, &id);
+        }
         let fixed = action.message != said;
         let action = StateAction::ChatPendingMessageSet(action);
         let verdict = if fixed {

@@ -1071,6 +1071,18 @@ def step_then(session, rest):
     time.sleep(float(rest or 0))
 
 
+def step_at_once(session, rest):
+    """Ends the turn and asks the host something, written together; says the answer in what follows by itself."""
+    with together():
+        say(id=CURRENT[0], result={"stopReason": "end_turn"})
+        CURRENT[0] = None
+        request = begin_call(session, rest)
+    said = said_of(wait_for_answer(request))
+    if "toolCallId" in rest:
+        update(session, "tool_call_update", toolCallId="ask_1", status="completed")
+    text(session, said)
+
+
 def step_write(session, rest):
     """Writes a file itself, in a call that says so."""
     path, words = rest.split(" ", 1)

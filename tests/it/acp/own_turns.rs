@@ -249,3 +249,69 @@ fn steering_that_is_not_taken_in_is_the_message_of_the_next_turn() {
     assert_eq!(watched.said(), "next");
     watched.leave();
 }
+
+#[test]
+fn request_that_comes_together_with_the_answer_is_served_in_a_turn_of_its_own() {
+    let call = r#"{"toolCallId":"ask_1","title":"T"}"#;
+    let options = r#"[{"optionId":"yes","name":"Yes","kind":"allow_once"}]"#;
+    let permission = format!(r#"session/request_permission {{"toolCall":{call},"options":{options}}}"#);
+    let form = r#"{"type":"object","properties":{"a":{"type":"string"}}}"#;
+    let question =
+        format!(r#"elicitation/create {{"mode":"form","message":"Say","requestedSchema":{form}}}"#);
+    let write = r#"fs/write_text_file {"path":"$CWD/a.txt","content":"new"}"#;
+    let terminal = r#"terminal/create {"command":"true"}"#;
+    for (asks, said) in [
+        (permission.as_str(), r#""optionId": "yes""#),
+        (question.as_str(), r#""action": "accept""#),
+        (write, "{}"),
+        (terminal, "terminal-1"),
+    ] {
+        let mut watched = Setting::with(&[]).start();
+        watched.session();
+        watched.turn("t1", &format!("say first\nat_once {asks}"));
+        watched.heard.clear();
+        let own = watched.own_turn();
+        if asks.starts_with("session") {
+            watched.action("chat/toolCallReady");
+            watched.decide(&own, "ask_1", true, "yes");
+        } else if asks.starts_with("elicitation") {
+            let asked = watched.action("chat/inputRequested");
+            watched.dispatch(json!({ "type": "chat/inputCompleted", "requestId": asked["request"]["id"],
+                "response": "accept" }));
+        }
+        watched.ends(&own, "chat/turnComplete");
+        assert!(watched.said().contains(said), "{asks}: {}", watched.said());
+        watched.leave();
+    }
+}
+
+#[test]
+fn late_answer_to_a_question_of_an_earlier_turn_answers_no_other() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let script = r#"question {"mode":"url","message":"Open","elicitationId":"e","url":"https://x/"}"#;
+    watched.begin("t1", script);
+    let first = watched.action("chat/inputRequested")["request"]["id"].clone();
+    watched.cancel("t1");
+    watched.ends("t1", "chat/turnCancelled");
+    watched.begin("t2", script);
+    let second = watched.action("chat/inputRequested")["request"]["id"].clone();
+    assert_ne!(first, second);
+    watched.cancel("t2");
+    watched.ends("t2", "chat/turnCancelled");
+    watched.leave();
+}
+
+#[test]
+fn steering_while_nothing_runs_is_the_message_of_a_turn_at_once() {
+    let mut watched = Setting::with(&["--can", "steer"]).start();
+    watched.session();
+    watched.turn("t1", "say first");
+    watched.heard.clear();
+    watched.add("steering", "s1", "say steered");
+    let next = watched.action("chat/turnStarted");
+    assert_eq!(next["queuedMessageId"], "s1");
+    watched.ends(next["turnId"].as_str().unwrap(), "chat/turnComplete");
+    assert_eq!(watched.said(), "steered");
+    watched.leave();
+}

@@ -114,12 +114,17 @@ impl AcpConversation {
         if let Some(mut run) = self.run.take() {
             self.pending.extend(run.steering.unanswered(run.id));
             self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));
+            self.ask_again_for_turn();
         }
     }
 
     /// What the end of the agent is for the conversation: a turn that runs ends with it.
     pub(super) async fn agent_has_ended(&mut self) -> anyhow::Result<Next> {
         let how = self.running.ended().await;
+        if self.run.is_some() {
+            // Nobody would hear the answers to what it has asked.
+            self.own_turns.forget_held();
+        }
         let answered = self.run.as_mut().and_then(|run| run.answered.take());
         match &self.run {
             Some(run) if run.cancelled.is_some() => self.end(self.end_of_cancelled()),

@@ -164,6 +164,11 @@ impl OwnTurns {
         self.asked
     }
 
+    /// Gives up what is held.
+    pub(super) fn forget_held(&mut self) {
+        self.held.clear();
+    }
+
     /// Whether there is room for another message that needs a turn.
     pub(super) fn has_room(&self) -> bool {
         self.held.len() < HELD_MAX
@@ -181,7 +186,7 @@ impl AcpConversation {
     pub(super) fn held_for_turn(&mut self, said: AgentSaid) -> Option<AgentSaid> {
         self.note_life();
         if self.run.is_some() {
-            return Some(said);
+            return self.held_behind_answer(said);
         }
         let follows = !self.own_turns.held.is_empty() && matches!(said, AgentSaid::Withdrawn(_));
         if !follows {
@@ -195,10 +200,52 @@ impl AcpConversation {
         None
     }
 
+    /// Holds what comes behind the answer to a prompt and needs a turn that goes on, until the run
+    /// has ended; else gives it back. Text is still of the run: some agents answer before the rest
+    /// of what they say.
+    fn held_behind_answer(&mut self, said: AgentSaid) -> Option<AgentSaid> {
+        if !self.holds_behind_answer() {
+            return Some(said);
+        }
+        let follows = !self.own_turns.held.is_empty();
+        let holds = match &said {
+            AgentSaid::Update(_) => follows && self.needs_turn(&said).is_some(),
+            AgentSaid::Withdrawn(_) => follows,
+            _ => self.needs_turn(&said).is_some(),
+        };
+        if !holds {
+            return Some(said);
+        }
+        self.own_turns.held.push_back(Held::Said(said));
+        None
+    }
+
+    /// Whether the agent has answered its prompt in a run that has not ended, and there is room to
+    /// hold what comes behind that. Room for one is left: without any, the agent is not heard, and
+    /// the run would not end.
+    fn holds_behind_answer(&self) -> bool {
+        let is_over = self.run.as_ref().is_some_and(|run| run.answered.is_some() && run.cancelled.is_none());
+        is_over && self.own_turns.held.len() + 1 < HELD_MAX
+    }
+
+    /// Hears what was held behind the answer in a run that is cancelled: it is refused.
+    pub(super) fn refuse_held(&mut self) {
+        for held in std::mem::take(&mut self.own_turns.held) {
+            match held {
+                // None of it ends the conversation.
+                Held::Said(said) => drop(self.hear(said)),
+                Held::Called(called) => self.called_client_tool(called),
+            }
+        }
+    }
+
     /// Takes in a call of a client's tool: without a turn it waits for one, as all else does.
     pub(super) fn called(&mut self, called: Called) {
         if self.run.is_none() && !self.is_of_cancelled() {
             self.ask_for_turn(TurnCause::Agent);
+            return self.own_turns.held.push_back(Held::Called(called));
+        }
+        if self.holds_behind_answer() {
             return self.own_turns.held.push_back(Held::Called(called));
         }
         self.called_client_tool(called);
@@ -289,7 +336,7 @@ impl AcpConversation {
         }
     }
 
-    /// A turn that waited has been given up: what is held still needs one.
+    /// Asks for a turn where one has ended, or was given up, while something is held that needs one.
     pub(super) fn ask_again_for_turn(&mut self) {
         if !self.own_turns.held.is_empty() {
             self.ask_for_turn(TurnCause::Agent);

@@ -15,6 +15,7 @@ use ahp_types::state::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Map, Value};
+use uuid::Uuid;
 
 use super::forms::{content, AnswerRule, Fits, Form};
 use super::AcpConversation;
@@ -37,8 +38,6 @@ const QWEN_KIND: &str = "qwenInteractionKind";
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     open: BTreeMap<String, OpenQuestion>,
-    /// How many there were.
-    count: u64,
 }
 
 impl Questions {
@@ -171,8 +170,8 @@ impl AcpConversation {
     /// Shows a question to the user, with what was wrong with the last answer to it.
     fn ask(&mut self, open: OpenQuestion, wrong: Option<&str>) {
         let Some(run) = &mut self.run else { return };
-        run.questions.count += 1;
-        let id = format!("question-{}", run.questions.count);
+        // No other question has ever had it: a late answer to one of an earlier turn answers no other.
+        let id = format!("question-{}", Uuid::new_v4().simple());
         let Asking { message, url, questions } = open.asking.clone();
         let said: Vec<&str> = wrong.into_iter().chain(message.as_deref()).collect();
         let message = Some(said.join("\n\n")).filter(|message| !message.is_empty());
