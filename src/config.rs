@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::acp::{AgentSpec, Offers};
 use crate::backend::script;
+use crate::files::small;
 
 /// How long an agent may take to answer when it starts or opens a session.
 const START_SECONDS: f64 = 30.0;
@@ -190,7 +191,7 @@ impl AgentSource {
         };
         let what = if self.is_named { "--config:" } else { "the configuration file" };
         let context = || format!("{what} `{}`", path.display());
-        let text = match std::fs::read_to_string(path).with_context(context) {
+        let text = match small::open(path).and_then(small::read).with_context(context) {
             Ok(text) => text,
             Err(error) => return (None, Err(error)),
         };

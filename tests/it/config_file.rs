@@ -70,6 +70,16 @@ fn one_that_is_there_must_be_good_and_one_that_is_named_must_be_there() {
     };
     let missing = home.path().join("no/such.toml");
     assert!(refused(&["--config", missing.to_str().unwrap()]).contains("no/such.toml"));
+    let pipe = home.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (file, why) in [
+        (&*pipe, "nobody has written anything to it"),
+        (home.path(), "directory"),
+        (Path::new("/dev/zero"), "larger than"),
+    ] {
+        let told = refused(&["--config", file.to_str().unwrap()]);
+        assert!(told.contains(&format!("`{}`", file.display())) && told.contains(why), "{told}");
+    }
     write(&home.path().join(".config"), "a]\nwrong = [");
     assert!(refused(&[]).contains(".config/ahp-sidecar/config.toml"));
 }

@@ -7,8 +7,6 @@
 use std::fmt;
 #[cfg(unix)]
 use std::fs;
-use std::fs::File;
-use std::io::Read;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -20,6 +18,8 @@ use subtle::ConstantTimeEq;
 use tokio_tungstenite::tungstenite::handshake::server::Request;
 use tokio_tungstenite::tungstenite::http::header::{HeaderName, AUTHORIZATION, HOST, ORIGIN};
 use tokio_tungstenite::tungstenite::http::StatusCode;
+
+use crate::files::small;
 
 /// How many random bytes a token is made of.
 const TOKEN_BYTES: usize = 32;
@@ -51,11 +51,10 @@ impl AccessToken {
     /// When others than the user can read it, when it cannot be read, or when it is no token.
     pub fn from_file(file: &Path) -> anyhow::Result<Self> {
         let name = file.display();
-        let mut token = String::new();
-        let mut opened = File::open(file).with_context(|| format!("cannot read `{name}`"))?;
+        let opened = small::open(file).with_context(|| format!("cannot read `{name}`"))?;
         #[cfg(unix)]
         check_is_private(&opened.metadata()?, file)?;
-        opened.read_to_string(&mut token).with_context(|| format!("cannot read `{name}`"))?;
+        let token = small::read(opened).with_context(|| format!("cannot read `{name}`"))?;
         Self::said(token.trim()).with_context(|| format!("`{name}` holds no token"))
     }
 
