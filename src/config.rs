@@ -278,8 +278,24 @@ fn advice(text: &str) -> Option<String> {
     let file: toml::Table = text.parse().ok()?;
     let Some(agents) = file.get("agents").and_then(toml::Value::as_table) else {
         let is_agent = |entry: &toml::Value| entry.get("command").is_some();
-        let (name, _) = file.iter().find(|(_, entry)| is_agent(entry))?;
-        return Some(format!("`[{name}]` is no section of this file: write `[agents.{name}]`"));
+        return file.iter().find_map(|(name, entry)| {
+            let below = entry.as_table().and_then(|below| below.iter().find(|(_, entry)| is_agent(entry)));
+            match (below, words(entry)) {
+                _ if is_agent(entry) => {
+                    Some(format!("`[{name}]` is no section of this file: write `[agents.{name}]`"))
+                }
+                (Some((agent, _)), _) => {
+                    Some(format!("`[{name}.{agent}]` is no section of this file: write `[agents.{agent}]`"))
+                }
+                (None, Some(words)) => {
+                    let section = section(name, words);
+                    Some(format!(
+                        "`{name}` stands in no section: for an agent of this name write\n\n{section}"
+                    ))
+                }
+                (None, None) => None,
+            }
+        });
     };
     agents.iter().find_map(|(name, entry)| {
         let Some(entry) = entry.as_table() else {
@@ -482,6 +498,8 @@ mod tests {
             ("[agents.a]\ncommand = ['x y', '--acp']", section),
             ("[agents.a]\ncommand = 'x'\nargs = '--acp --fast'", "write `args = [\"--acp\", \"--fast\"]`"),
             ("[a]\ncommand = 'x'", "`[a]` is no section of this file: write `[agents.a]`"),
+            ("[agent.a]\ncommand = 'x'", "`[agent.a]` is no section of this file: write `[agents.a]`"),
+            ("a = 'x -y'", "`a` stands in no section: for an agent of this name write\n\n[agents.a]"),
             (
                 "[agents.script]\ncommand = 'x'",
                 "[agents.script]: the name `script` is that of the agent that is built in: choose another one",
