@@ -70,6 +70,8 @@ pub fn tree(
         match graft(repository, &status, &hidden, scratch, wanted, until) {
             // A file has become another while it was read.
             Err(GitError::Failed { .. }) if tries + 1 < TRIES => tries += 1,
+            // An index of all files finds out which one git refuses.
+            Err(GitError::Failed { .. }) => return Ok(None),
             done => return done,
         }
     }

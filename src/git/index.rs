@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::flags::FlaggedFile;
 use super::isolation::private_folder;
-use super::large::{open_regular, version_in, LargeEntry, LargeFiles, Versions, WantedContents, IN_TREE};
+use super::large::{
+    open_regular, version_in, version_of, LargeEntry, LargeFiles, Versions, WantedContents, IN_TREE,
+};
 use super::program::{GitError, GitRun, Until};
 use super::repository::Repository;
 use super::settings;
@@ -29,6 +31,9 @@ const NAMES_MAX: usize = 10_000;
 
 /// So often is it tried to take in files that change meanwhile.
 pub const TRIES: usize = 3;
+
+/// Maximum number of files that git may refuse; with more, something else is wrong.
+const REFUSED_MAX: usize = 16;
 
 /// How git is asked what has changed.
 pub const STATUS: [&str; 7] = [
@@ -201,9 +206,10 @@ impl<'a> CopiedIndex<'a> {
         let mut tries = 0;
         let (versions, stored) = loop {
             let status = self.status(until)?;
-            match self.take_in(&status, scratch, wanted, until) {
+            let is_last = tries + 1 == TRIES;
+            match self.take_in(&status, scratch, wanted, is_last, until) {
                 // A file has become another while it was read.
-                Err(GitError::Failed { .. }) if tries + 1 < TRIES => tries += 1,
+                Err(GitError::Failed { .. }) if !is_last => tries += 1,
                 taken => break taken?,
             }
         };
@@ -261,6 +267,32 @@ impl<'a> CopiedIndex<'a> {
         Ok(())
     }
 
+    /// Takes in these files as they are, but for those that git refuses: their bytes are not in the
+    /// encoding that an attribute gives them, or a link has the name of a file that git obeys.
+    /// Returns the refused ones.
+    fn update_accepted(
+        &self,
+        paths: &[Vec<u8>],
+        scratch: &Scratch,
+        until: Until,
+    ) -> Result<Vec<Vec<u8>>, GitError> {
+        let mut refused = Vec::new();
+        let mut parts = vec![paths];
+        while let Some(part) = parts.pop() {
+            match (self.update(part, scratch, until), part) {
+                (Err(GitError::Failed { .. }), [path]) if refused.len() < REFUSED_MAX => {
+                    refused.push(path.clone());
+                }
+                (Err(GitError::Failed { .. }), [_, _, ..]) => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+                (updated, _) => updated?,
+            }
+        }
+        Ok(refused)
+    }
+
     /// Removes files from it, whatever is in the folder.
     fn remove(&self, paths: Vec<&Vec<u8>>, scratch: &Scratch, until: Until) -> Result<(), GitError> {
         if paths.is_empty() {
@@ -270,22 +302,29 @@ impl<'a> CopiedIndex<'a> {
         self.run(["update-index", "-z", "--force-remove", "--stdin"]).reads(paths).output(until).map(drop)
     }
 
-    /// Takes in the folder. Returns the versions of large files and of those that are too many, and
-    /// how much was stored.
+    /// Takes in the folder, on the last try without the files that git refuses. Returns the versions
+    /// of large files, of refused ones and of those that are too many, and how much was stored.
     fn take_in(
         &self,
         status: &Status,
         scratch: &Scratch,
         wanted: WantedContents<'_>,
+        is_last: bool,
         until: Until,
     ) -> Result<(Versions, u64), GitError> {
         let ChosenFiles { left_out: mut versions, taken, large } = chosen(self.repository, status)?;
         let large = LargeFiles::take(self.repository, &large, status, wanted, until)?;
         versions.extend(large.versions);
+        let refused = match is_last {
+            true => self.update_accepted(&taken, scratch, until)?,
+            false => self.update(&taken, scratch, until).map(|()| Vec::new())?,
+        };
+        let version = |path: &Vec<u8>| version_of(&self.repository.root.join(OsStr::from_bytes(path)));
+        versions.extend(refused.iter().filter_map(|path| Some((path.clone(), version(path)?))));
         // The content that the index has of such a file is that of another version.
-        let gone = status.changed.iter().filter(|path| is_left_out(&versions, path));
+        let gone =
+            status.changed.iter().filter(|path| is_left_out(&versions, path) || refused.contains(path));
         self.remove(gone.collect(), scratch, until)?;
-        self.update(&taken, scratch, until)?;
         if !large.entries.is_empty() {
             let entries: Vec<u8> = large.entries.iter().flat_map(index_line).collect();
             let entries = scratch.file("large", &entries)?;

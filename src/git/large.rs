@@ -241,7 +241,10 @@ pub fn not_checkpointed(version: &str, limits: FileLimits) -> String {
     let why = match size_in(version) {
         Some(size) if size > limits.each => format!("{}, limit {}", shown(size), shown(limits.each)),
         Some(size) => {
-            format!("{}: git had no time for it, it is unreadable, or one of too many", shown(size))
+            format!(
+                "{}: git refuses it or had no time for it, it is unreadable, or one of too many",
+                shown(size)
+            )
         }
         None => "nobody has said what it was".to_owned(),
     };

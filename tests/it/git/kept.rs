@@ -283,6 +283,54 @@ fn ignored_file_without_text_that_an_agent_writes_is_named_and_refused() {
 }
 
 #[test]
+fn files_that_git_refuses_are_named_beside_the_others_and_stay() {
+    let utf16 = b"\xfe\xff\0o\0n\0e\0\n";
+    for flag in ["--no-assume-unchanged", "--assume-unchanged"] {
+        let repository =
+            Repository::with(&[(".gitattributes", "*.rc working-tree-encoding=UTF-16\n"), ("a", "1\n")]);
+        repository.write("x.rc", utf16);
+        repository.commit();
+        repository.git(&["update-index", flag, "x.rc"]);
+        let mut talk = begin(&repository);
+        talk.turn("t1", "/say hi", || {
+            repository.write("a", "2\n");
+            // No byte order mark, and half a character.
+            repository.write("x.rc", "abc");
+            repository.write("y.rc", "abc");
+            // A link of this name is a danger to git.
+            symlink("a", repository.path(".gitmodules")).unwrap();
+        });
+        assert_eq!(names(&mut talk, &repository, "turn/t1"), ["a", "x.rc", "y.rc"], "{flag}");
+        if flag == "--no-assume-unchanged" {
+            uncommitted(&mut talk, &repository, &["a", "x.rc", "y.rc"]);
+        }
+        let answer = talk.invoke("turn/t1", "discard-changes", None);
+        for name in ["x.rc", "y.rc"] {
+            must_name(&repository, &answer, name, "its content was not checkpointed");
+            assert_eq!(repository.read(name), "abc");
+        }
+        assert_eq!(repository.read("a"), "1\n");
+    }
+}
+
+#[test]
+fn state_folder_in_the_repository_is_no_change_of_an_agent() {
+    let mut repository = Repository::with(&[("a", "1\n")]);
+    repository.state = repository.path("state of the host");
+    let mut talk = begin(&repository);
+    talk.turn("t1", "/files a=2", || {});
+    assert_eq!(talk.files(&repository, "turn/t1"), [changed("a", "1\n", "2\n", (1, 1))]);
+    assert_eq!(uncommitted(&mut talk, &repository, &["a"]), [changed("a", "1\n", "2\n", (1, 1))]);
+    let channel = format!("{}/changeset/uncommitted", super::SESSION);
+    talk.follow(&channel);
+    let params = json!({ "channel": channel, "operationId": "commit", "_meta": { "message": "m" } });
+    let answer = talk.ask("invokeChangesetOperation", &params);
+    assert!(message_of(&answer).starts_with("Committed "), "{answer}");
+    assert_eq!(repository.git(&["ls-files"]), "a\n");
+    assert_eq!(repository.git(&["status", "--porcelain"]), "");
+}
+
+#[test]
 fn file_in_a_nested_repository_or_with_a_flag_that_an_agent_writes_is_shown() {
     for flag in ["--assume-unchanged", "--skip-worktree"] {
         let repository = Repository::with(&[("flagged", "1\n"), ("removed", "1\n"), ("a", "1\n")]);
