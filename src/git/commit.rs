@@ -120,50 +120,74 @@ fn try_to_commit(
     let kind = if head.is_some() { "commit" } else { "commit (initial)" };
     let subject = message.trim().lines().next().unwrap_or_default();
     let note = format!("{kind}: {subject}");
-    steps::whole(|| -> Result<(), NotDone> {
-        let index_lock = Lock::of(&theirs)?.ok_or_else(|| {
-            NotDone::Refused("somebody else works on the repository: its `index.lock` is there".to_owned())
-        })?;
-        let head_lock = match repository.has_head_file() {
-            true => {
-                Some(Lock::of(&repository.own.join("HEAD"))?.ok_or(NotDone::Refused(IS_LOCKED.to_owned()))?)
-            }
-            false => None,
-        };
-        remember_begun((&index_lock, head_lock.as_ref()), repository, scratch, &commit)?;
-        index_lock.fill(index.path(), &theirs)?;
-        if stamp_of(&theirs)? != stamp {
-            return refused("the index was changed meanwhile");
-        }
-        if is_elsewhere(repository)? {
-            return refused(MOVED_MEANWHILE);
-        }
-        // Git makes none of these folders behind a link.
-        for git_dir in [&repository.own, &repository.common] {
-            if repository.has_head_file() {
-                fs::create_dir_all(git_dir.join("logs"))?;
-            }
-        }
-        // It must still be there, or there must still be none.
-        let before = head.map_or_else(|| "0".repeat(commit.len()), str::to_owned);
-        match repository.run(["update-ref", "-m", &note, "HEAD", &commit, &before]).output(until) {
-            Ok(_) => {}
-            Err(GitError::Failed { trouble, .. }) => {
-                tracing::debug!(trouble, "git does not let a branch be changed");
-                return refused(why_not_moved(repository, head, until)?);
-            }
-            Err(error) => return Err(error.into()),
-        }
-        // What git has changed without a branch is our copy of `HEAD`.
-        let copy = head_of(&repository.isolated.path)?;
-        if let Some(lock) = head_lock.filter(|_| copy != repository.isolated.head) {
-            lock.write(&copy)?;
-            lock.replace()?;
-        }
-        Ok(index_lock.replace()?)
-    })?;
+    let made = MadeCommit { head, id: &commit, note: &note, index: &index, stamp };
+    steps::whole(|| move_head(repository, scratch, &made, until))?;
     let short = commit.get(..SHORT).unwrap_or(&commit).to_owned();
     Ok(GitCommit { commit: short, branch: status.branch })
+}
+
+/// A commit that was written, and is to be checked out.
+struct MadeCommit<'a> {
+    /// The commit that was checked out when it was written.
+    head: Option<&'a str>,
+    id: &'a str,
+    /// Its line in the reflogs.
+    note: &'a str,
+    /// The index that belongs to it.
+    index: &'a CopiedIndex<'a>,
+    /// Stamp of the user's index of which that is a copy.
+    stamp: Option<(u64, SystemTime)>,
+}
+
+/// Moves the branch, or `HEAD`, to a commit and gives the user its index, where the user has changed
+/// neither meanwhile.
+fn move_head(
+    repository: &Repository,
+    scratch: &Scratch,
+    made: &MadeCommit<'_>,
+    until: Until,
+) -> Result<(), NotDone> {
+    let theirs = repository.own.join("index");
+    let index_lock = Lock::of(&theirs)?.ok_or_else(|| {
+        NotDone::Refused("somebody else works on the repository: its `index.lock` is there".to_owned())
+    })?;
+    let head_lock = match repository.has_head_file() {
+        true => Some(Lock::of(&repository.own.join("HEAD"))?.ok_or(NotDone::Refused(IS_LOCKED.to_owned()))?),
+        false => None,
+    };
+    remember_begun((&index_lock, head_lock.as_ref()), repository, scratch, made.id)?;
+    index_lock.fill(made.index.path(), &theirs)?;
+    if stamp_of(&theirs)? != made.stamp {
+        return refused("the index was changed meanwhile");
+    }
+    if is_elsewhere(repository)? {
+        return refused(MOVED_MEANWHILE);
+    }
+    // It may have begun before the locks were taken.
+    nothing_may_be_under_way(repository, until)?;
+    // Git makes none of these folders behind a link.
+    for git_dir in [&repository.own, &repository.common] {
+        if repository.has_head_file() {
+            fs::create_dir_all(git_dir.join("logs"))?;
+        }
+    }
+    // It must still be there, or there must still be none.
+    let before = made.head.map_or_else(|| "0".repeat(made.id.len()), str::to_owned);
+    match repository.run(["update-ref", "-m", made.note, "HEAD", made.id, &before]).output(until) {
+        Ok(_) => {}
+        Err(GitError::Failed { trouble, .. }) => {
+            tracing::debug!(trouble, "git does not let a branch be changed");
+            return refused(why_not_moved(repository, made.head, until)?);
+        }
+        Err(error) => return Err(error.into()),
+    }
+    // What git has changed without a branch is our copy of `HEAD`.
+    let copy = head_of(&repository.isolated.path)?;
+    if let Some(lock) = head_lock.filter(|_| copy != repository.isolated.head) {
+        lock.write(&copy)?;
+        lock.replace()?;
+    }
+    Ok(index_lock.replace()?)
 }
 
 /// Refuses to commit where git does not know as whom.

@@ -341,6 +341,28 @@ fn killed_committing(does: &str, is_detached: bool) -> (Repository, String, Stri
     (repository, path, status)
 }
 
+#[test]
+fn commit_is_refused_where_a_rebase_begins_before_the_locks_are_taken() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    repository.write("new", "n\n");
+    let script = "case \"$*\" in *commit-tree*) mkdir .git/rebase-merge;; esac\nexec $GIT \"$@\"";
+    let path = super::instead_of_git(&repository, script);
+    let mut talk = Talk::open(&repository, &[("PATH", &path)]);
+    talk.create(SESSION, &repository.root);
+    while !talk.rows().contains_key("uncommitted") {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let channel = format!("{SESSION}/changeset/uncommitted");
+    talk.changeset("uncommitted");
+    talk.follow(&channel);
+    let params = json!({ "channel": channel, "operationId": "commit", "_meta": { "message": "x" } });
+    let answer = talk.ask("invokeChangesetOperation", &params);
+    let told = answer["error"]["message"].as_str().unwrap_or_default();
+    assert!(told.ends_with("a rebase is under way in the repository"), "{answer}");
+    assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "1\n");
+    assert_eq!(repository.git(&["status", "--porcelain"]), "?? new\n");
+}
+
 /// With the next host the commit is made, or not: also where git hangs when it is checked out, or is about to be.
 #[test]
 fn a_commit_in_which_the_host_is_killed_is_made_whole_or_not_at_all() {
