@@ -122,6 +122,11 @@ pub struct ServeOptions {
     #[arg(long, value_enum)]
     git: Option<UseOfGit>,
 
+    /// A filter of the user's git configuration that git runs on files, such as `lfs`; may be said several times. Without
+    /// it, git runs no program
+    #[arg(long = "git-filter", value_name = "NAME")]
+    pub(crate) git_filters: Vec<String>,
+
     /// Size above which git does not keep the content of a file, for tests
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().kept_file_bytes, hide = true)]
     pub(crate) git_file_bytes: u64,
@@ -259,6 +264,8 @@ pub enum CliCommand {
         folder: PathBuf,
         /// Size above which the content of a file is not kept, in bytes
         file_bytes: u64,
+        /// Filters of the user's configuration that git runs
+        filters: Vec<String>,
     },
     /// Carry bytes between an agent and the host that offers it the tools of clients: what agents start
     #[command(name = relay::MODE, hide = true)]
@@ -465,6 +472,7 @@ impl ServeOptions {
             guard: None,
             write_roots,
             own_files: self.own_files(),
+            git_filters: self.git_filters.clone(),
             memory_budget: self.memory_budget / 2,
             outbox: OutboxLimits::default().within(self.client_memory),
             state_folder: None,

@@ -56,8 +56,8 @@ fn main() -> ExitCode {
             }
         };
     }
-    if let Some(CliCommand::RunGit { folder, file_bytes }) = cli.command {
-        return match git::worker::run(folder, git::large::FileLimits::of(file_bytes)) {
+    if let Some(CliCommand::RunGit { folder, file_bytes, filters }) = cli.command {
+        return match git::worker::run(folder, git::large::FileLimits::of(file_bytes), &filters) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 complain(&format_args!("git cannot be run: {error}"));

@@ -29,7 +29,7 @@ pub enum Owner {
 }
 
 /// All flags by which a process is told how to serve.
-pub const SETTINGS: [(&str, Owner); 35] = [
+pub const SETTINGS: [(&str, Owner); 36] = [
     ("--on-eof", Owner::Window),
     ("--drain-timeout", Owner::Window),
     ("--default-directory", Owner::Window),
@@ -54,6 +54,7 @@ pub const SETTINGS: [(&str, Owner); 35] = [
     ("--no-terminals", Owner::Host),
     ("--terminal-grace", Owner::Host),
     ("--git", Owner::Host),
+    ("--git-filter", Owner::Host),
     ("--git-file-bytes", Owner::Host),
     ("--trash-days", Owner::Host),
     ("--state-bytes", Owner::Host),
@@ -93,6 +94,7 @@ impl ServeOptions {
             ("--no-terminals", self.no_terminals.to_string()),
             ("--terminal-grace", self.terminal_grace.to_string()),
             ("--git", self.uses_git().to_string()),
+            ("--git-filter", format!("{:?}", self.git_filters)),
             ("--git-file-bytes", self.git_file_bytes.to_string()),
             ("--write-root", format!("{write_roots:?}")),
         ];

@@ -330,7 +330,8 @@ fn filters_must_be_off(
     let asked = scratch.file("filtered", &paths)?;
     let said = repository.run(["check-attr", "--stdin", "-z", "filter"]).reads(asked).output(until)?;
     let words: Vec<&[u8]> = said.split(|byte| *byte == 0).collect();
-    let filtered = words.chunks_exact(3).find(|said| configured.contains(said[2]));
+    let is_off = |said: &&[&[u8]]| configured.contains(said[2]) && !repository.runs_filter(said[2]);
+    let filtered = words.chunks_exact(3).find(is_off);
     match filtered {
         Some(said) => {
             let (path, filter) = (String::from_utf8_lossy(said[0]), String::from_utf8_lossy(said[2]));

@@ -17,8 +17,8 @@ use super::index::Scratch;
 use super::program::{GitError, Until};
 use super::repository::Repository;
 
-/// The attributes by which git changes a file; filters do, too, and git knows of none here.
-const CHANGING: [&str; 5] = ["text", "eol", "crlf", "ident", "working-tree-encoding"];
+/// The attributes by which git changes a file.
+const CHANGING: [&str; 6] = ["text", "eol", "crlf", "ident", "working-tree-encoding", "filter"];
 
 /// Which of these files git may change.
 ///
@@ -41,7 +41,10 @@ pub fn may_change(
     let asked = scratch.file("converted", &asked)?;
     let said = repository.run(["check-attr", "--stdin", "-z"]).with(CHANGING).reads(asked).output(until)?;
     let words: Vec<&[u8]> = said.split(|byte| *byte == 0).collect();
-    let changing = words.chunks_exact(3).filter(|said| !matches!(said[2], b"unspecified" | b"unset"));
+    let changing = words.chunks_exact(3).filter(|said| match said[1] {
+        b"filter" => repository.runs_filter(said[2]),
+        _ => !matches!(said[2], b"unspecified" | b"unset"),
+    });
     let changing: HashSet<&[u8]> = changing.map(|said| said[0]).collect();
     Ok(paths.iter().filter(|path| changing.contains(path.as_os_str().as_bytes())).cloned().collect())
 }

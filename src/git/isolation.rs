@@ -10,6 +10,8 @@
 //! sparse patterns) is linked to the repository's own; hooks and all else are left out. `HEAD` must
 //! be a file, so it is a copy, and [`super::commit`] writes the real one.
 //!
+//! A filter runs where the operator has named it, with the programs of the user's own configuration.
+//!
 //! Owns: the allow list, and the layout of the directory.
 //! Never: decides whether a repository is used.
 
@@ -71,8 +73,19 @@ const COPIED: [&str; 34] = [
 const FOLLOWED: [(&str, &str); 3] = [("branch.", ".merge"), ("branch.", ".remote"), ("remote.", ".fetch")];
 
 /// What is linked to the repository's own, of all that its folders of files share.
-const LINKED: [&str; 8] =
-    ["objects", "refs", "packed-refs", "shallow", "logs", "reftable", "info/exclude", "info/attributes"];
+/// Filters have files of theirs there, too.
+const LINKED: [&str; 10] = [
+    "objects",
+    "refs",
+    "packed-refs",
+    "shallow",
+    "logs",
+    "reftable",
+    "info/exclude",
+    "info/attributes",
+    "lfs",
+    "git-crypt",
+];
 
 /// Maximum size of a `HEAD`, in bytes: it is the name of a branch or the id of a commit.
 const HEAD_BYTES_MAX: u64 = 64 << 10;

@@ -157,6 +157,8 @@ pub struct Git {
     version: String,
     /// The configuration file of the system, where there is one with something in it.
     system_config: Option<PathBuf>,
+    /// Names of the filters of the user's configuration that it runs.
+    filters: Arc<[String]>,
     spare: Arc<SpareGitDirs>,
 }
 
@@ -186,7 +188,13 @@ impl Git {
         let Some(path) = found.into_iter().find(is_program) else {
             return Err(GitError::Missing("there is no program `git` on the host's PATH".to_owned()));
         };
-        let mut git = Self { path, version: String::new(), system_config: None, spare: Arc::default() };
+        let mut git = Self {
+            path,
+            version: String::new(),
+            system_config: None,
+            filters: Arc::default(),
+            spare: Arc::default(),
+        };
         let said = git.run(Path::new("/"), ["version"]).text(until)?;
         let (major, minor) = VERSION_MIN;
         if version_in(&said).is_none_or(|version| version < VERSION_MIN) {
@@ -220,6 +228,17 @@ impl Git {
     /// Returns the configuration file of the system that it would read.
     pub fn system_config(&self) -> Option<&Path> {
         self.system_config.as_deref()
+    }
+
+    /// Has it run these filters of the user's configuration, by their names.
+    #[must_use]
+    pub fn running(self, filters: Arc<[String]>) -> Self {
+        Self { filters, ..self }
+    }
+
+    /// Returns whether it runs a filter of the user's configuration.
+    pub fn runs_filter(&self, name: &[u8]) -> bool {
+        self.filters.iter().any(|filter| filter.as_bytes() == name)
     }
 
     /// Returns the git directories that can be used again.

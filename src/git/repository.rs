@@ -52,6 +52,9 @@ const EXTENSIONS_COPIED: [(&str, &[&str]); 3] = [
 /// What of a filter names a program.
 const FILTER_PROGRAMS: [&str; 3] = ["clean", "smudge", "process"];
 
+/// The filter that keeps contents in a folder `lfs` of the git directory.
+const LFS: &[u8] = b"lfs";
+
 /// A repository that is used.
 #[derive(Debug)]
 pub struct Repository {
@@ -66,6 +69,8 @@ pub struct Repository {
     pub isolated: IsolatedGitDir,
     /// Its settings, and those of the user.
     settings: GitSettings,
+    /// Names of filters that run.
+    filters_on: HashSet<Vec<u8>>,
     /// Its refs are in a table, and so is `HEAD`.
     has_reftable: bool,
     /// How large files may be whose contents are checkpointed.
@@ -136,10 +141,21 @@ impl Repository {
         must_be_regular(&own, &common, branch_in(&head), &settings)?;
         let origin = GitDirs { own: &own, common: &common };
         let below = scratch.path.parent().unwrap_or(&scratch.path);
-        let isolated = IsolatedGitDir::find(git.spare(), below, origin, &format.copied, &settings)?;
+        let mut copied = format.copied.clone();
+        copied.extend(of_the_user.iter().filter(|setting| is_of_filter(git, setting)).cloned());
+        let on = of_the_user.subsections("filter", &FILTER_PROGRAMS).into_iter();
+        let filters_on: HashSet<Vec<u8>> =
+            on.filter(|name| git.runs_filter(name)).map(<[u8]>::to_vec).collect();
+        if filters_on.contains(LFS) {
+            fs::create_dir_all(common.join("lfs"))?;
+            // An address without a host comes before that of the repository's own `.lfsconfig`, so
+            // that nothing is downloaded.
+            copied.push(setting("lfs.url", b"http:///"));
+        }
+        let isolated = IsolatedGitDir::find(git.spare(), below, origin, &copied, &settings)?;
         let has_reftable = format.has_reftable();
         let (git, limits) = (git.clone(), FileLimits::default());
-        Ok(Self { git, root, own, common, isolated, settings, has_reftable, limits })
+        Ok(Self { git, root, own, common, isolated, settings, filters_on, has_reftable, limits })
     }
 
     /// A run in it.
@@ -148,9 +164,15 @@ impl Repository {
         run.env("GIT_WORK_TREE", &self.root).env("GIT_INDEX_FILE", self.own.join("index"))
     }
 
-    /// The names of the filters that are configured, and do not run.
+    /// Returns the names of the filters that are configured.
     pub fn filters(&self) -> HashSet<&[u8]> {
         self.settings.subsections("filter", &FILTER_PROGRAMS)
+    }
+
+    /// Returns whether a filter runs: the operator has named it, and the user's own configuration
+    /// says which programs it has.
+    pub fn runs_filter(&self, name: &[u8]) -> bool {
+        self.filters_on.contains(name)
     }
 
     /// Returns whether git changes the ends of lines of files of which no attribute says anything.
@@ -409,6 +431,16 @@ impl Format {
             setting.key == b"extensions.refstorage" && setting.value.as_deref() == Some(b"reftable")
         })
     }
+}
+
+/// Returns whether a setting belongs to a filter that git runs.
+fn is_of_filter(git: &Git, setting: &GitSetting) -> bool {
+    let filter = setting.key.strip_prefix(b"filter.").and_then(|key| {
+        let end = key.iter().rposition(|byte| *byte == b'.')?;
+        let is_its = |name: &&str| name.as_bytes() == &key[end + 1..];
+        FILTER_PROGRAMS.iter().chain(&["required"]).any(|name| is_its(&name)).then_some(&key[..end])
+    });
+    filter.is_some_and(|name| git.runs_filter(name))
 }
 
 fn setting(key: &str, value: &[u8]) -> GitSetting {

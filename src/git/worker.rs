@@ -127,20 +127,25 @@ impl Jobs {
 }
 
 /// Does what it is asked on stdin until that ends. Files of its own are in this folder, and the
-/// contents of files are checkpointed within these limits.
+/// contents of files are checkpointed within these limits. Git runs these filters of the user's
+/// configuration, by their names, and no other ones.
 ///
 /// # Errors
 /// When its pipes fail, or it can have no threads.
-pub fn run(folder: PathBuf, limits: FileLimits) -> io::Result<()> {
+pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Result<()> {
     let _alone = wait_for_others(&folder);
     end_what_was_begun(&folder);
     remove_old(&folder);
     let shared = Arc::new((Mutex::new(Jobs::default()), Condvar::new()));
     let folder = Arc::new(folder);
     let git = Arc::new(Mutex::new(None));
+    let filters: Arc<[String]> = filters.into();
     for _ in 0..2 * AT_ONCE {
         let (shared, folder, git) = (Arc::clone(&shared), Arc::clone(&folder), Arc::clone(&git));
-        thread::Builder::new().name("git".to_owned()).spawn(move || work(&shared, &folder, &git, limits))?;
+        let filters = Arc::clone(&filters);
+        thread::Builder::new()
+            .name("git".to_owned())
+            .spawn(move || work(&shared, &folder, (&git, &filters), limits))?;
     }
     for line in io::stdin().lock().lines() {
         let AskedOfGit { number, job } = serde_json::from_str(&line?)?;
@@ -219,7 +224,10 @@ fn remove_old(folder: &Path) {
     }
 }
 
-fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: &Mutex<Option<Git>>, limits: FileLimits) {
+/// The program, once it is found, and the filters that it runs.
+type GitToFind<'a> = (&'a Mutex<Option<Git>>, &'a Arc<[String]>);
+
+fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: GitToFind<'_>, limits: FileLimits) {
     let (jobs, bell) = shared;
     loop {
         let job = {
@@ -256,11 +264,17 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: &Mutex<Option<Git>>
     }
 }
 
-fn answer(waiting: WaitingJob, folder: &Path, git: &Mutex<Option<Git>>, limits: FileLimits) -> GitReport {
+fn answer(
+    waiting: WaitingJob,
+    folder: &Path,
+    (git, filters): GitToFind<'_>,
+    limits: FileLimits,
+) -> GitReport {
     let WaitingJob { job, until, .. } = waiting;
     let known = git.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let git = match known.map_or_else(|| Git::find(std::env::var_os("PATH").as_deref(), until), Ok) {
         Ok(found) => {
+            let found = found.running(Arc::clone(filters));
             *git.lock().unwrap_or_else(PoisonError::into_inner) = Some(found.clone());
             found
         }

@@ -77,16 +77,25 @@ struct RunningGit {
     lines: mpsc::UnboundedSender<Vec<u8>>,
 }
 
+/// How the process is started.
+#[derive(Debug)]
+pub struct GitProgram {
+    /// The program that it runs under; `None` where no programs are started.
+    pub guard: Option<GuardProgram>,
+    /// Where files of its own are.
+    pub folder: PathBuf,
+    /// Size above which the content of a file is not checkpointed, in bytes.
+    pub kept_file_bytes: u64,
+    /// Filters of the user's configuration that git runs.
+    pub filters: Vec<String>,
+}
+
 /// What git is asked.
 #[derive(Debug)]
 pub struct GitAsker {
-    guard: Option<GuardProgram>,
-    /// Where files of its own are.
-    folder: PathBuf,
+    program: GitProgram,
     /// What is the host's own.
     own: Vec<String>,
-    /// Size above which the content of a file is not checkpointed, in bytes.
-    kept_file_bytes: u64,
     process: Option<RunningGit>,
     waiting: BTreeMap<u64, AskedBy>,
     last: u64,
@@ -97,18 +106,13 @@ pub struct GitAsker {
 
 impl GitAsker {
     /// Asks nothing yet.
-    pub fn new(
-        guard: Option<GuardProgram>,
-        folder: PathBuf,
-        own: &[PathBuf],
-        kept_file_bytes: u64,
-    ) -> (Self, mpsc::UnboundedReceiver<GitNews>) {
+    pub fn new(program: GitProgram, own: &[PathBuf]) -> (Self, mpsc::UnboundedReceiver<GitNews>) {
         let (news, heard) = mpsc::unbounded_channel();
         let own = own.iter().filter_map(|path| path.to_str().map(str::to_owned)).collect();
         let (running, _) = watch::channel(0);
         let (waiting, stop) = (BTreeMap::new(), CancellationToken::new());
         let (process, last) = (None, 0);
-        (Self { guard, folder, own, kept_file_bytes, process, waiting, last, news, stop, running }, heard)
+        (Self { program, own, process, waiting, last, news, stop, running }, heard)
     }
 
     /// Asks something for the core. Must be called inside a tokio runtime.
@@ -175,10 +179,11 @@ impl GitAsker {
             _ => {
                 self.last += 1;
                 let number = self.last;
-                let Some(guard) = &self.guard else { anyhow::bail!("this host starts no programs") };
+                let GitProgram { guard, folder, kept_file_bytes, filters } = &self.program;
+                let Some(guard) = guard else { anyhow::bail!("this host starts no programs") };
                 let mut command = guard.command();
-                command.arg("--").arg(guard.program()).arg(MODE).arg(&self.folder);
-                command.arg(self.kept_file_bytes.to_string());
+                command.arg("--").arg(guard.program()).arg(MODE);
+                command.arg("--").arg(folder).arg(kept_file_bytes.to_string()).args(filters);
                 let (process, stdin, stdout) = Process::begin(guard, command, "git")?;
                 let (lines, wanted) = mpsc::unbounded_channel();
                 tokio::spawn(write(stdin, wanted, self.stop.child_token()));

@@ -27,7 +27,7 @@ use super::configuration::Configuration;
 use super::directories::Directories;
 use super::events::{Events, LoopEvent, Wants};
 use super::fronts::{Fronts, Knock};
-use super::git::{GitAsker, GitOutcome};
+use super::git::{GitAsker, GitOutcome, GitProgram};
 use super::held::ChangedSince;
 use super::keeper::{Keeper, Opened};
 use super::link::{Door, LinkNews, Links};
@@ -157,9 +157,13 @@ impl Sidecar {
             None => ground,
         };
         let scratch = scratch_of(&options.state);
-        let kept_file_bytes = options.limits.kept_file_bytes;
-        let (git, heard_of_git) =
-            GitAsker::new(options.guard.clone(), scratch, &options.own_files, kept_file_bytes);
+        let program = GitProgram {
+            guard: options.guard.clone(),
+            folder: scratch,
+            kept_file_bytes: options.limits.kept_file_bytes,
+            filters: options.git_filters.clone(),
+        };
+        let (git, heard_of_git) = GitAsker::new(program, &options.own_files);
         let (watches, watched) = Watches::new(options.deterministic, ground.own());
         let (resources, answered) = Resources::new(ground);
         let scripts = shell_scripts(&options);

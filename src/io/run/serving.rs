@@ -48,6 +48,8 @@ pub struct RunOptions {
     pub write_roots: Vec<PathBuf>,
     /// The host's own files and folders, which no client changes.
     pub own_files: Vec<PathBuf>,
+    /// Filters of the user's git configuration that git runs.
+    pub git_filters: Vec<String>,
     /// What sessions that nobody uses may take in memory, in bytes, where the store has them.
     pub memory_budget: usize,
     /// What may wait to be written.

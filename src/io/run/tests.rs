@@ -158,6 +158,7 @@ impl World {
             outbox,
             write_roots: Vec::new(),
             own_files: Vec::new(),
+            git_filters: Vec::new(),
             limits: Default::default(),
             state: StatePlace::Memory,
             state_folder: None,

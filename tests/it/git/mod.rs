@@ -7,6 +7,7 @@ mod bounds;
 mod commits;
 mod elsewhere;
 mod ends;
+mod filters;
 mod grafts;
 mod histories;
 mod hostile;
