@@ -490,7 +490,10 @@ impl Link {
     /// that wait for its client and that the backlog does not count, and those that its client has
     /// sent and that were not heard.
     pub fn own_bytes(&self) -> usize {
-        let behind = if self.writing.is_some() { self.behind_bytes } else { 0 };
+        let behind = match &self.writing {
+            Some((writing, _)) => writing.held() + self.behind_bytes,
+            None => 0,
+        };
         let received = &self.received;
         let unheard = received.unfinished.load(Ordering::Relaxed) + received.complete.load(Ordering::Relaxed);
         self.outbox.own() + behind + unheard

@@ -5,7 +5,9 @@
 //! Never: decides what takes long, or when a piece goes out.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Arc;
 use std::thread;
 
 use bytes::{Bytes, BytesMut};
@@ -55,6 +57,8 @@ pub struct OngoingWrite {
     wanted: Sender<()>,
     /// How many were wanted and have not come.
     wanted_now: usize,
+    /// Number of bytes that the thread holds for this client alone.
+    held: Arc<AtomicUsize>,
 }
 
 impl OngoingWrite {
@@ -66,6 +70,12 @@ impl OngoingWrite {
         self.expected -= come;
         self.wanted_now = self.wanted_now.saturating_sub(1);
         self.has_begun |= !piece.text.is_empty();
+    }
+
+    /// Returns the number of bytes that are in memory for this client alone and have not gone out: of
+    /// what is translated for it.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Nobody wants the rest: the thread ends.
@@ -110,9 +120,13 @@ impl StateWriters {
             is_over: false,
         };
         let failed = Piece { connection, text: Bytes::new(), last: Some(PieceEnd::Failed) };
+        let held = Arc::new(AtomicUsize::new(0));
+        let holding = Arc::clone(&held);
         let work = move || {
             // A panic is logged where it happens.
-            let written = catch_unwind(AssertUnwindSafe(|| what.write(&mut |text| pieces.take(text))));
+            let holds = |bytes| holding.store(bytes, Ordering::Relaxed);
+            let written =
+                catch_unwind(AssertUnwindSafe(|| what.write(&mut |text| pieces.take(text), &holds)));
             pieces.end(if written.is_ok() { PieceEnd::All } else { PieceEnd::Failed });
         };
         if let Err(error) = thread::Builder::new().name("state".to_owned()).spawn(work) {
@@ -121,7 +135,7 @@ impl StateWriters {
                 tracing::debug!("nobody waits for a large state any more");
             }
         }
-        OngoingWrite { id, has_begun: false, expected, wanted, wanted_now: 0 }
+        OngoingWrite { id, has_begun: false, expected, wanted, wanted_now: 0, held }
     }
 }
 

@@ -4,7 +4,7 @@
 //! turns of a long chat at once, in whatever version they are told.
 //! Never: decides what a version says of a turn; that is up to its step.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use memchr::memmem;
 use serde_json::Value;
 
@@ -74,20 +74,23 @@ impl TurnsApart {
         Some(word.into())
     }
 
-    /// A line with its turns put back.
-    pub(super) fn put_back(&self, line: &[u8]) -> Rope {
-        let mut rope = Rope::default();
-        let mut rest = line;
+    /// Hands out a line with its turns put back, in pieces, in order, until one is not taken; each turn's
+    /// text as `said` says it. Returns whether all were taken.
+    pub(super) fn write(
+        &self,
+        mut line: Bytes,
+        said: &mut dyn FnMut(Bytes) -> Bytes,
+        take: &mut dyn FnMut(Bytes) -> bool,
+    ) -> bool {
         loop {
-            let found = self.lists.iter().map(|list| (memmem::find(rest, list.word.as_bytes()), list));
+            let found = self.lists.iter().map(|list| (memmem::find(&line, list.word.as_bytes()), list));
             let next = found.filter_map(|(at, list)| Some((at?, list))).min_by_key(|(at, _)| *at);
-            let Some((at, list)) = next else { break };
-            rope.text(&rest[..at]);
-            rope.append(Rope::items(&list.chat, list.turns.clone()));
-            rest = &rest[at + list.word.len()..];
+            let Some((at, list)) = next else { return take(line) };
+            if !take(line.split_to(at)) || !Rope::items(&list.chat, list.turns.clone()).write(said, take) {
+                return false;
+            }
+            line.advance(list.word.len());
         }
-        rope.text(rest);
-        rope
     }
 
     /// A turn's text, translated.
@@ -132,7 +135,7 @@ impl LineApart {
     /// Its text, as a whole.
     pub(super) fn into_text(self) -> Bytes {
         let mut whole = Vec::new();
-        self.apart.put_back(&self.line).write(&mut |turn| self.apart.translated(turn), &mut |piece| {
+        self.apart.write(self.line, &mut |turn| self.apart.translated(turn), &mut |piece| {
             whole.extend_from_slice(&piece);
             true
         });

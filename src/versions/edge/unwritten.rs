@@ -124,8 +124,9 @@ impl Unwritten {
         self.quirks = Some((has, spelling.clone()));
     }
 
-    /// Hands out its line in pieces, in order, until one is not taken.
-    pub fn write(self, take: &mut dyn FnMut(Bytes) -> bool) {
+    /// Hands out its line in pieces, in order, until one is not taken. `holds` is told how many bytes it
+    /// holds meanwhile that are in memory for this line alone.
+    pub fn write(self, take: &mut dyn FnMut(Bytes) -> bool, holds: &dyn Fn(usize)) {
         let (has, mut spelling) = self.quirks.unwrap_or_default();
         match self.content {
             Content::States(id, mut states, version) => {
@@ -148,8 +149,9 @@ impl Unwritten {
                 for LineApart { line, apart } in write() {
                     let mut line = Line::of(line);
                     has.apply(&mut line, &mut spelling);
+                    holds(line.bytes.len());
                     let said = &mut |turn| has.apply_to_text(apart.translated(turn), &spelling);
-                    if !apart.put_back(&line.bytes).write(said, take) {
+                    if !apart.write(line.bytes, said, take) {
                         return;
                     }
                 }
@@ -160,10 +162,11 @@ impl Unwritten {
     /// Its lines, as one text.
     pub fn text(self) -> Bytes {
         let mut whole = BytesMut::new();
-        self.write(&mut |piece| {
+        let mut take = |piece: Bytes| {
             whole.extend_from_slice(&piece);
             true
-        });
+        };
+        self.write(&mut take, &|_| {});
         whole.freeze()
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{json, Value};
 use tokio::sync::mpsc;
 
 use super::{turn, Bytes, Client, Sidecar, World, Written, SESSION};
+use crate::io::link::Link;
 use crate::io::states::{Piece, PieceEnd};
 use crate::wire::uris::default_chat_of;
 
@@ -86,6 +87,27 @@ async fn nothing_overtakes_a_large_state_and_nobody_else_waits_for_it() {
         let mut actions = told.iter().filter(|told| told["method"] == "action");
         let is_behind = |told: &Value| told["params"]["serverSeq"].as_u64() > state["fromSeq"].as_u64();
         assert!(state["state"].is_object() && actions.all(is_behind), "{version}");
+    }
+}
+
+#[tokio::test]
+async fn state_that_is_translated_counts_for_its_client_until_it_has_gone_out() {
+    const SAID: usize = 1_200_000;
+    let (mut world, _acts) = with_a_large_chat().await;
+    for (version, is_copied) in [("1.0.0", false), ("0.9.0", true), ("0.3.0", true)] {
+        let mut opens = world.client(version, version).await;
+        let own = |sidecar: &Sidecar| sidecar.links.iter().map(Link::own_bytes).max().unwrap();
+        let made = hold_back(&mut world);
+        let asked = opens.asks("subscribe", opening(version));
+        world.until(|sidecar| sidecar.links.iter().any(|link| link.writing.is_some())).await;
+        while made.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(own(&world.sidecar) >= SAID, is_copied, "{version}");
+        world.events.pieces = made;
+        answer(&mut world, &mut opens, asked).await;
+        world.settle().await;
+        assert!(own(&world.sidecar) < SAID, "{version}: {}", own(&world.sidecar));
     }
 }
 
