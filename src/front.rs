@@ -31,12 +31,13 @@ use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
 pub use self::pipes::Lent;
+use crate::io::descriptors::no_thread;
 use crate::io::hello::{Hello, HelloLine, LEAVE};
 use crate::io::log::Log;
 use crate::io::run::print_urls;
 use crate::io::signals::catch_signals;
 use crate::io::stdio;
-use crate::io::upkeep::bind;
+use crate::io::upkeep::{bind, is_taken};
 use crate::io::watch::{self, Loss};
 use crate::status::{EXIT_GONE, EXIT_STATE, EXIT_USAGE};
 use crate::store::folder::{holder_now, FolderError, Holder, StateFolder};
@@ -143,7 +144,7 @@ pub fn join(
         if let Some(place) = holder.host.as_ref().filter(|place| !place.as_os_str().is_empty()) {
             match UnixStream::connect(place).and_then(|stream| say_hello(stream, hello, begin, lent)) {
                 Ok(host) => return host.map(|host| Joined::Host(Box::new(host))),
-                Err(error) => last = error.to_string(),
+                Err(error) => last = is_taken(place).unwrap_or_else(|| error.to_string()),
             }
         }
         let held = match &start {
@@ -373,7 +374,7 @@ pub fn stay(host: HostProcess, lent: Lent, ears: Ears, log: &Log) -> anyhow::Res
     for name in differs {
         tracing::warn!(name, "an environment variable differs: the host and its agents have that of the front that started the host");
     }
-    let printing = lent.carry(stdio::take()?).context("no thread can be started (see `ulimit -u`)")?;
+    let printing = lent.carry(stdio::take()?).map_err(no_thread)?;
     let read_ahead = stream.buffer().to_vec();
     let stream = stream.into_inner();
     stream.set_nonblocking(true)?;

@@ -18,6 +18,7 @@ use ahp_sidecar::demo;
 use ahp_sidecar::front::{self, Ears, Joined, Lent};
 use ahp_sidecar::git;
 use ahp_sidecar::io::configuration::Configuration;
+use ahp_sidecar::io::descriptors::limit_behind;
 use ahp_sidecar::io::fronts::HostPlace;
 use ahp_sidecar::io::log::{Audience, Log};
 use ahp_sidecar::io::run::{serve, serve_fronts, Exit, RunOptions, StateError};
@@ -162,7 +163,7 @@ fn main() -> ExitCode {
     let log = match log::start(filter.clone(), audience.clone()) {
         Ok(log) => log,
         Err(error) => {
-            complain(&format_args!("the log cannot be started (see `ulimit -u`): {error}"));
+            complain(&format_args!("the log cannot be started{}: {error}", limit_behind(&error)));
             return ExitCode::from(EXIT_FAILURE);
         }
     };
@@ -284,7 +285,8 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
     let log = match log::start_in(filter, held.path().join(HOST_LOG), audience) {
         Ok(log) => log,
         Err(error) => {
-            place.refuse(&format!("the log cannot be started (see `ulimit -u`): {error}"), EXIT_FAILURE);
+            place
+                .refuse(&format!("the log cannot be started{}: {error}", limit_behind(&error)), EXIT_FAILURE);
             return ExitCode::from(EXIT_FAILURE);
         }
     };

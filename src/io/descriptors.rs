@@ -35,6 +35,22 @@ pub struct TooFew {
     error: io::Error,
 }
 
+/// Returns which limit of the system an error comes from, to be put behind a message; nothing where it
+/// comes from none.
+pub fn limit_behind(error: &io::Error) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => " (see `ulimit -n`)",
+        Some(Errno::AGAIN) => " (see `ulimit -u`)",
+        _ => "",
+    }
+}
+
+/// Returns the error of a thread that cannot be started.
+pub fn no_thread(error: io::Error) -> anyhow::Error {
+    let limit = limit_behind(&error);
+    anyhow::Error::new(error).context(format!("a thread cannot be started{limit}"))
+}
+
 /// Checks that a host can open as many files as it needs, once it has raised its limit.
 ///
 /// # Errors
@@ -156,5 +172,14 @@ mod tests {
         assert!(spare.make_room(&exhausted) && !spare.make_room(&exhausted));
         spare.take_back();
         assert!(spare.make_room(&exhausted));
+    }
+
+    #[test]
+    fn error_names_the_limit_that_it_comes_from() {
+        let hint = |errno: Errno| limit_behind(&io::Error::from_raw_os_error(errno.raw_os_error()));
+        assert_eq!(hint(Errno::MFILE), " (see `ulimit -n`)");
+        assert_eq!(hint(Errno::AGAIN), " (see `ulimit -u`)");
+        assert_eq!(hint(Errno::NFILE), "");
+        assert_eq!(limit_behind(&io::Error::other("x")), "");
     }
 }

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 
 use crate::host::effects::{Output, Record};
 use crate::host::Start;
+use crate::io::descriptors::no_thread;
 use crate::io::trouble::{Trouble, TroubleAnswer};
 use crate::store::folder::StateFolder;
 use crate::store::memory::Memory;
@@ -172,10 +172,7 @@ impl Keeper {
             }
             drop((committing, open));
         };
-        thread::Builder::new()
-            .name("commit".to_owned())
-            .spawn(commit)
-            .context("a thread cannot be started (see `ulimit -u`)")?;
+        thread::Builder::new().name("commit".to_owned()).spawn(commit).map_err(no_thread)?;
         let disk = Disk {
             writer,
             steps,

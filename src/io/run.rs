@@ -16,7 +16,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-use anyhow::{bail, Context};
+use anyhow::bail;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -24,6 +24,7 @@ use self::leaving::NOT_TOLD;
 pub use self::serving::{print_urls, serve, serve_fronts, Exit, RunOptions, StateError};
 use self::serving::{scratch_of, shell_scripts};
 use super::configuration::Configuration;
+use super::descriptors::no_thread;
 use super::directories::Directories;
 use super::events::{Events, LoopEvent, Wants};
 use super::fronts::{Fronts, Knock};
@@ -48,9 +49,6 @@ use crate::host::{self, Host};
 use crate::versions::{Edges, Outgoing};
 use crate::watches::engine::WatchReport as Watched;
 use crate::wire::rpc::Incoming;
-
-/// Why a host cannot begin where the user may have no more threads.
-const NO_THREAD: &str = "a thread cannot be started (see `ulimit -u`)";
 
 /// The folder, in that of the state, in which it is remembered what is not finished in others.
 const UNFINISHED: &str = "unfinished";
@@ -247,7 +245,7 @@ impl Sidecar {
 
     async fn run(&mut self, mut events: Events) -> anyhow::Result<Exit> {
         self.end_interrupted_turns(&mut events).await;
-        self.begin().context(NO_THREAD)?;
+        self.begin().map_err(no_thread)?;
         loop {
             if let Some(exit) = self.turn(&mut events).await? {
                 return Ok(exit);

@@ -16,6 +16,7 @@ use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
 use tokio_util::codec::Decoder;
 
+use super::descriptors::limit_behind;
 use super::link::{ClientLines, LineSink, Receipts, Written, CHUNK_BYTES, COPY_BELOW};
 use crate::codec::LineCodec;
 
@@ -138,7 +139,7 @@ impl Stdout {
         let work = move || write_all(stdout, &receiver, &receipts);
         let spawned = thread::Builder::new().name("stdout".to_owned()).spawn(work);
         spawned.map_err(|error| {
-            io::Error::other(format!("no thread to write with (see `ulimit -u`): {error}"))
+            io::Error::other(format!("no thread to write with{}: {error}", limit_behind(&error)))
         })?;
         Ok(writer)
     }

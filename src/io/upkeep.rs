@@ -13,7 +13,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
@@ -122,6 +122,14 @@ fn inode_of(path: &Path) -> Option<u64> {
     fs::symlink_metadata(path).ok().map(|there| there.ino())
 }
 
+/// Returns why nobody can listen at a path or join there: what is there is neither a socket nor an
+/// empty file, so that somebody might miss it.
+pub fn is_taken(path: &Path) -> Option<String> {
+    let there = fs::symlink_metadata(path).ok()?;
+    let is_free = there.file_type().is_socket() || there.is_file() && there.len() == 0;
+    (!is_free).then(|| format!("`{}` is no socket: move it away", path.display()))
+}
+
 /// The folder may have gone with the socket: that of the user for what runs.
 fn bind_in_its_folder(path: &Path) -> io::Result<UnixListener> {
     match bind(path) {
@@ -134,12 +142,15 @@ fn bind_in_its_folder(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// Binds a socket that only its owner can connect to. To be called by whoever holds the folder:
-/// what is there is removed.
+/// Binds a socket that only its owner can connect to. To be called by whoever holds the folder: a
+/// socket or an empty file that is there is removed.
 ///
 /// # Errors
-/// When that is not possible.
+/// When that is not possible, or something else is there.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    if let Some(why) = is_taken(path) {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+    }
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::debug!(%error, "the socket of a host that is gone cannot be removed");
@@ -313,5 +324,23 @@ mod tests {
         let _other = StateFolder::hold(folder.path()).unwrap();
         assert!(matches!(socket.look(), Some(UpkeepNews::Replaced)));
         assert!(socket.look().is_none() && !path.exists(), "that is the other one's");
+    }
+
+    #[test]
+    fn what_is_no_socket_stays_where_the_socket_was_and_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = StateFolder::hold(folder.path()).unwrap();
+        let path = folder.path().join("host.sock");
+        let _listener = bind(&path).unwrap();
+        let mut socket = SocketFile::new(path.clone(), held.lock_id().unwrap().unwrap());
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "mine").unwrap();
+        assert!(socket.look().is_none());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+        let why = format!("`{}` is no socket: move it away", path.display());
+        assert_eq!(bind(&path).unwrap_err().to_string(), why);
+        assert_eq!(is_taken(&path), Some(why));
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(socket.look(), Some(UpkeepNews::Socket(_))) && is_taken(&path).is_none());
     }
 }

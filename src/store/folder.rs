@@ -297,10 +297,15 @@ impl StateFolder {
             }
             fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(&failed)?;
         }
+        let is_new = is_empty(path).map_err(&failed)?;
         let mut lock = private_file(&path.join(LOCK)).map_err(&failed)?;
         take(path, &mut lock, File::try_lock)?;
         let was_held = lock.metadata().map_err(&failed)?.len() > 0;
-        hide_from_git(path).map_err(&failed)?;
+        if is_new {
+            private_file(&path.join(GIT_IGNORE))
+                .and_then(|mut file| file.write_all(b"*\n"))
+                .map_err(&failed)?;
+        }
         let mut folder = Self { path: path.to_owned(), was_held, lock: Some(lock) };
         folder.announce(host.as_deref())?;
         Ok(folder)
@@ -350,7 +355,8 @@ impl StateFolder {
 /// The name of the file that is locked while somebody holds the folder. It says who.
 const LOCK: &str = "lock";
 
-/// The name of the file by which git ignores the folder.
+/// The name of the file by which git ignores a folder that is ours alone: it may be in a repository, and
+/// our files are not what an agent changes.
 const GIT_IGNORE: &str = ".gitignore";
 
 /// The bit of a folder's mode by which several users share it.
@@ -415,16 +421,6 @@ fn make(path: &Path) -> io::Result<()> {
     }
     fs::set_permissions(path, Permissions::from_mode(0o700))?;
     File::open(parent)?.sync_all()
-}
-
-/// Has git ignore the folder, which may be in a repository: our files are not what an agent changes,
-/// and nobody wants them committed. A file of that name stays as it is.
-fn hide_from_git(folder: &Path) -> io::Result<()> {
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(folder.join(GIT_IGNORE)) {
-        Ok(mut file) => file.write_all(b"*\n"),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
-    }
 }
 
 fn private_file(path: &Path) -> io::Result<File> {

@@ -770,7 +770,10 @@ fn nobody_else_can_look_into_the_folder() {
             names.push(path.file_name().unwrap().to_str().unwrap().to_owned());
         }
         names.sort();
-        assert_eq!(names, ["lock", "sessions.made", DATABASE, "sessions.sqlite-shm", "sessions.sqlite-wal"]);
+        assert_eq!(
+            names,
+            [".gitignore", "lock", "sessions.made", DATABASE, "sessions.sqlite-shm", "sessions.sqlite-wal"]
+        );
         client.end();
     }
 }

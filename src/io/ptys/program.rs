@@ -24,6 +24,7 @@ use super::{shell, PtyReports};
 use crate::backend::acp::terminals::guard::CommandNews;
 use crate::backend::acp::terminals::shared::host::{TerminalGuard, TerminalGuards};
 use crate::host::effects::{PtyCommand, PtyEvent, PtyLaunch};
+use crate::io::descriptors::limit_behind;
 use crate::wire::escapes::take_text;
 
 /// What is printed within this time is told at once.
@@ -109,7 +110,8 @@ fn not_started(shell: &Path, why: &dyn std::fmt::Display) -> PtyEvent {
 
 /// There is nobody to attend to programs in terminals.
 pub fn not_attended_to(why: &io::Error) -> PtyEvent {
-    not_started(&shell::of_user(), &format_args!("a thread cannot be started (see `ulimit -u`): {why}"))
+    let limit = limit_behind(why);
+    not_started(&shell::of_user(), &format_args!("a thread cannot be started{limit}: {why}"))
 }
 
 /// Whether it will be possible later.

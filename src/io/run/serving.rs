@@ -9,11 +9,12 @@ use std::path::PathBuf;
 use anyhow::Context;
 use tokio::sync::mpsc;
 
-use super::{Sidecar, NO_THREAD};
+use super::Sidecar;
 use crate::backend::acp::guards::GuardProgram;
 use crate::backend::Backend;
 use crate::host::limits::Limits;
 use crate::io::configuration::Configuration;
+use crate::io::descriptors::no_thread;
 use crate::io::events::Events;
 use crate::io::fronts::{Fronts, HostPlace};
 use crate::io::keeper::{Keeper, Opened};
@@ -121,10 +122,10 @@ pub fn serve(
         if let Some((stdin, stdout)) = pipes {
             let watched = stdout.try_clone().context("cannot watch stdout")?.into();
             let tell = move |loss| losses.send(loss).is_ok();
-            watch::start(Some(watched), parent, None, tell).context(NO_THREAD)?;
+            watch::start(Some(watched), parent, None, tell).map_err(no_thread)?;
             let writer = |receipts| Stdout::start(stdout, receipts);
             let lines = sidecar.door.open(AtEnd::Leave, terms, writer).context("cannot write to stdout")?;
-            stdio::read_lines(stdin, line_bytes_max, lines, None).context(NO_THREAD)?;
+            stdio::read_lines(stdin, line_bytes_max, lines, None).map_err(no_thread)?;
         }
         let exit = sidecar.run_to_the_end(events).await?;
         match sidecar.unreadable {
@@ -163,7 +164,7 @@ impl Sidecar {
         let configuration = self.configuration.insert(configuration);
         // Else the same input would not give the same output.
         if !self.options.deterministic {
-            let (upkeep, news) = Upkeep::start(socket, configuration.take_file()).context(NO_THREAD)?;
+            let (upkeep, news) = Upkeep::start(socket, configuration.take_file()).map_err(no_thread)?;
             (self.upkeep, events.upkeep) = (Some(upkeep), news);
         }
         Ok(())
