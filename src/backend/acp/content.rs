@@ -45,15 +45,28 @@ pub struct Takes<'a> {
     pub only_text: bool,
 }
 
-/// Returns whether a block holds something else than text.
+/// Returns whether a block holds something else than text, or links to it: an agent may read what is
+/// linked, and give it to the model.
 pub fn is_binary(block: &ContentBlock) -> bool {
     match block {
         ContentBlock::Image(_) | ContentBlock::Audio(_) => true,
+        ContentBlock::ResourceLink(link) => link.mime_type.as_deref().is_some_and(|kind| !is_text(kind)),
         ContentBlock::Resource(resource) => {
             matches!(resource.resource, EmbeddedResourceResource::BlobResourceContents(_))
         }
         _ => false,
     }
+}
+
+/// Returns whether a media type is that of text.
+fn is_text(kind: &str) -> bool {
+    let kind = kind.split(';').next().unwrap_or(kind).trim().to_ascii_lowercase();
+    let subtype = kind.strip_prefix("application/").unwrap_or_default();
+    let is_format = |name: &str| subtype == name || subtype.ends_with(&format!("+{name}"));
+    kind.starts_with("text/")
+        || ["json", "xml", "yaml", "toml", "sql", "javascript", "typescript", "x-sh", "x-httpd-php"]
+            .into_iter()
+            .any(is_format)
 }
 
 /// Returns the labels of what is attached to a message and is sent as something else than text.
@@ -62,6 +75,7 @@ pub fn binaries(message: &Message, takes: Takes<'_>) -> Vec<String> {
     let binary = attachments.filter(|it| attached(it, takes).as_ref().is_some_and(is_binary));
     let label = |attachment: &MessageAttachment| match attachment {
         MessageAttachment::EmbeddedResource(resource) => Some(format!("`{}`", resource.label)),
+        MessageAttachment::Resource(resource) => Some(format!("`{}`", resource.label)),
         _ => None,
     };
     binary.filter_map(label).collect()
@@ -148,7 +162,13 @@ fn attached(attachment: &MessageAttachment, takes: Takes<'_>) -> Option<ContentB
             let mut link = ResourceLink::new(resource.label.clone(), uri);
             link.mime_type.clone_from(&resource.content_type);
             link.size = resource.size_hint;
-            Some(ContentBlock::ResourceLink(link))
+            let link = ContentBlock::ResourceLink(link);
+            if !takes.only_text || !is_binary(&link) {
+                return Some(link);
+            }
+            let (label, uri) = (&resource.label, resource.uri.to_string());
+            let place = path_of(&uri).map_or(uri, |path| path.display().to_string());
+            Some(format!("(The user has attached \"{label}\", which is `{place}`.)").as_str().into())
         }
         MessageAttachment::EmbeddedResource(resource) => {
             let (data, kind) = (&resource.data, &resource.content_type);
@@ -491,6 +511,15 @@ mod tests {
         }
         let range = serde_json::json!({
             "start": { "line": 1, "character": 0 }, "end": { "line": 2, "character": 4 } });
+        let linked = |kind: &str| {
+            let link = serde_json::json!({
+                "type": "resource", "label": "a", "uri": "file:///b/a", "contentType": kind });
+            given(none(), link)[0]["type"].clone()
+        };
+        for kind in ["application/pdf", "image/png", "text/plain; charset=utf-8", "application/vnd.api+json"]
+        {
+            assert_eq!(linked(kind), "resource_link", "{kind}");
+        }
         let file = serde_json::json!({
             "type": "resource", "label": "a.txt", "uri": "file:///a.txt", "selection": { "range": range } });
         let blocks = given(none(), file);

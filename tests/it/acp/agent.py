@@ -1191,7 +1191,7 @@ def prompt(message):
     if session in FORGOTTEN:
         return say(id=message["id"], error=FORGOTTEN[session])
     PROMPT = message["params"]["prompt"]
-    if OPTIONS.refuses and any(it["type"] == "image" for it in PROMPT):
+    if OPTIONS.refuses and any(it["type"] == "image" or "image" in it.get("mimeType", "") for it in PROMPT):
         SPOILED.add(session)
     if session in SPOILED:
         if OPTIONS.refuses == "attachments":

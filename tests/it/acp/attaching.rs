@@ -5,11 +5,17 @@ use super::*;
 impl Watched {
     /// Begins a turn with a picture, and with a text that the agent does as it does any message.
     fn begin_with_picture(&mut self, turn: &str, steps: &str) {
+        let picture = json!({ "type": "embeddedResource", "label": "a.png", "data": "AAAA", "contentType": "image/png" });
+        self.begin_attached(turn, &picture, steps);
+    }
+
+    /// Begins a turn with an attachment, and with a text that the agent does as it does any message.
+    fn begin_attached(&mut self, turn: &str, attachment: &Value, steps: &str) {
         self.heard.clear();
         self.dispatch(
             json!({ "type": "chat/turnStarted", "turnId": turn, "startedAt": "2026-01-01T00:00:00Z",
             "message": { "text": "Look", "origin": { "kind": "user" }, "attachments": [
-                { "type": "embeddedResource", "label": "a.png", "data": "AAAA", "contentType": "image/png" },
+                attachment,
                 { "type": "simple", "label": "steps", "modelRepresentation": steps },
             ] } }),
         );
@@ -43,6 +49,24 @@ fn message_that_is_refused_for_its_attachments_is_sent_again_without_them() {
     let said = watched.said();
     assert!(said.contains("| say one | "), "{said}");
     assert!(said.contains("attached \\\"a.png\\\", of type image/png, which cannot be shown here"), "{said}");
+    assert_eq!(refusals(&notes), (1, 1));
+    watched.leave();
+}
+
+#[test]
+fn message_that_is_refused_for_a_linked_picture_is_sent_again_with_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let notes = folder.path().join("notes");
+    let arguments = ["--refuses", "attachments", "--notes", notes.to_str().unwrap()];
+    let mut watched = Setting::with(&arguments).start_in(folder);
+    watched.session();
+    let picture =
+        json!({ "type": "resource", "label": "a.png", "uri": "file:///b/a.png", "contentType": "image/png" });
+    watched.begin_attached("t1", &picture, "prompt");
+    assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
+    assert_eq!(watched.notices(), [WHY]);
+    let said = watched.said();
+    assert!(said.contains("attached \\\"a.png\\\", which is `/b/a.png`"), "{said}");
     assert_eq!(refusals(&notes), (1, 1));
     watched.leave();
 }
