@@ -10,7 +10,7 @@ help: ## what can be done here
 demo: ## build, hold a short conversation, and print it
 	@$(CARGO) run --release --quiet -- demo
 
-test: ## all tests; TEST_GIT names another git in which no setting may run a program
+test: ## all tests; TEST_GIT names another git in which no setting may run a program, TEST_SHELL_PROGRAMS a folder of programs that hook into shells
 	$(CARGO) test --tests --benches
 
 test-versions: ## the official crates of every released version judge the host: JUDGE_CASES schedules from JUDGE_SEED

@@ -12,16 +12,16 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::terminal::{installed, Shell, PROMPT};
+use super::terminal::{installed, skipped, Shell, PROMPT};
 use crate::support::{sidecar, sidecar_on};
 
 /// A user's file, and lines that are typed one after the other.
-type SetUp = (&'static str, &'static [&'static str]);
+type SetUp<'a> = (&'a str, &'a [&'a str]);
 
 /// The word that stands for the line in a list of what is told, where the line itself is not.
 const UNTOLD: &str = "";
 
-const BASH: &[SetUp] = &[
+const BASH: &[SetUp<'_>] = &[
     // Traps and traces, set by the user's file and at the prompt.
     ("", &["trap 'echo dbg:$BASH_COMMAND' DEBUG", "echo a; false", "(exit 3)", "trap - DEBUG"]),
     ("trap 'echo dbg:$BASH_COMMAND >> ~/side' DEBUG", &["echo a; false", "(exit 3)"]),
@@ -105,7 +105,7 @@ const BASH: &[SetUp] = &[
     ("[ -n \"$DIRENV\" ] && return; DIRENV=1", &["echo $DIRENV", "echo ${BASH_SOURCE[@]}"]),
 ];
 
-const ZSH: &[SetUp] = &[
+const ZSH: &[SetUp<'_>] = &[
     ("", &["trap 'echo dbg' DEBUG", "echo a; false", "echo b"]),
     ("trap 'echo dbg >> ~/side' DEBUG", &["echo a; false", "echo b"]),
     ("TRAPDEBUG() { echo dbg >> ~/side }", &["echo a; false", "echo b"]),
@@ -131,7 +131,7 @@ const ZSH: &[SetUp] = &[
     ("", &["unalias -m '*'; alias print='echo ours' builtin='echo ours'", "echo a"]),
 ];
 
-const FISH: &[SetUp] = &[
+const FISH: &[SetUp<'_>] = &[
     ("", &["false", "echo $status", "false | true", "echo $pipestatus"]),
     ("", &["set -g fish_trace 1", "echo a", "set -e fish_trace", "echo b"]),
     ("function printf; echo ours; end; function math; echo ours; end", &["echo a", "false"]),
@@ -144,6 +144,37 @@ const FISH: &[SetUp] = &[
     ("", &["echo a", " echo b", "history | cat"]),
     ("", &["env | sort | grep -v -e ^AHP -e ^SHLVL -e ^PS1", "set -gx X 1; echo $X"]),
     ("function fish_prompt; echo -n \"$status <mi\"\"ne> \"; end", &["false", "echo a"]),
+];
+
+/// Programs of others that hook into a shell, in a folder that `TEST_SHELL_PROGRAMS` names, as `DIR`: the
+/// shell, a file of the folder without which the row is left out, and the set-up.
+const OF_OTHERS: &[(&str, &str, SetUp<'_>)] = &[
+    ("bash", "bash-preexec/bash-preexec.sh", ("source DIR/bash-preexec/bash-preexec.sh\n\
+        preexec() { echo \"before $1\" >> ~/side; }; precmd() { echo \"after $?\" >> ~/side; }",
+        &["echo a", "false", "echo b | cat", "(exit 3)", " echo c", "trap 'echo dbg >> ~/side' DEBUG", "echo d"])),
+    ("bash", "bash-preexec/bash-preexec.sh", ("PROMPT_COMMAND='echo asked >> ~/side'; trap 'echo dbg >> ~/side' DEBUG\n\
+        source DIR/bash-preexec/bash-preexec.sh\n\
+        preexec_functions+=(one); one() { echo \"one $1\" >> ~/side; }; precmd_functions+=(two); two() { echo \"two $? $_\" >> ~/side; }",
+        &["echo a", "false", "for i in 1 2; do echo $i; done"])),
+    ("bash", "bin/starship", ("export STARSHIP_CONFIG=~/s.toml; printf 'add_newline = false\\nformat = \"$status<mi%s> \"\\n[status]\\ndisabled = false\\n' ne > ~/s.toml\n\
+        eval \"$(DIR/bin/starship init bash)\"", &["echo a", "false", "(exit 3)", "echo b | cat"])),
+    ("zsh", "bin/starship", ("export STARSHIP_CONFIG=~/s.toml; printf 'add_newline = false\\nformat = \"$status<mi%s> \"\\n[status]\\ndisabled = false\\n' ne > ~/s.toml\n\
+        eval \"$(DIR/bin/starship init zsh)\"", &["echo a", "false", "(exit 3)", "echo b | cat"])),
+    ("fish", "bin/starship", ("set -gx STARSHIP_CONFIG ~/s.toml; printf 'add_newline = false\\nformat = \"$status<mi%s> \"\\n[status]\\ndisabled = false\\n' ne > ~/s.toml\n\
+        DIR/bin/starship init fish | source", &["echo a", "false"])),
+    ("bash", "bin/atuin", ("source DIR/bash-preexec/bash-preexec.sh; export PATH=DIR/bin:$PATH; eval \"$(atuin init bash --disable-up-arrow --disable-ctrl-r)\"",
+        &["echo a", "false", "echo b", "atuin history list --format '{exit} {command}'"])),
+    ("zsh", "bin/atuin", ("export PATH=DIR/bin:$PATH; eval \"$(atuin init zsh --disable-up-arrow --disable-ctrl-r)\"",
+        &["echo a", "false", "echo b", "atuin history list --format '{exit} {command}'"])),
+    ("zsh", "ohmyzsh/oh-my-zsh.sh", ("ZSH=DIR/ohmyzsh ZSH_THEME= DISABLE_AUTO_UPDATE=true plugins=(git command-not-found sudo)\n\
+        source $ZSH/oh-my-zsh.sh; unsetopt zle prompt_sp; PS1='<mi''ne> '", &["echo a", "false", "gst", "take ~/d", "(exit 3)"])),
+    ("zsh", "ohmyzsh/oh-my-zsh.sh", ("ZSH=DIR/ohmyzsh ZSH_THEME=robbyrussell DISABLE_AUTO_UPDATE=true plugins=(git)\n\
+        source $ZSH/oh-my-zsh.sh; unsetopt zle prompt_sp; PS1=\"$PS1%{%}<mi\"\"ne> \"", &["echo a", "false", "(exit 3)"])),
+    ("fish", "oh-my-fish/init.fish", ("set -gx OMF_PATH DIR/oh-my-fish; source $OMF_PATH/init.fish\n\
+        function fish_prompt; echo -n \"$status <mi\"\"ne> \"; end", &["echo a", "false"])),
+    ("fish", "tide/conf.d/_tide_init.fish", ("set -p fish_function_path DIR/tide/functions DIR/tide/functions/tide; source DIR/tide/conf.d/_tide_init.fish 2> /dev/null\n\
+        function fish_prompt; echo -n \"$status <mi\"\"ne> \"; end", &["echo a", "false"])),
+    ("fish", "fisher/functions/fisher.fish", ("source DIR/fisher/functions/fisher.fish", &["fisher --version", "echo a", "false"])),
 ];
 
 /// The lines that a user types, told or not, with what they leave behind.
@@ -175,7 +206,7 @@ impl Pair {
     }
 
     /// Plays a set-up with one of the hosts, in a home that is as before.
-    fn play(&mut self, host: usize, name: &str, (rc, lines): SetUp) -> Played {
+    fn play(&mut self, host: usize, name: &str, (rc, lines): SetUp<'_>) -> Played {
         let home = self.home.path();
         fs::remove_dir_all(home).unwrap();
         fs::create_dir_all(home.join(".config/fish")).unwrap();
@@ -213,7 +244,7 @@ impl Pair {
     }
 
     /// Plays all of them with both; says which of them differ.
-    fn compare(&mut self, name: &str, table: &[SetUp]) {
+    fn compare(&mut self, name: &str, table: &[SetUp<'_>]) {
         let (mut differ, mut tell) = (String::new(), 0);
         for set_up in table {
             let plain = self.play(0, name, *set_up);
@@ -264,4 +295,21 @@ fn zsh_that_tells_its_commands_is_as_without_that() {
 fn fish_that_tells_its_commands_is_as_without_that() {
     let Some(fish) = installed("fish") else { return };
     Pair::start(fish).compare("fish", FISH);
+}
+
+#[test]
+fn programs_of_others_that_hook_into_a_shell_are_as_without_that() {
+    let Ok(folder) = std::env::var("TEST_SHELL_PROGRAMS") else {
+        return skipped("programs that hook into a shell: `TEST_SHELL_PROGRAMS` names no folder with them");
+    };
+    for name in ["bash", "zsh", "fish"] {
+        let Some(path) = installed(name) else { continue };
+        let rows = OF_OTHERS
+            .iter()
+            .filter(|(shell, file, _)| *shell == name && Path::new(&folder).join(file).exists());
+        let rows: Vec<(String, &[&str])> =
+            rows.map(|(_, _, (rc, lines))| (rc.replace("DIR", &folder), *lines)).collect();
+        let table: Vec<SetUp<'_>> = rows.iter().map(|(rc, lines)| (&**rc, *lines)).collect();
+        Pair::start(path).compare(name, &table);
+    }
 }
