@@ -40,9 +40,9 @@ impl Host {
         let Some(client) = self.connections.get(&connection) else { return };
         let client_id = client.client_id.clone();
         let expected = expected.filter(|within| !within.is_zero());
-        self.give_up_relays_to(step, connection);
+        self.relays.end_to(step, connection);
         if expected.is_some() || how == Shutdown::Cancel {
-            self.give_up_relays_for(step, connection);
+            self.relays.end_for(step, connection);
         }
         if let Some(departure) = self.departures.get_mut(&connection) {
             // It waited for its turns, and does not any more.
@@ -64,7 +64,7 @@ impl Host {
                 }
             }
             Shutdown::Drain(limit)
-                if !self.chats_left_by(connection).is_empty() || self.waits_for_a_client(connection) =>
+                if !self.chats_left_by(connection).is_empty() || self.relays.has_pending_of(connection) =>
             {
                 step.say(Output::Timer(Timer::Departure(connection), limit));
             }
@@ -103,7 +103,7 @@ impl Host {
     /// The time is up that the turns of a client were given which can say nothing any more.
     pub(super) fn departure_time_is_up(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         let left = self.chats_left_by(connection);
-        self.give_up_relays_for(step, connection);
+        self.relays.end_for(step, connection);
         let Some(departure) = self.departures.get_mut(&connection) else { return };
         departure.cancelling = true;
         departure.cut |= !left.is_empty();
@@ -188,7 +188,7 @@ impl Host {
         let over: Vec<ConnectionId> = departures
             .map(|(connection, _)| *connection)
             .filter(|connection| self.chats_left_by(*connection).is_empty())
-            .filter(|connection| !self.waits_for_a_client(*connection))
+            .filter(|connection| !self.relays.has_pending_of(*connection))
             .filter(|connection| !self.holds_operations(Some(*connection)))
             .collect();
         for connection in over {

@@ -13,7 +13,7 @@ use super::handlers::connection::Subscribed;
 use super::missed::Missed;
 use super::model::Connection;
 use super::ptys::NewPty;
-use super::relays::Relay;
+use super::relays::{FileServer, FileServers, Relay};
 use super::{Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
@@ -56,7 +56,7 @@ impl Host {
                         self.tell_missed(step, connection, missed);
                     }
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
-                    Ok((_, Answer::Relay(relay))) => self.ask_client(step, connection, id, relay),
+                    Ok((_, Answer::Relay(relay))) => self.relays.ask(step, connection, id, relay),
                     Ok((_, Answer::Terminal(new))) => self.create_terminal(step, connection, id, *new),
                     Ok((_, Answer::Operation(params))) => {
                         self.hold_operation(step, (connection, id), *params)
@@ -89,7 +89,7 @@ impl Host {
                 tracing::debug!(%error, "a line was refused: it is no JSON-RPC message");
                 step.say(Output::Frame(connection, Frame::Error { id, error }));
             }
-            Incoming::Response(reply) => self.client_replies(step, connection, reply),
+            Incoming::Response(reply) => self.relays.reply(step, connection, reply),
         }
     }
 
@@ -184,7 +184,7 @@ impl Host {
             | Method::ResourceMkdir
             | Method::ResourceMove
             | Method::ResourceCopy
-            | Method::ResourceDelete => match self.relay(method, params)? {
+            | Method::ResourceDelete => match self.relays.route(method, params, || self.servers())? {
                 Some(relay) => Ok(Answer::Relay(relay)),
                 None => self.resource(method, params).map(Answer::Resource),
             },
@@ -209,10 +209,26 @@ impl Host {
         self.connections.insert(connection, Connection { default_directory, ..Connection::default() });
     }
 
+    /// Returns the clients that may serve files.
+    fn servers(&self) -> FileServers<'_> {
+        let clients = self.connections.iter().map(|(connection, client)| FileServer {
+            connection: *connection,
+            client_id: client.client_id.as_deref(),
+            answers_nothing: client.answers_nothing,
+            is_leaving: self.departures.contains_key(connection),
+        });
+        let active = self.channels.sessions.values().flat_map(|session| &session.state.active_clients);
+        let published = active.flat_map(|client| {
+            let published = client.customizations.iter().flatten();
+            published.map(|published| (client.client_id.as_str(), published.uri.as_str()))
+        });
+        FileServers { clients: clients.collect(), published: published.collect() }
+    }
+
     /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        self.give_up_relays_to(step, connection);
-        self.give_up_relays_for(step, connection);
+        self.relays.end_to(step, connection);
+        self.relays.end_for(step, connection);
         let Some(client) = self.connections.get(&connection) else { return };
         for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
@@ -220,7 +236,7 @@ impl Host {
         let client = self.connections.remove(&connection);
         if let Some(client_id) = client.and_then(|client| client.client_id) {
             self.client_left(step, &client_id);
-            self.note_gone_client(client_id);
+            self.relays.note_gone(client_id);
         }
         self.decline_all_unseen(step);
         self.watch_unfollowed(step);

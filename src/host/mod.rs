@@ -195,11 +195,7 @@ pub struct Host {
     departures: BTreeMap<ConnectionId, departures::Departure>,
     /// Connections that clients have lost who are expected back.
     expected: BTreeSet<ConnectionId>,
-    /// What clients are asked, by the numbers of the requests.
-    awaited: BTreeMap<u64, relays::Awaited>,
-    /// Clients that have been here and are gone, of which files may still be asked.
-    gone_clients: BTreeSet<String>,
-    last_asked: u64,
+    relays: relays::Relays,
     /// Who follows watches may be others than before.
     watches_changed: bool,
     /// Who follows terminals may be others than before, or one has ended.
@@ -263,9 +259,7 @@ impl Host {
             shutdown: None,
             departures: BTreeMap::new(),
             expected: BTreeSet::new(),
-            awaited: BTreeMap::new(),
-            gone_clients: BTreeSet::new(),
-            last_asked: 0,
+            relays: relays::Relays::default(),
             agents,
             watches_changed: false,
             terminals_changed: false,
@@ -306,7 +300,7 @@ impl Host {
                 self.unfollowed_for_long(step, session, number);
             }
             Input::Timer(Timer::Watch(watch, number)) => self.watch_is_unfollowed(step, watch, number),
-            Input::Timer(Timer::Asked(number)) => self.answer_is_overdue(step, number),
+            Input::Timer(Timer::Asked(number)) => self.relays.time_out(step, number),
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
             Input::Git(number, report) => self.git_reports(step, number, report),
             Input::Timer(Timer::Look(session)) => self.time_to_look(session),

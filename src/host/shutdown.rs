@@ -27,7 +27,7 @@ pub(super) struct ShuttingDown {
 impl Host {
     pub(super) fn shut_down(&mut self, step: &mut Step<'_>, how: Shutdown) {
         let cut = self.shutdown.take().is_some_and(|state| state.cut);
-        self.give_up_relays(step);
+        self.relays.end_all(step);
         self.shutdown = Some(ShuttingDown { cancelling: how == Shutdown::Cancel, cut, done: false });
         let running = self.running_chats();
         match how {
