@@ -21,6 +21,7 @@ mod commands;
 mod config_file;
 mod crash;
 mod credentials;
+mod debts;
 mod described;
 mod directories;
 mod durability;

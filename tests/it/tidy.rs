@@ -65,7 +65,7 @@ fn first_column(chapter: &str, heading: &str) -> BTreeSet<String> {
     table(chapter, heading).iter().map(|row| quoted(&row[0]).to_owned()).collect()
 }
 
-fn files_under(folder: &str) -> Vec<PathBuf> {
+pub fn files_under(folder: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![root().join(folder)];
     while let Some(folder) = folders.pop() {

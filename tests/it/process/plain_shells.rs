@@ -83,6 +83,8 @@ const BASH: &[SetUp<'_>] = &[
     ("declare -u PS1", &["echo a"]),
     ("declare -i PS0", &["echo a"]),
     ("", &["trap 'echo ended' CHLD", "echo a", "echo b"]),
+    // Such a trap sees processes of the start, and nothing from then on.
+    ("ended() { echo ended >> ~/side; }; trap ended CHLD", &["echo > ~/side; echo a", "/bin/true", "echo b"]),
     ("", &["true | (exit 3)", "echo $? ${PIPESTATUS[@]}", "PS1='$? <mi''ne> '", "false"]),
     // Programs of others, where they are installed.
     ("command -v direnv > /dev/null && { mkdir ~/p; echo 'export INNER=5' > ~/p/.envrc; direnv allow ~/p; eval \"$(direnv hook bash)\"; }",
@@ -256,7 +258,7 @@ impl Pair {
             tell += usize::from(ours.told > 0);
         }
         assert!(differ.is_empty(), "{differ}");
-        assert!(tell * 4 > table.len() * 3, "{tell} of {} tell a line", table.len());
+        assert!(tell * 4 >= table.len() * 3, "{tell} of {} tell a line", table.len());
     }
 }
 

@@ -238,6 +238,9 @@ fn zsh_tells_which_lines_it_runs_and_its_users_files_work() {
     shell.until_told(|told| told["cwd"] == "file:///tmp");
     assert_eq!(shell.run("(exit 7)").1, Some(7));
     assert_eq!(shell.run("env | grep -c AHP_SIDECAR_SHELL").1, Some(1));
+    shell.run("setopt hist_ignore_space");
+    let (line, code, _) = shell.run(" (exit 8)");
+    assert_eq!((line.as_str(), code), ("", Some(8)), "the history does not keep it");
     assert!(!shell.shown.contains("\x1b]633"));
 }
 
@@ -260,6 +263,8 @@ fn fish_tells_which_lines_it_runs_and_its_users_files_work() {
     shell.run("cd /tmp");
     shell.until_told(|told| told["cwd"] == "file:///tmp");
     assert_eq!(shell.run("env | grep -c AHP_SIDECAR_SHELL").1, Some(1));
+    let (line, code, _) = shell.run(" false");
+    assert_eq!((line.as_str(), code), ("", Some(1)), "the history does not keep it");
     assert!(!shell.shown.contains("\x1b]633"));
 }
 
