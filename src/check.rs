@@ -1,7 +1,7 @@
 //! `ahp-sidecar agents check`: each agent is started once, and it is said what it is.
 //!
-//! Owns: what is printed of agents, and remembering what they have said of themselves, so that the next host can tell
-//! its clients at once.
+//! Owns: what is printed of agents, and remembering what they have said of themselves, so that the
+//! next host can tell its clients at once.
 //! Never: serves, logs in, or gives an agent anything to do; stdout is for people and pipes here.
 
 use std::io::{self, IsTerminal, Write};
@@ -107,7 +107,8 @@ pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Che
     if specs.is_empty() {
         bail!("no agent is configured: name one with --agent, or in a configuration file");
     }
-    // Held while agents are started, so that it is known from the beginning whether anything can be remembered.
+    // Held while agents are started, so that it is known from the beginning whether anything can be
+    // remembered.
     let memory = if check.ephemeral { Ok(None) } else { open(check.state_dir.as_deref()).map(Some) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let asked = check.timeout.map(|seconds| Duration::from_secs(seconds.into()));

@@ -39,12 +39,12 @@ const LINE_BYTES_MAX: usize = 64 << 20;
 /// What idle sessions may take in memory unless said otherwise, in bytes.
 const MEMORY_BUDGET: usize = 128 << 20;
 
-/// The longest line that may be read, and the largest turn that may be had, whatever is said, in bytes: the rows that
-/// they end up in are far from what the store can take.
+/// The longest line that may be read, and the largest turn that may be had, whatever is said, in
+/// bytes: the rows that they end up in are far from what the store can take.
 const ASKED_BYTES_MAX: usize = 256 << 20;
 
-/// An Agent Host Protocol host: serves a client on stdin and stdout, one JSON-RPC message a line, until
-/// stdin ends. All that use the same state folder share their sessions.
+/// An Agent Host Protocol host: serves a client on stdin and stdout, one JSON-RPC message a line,
+/// until stdin ends. All that use the same state folder share their sessions.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLE, args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct Cli {
@@ -70,8 +70,8 @@ pub struct ServeOptions {
     #[arg(long, conflicts_with = "script_resource")]
     pub no_script: bool,
 
-    /// Keep sessions in this folder [default: `ahp-sidecar` in the platform's folder for state, such as
-    /// ~/.local/state]
+    /// Keep sessions in this folder [default: `ahp-sidecar` in the platform's folder for state,
+    /// such as ~/.local/state]
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
     pub(crate) state_dir: Option<PathBuf>,
 
@@ -79,13 +79,14 @@ pub struct ServeOptions {
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub(crate) trash_days: u32,
 
-    /// From how many bytes of the database on the sessions that were disposed of first are gone before their time
-    /// [default: however large it is]
+    /// From how many bytes of the database on the sessions that were disposed of first are gone
+    /// before their time [default: however large it is]
     #[arg(long, value_name = "N", conflicts_with = "ephemeral")]
     pub(crate) state_bytes: Option<u64>,
 
-    /// How often in a row taking up a session's interrupted turn may end the process before the turn is given up,
-    /// and how often that may, before the session is left alone; 0: any number of times
+    /// How often in a row taking up a session's interrupted turn may end the process before the
+    /// turn is given up, and how often that may, before the session is left alone; 0: any number of
+    /// times
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) quarantine_after: u32,
 
@@ -105,7 +106,8 @@ pub struct ServeOptions {
     #[arg(long)]
     ephemeral: bool,
 
-    /// Clients may change files in this folder, besides those that sessions work in; may be said several times
+    /// Clients may change files in this folder, besides those that sessions work in; may be said
+    /// several times
     #[arg(long, value_name = "DIR")]
     pub(crate) write_root: Vec<PathBuf>,
 
@@ -113,17 +115,18 @@ pub struct ServeOptions {
     #[arg(long)]
     pub(crate) no_terminals: bool,
 
-    /// How long a terminal stays whose client is gone, for it to come back or for another one to take over
+    /// How long a terminal stays whose client is gone, for it to come back or for another one to
+    /// take over
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().terminal_grace_ms / 1000)]
     pub(crate) terminal_grace: u64,
 
-    /// Whether git is asked what turns have changed in the repositories that sessions work in [default: on, and off with
-    /// --deterministic]
+    /// Whether git is asked what turns have changed in the repositories that sessions work in
+    /// [default: on, and off with --deterministic]
     #[arg(long, value_enum)]
     git: Option<UseOfGit>,
 
-    /// A filter of the user's git configuration that git runs on files, such as `lfs`; may be said several times. Without
-    /// it, git runs no program
+    /// A filter of the user's git configuration that git runs on files, such as `lfs`; may be said
+    /// several times. Without it, git runs no program
     #[arg(long = "git-filter", value_name = "NAME")]
     pub(crate) git_filters: Vec<String>,
 
@@ -143,7 +146,8 @@ pub struct ServeOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain_timeout: u64,
 
-    /// How long a client that keeps agents waiting may read nothing, where another one reads, for tests
+    /// How long a client that keeps agents waiting may read nothing, where another one reads, for
+    /// tests
     #[arg(long, value_name = "SECONDS", default_value_t = OutboxLimits::default().patience.as_secs(), hide = true)]
     stall_timeout: u64,
 
@@ -155,8 +159,9 @@ pub struct ServeOptions {
     #[arg(long, value_name = "N", default_value_t = Limits::default().turn_bytes)]
     pub(crate) max_turn_bytes: usize,
 
-    /// The most that sessions which nobody uses, and what was said in any, take in memory while nobody looks at it, in
-    /// bytes of JSON text: what was used longest ago is read from the store again when it is needed
+    /// The most that sessions which nobody uses, and what was said in any, take in memory while
+    /// nobody looks at it, in bytes of JSON text: what was used longest ago is read from the store
+    /// again when it is needed
     #[arg(long, value_name = "N", default_value_t = MEMORY_BUDGET)]
     pub(crate) memory_budget: usize,
 
@@ -190,13 +195,14 @@ pub struct ServeOptions {
 /// Which agents there are.
 #[derive(Debug, Args)]
 pub struct WhichAgents {
-    /// An agent that speaks ACP, and how it is started; may be said several times. The command line is split as
-    /// a shell would split it, but no shell runs it
+    /// An agent that speaks ACP, and how it is started; may be said several times. The command line
+    /// is split as a shell would split it, but no shell runs it
     #[arg(long, value_name = "NAME=COMMAND LINE")]
     agent: Vec<String>,
 
-    /// A configuration file (TOML) that describes agents in more detail [default: `ahp-sidecar/config.toml` in the
-    /// platform's folder for configuration, such as ~/.config, if it is there]
+    /// A configuration file (TOML) that describes agents in more detail [default:
+    /// `ahp-sidecar/config.toml` in the platform's folder for configuration, such as ~/.config, if
+    /// it is there]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -246,7 +252,8 @@ pub enum CliCommand {
     Connect(ConnectArgs),
     /// Print what runs on a state folder, and where it listens
     Status(StatusArgs),
-    /// See, save, bring back and remove the sessions of a state folder; the last two while no ahp-sidecar is using it
+    /// See, save, bring back and remove the sessions of a state folder; the last two while no
+    /// ahp-sidecar is using it
     Sessions(Sessions),
     /// Look after the agents that are configured
     Agents(AgentsArguments),
@@ -267,7 +274,8 @@ pub enum CliCommand {
         /// Filters of the user's configuration that git runs
         filters: Vec<String>,
     },
-    /// Carry bytes between an agent and the host that offers it the tools of clients: what agents start
+    /// Carry bytes between an agent and the host that offers it the tools of clients: what agents
+    /// start
     #[command(name = relay::MODE, hide = true)]
     RelayClientTools,
 }
@@ -354,8 +362,9 @@ enum OnEof {
 }
 
 impl ServeOptions {
-    /// What may be logged, and what there is to say about the choice once there is a log. The environment
-    /// may be meant for other programs: a filter there that is none of ours keeps nobody from starting.
+    /// What may be logged, and what there is to say about the choice once there is a log. The
+    /// environment may be meant for other programs: a filter there that is none of ours keeps
+    /// nobody from starting.
     ///
     /// # Errors
     /// When `--log` is no filter.

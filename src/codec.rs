@@ -1,7 +1,7 @@
 //! Bytes to lines.
 //!
-//! Owns: framing. A line ends with LF; CRLF, blank lines and a byte order mark are tolerated; a line over
-//! the limit is reported once and skipped up to its end; one that has no end is an error.
+//! Owns: framing. A line ends with LF; CRLF, blank lines and a byte order mark are tolerated; a
+//! line over the limit is reported once and skipped up to its end; one that has no end is an error.
 //! Never: looks into a line.
 
 use std::io;

@@ -1,4 +1,5 @@
-//! Which agents there are: what the operator says on the command line and in the configuration file.
+//! Which agents there are: what the operator says on the command line and in the configuration
+//! file.
 //!
 //! Owns: both forms, their defaults, what is wrong with them, and reading the file again
 //! ([`AgentSource`]).
@@ -210,7 +211,8 @@ impl AgentSource {
 /// takes the place of one in the file.
 ///
 /// # Errors
-/// When a flag or the file cannot be understood, the named one cannot be read, or two agents have one name.
+/// When a flag or the file cannot be understood, the named one cannot be read, or two agents have
+/// one name.
 pub fn agents(
     flags: &[String],
     named: Option<&Path>,
@@ -254,8 +256,8 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
     described(name.to_owned(), agent)
 }
 
-/// Paths in the file that are relative are relative to its folder, but for a command that is just a name: that
-/// is looked for on the search path.
+/// Paths in the file that are relative are relative to its folder, but for a command that is just a
+/// name: that is looked for on the search path.
 fn from_file(text: &str, folder: &Path) -> anyhow::Result<Vec<AgentSpec>> {
     let file: File = toml::from_str(text).map_err(|error| match advice(text) {
         Some(advice) => anyhow!(advice),

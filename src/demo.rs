@@ -1,9 +1,10 @@
-//! `ahp-sidecar demo`: a short conversation with a host, printed so that a newcomer sees what the program is for.
+//! `ahp-sidecar demo`: a short conversation with a host, printed so that a newcomer sees what the
+//! program is for.
 //!
-//! Owns: the conversation (the transcript `fixtures/demo/conversation.txt`, built into the program), and one
-//! readable line for each of its messages.
-//! Never: touches the state folder or the configuration of whoever runs it, or checks anything; the tests hold the
-//! conversation and what is printed of it.
+//! Owns: the conversation (the transcript `fixtures/demo/conversation.txt`, built into the
+//! program), and one readable line for each of its messages.
+//! Never: touches the state folder or the configuration of whoever runs it, or checks anything; the
+//! tests hold the conversation and what is printed of it.
 
 use std::io::{self, BufRead, BufReader, Lines, Write};
 use std::path::Path;
@@ -12,8 +13,8 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{bail, Context};
 use serde_json::Value;
 
-/// The conversation: `# ` begins a remark, `> ` a line of the client. What the host said when it was written down is
-/// left out: the host says it again.
+/// The conversation: `# ` begins a remark, `> ` a line of the client. What the host said when it
+/// was written down is left out: the host says it again.
 const CONVERSATION: &str = include_str!("../fixtures/demo/conversation.txt");
 
 /// The arguments of the host: the same conversation is printed wherever and whenever it is held.

@@ -1,4 +1,5 @@
-//! A front: the process that an editor has started, whose client the host of the state folder serves.
+//! A front: the process that an editor has started, whose client the host of the state folder
+//! serves.
 //!
 //! Owns: finding the folder's host, starting it when there is none, lending it stdin and stdout, or
 //! what leads to them where they are terminals ([`pipes`]), asking it for what belongs to this
@@ -6,8 +7,9 @@
 //! Never: interprets what a client says or is told. A host that was started outlives the front that
 //! did it, and whatever is done to that.
 //!
-//! Who gets the lock of the folder starts the host: it listens in the host's place, and hands lock and listener over, so
-//! that the folder is held and can be joined at every moment in between. All others wait until they can connect.
+//! Who gets the lock of the folder starts the host: it listens in the host's place, and hands lock
+//! and listener over, so that the folder is held and can be joined at every moment in between. All
+//! others wait until they can connect.
 
 mod pipes;
 
@@ -48,8 +50,8 @@ const JOIN_WITHIN: Duration = Duration::from_secs(10);
 /// How often it is looked whether a host can be joined that is being started, or that leaves.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// A process that holds the folder and cannot be joined is taken at its word after this time: before, it may be what
-/// the one before has left.
+/// A process that holds the folder and cannot be joined is taken at its word after this time:
+/// before, it may be what the one before has left.
 const HELD_FOR: Duration = Duration::from_millis(300);
 
 /// How long after a host that has ended at once the next one is started.
@@ -195,8 +197,8 @@ fn held_by_others(folder: &Path) -> Option<FolderError> {
     Some(FolderError::Held { folder: folder.display().to_string(), holder: process })
 }
 
-/// Takes hold of a folder for a host that is this process. With it comes the socket that fronts come to, or why there is
-/// none.
+/// Takes hold of a folder for a host that is this process. With it comes the socket that fronts
+/// come to, or why there is none.
 ///
 /// # Errors
 /// When somebody else holds the folder, or it cannot be used.
@@ -246,8 +248,8 @@ fn start_host(
     Ok(say_hello(stream, hello, begin, lent)?.map(|host| Joined::Host(Box::new(host))))
 }
 
-/// Listens where the host of a folder is to: in the folder, or, where such a path is too long or cannot be, in a folder
-/// of the user's for what runs.
+/// Listens where the host of a folder is to: in the folder, or, where such a path is too long or
+/// cannot be, in a folder of the user's for what runs.
 fn listen(folder: &Path) -> anyhow::Result<(UnixListener, PathBuf)> {
     let folder = folder.canonicalize()?;
     let inside = bind(&folder.join(SOCKET));
@@ -333,7 +335,8 @@ fn lend(stream: &UnixStream, line: &[u8], files: [BorrowedFd<'_>; 2]) -> io::Res
     stream.write_all(line.get(sent..).unwrap_or_default())
 }
 
-/// What asks a front to leave. It is heard from before the host serves our client, and acted upon from then on.
+/// What asks a front to leave. It is heard from before the host serves our client, and acted upon
+/// from then on.
 #[derive(Debug)]
 pub struct Ears {
     runtime: Runtime,
@@ -341,7 +344,8 @@ pub struct Ears {
 }
 
 impl Ears {
-    /// Hears the signals that ask a process to leave, and the end of the parent process, if that is to be watched.
+    /// Hears the signals that ask a process to leave, and the end of the parent process, if that is
+    /// to be watched.
     ///
     /// # Errors
     /// When they cannot be heard.
@@ -358,7 +362,8 @@ impl Ears {
     }
 }
 
-/// Stays until our client's connection is over, or the host, or the parent process; returns the exit status.
+/// Stays until our client's connection is over, or the host, or the parent process; returns the
+/// exit status.
 ///
 /// # Errors
 /// When the host cannot be heard.

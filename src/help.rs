@@ -33,8 +33,8 @@ chapters! {
     "state" => "src/store/README.md",
 }
 
-/// The chapter of this topic, or the section of a chapter whose heading it is, in small letters and with `-` for each
-/// space.
+/// The chapter of this topic, or the section of a chapter whose heading it is, in small letters and
+/// with `-` for each space.
 pub fn text_of(topic: &str) -> Option<&'static str> {
     let chapter = CHAPTERS.iter().find(|chapter| chapter.topic == topic).map(|chapter| chapter.text);
     let mut sections = CHAPTERS.iter().flat_map(sections);

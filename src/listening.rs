@@ -23,12 +23,13 @@ use crate::store::folder;
 /// Where is listened, and who is let in.
 #[derive(Debug, Args)]
 pub struct ListenArgs {
-    /// Let other programs connect: ws://HOST:PORT (port 0: any that is free) or unix:PATH; may be said several times
+    /// Let other programs connect: ws://HOST:PORT (port 0: any that is free) or unix:PATH; may be
+    /// said several times
     #[arg(long, value_name = "ADDRESS", value_parser = read_address)]
     listen: Vec<Address>,
 
-    /// What clients of ws:// must say as ?tkn= or as Authorization: Bearer is in this file [default: a new token, which
-    /// is printed on stderr with the address]
+    /// What clients of ws:// must say as ?tkn= or as Authorization: Bearer is in this file
+    /// [default: a new token, which is printed on stderr with the address]
     #[arg(long, value_name = "FILE", requires = "listen", conflicts_with = "no_token")]
     token_file: Option<PathBuf>,
 
@@ -44,8 +45,8 @@ pub struct ListenArgs {
     #[arg(long, value_name = "EDITOR", value_enum, requires = "listen", conflicts_with = "no_token")]
     announce: Option<Editor>,
 
-    /// How long permissions and questions wait for a client to come back that has lost its connection, when no other
-    /// one is there
+    /// How long permissions and questions wait for a client to come back that has lost its
+    /// connection, when no other one is there
     #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "listen")]
     reconnect_within: u64,
 

@@ -179,7 +179,8 @@ fn main() -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Serves in this process. Where others can connect to it, those that are spawned on its state folder join it, too.
+/// Serves in this process. Where others can connect to it, those that are spawned on its state
+/// folder join it, too.
 fn serve_here(serving: &ServeOptions, options: RunOptions, agents: ReadAgents, audience: Audience) -> u8 {
     let (held, place) = match &options.state {
         StatePlace::Folder(asked) if !serving.is_alone() => {
@@ -250,7 +251,8 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
     }
 }
 
-/// Serves the clients of fronts. Stdin is the lock of the state folder, stdout the socket that fronts come to.
+/// Serves the clients of fronts. Stdin is the lock of the state folder, stdout the socket that
+/// fronts come to.
 fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents: ReadAgents) -> ExitCode {
     let audience = Audience::default();
     let taken = || -> anyhow::Result<_> {
@@ -299,8 +301,8 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
 /// Where agents are described, and what was read there.
 type ReadAgents = (AgentSource, ConfigurationReading);
 
-/// A host with what starts programs, and with the agents that there are: the first one is the default. All programs have
-/// guards of one kind, which know of each other.
+/// A host with what starts programs, and with the agents that there are: the first one is the
+/// default. All programs have guards of one kind, which know of each other.
 fn equipped(
     serving: &ServeOptions,
     options: RunOptions,

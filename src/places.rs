@@ -1,6 +1,7 @@
 //! Where the platform has programs keep what is theirs.
 //!
-//! Owns: the default folder for state, the default configuration file, and where an editor keeps its data.
+//! Owns: the default folder for state, the default configuration file, and where an editor keeps
+//! its data.
 //! Never: opens or makes anything.
 
 use std::env;
@@ -36,8 +37,8 @@ pub fn vscode_user_data() -> Option<PathBuf> {
     named("Code", dirs::config_dir(), says)
 }
 
-/// The user database may name a home too. But a process that was given an environment without one (none of these
-/// variables says it) is not to leave or look for anything there.
+/// The user database may name a home too. But a process that was given an environment without one
+/// (none of these variables says it) is not to leave or look for anything there.
 fn named(name: &str, base: Option<PathBuf>, says: &[&str]) -> Option<PathBuf> {
     let is_said = |name: &&str| env::var_os(name).is_some_and(|folder| Path::new(&folder).is_absolute());
     let is_known = cfg!(windows) || says.iter().any(is_said);

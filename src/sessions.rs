@@ -1,6 +1,7 @@
 //! `ahp-sidecar sessions`: the sessions of a state folder, for people, while no host is using it.
 //!
-//! What is printed of a session is in `shown`, and the format in which one is exported in `exports`.
+//! What is printed of a session is in `shown`, and the format in which one is exported in
+//! `exports`.
 //!
 //! Owns: the arguments, the list of sessions, and bringing one back from the trash.
 //! Never: serves; stdout is for people and pipes here.
@@ -34,8 +35,8 @@ pub struct Sessions {
 
 #[derive(Debug, Subcommand)]
 enum SessionsVerb {
-    /// Print a line per session: URI, title, when it was modified, number of turns or `damaged`, `trash` or `-`, and the
-    /// bytes that it takes
+    /// Print a line per session: URI, title, when it was modified, number of turns or `damaged`,
+    /// `trash` or `-`, and the bytes that it takes
     List(StateDir),
     /// Print what was said in a session
     Show {
@@ -118,8 +119,8 @@ pub fn run(sessions: &Sessions) -> Result<(), SessionsFailure> {
     }
 }
 
-/// Takes hold of a state folder that is there. Nothing is made: the folder may be a slip of the pen. Nor is anything
-/// changed for one who only looks into it.
+/// Takes hold of a state folder that is there. Nothing is made: the folder may be a slip of the
+/// pen. Nor is anything changed for one who only looks into it.
 fn open(asked: Option<&Path>, looks: bool) -> anyhow::Result<(StateFolder, Archive)> {
     let folder = folder::chosen(asked)?;
     let there = folder.join(sqlite::FILE_NAME);
@@ -207,8 +208,8 @@ fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
     Ok(archive.bring_back(&session, &chats)?)
 }
 
-/// A session's body whose channel came into being now. A client that knew it before, or knew another of its name, is
-/// told its state rather than what has changed.
+/// A session's body whose channel came into being now. A client that knew it before, or knew
+/// another of its name, is told its state rather than what has changed.
 fn session_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     let mut body = SessionBody::read(body).map_err(Error::msg)?;
     body.born_at = head;
@@ -223,8 +224,8 @@ fn chat_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     Ok(body.to_json())
 }
 
-/// What a chat's row says, with what was said since it was written. Turns that have ended since are in the state;
-/// those that have rows of their own are not.
+/// What a chat's row says, with what was said since it was written. Turns that have ended since are
+/// in the state; those that have rows of their own are not.
 fn up_to_date(chat: &SavedChat) -> anyhow::Result<ChatBody<'static>> {
     let name = || format!("the chat {}", chat.row.uri);
     let mut body = ChatBody::read(&chat.row.body).map_err(Error::msg).with_context(name)?;

@@ -1,5 +1,5 @@
-//! Getting to know an agent before anybody has a session with it: a conversation is opened, what the agent says of
-//! itself is heard, and the conversation is closed again.
+//! Getting to know an agent before anybody has a session with it: a conversation is opened, what
+//! the agent says of itself is heard, and the conversation is closed again.
 //!
 //! Owns: one such meeting, and when the agent has said what it has to say.
 //! Never: starts a turn.
@@ -16,7 +16,8 @@ use super::room::ByteRoom;
 use super::{Backend, HostLine, Report, Reports, RunningConversation, REPORTS_BYTES_MAX, REPORTS_MAX};
 use crate::host::effects::{ChatKey, Command, Event, OpenConversation, OpenFailure, SelfDescription, Tokens};
 
-/// How long an agent that has opened a conversation may go on to say what it is: some tell their commands later.
+/// How long an agent that has opened a conversation may go on to say what it is: some tell their
+/// commands later.
 const LAST_WORDS: Duration = Duration::from_millis(700);
 
 /// What came of a meeting.

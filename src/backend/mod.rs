@@ -1,14 +1,15 @@
-//! Those who do the work: the trait that an agent is put behind, and the tasks that run conversations.
+//! Those who do the work: the trait that an agent is put behind, and the tasks that run
+//! conversations.
 //!
 //! [`meeting`] gets to know an agent before there is any, [`room`] bounds what waits.
 //!
-//! Owns: one task for each open conversation, the bounded channel on which all of them report, and the
-//! promise that nothing of a closed conversation is heard.
+//! Owns: one task for each open conversation, the bounded channel on which all of them report, and
+//! the promise that nothing of a closed conversation is heard.
 //! Never: sees the core's state. Whether a report still means something is the core's decision.
 //!
-//! To add a backend: implement [`Backend`], answer every [`Command`] as its documentation says, and put it
-//! in the list that `io::run` is given. A conversation reads its commands at all times, also while it waits
-//! for room to report in, because a cancellation may be among them.
+//! To add a backend: implement [`Backend`], answer every [`Command`] as its documentation says, and
+//! put it in the list that `io::run` is given. A conversation reads its commands at all times, also
+//! while it waits for room to report in, because a cancellation may be among them.
 #![doc = include_str!("README.md")]
 
 pub mod acp;
@@ -48,8 +49,8 @@ pub trait Backend: Send {
 
     /// A conversation, as a task that lasts until its commands end.
     ///
-    /// It first reports [`Event::Opened`] or [`Event::OpenFailed`]. When it returns an error before it is
-    /// told to close, that is reported as its death.
+    /// It first reports [`Event::Opened`] or [`Event::OpenFailed`]. When it returns an error before
+    /// it is told to close, that is reported as its death.
     fn converse(&self, open: OpenConversation, line: HostLine) -> RunningConversation;
 
     /// Ends whatever it has started outside of this process, for good.
@@ -88,8 +89,8 @@ impl Reports {
         self.chat
     }
 
-    /// Waits until there is room to report in, so that a conversation can do something else meanwhile. May
-    /// be dropped half-way. None when the process ends and nobody listens any more.
+    /// Waits until there is room to report in, so that a conversation can do something else
+    /// meanwhile. May be dropped half-way. None when the process ends and nobody listens any more.
     pub async fn room(&self) -> Option<Room<'_>> {
         let taken = self.bytes.wait().await?;
         let permit = self.sender.reserve().await.ok()?;
@@ -183,7 +184,8 @@ struct OpenHandle {
 }
 
 impl Agents {
-    /// The agents of these backends, the channel on which all conversations report, and the one on which meetings do.
+    /// The agents of these backends, the channel on which all conversations report, and the one on
+    /// which meetings do.
     pub fn new(
         backends: Vec<Box<dyn Backend>>,
     ) -> (Self, mpsc::Receiver<Report>, mpsc::UnboundedReceiver<(String, Meeting)>) {
@@ -202,7 +204,8 @@ impl Agents {
         (agents, receiver, meetings)
     }
 
-    /// Gets to know an agent, in the background, with these tokens. Must be called inside a tokio runtime.
+    /// Gets to know an agent, in the background, with these tokens. Must be called inside a tokio
+    /// runtime.
     pub fn meet(&self, provider: String, tokens: Tokens) {
         let Some(known) = self.known(&provider) else { return };
         let (begun, met) = (meeting::begin(&*known.backend, tokens), self.met.clone());
@@ -304,8 +307,8 @@ impl Agents {
         Some((chat, event))
     }
 
-    /// Has every backend end what it has started, all at once; ready when nothing of it is left. Must be called
-    /// inside a tokio runtime.
+    /// Has every backend end what it has started, all at once; ready when nothing of it is left.
+    /// Must be called inside a tokio runtime.
     pub fn stop(&self) -> Stopping {
         let all = self.backends.iter().chain(&self.retired);
         let all: Vec<_> = all.map(|known| tokio::spawn(known.backend.stop())).collect();

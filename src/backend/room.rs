@@ -1,7 +1,8 @@
 //! Room for what waits, by its size in bytes.
 //!
 //! Owns: how many bytes wait somewhere, and who has to wait until there are fewer.
-//! Never: keeps what waits, or turns something away because it is large alone: that is let in when there is any room.
+//! Never: keeps what waits, or turns something away because it is large alone: that is let in when
+//! there is any room.
 
 use std::sync::Arc;
 
@@ -20,8 +21,8 @@ impl ByteRoom {
         Self(Arc::new(Semaphore::new((bytes / PIECE_BYTES).max(1))))
     }
 
-    /// Waits until there is any room, and takes the least. None when there will be none any more. May be dropped
-    /// half-way.
+    /// Waits until there is any room, and takes the least. None when there will be none any more.
+    /// May be dropped half-way.
     pub async fn wait(&self) -> Option<TakenRoom> {
         let permit = Arc::clone(&self.0).acquire_owned().await.ok()?;
         Some(TakenRoom { permit, of: Arc::clone(&self.0) })
@@ -47,7 +48,8 @@ pub struct TakenRoom {
 }
 
 impl TakenRoom {
-    /// It is so many bytes that wait here. If that is more than there is room for, it is all of the room.
+    /// It is so many bytes that wait here. If that is more than there is room for, it is all of the
+    /// room.
     pub fn fill(&mut self, bytes: usize) {
         let more = (bytes / PIECE_BYTES).min(self.of.available_permits());
         let more = u32::try_from(more).unwrap_or(u32::MAX);

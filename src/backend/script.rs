@@ -123,7 +123,8 @@ impl Backend for Script {
                 customizations: None,
                 capabilities: Some(AgentCapabilities {
                     multiple_chats: Some(MultipleChatsCapability { fork: Some(true), side_chat: Some(true) }),
-                    // The first is where it works. Clients that do not know of replacing leave it alone.
+                    // The first is where it works. Clients that do not know of replacing leave it
+                    // alone.
                     multiple_working_directories: Some(MultipleWorkingDirectoriesCapability {
                         immutable_primary: Some(true),
                         primary_replacement: Some(true),
@@ -266,7 +267,8 @@ enum ScriptReply {
 }
 
 impl ScriptAgent {
-    /// Opens as the configuration says; none when that fails or the conversation is closed meanwhile.
+    /// Opens as the configuration says; none when that fails or the conversation is closed
+    /// meanwhile.
     async fn open(open: OpenConversation, mut line: HostLine, resource: Option<String>) -> Option<Self> {
         let config = &open.config;
         let open_ms = match config.get("openMs").map(|asked| asked.as_u64().ok_or(asked)) {

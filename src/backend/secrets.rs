@@ -3,8 +3,9 @@
 //! Owns: which texts those are at the moment, and what stands in their place.
 //! Never: gives one away, or changes what anybody but a reader of the log is told.
 //!
-//! There is one log for the process, and whoever has been given a secret may say it back at any time and in any place,
-//! such as an error: so there is one list, which every entry of the log is held against.
+//! There is one log for the process, and whoever has been given a secret may say it back at any
+//! time and in any place, such as an error: so there is one list, which every entry of the log is
+//! held against.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

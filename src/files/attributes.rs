@@ -1,8 +1,9 @@
 //! What a file has besides its content, and keeps when it is written anew.
 //!
-//! Owns: giving a file the mode, the owner, the access list and the extended attributes of the one whose place it takes.
-//! Never: gives it what lets whoever runs it be somebody else (the bits for that, capabilities): as after any write, they
-//! are gone; nor what the system alone sets.
+//! Owns: giving a file the mode, the owner, the access list and the extended attributes of the one
+//! whose place it takes.
+//! Never: gives it what lets whoever runs it be somebody else (the bits for that, capabilities): as
+//! after any write, they are gone; nor what the system alone sets.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -31,8 +32,8 @@ pub(super) fn have_mode_and_owner(file: impl AsFd, other: &Stat) -> io::Result<(
     Ok(fchmod(&file, mode)?)
 }
 
-/// Gives a file the attributes that another one has, as far as the file system takes them. An access list says again what
-/// the mode says: it comes after that.
+/// Gives a file the attributes that another one has, as far as the file system takes them. An
+/// access list says again what the mode says: it comes after that.
 pub(super) fn have_attributes(file: impl AsFd, other: impl AsFd) {
     let mut names = vec![0; ATTRIBUTE_BYTES_MAX];
     // Where there are none, they are not there to be lost.

@@ -1,7 +1,8 @@
-//! What takes the place of something in one step: it is made whole before that, beside what it replaces.
+//! What takes the place of something in one step: it is made whole before that, beside what it
+//! replaces.
 //!
-//! Owns: files and links that are not in their place yet; that nothing is left of one which does not get there, and that
-//! what it was to replace is still there then.
+//! Owns: files and links that are not in their place yet; that nothing is left of one which does
+//! not get there, and that what it was to replace is still there then.
 //! Never: follows a link that is to be replaced.
 
 use std::ffi::{OsStr, OsString};
@@ -50,10 +51,12 @@ impl Folders {
         })
     }
 
-    /// Puts a file or a link where a file or a link is. A link is replaced itself, wherever it leads.
+    /// Puts a file or a link where a file or a link is. A link is replaced itself, wherever it
+    /// leads.
     ///
     /// # Errors
-    /// When there is a folder, it may not be replaced, or it is outside; or there is no room. Then nothing has changed.
+    /// When there is a folder, it may not be replaced, or it is outside; or there is no room. Then
+    /// nothing has changed.
     pub fn replace(&self, path: &Path, instead: Instead<'_>) -> Result<(), PathRefusal> {
         let place = self.find(path, Missing::Fails, Last::Itself)?;
         let Some(name) = &place.name else { return Err(PathRefusal::NotAFile("a folder")) };
@@ -77,8 +80,9 @@ impl Folders {
     }
 }
 
-/// A new file that is to take the place of another one. Where the file system can do that it has no name until then, so
-/// that nothing is left of it when the process is killed; else it is beside the other one, and goes with this.
+/// A new file that is to take the place of another one. Where the file system can do that it has no
+/// name until then, so that nothing is left of it when the process is killed; else it is beside the
+/// other one, and goes with this.
 pub(super) struct Beside<'a> {
     place: &'a ResolvedPath,
     /// None while it has none.

@@ -1,15 +1,16 @@
 //! Ways below the folders that somebody works in, and to nothing else of the file system.
 //!
-//! A path is followed here rather than by the system: one component after the other, each opened relative to the
-//! folder before it and never through a symbolic link (`openat`, `O_NOFOLLOW`). A link is read instead, and where it
-//! leads is followed in the same way, from the top when it is absolute. So there is no moment between a check and a
-//! use in which something could be swapped: what is not found below one of the folders cannot be opened at all.
-//! (`openat2` with `RESOLVE_BENEATH` does less, on Linux alone, and not in every container; the crate `cap-std`
+//! A path is followed here rather than by the system: one component after the other, each opened
+//! relative to the folder before it and never through a symbolic link (`openat`, `O_NOFOLLOW`). A
+//! link is read instead, and where it leads is followed in the same way, from the top when it is
+//! absolute. So there is no moment between a check and a use in which something could be swapped:
+//! what is not found below one of the folders cannot be opened at all. (`openat2` with
+//! `RESOLVE_BENEATH` does less, on Linux alone, and not in every container; the crate `cap-std`
 //! refuses absolute links and would bring a dozen crates for what is one function here.)
 //!
 //! Owns: following a path to where it leads, and opening files to be read.
-//! Never: opens what is no regular file, changes anything but for folders on the way that are to be made, leads into what
-//! is the host's own, or decides who may.
+//! Never: opens what is no regular file, changes anything but for folders on the way that are to be
+//! made, leads into what is the host's own, or decides who may.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -143,7 +144,8 @@ pub struct Own {
 }
 
 impl Own {
-    /// What is at this path, or would be; and the links on the way there, which lead elsewhere once they are changed.
+    /// What is at this path, or would be; and the links on the way there, which lead elsewhere once
+    /// they are changed.
     pub fn find(path: &Path) -> Vec<Self> {
         let Ok(path) = std::path::absolute(path) else { return Vec::new() };
         ways_of(&path).into_iter().map(Self::at).collect()
@@ -401,7 +403,8 @@ impl Folders {
             // Its link leads elsewhere by now: nothing is changed where nobody would look for it.
             Some((top, _)) if top.has_turned(path) => return Err(PathRefusal::Outside),
             Some((top, rest)) => (top, rest.to_owned()),
-            // It may be another name of a folder of ours. Nothing is trusted here: the way is followed all the same.
+            // It may be another name of a folder of ours. Nothing is trusted here: the way is
+            // followed all the same.
             None => {
                 let real = real_as_far_as_there(path).ok_or(PathRefusal::Outside)?;
                 let (top, rest) = self.above(&real).ok_or(PathRefusal::Outside)?;
@@ -446,7 +449,8 @@ impl Folders {
         self.must_not_be_one_of_own(&fstat(folder)?)
     }
 
-    /// What goes from its place is none of the folders that somebody works in, nor holds one, or a link to one.
+    /// What goes from its place is none of the folders that somebody works in, nor holds one, or a
+    /// link to one.
     pub(super) fn must_hold_no_top(&self, place: &ResolvedPath) -> Result<(), PathRefusal> {
         let mut tops = self.folders.iter().flat_map(|folder| folder.links.iter().chain([&folder.real]));
         match tops.any(|top| top.starts_with(&place.path)) {
@@ -473,8 +477,8 @@ impl Folders {
         }
     }
 
-    /// What is changed is none of the host's own files, by its name or by another one, nor holds one, or is put where
-    /// one is to be.
+    /// What is changed is none of the host's own files, by its name or by another one, nor holds
+    /// one, or is put where one is to be.
     pub(super) fn must_not_be_own(&self, place: &ResolvedPath) -> Result<(), PathRefusal> {
         let path = folded(&place.path);
         let own = self.own.iter().map(|own| folded(&own.path));

@@ -1,13 +1,16 @@
 //! Folders with everything in them, and files: made, moved, copied and removed.
 //!
-//! What is copied is made beside its destination and takes its place in one step. How much there is is counted before
-//! anything is done. A link is copied, moved or removed as the link that it is, and nothing is touched that is mounted in
-//! a folder. What goes to another file system is put aside, copied, and removed as far as it is what was copied.
+//! What is copied is made beside its destination and takes its place in one step. How much there is
+//! is counted before anything is done. A link is copied, moved or removed as the link that it is,
+//! and nothing is touched that is mounted in a folder. What goes to another file system is put
+//! aside, copied, and removed as far as it is what was copied.
 //!
-//! `walk` goes through folders and bounds how much is done at once, `copying` makes copies, `names` gives names.
+//! `walk` goes through folders and bounds how much is done at once, `copying` makes copies, `names`
+//! gives names.
 //!
 //! Owns: doing it below [`Folders`].
-//! Never: removes or replaces a folder that somebody works in, or the host's own files; reads what is no regular file.
+//! Never: removes or replaces a folder that somebody works in, or the host's own files; reads what
+//! is no regular file.
 
 mod copying;
 mod names;
@@ -72,7 +75,8 @@ impl Folders {
     /// Removes a file, a link, or a folder: with what is in it, if so asked.
     ///
     /// # Errors
-    /// When there is nothing, it is outside, or a folder that is not empty. What was removed before it failed is said.
+    /// When there is nothing, it is outside, or a folder that is not empty. What was removed before
+    /// it failed is said.
     pub fn remove(&self, path: &Path, with_content: bool) -> Result<(), PathRefusal> {
         let place = self.find(path, Missing::Fails, Last::Itself)?;
         let name = name_of(&place)?;
@@ -124,10 +128,12 @@ impl Folders {
         Ok(unlinkat(&place.folder, &aside, AtFlags::empty())?)
     }
 
-    /// Moves a file, a link or a folder to another place, and what is there is replaced, but for a folder with something in it.
+    /// Moves a file, a link or a folder to another place, and what is there is replaced, but for a
+    /// folder with something in it.
     ///
     /// # Errors
-    /// When there is nothing, one of the two is outside, or something is there that is not replaced.
+    /// When there is nothing, one of the two is outside, or something is there that is not
+    /// replaced.
     pub fn rename(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), PathRefusal> {
         let source = self.find(from, Missing::Fails, Last::Itself)?;
         let target = self.find(to, Missing::Fails, Last::Itself).map_err(of_destination)?;
@@ -170,7 +176,8 @@ impl Folders {
         if identity(&now) != identity(known) {
             return put_back(source, &aside, name, PathRefusal::Changed);
         }
-        // Nothing again, unless the two names were one that is written in two ways, or the other one is gone by now.
+        // Nothing again, unless the two names were one that is written in two ways, or the other
+        // one is gone by now.
         if let Err(refusal) = put_in_place(&source.folder, &aside, &target.folder, there, false) {
             return put_back(source, &aside, name, refusal);
         }
@@ -180,8 +187,8 @@ impl Folders {
         }
     }
 
-    /// Moves to another file system. What is moved is put aside first: who looks for it by its name finds nothing that he
-    /// could still put something into.
+    /// Moves to another file system. What is moved is put aside first: who looks for it by its name
+    /// finds nothing that he could still put something into.
     fn move_over(
         &self,
         source: &ResolvedPath,
@@ -193,7 +200,8 @@ impl Folders {
         let aside = name_beside();
         let _remembered = self.remember(OtherName::Aside, source, &aside, name);
         match put_aside(&source.folder, name, &aside) {
-            // A folder of a lower layer of an overlay has no other name: it goes as far as it is what was copied.
+            // A folder of a lower layer of an overlay has no other name: it goes as far as it is
+            // what was copied.
             Err(Errno::XDEV) => return self.move_what_is_aside(source, name, target, there, only_if_free),
             put => put?,
         }
@@ -249,12 +257,12 @@ impl Folders {
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
     }
 
-    /// Copies a file, wherever it is, or a folder with everything in it, and what is there is replaced, but for a folder with
-    /// something in it.
+    /// Copies a file, wherever it is, or a folder with everything in it, and what is there is
+    /// replaced, but for a folder with something in it.
     ///
     /// # Errors
-    /// When there is nothing, the destination is outside, or something is there that is not replaced. Then nothing has
-    /// changed.
+    /// When there is nothing, the destination is outside, or something is there that is not
+    /// replaced. Then nothing has changed.
     pub fn copy(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), PathRefusal> {
         let from = from.canonicalize()?;
         let source = CopySource::open(CWD, from.as_os_str())?;

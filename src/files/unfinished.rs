@@ -1,7 +1,9 @@
-//! What has another name than it is to have: copies that are made beside their place, and what is put aside while it is moved.
+//! What has another name than it is to have: copies that are made beside their place, and what is
+//! put aside while it is moved.
 //!
-//! Owns: remembering each of them in a folder of the host's own for as long as it is so; and, when the next host begins,
-//! removing the copies that nobody goes on with, and giving its name back to what was put aside.
+//! Owns: remembering each of them in a folder of the host's own for as long as it is so; and, when
+//! the next host begins, removing the copies that nobody goes on with, and giving its name back to
+//! what was put aside.
 //! Never: touches what it has not remembered, or removes what was put aside.
 
 use std::ffi::{OsStr, OsString};
@@ -49,7 +51,8 @@ pub(super) struct UnfinishedNote(Option<PathBuf>);
 pub struct LeftBehind(Vec<PathBuf>);
 
 impl Unfinished {
-    /// Remembers in this folder, which is made when it is needed. Returned with what is remembered there already.
+    /// Remembers in this folder, which is made when it is needed. Returned with what is remembered
+    /// there already.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -62,8 +65,8 @@ impl Unfinished {
         Ok((Arc::new(Self { folder }), LeftBehind(left)))
     }
 
-    /// Remembers that in this folder something has this name, and for which one it is meant. Where that cannot be kept,
-    /// it is done all the same.
+    /// Remembers that in this folder something has this name, and for which one it is meant. Where
+    /// that cannot be kept, it is done all the same.
     pub(super) fn remember(
         &self,
         why: OtherName,

@@ -23,7 +23,8 @@ pub fn uri_of(path: &Path) -> String {
     format!("file://{}", percent_encode(path.as_os_str().as_bytes(), PATH))
 }
 
-/// The path of a `file:` URI. Its `..` are left in it: where they lead is for the file system to say.
+/// The path of a `file:` URI. Its `..` are left in it: where they lead is for the file system to
+/// say.
 ///
 /// # Errors
 /// `-32602` when it is no URI of a file of this machine.

@@ -1,9 +1,10 @@
 //! What a file becomes: all of it, or a part of it.
 //!
-//! A file that is changed is made anew beside the old one, and takes its place in one step: whoever reads it, and a
-//! process that is killed in the middle, finds the old one or the new one, whole. The old one is changed where it lies only
-//! if it is large and the change is at its end, or if its folder lets nobody put anything beside it; never where it has
-//! another name (a hard link), which may be outside. What fails there is undone.
+//! A file that is changed is made anew beside the old one, and takes its place in one step: whoever
+//! reads it, and a process that is killed in the middle, finds the old one or the new one, whole.
+//! The old one is changed where it lies only if it is large and the change is at its end, or if its
+//! folder lets nobody put anything beside it; never where it has another name (a hard link), which
+//! may be outside. What fails there is undone.
 //!
 //! Owns: writing files below [`Folders`].
 //! Never: writes what is no regular file, or what the kernel shows as one.
@@ -39,7 +40,8 @@ pub struct Writing<'a> {
     pub create_only: bool,
     /// Only if the file is of the version that has this token.
     pub if_match: Option<&'a str>,
-    /// Who may read, write and run it where it is made, as far as [`PERMISSIONS`] go; none: as of any new file.
+    /// Who may read, write and run it where it is made, as far as [`PERMISSIONS`] go; none: as of
+    /// any new file.
     pub mode: Option<u32>,
 }
 
@@ -63,7 +65,8 @@ struct Before {
 /// Of the mode of a file, what says who may do what.
 pub const PERMISSIONS: u32 = 0o777;
 
-/// What of the file that was there stays: so many bytes before what is written, and all from this one on behind it.
+/// What of the file that was there stays: so many bytes before what is written, and all from this
+/// one on behind it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeptRanges {
     pub(super) before: u64,
@@ -90,10 +93,12 @@ impl KeptRanges {
 }
 
 impl Folders {
-    /// Makes a file that is not there, with the folders above it that are missing; see [`Writing::mode`].
+    /// Makes a file that is not there, with the folders above it that are missing; see
+    /// [`Writing::mode`].
     ///
     /// # Errors
-    /// When something is there, it may not be made, or it is outside. Then nothing has changed, but for the folders.
+    /// When something is there, it may not be made, or it is outside. Then nothing has changed, but
+    /// for the folders.
     pub fn create(&self, path: &Path, content: &[u8], mode: Option<u32>) -> Result<(), PathRefusal> {
         let writing = Writing { content, put: Put::Truncate(0), create_only: true, if_match: None, mode };
         self.write_at(path, Missing::IsMade, &writing)
@@ -102,8 +107,8 @@ impl Folders {
     /// Writes a file, with the folders above it that are missing.
     ///
     /// # Errors
-    /// When there is something else, it may not be written, or it is outside. Then nothing has changed, but for the
-    /// folders.
+    /// When there is something else, it may not be written, or it is outside. Then nothing has
+    /// changed, but for the folders.
     pub fn write(&self, path: &Path, content: &[u8]) -> Result<(), PathRefusal> {
         let put = Put::Truncate(0);
         let writing = Writing { content, put, create_only: false, if_match: None, mode: None };
@@ -210,7 +215,8 @@ fn make(place: &ResolvedPath, name: &OsString, writing: &Writing<'_>) -> Result<
     }
 }
 
-/// Makes a file under its name: whoever looks meanwhile finds a part of it, but nothing is replaced.
+/// Makes a file under its name: whoever looks meanwhile finds a part of it, but nothing is
+/// replaced.
 fn make_at_once(place: &ResolvedPath, name: &OsString, content: &[u8]) -> Result<(), PathRefusal> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
     let file =
@@ -271,7 +277,8 @@ fn change(
     }
 }
 
-/// Whether nothing can be put beside the file, or into its place, although the file itself may be written.
+/// Whether nothing can be put beside the file, or into its place, although the file itself may be
+/// written.
 fn takes_nothing_new(error: &io::Error) -> bool {
     let refused = [Errno::ACCESS, Errno::PERM, Errno::BUSY, Errno::XDEV, Errno::ROFS];
     error.raw_os_error().is_some_and(|code| refused.iter().any(|errno| errno.raw_os_error() == code))
@@ -329,8 +336,9 @@ fn replace_end(mut file: &File, position: u64, parts: &[&[u8]]) -> io::Result<()
 /// Files that the kernel shows are none.
 #[cfg(target_os = "linux")]
 pub(super) fn must_be_on_a_disk(folder: impl AsFd) -> Result<(), PathRefusal> {
-    /// `proc`, `sysfs`, `cgroup`, `cgroup2`, `debugfs`, `tracefs`, `securityfs`, `bpf`; `binfmt_misc`, `configfs`,
-    /// `efivarfs`, `selinuxfs`, `pstore`, `mqueue`; `devpts`, `fusectl`, `resctrl`, `smackfs`, `hugetlbfs`, `nsfs`.
+    /// `proc`, `sysfs`, `cgroup`, `cgroup2`, `debugfs`, `tracefs`, `securityfs`, `bpf`;
+    /// `binfmt_misc`, `configfs`, `efivarfs`, `selinuxfs`, `pstore`, `mqueue`; `devpts`, `fusectl`,
+    /// `resctrl`, `smackfs`, `hugetlbfs`, `nsfs`.
     const OF_THE_KERNEL: [u32; 20] = [
         0x9fa0,
         0x6265_6572,

@@ -1,10 +1,10 @@
 //! What is in a repository's folder, kept.
 //!
-//! A checkpoint is a tree, the folder as it was, kept by a ref of our own. Where there are files whose contents are not in it, it
-//! is a commit without parents, whose message names them.
+//! A checkpoint is a tree, the folder as it was, kept by a ref of our own. Where there are files
+//! whose contents are not in it, it is a commit without parents, whose message names them.
 //!
-//! Owns: making checkpoints, comparing them, keeping again those of a session that comes from elsewhere, and letting go of
-//! those of a session.
+//! Owns: making checkpoints, comparing them, keeping again those of a session that comes from
+//! elsewhere, and letting go of those of a session.
 //! Never: touches a ref that is not ours.
 
 use std::collections::BTreeMap;
@@ -57,7 +57,8 @@ pub fn keep(
     until: Until,
 ) -> Result<Checkpoint, GitError> {
     let kept = keep_folder(repository, scratch, (keeper, number), last, until)?;
-    // Also where nothing has changed: turns have two numbers each, and of some the same one of both is always like that.
+    // Also where nothing has changed: turns have two numbers each, and of some the same one of both
+    // is always like that.
     if number > CHECKPOINTS_MAX && number % THINNED_EVERY == 0 {
         if let Err(error) = thin(repository, scratch, keeper, until) {
             tracing::warn!(%error, "the oldest of what is kept cannot be let go of");
@@ -178,7 +179,8 @@ fn versions_of(repository: &Repository, checkpoint: &Checkpoint, until: Until) -
     Ok(versions_in(&said))
 }
 
-/// Refuses what git does not call anything: what is known of a session may have been written elsewhere.
+/// Refuses what git does not call anything: what is known of a session may have been written
+/// elsewhere.
 fn must_be_named(checkpoint: &Checkpoint) -> Result<(), GitError> {
     match is_id(&checkpoint.commit) && is_id(&checkpoint.tree) {
         true => Ok(()),
@@ -186,7 +188,8 @@ fn must_be_named(checkpoint: &Checkpoint) -> Result<(), GitError> {
     }
 }
 
-/// Keeps under this name what is still there of these checkpoints, in their order, and of these contents.
+/// Keeps under this name what is still there of these checkpoints, in their order, and of these
+/// contents.
 ///
 /// # Errors
 /// When git fails, or not in time.
@@ -241,7 +244,8 @@ pub fn forget(
     remove(repository, scratch, &names, until)
 }
 
-/// Lets go of the oldest of those that are kept under this name, but for the first one, where they are too many.
+/// Lets go of the oldest of those that are kept under this name, but for the first one, where they
+/// are too many.
 fn thin(repository: &Repository, scratch: &Scratch, keeper: &str, until: Until) -> Result<(), GitError> {
     let names = names_of(repository, keeper, until)?;
     let room = usize::try_from(CHECKPOINTS_MAX).unwrap_or(usize::MAX);

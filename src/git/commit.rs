@@ -1,10 +1,12 @@
 //! What is not committed becomes a commit of the user's.
 //!
-//! All that is in the folder is committed, staged or not, by whom git is configured to say that it is. Only here is the
-//! user's own index written: by git's own rules, with its lock, and only if it still is what it was.
+//! All that is in the folder is committed, staged or not, by whom git is configured to say that it
+//! is. Only here is the user's own index written: by git's own rules, with its lock, and only if it
+//! still is what it was.
 //!
-//! Owns: what is refused (a merge that is not over, files that have changed since somebody has seen them, files that a
-//! filter would change), and that either all of it is done or nothing: what ends in the middle is ended by who comes next.
+//! Owns: what is refused (a merge that is not over, files that have changed since somebody has seen
+//! them, files that a filter would change), and that either all of it is done or nothing: what ends
+//! in the middle is ended by who comes next.
 //! Never: runs hooks or filters, signs, or writes over what somebody else has done meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +29,8 @@ use super::steps;
 use crate::files::uris::uri_of;
 use crate::host::effects::{GitCommit, GitContent, GitReport, KeptChange};
 
-/// What says that something is not over that would become a part of the commit, and what that is called.
+/// What says that something is not over that would become a part of the commit, and what that is
+/// called.
 const UNDER_WAY: [(&str, &str); 5] = [
     ("MERGE_HEAD", "a merge"),
     ("CHERRY_PICK_HEAD", "a cherry-pick"),
@@ -139,8 +142,8 @@ struct MadeCommit<'a> {
     stamp: Option<(u64, SystemTime)>,
 }
 
-/// Moves the branch, or `HEAD`, to a commit and gives the user its index, where the user has changed
-/// neither meanwhile.
+/// Moves the branch, or `HEAD`, to a commit and gives the user its index, where the user has
+/// changed neither meanwhile.
 fn move_head(
     repository: &Repository,
     scratch: &Scratch,
@@ -311,7 +314,8 @@ fn stamp_of(index: &Path) -> io::Result<Option<(u64, SystemTime)>> {
     }
 }
 
-/// Files that a filter would change are not committed as they are: what it makes of them is what is to be kept.
+/// Files that a filter would change are not committed as they are: what it makes of them is what is
+/// to be kept.
 fn filters_must_be_off(
     repository: &Repository,
     scratch: &Scratch,
@@ -368,8 +372,8 @@ fn are_still(repository: &Repository, shown: &[KeptChange]) -> bool {
     })
 }
 
-/// Whether these are the changes that were shown. Of files whose contents are not kept this tells the names alone; see
-/// [`are_still`].
+/// Whether these are the changes that were shown. Of files whose contents are not kept this tells
+/// the names alone; see [`are_still`].
 fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
     let is_side = |(found, shown): (Option<&GitContent>, Option<&GitContent>)| match (found, shown) {
         (Some(_), Some(shown)) if !shown.is_kept() => true,

@@ -94,7 +94,8 @@ fn read(repository: &Repository, said: &[u8]) -> Vec<KeptChange> {
     changes
 }
 
-/// How many lines were added and removed, none of a file that has no lines; and what is behind that.
+/// How many lines were added and removed, none of a file that has no lines; and what is behind
+/// that.
 fn numbers(word: &[u8]) -> Option<(Option<i64>, Option<i64>, &[u8])> {
     let mut parts = word.splitn(3, |byte| *byte == b'\t');
     let mut number = || Some(std::str::from_utf8(parts.next()?).ok()?.parse().ok());

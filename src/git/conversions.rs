@@ -1,10 +1,11 @@
-//! Files that git changes on their way into the folder and out of it: ends of lines, encodings, and its own keywords.
+//! Files that git changes on their way into the folder and out of it: ends of lines, encodings, and
+//! its own keywords.
 //!
-//! What git keeps of such a file need not give its bytes back: one with other ends of lines than it would write is the same to
-//! git.
+//! What git keeps of such a file need not give its bytes back: one with other ends of lines than it
+//! would write is the same to git.
 //!
-//! Owns: which files these may be, keeping the bytes of those that git would not give back, and which contents are no
-//! file's own, but those of which a filter makes it.
+//! Owns: which files these may be, keeping the bytes of those that git would not give back, and
+//! which contents are no file's own, but those of which a filter makes it.
 //! Never: changes a file.
 
 use std::collections::HashSet;
@@ -52,7 +53,8 @@ pub fn may_change(
 /// What a file begins with that LFS puts in the place of another one.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
-/// Whether these are the bytes of a file that stands for another one, of which a filter would make that.
+/// Whether these are the bytes of a file that stands for another one, of which a filter would make
+/// that.
 ///
 /// # Errors
 /// When git fails.

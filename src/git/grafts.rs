@@ -1,8 +1,9 @@
-//! What is in a large repository's folder now, as a tree of git's, without writing an index of all its files.
+//! What is in a large repository's folder now, as a tree of git's, without writing an index of all
+//! its files.
 //!
-//! What was committed last is a tree already, and git says by its status which files are otherwise: staged, or in the folder.
-//! Only these go through an index, a small one, so that git decides about their ends of lines as ever; then they are
-//! put into the folders' trees that are on their way.
+//! What was committed last is a tree already, and git says by its status which files are otherwise:
+//! staged, or in the folder. Only these go through an index, a small one, so that git decides about
+//! their ends of lines as ever; then they are put into the folders' trees that are on their way.
 //!
 //! Owns: which repositories this pays for, and the trees of changed folders.
 //! Never: reads the tree of a folder in which nothing has changed.
@@ -50,9 +51,9 @@ pub fn pays_for(repository: &Repository) -> bool {
 }
 
 /// Writes the tree of the folder. Returns `None` where this way does not lead to it: nothing was
-/// committed yet, there are conflicts, a name has a line break in it, or a flagged file is too large
-/// to be kept. Only an index whose flags are taken away can tell whether such a file is as it was
-/// staged, and then git has its content.
+/// committed yet, there are conflicts, a name has a line break in it, or a flagged file is too
+/// large to be kept. Only an index whose flags are taken away can tell whether such a file is as it
+/// was staged, and then git has its content.
 ///
 /// # Errors
 /// When git fails, or there is too much.

@@ -1,7 +1,8 @@
 //! What is in a repository's folder now, as a tree of git's.
 //!
-//! The user's index knows of nearly all files what they are, and when they were looked at last; so a copy of it is
-//! brought up to date by the few files that have changed since. It is the copy that git writes.
+//! The user's index knows of nearly all files what they are, and when they were looked at last; so
+//! a copy of it is brought up to date by the few files that have changed since. It is the copy that
+//! git writes.
 //!
 //! Owns: the copy, what git says has changed, and which new files are too many to be kept.
 //! Never: writes the user's index, or keeps a content that is no file or link of the folder.
@@ -119,7 +120,8 @@ pub struct Status {
     pub changed: Vec<Vec<u8>>,
     /// Files that git does not have.
     pub untracked: Vec<Vec<u8>>,
-    /// What the index has of files that are otherwise in it than committed, or in the folder than in it.
+    /// What the index has of files that are otherwise in it than committed, or in the folder than
+    /// in it.
     pub entries: Vec<IndexEntry>,
 }
 
@@ -174,7 +176,8 @@ impl<'a> CopiedIndex<'a> {
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> GitRun<'_> {
         let mut run = self.repository.run(arguments).env("GIT_INDEX_FILE", &self.path);
         if !self.is_to_stay {
-            // Half of what it takes to write a large index is the hash behind it, at which nobody looks.
+            // Half of what it takes to write a large index is the hash behind it, at which nobody
+            // looks.
             run = run.set(&[(OsString::from("index.skipHash"), OsString::from("true"))]);
         }
         match &self.objects {
@@ -226,7 +229,8 @@ impl<'a> CopiedIndex<'a> {
         self.run(["write-tree"]).line(until)
     }
 
-    /// Has git look at these files, too, although it was told to take them as unchanged or not to have them in the folder.
+    /// Has git look at these files, too, although it was told to take them as unchanged or not to
+    /// have them in the folder.
     ///
     /// # Errors
     /// When git fails.
@@ -251,8 +255,9 @@ impl<'a> CopiedIndex<'a> {
 
     /// Takes in these files as they are.
     fn update(&self, paths: &[Vec<u8>], scratch: &Scratch, until: Until) -> Result<(), GitError> {
-        // Where a folder has become a link, nothing of it is there any more: git refuses to look behind links. Nor is a file
-        // that is a folder now: of one with conflicts git does not know that.
+        // Where a folder has become a link, nothing of it is there any more: git refuses to look
+        // behind links. Nor is a file that is a folder now: of one with conflicts git does not know
+        // that.
         let root = &self.repository.root;
         let mut is_link = HashMap::new();
         let (gone, there): (Vec<_>, Vec<_>) = paths
@@ -302,8 +307,9 @@ impl<'a> CopiedIndex<'a> {
         self.run(["update-index", "-z", "--force-remove", "--stdin"]).reads(paths).output(until).map(drop)
     }
 
-    /// Takes in the folder, on the last try without the files that git refuses. Returns the versions
-    /// of large files, of refused ones and of those that are too many, and how much was stored.
+    /// Takes in the folder, on the last try without the files that git refuses. Returns the
+    /// versions of large files, of refused ones and of those that are too many, and how much was
+    /// stored.
     fn take_in(
         &self,
         status: &Status,
@@ -360,7 +366,8 @@ fn ended<'a>(paths: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
     paths.into_iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect()
 }
 
-/// Whether a link stands on the way to a path below a folder; what is known of the folders on the way is remembered.
+/// Whether a link stands on the way to a path below a folder; what is known of the folders on the
+/// way is remembered.
 pub fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, bool>) -> bool {
     let above = Path::new(OsStr::from_bytes(path)).ancestors().skip(1);
     above.filter(|above| !above.as_os_str().is_empty()).any(|above| {
@@ -428,8 +435,8 @@ pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, G
     Ok(ChosenFiles { left_out, taken, large })
 }
 
-/// What an index of some files has of those that are taken into it: its mode, and what git calls it. Before, it has what is
-/// said by `entries`, as `git update-index --index-info` reads it.
+/// What an index of some files has of those that are taken into it: its mode, and what git calls
+/// it. Before, it has what is said by `entries`, as `git update-index --index-info` reads it.
 ///
 /// # Errors
 /// When git fails.
@@ -507,8 +514,8 @@ pub fn read_status(said: &[u8]) -> Status {
     status
 }
 
-/// What is behind the first word of a file's line: the submodule, its modes in what was committed, in the index and in the
-/// folder, what git calls it in the first two, and the path.
+/// What is behind the first word of a file's line: the submodule, its modes in what was committed,
+/// in the index and in the folder, what git calls it in the first two, and the path.
 fn entry_in(rest: &[u8], is_staged: bool) -> Option<IndexEntry> {
     let path = behind(rest, 6)?.to_vec();
     let facts = String::from_utf8_lossy(&rest[..rest.len() - path.len()]).into_owned();

@@ -10,7 +10,8 @@
 //! sparse patterns) is linked to the repository's own; hooks and all else are left out. `HEAD` must
 //! be a file, so it is a copy, and [`super::commit`] writes the real one.
 //!
-//! A filter runs where the operator has named it, with the programs of the user's own configuration.
+//! A filter runs where the operator has named it, with the programs of the user's own
+//! configuration.
 //!
 //! Owns: the allow list, and the layout of the directory.
 //! Never: decides whether a repository is used.

@@ -3,8 +3,8 @@
 //! It never sees the configuration of a repository, of the user or of the system: see
 //! [`super::isolation`]. What it is told here besides is a second wall.
 //!
-//! Owns: which program it is, what it is told each time so that it runs no other program, asks nobody and takes no
-//! locks, how long it may take and how much it may say.
+//! Owns: which program it is, what it is told each time so that it runs no other program, asks
+//! nobody and takes no locks, how long it may take and how much it may say.
 //! Never: runs a shell, or goes on when the time is up.
 
 use std::ffi::{OsStr, OsString};
@@ -31,7 +31,8 @@ const TROUBLE_BYTES_MAX: usize = 4 << 10;
 /// The oldest version that can be told all of [`SETTINGS`] and understands all that it is asked.
 const VERSION_MIN: (u32, u32) = (2, 31);
 
-/// What is set for each run, whatever is configured: each of these could run a program, or change what is not ours.
+/// What is set for each run, whatever is configured: each of these could run a program, or change
+/// what is not ours.
 const SETTINGS: [(&str, &str); 23] = [
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),

@@ -1,7 +1,7 @@
 //! What is there in a repository now, against what was committed.
 //!
-//! Owns: the branch and what it is compared with, how far it is from the one that it follows, and which files are not
-//! committed as they are. What that takes is written where nobody keeps it.
+//! Owns: the branch and what it is compared with, how far it is from the one that it follows, and
+//! which files are not committed as they are. What that takes is written where nobody keeps it.
 //! Never: asks another machine, so what is there is what was fetched last.
 
 use super::compare::{compared, HOW};
@@ -73,8 +73,8 @@ pub fn look(
     })
 }
 
-/// What a branch is compared with: the one elsewhere that is followed by the one on which the session began; else that
-/// one, the default branch, and what was committed last.
+/// What a branch is compared with: the one elsewhere that is followed by the one on which the
+/// session began; else that one, the default branch, and what was committed last.
 fn base_of(
     repository: &Repository,
     head: &str,

@@ -1,4 +1,5 @@
-//! Steps that are not broken off when the host ends: what is half done then would be left to the user.
+//! Steps that are not broken off when the host ends: what is half done then would be left to the
+//! user.
 //!
 //! Owns: which of them are being done, and that none begins when the process is about to leave.
 //! Never: says how a step is done, or waits for one for ever: it may hang in git.

@@ -76,7 +76,8 @@ pub fn take_back(
         kept = keep_contents(repository, scratch, (changed.collect(), &found.contents), by, until)?;
     }
     let mut each: Vec<_> = each.into_iter().zip(files).enumerate().collect();
-    // A file may stand where a folder is to be, and a folder where a file is to be: what is to go goes first.
+    // A file may stand where a folder is to be, and a folder where a file is to be: what is to go
+    // goes first.
     each.sort_by_key(|(_, (_, file))| file.wanted.is_some());
     let mut outcomes = BTreeMap::new();
     for part in each.chunks(TOGETHER) {
@@ -204,8 +205,8 @@ fn look_at(path: &Path) -> Option<Metadata> {
     fs::symlink_metadata(path).ok().filter(|known| !known.is_dir())
 }
 
-/// Whether a file is the version that it was. One that has another name (a hard link) is said to have changed when that name
-/// goes.
+/// Whether a file is the version that it was. One that has another name (a hard link) is said to
+/// have changed when that name goes.
 fn is_still(seen: &Metadata, now: &Metadata) -> bool {
     let facts = |known: &Metadata| {
         (known.dev(), known.ino(), known.size(), known.mtime(), known.mtime_nsec(), known.mode())
@@ -261,8 +262,8 @@ fn contents_in(listed: &[u8]) -> HashMap<PathBuf, GitContent> {
     entries.collect()
 }
 
-/// The contents that these files are to have, of those that are short and that git does not change on their way into the
-/// folder: by the paths of the files, read by few runs of git.
+/// The contents that these files are to have, of those that are short and that git does not change
+/// on their way into the folder: by the paths of the files, read by few runs of git.
 fn short_contents<'a>(
     repository: &Repository,
     scratch: &Scratch,
@@ -301,7 +302,8 @@ fn short_contents<'a>(
     Ok(found.collect())
 }
 
-/// What `git cat-file --batch` says: each content behind a line that tells what it is called and how long it is.
+/// What `git cat-file --batch` says: each content behind a line that tells what it is called and
+/// how long it is.
 fn contents_given(mut said: &[u8]) -> HashMap<&str, &[u8]> {
     let mut contents = HashMap::new();
     while let Some(end) = said.iter().position(|byte| *byte == b'\n') {
@@ -318,7 +320,8 @@ fn contents_given(mut said: &[u8]) -> HashMap<&str, &[u8]> {
     contents
 }
 
-/// Makes one file what it is to be, if it still is the version that was `seen`; the permissions of one that is removed.
+/// Makes one file what it is to be, if it still is the version that was `seen`; the permissions of
+/// one that is removed.
 fn make(
     (repository, scratch): (&Repository, &Scratch),
     folders: &Folders,
@@ -387,8 +390,8 @@ fn make(
     set_mode(folders, &path, wanted.mode == PROGRAM).map(|()| None)
 }
 
-/// Refuses to put in the place of a file what only stands for it: the filter that makes the file of it is not run, and what
-/// was there when the file was what was committed is not known.
+/// Refuses to put in the place of a file what only stands for it: the filter that makes the file of
+/// it is not run, and what was there when the file was what was committed is not known.
 fn must_not_be_for_a_filter(
     repository: &Repository,
     scratch: &Scratch,
@@ -409,8 +412,8 @@ fn must_not_be_for_a_filter(
     }
 }
 
-/// Refuses a file where something else stands than the folder that it is to be in: through a link, another file would be
-/// written.
+/// Refuses a file where something else stands than the folder that it is to be in: through a link,
+/// another file would be written.
 fn way_must_be_free(repository: &Repository, path: &Path) -> Result<(), String> {
     let above = path.ancestors().skip(1).take_while(|above| *above != repository.root);
     let is_taken = |above: &Path| fs::symlink_metadata(above).is_ok_and(|known| !known.is_dir());

@@ -1,10 +1,12 @@
 //! The process that runs git for the host.
 //!
-//! It is asked, and answers, by lines of JSON on its pipes: a number, and what is to be done, or what is heard of that. It
-//! is under a guard, so that it ends with the host, and so does whatever it runs.
+//! It is asked, and answers, by lines of JSON on its pipes: a number, and what is to be done, or
+//! what is heard of that. It is under a guard, so that it ends with the host, and so does whatever
+//! it runs.
 //!
-//! Owns: which jobs run beside each other: of one repository one that keeps its folder and one that looks at something,
-//! and of either two in all; while one changes something in a folder no other one has to do with it. The others wait.
+//! Owns: which jobs run beside each other: of one repository one that keeps its folder and one that
+//! looks at something, and of either two in all; while one changes something in a folder no other
+//! one has to do with it. The others wait.
 //! Never: begins with a job whose time is up.
 
 use std::collections::VecDeque;
@@ -30,7 +32,8 @@ use crate::host::effects::{GitJob, GitReport, GitWork};
 /// So many jobs of a kind run at once.
 const AT_ONCE: usize = 2;
 
-/// How long the process stays for what is not broken off, when the host has ended: shorter than the guard's patience.
+/// How long the process stays for what is not broken off, when the host has ended: shorter than the
+/// guard's patience.
 const LEAVES_WITHIN: Duration = Duration::from_millis(400);
 
 /// How long it is waited for a worker before this one: longer than its guard lets it live.
@@ -69,7 +72,8 @@ struct WaitingJob {
 struct JobPlace {
     /// It keeps the folder.
     keeps: bool,
-    /// It changes what is in the folder: what is kept or seen meanwhile would be something in between.
+    /// It changes what is in the folder: what is kept or seen meanwhile would be something in
+    /// between.
     changes: bool,
     directories: Vec<String>,
 }
@@ -175,8 +179,8 @@ fn folders_in(folder: &Path) -> Vec<PathBuf> {
     entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
-/// Waits until no other worker has files in this folder: one whose host was killed stays for a moment. Whoever has what
-/// is given back is alone.
+/// Waits until no other worker has files in this folder: one whose host was killed stays for a
+/// moment. Whoever has what is given back is alone.
 fn wait_for_others(folder: &Path) -> io::Result<File> {
     let begun = Instant::now();
     loop {
@@ -215,7 +219,8 @@ fn end_what_was_begun(folder: &Path) {
     }
 }
 
-/// What a worker before this one has left behind, and this one. The folder itself stays: it is what is locked.
+/// What a worker before this one has left behind, and this one. The folder itself stays: it is what
+/// is locked.
 fn remove_old(folder: &Path) {
     for scratch in folders_in(folder) {
         if let Err(error) = std::fs::remove_dir_all(&scratch) {

@@ -1,8 +1,9 @@
 //! The agents of this host.
 //!
-//! Owns: the one list of them, in the order in which they are offered: of each what its operator says of it, what it
-//! has said of itself, how that is kept, the agent as it is used and shown, which both together make, and until when
-//! it is neither asked again what it is nor used without a login.
+//! Owns: the one list of them, in the order in which they are offered: of each what its operator
+//! says of it, what it has said of itself, how that is kept, the agent as it is used and shown,
+//! which both together make, and until when it is neither asked again what it is nor used without a
+//! login.
 //! Never: asks an agent anything, or tells a client of one.
 
 use ahp_types::state::AgentInfo;
@@ -14,10 +15,12 @@ use super::effects::{AgentDescription, SelfDescription};
 use super::Start;
 use crate::wire::rpc::to_sorted_json;
 
-/// An agent that was asked what it is, and has not said it, is not asked again for so long, in milliseconds.
+/// An agent that was asked what it is, and has not said it, is not asked again for so long, in
+/// milliseconds.
 const MEET_AGAIN_MS: u64 = 60_000;
 
-/// For how long it is believed that an agent needs a login, in milliseconds: people also log in to it elsewhere.
+/// For how long it is believed that an agent needs a login, in milliseconds: people also log in to
+/// it elsewhere.
 const LOGIN_NEEDED_MS: u64 = 10_000;
 
 /// All agents; the first one is the default.
@@ -32,7 +35,8 @@ struct KnownAgent {
     said: SelfDescription,
     /// Both: the agent as it is used and shown.
     whole: AgentDescription,
-    /// It was asked what it is, and is not asked again before this time, by the clock that never goes back.
+    /// It was asked what it is, and is not asked again before this time, by the clock that never
+    /// goes back.
     met_until_ms: u64,
     /// It has said that it needs a login, and this is believed until this time.
     login_until_ms: u64,
@@ -46,7 +50,8 @@ struct KeptAgent<T> {
 }
 
 impl AgentTable {
-    /// Those that a host starts with: as their operator describes them, with what was kept of what they said.
+    /// Those that a host starts with: as their operator describes them, with what was kept of what
+    /// they said.
     pub(super) fn at_start(operators: Vec<AgentDescription>, start: &Start) -> Self {
         Self(operators.into_iter().map(|operator| KnownAgent::at_start(operator, start)).collect())
     }
@@ -90,7 +95,8 @@ impl AgentTable {
         self.iter().map(|agent| agent.info.clone()).collect()
     }
 
-    /// Takes in what an agent says of itself. Returns what is to be kept of it (JSON text), if anything is new.
+    /// Takes in what an agent says of itself. Returns what is to be kept of it (JSON text), if
+    /// anything is new.
     pub(super) fn learn(&mut self, provider: &str, news: SelfDescription) -> Option<Bytes> {
         let agent = self.find_mut(provider)?;
         if !agent.said.learn(news) {
@@ -100,7 +106,8 @@ impl AgentTable {
         Some(agent.kept())
     }
 
-    /// Whether the settings of an agent's sessions are for the agent to say, and not known for good.
+    /// Whether the settings of an agent's sessions are for the agent to say, and not known for
+    /// good.
     pub(super) fn settings_may_change(&self, provider: &str) -> bool {
         self.find(provider).is_some_and(|agent| agent.operator.may_have_more_settings)
     }
@@ -193,7 +200,8 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
     whole
 }
 
-/// What is to be kept of an agent that has said this of itself, besides what was kept of it before; JSON text.
+/// What is to be kept of an agent that has said this of itself, besides what was kept of it before;
+/// JSON text.
 pub fn kept_of(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
     let mut agent = KnownAgent::at_start(operator.clone(), before);
     agent.said.learn(news);

@@ -1,7 +1,8 @@
-//! Sessions that clients make ahead of use: for each window and each empty chat, whether anything is said there or not.
+//! Sessions that clients make ahead of use: for each window and each empty chat, whether anything
+//! is said there or not.
 //!
-//! Owns: what makes such a session one like the others, which is announced, listed and kept; and disposing of those
-//! that nobody follows any more.
+//! Owns: what makes such a session one like the others, which is announced, listed and kept; and
+//! disposing of those that nobody follows any more.
 //! Never: knows which clients do that; what they make is marked.
 
 use std::time::Duration;
@@ -17,7 +18,8 @@ use crate::wire::asides::Aside;
 /// So many are there at most; what is made beyond is a session like the others.
 const AHEAD_MAX: usize = 256;
 
-/// How long one stays that nobody follows: a client whose connection broke comes back within this time.
+/// How long one stays that nobody follows: a client whose connection broke comes back within this
+/// time.
 const UNFOLLOWED_MAX: Duration = Duration::from_secs(60);
 
 impl Host {
@@ -51,7 +53,8 @@ impl Host {
         self.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
     }
 
-    /// Somebody may have followed a session last: one that was made ahead is disposed of if nobody does so for a while.
+    /// Somebody may have followed a session last: one that was made ahead is disposed of if nobody
+    /// does so for a while.
     pub(super) fn watch_unfollowed(&mut self, step: &mut Step<'_>) {
         let unfollowed = self.channels.sessions.iter().filter(|(_, session)| {
             session.ahead && session.channel.subscribers.is_empty() && session.unfollowed.is_none()
@@ -65,7 +68,8 @@ impl Host {
         }
     }
 
-    /// The time is up in which a session that was made ahead, and that nobody followed, might be followed again.
+    /// The time is up in which a session that was made ahead, and that nobody followed, might be
+    /// followed again.
     pub(super) fn unfollowed_for_long(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
         let is_due = |session: &&Session| session.ahead && session.unfollowed == Some(number);
         // It may be gone since.

@@ -1,12 +1,13 @@
 //! Annotations: what people say to places in the files of a session.
 //!
-//! Owns: what clients may say there and within which limits, when the channel of a session's annotations is in memory, how
-//! many there are as sessions and their summaries say it, and what agents are told of those that are attached to a message.
-//! Never: follows what becomes of a file, a chat or a turn: an annotation stays with its session, wherever the chat goes
-//! that it is about, and although the turn is removed.
+//! Owns: what clients may say there and within which limits, when the channel of a session's
+//! annotations is in memory, how many there are as sessions and their summaries say it, and what
+//! agents are told of those that are attached to a message.
+//! Never: follows what becomes of a file, a chat or a turn: an annotation stays with its session,
+//! wherever the chat goes that it is about, and although the turn is removed.
 //!
-//! The meaning of every action is that of the official reducers. No action carries the numbers in a session's state: they
-//! are right in each snapshot and summary.
+//! The meaning of every action is that of the official reducers. No action carries the numbers in a
+//! session's state: they are right in each snapshot and summary.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -54,8 +55,8 @@ pub(super) fn summary_of(session: &str, annotations: &[Annotation]) -> Annotatio
 }
 
 impl Host {
-    /// A session is in memory now: so are its annotations. There are none where something else, of an older store, is called
-    /// like them.
+    /// A session is in memory now: so are its annotations. There are none where something else, of
+    /// an older store, is called like them.
     pub(super) fn add_annotations(&mut self, key: SessionKey, annotations: Vec<Annotation>) {
         let Some(session) = self.channels.sessions.known_mut(key) else { return };
         let uri = annotations_uri(&session.channel.uri);
@@ -180,7 +181,8 @@ impl Host {
         Ok(Verdict::Done)
     }
 
-    /// Whether an annotation can have come up there. One that has may be said again although the chat or the turn is gone.
+    /// Whether an annotation can have come up there. One that has may be said again although the
+    /// chat or the turn is gone.
     fn check_origin(
         &self,
         key: SessionKey,
@@ -213,7 +215,8 @@ impl Host {
         self.channels.chats.known(chat).is_some_and(|chat| chat.has_had_turn(id))
     }
 
-    /// The annotations of this channel, or those of these ids, in words; none when there is no such channel.
+    /// The annotations of this channel, or those of these ids, in words; none when there is no such
+    /// channel.
     pub(super) fn annotations_in_words(&self, uri: &str, ids: Option<&[String]>) -> Option<String> {
         let annotations = self.channels.annotations.known(self.find(uri)?.annotations()?)?;
         let chosen = annotations.list().iter().filter(|it| ids.is_none_or(|ids| ids.contains(&it.id)));

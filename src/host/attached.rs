@@ -1,8 +1,9 @@
-//! Chats and annotations that are attached to messages: what their transcripts are when a message is accepted.
+//! Chats and annotations that are attached to messages: what their transcripts are when a message
+//! is accepted.
 //!
-//! Owns: which turn such an attachment ends at, the transcript as text, its bounds, and keeping it for as long
-//! as the message may be told to an agent. The rules are those of "Pulling a chat into another chat" on the
-//! chat channel page of the specification.
+//! Owns: which turn such an attachment ends at, the transcript as text, its bounds, and keeping it
+//! for as long as the message may be told to an agent. The rules are those of "Pulling a chat into
+//! another chat" on the chat channel page of the specification.
 //! Never: follows an attachment inside a transcript: it stays a reference.
 
 use std::collections::BTreeMap;
@@ -26,8 +27,8 @@ use crate::wire::tool_calls::tool_call_id;
 /// All transcripts of a message have so many bytes at most: of each, what was said last.
 const MESSAGE_BYTES_MAX: usize = 128 << 10;
 
-/// A chat keeps so many bytes of transcripts at most: those of its newest messages. So many bytes may belong to
-/// messages that wait, besides.
+/// A chat keeps so many bytes of transcripts at most: those of its newest messages. So many bytes
+/// may belong to messages that wait, besides.
 const CHAT_BYTES_MAX: usize = 1 << 20;
 
 /// The transcripts that belong to the messages of a chat.
@@ -47,8 +48,8 @@ impl Attached {
 }
 
 impl Host {
-    /// Fixes up to where each chat that is attached to a message counts, and gives the transcripts of the chats and
-    /// annotations.
+    /// Fixes up to where each chat that is attached to a message counts, and gives the transcripts
+    /// of the chats and annotations.
     ///
     /// # Errors
     /// When a chat, a turn or a session's annotations are not there.
@@ -121,7 +122,8 @@ impl Host {
         }
     }
 
-    /// Whether a chat can keep the transcripts of one more pending message, in place of those that it had.
+    /// Whether a chat can keep the transcripts of one more pending message, in place of those that
+    /// it had.
     ///
     /// # Errors
     /// When they are too many.
@@ -160,7 +162,8 @@ impl Host {
     }
 }
 
-/// Forgets the transcripts of messages that are gone, and of the oldest ones when they are too many.
+/// Forgets the transcripts of messages that are gone, and of the oldest ones when they are too
+/// many.
 pub(super) fn forget_what_is_gone(chat: &mut Chat) {
     if chat.attached.is_empty() {
         return;

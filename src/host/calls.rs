@@ -1,8 +1,10 @@
-//! Tool calls and questions: what an agent reports of them, and what the host decides about them itself.
+//! Tool calls and questions: what an agent reports of them, and what the host decides about them
+//! itself.
 //!
-//! Owns: mapping those reports to actions, refusing what does not fit a call's state, and closing what is
-//! still open when a turn ends.
-//! Never: decides when a turn is over, or checks what a client asks; that is in `turns` and in `actions`.
+//! Owns: mapping those reports to actions, refusing what does not fit a call's state, and closing
+//! what is still open when a turn ends.
+//! Never: decides when a turn is over, or checks what a client asks; that is in `turns` and in
+//! `actions`.
 
 use ahp_types::actions::{
     ChatInputCompletedAction, ChatInputRequestedAction, ChatToolCallCompleteAction,
@@ -161,8 +163,8 @@ impl Host {
         self.decline_if_unseen(step, key, &id);
     }
 
-    /// Asks an open question once more, under another id: real clients show a question no more when they have answered
-    /// it, whatever became of the answer, nor another one of its id.
+    /// Asks an open question once more, under another id: real clients show a question no more when
+    /// they have answered it, whatever became of the answer, nor another one of its id.
     pub(super) fn ask_again(&mut self, step: &mut Step<'_>, key: ChatKey, mut request: ChatInputRequest) {
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
@@ -188,8 +190,8 @@ impl Host {
         }
     }
 
-    /// Closes what a turn leaves open: questions are cancelled, calls that wait are refused, calls that
-    /// run have failed.
+    /// Closes what a turn leaves open: questions are cancelled, calls that wait are refused, calls
+    /// that run have failed.
     pub(super) fn close_open_parts(&mut self, step: &mut Step<'_>, key: ChatKey, turn_id: &str) {
         enum Open {
             Question(String),

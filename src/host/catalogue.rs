@@ -1,9 +1,9 @@
 //! What sessions and chats say of themselves in lists: rows, summaries, titles, open requests.
 //!
-//! Owns: keeping everything that is derived from a chat's state equal to it: its row in the session's
-//! `chats`, the session's status, activity, `modifiedAt` and `inputNeeded`, its summary on the root
-//! channel, and its place in the list. The rules are those of the session channel page of the
-//! specification, "Chat aggregation" and "Aggregated input requests".
+//! Owns: keeping everything that is derived from a chat's state equal to it: its row in the
+//! session's `chats`, the session's status, activity, `modifiedAt` and `inputNeeded`, its summary
+//! on the root channel, and its place in the list. The rules are those of the session channel page
+//! of the specification, "Chat aggregation" and "Aggregated input requests".
 //! Never: changes a chat.
 
 use std::collections::BTreeSet;
@@ -123,8 +123,9 @@ pub(super) fn title_from(message: &str) -> Option<String> {
 }
 
 impl Session {
-    /// The row that the session's activity bits and activity come from: the default chat's, or the most
-    /// recently modified one's; but any chat that waits for the user goes first, then any that failed.
+    /// The row that the session's activity bits and activity come from: the default chat's, or the
+    /// most recently modified one's; but any chat that waits for the user goes first, then any that
+    /// failed.
     fn leading_row(&self) -> Option<&ChatSummary> {
         let rows = &self.state.chats;
         let default = rows.iter().find(|row| Some(&row.resource) == self.state.default_chat.as_ref());
@@ -151,8 +152,8 @@ impl Host {
         Some(SessionSummary { meta: self.selected_for_summary(key), changes, ..summary })
     }
 
-    /// Brings everything that is derived from a chat in line with it. Called after every action on a chat
-    /// that may have changed its status, activity, title or time.
+    /// Brings everything that is derived from a chat in line with it. Called after every action on
+    /// a chat that may have changed its status, activity, title or time.
     pub(super) fn sync_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let Some(chat) = self.channels.chats.known(key) else { return };
         let session_key = chat.session;
@@ -171,8 +172,8 @@ impl Host {
         let (status, activity) = session.leading_row().map_or((SessionStatus::Idle.bits(), None), |row| {
             (activity_of(row.status), row.activity.clone())
         });
-        // No action carries the activity bits of a session's status; clients get them in snapshots and
-        // summaries.
+        // No action carries the activity bits of a session's status; clients get them in snapshots
+        // and summaries.
         session.state.status = with_activity(session.state.status, status);
         // A wall clock that was set back does not make a session older than it is.
         let rows = session.state.chats.iter().map(|row| &row.modified_at);
@@ -264,8 +265,9 @@ impl Host {
         self.sync_session(step, key);
     }
 
-    /// Says of a chat and its session that nobody has seen what has changed: the flag means "viewed since
-    /// its last modification". The reducers take it from a chat when a turn begins, and from nothing else.
+    /// Says of a chat and its session that nobody has seen what has changed: the flag means "viewed
+    /// since its last modification". The reducers take it from a chat when a turn begins, and from
+    /// nothing else.
     pub(super) fn mark_unread(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let is_read = |status: u32| status & SessionStatus::IsRead.bits() != 0;
         let Some(chat) = self.channels.chats.known(key) else { return };
@@ -349,8 +351,9 @@ impl Host {
         }
     }
 
-    /// Tells every summary that has changed, held back or not. Before sessions are listed: a change that is
-    /// told later is counted from what was told last, and whoever lists now must know the same.
+    /// Tells every summary that has changed, held back or not. Before sessions are listed: a change
+    /// that is told later is counted from what was told last, and whoever lists now must know the
+    /// same.
     pub(super) fn tell_summaries_now(&mut self, step: &mut Step<'_>) {
         if self.failing.is_some() {
             return;
@@ -385,8 +388,8 @@ impl Host {
     }
 }
 
-/// The action that turns a chat's old row into the new one: an update where the reducer of updates can
-/// express it, else the whole row again.
+/// The action that turns a chat's old row into the new one: an update where the reducer of updates
+/// can express it, else the whole row again.
 fn row_change(old: Option<&ChatSummary>, row: ChatSummary) -> Option<StateAction> {
     let whole = |summary| Some(StateAction::SessionChatAdded(SessionChatAddedAction { summary }));
     let Some(old) = old else { return whole(row) };
@@ -418,8 +421,9 @@ fn row_change(old: Option<&ChatSummary>, row: ChatSummary) -> Option<StateAction
     Some(StateAction::SessionChatUpdated(SessionChatUpdatedAction { chat, changes }))
 }
 
-/// What has changed, without the members that identify a session; none when nothing has. A member that is
-/// gone cannot be expressed by leaving it out, so an activity that is over is told as an empty one, and `_meta` too.
+/// What has changed, without the members that identify a session; none when nothing has. A member
+/// that is gone cannot be expressed by leaving it out, so an activity that is over is told as an
+/// empty one, and `_meta` too.
 fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<PartialSessionSummary> {
     if old == new {
         return None;

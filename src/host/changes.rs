@@ -1,7 +1,8 @@
-//! Which files were changed, as the calls of chats have said it: in a turn, in a chat, in a session.
+//! Which files were changed, as the calls of chats have said it: in a turn, in a chat, in a
+//! session.
 //!
-//! Owns: what several edits of a file come to, which is what was there before the first one and behind the last; and in
-//! which order what several chats have done counts.
+//! Owns: what several edits of a file come to, which is what was there before the first one and
+//! behind the last; and in which order what several chats have done counts.
 //! Never: looks at a file, or tells anybody.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -67,7 +68,8 @@ pub(super) fn said_in(turns: Vec<TurnOf<'_>>) -> Vec<SaidEdit<'_>> {
     said.collect()
 }
 
-/// A file that a client has had taken back to what it was before, which is an edit, too. Kept with the session.
+/// A file that a client has had taken back to what it was before, which is an edit, too. Kept with
+/// the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscardedFile {
@@ -83,7 +85,8 @@ pub struct DiscardedFile {
     /// The permissions of the file, where it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mode: Option<u32>,
-    /// The host has ended before it was known whether that was done: it can be taken back, and hides nothing.
+    /// The host has ended before it was known whether that was done: it can be taken back, and
+    /// hides nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_unsure: bool,
     /// Somebody else had done it before: it hides the change, and bringing it back touches nothing.
@@ -101,7 +104,8 @@ struct ContentPlace {
 }
 
 impl DiscardedFile {
-    /// That these changes of a file are taken back, at a time that is not known yet. One that was renamed is two files.
+    /// That these changes of a file are taken back, at a time that is not known yet. One that was
+    /// renamed is two files.
     pub(super) fn all_of(changed: &ChangedFile, scope: &str) -> Vec<Self> {
         let file = |file: &str, before: Option<&FileSide>, after: Option<&FileSide>| {
             let lines = changed.lines.unwrap_or_default();
@@ -163,8 +167,8 @@ pub(super) struct NetEdit<'a> {
     lines: Option<LineCounts>,
 }
 
-/// What edits come to, file by file, in the order in which the files were first edited. A file that is again what it was
-/// is not among them.
+/// What edits come to, file by file, in the order in which the files were first edited. A file that
+/// is again what it was is not among them.
 pub(super) fn net_of(mut edits: Vec<SaidEdit<'_>>) -> Vec<NetEdit<'_>> {
     // Turns of several chats may run at the same time.
     edits.sort_by_key(|said| said.edit.at);
@@ -198,8 +202,8 @@ pub(super) struct PlacedContent {
     content: EditContent,
 }
 
-/// What the calls of turns have said, of those in which something was looked for: each of these turns is read once, however
-/// many files it has changed.
+/// What the calls of turns have said, of those in which something was looked for: each of these
+/// turns is read once, however many files it has changed.
 #[derive(Debug, Default)]
 pub(super) struct FoundTexts {
     turns: HashMap<(ChatKey, String), HashMap<String, String>>,
@@ -371,7 +375,8 @@ impl ChangedFile {
 }
 
 impl Host {
-    /// When the edits of a call of this session are said to be made, which is over now: later than any before.
+    /// When the edits of a call of this session are said to be made, which is over now: later than
+    /// any before.
     pub(super) fn edit_time(&self, session: SessionKey, now_ms: i64) -> i64 {
         let turns = self.turns_of_session(session);
         let said = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at));
@@ -396,8 +401,8 @@ impl Host {
         completed.chain(active.filter(|turn| !turn.edits.is_empty())).collect()
     }
 
-    /// The turns of all chats of a session in which files were edited, in the order in which they began. One that a fork
-    /// has, too, is one.
+    /// The turns of all chats of a session in which files were edited, in the order in which they
+    /// began. One that a fork has, too, is one.
     pub(super) fn turns_of_session(&self, key: SessionKey) -> Vec<TurnOf<'_>> {
         let mut turns: Vec<TurnOf<'_>> =
             self.chats_of(key).into_iter().flat_map(|chat| self.turns_with_edits(chat)).collect();
@@ -427,8 +432,8 @@ impl Host {
         discards.collect()
     }
 
-    /// What is left of edits: clients have had git take some of them back, in what a turn or the session has changed. That is
-    /// no edit of a content that a call has said.
+    /// What is left of edits: clients have had git take some of them back, in what a turn or the
+    /// session has changed. That is no edit of a content that a call has said.
     pub(super) fn left_of<'a>(&self, key: SessionKey, mut said: Vec<SaidEdit<'a>>) -> Vec<SaidEdit<'a>> {
         let Some(session) = self.channels.sessions.known(key) else { return said };
         let mut taken_back: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
@@ -518,7 +523,8 @@ impl Host {
         }
     }
 
-    /// What was in a file when it was taken back, and what was put there. Either is none where that is not known any more.
+    /// What was in a file when it was taken back, and what was put there. Either is none where that
+    /// is not known any more.
     pub(super) fn sides_discarded(
         &self,
         file: &DiscardedFile,
@@ -561,8 +567,8 @@ impl Host {
         found.of(placed.chat, &placed.turn, || read().unwrap_or_default()).get(id).cloned()
     }
 
-    /// The files that were changed in what a changeset is of; none when that is not there. Where git must say it and has
-    /// not yet, there are none.
+    /// The files that were changed in what a changeset is of; none when that is not there. Where
+    /// git must say it and has not yet, there are none.
     pub(super) fn changed_files(
         &mut self,
         session: SessionKey,
@@ -624,7 +630,8 @@ impl Host {
         let changes = self.changes.compared.known(states).unwrap_or_default();
         let files =
             changes.iter().map(|change| ChangedFile::of(change, &session.channel.uri, &session.kept, false));
-        // What is there now is kept after files were taken back: from then on a session has what was done again since.
+        // What is there now is kept after files were taken back: from then on a session has what
+        // was done again since.
         let is_hidden = *scope != ChangesetScope::Session || self.is_being_kept(key, None);
         let of_scope = mark_of(scope);
         let of_scope = session

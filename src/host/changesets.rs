@@ -1,12 +1,14 @@
-//! Changesets: which files a turn has changed, and which a session, as far as the calls of their chats have said it.
+//! Changesets: which files a turn has changed, and which a session, as far as the calls of their
+//! chats have said it.
 //!
 //! Owns: the rows by which sessions and chats offer changesets, how much was
-//! changed as summaries say it, which files were reviewed, and when the channel of a changeset is in memory.
-//! Never: looks at a file. What was changed is what `changes` finds in the calls of chats; so a changeset needs no place in the
-//! store, and is there as long as the turns are.
+//! changed as summaries say it, which files were reviewed, and when the channel of a changeset is
+//! in memory.
+//! Never: looks at a file. What was changed is what `changes` finds in the calls of chats; so a
+//! changeset needs no place in the store, and is there as long as the turns are.
 //!
-//! A channel that somebody has followed stays in memory, and is told each change, while there is room; so who comes back
-//! is told what was missed. One that is made again is given as a state.
+//! A channel that somebody has followed stays in memory, and is told each change, while there is
+//! room; so who comes back is told what was missed. One that is made again is given as a state.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -75,8 +77,8 @@ fn summary_of(files: &[ChangedFile]) -> ChangesSummary {
     }
 }
 
-/// What is told of how much was changed: nothing before anything was, and zeros when all of it is gone, since nobody can
-/// be told that there is nothing to say any more.
+/// What is told of how much was changed: nothing before anything was, and zeros when all of it is
+/// gone, since nobody can be told that there is nothing to say any more.
 fn told_summary(files: &[ChangedFile], before: Option<&ChangesSummary>) -> Option<ChangesSummary> {
     (!files.is_empty() || before.is_some()).then(|| summary_of(files))
 }
@@ -188,7 +190,8 @@ impl Host {
         self.files_may_have_changed(session, has_edits);
     }
 
-    /// Something may be otherwise about the changes of a session: which files they are, or whether a turn runs.
+    /// Something may be otherwise about the changes of a session: which files they are, or whether
+    /// a turn runs.
     pub(super) fn files_may_have_changed(&mut self, session: SessionKey, have_files: bool) {
         *self.changes.due.entry(session).or_default() |= have_files;
     }
@@ -324,7 +327,8 @@ impl Host {
         if files.len() > FILES_MAX {
             let message = format!("{} files were changed, and at most {FILES_MAX} are shown", files.len());
             let error = error_info("tooManyFiles".to_owned(), &message);
-            // What nobody sees is not taken back; what was taken back before can still be brought back.
+            // What nobody sees is not taken back; what was taken back before can still be brought
+            // back.
             let operations = self.operations_of(session, scope, false);
             return Some(ChangesetState { operations, ..state_of(Vec::new(), Some(error), false) });
         }
@@ -448,7 +452,8 @@ impl Host {
         }
     }
 
-    /// Takes away the marks of files that were changed since: they do not come back when a file is again what it was.
+    /// Takes away the marks of files that were changed since: they do not come back when a file is
+    /// again what it was.
     fn drop_fallen_marks(&mut self, key: SessionKey) {
         let Some(session) = self.channels.sessions.known(key).filter(|it| !it.reviewed.is_empty()) else {
             return;
@@ -546,8 +551,8 @@ fn state_of(files: Vec<ChangesetFile>, error: Option<ErrorInfo>, is_running: boo
     ChangesetState { status, error, files, operations: None }
 }
 
-/// What is shown of a changeset that was shown before: what it was stays until it is known what it is, also where that
-/// cannot be known.
+/// What is shown of a changeset that was shown before: what it was stays until it is known what it
+/// is, also where that cannot be known.
 fn again(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
     let was_known = matches!(shown.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing);
     if was_known && wanted.status == ChangesetStatus::Computing {
@@ -560,7 +565,8 @@ fn again(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
     wanted
 }
 
-/// The actions that make one list of files the other. A mark that was taken away is as good as one that never was.
+/// The actions that make one list of files the other. A mark that was taken away is as good as one
+/// that never was.
 fn changes_between(before: &[ChangesetFile], after: &[ChangesetFile]) -> Vec<StateAction> {
     let ids: BTreeSet<&str> = after.iter().map(|file| file.id.as_str()).collect();
     let removed = before.iter().filter(|file| !ids.contains(file.id.as_str()));

@@ -1,10 +1,13 @@
-//! What git keeps of the folders of sessions: what was in them when a turn began, and when it ended.
+//! What git keeps of the folders of sessions: what was in them when a turn began, and when it
+//! ended.
 //!
-//! So it is known what a turn has changed by whatever means, and not only what its calls have said. A turn waits a moment
-//! until its folder is kept; one that could not be kept in time begins without, and what its calls say counts.
+//! So it is known what a turn has changed by whatever means, and not only what its calls have said.
+//! A turn waits a moment until its folder is kept; one that could not be kept in time begins
+//! without, and what its calls say counts.
 //!
-//! Owns: when a folder is kept and for which turn, which turns cannot be told apart because they ran at the same time in one
-//! repository, what has changed from one state to another as far as that is known, and which contents were given out.
+//! Owns: when a folder is kept and for which turn, which turns cannot be told apart because they
+//! ran at the same time in one repository, what has changed from one state to another as far as
+//! that is known, and which contents were given out.
 //! Never: runs git, or waits for it longer than a turn may.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,7 +39,8 @@ const LET_GO_AGAIN: u32 = 3;
 /// So many turns of a session are remembered; the oldest go first, but for the first one.
 const TURNS_MAX: usize = 1000;
 
-/// Of so many pairs of states it is remembered what lies between them, besides those that a changeset in memory shows.
+/// Of so many pairs of states it is remembered what lies between them, besides those that a
+/// changeset in memory shows.
 const COMPARED_MAX: usize = 200;
 
 /// Maximum number of files per turn of which git is asked whether it looks at them.
@@ -61,11 +65,11 @@ pub struct KeptFolder {
     count: u64,
     /// The newest state; none when it is not known what has become of the folder since.
     last: Option<Checkpoint>,
-    /// What is in the folder is being kept behind a turn, or after files were taken back; a host that ends meanwhile does
-    /// not hear of it.
+    /// What is in the folder is being kept behind a turn, or after files were taken back; a host
+    /// that ends meanwhile does not hear of it.
     is_asked: bool,
-    /// The session was brought in, or back from the trash: nothing of what is known here is kept for it yet. What is kept by the
-    /// name that it had may be another session's, or goes with one.
+    /// The session was brought in, or back from the trash: nothing of what is known here is kept
+    /// for it yet. What is kept by the name that it had may be another session's, or goes with one.
     is_brought: bool,
     /// Nothing had been said in the session when the first turn of these began.
     is_whole: bool,
@@ -115,7 +119,8 @@ pub(super) enum AskedFor {
     Commit(SessionKey),
     /// To keep it for a session that is gone since, under this name: what is kept so is let go of.
     Gone { keeper: String },
-    /// To let go of what was kept under this name; so often it is tried again where git has no time for it.
+    /// To let go of what was kept under this name; so often it is tried again where git has no time
+    /// for it.
     LettingGo { root: String, keeper: String, again: u32 },
     /// Something that nobody waits for any more.
     Nothing,
@@ -206,7 +211,8 @@ impl KeptFolder {
         Some((&first.before, self.last.as_ref()?))
     }
 
-    /// From what to what a turn has gone that is over. One that a fork has may have run in another chat.
+    /// From what to what a turn has gone that is over. One that a fork has may have run in another
+    /// chat.
     fn of_turn(&self, chat: &str, turn: &str, is_fork: bool) -> Option<(&Checkpoint, &Checkpoint)> {
         let mut of_chat = self.turns.iter().rev().filter(|kept| kept.turn == turn);
         let in_chat = of_chat.clone().find(|kept| kept.chat == chat);
@@ -464,7 +470,8 @@ impl Host {
             let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
             let kept = &mut of_session.kept;
             if kept.root.as_ref() != Some(&root) || kept.turns.is_empty() {
-                // Where it works elsewhere from here on, what was kept before is not of the same files.
+                // Where it works elsewhere from here on, what was kept before is not of the same
+                // files.
                 kept.is_whole = is_whole;
                 kept.turns.clear();
             }
@@ -565,7 +572,8 @@ impl Host {
         }
     }
 
-    /// A session is taken from the store that has come from elsewhere: what is known of it is kept for it from here on.
+    /// A session is taken from the store that has come from elsewhere: what is known of it is kept
+    /// for it from here on.
     pub(super) fn keep_what_was_brought(&mut self, step: &mut Step<'_>, session: SessionKey) {
         let of_session = self.channels.sessions.known(session).filter(|it| it.kept.is_brought);
         let Some(of_session) = of_session.filter(|_| self.config.limits.kept_within_ms > 0) else { return };
@@ -588,7 +596,8 @@ impl Host {
         self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Again(session));
     }
 
-    /// A session is taken from the store: what a host before this one was asked to keep, and has not heard of, is kept now.
+    /// A session is taken from the store: what a host before this one was asked to keep, and has
+    /// not heard of, is kept now.
     pub(super) fn keep_what_was_asked_for(&mut self, step: &mut Step<'_>, session: SessionKey) {
         let kept = self.channels.sessions.known(session).map(|session| &session.kept);
         let Some(kept) = kept.filter(|kept| kept.is_asked && !self.is_being_kept(session, None)) else {
@@ -642,9 +651,10 @@ impl Host {
         self.ask_git(step, (directories, WITHIN_MS), work, AskedFor::LettingGo { root, keeper, again });
     }
 
-    /// The folder of a chat's turn is kept, or what is done in that turn `begins`: where another chat works in the same
-    /// repository, nobody can tell which of them has changed what. What the other one does is between the two states that
-    /// are kept of this turn; what this one does is between those of the other one, from when it begins.
+    /// The folder of a chat's turn is kept, or what is done in that turn `begins`: where another
+    /// chat works in the same repository, nobody can tell which of them has changed what. What the
+    /// other one does is between the two states that are kept of this turn; what this one does is
+    /// between those of the other one, from when it begins.
     pub(super) fn note_overlaps(&mut self, key: ChatKey, begins: bool) {
         if self.config.limits.kept_within_ms == 0 {
             return;
@@ -707,7 +717,8 @@ impl Host {
         })
     }
 
-    /// Whether it will be known soon what a turn of this session has changed, or the turn of this id.
+    /// Whether it will be known soon what a turn of this session has changed, or the turn of this
+    /// id.
     pub(super) fn is_being_kept(&self, key: SessionKey, of: Option<&str>) -> bool {
         self.asked_of_git.values().any(|asked| match asked {
             AskedFor::Behind { session, turn, .. } => *session == key && of.is_none_or(|of| of == turn),
@@ -716,7 +727,8 @@ impl Host {
         })
     }
 
-    /// Whether the folder of a turn that is over is being kept, or what was kept for a session that is gone is let go of.
+    /// Whether the folder of a turn that is over is being kept, or what was kept for a session that
+    /// is gone is let go of.
     pub(super) fn keeps_folders(&self) -> bool {
         let is_kept = |asked: &AskedFor| {
             matches!(asked, AskedFor::Behind { .. } | AskedFor::Gone { .. } | AskedFor::LettingGo { .. })
@@ -746,7 +758,8 @@ impl Host {
         }
     }
 
-    /// Lets go of what lies between states that no changeset in memory shows, when that is too much.
+    /// Lets go of what lies between states that no changeset in memory shows, when that is too
+    /// much.
     pub(super) fn let_go_of_compared(&mut self) {
         if self.changes.compared.pairs.len() <= COMPARED_MAX + self.channels.changesets.len() {
             return;
@@ -760,7 +773,8 @@ impl Host {
         self.changes.compared.pairs.retain(stays);
     }
 
-    /// Somebody follows a changeset of which it could not be known what it shows: it is tried again.
+    /// Somebody follows a changeset of which it could not be known what it shows: it is tried
+    /// again.
     pub(super) fn compared_is_followed(&mut self, target: ChannelId) {
         let changeset = target.changeset().and_then(|key| self.channels.changesets.get(&key));
         let Some((session, scope)) = changeset.map(|it| (it.session, it.scope.clone())) else { return };

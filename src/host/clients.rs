@@ -1,7 +1,7 @@
 //! Clients that take part in sessions: whether they are there, and the tool calls that run on them.
 //!
-//! Owns: removing an active client that left or whose time to come back is up, choosing the client that a tool
-//! call runs on, and the end of a call whose client is gone.
+//! Owns: removing an active client that left or whose time to come back is up, choosing the client
+//! that a tool call runs on, and the end of a call whose client is gone.
 //! Never: decides what a client may say of itself or of a call; that is in `actions`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +38,8 @@ pub(super) struct Errand {
 }
 
 impl Host {
-    /// A client has lost a connection. Where it is active and was not there otherwise, it has some time to
-    /// come back.
+    /// A client has lost a connection. Where it is active and was not there otherwise, it has some
+    /// time to come back.
     pub(super) fn client_left(&mut self, step: &mut Step<'_>, client_id: &str) {
         if self.can_speak(client_id) {
             return;
@@ -50,8 +50,8 @@ impl Host {
         }
     }
 
-    /// A session has come back from the store: those of its active clients that are not there have some time
-    /// to come back too.
+    /// A session has come back from the store: those of its active clients that are not there have
+    /// some time to come back too.
     pub(super) fn await_clients(&mut self, step: &mut Step<'_>, key: SessionKey) {
         let Some(session) = self.channels.sessions.known(key) else { return };
         let active = session.state.active_clients.iter().map(|client| client.client_id.clone());
@@ -140,7 +140,8 @@ impl Host {
         self.tell_tools_in(step, key);
     }
 
-    /// Tells the agents of a session's chats what tools its clients offer, where they know otherwise.
+    /// Tells the agents of a session's chats what tools its clients offer, where they know
+    /// otherwise.
     pub(super) fn tell_tools_in(&mut self, step: &mut Step<'_>, session: SessionKey) {
         for chat in self.chats_of(session) {
             self.tell_tools(step, chat);
@@ -180,9 +181,9 @@ impl Host {
         Ok(StateAction::SessionActiveClientSet(SessionActiveClientSetAction { active_client }))
     }
 
-    /// A client that is shown one active client takes what is acknowledged for true. So it is refused what would
-    /// change nothing but what it is shown: to go while another one is active, and to come while another one is
-    /// shown.
+    /// A client that is shown one active client takes what is acknowledged for true. So it is
+    /// refused what would change nothing but what it is shown: to go while another one is active,
+    /// and to come while another one is shown.
     ///
     /// # Errors
     /// Says which of these it is.
@@ -237,8 +238,8 @@ impl Host {
             .collect()
     }
 
-    /// The active client of a chat's session that a tool is to run on, with what it says of the tool. Those
-    /// that are there go first, and of these the one that began the turn.
+    /// The active client of a chat's session that a tool is to run on, with what it says of the
+    /// tool. Those that are there go first, and of these the one that began the turn.
     fn provider_of(&self, key: ChatKey, tool: &str) -> Option<(String, ToolDefinition)> {
         let chat = self.channels.chats.known(key)?;
         let asker = chat.run.as_ref().and_then(|run| run.by.as_deref());
@@ -255,7 +256,8 @@ impl Host {
         Some((client.to_owned(), offered.clone()))
     }
 
-    /// An agent begins to call a tool that a client carries out: which client that is, is decided now.
+    /// An agent begins to call a tool that a client carries out: which client that is, is decided
+    /// now.
     pub(super) fn start_client_call(
         &mut self,
         step: &mut Step<'_>,
@@ -348,7 +350,8 @@ impl Host {
         }
     }
 
-    /// What the agent is told of a call that was to run on a client and is over; none of any other call.
+    /// What the agent is told of a call that was to run on a client and is over; none of any other
+    /// call.
     pub(super) fn result_for_agent(&self, key: ChatKey, run: RunId, tool_call_id: &str) -> Option<Command> {
         let result = match self.channels.chats.known(key)?.conversation.tool(tool_call_id)? {
             ToolCallState::Completed(call) => ToolCallResult {
@@ -372,7 +375,8 @@ impl Host {
     }
 }
 
-/// The tools that a session's active clients offer: of those with one name, the one of the client that is named first.
+/// The tools that a session's active clients offer: of those with one name, the one of the client
+/// that is named first.
 pub(super) fn tools_of_clients(session: &Session) -> Vec<ToolDefinition> {
     let mut tools = BTreeMap::new();
     for tool in session.state.active_clients.iter().flat_map(|client| &client.tools) {

@@ -1,11 +1,12 @@
-//! Commands that are run in a terminal of the system's for a turn: what a user sends in the place of a message, and what an
-//! agent asks for.
+//! Commands that are run in a terminal of the system's for a turn: what a user sends in the place
+//! of a message, and what an agent asks for.
 //!
-//! A message that begins with `!` is such a command: its agent never sees it. It is run by the user's shell, shown as the
-//! only call of its turn, and ends the turn when it ends. The agent is told of it with the next message that it gets.
+//! A message that begins with `!` is such a command: its agent never sees it. It is run by the
+//! user's shell, shown as the only call of its turn, and ends the turn when it ends. The agent is
+//! told of it with the next message that it gets.
 //!
-//! Owns: which message is one, the call that shows a command, its terminal, its limits and its end, and what an agent is told
-//! of it.
+//! Owns: which message is one, the call that shows a command, its terminal, its limits and its end,
+//! and what an agent is told of it.
 //! Never: runs anything while clients may have no terminals; starts a command again that has run.
 
 use std::time::Duration;
@@ -84,8 +85,8 @@ impl Host {
         line.map(str::trim)
     }
 
-    /// Whether the turn that a process before this one has begun in a chat is a command: it is one where such messages are
-    /// commands, and it was one where a call of it says so.
+    /// Whether the turn that a process before this one has begun in a chat is a command: it is one
+    /// where such messages are commands, and it was one where a call of it says so.
     pub(super) fn had_command_run(&self, chat: &Chat) -> bool {
         let Some(turn) = &chat.conversation.state().active_turn else { return false };
         let is_of_command = |part: &ResponsePart| match part {
@@ -97,7 +98,8 @@ impl Host {
             || (message.starts_with(COMMAND_PREFIX) && turn.response_parts.iter().any(is_of_command))
     }
 
-    /// Whether the turn that waits in a chat is a command; then it begins as soon as its session is there.
+    /// Whether the turn that waits in a chat is a command; then it begins as soon as its session is
+    /// there.
     pub(super) fn begins_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
         let Some(chat) = self.channels.chats.known(key) else { return false };
         let Some(turn) = &chat.conversation.state().active_turn else { return false };
@@ -209,7 +211,8 @@ impl Host {
         }
     }
 
-    /// Ends a command's terminal, if it has not ended, and its call. Returns whose call that is, once.
+    /// Ends a command's terminal, if it has not ended, and its call. Returns whose call that is,
+    /// once.
     fn settle_command(
         &mut self,
         step: &mut Step<'_>,

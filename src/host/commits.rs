@@ -1,7 +1,8 @@
 //! Committing what is not committed, when a client asks for it.
 //!
-//! The protocol has no place for a message, so clients that know of ours give it in the request's `_meta`; for the others
-//! the name of the session is the message, as the operation says before it is invoked.
+//! The protocol has no place for a message, so clients that know of ours give it in the request's
+//! `_meta`; for the others the name of the session is the message, as the operation says before it
+//! is invoked.
 //!
 //! Owns: the operation as it is offered, its message, and what its client is told.
 //! Never: commits what the changeset does not show, or while a turn runs.

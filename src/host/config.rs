@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use super::effects::{model_called, AgentDescription};
 use super::refusal::Refusal;
 
-/// The configuration of a session, as clients are shown it: what was chosen, and what the schema says of the
-/// rest; none where there is nothing to configure and never will be.
+/// The configuration of a session, as clients are shown it: what was chosen, and what the schema
+/// says of the rest; none where there is nothing to configure and never will be.
 pub(super) fn shown(
     schema: &SessionConfigSchema,
     chosen: &JsonObject,
@@ -36,8 +36,9 @@ pub(super) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> Jso
     values
 }
 
-/// What of these values an agent can be asked for. The rest is dropped: real clients say settings of their own with every
-/// session, whatever the agent has, and could create none if that were refused.
+/// What of these values an agent can be asked for. The rest is dropped: real clients say settings
+/// of their own with every session, whatever the agent has, and could create none if that were
+/// refused.
 pub(super) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> JsonObject {
     values.retain(|name, value| {
         let dropped = match agent.config.properties.get(name) {
@@ -53,7 +54,8 @@ pub(super) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> J
     values
 }
 
-/// Whether a value can be that of a setting of which nothing is known: a text, a number or a boolean.
+/// Whether a value can be that of a setting of which nothing is known: a text, a number or a
+/// boolean.
 fn is_plain(value: &Value) -> bool {
     !(value.is_null() || value.is_array() || value.is_object())
 }
@@ -113,11 +115,13 @@ pub(super) fn check_change(
     Ok(())
 }
 
-/// Whether these values of the host's configuration may be set, or replace all others. What its schema does not have may
-/// be anything: real clients say settings of their own, whatever the host has.
+/// Whether these values of the host's configuration may be set, or replace all others. What its
+/// schema does not have may be anything: real clients say settings of their own, whatever the host
+/// has.
 ///
 /// # Errors
-/// A sentence that names the first one, in the order of their names, that does not fit or may not be changed.
+/// A sentence that names the first one, in the order of their names, that does not fit or may not
+/// be changed.
 pub(super) fn check_root_change(
     config: &RootConfigState,
     values: &JsonObject,
@@ -143,11 +147,12 @@ pub(super) fn check_root_change(
     }
 }
 
-/// The id and the name of the model that stands in for the models of an agent, while they are not known.
+/// The id and the name of the model that stands in for the models of an agent, while they are not
+/// known.
 const STAND_IN: (&str, &str) = ("default", "Default");
 
-/// The model that is shown of an agent whose models are not known: real clients do not let their users choose an agent
-/// without models.
+/// The model that is shown of an agent whose models are not known: real clients do not let their
+/// users choose an agent without models.
 pub(super) fn stand_in_model(provider: &str) -> SessionModelInfo {
     let (id, name) = STAND_IN;
     model_called(id, provider, name)
@@ -158,14 +163,15 @@ fn models_are_unknown(agent: &AgentInfo) -> bool {
     matches!(agent.models.as_slice(), [only] if (only.id.as_str(), only.name.as_str()) == STAND_IN)
 }
 
-/// Whether this chooses none of an agent's own models, but the one that stands in for them, or stood in for them when
-/// its client heard of the agent.
+/// Whether this chooses none of an agent's own models, but the one that stands in for them, or
+/// stood in for them when its client heard of the agent.
 pub(super) fn is_no_choice(agent: &AgentInfo, chosen: &ModelSelection) -> bool {
     let is_real = || agent.models.iter().any(|model| model.id == chosen.id);
     chosen.id == STAND_IN.0 && (models_are_unknown(agent) || !is_real())
 }
 
-/// Whether an agent has this model, and it can be configured so. An agent whose models are not known takes any.
+/// Whether an agent has this model, and it can be configured so. An agent whose models are not
+/// known takes any.
 ///
 /// # Errors
 /// A sentence that says what does not fit.
@@ -185,7 +191,8 @@ pub(super) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<
     })
 }
 
-/// What a property's descriptor says of its values; the protocol has two types for it that say the same.
+/// What a property's descriptor says of its values; the protocol has two types for it that say the
+/// same.
 struct Rule<'a> {
     kind: &'a str,
     /// The values that it may have, where they are all listed.

@@ -1,11 +1,15 @@
-//! What stands on the sides of changes of files, and what tool calls produce that is large; and how clients get it.
+//! What stands on the sides of changes of files, and what tool calls produce that is large; and how
+//! clients get it.
 //!
-//! Owns: telling clients a URI of the host's own for each content, and finding the content that such a URI calls.
-//! Never: changes a state. A state holds a content itself, in a `data:` URI, so that it is there as long as the state is
-//! and goes wherever that goes: into the store, into forks, to another session, into an export.
+//! Owns: telling clients a URI of the host's own for each content, and finding the content that
+//! such a URI calls.
+//! Never: changes a state. A state holds a content itself, in a `data:` URI, so that it is there as
+//! long as the state is and goes wherever that goes: into the store, into forks, to another
+//! session, into an export.
 //!
-//! A content is called by its chat and by what it is, so that it has the same URI in every place and after every
-//! restart. Behind that stand the side and the path of the file, for those who show it.
+//! A content is called by its chat and by what it is, so that it has the same URI in every place
+//! and after every restart. Behind that stand the side and the path of the file, for those who show
+//! it.
 
 use ahp_types::actions::{ActionEnvelope, ChatToolCallContentChangedAction, StateAction};
 use ahp_types::state::{
@@ -233,8 +237,9 @@ pub(super) fn told_envelope(line: &ActionLine, envelope: Bytes) -> Bytes {
 }
 
 impl Host {
-    /// Keeps the contents of an action on a chat while its turn runs: a change that was shown to be approved is in the
-    /// state no more when it has been approved, and its contents are still looked at.
+    /// Keeps the contents of an action on a chat while its turn runs: a change that was shown to be
+    /// approved is in the state no more when it has been approved, and its contents are still
+    /// looked at.
     pub(super) fn note_contents(&mut self, key: ChatKey, action: &StateAction) {
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         match action {

@@ -1,7 +1,7 @@
 //! Tokens: what clients have pushed, which agents need one, and who is told when one is missing.
 //!
-//! Owns: keeping tokens with the connection that they came on, and handing them to the agents that declare their
-//! resource, on behalf of the client that asked for a conversation last.
+//! Owns: keeping tokens with the connection that they came on, and handing them to the agents that
+//! declare their resource, on behalf of the client that asked for a conversation last.
 //! Never: writes a token anywhere: not into a state, a record, a frame, an error or the log.
 
 use ahp_types::common::ROOT_RESOURCE_URI;
@@ -125,7 +125,8 @@ impl Host {
         Err(RpcError::auth_required(&agent.info.display_name, &missing))
     }
 
-    /// Whether a client may have the agent of a chat do something. If not, the client is told what it needs.
+    /// Whether a client may have the agent of a chat do something. If not, the client is told what
+    /// it needs.
     pub(super) fn check_tokens_for_turn(
         &self,
         step: &mut Step<'_>,
@@ -214,8 +215,8 @@ impl Host {
         }
     }
 
-    /// The tokens that a chat's agent may use: those of the client that asked for its work last, for the
-    /// resources that it declares.
+    /// The tokens that a chat's agent may use: those of the client that asked for its work last,
+    /// for the resources that it declares.
     pub(super) fn tokens_for(&self, step: &Step<'_>, key: ChatKey) -> Tokens {
         let sponsor = self.channels.chats.known(key).and_then(|chat| chat.sponsor.as_deref());
         let (Some(client_id), Some(agent)) = (sponsor, self.agent_of(key)) else { return Tokens::new() };

@@ -1,6 +1,8 @@
-//! The cursors of pages that clients ask for one after the other: of the list of sessions, and of the turns of a chat.
+//! The cursors of pages that clients ask for one after the other: of the list of sessions, and of
+//! the turns of a chat.
 //!
-//! Owns: their form, which says what they are for, so that a cursor of something else or of another host is known.
+//! Owns: their form, which says what they are for, so that a cursor of something else or of another
+//! host is known.
 //! Never: decides where a page begins or ends.
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -1,12 +1,15 @@
-//! The end of one client among others: it can say nothing any more, and its turns are given what it asked for.
+//! The end of one client among others: it can say nothing any more, and its turns are given what it
+//! asked for.
 //!
-//! Owns: which turns are those of a client that can say nothing any more, letting them end or cancelling them, and when
-//! its connection is over.
-//! Never: touches a turn of a client that is still there, or waits; time limits are timers like any other.
+//! Owns: which turns are those of a client that can say nothing any more, letting them end or
+//! cancelling them, and when its connection is over.
+//! Never: touches a turn of a client that is still there, or waits; time limits are timers like any
+//! other.
 //!
-//! A client that has ended its input has left for good. One whose connection was lost is expected back for a while,
-//! perhaps under another name, as an editor's window that is loaded anew: until then nothing is declined for want of
-//! clients, and what it has begun is not ended as long as anybody is there.
+//! A client that has ended its input has left for good. One whose connection was lost is expected
+//! back for a while, perhaps under another name, as an editor's window that is loaded anew: until
+//! then nothing is declined for want of clients, and what it has begun is not ended as long as
+//! anybody is there.
 
 use std::time::Duration;
 
@@ -28,8 +31,8 @@ pub(super) struct Departure {
 }
 
 impl Host {
-    /// The client of a connection can say nothing any more. It is told what happens until its turns are over; then its
-    /// connection is closed.
+    /// The client of a connection can say nothing any more. It is told what happens until its turns
+    /// are over; then its connection is closed.
     pub(super) fn depart(
         &mut self,
         step: &mut Step<'_>,
@@ -140,8 +143,8 @@ impl Host {
         by.or(chat.sponsor.as_deref())
     }
 
-    /// Whether what runs in a chat is for this client, which can say nothing any more, to be ended: it has begun it, or
-    /// nobody is left who has.
+    /// Whether what runs in a chat is for this client, which can say nothing any more, to be ended:
+    /// it has begun it, or nobody is left who has.
     fn was_left_by(&self, key: ChatKey, connection: ConnectionId) -> bool {
         let Some(departure) = self.departures.get(&connection) else { return false };
         match self.owner_of(key) {
@@ -161,7 +164,8 @@ impl Host {
         running.filter(|chat| self.was_left_by(*chat, connection)).collect()
     }
 
-    /// Whether turns of a chat are being cancelled because its client is gone, so that none may begin.
+    /// Whether turns of a chat are being cancelled because its client is gone, so that none may
+    /// begin.
     pub(super) fn is_left_for_good(&self, key: ChatKey) -> bool {
         let departures = self.departures.iter().filter(|(_, departure)| departure.cancelling);
         let mut cancelling = departures.map(|(connection, _)| *connection);
@@ -198,7 +202,8 @@ impl Host {
         }
     }
 
-    /// Closes the connections of clients whose departures are over. Everything that was waiting has been told.
+    /// Closes the connections of clients whose departures are over. Everything that was waiting has
+    /// been told.
     pub(super) fn see_off(&mut self, step: &mut Step<'_>) {
         let over = self.departures.iter().filter(|(_, departure)| departure.over);
         let over: Vec<ConnectionId> = over.map(|(connection, _)| *connection).collect();

@@ -1,7 +1,7 @@
 //! Agents that say what they are.
 //!
-//! Owns: having what they say kept, telling clients when what they see of an agent has changed, and when an agent that
-//! has not said what it can is to be met.
+//! Owns: having what they say kept, telling clients when what they see of an agent has changed, and
+//! when an agent that has not said what it can is to be met.
 //! Never: asks an agent anything itself. What one has not said is what was known of it before.
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
@@ -51,8 +51,8 @@ impl Host {
         }
     }
 
-    /// Has an agent say what its sessions can be configured by, in the background, when that is not known and a
-    /// client wants to know it. One that could not is not asked again for a while.
+    /// Has an agent say what its sessions can be configured by, in the background, when that is not
+    /// known and a client wants to know it. One that could not is not asked again for a while.
     pub(super) fn meet_agent(&mut self, step: &mut Step<'_>, connection: ConnectionId, provider: &str) {
         let Some(agent) = self.agents.of(provider) else { return };
         let lately = self.agents.was_met(provider, step.now.monotonic_ms);
@@ -70,7 +70,8 @@ impl Host {
         self.learn_of_agent(step, provider, said);
     }
 
-    /// Keeps the checksum of what clients are told of the agents; whether it is another one than before.
+    /// Keeps the checksum of what clients are told of the agents; whether it is another one than
+    /// before.
     pub(super) fn note_agents(&mut self, step: &mut Step<'_>) -> bool {
         let sum = crc32fast::hash(&to_sorted_json(&self.channels.root.state.agents));
         let changed = self.config.start.agents.replace(sum) != Some(sum);

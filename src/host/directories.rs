@@ -1,7 +1,7 @@
 //! The directories that sessions and chats work in.
 //!
-//! Owns: reading what was found out about directories, changing those of sessions and chats as far as the agent can
-//! follow, and telling the agent.
+//! Owns: reading what was found out about directories, changing those of sessions and chats as far
+//! as the agent can follow, and telling the agent.
 //! Never: looks at a file system; what is there is found out before the message is handled.
 
 use std::collections::BTreeMap;
@@ -153,7 +153,8 @@ impl Host {
         self.chats_of(key).into_iter().filter(is_in).collect()
     }
 
-    /// The directories that a new chat of a session is to work in, if some of the session's were chosen for it.
+    /// The directories that a new chat of a session is to work in, if some of the session's were
+    /// chosen for it.
     ///
     /// # Errors
     /// Why it cannot, for the developer of the client.
@@ -251,7 +252,8 @@ impl Host {
         changes
     }
 
-    /// The directories that a chat's agent works in: those that were chosen for it, else all of the session's.
+    /// The directories that a chat's agent works in: those that were chosen for it, else all of the
+    /// session's.
     pub(super) fn effective_directories(&self, key: ChatKey) -> Vec<String> {
         let Some(chat) = self.channels.chats.known(key) else { return Vec::new() };
         match &chat.conversation.state().working_directories {

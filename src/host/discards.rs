@@ -1,20 +1,24 @@
 //! Taking changes of files back, and taking that back.
 //!
-//! Owns: which operations a changeset offers, what a client asks for by `invokeChangesetOperation`, and what is kept of it.
-//! Never: touches a file: what each file is to be goes out with what it must be now, and what has become of it comes in.
-//! A file that is not what the changeset says any more stays as it is.
+//! Owns: which operations a changeset offers, what a client asks for by `invokeChangesetOperation`,
+//! and what is kept of it.
+//! Never: touches a file: what each file is to be goes out with what it must be now, and what has
+//! become of it comes in. A file that is not what the changeset says any more stays as it is.
 //!
-//! What is taken back is an edit like those of agents, made by the host and kept with the session: so the file is in the
-//! changeset no more, and taking that back removes the edit again. Nothing is lost by it, since what the file was is kept
-//! with the calls, and that it is to be taken back before it is. Where the host ends before it has heard what has become of
-//! the files, they are still in the changeset; asking again finds them as they are to be, and taking that back brings back
-//! those that were taken back.
+//! What is taken back is an edit like those of agents, made by the host and kept with the session:
+//! so the file is in the changeset no more, and taking that back removes the edit again. Nothing is
+//! lost by it, since what the file was is kept with the calls, and that it is to be taken back
+//! before it is. Where the host ends before it has heard what has become of the files, they are
+//! still in the changeset; asking again finds them as they are to be, and taking that back brings
+//! back those that were taken back.
 //!
-//! An operation waits until it is known what the changeset shows: until what another one has done is known, and until git has
-//! looked where something is to be looked at, or where nobody has followed what is there now. So none works from a list that
-//! is known to be old. Nor is anything done to what the client has not seen: a file that anybody has changed since it was told
-//! of it stays as it is, and a commit is not made. Whoever asks for what was asked for last in the session, and is not over,
-//! gets the same answer: the same is not done twice because two windows, or two clicks, ask for it.
+//! An operation waits until it is known what the changeset shows: until what another one has done
+//! is known, and until git has looked where something is to be looked at, or where nobody has
+//! followed what is there now. So none works from a list that is known to be old. Nor is anything
+//! done to what the client has not seen: a file that anybody has changed since it was told of it
+//! stays as it is, and a commit is not made. Whoever asks for what was asked for last in the
+//! session, and is not over, gets the same answer: the same is not done twice because two windows,
+//! or two clicks, ask for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -51,8 +55,8 @@ const RESTORE: &str = "restore-changes";
 /// Why nothing is committed that its client has not seen.
 const CHANGED_SINCE: &str = "files were changed since";
 
-/// So many files that were taken back are kept of a session; the oldest go first, and cannot be brought back any more. What
-/// was taken back last is kept however much it is.
+/// So many files that were taken back are kept of a session; the oldest go first, and cannot be
+/// brought back any more. What was taken back last is kept however much it is.
 const DISCARDED_MAX: usize = 1000;
 
 /// So many operations of a session wait at most.
@@ -96,7 +100,8 @@ struct HeldOperation {
     params: InvokeChangesetOperationParams,
     /// The look at the repository that it waits for.
     look: Option<u64>,
-    /// What its client had seen when it asked for it, of a changeset of what is there now; none where it sees none.
+    /// What its client had seen when it asked for it, of a changeset of what is there now; none
+    /// where it sees none.
     seen: Option<Vec<ChangesetFile>>,
 }
 
@@ -141,7 +146,8 @@ pub(super) fn operation(
 }
 
 impl Host {
-    /// What a changeset with or without files offers. While a turn runs in its session, nothing of it can be done.
+    /// What a changeset with or without files offers. While a turn runs in its session, nothing of
+    /// it can be done.
     pub(super) fn operations_of(
         &self,
         session: SessionKey,
@@ -195,7 +201,8 @@ impl Host {
         discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
     }
 
-    /// What a client asks to be done with the files of a changeset is done as soon as it is known which they are.
+    /// What a client asks to be done with the files of a changeset is done as soon as it is known
+    /// which they are.
     pub(super) fn hold_operation(
         &mut self,
         step: &mut Step<'_>,
@@ -228,7 +235,8 @@ impl Host {
         held.filter(|held| held.of().map(|(session, _)| session) == session).count()
     }
 
-    /// What was asked for last in the session that a changeset is of, and is not over; with who has asked for it.
+    /// What was asked for last in the session that a changeset is of, and is not over; with who has
+    /// asked for it.
     fn last_asked_for(
         &mut self,
         changeset: &str,
@@ -243,8 +251,9 @@ impl Host {
         }
     }
 
-    /// The files of a changeset of what is there now, where this client sees them and is offered what it asks for. Behind
-    /// what is done to them already it sees none: it cannot know what has become of them.
+    /// The files of a changeset of what is there now, where this client sees them and is offered
+    /// what it asks for. Behind what is done to them already it sees none: it cannot know what has
+    /// become of them.
     fn seen_files(
         &self,
         connection: ConnectionId,
@@ -271,7 +280,8 @@ impl Host {
         unseen.map(|file| file.id.clone()).collect()
     }
 
-    /// Begins with the operations that have waited long enough. Those of one session come one after the other.
+    /// Begins with the operations that have waited long enough. Those of one session come one after
+    /// the other.
     pub(super) fn settle_operations(&mut self, step: &mut Step<'_>) {
         let mut waiting = BTreeSet::new();
         for mut held in std::mem::take(&mut self.changes.operations.held) {
@@ -304,7 +314,8 @@ impl Host {
         }
     }
 
-    /// Whether it is known which files of a session a changeset shows, as of now; if not, it will be.
+    /// Whether it is known which files of a session a changeset shows, as of now; if not, it will
+    /// be.
     fn is_clear_what_it_shows(
         &mut self,
         session: SessionKey,
@@ -442,7 +453,8 @@ impl Host {
         Ok(Begun::TakeBack(taken))
     }
 
-    /// Keeps what is about to be taken back before it is: should the host end meanwhile, it can be brought back.
+    /// Keeps what is about to be taken back before it is: should the host end meanwhile, it can be
+    /// brought back.
     fn keep_what_is_begun(&mut self, taken: &mut TakeBack, now_ms: i64) {
         if taken.restores {
             return;
@@ -471,8 +483,9 @@ impl Host {
         self.sync_changesets(step, session);
     }
 
-    /// An operation has been carried out, with what is said of it, or why it could not be; another one of this session may
-    /// begin. Whoever follows its changeset is told so, and then whoever has asked for it is answered.
+    /// An operation has been carried out, with what is said of it, or why it could not be; another
+    /// one of this session may begin. Whoever follows its changeset is told so, and then whoever
+    /// has asked for it is answered.
     pub(super) fn operation_is_over(
         &mut self,
         step: &mut Step<'_>,
@@ -593,8 +606,8 @@ impl Host {
         })
     }
 
-    /// Keeps that files were taken back, but for those that the changeset does not show like that any more: somebody else
-    /// has had the same done.
+    /// Keeps that files were taken back, but for those that the changeset does not show like that
+    /// any more: somebody else has had the same done.
     fn keep_discarded(
         &mut self,
         session: SessionKey,

@@ -1,7 +1,7 @@
 //! Who has a terminal that is typed into, and what clients do with it.
 //!
-//! Owns: who may be said to have one, who may use it and take it, and what follows from each use: how much may be typed, which
-//! sizes and titles there are.
+//! Owns: who may be said to have one, who may use it and take it, and what follows from each use:
+//! how much may be typed, which sizes and titles there are.
 //! Never: makes or ends a terminal.
 
 use ahp_types::actions::{ActionOrigin, StateAction, TerminalClaimedAction, TerminalResizedAction};

@@ -1,8 +1,10 @@
 //! Sessions that nobody uses: how much memory they may take, and which of them go.
 //!
-//! Owns: which session is idle, what it takes in memory, and letting those that were used least recently go until the
-//! rest is within the budget. A session that is needed again is loaded (see `loaded`).
-//! Never: lets go of a session that somebody follows, that works, or that the store does not have as it is.
+//! Owns: which session is idle, what it takes in memory, and letting those that were used least
+//! recently go until the rest is within the budget. A session that is needed again is loaded (see
+//! `loaded`).
+//! Never: lets go of a session that somebody follows, that works, or that the store does not have
+//! as it is.
 
 use ahp_types::state::SessionLifecycle;
 
@@ -10,18 +12,20 @@ use super::model::{Chat, Session, SessionKey};
 use super::{Host, Step};
 use crate::state::history::INDEX_BYTES;
 
-/// What a session is counted for besides the text of its chats, in bytes: it is no more for nearly all of them.
+/// What a session is counted for besides the text of its chats, in bytes: it is no more for nearly
+/// all of them.
 pub const SESSION_BYTES: usize = 16 << 10;
 
-/// Idle sessions are looked for once in so many steps that change a session: looking takes a step through all
-/// that are in memory.
+/// Idle sessions are looked for once in so many steps that change a session: looking takes a step
+/// through all that are in memory.
 const IDLE_EVERY: u64 = 16;
 
 /// What is so large is looked for at once, in bytes.
 const LARGE_BYTES: usize = 1 << 20;
 
 impl Chat {
-    /// What it takes in memory, nearly, in bytes: its state as JSON text, without what only the store must have.
+    /// What it takes in memory, nearly, in bytes: its state as JSON text, without what only the
+    /// store must have.
     fn memory_bytes(&self) -> usize {
         let conversation = &self.conversation;
         let context = self.context.len() * INDEX_BYTES;
@@ -30,8 +34,9 @@ impl Chat {
 }
 
 impl Host {
-    /// This session was used just now, and perhaps never again: it was loaded, or somebody has stopped following it. A
-    /// large one does not stay until others were used so often that idle ones are looked for.
+    /// This session was used just now, and perhaps never again: it was loaded, or somebody has
+    /// stopped following it. A large one does not stay until others were used so often that idle
+    /// ones are looked for.
     pub(super) fn note_use(&mut self, key: SessionKey) {
         self.uses += 1;
         let is_large =
@@ -42,8 +47,8 @@ impl Host {
         }
     }
 
-    /// Lets the least recently used of the idle sessions out of memory, if they take more than they may. The store has
-    /// all of them as they are.
+    /// Lets the least recently used of the idle sessions out of memory, if they take more than they
+    /// may. The store has all of them as they are.
     pub(super) fn let_idle_sessions_go(&mut self, step: &mut Step<'_>) {
         let is_due = self.idle_due || self.uses >= self.idle_looked_for + IDLE_EVERY;
         if !is_due || self.failing.is_some() || self.config.memory_budget == usize::MAX {

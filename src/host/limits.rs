@@ -1,8 +1,9 @@
-//! How large things may get that clients and agents make: so large that nobody who works notices, and so small that
-//! none of them is too much for memory, for a row of the store, or for everybody else.
+//! How large things may get that clients and agents make: so large that nobody who works notices,
+//! and so small that none of them is too much for memory, for a row of the store, or for everybody
+//! else.
 //!
-//! Owns: the limits and what is counted against them, ending a turn that is too large, and refusing an action that a
-//! state has no room for.
+//! Owns: the limits and what is counted against them, ending a turn that is too large, and refusing
+//! an action that a state has no room for.
 //! Never: cuts what was told; what brings a turn past its limit is still shown.
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
@@ -20,7 +21,8 @@ use crate::wire::text::in_words;
 /// What clients are told of a turn that ended because it was too large.
 const TOO_LARGE: &str = "turnTooLarge";
 
-/// How long an id that a client gives may be, in bytes: it is remembered for as long as its chat is there.
+/// How long an id that a client gives may be, in bytes: it is remembered for as long as its chat is
+/// there.
 pub(super) const ID_BYTES_MAX: usize = 1024;
 
 /// How long the URI of a session or chat may be, in bytes: it is sent with each action.
@@ -31,13 +33,16 @@ pub(super) const URI_BYTES_MAX: usize = 4096;
 pub struct Limits {
     /// The parts of a turn, all together. One that has more ends.
     pub turn_bytes: usize,
-    /// The state of a session, and that of a chat without its turns. A client cannot make it larger.
+    /// The state of a session, and that of a chat without its turns. A client cannot make it
+    /// larger.
     pub state_bytes: usize,
-    /// How many programs run at once in terminals that clients type into; 0: clients have no such terminals.
+    /// How many programs run at once in terminals that clients type into; 0: clients have no such
+    /// terminals.
     pub ptys: usize,
     /// How long a terminal stays whose client is gone, in milliseconds.
     pub terminal_grace_ms: u64,
-    /// How long a turn waits until its folder is kept, in milliseconds; 0: folders are not kept, and git is not asked.
+    /// How long a turn waits until its folder is kept, in milliseconds; 0: folders are not kept,
+    /// and git is not asked.
     pub kept_within_ms: u64,
     /// Size above which git does not keep the content of a file, in bytes.
     pub kept_file_bytes: u64,
@@ -94,8 +99,9 @@ impl Host {
     }
 }
 
-/// Tells which of the saved actions of a chat are needed to take it up: all, but for what a turn that is too large has
-/// said behind its limit. Such turns are in stores that a program without limits has written.
+/// Tells which of the saved actions of a chat are needed to take it up: all, but for what a turn
+/// that is too large has said behind its limit. Such turns are in stores that a program without
+/// limits has written.
 #[derive(Debug)]
 pub struct Sieve {
     limits: Limits,

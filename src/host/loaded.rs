@@ -1,8 +1,9 @@
 //! What was kept of sessions comes back.
 //!
-//! Owns: making sessions, chats and interrupted turns out of their rows again, and taking them into memory.
-//! Never: reads anything itself. What takes long is made where the rows are read, so that nobody else waits for it,
-//! however large a chat is: the host only takes it in.
+//! Owns: making sessions, chats and interrupted turns out of their rows again, and taking them into
+//! memory.
+//! Never: reads anything itself. What takes long is made where the rows are read, so that nobody
+//! else waits for it, however large a chat is: the host only takes it in.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,8 +115,8 @@ impl LoadedSession {
 }
 
 impl Host {
-    /// Takes a session back from the store. A turn that ran when its process ended is ended now: once, with
-    /// an error, resumable if its agent can go on.
+    /// Takes a session back from the store. A turn that ran when its process ended is ended now:
+    /// once, with an error, resumable if its agent can go on.
     pub(super) fn restore(&mut self, step: &mut Step<'_>, loaded: LoadedSession) {
         let LoadedSession { key, uris, deaths, made } = loaded;
         if self.disposed.contains(&key) || uris.iter().any(|uri| self.channels.by_uri.contains_key(uri)) {
@@ -176,8 +177,8 @@ impl Host {
         }
     }
 
-    /// Ends a turn that ran when its process ended. So many processes in a row have ended while it was taken up that
-    /// it is given up, if that is not none.
+    /// Ends a turn that ran when its process ended. So many processes in a row have ended while it
+    /// was taken up that it is given up, if that is not none.
     fn end_interrupted_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cut: bool, deaths: u32) {
         let run = self.fresh_run();
         let is_command = self.channels.chats.known(key).is_some_and(|chat| self.had_command_run(chat));
@@ -222,8 +223,8 @@ fn given_up(deaths: u32) -> String {
     )
 }
 
-/// Has a session list the chats that it has: what was made or ended together with it, in one step, may not be
-/// saved. Returns whether anything was wrong.
+/// Has a session list the chats that it has: what was made or ended together with it, in one step,
+/// may not be saved. Returns whether anything was wrong.
 fn mend_catalogue(session: &mut Session, chats: &[LoadedChat]) -> bool {
     let state = &mut session.state;
     let there = |uri: &String| chats.iter().any(|it| it.chat.channel.uri == *uri);
@@ -282,7 +283,8 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         return Err("not all is there that the chat goes on from".to_owned());
     }
     let history: History = context.drain(body.context_turns..).collect();
-    // Those of an older store are found out here, where nobody waits: the host asks for all of them.
+    // Those of an older store are found out here, where nobody waits: the host asks for all of
+    // them.
     for turn in history.turns() {
         turn.facts();
     }

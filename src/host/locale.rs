@@ -3,9 +3,9 @@
 //! Owns: the table of words, and which language of it a locale means.
 //! Never: translates what agents or users say.
 //!
-//! To add a language, add a row to the table: its tag as BCP 47 has it, without a region unless two regions
-//! differ. A locale that has no row of its own gets the row of the longest tag that it begins with, else
-//! English.
+//! To add a language, add a row to the table: its tag as BCP 47 has it, without a region unless two
+//! regions differ. A locale that has no row of its own gets the row of the longest tag that it
+//! begins with, else English.
 
 use super::effects::PermissionKind;
 

@@ -53,8 +53,8 @@ impl ReplayLog {
         }
     }
 
-    /// Everything after `cursor`, oldest first; none when the log does not reach back to it or `cursor`
-    /// lies beyond the head.
+    /// Everything after `cursor`, oldest first; none when the log does not reach back to it or
+    /// `cursor` lies beyond the head.
     pub(super) fn since(&self, cursor: u64) -> Option<impl Iterator<Item = &(ChannelId, ActionLine)>> {
         let skip = usize::try_from(cursor.checked_sub(self.floor)?).ok()?;
         (skip <= self.entries.len()).then(|| self.entries.range(skip..))

@@ -1,8 +1,9 @@
 //! What a client that is back has missed besides the actions that are replayed to it.
 //!
-//! Owns: telling it, behind the answer to its `reconnect`, of the sessions that came, went and changed meanwhile:
-//! notifications are no part of a replay.
-//! Never: reads the store. What happened before memory begins was read of it, with the sessions in which that was.
+//! Owns: telling it, behind the answer to its `reconnect`, of the sessions that came, went and
+//! changed meanwhile: notifications are no part of a replay.
+//! Never: reads the store. What happened before memory begins was read of it, with the sessions in
+//! which that was.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +35,8 @@ pub(super) struct Missed {
     followed: Vec<ChannelId>,
 }
 
-/// Sessions that are not in memory any more, for as long as memory knows what happened in them last.
+/// Sessions that are not in memory any more, for as long as memory knows what happened in them
+/// last.
 #[derive(Debug, Default)]
 pub(super) struct LetGo(BTreeMap<SessionKey, LetGoSession>);
 
@@ -47,7 +49,8 @@ struct LetGoSession {
 }
 
 impl LetGo {
-    /// A session is let go, with these chats. Those are forgotten of which memory knows nothing behind `floor`.
+    /// A session is let go, with these chats. Those are forgotten of which memory knows nothing
+    /// behind `floor`.
     pub(super) fn note(
         &mut self,
         key: SessionKey,
@@ -87,8 +90,8 @@ impl Missed {
 }
 
 impl Host {
-    /// The sessions in which something has happened behind this cursor. `past` is what the store has of that; its
-    /// sessions are taken.
+    /// The sessions in which something has happened behind this cursor. `past` is what the store
+    /// has of that; its sessions are taken.
     pub(super) fn missed_since(&self, cursor: u64, past: Option<&mut Past>) -> Missed {
         let mut missed = Missed::default();
         let (past, kept) = match past {
@@ -136,8 +139,8 @@ impl Host {
         missed
     }
 
-    /// Tells a client that is back what it has missed. It comes directly behind the answer: whoever lists the sessions
-    /// after that knows what this changes, or has it changed already.
+    /// Tells a client that is back what it has missed. It comes directly behind the answer: whoever
+    /// lists the sessions after that knows what this changes, or has it changed already.
     pub(super) fn tell_missed(&self, step: &mut Step<'_>, connection: ConnectionId, missed: Missed) {
         let channel = &self.channels.root.channel.uri;
         let mut notify = |method, params: Vec<u8>| {

@@ -1,28 +1,33 @@
-//! The core: one synchronous state machine that owns every channel, sequences every action, and decides.
+//! The core: one synchronous state machine that owns every channel, sequences every action, and
+//! decides.
 //!
-//! Owns: channels and their states, connections and their subscriptions, the sequence and the replay log,
-//! the validation of what clients ask, and the life of every turn.
-//! Never: does I/O, reads a clock, rolls dice, waits, or knows a version of the protocol other than the
-//! newest. Time, ids and the outcomes of everything outside are arguments; the same inputs give the same
-//! outputs, byte for byte.
+//! Owns: channels and their states, connections and their subscriptions, the sequence and the
+//! replay log, the validation of what clients ask, and the life of every turn.
+//! Never: does I/O, reads a clock, rolls dice, waits, or knows a version of the protocol other than
+//! the newest. Time, ids and the outcomes of everything outside are arguments; the same inputs give
+//! the same outputs, byte for byte.
 //!
-//! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), `channels` (what tells the kinds
-//! of channels apart), [`state`](crate::state) and `sequence` (how state changes), `dispatch` with `handlers` (requests), `actions`
-//! (what clients may change), `refusal` (why they may not), `turns`, `reports`, `calls`, `pending` and `attached` (the life of a turn, what agents
-//! report in it, what is open in it, the queue, and chats that are attached to messages), `clients` (those that take
-//! part in a session, and what runs on them), `directories` (where agents work), `credentials` (with whose tokens),
-//! `agents` and `described` (what agents are), `contents` (what stands on the sides of changes of files), `progress` (how far they are with opening),
-//! `catalogue` (what sessions and chats say of themselves), `config` (what can be configured), `settings` (what is made
-//! of that), `locale` (the host's own words), `notes` (what has no place of its own), `origins` (which agent's
-//! conversation a chat can be a copy of), `selection` (which model a message is for), `windows` (which turns each
-//! client holds), `cursors` (what names the next page), `missed` (what is told beside a replay), [`rows`], `save` and `loaded` (what is kept, and how it comes
-//! back), [`limits`] (how large things may get), `shutdown`,
-//! `departures` (the end of one client among others), `watches` (files that are watched), `terminals` and `scrollback`
-//! (what commands print), `ptys` and `holders` (programs that clients type into), `commands` (what
-//! users have run), `background` (what agents leave running), `changes` and `changesets` (which
-//! files were changed), `checkpoints` (what git keeps of folders), `sights` (what it says is there
-//! now), `discards` (and taking changes back), `annotations` (what people say to places in files),
-//! `relays` (files that clients serve), and [`log`] (the replay window).
+//! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), `channels`
+//! (what tells the kinds of channels apart), [`state`](crate::state) and `sequence` (how state
+//! changes), `dispatch` with `handlers` (requests), `actions` (what clients may change), `refusal`
+//! (why they may not), `turns`, `reports`, `calls`, `pending` and `attached` (the life of a turn,
+//! what agents report in it, what is open in it, the queue, and chats that are attached to
+//! messages), `clients` (those that take part in a session, and what runs on them), `directories`
+//! (where agents work), `credentials` (with whose tokens), `agents` and `described` (what agents
+//! are), `contents` (what stands on the sides of changes of files), `progress` (how far they are
+//! with opening), `catalogue` (what sessions and chats say of themselves), `config` (what can be
+//! configured), `settings` (what is made of that), `locale` (the host's own words), `notes` (what
+//! has no place of its own), `origins` (which agent's conversation a chat can be a copy of),
+//! `selection` (which model a message is for), `windows` (which turns each client holds), `cursors`
+//! (what names the next page), `missed` (what is told beside a replay), [`rows`], `save` and
+//! `loaded` (what is kept, and how it comes back), [`limits`] (how large things may get),
+//! `shutdown`, `departures` (the end of one client among others), `watches` (files that are
+//! watched), `terminals` and `scrollback` (what commands print), `ptys` and `holders` (programs
+//! that clients type into), `commands` (what users have run), `background` (what agents leave
+//! running), `changes` and `changesets` (which files were changed), `checkpoints` (what git keeps
+//! of folders), `sights` (what it says is there now), `discards` (and taking changes back),
+//! `annotations` (what people say to places in files), `relays` (files that clients serve), and
+//! [`log`] (the replay window).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -109,8 +114,8 @@ pub use loaded::{KeptSummary, LoadedSession};
 pub struct Config {
     /// Who we are, told to clients.
     pub server_info: Implementation,
-    /// The agents as their operator describes them, in the order in which they are offered; the first one is the
-    /// default.
+    /// The agents as their operator describes them, in the order in which they are offered; the
+    /// first one is the default.
     pub agents: Vec<AgentDescription>,
     /// What clients can configure of the host itself.
     pub root_schema: ConfigSchema,
@@ -118,8 +123,8 @@ pub struct Config {
     pub replay_window: log::ReplayWindow,
     /// Where the last life of this host ended.
     pub start: Start,
-    /// What sessions that nobody uses may take in memory, in bytes; the store has them all. `usize::MAX` where there is
-    /// no store: then none is let go.
+    /// What sessions that nobody uses may take in memory, in bytes; the store has them all.
+    /// `usize::MAX` where there is no store: then none is let go.
     pub memory_budget: usize,
     /// How large things may get.
     pub limits: limits::Limits,
@@ -134,7 +139,8 @@ pub struct Start {
     pub last_key: u64,
     /// How many sessions there are.
     pub sessions: u64,
-    /// The sequence goes on where another process ended it, so that cursors of its clients mean something.
+    /// The sequence goes on where another process ended it, so that cursors of its clients mean
+    /// something.
     pub continues: bool,
     /// The checksum of what clients were told of the agents, if any were told.
     pub agents: Option<u32>,
@@ -175,7 +181,8 @@ pub struct Host {
     unsaved: BTreeSet<ChannelId>,
     /// Set while the store takes nothing.
     failing: Option<effects::Failing>,
-    /// Sessions that were disposed of: what the store still says of them, before it has heard, is not true.
+    /// Sessions that were disposed of: what the store still says of them, before it has heard, is
+    /// not true.
     disposed: HashSet<SessionKey>,
     /// Sessions that are not in memory any more.
     let_go_lately: missed::LetGo,
@@ -271,8 +278,8 @@ impl Host {
 
     /// Takes one input in and appends everything that follows from it to `out`, in order.
     ///
-    /// After each batch of inputs the caller says [`Input::Settled`], and before it lets anything out
-    /// [`Input::Save`].
+    /// After each batch of inputs the caller says [`Input::Settled`], and before it lets anything
+    /// out [`Input::Save`].
     pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
         let refused_watches = BTreeMap::new();
         let step = &mut Step { now, ids, out, past: None, findings: Findings::new(), refused_watches };
@@ -358,8 +365,8 @@ impl Host {
         (step.past, step.findings) = (past, findings);
     }
 
-    /// Tells what the agents are when they are not what the process before this one told. Its clients may come
-    /// back with what they know, and be told only what they missed.
+    /// Tells what the agents are when they are not what the process before this one told. Its
+    /// clients may come back with what they know, and be told only what they missed.
     fn tell_of_agents(&mut self, step: &mut Step<'_>) {
         if self.note_agents(step) && self.config.start.continues {
             let agents = self.channels.root.state.agents.clone();

@@ -35,7 +35,8 @@ use crate::state::reduce::Conversation;
 pub(super) struct Channel {
     pub(super) uri: String,
     pub(super) subscribers: Vec<ConnectionId>,
-    /// The sequence's head when the channel came into being: a cursor before it knows nothing of it.
+    /// The sequence's head when the channel came into being: a cursor before it knows nothing of
+    /// it.
     pub(super) born_at: u64,
     /// The number of the last action on it, in this life.
     pub(super) last_seq: u64,
@@ -79,7 +80,8 @@ pub(super) struct Subscription {
     pub(super) window: Window,
     /// How many of them it has asked for, at least 1; all when it has not said.
     pub(super) turns: Option<usize>,
-    /// For how long text may be held back to be merged; as the host likes when the client has not said.
+    /// For how long text may be held back to be merged; as the host likes when the client has not
+    /// said.
     pub(super) delay_ms: Option<u64>,
 }
 
@@ -118,7 +120,8 @@ pub(super) struct Session {
     pub(super) selected: Option<JsonObject>,
     /// How much was changed in it, as its summary says it.
     pub(super) changes: Option<ChangesSummary>,
-    /// Which files of its changesets were reviewed, and in which version: by what the changes are of, and the file.
+    /// Which files of its changesets were reviewed, and in which version: by what the changes are
+    /// of, and the file.
     pub(super) reviewed: ReviewMarks,
     /// Files that clients have had taken back to what they were, in that order.
     pub(super) discarded: Vec<DiscardedFile>,
@@ -187,11 +190,13 @@ pub(super) struct Chat {
     pub(super) begins: Option<TurnCause>,
     /// A cancelled run that the agent has not given up yet; nothing new is started before it has.
     pub(super) settling: Option<RunId>,
-    /// What its agent calls terminals that are kept in completed calls and not in memory: it may name them again.
+    /// What its agent calls terminals that are kept in completed calls and not in memory: it may
+    /// name them again.
     pub(super) kept_terminals: BTreeMap<String, TerminalKey>,
     /// The ids of turns that were removed: none of them runs again.
     pub(super) removed_turns: BTreeSet<String>,
-    /// Ids of pending messages that were consumed: none is consumed twice, but for one that was put back.
+    /// Ids of pending messages that were consumed: none is consumed twice, but for one that was put
+    /// back.
     pub(super) consumed: HashSet<String>,
     /// Changes of what is selected that wait until no turn runs.
     pub(super) selecting: Vec<Waiting>,
@@ -200,11 +205,13 @@ pub(super) struct Chat {
     pub(super) turns_queued: BTreeSet<String>,
     /// Steering messages that the agent has not taken in: the next turn begins with them.
     pub(super) unsteered: BTreeSet<String>,
-    /// Pending messages that are for the model and the agent that are selected when their turns begin.
+    /// Pending messages that are for the model and the agent that are selected when their turns
+    /// begin.
     pub(super) following: BTreeSet<String>,
     /// What was said in the chats that are attached to its messages.
     pub(super) attached: Attached,
-    /// Contents of the changes that were shown to be approved in the turn that runs, or ran last, by what they are called.
+    /// Contents of the changes that were shown to be approved in the turn that runs, or ran last,
+    /// by what they are called.
     pub(super) previews: BTreeMap<String, String>,
     /// The edits of files that the calls of the turn that runs have said, by the ids of the calls.
     pub(super) call_edits: HashMap<String, Vec<CallEdit>>,
@@ -274,7 +281,8 @@ impl Chat {
             || active.is_some_and(|turn| turn.id == id)
     }
 
-    /// Whether the agent can go on with what it was doing in this chat when it, or the host, had ended.
+    /// Whether the agent can go on with what it was doing in this chat when it, or the host, had
+    /// ended.
     pub(super) fn can_be_taken_up(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| handle.resumes)
     }
@@ -286,7 +294,8 @@ impl Chat {
         }
     }
 
-    /// The beginning of a new message: what shows the parts of an answer as one text would run it into the one before.
+    /// The beginning of a new message: what shows the parts of an answer as one text would run it
+    /// into the one before.
     pub(super) fn set_apart(&self, kind: TextKind, content: String) -> String {
         let turn = self.conversation.state().active_turn.as_ref();
         match (kind, turn.and_then(|turn| turn.response_parts.last())) {
@@ -295,8 +304,9 @@ impl Chat {
         }
     }
 
-    /// The number and the id of the part that comes next. Numbered by place, so that ids stay apart in a turn that was
-    /// resumed. An agent's tool call may have taken the name: calls and parts are found by the same ids.
+    /// The number and the id of the part that comes next. Numbered by place, so that ids stay apart
+    /// in a turn that was resumed. An agent's tool call may have taken the name: calls and parts
+    /// are found by the same ids.
     pub(super) fn next_part(&self) -> (u32, String) {
         let turn = self.conversation.state().active_turn.as_ref();
         let place = turn.map_or(0, |turn| turn.response_parts.len());
@@ -359,7 +369,8 @@ pub(super) struct Run {
     pub(super) permissions: HashMap<String, Vec<PermissionOption>>,
     /// Steering messages that the agent was handed and has not taken in yet, the newest last.
     pub(super) handed_over: Vec<PendingMessage>,
-    /// What the agent calls the questions that were asked again, which is under another id each time.
+    /// What the agent calls the questions that were asked again, which is under another id each
+    /// time.
     pub(super) asked_again: BTreeMap<String, String>,
     /// It waits until its folder is kept: the number under which that was asked.
     pub(super) kept_by: Option<u64>,

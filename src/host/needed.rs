@@ -1,8 +1,9 @@
 //! Which texts of turns a message is about to need.
 //!
-//! Owns: finding those that are not in memory, so that they are read before the message is handled, while others are
-//! heard.
-//! Never: decides anything by them, or reads one; looks for those that are told: each is read when it is written. A text that is not found here and needed all the same is read when it is:
+//! Owns: finding those that are not in memory, so that they are read before the message is handled,
+//! while others are heard.
+//! Never: decides anything by them, or reads one; looks for those that are told: each is read when
+//! it is written. A text that is not found here and needed all the same is read when it is:
 //! everybody waits for that.
 
 use super::model::Chat;
@@ -18,8 +19,8 @@ const BYTES_MAX: usize = 32 << 20;
 const ATTACHED_BYTES_MAX: usize = 1 << 20;
 
 impl Host {
-    /// The texts of turns that a message needs and that are not in memory. `restored`: the sessions that
-    /// come into memory with it.
+    /// The texts of turns that a message needs and that are not in memory. `restored`: the sessions
+    /// that come into memory with it.
     pub fn texts_needed<'a>(
         &'a self,
         named: &Named,

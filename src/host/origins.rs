@@ -1,6 +1,7 @@
 //! Chats that go on from others, as far as their agents can begin with what they know of those.
 //!
-//! Owns: whether an agent's conversation is just what a new chat begins with, so that a copy of it would be.
+//! Owns: whether an agent's conversation is just what a new chat begins with, so that a copy of it
+//! would be.
 //! Never: makes a chat; that is in `handlers::chats`.
 
 use ahp_types::state::ChatOrigin;
@@ -9,8 +10,8 @@ use super::effects::ChatKey;
 use super::Host;
 
 impl Host {
-    /// What the agent calls the conversation that a chat goes on from: while that is over where this chat begins,
-    /// and nothing has been said here. Else what was said must be told.
+    /// What the agent calls the conversation that a chat goes on from: while that is over where
+    /// this chat begins, and nothing has been said here. Else what was said must be told.
     pub(super) fn copyable_origin(&self, key: ChatKey) -> Option<String> {
         let chat = self.channels.chats.known(key)?;
         let state = chat.conversation.state();

@@ -1,8 +1,9 @@
-//! Messages that wait: the queue, taken up one by one between turns, and the steering message, handed to
-//! the agent while it works.
+//! Messages that wait: the queue, taken up one by one between turns, and the steering message,
+//! handed to the agent while it works.
 //!
-//! Owns: when each is taken up, in the two steps of the protocol ("Pending Message Consumption" on the chat
-//! channel page of the specification), and putting back what an agent was handed but never took in.
+//! Owns: when each is taken up, in the two steps of the protocol ("Pending Message Consumption" on
+//! the chat channel page of the specification), and putting back what an agent was handed but never
+//! took in.
 //! Never: pushes the queue into an agent.
 
 use ahp_types::actions::{
@@ -23,8 +24,8 @@ impl Host {
         }
     }
 
-    /// Starts a turn with the first queued message, if nothing runs and nothing holds the queue. What was to steer an
-    /// agent that cannot be steered comes before the queue.
+    /// Starts a turn with the first queued message, if nothing runs and nothing holds the queue.
+    /// What was to steer an agent that cannot be steered comes before the queue.
     pub(super) fn take_next_queued(&mut self, step: &mut Step<'_>, key: ChatKey) {
         if self.is_cancelling(key) || self.open_own_turn(step, key) {
             return;
@@ -139,9 +140,9 @@ impl Host {
         self.put_back_steering(step, key, vec![refused]);
     }
 
-    /// Puts back what the agent of a run that is over was handed and has not taken in, so that the next run
-    /// is handed it. There is room for one message: a newer one replaces an older one, as it does while
-    /// they wait.
+    /// Puts back what the agent of a run that is over was handed and has not taken in, so that the
+    /// next run is handed it. There is room for one message: a newer one replaces an older one, as
+    /// it does while they wait.
     pub(super) fn put_back_steering(
         &mut self,
         step: &mut Step<'_>,

@@ -1,6 +1,7 @@
 //! How far the opening of a session has got, for the client that asked to be told.
 //!
-//! Owns: what is told under a client's `progressToken`: never less than before, and complete exactly once.
+//! Owns: what is told under a client's `progressToken`: never less than before, and complete
+//! exactly once.
 //! Never: makes progress up; a token under which nothing was reported is never used.
 
 use ahp_types::common::ROOT_RESOURCE_URI;
@@ -53,8 +54,8 @@ impl Host {
         self.tell_progress(step, connection, token, done, total, message);
     }
 
-    /// The opening of a conversation waits for the user: the client that asked to be told is told for what, and all
-    /// others see it as what the chat is doing.
+    /// The opening of a conversation waits for the user: the client that asked to be told is told
+    /// for what, and all others see it as what the chat is doing.
     pub(super) fn opening_awaits(&mut self, step: &mut Step<'_>, key: ChatKey, what: String) {
         let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Opening)
         else {

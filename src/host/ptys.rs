@@ -1,13 +1,13 @@
 //! Terminals with a program in them that is typed into: shells that clients ask for.
 //!
-//! Owns: when such a terminal comes into being and goes, what is heard of its program, and the list of them in the root
-//! state. Who has one, and what clients do with it, is in `holders`.
-//! Never: starts a program or reads what it prints, which happens outside; writes down what is typed or shown, which may be
-//! secret.
+//! Owns: when such a terminal comes into being and goes, what is heard of its program, and the list
+//! of them in the root state. Who has one, and what clients do with it, is in `holders`.
+//! Never: starts a program or reads what it prints, which happens outside; writes down what is
+//! typed or shown, which may be secret.
 //!
-//! A terminal is somebody's: a client's, or a session's, in which each client may type that follows it. One that no client
-//! has followed, or whose client is gone, ends after a while: nobody would know of it. It has no past behind the end of this
-//! process.
+//! A terminal is somebody's: a client's, or a session's, in which each client may type that follows
+//! it. One that no client has followed, or whose client is gone, ends after a while: nobody would
+//! know of it. It has no past behind the end of this process.
 
 use std::time::Duration;
 
@@ -131,8 +131,8 @@ impl Host {
         Ok(Box::new(NewPty { state, uri, made_by, size }))
     }
 
-    /// Where a shell starts when its client does not say so: where the session works that has it, else where the client
-    /// starts browsing.
+    /// Where a shell starts when its client does not say so: where the session works that has it,
+    /// else where the client starts browsing.
     fn directory_for(&self, connection: ConnectionId, claim: &TerminalClaim) -> Option<String> {
         let of_session = match claim {
             TerminalClaim::Session(claim) => self.find_chat(&claim.chat),
@@ -275,7 +275,8 @@ impl Host {
         }
     }
 
-    /// A shell begins to run a line. Where another one runs, it is not known how that has ended: nobody has said it.
+    /// A shell begins to run a line. Where another one runs, it is not known how that has ended:
+    /// nobody has said it.
     fn line_begins(&mut self, step: &mut Step<'_>, key: TerminalKey, command_line: String) {
         self.line_ends(step, key, None);
         let terminal = self.channels.terminals.get_mut(&key);
@@ -326,8 +327,8 @@ impl Host {
         }
     }
 
-    /// Tells that the terminals are gone which the process before this one has told of: its clients may come back with
-    /// what they know, and be told only what they missed.
+    /// Tells that the terminals are gone which the process before this one has told of: its clients
+    /// may come back with what they know, and be told only what they missed.
     pub(super) fn tell_that_terminals_have_ended(&mut self, step: &mut Step<'_>) {
         if std::mem::take(&mut self.channels.root.told_of_terminals) && self.config.start.continues {
             let none = RootTerminalsChangedAction { terminals: Vec::new() };

@@ -1,7 +1,8 @@
 //! Why the host refuses what a client dispatches, or names in a request.
 //!
-//! Owns: the table of the refusals, each with the sentence that the developer of the client reads: as `rejectionReason` in
-//! the echo of an action, or behind `invalid params:` in the error that answers a request.
+//! Owns: the table of the refusals, each with the sentence that the developer of the client reads:
+//! as `rejectionReason` in the echo of an action, or behind `invalid params:` in the error that
+//! answers a request.
 //! Never: decides that something is refused.
 
 use crate::wire::text::in_words;

@@ -1,13 +1,15 @@
 //! Files that clients serve: requests for them are passed on to the client that serves them.
 //!
-//! Owns: [`Relays`], that is, which client serves a URI, the requests in flight to clients, by ids of the host's own, and the end of
-//! each: the client's answer, or an error when it answers nothing in time, nothing that can be read, or is gone.
-//! Never: waits for a client, decides what it lets others see (each client does that itself), or knows of a session or a
-//! connection more than it is lent ([`FileServers`]).
+//! Owns: [`Relays`], that is, which client serves a URI, the requests in flight to clients, by ids
+//! of the host's own, and the end of each: the client's answer, or an error when it answers nothing
+//! in time, nothing that can be read, or is gone.
+//! Never: waits for a client, decides what it lets others see (each client does that itself), or
+//! knows of a session or a connection more than it is lent ([`FileServers`]).
 //!
-//! A client serves the URIs that have its id for an authority (`virtual://<clientId>/…`), and those that it has published as
-//! customizations, with all that is below them. A client that has come again is asked on its newest connection: the one before
-//! may be dead without anybody knowing it yet.
+//! A client serves the URIs that have its id for an authority (`virtual://<clientId>/…`), and those
+//! that it has published as customizations, with all that is below them. A client that has come
+//! again is asked on its newest connection: the one before may be dead without anybody knowing it
+//! yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -114,8 +116,8 @@ pub(super) struct Relays {
 }
 
 impl Relays {
-    /// Returns a request about a file or folder as one for a client, if one serves it. The `servers` are
-    /// asked for only where that depends on them.
+    /// Returns a request about a file or folder as one for a client, if one serves it. The
+    /// `servers` are asked for only where that depends on them.
     ///
     /// # Errors
     /// When the client that serves it cannot be asked.
@@ -176,7 +178,8 @@ impl Relays {
             rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or(rest));
         let named = authority.map(|name| percent_decode_str(name).decode_utf8_lossy());
         let publishers = publishers_of(uri, servers);
-        // URI libraries write an authority in small letters; an id that is written so is meant before others.
+        // URI libraries write an authority in small letters; an id that is written so is meant
+        // before others.
         let serves = |id: &str| {
             let is_named = |how: fn(&str, &str) -> bool| named.as_deref().is_some_and(|named| how(named, id));
             let ways = [
@@ -279,8 +282,8 @@ fn may_be_served(uri: &str) -> bool {
     is_one && !NO_CLIENTS.iter().any(|other| other.eq_ignore_ascii_case(scheme))
 }
 
-/// Returns the active clients that have published a URI, or one above it, each with the length of the
-/// longest such URI.
+/// Returns the active clients that have published a URI, or one above it, each with the length of
+/// the longest such URI.
 fn publishers_of<'a>(uri: &str, servers: &FileServers<'a>) -> BTreeMap<&'a str, usize> {
     let mut publishers = BTreeMap::new();
     for (client_id, published) in &servers.published {

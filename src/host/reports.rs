@@ -1,9 +1,10 @@
 //! What agents report, made into actions.
 //!
-//! Owns: what each report of an agent means for its chat: text and its parts, notices, activity, usage (`calls` does it
-//! for tool calls and questions), and what follows when its conversation is opened, left, or gone.
-//! Never: lets an event of a finished run touch state, or an agent decide when a turn is over for clients: `turns` ends
-//! it.
+//! Owns: what each report of an agent means for its chat: text and its parts, notices, activity,
+//! usage (`calls` does it for tool calls and questions), and what follows when its conversation is
+//! opened, left, or gone.
+//! Never: lets an event of a finished run touch state, or an agent decide when a turn is over for
+//! clients: `turns` ends it.
 
 use ahp_types::actions::{
     ChatActivityChangedAction, ChatDeltaAction, ChatReasoningAction, ChatResponsePartAction, ChatUsageAction,
@@ -108,7 +109,8 @@ impl Host {
         }
     }
 
-    /// The agent has closed the conversation while nothing ran in it: what was started since is started again.
+    /// The agent has closed the conversation while nothing ran in it: what was started since is
+    /// started again.
     fn agent_has_left(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let fresh = self.fresh_run();
         let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)

@@ -1,7 +1,8 @@
 //! The JSON text in the rows that the store keeps of sessions and chats.
 //!
-//! Owns: its format, which everybody writes and reads by these types: the host, and the program that looks after
-//! sessions while no host runs. And what a chat's row does not know yet, because it was said after it was written.
+//! Owns: its format, which everybody writes and reads by these types: the host, and the program
+//! that looks after sessions while no host runs. And what a chat's row does not know yet, because
+//! it was said after it was written.
 //! Never: decides when a row is written.
 
 use std::borrow::Cow;
@@ -97,7 +98,8 @@ impl SessionBody<'_> {
         read("session", json)
     }
 
-    /// The session is brought in, or back from the trash: what git keeps by its name may be another one's, or may go.
+    /// The session is brought in, or back from the trash: what git keeps by its name may be another
+    /// one's, or may go.
     pub fn is_brought(&mut self) {
         self.kept.to_mut().is_brought();
     }
@@ -127,7 +129,8 @@ pub(super) struct WrittenRows {
     pub(super) short: WrittenList<SessionChatSummary>,
 }
 
-/// A list as it was written last, each row with its JSON text: a session may have many chats, of which one has changed.
+/// A list as it was written last, each row with its JSON text: a session may have many chats, of
+/// which one has changed.
 #[derive(Debug)]
 pub(super) struct WrittenList<T>(Vec<(T, Vec<u8>)>);
 
@@ -213,8 +216,8 @@ pub fn read_action(line: &Bytes) -> Result<ActionEnvelope, String> {
     read("action", &envelope_of(line))
 }
 
-/// The pending message that begins a turn by this action: the host itself removes it then. One that a client removes
-/// begins none.
+/// The pending message that begins a turn by this action: the host itself removes it then. One that
+/// a client removes begins none.
 pub fn consumed_by(envelope: &ActionEnvelope) -> Option<&str> {
     match (&envelope.action, &envelope.origin) {
         (StateAction::ChatPendingMessageRemoved(removed), None) => Some(&removed.id),

@@ -1,11 +1,13 @@
 //! What is kept of the state.
 //!
-//! Owns: which rows a step leaves to be saved. Their text is that of `rows`; how they come back is in `loaded`.
+//! Owns: which rows a step leaves to be saved. Their text is that of `rows`; how they come back is
+//! in `loaded`.
 //! Never: writes anything itself; rows go out as records.
 //!
-//! A session's row is saved whole whenever it has changed. A chat's row is its state without its completed
-//! turns, which are rows of their own. While a turn runs the saved actions make up for what the chat's row
-//! does not know, so the row is saved again only when they have grown much larger than it, or are many.
+//! A session's row is saved whole whenever it has changed. A chat's row is its state without its
+//! completed turns, which are rows of their own. While a turn runs the saved actions make up for
+//! what the chat's row does not know, so the row is saved again only when they have grown much
+//! larger than it, or are many.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -24,7 +26,8 @@ use crate::wire::names::Named;
 /// A running turn's row is saved again only after so many bytes of actions, however small it is.
 const BEHIND_BYTES_MIN: usize = 1 << 20;
 
-/// And after so many times its own bytes: in the store actions are packed, and each row is written twice.
+/// And after so many times its own bytes: in the store actions are packed, and each row is written
+/// twice.
 pub(super) const BEHIND_TIMES: usize = 4;
 
 /// But always after so many: a process that takes the chat up has all of them in memory at once.
@@ -66,7 +69,8 @@ impl Host {
         }
     }
 
-    /// Leaves everything that has changed to be saved, and then lets sessions that nobody uses out of memory.
+    /// Leaves everything that has changed to be saved, and then lets sessions that nobody uses out
+    /// of memory.
     pub(super) fn save(&mut self, step: &mut Step<'_>) {
         let mut unsaved = std::mem::take(&mut self.unsaved);
         // What is gone since has left a record that says so.
@@ -95,7 +99,8 @@ impl Host {
         }
     }
 
-    /// Leaves a chat to be saved, if what the store has of it does not make up for what has changed.
+    /// Leaves a chat to be saved, if what the store has of it does not make up for what has
+    /// changed.
     pub(super) fn save_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let Some(chat) = self.channels.chats.known(key) else { return };
         let is_kept = self.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
@@ -111,7 +116,8 @@ impl Host {
         }
     }
 
-    /// The chat that a new one goes on from, and where the two have the same turns that the store has already.
+    /// The chat that a new one goes on from, and where the two have the same turns that the store
+    /// has already.
     fn turns_kept_elsewhere(&self, key: ChatKey) -> Option<(ChatKey, Vec<Range<usize>>)> {
         let chat = self.channels.chats.known(key).filter(|chat| !chat.saved.context)?;
         let Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }) =
@@ -193,8 +199,8 @@ impl Host {
         self.log.since(cursor).is_none().then_some(cursor).filter(|cursor| *cursor < self.head)
     }
 
-    /// Whether these actions, read from the store, go on to those that are in memory: what memory has forgotten must
-    /// have arrived there.
+    /// Whether these actions, read from the store, go on to those that are in memory: what memory
+    /// has forgotten must have arrived there.
     pub(super) fn reaches_memory(&self, past: &Past) -> bool {
         let floor = self.log.floor();
         floor == self.config.start.head || past.actions.iter().any(|(_, line)| line.server_seq == floor)

@@ -1,9 +1,9 @@
 //! What a terminal has shown, as far as it is kept.
 //!
-//! Owns: cutting it at its beginning when it has become too much: whole parts first, and inside a part where no line and no
-//! escape sequence is torn.
-//! Never: cuts what comes last, drops the part of a command that runs, or tells anybody: what clients hold of it may be
-//! longer, and ends like this.
+//! Owns: cutting it at its beginning when it has become too much: whole parts first, and inside a
+//! part where no line and no escape sequence is torn.
+//! Never: cuts what comes last, drops the part of a command that runs, or tells anybody: what
+//! clients hold of it may be longer, and ends like this.
 
 use ahp_types::state::TerminalContentPart;
 
@@ -30,11 +30,13 @@ fn runs(part: &TerminalContentPart) -> bool {
     matches!(part, TerminalContentPart::Command(command) if !command.is_complete)
 }
 
-/// How many parts there are at most, and how many are left when there are more: also lines that print nothing take room.
+/// How many parts there are at most, and how many are left when there are more: also lines that
+/// print nothing take room.
 const PARTS_MAX: usize = 1000;
 const PARTS_LEFT: usize = 750;
 
-/// Cuts content of more than `bytes_max` bytes of text to about `bytes_left`; returns whether anything was cut.
+/// Cuts content of more than `bytes_max` bytes of text to about `bytes_left`; returns whether
+/// anything was cut.
 pub(super) fn cut(content: &mut Vec<TerminalContentPart>, bytes_max: usize, bytes_left: usize) -> bool {
     let bytes: usize = content.iter().map(|part| text_of(part).len()).sum();
     let oldest = if content.len() > PARTS_MAX { content.len() - PARTS_LEFT } else { 0 };

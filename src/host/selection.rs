@@ -1,8 +1,9 @@
-//! Which model and agent messages are for, where a client selects them once and not with each message.
+//! Which model and agent messages are for, where a client selects them once and not with each
+//! message.
 //!
-//! Owns: changing what is selected in a chat, which its draft says; holding such a change back while a turn runs
-//! there; giving messages that name no model what is selected when their turn begins; and what a session's summary
-//! says of it.
+//! Owns: changing what is selected in a chat, which its draft says; holding such a change back
+//! while a turn runs there; giving messages that name no model what is selected when their turn
+//! begins; and what a session's summary says of it.
 //! Never: changes what a message, or its client, says itself.
 
 use std::collections::BTreeSet;
@@ -43,13 +44,15 @@ pub(super) struct PendingAction {
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) change: SelectionChange,
-    /// None where it follows from a change in the session's own chat, or was made before the process began.
+    /// None where it follows from a change in the session's own chat, or was made before the
+    /// process began.
     pub(super) asked: Option<PendingAction>,
 }
 
 impl Host {
-    /// A client selects a model or an agent for a session: in the chat that is the session's own, and if it
-    /// knows others, in those that had what the session had. Where a turn runs, the next one is meant.
+    /// A client selects a model or an agent for a session: in the chat that is the session's own,
+    /// and if it knows others, in those that had what the session had. Where a turn runs, the next
+    /// one is meant.
     ///
     /// # Errors
     /// When the agent has no such model.
@@ -168,8 +171,8 @@ impl Host {
         self.sequence(step, key, action, origin);
     }
 
-    /// A message that names no model or agent is for what is selected now, in its chat or else in the session's
-    /// own. Where the agent has no such model any more it stays as it is.
+    /// A message that names no model or agent is for what is selected now, in its chat or else in
+    /// the session's own. Where the agent has no such model any more it stays as it is.
     pub(super) fn address(&self, key: ChatKey, message: &mut Message) {
         let Some(session) = self.channels.chats.known(key).map(|chat| chat.session) else { return };
         let own = self.own_chat(session);
@@ -258,7 +261,8 @@ impl Host {
         chat(&first).or_else(|| session.state.default_chat.as_ref().and_then(chat))
     }
 
-    /// What a session's summary says of what is selected in it, in its `_meta`; none where that is nothing, or large.
+    /// What a session's summary says of what is selected in it, in its `_meta`; none where that is
+    /// nothing, or large.
     pub(super) fn selected_for_summary(&self, key: SessionKey) -> Option<JsonObject> {
         let Selection { model, agent } = self.selected_in(self.own_chat(key)?);
         let members = [("model", model), ("agent", agent)];
@@ -269,7 +273,8 @@ impl Host {
         (selected != json!({}) && fits()).then(|| JsonObject::from_iter([(SELECTED.to_owned(), selected)]))
     }
 
-    /// After an action on a chat: what its session's summary says of what is selected may have changed.
+    /// After an action on a chat: what its session's summary says of what is selected may have
+    /// changed.
     pub(super) fn selection_after(&mut self, key: ChatKey, action: &StateAction) {
         let selects = matches!(
             action,
@@ -293,7 +298,8 @@ impl Host {
     }
 }
 
-/// Settings of a model that are no text come as text from those who select a model so: they know no others.
+/// Settings of a model that are no text come as text from those who select a model so: they know no
+/// others.
 fn read_settings(agent: &AgentInfo, model: &mut ModelSelection) {
     let known = agent.models.iter().find(|known| known.id == model.id);
     let Some(schema) = known.and_then(|known| known.config_schema.as_ref()) else { return };

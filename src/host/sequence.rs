@@ -1,7 +1,7 @@
 //! The one place where state changes, and how it is shown.
 //!
-//! Owns: reducing an action, numbering it, logging it and fanning it out, in one step; snapshots; and the
-//! answers that go to the sender of an action alone.
+//! Owns: reducing an action, numbering it, logging it and fanning it out, in one step; snapshots;
+//! and the answers that go to the sender of an action alone.
 //! Never: decides whether an action should happen.
 
 use ahp::reducers::ReduceOutcome;
@@ -23,8 +23,8 @@ use crate::wire::rpc::to_sorted_json;
 use crate::wire::text;
 
 impl Host {
-    /// Applies an action to a channel's state, gives it the next number, logs it, and sends it to the
-    /// channel's subscribers. Nothing else changes a channel's state.
+    /// Applies an action to a channel's state, gives it the next number, logs it, and sends it to
+    /// the channel's subscribers. Nothing else changes a channel's state.
     ///
     /// An action that the reducer does not take is a mistake of ours: it
     /// is reported in the log and has no effect.
@@ -38,7 +38,8 @@ impl Host {
         self.sequence_part(step, target.into(), action, origin, None);
     }
 
-    /// [`Host::sequence`] for an action that may be merged with others of the same part while it waits.
+    /// [`Host::sequence`] for an action that may be merged with others of the same part while it
+    /// waits.
     pub(super) fn sequence_part(
         &mut self,
         step: &mut Step<'_>,
@@ -89,8 +90,8 @@ impl Host {
         self.after_action(step, target, &action, line.line.len());
     }
 
-    /// Tells a client alone what became of its action: refused for a reason, or acknowledged because it
-    /// changed nothing. Moves nothing and is not replayed.
+    /// Tells a client alone what became of its action: refused for a reason, or acknowledged
+    /// because it changed nothing. Moves nothing and is not replayed.
     pub(super) fn answer_action(
         &self,
         step: &mut Step<'_>,
@@ -127,8 +128,8 @@ impl Host {
         }
     }
 
-    /// Whether all of a channel's state may be told. What the store does not take yet may not: a process that
-    /// starts anew would not know it.
+    /// Whether all of a channel's state may be told. What the store does not take yet may not: a
+    /// process that starts anew would not know it.
     ///
     /// # Errors
     /// `-32603`, saying why not.

@@ -1,10 +1,11 @@
-//! How sessions are configured while they are there: what clients choose, and what agents make of it.
+//! How sessions are configured while they are there: what clients choose, and what agents make of
+//! it.
 //!
 //! Owns: a session's configuration after its creation, and telling its agents of it.
 //! Never: checks what a client chooses; that is in `config`, before.
 //!
-//! What a session can be configured by is its agent's to say, and may change. No action carries that: a client learns
-//! it with the next state. That something has changed is told, by all values.
+//! What a session can be configured by is its agent's to say, and may change. No action carries
+//! that: a client learns it with the next state. That something has changed is told, by all values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,8 @@ use super::effects::{ChatKey, Command};
 use super::model::{AgentLink, SessionKey};
 use super::{Host, Step};
 
-/// What the agent of a chat was told of its session's configuration since it was opened, or is yet to be told.
+/// What the agent of a chat was told of its session's configuration since it was opened, or is yet
+/// to be told.
 #[derive(Debug, Default)]
 pub(super) struct SettingsSent {
     /// How many changes.
@@ -26,8 +28,8 @@ pub(super) struct SettingsSent {
 }
 
 impl Host {
-    /// A client has changed a session's configuration, which was this before: its agents are told; those that
-    /// open later are told then.
+    /// A client has changed a session's configuration, which was this before: its agents are told;
+    /// those that open later are told then.
     pub(super) fn configure_agents(&mut self, step: &mut Step<'_>, key: SessionKey, before: &JsonObject) {
         self.tell_configuration(step, key, before, None);
     }
@@ -72,8 +74,8 @@ impl Host {
         self.tell_configuration(step, key, &before, Some((chat, spreads)));
     }
 
-    /// Tells the agents of a session how it is configured now; but for the chat whose agent has said so itself, and
-    /// all others if it is not for them.
+    /// Tells the agents of a session how it is configured now; but for the chat whose agent has
+    /// said so itself, and all others if it is not for them.
     fn tell_configuration(
         &mut self,
         step: &mut Step<'_>,

@@ -1,7 +1,7 @@
 //! The end: nobody can say anything any more.
 //!
-//! Owns: letting running turns end or cancelling them, declining what nobody is left to answer, and saying
-//! when all is done.
+//! Owns: letting running turns end or cancelling them, declining what nobody is left to answer, and
+//! saying when all is done.
 //! Never: waits; the time limit is a timer like any other.
 
 use ahp_types::state::{ChatInputResponseKind, ResponsePart, ToolCallCancellationReason, ToolCallState};
@@ -62,8 +62,8 @@ impl Host {
         self.shutdown.as_ref().is_some_and(|state| state.cancelling) || self.is_left_for_good(key)
     }
 
-    /// Declines a question, a permission, a review or the work of a client of this id, if nobody is left who
-    /// could see to it.
+    /// Declines a question, a permission, a review or the work of a client of this id, if nobody is
+    /// left who could see to it.
     pub(super) fn decline_if_alone(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
         let is_ending = self.shutdown.is_some() || !self.departures.is_empty();
         let is_alone = self.shutdown.is_some() || !self.may_anybody_answer();
@@ -106,7 +106,8 @@ impl Host {
         self.tell_agent(step, key, command);
     }
 
-    /// Whether the client of a connection can be shown what agents ask, as far as its message tells.
+    /// Whether the client of a connection can be shown what agents ask, as far as its message
+    /// tells.
     pub(super) fn note_sight(&mut self, step: &mut Step<'_>, connection: ConnectionId, message: &Incoming) {
         let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
         else {
@@ -139,8 +140,8 @@ impl Host {
         }
     }
 
-    /// Declines a question that no client who is there sees: nobody could answer it, and its turn would wait for
-    /// ever. Where no client is there at all it waits for one.
+    /// Declines a question that no client who is there sees: nobody could answer it, and its turn
+    /// would wait for ever. Where no client is there at all it waits for one.
     pub(super) fn decline_if_unseen(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
         if self.somebody_may_see_questions() {
             return;

@@ -1,9 +1,12 @@
-//! What is in the repositories of sessions now: what is not committed, and what a branch has changed.
+//! What is in the repositories of sessions now: what is not committed, and what a branch has
+//! changed.
 //!
-//! Owns: when that is looked at: when a session is made, when a turn of it has ended, and, while somebody follows a
-//! changeset that shows it, soon after something has changed; that what was seen last is shown until then, also behind a
-//! restart, and whether that is old; and what a session says of it in its `_meta`.
-//! Never: looks again before it has heard what it has asked for, or watches for long what nobody follows.
+//! Owns: when that is looked at: when a session is made, when a turn of it has ended, and, while
+//! somebody follows a changeset that shows it, soon after something has changed; that what was seen
+//! last is shown until then, also behind a restart, and whether that is old; and what a session
+//! says of it in its `_meta`.
+//! Never: looks again before it has heard what it has asked for, or watches for long what nobody
+//! follows.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,7 +24,8 @@ use crate::wire::watches::Watched;
 /// What changes within this time is looked at once.
 const GATHERED: Duration = Duration::from_millis(750);
 
-/// What nobody follows any more is watched for so long, so that who comes back knows whether it is as it was.
+/// What nobody follows any more is watched for so long, so that who comes back knows whether it is
+/// as it was.
 const WATCHED_BEHIND: Duration = Duration::from_secs(10);
 
 /// What was seen is kept with the session if it is of no more files than this.
@@ -52,7 +56,8 @@ pub(super) struct SessionSight {
     known: Option<GitSight>,
     /// The files are known, too.
     has_files: bool,
-    /// Something may have changed since they were seen, and those who follow them have not heard what.
+    /// Something may have changed since they were seen, and those who follow them have not heard
+    /// what.
     is_old: bool,
     /// The same, since git was asked.
     is_old_again: bool,
@@ -165,8 +170,8 @@ impl Host {
         }
     }
 
-    /// Somebody follows a channel: if it shows what is there now, that is looked at. Nobody knows what has happened to what
-    /// was not watched.
+    /// Somebody follows a channel: if it shows what is there now, that is looked at. Nobody knows
+    /// what has happened to what was not watched.
     pub(super) fn sight_is_followed(&mut self, target: ChannelId) {
         let Some(session) = self.session_shown_now(target) else { return };
         let Some(sight) = self.changes.sights.all.get_mut(&session) else {
@@ -180,8 +185,8 @@ impl Host {
         self.changes.sights.is_unsettled = true;
     }
 
-    /// What is there now of a session's repository, with files; and why not, for people. It is looked at if that is not
-    /// known.
+    /// What is there now of a session's repository, with files; and why not, for people. It is
+    /// looked at if that is not known.
     pub(super) fn sight_of(&mut self, session: SessionKey) -> Result<Option<&GitSight>, &str> {
         let sight = self.changes.sights.of(session);
         sight.wants_files = true;
@@ -200,9 +205,9 @@ impl Host {
         sight.known.as_ref()
     }
 
-    /// Whether what is in a session's repository is known as it was when this was asked first: `look` is none then. If it
-    /// is not, git looks at it, and `look` is the number of that look. What nobody follows is always looked at, since nobody
-    /// has seen it change.
+    /// Whether what is in a session's repository is known as it was when this was asked first:
+    /// `look` is none then. If it is not, git looks at it, and `look` is the number of that look.
+    /// What nobody follows is always looked at, since nobody has seen it change.
     pub(super) fn has_looked_since(&mut self, session: SessionKey, look: &mut Option<u64>) -> bool {
         if self.config.limits.kept_within_ms == 0 {
             return true;
@@ -220,7 +225,8 @@ impl Host {
         sight.is_none_or(|it| it.looks > number || (it.looks == number && it.asked.is_none()))
     }
 
-    /// The branch that a session's changes are compared with, for people, where it is not the one that it began on.
+    /// The branch that a session's changes are compared with, for people, where it is not the one
+    /// that it began on.
     pub(super) fn base_note_of(&self, session: SessionKey) -> Option<&str> {
         self.changes.sights.all.get(&session)?.known.as_ref()?.base_note.as_deref()
     }
@@ -296,7 +302,8 @@ impl Host {
         }
     }
 
-    /// A repository is watched from now on: what has changed while git looked at it, nobody was told of.
+    /// A repository is watched from now on: what has changed while git looked at it, nobody was
+    /// told of.
     pub(super) fn repository_is_watched(&mut self, watch: &str) {
         for sight in self.changes.sights.all.values_mut() {
             sight.is_due |= sight.watched.iter().any(|watched| watched == watch);

@@ -1,12 +1,16 @@
-//! Terminals: what the commands of agents print, told while they run and kept with the calls that show them.
+//! Terminals: what the commands of agents print, told while they run and kept with the calls that
+//! show them.
 //!
-//! Owns: when the channel of a terminal comes into being and goes, what is told on it, and what clients may change of it.
-//! Never: runs a command, or touches the call that shows it: `calls` does that, and asks here what the call says.
+//! Owns: when the channel of a terminal comes into being and goes, what is told on it, and what
+//! clients may change of it.
+//! Never: runs a command, or touches the call that shows it: `calls` does that, and asks here what
+//! the call says.
 //!
-//! A channel is there as long as its command runs or somebody follows it. What is left of it is in the completed call: how
-//! the command has ended, and the latest of what it has printed. Of that the channel is made again, under the same key, so
-//! that a client that missed something is told exactly that. Where the call does not say how the command has ended, because
-//! the host or the call has ended before it, whoever asks gets the state.
+//! A channel is there as long as its command runs or somebody follows it. What is left of it is in
+//! the completed call: how the command has ended, and the latest of what it has printed. Of that
+//! the channel is made again, under the same key, so that a client that missed something is told
+//! exactly that. Where the call does not say how the command has ended, because the host or the
+//! call has ended before it, whoever asks gets the state.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +71,8 @@ struct Shown<'a> {
     text: Option<&'a str>,
 }
 
-/// What the call says that shows the terminal of this URI: of several one that says what became of it, if one does.
+/// What the call says that shows the terminal of this URI: of several one that says what became of
+/// it, if one does.
 fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
     let mut all = parts.iter().filter_map(|part| {
         let ResponsePart::ToolCall(part) = part else { return None };
@@ -89,8 +94,8 @@ fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
     Some(all.find(|shown| shown.block.result.is_some()).unwrap_or(first))
 }
 
-/// The turn in which the terminal of this URI is shown: its id and its parts. Of several the first that says what became
-/// of it, if one does: that is the one in which it was opened, or the next.
+/// The turn in which the terminal of this URI is shown: its id and its parts. Of several the first
+/// that says what became of it, if one does: that is the one in which it was opened, or the next.
 fn turn_showing(conversation: &Conversation, uri: &str) -> Option<(String, Vec<ResponsePart>)> {
     let says_more = |parts: &[ResponsePart]| shown_in(parts, uri).map(|shown| shown.block.result.is_some());
     let over = conversation.history().turns().iter();
@@ -239,8 +244,9 @@ impl Host {
         })
     }
 
-    /// Puts the URIs of terminals in the place of what the agent of a chat calls them, and what has become of those that
-    /// have ended. A name that says nothing any more is left out, and the text beside it stays.
+    /// Puts the URIs of terminals in the place of what the agent of a chat calls them, and what has
+    /// become of those that have ended. A name that says nothing any more is left out, and the text
+    /// beside it stays.
     pub(super) fn place_terminals(
         &self,
         chat: ChatKey,
@@ -302,7 +308,8 @@ impl Host {
         terminals.filter(|(_, terminal)| terminal.chat == Some(chat)).map(|(key, _)| *key).collect()
     }
 
-    /// The agent's side of a chat is gone, and with it what it has had run. Another one may use the same names.
+    /// The agent's side of a chat is gone, and with it what it has had run. Another one may use the
+    /// same names.
     pub(super) fn end_terminals_of(&mut self, step: &mut Step<'_>, chat: ChatKey) {
         if let Some(chat) = self.channels.chats.known_mut(chat) {
             chat.kept_terminals.clear();
@@ -350,8 +357,8 @@ impl Host {
         terminals.all(|terminal| !terminal.runs() && terminal.channel.subscribers.is_empty())
     }
 
-    /// Lets those out of memory that have ended and that nobody follows, if they can be made again, or if no call shows them
-    /// or will.
+    /// Lets those out of memory that have ended and that nobody follows, if they can be made again,
+    /// or if no call shows them or will.
     pub(super) fn settle_terminals(&mut self, step: &mut Step<'_>) {
         if !std::mem::take(&mut self.terminals_changed) {
             return;
@@ -371,7 +378,8 @@ impl Host {
         }
     }
 
-    /// Whether a call shows a terminal, or its agent may still have one of the turn that runs show it.
+    /// Whether a call shows a terminal, or its agent may still have one of the turn that runs show
+    /// it.
     fn may_be_shown(&self, terminal: &Terminal) -> bool {
         let Some(chat) = terminal.chat.and_then(|chat| self.channels.chats.known(chat)) else { return false };
         (terminal.name.is_some() && chat.run.is_some())
@@ -434,8 +442,9 @@ impl Host {
         Some((TerminalKey(number), terminal))
     }
 
-    /// Gives the terminals in the turns that a chat of this URI begins with URIs of its own: they are there as long as
-    /// it is, whatever becomes of the chat that it comes from. Commands that run are shown where they are.
+    /// Gives the terminals in the turns that a chat of this URI begins with URIs of its own: they
+    /// are there as long as it is, whatever becomes of the chat that it comes from. Commands that
+    /// run are shown where they are.
     pub(super) fn copy_terminals(&mut self, chat: &str, turns: &mut [CompletedTurn]) {
         // One that several calls show is one.
         let mut copies: BTreeMap<String, String> = BTreeMap::new();
@@ -483,8 +492,8 @@ impl Host {
         }))
     }
 
-    /// Has a command go on for which its call need not wait: a client claims the terminal for the chat that has it, and
-    /// for no call of it.
+    /// Has a command go on for which its call need not wait: a client claims the terminal for the
+    /// chat that has it, and for no call of it.
     fn let_go_on(
         &mut self,
         step: &mut Step<'_>,

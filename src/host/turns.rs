@@ -1,7 +1,8 @@
 //! The life of a turn, which is the host's and not the agent's.
 //!
-//! Owns: starting, resuming and ending turns, opening and closing conversations, and the law that each accepted start
-//! or resume is followed by exactly one ending. What an agent reports meanwhile is made into actions by `reports`.
+//! Owns: starting, resuming and ending turns, opening and closing conversations, and the law that
+//! each accepted start or resume is followed by exactly one ending. What an agent reports meanwhile
+//! is made into actions by `reports`.
 //! Never: lets an agent decide when a turn is over for clients.
 
 use std::time::Duration;
@@ -105,7 +106,8 @@ impl Host {
         true
     }
 
-    /// Makes an accepted start of a turn true: the turn is active, and its agent starts as soon as it can.
+    /// Makes an accepted start of a turn true: the turn is active, and its agent starts as soon as
+    /// it can.
     pub(super) fn start_turn(
         &mut self,
         step: &mut Step<'_>,
@@ -167,8 +169,8 @@ impl Host {
         let run = self.fresh_run();
         let Some(chat) = self.channels.chats.known_mut(key) else { return };
         let never_begun = self.channels.sessions.known(chat.session).is_some_and(Session::has_failed);
-        // The end of a turn is told as its start and how long it took, so the time that it was given up
-        // counts; a wall clock that was set back must not take any of it away.
+        // The end of a turn is told as its start and how long it took, so the time that it was
+        // given up counts; a wall clock that was set back must not take any of it away.
         let turn = chat.conversation.history().last().and_then(CompletedTurn::read);
         let lasted_ms = turn.map_or(0, |turn| {
             let before = u64::try_from(turn.duration.unwrap_or(0)).unwrap_or(0);
@@ -193,8 +195,8 @@ impl Host {
         self.advance(step, key);
     }
 
-    /// Removes turns. A running turn is cancelled first, and the agent forgets the conversation: it is
-    /// opened anew, with what is left of it, for the next turn.
+    /// Removes turns. A running turn is cancelled first, and the agent forgets the conversation: it
+    /// is opened anew, with what is left of it, for the next turn.
     pub(super) fn truncate(
         &mut self,
         step: &mut Step<'_>,
@@ -339,8 +341,8 @@ impl Host {
         step.say(Output::Agent(key, Box::new(Command::Open(open))));
     }
 
-    /// Has the agent of a session that is being created open a conversation, its default chat's: the session
-    /// is ready when that is open, and turns in its other chats wait for it too.
+    /// Has the agent of a session that is being created open a conversation, its default chat's:
+    /// the session is ready when that is open, and turns in its other chats wait for it too.
     pub(super) fn open_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
         let Some(session) = self.channels.sessions.known(key) else { return };
         let default = session.state.default_chat.as_ref().and_then(|uri| self.channels.by_uri.get(uri));

@@ -1,8 +1,9 @@
 //! Watches of files: which there are, and who is told what changes.
 //!
-//! Owns: making the channel of a watch when the watch has begun outside, telling its followers, the time for which it stays
-//! when nobody follows it, and its end.
-//! Never: looks at a file, or sequences what has changed: that is no state, and whoever was not there is not told of it.
+//! Owns: making the channel of a watch when the watch has begun outside, telling its followers, the
+//! time for which it stays when nobody follows it, and its end.
+//! Never: looks at a file, or sequences what has changed: that is no state, and whoever was not
+//! there is not told of it.
 
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use crate::wire::errors::RpcError;
 use crate::wire::names::Named;
 use crate::wire::watches::{is_watch, Watched, WATCHES_MAX};
 
-/// How long a watch stays that nobody follows: whoever has lost a connection comes back within this time.
+/// How long a watch stays that nobody follows: whoever has lost a connection comes back within this
+/// time.
 const UNFOLLOWED_MAX: Duration = Duration::from_secs(30);
 
 /// So many of those there are at most.
@@ -29,7 +31,8 @@ const UNFOLLOWED_COUNT_MAX: usize = 2 * WATCHES_MAX;
 pub(super) type WatchBegun = Vec<(String, Result<(), RpcError>)>;
 
 impl Host {
-    /// The watches that a message follows and that must begin before it is handled; not more than may be followed.
+    /// The watches that a message follows and that must begin before it is handled; not more than
+    /// may be followed.
     pub fn watches_to_begin(&self, named: &Named) -> Vec<String> {
         let absent = named.watches.iter().filter(|uri| self.find(uri).is_none());
         absent.take(WATCHES_MAX).cloned().collect()
@@ -55,7 +58,8 @@ impl Host {
         }
     }
 
-    /// Whether a connection may follow this channel besides those that it follows, as far as that is a watch.
+    /// Whether a connection may follow this channel besides those that it follows, as far as that
+    /// is a watch.
     ///
     /// # Errors
     /// When it follows as many as it may.
@@ -113,7 +117,8 @@ impl Host {
         unsequenced_line(watch, &action, self.told_head())
     }
 
-    /// Somebody may have followed a watch last, or follow one again: one that nobody follows stays for a while.
+    /// Somebody may have followed a watch last, or follow one again: one that nobody follows stays
+    /// for a while.
     pub(super) fn settle_watches(&mut self, step: &mut Step<'_>) {
         if !std::mem::take(&mut self.watches_changed) {
             return;

@@ -1,12 +1,14 @@
 //! Which completed turns of a chat each subscription holds.
 //!
-//! Owns: windows: cutting states down to one, the cursors and pages of `fetchTurns`, and loading what a
-//! client must hold before it can apply an action that names an older turn, live or in a replay.
-//! Never: changes a channel's state. What is loaded goes to one connection alone, with the number of what
-//! it was sent last: it is no change, so it is neither numbered nor logged.
+//! Owns: windows: cutting states down to one, the cursors and pages of `fetchTurns`, and loading
+//! what a client must hold before it can apply an action that names an older turn, live or in a
+//! replay.
+//! Never: changes a channel's state. What is loaded goes to one connection alone, with the number
+//! of what it was sent last: it is no change, so it is neither numbered nor logged.
 //!
-//! A window is the end of the list of completed turns, so it is known by where it begins. It grows with the
-//! turns that end, and holds at least the latest turn, if there is one: that is the one that can be resumed.
+//! A window is the end of the list of completed turns, so it is known by where it begins. It grows
+//! with the turns that end, and holds at least the latest turn, if there is one: that is the one
+//! that can be resumed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -49,7 +51,8 @@ impl Subscription {
 }
 
 impl Window {
-    /// How many of the first turns, of so many, its client may lack that must have the one at this place.
+    /// How many of the first turns, of so many, its client may lack that must have the one at this
+    /// place.
     fn lacks(self, at: Option<usize>, there: usize) -> Option<usize> {
         match self {
             Self::From(start) => Some(start).filter(|start| at.is_some_and(|at| at < *start)),
@@ -59,7 +62,8 @@ impl Window {
 }
 
 impl Host {
-    /// `fetchTurns`: loads the page of turns before the client's window, and has it told before the answer.
+    /// `fetchTurns`: loads the page of turns before the client's window, and has it told before the
+    /// answer.
     ///
     /// # Errors
     /// `-32001` when there is no such channel; `-32602` when it is no chat, when the client has not
@@ -83,7 +87,8 @@ impl Host {
     /// The turns that a connection asks for with this cursor: where they are.
     ///
     /// # Errors
-    /// `-32602` when the client has not subscribed to the chat, and when the cursor is none of this chat's.
+    /// `-32602` when the client has not subscribed to the chat, and when the cursor is none of this
+    /// chat's.
     fn page_asked_for(
         &self,
         connection: ConnectionId,
@@ -97,7 +102,8 @@ impl Host {
         };
         let turns = self.channels.chats.needed(key)?.conversation.history();
         let page = subscription.turns.unwrap_or(PAGE_TURNS);
-        // Where the page ends by its cursor: at what lies before the window that the cursor was made for.
+        // Where the page ends by its cursor: at what lies before the window that the cursor was
+        // made for.
         let named = match cursor {
             None => None,
             Some(cursor) => Some(
@@ -119,7 +125,8 @@ impl Host {
         Ok(start..held)
     }
 
-    /// Tells a connection turns of a chat that it may lack, so that its window begins where they do.
+    /// Tells a connection turns of a chat that it may lack, so that its window begins where they
+    /// do.
     fn load(&mut self, step: &mut Step<'_>, connection: ConnectionId, key: ChatKey, turns: Range<usize>) {
         let Some(chat) = self.channels.chats.known(key) else { return };
         let all = chat.conversation.history();
@@ -142,7 +149,8 @@ impl Host {
         }
     }
 
-    /// Loads what clients lack of a chat and must have to apply an action that is about to be sequenced.
+    /// Loads what clients lack of a chat and must have to apply an action that is about to be
+    /// sequenced.
     pub(super) fn load_before(&mut self, step: &mut Step<'_>, key: ChatKey, action: &StateAction) {
         let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: Some(named) }) = action else { return };
         let Some(chat) = self.channels.chats.known(key) else { return };
@@ -156,8 +164,8 @@ impl Host {
         }
     }
 
-    /// Takes note of what an action, just sequenced, leaves of windows: where no turn is left, every client
-    /// holds all of them.
+    /// Takes note of what an action, just sequenced, leaves of windows: where no turn is left,
+    /// every client holds all of them.
     pub(super) fn windows_after(&mut self, key: ChatKey, action: &StateAction) {
         let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: None }) = action else { return };
         let subscribers = self.channels.chats.known(key).map(|chat| chat.channel.subscribers.clone());
@@ -176,13 +184,14 @@ impl Host {
         self.connections.get_mut(&connection)?.subscriptions.get_mut(&target)
     }
 
-    /// What a client that comes back, with a window that nobody knows, must be told of a chat within a replay,
-    /// so that it can apply all of it: before a truncation, every turn that may be named. `actions` are those
-    /// of the chat, in order.
+    /// What a client that comes back, with a window that nobody knows, must be told of a chat
+    /// within a replay, so that it can apply all of it: before a truncation, every turn that may be
+    /// named. `actions` are those of the chat, in order.
     ///
     /// # Errors
-    /// When the state must be told instead: as the turns were then, nobody knows them any more, they would have to be
-    /// told more than once, or they are large, and a state is written where nobody waits for it.
+    /// When the state must be told instead: as the turns were then, nobody knows them any more,
+    /// they would have to be told more than once, or they are large, and a state is written where
+    /// nobody waits for it.
     pub(super) fn loading_of_chat(
         &self,
         key: ChatKey,

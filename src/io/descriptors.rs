@@ -35,8 +35,8 @@ pub struct TooFew {
     error: io::Error,
 }
 
-/// Returns which limit of the system an error comes from, to be put behind a message; nothing where it
-/// comes from none.
+/// Returns which limit of the system an error comes from, to be put behind a message; nothing where
+/// it comes from none.
 pub fn limit_behind(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::MFILE) => " (see `ulimit -n`)",
@@ -118,8 +118,8 @@ pub fn are_exhausted(error: &io::Error) -> bool {
         .any(|exhausted| error.raw_os_error() == Some(exhausted.raw_os_error()))
 }
 
-/// Whether the file of a new connection leaves fewer files than others need. It has the lowest number
-/// that was free, so all below it are open.
+/// Whether the file of a new connection leaves fewer files than others need. It has the lowest
+/// number that was free, so all below it are open.
 pub fn leaves_too_few(connection: &impl AsRawFd) -> bool {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return false };
     let open = u64::try_from(connection.as_raw_fd()).map_or(0, |number| number + 1);

@@ -1,7 +1,7 @@
 //! Whether what clients name as working directories is there.
 //!
-//! Owns: finding it out on a thread of its own, and giving up when a file system takes too long: who waits for it
-//! is a client that nothing more is heard from meanwhile.
+//! Owns: finding it out on a thread of its own, and giving up when a file system takes too long:
+//! who waits for it is a client that nothing more is heard from meanwhile.
 //! Never: decides what follows; that is the core's.
 
 use std::fs;
@@ -37,8 +37,8 @@ impl Directories {
         (Self { looking: Arc::default(), findings }, found)
     }
 
-    /// Looks at the directories that a message of this connection names; nothing is waited for longer than a few
-    /// seconds. Must be called inside a tokio runtime.
+    /// Looks at the directories that a message of this connection names; nothing is waited for
+    /// longer than a few seconds. Must be called inside a tokio runtime.
     pub fn look(&self, connection: ConnectionId, uris: Vec<String>) {
         let (tell, told) = oneshot::channel();
         let silent =

@@ -1,6 +1,7 @@
 //! Everything that can wake the loop.
 //!
-//! Owns: the closed list of causes ([`LoopEvent`]), and waiting for the next one of those that are wanted.
+//! Owns: the closed list of causes ([`LoopEvent`]), and waiting for the next one of those that are
+//! wanted.
 //! Never: decides what follows from one.
 
 use std::future::ready;

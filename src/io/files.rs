@@ -1,6 +1,7 @@
 //! Files that may be meant by what is typed in a message: `completions` behind `#` and `@`.
 //!
-//! Owns: looking for them where a chat works, as far as version control does not ignore them, and what fits best.
+//! Owns: looking for them where a chat works, as far as version control does not ignore them, and
+//! what fits best.
 //! Never: follows a link, so it never leaves those folders; looks without an end.
 
 use std::collections::BTreeMap;

@@ -64,7 +64,8 @@ impl HostPlace {
         Some(SocketFile::new(self.path.clone(), self.lock.clone()?))
     }
 
-    /// Tells everybody who has come why the host cannot be joined. To be called when nobody can come any more.
+    /// Tells everybody who has come why the host cannot be joined. To be called when nobody can
+    /// come any more.
     pub fn refuse(self, why: &str, status: u8) {
         let answer = HelloLine::Refused { why: why.to_owned(), status }.to_line();
         if let Err(error) = self.listener.set_nonblocking(true) {
@@ -170,7 +171,8 @@ pub struct Fronts {
 }
 
 impl Fronts {
-    /// Listens for fronts. Each one that says hello is told by the channel. Must be called inside a runtime.
+    /// Listens for fronts. Each one that says hello is told by the channel. Must be called inside a
+    /// runtime.
     ///
     /// # Errors
     /// When nobody can be listened for.
@@ -343,8 +345,8 @@ impl Fronts {
         self.last.clear();
     }
 
-    /// Tells the front of a connection that is over how its process is to end: when the host has let go of the folder, if
-    /// it `waits` for that and was the last one.
+    /// Tells the front of a connection that is over how its process is to end: when the host has
+    /// let go of the folder, if it `waits` for that and was the last one.
     pub fn see_off(&mut self, connection: ConnectionId, status: u8, why: Option<String>, waits: bool) {
         self.audience.leave(connection.0);
         let Some(front) = self.served.remove(&connection) else { return };

@@ -1,7 +1,8 @@
 //! What git is asked, and the process that runs it.
 //!
-//! Owns: starting that process when something is asked for the first time, and again when it has ended; what waits for it;
-//! and that everything that was asked is answered once, whatever becomes of it.
+//! Owns: starting that process when something is asked for the first time, and again when it has
+//! ended; what waits for it; and that everything that was asked is answered once, whatever becomes
+//! of it.
 //! Never: runs git by itself, or waits on the loop's thread.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! Connections that are about to be let in.
 //!
-//! Owns: how many there may be, and which one has to go when one more comes: those that say nothing keep nobody out.
+//! Owns: how many there may be, and which one has to go when one more comes: those that say nothing
+//! keep nobody out.
 //! Never: lets anybody in.
 
 use std::collections::VecDeque;
@@ -8,7 +9,8 @@ use std::future::Future;
 
 use tokio::task::JoinHandle;
 
-/// So many connections may be about to be let in. When one more comes, the one that has taken longest has to go.
+/// So many connections may be about to be let in. When one more comes, the one that has taken
+/// longest has to go.
 const HALF_OPEN_MAX: usize = 128;
 
 /// Handshakes that are not done. They end when this is dropped.

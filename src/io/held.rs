@@ -1,6 +1,7 @@
 //! A message that waits until what it names has been looked up.
 //!
-//! Owns: what was found so far, and whether that is still so: others are heard meanwhile, and sessions come and go.
+//! Owns: what was found so far, and whether that is still so: others are heard meanwhile, and
+//! sessions come and go.
 //! Never: looks anything up, or decides what is needed; the core says that.
 
 use std::collections::{BTreeMap, HashMap};
@@ -41,10 +42,12 @@ pub struct HeldMessage {
     looked_up: BTreeMap<String, Tick>,
     sessions: Vec<(Tick, LoadedSession)>,
     unreadable: BTreeMap<String, String>,
-    /// The actions that memory has forgotten, once they were read; none when not all of them are there. What memory
-    /// forgets while they are read lies too far back for anybody to catch up with.
+    /// The actions that memory has forgotten, once they were read; none when not all of them are
+    /// there. What memory forgets while they are read lies too far back for anybody to catch up
+    /// with.
     past: Option<Option<Past>>,
-    /// The texts of turns that it needs, once they were read: they stay in memory until it was handled.
+    /// The texts of turns that it needs, once they were read: they stay in memory until it was
+    /// handled.
     texts: Option<Vec<Bytes>>,
 }
 

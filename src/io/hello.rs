@@ -1,15 +1,17 @@
 //! What a front and its host say to each other, besides what a client says: a line of JSON each.
 //!
-//! A front says [`Hello`], with its stdin and stdout beside the first byte of it, and is answered with
-//! [`HelloLine::Welcome`] or [`HelloLine::Refused`]. From then on the host reads and writes the two by itself. What the front says
-//! later asks for the end of its client ([`LEAVE`]), and so does the end of the stream.
+//! A front says [`Hello`], with its stdin and stdout beside the first byte of it, and is answered
+//! with [`HelloLine::Welcome`] or [`HelloLine::Refused`]. From then on the host reads and writes
+//! the two by itself. What the front says later asks for the end of its client ([`LEAVE`]), and so
+//! does the end of the stream.
 //!
 //! A hello carries every setting of its front. Those of its connection ([`Wishes`]) and of the
 //! listeners that it asks for ([`Listening`]) are its own. Those of the host ([`Hello::settings`])
 //! must be equal to the host's. The agents of the configuration file ([`ConfigurationSeen`]) need
 //! not: where the front has read another content of the same file, the host reads it anew.
 //!
-//! Owns: the words, their version, and what differs between what a front wants and what its host runs with.
+//! Owns: the words, their version, and what differs between what a front wants and what its host
+//! runs with.
 //! Never: reads or writes them.
 
 use std::collections::BTreeMap;
@@ -43,13 +45,15 @@ pub struct Hello {
     pub terms: Wishes,
     /// Which lines of the log it wants to see, as a filter.
     pub log: String,
-    /// What belongs to the host: each setting under the name that people know it by, so that it can be compared.
+    /// What belongs to the host: each setting under the name that people know it by, so that it can
+    /// be compared.
     pub settings: BTreeMap<String, String>,
     /// The configuration file as the front has read it.
     pub configuration: ConfigurationSeen,
     /// Addresses that the host is asked to listen on; `None` for no listener.
     pub listening: Option<Listening>,
-    /// Checksums of variables of the environment that agents depend on; none for one that is not set.
+    /// Checksums of variables of the environment that agents depend on; none for one that is not
+    /// set.
     pub environment: BTreeMap<String, Option<u32>>,
 }
 

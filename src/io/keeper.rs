@@ -1,7 +1,8 @@
 //! What keeps the records of each step, and holds back what the step says until they are safe.
 //!
-//! Owns: the thread that commits, so that a slow disk holds up nobody who is not waiting for it; the order of what is
-//! held back; trying again while nothing can be committed; when there is time to tidy up; closing the store.
+//! Owns: the thread that commits, so that a slow disk holds up nobody who is not waiting for it;
+//! the order of what is held back; trying again while nothing can be committed; when there is time
+//! to tidy up; closing the store.
 //! Never: lets a frame or a command out before the records of its step are safe, or drops either.
 
 use std::collections::VecDeque;
@@ -32,12 +33,12 @@ const RETRY_AFTER: Duration = Duration::from_millis(250);
 /// So much can be read from the store at the same time.
 const READERS: usize = 2;
 
-/// From so many bytes on that wait to be committed, agents are not read: what a client says then would wait behind all
-/// of them. Several transactions long, so that the disk is never idle.
+/// From so many bytes on that wait to be committed, agents are not read: what a client says then
+/// would wait behind all of them. Several transactions long, so that the disk is never idle.
 const AGENTS_ABOVE: usize = 4 * TRANSACTION_BYTES;
 
-/// A transaction that has so many bytes takes no more steps, so that the first of them is not safe much later than it
-/// could be.
+/// A transaction that has so many bytes takes no more steps, so that the first of them is not safe
+/// much later than it could be.
 const TRANSACTION_BYTES: usize = 512 << 10;
 
 /// When nothing was to be committed for so long, there is time to tidy up.
@@ -46,7 +47,8 @@ const CALM_AFTER: Duration = Duration::from_secs(1);
 /// While there is time, so long is waited for a step in between.
 const BREATH: Duration = Duration::from_millis(10);
 
-/// So often it is looked for what has been in the trash for long enough, whether or not there is time.
+/// So often it is looked for what has been in the trash for long enough, whether or not there is
+/// time.
 const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 
 /// What the thread that commits tells.
@@ -188,8 +190,8 @@ impl Keeper {
         Ok(Opened { keeper: Self::Disk(Box::new(disk)), start, told, readers })
     }
 
-    /// Takes what a step left behind, and gives back what may go out now. `of_client`: something that a client said has
-    /// caused it, at least in part.
+    /// Takes what a step left behind, and gives back what may go out now. `of_client`: something
+    /// that a client said has caused it, at least in part.
     pub fn keep(&mut self, outputs: Vec<Output>, of_client: bool) -> Vec<Output> {
         let is_record = |output: &Output| matches!(output, Output::Record(_));
         match self {
@@ -203,8 +205,8 @@ impl Keeper {
                 }
                 rest
             }
-            // While nothing can be committed the core changes nothing and tells only what is safe: that
-            // need not wait.
+            // While nothing can be committed the core changes nothing and tells only what is safe:
+            // that need not wait.
             Self::Disk(disk)
                 if (disk.held.is_empty() || disk.trouble.is_some()) && !outputs.iter().any(is_record) =>
             {
@@ -269,8 +271,9 @@ impl Keeper {
         matches!(self, Self::Disk(disk) if disk.trouble.as_ref().is_some_and(|it| it.is_for_good))
     }
 
-    /// Whether what stands alone may go out before what is held back. Not before what clients have caused: a client can
-    /// rely on it that what it said was heard when something that it said later is answered.
+    /// Whether what stands alone may go out before what is held back. Not before what clients have
+    /// caused: a client can rely on it that what it said was heard when something that it said
+    /// later is answered.
     pub fn may_be_overtaken(&self) -> bool {
         match self {
             Self::Memory(_) => true,
@@ -307,8 +310,8 @@ impl Keeper {
         }
     }
 
-    /// Closes the store, so that nothing is left in its log, unless that takes longer than this: then the next
-    /// process does it. Nothing is kept any more.
+    /// Closes the store, so that nothing is left in its log, unless that takes longer than this:
+    /// then the next process does it. Nothing is kept any more.
     pub fn close(&mut self, within: Duration) {
         if let Self::Disk(disk) = std::mem::replace(self, Self::Memory(Memory::default())) {
             let Disk { steps, closed, folder, writer, .. } = *disk;
@@ -331,8 +334,9 @@ impl Keeper {
 }
 
 impl Disk {
-    /// Commits a small step at once, if nothing is before it and nothing has to be waited for: text that comes alone is
-    /// spared the way over another thread. Any other waits for that thread. Returns what may go out now.
+    /// Commits a small step at once, if nothing is before it and nothing has to be waited for: text
+    /// that comes alone is spared the way over another thread. Any other waits for that thread.
+    /// Returns what may go out now.
     fn keep(&mut self, outputs: Vec<Output>, of_client: bool) -> Vec<Output> {
         // Of what streams, each action is one of either.
         let each = outputs.len() / 2 + 1;
@@ -428,8 +432,8 @@ fn commit_all(
     }
 }
 
-/// Runs what commits. If it panics, which is logged where it happens, nothing is committed any more, and that is told:
-/// nobody waits for what is held back. Returns whether it did not.
+/// Runs what commits. If it panics, which is logged where it happens, nothing is committed any
+/// more, and that is told: nobody waits for what is held back. Returns whether it did not.
 fn survive(
     steps: &Receiver<StepToCommit>,
     tell: &UnboundedSender<CommitEvent>,

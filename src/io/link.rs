@@ -1,7 +1,8 @@
-//! Connections: what the client of each one says, what waits to be written to it, and what takes it away.
+//! Connections: what the client of each one says, what waits to be written to it, and what takes it
+//! away.
 //!
-//! Owns: the way in for new connections ([`Door`]), the table of those that are there ([`Links`]), whose turn it is to
-//! be heard, and how much is read ahead of it.
+//! Owns: the way in for new connections ([`Door`]), the table of those that are there ([`Links`]),
+//! whose turn it is to be heard, and how much is read ahead of it.
 //! Never: knows what kind of pipe a connection is, or what a line means.
 
 use std::collections::btree_map::{BTreeMap, Values, ValuesMut};
@@ -35,8 +36,8 @@ const WAKE_EVERY: usize = 1 << 20;
 /// How much is given to a writer at once, in bytes.
 pub const CHUNK_BYTES: usize = 256 << 10;
 
-/// Lines shorter than this are copied together before they are written, so that one call writes many. Of a longer one it
-/// is told after each chunk of it that this much is out.
+/// Lines shorter than this are copied together before they are written, so that one call writes
+/// many. Of a longer one it is told after each chunk of it that this much is out.
 pub(super) const COPY_BELOW: usize = 64 << 10;
 
 /// Lines that were read at once, or why nothing more can be read.
@@ -62,7 +63,8 @@ pub enum Written {
     Bytes(usize),
     /// Nobody reads any more.
     Gone,
-    /// The same, and what its client has said before is still heard: what it is told is thrown away.
+    /// The same, and what its client has said before is still heard: what it is told is thrown
+    /// away.
     Unread,
     /// It is lost, although somebody may read: a full disk, for one.
     Failed(io::Error),
@@ -97,8 +99,8 @@ pub struct Terms {
 
 /// What takes the lines of a connection away. It is given one chunk at a time.
 pub trait LineSink: Send {
-    /// Gives it the next chunk: the one before is out. Returns how many bytes are out already; when the others are,
-    /// its [`Receipts`] say so.
+    /// Gives it the next chunk: the one before is out. Returns how many bytes are out already; when
+    /// the others are, its [`Receipts`] say so.
     fn write(&mut self, chunk: Vec<Bytes>) -> usize;
 
     /// Gives up what is not out, and tells the client this reason if it can still be told anything.
@@ -115,7 +117,8 @@ pub struct Door {
 }
 
 impl Door {
-    /// A door, and what happens behind it. What waits to be written has these limits on each connection.
+    /// A door, and what happens behind it. What waits to be written has these limits on each
+    /// connection.
     pub fn new(limits: OutboxLimits) -> (Self, mpsc::UnboundedReceiver<LinkNews>) {
         let (news, heard) = mpsc::unbounded_channel();
         (Self { limits, backlog: Backlog::default(), news, last: Arc::default() }, heard)
@@ -126,8 +129,8 @@ impl Door {
         &self.backlog
     }
 
-    /// Opens a connection; `writer` makes what takes its lines away. Its client is heard through what is returned, for
-    /// as long as that is there.
+    /// Opens a connection; `writer` makes what takes its lines away. Its client is heard through
+    /// what is returned, for as long as that is there.
     ///
     /// # Errors
     /// When there can be no such writer.
@@ -257,7 +260,8 @@ impl ClientLines {
         self.is_lost.store(true, Ordering::Release);
     }
 
-    /// Says it from a thread, and waits while enough is waiting to be heard; false when nobody hears it any more.
+    /// Says it from a thread, and waits while enough is waiting to be heard; false when nobody
+    /// hears it any more.
     pub fn say_from_thread(&self, batch: LineBatch) -> bool {
         self.received.add_complete(&batch);
         let said = self.batches.as_ref().is_some_and(|batches| batches.blocking_send(batch).is_ok());
@@ -307,7 +311,8 @@ impl Drop for ClientLines {
     }
 }
 
-/// What goes out behind a state that is being written. Another one is written when the one before it is out.
+/// What goes out behind a state that is being written. Another one is written when the one before
+/// it is out.
 #[derive(Debug)]
 pub struct Behind {
     /// This.
@@ -328,7 +333,8 @@ pub struct Link {
     pub outbox: Outbox,
     /// A message that waits for something to be looked up: nothing more is heard before it.
     pub held: Option<Box<HeldMessage>>,
-    /// So many answers are made elsewhere, and have not come; a state that is being written is counted by `outbox`.
+    /// So many answers are made elsewhere, and have not come; a state that is being written is
+    /// counted by `outbox`.
     pub answers_due: usize,
     /// What it is told is thrown away.
     pub nobody_reads: bool,
@@ -373,7 +379,8 @@ impl fmt::Debug for Link {
 pub enum LinkEvent {
     /// A line.
     Line(InputLine),
-    /// That there is nothing more; not because the input ended, but because it failed, when there is an error.
+    /// That there is nothing more; not because the input ended, but because it failed, when there
+    /// is an error.
     End(Option<io::Error>),
 }
 
@@ -477,8 +484,8 @@ impl Link {
         self.closing && self.answers_due > 0 && self.outbox.bytes() == 0
     }
 
-    /// When it is to be given up, unless its client reads something before: in any case when it is over, else where
-    /// `others_read`.
+    /// When it is to be given up, unless its client reads something before: in any case when it is
+    /// over, else where `others_read`.
     pub fn stalls_at(&self, others_read: bool) -> Option<Instant> {
         let progress = self.progress_at.into_std();
         let over = (self.closing && self.at_end == AtEnd::Close).then(|| self.outbox.lingers_until(progress));

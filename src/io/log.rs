@@ -1,7 +1,7 @@
 //! The log on stderr, which may be read by nobody.
 //!
-//! Owns: writing log lines on a thread of their own, one line each whatever they quote. When stderr is
-//! stuck, lines are dropped and counted; the protocol never waits for the log. A warning that
+//! Owns: writing log lines on a thread of their own, one line each whatever they quote. When stderr
+//! is stuck, lines are dropped and counted; the protocol never waits for the log. A warning that
 //! repeats is written once, and then counted ([`Repeats`]).
 //! Never: writes to stdout, or shows a secret that this process has given away.
 
@@ -34,14 +34,15 @@ const LINES_MAX: usize = 1024;
 /// How much of a line is kept, in bytes: a line may quote a whole message of a client.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// How large a file with the log gets, in bytes, before it is put aside in the place of the one before.
+/// How large a file with the log gets, in bytes, before it is put aside in the place of the one
+/// before.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// How long the end of the process waits for the last lines.
 const FLUSH_MAX: Duration = Duration::from_millis(500);
 
-/// Starts the log with this filter: a level, or `target=level` pairs separated by commas. Panics are logged
-/// too, instead of being printed. Who joins the audience reads it as well.
+/// Starts the log with this filter: a level, or `target=level` pairs separated by commas. Panics
+/// are logged too, instead of being printed. Who joins the audience reads it as well.
 ///
 /// # Errors
 /// When the system gives us no thread to write it.
@@ -49,8 +50,8 @@ pub fn start(filter: Targets, audience: Audience) -> io::Result<Log> {
     start_to(filter, Sink::Stderr, audience)
 }
 
-/// The same, into a file of bounded size, and to those who join the audience. What would be printed on stderr goes into
-/// the file, too.
+/// The same, into a file of bounded size, and to those who join the audience. What would be printed
+/// on stderr goes into the file, too.
 ///
 /// # Errors
 /// When the system gives us no thread to write it.
@@ -110,7 +111,8 @@ impl Log {
     }
 }
 
-/// Who reads the log besides: each sees what concerns its connection and what concerns none, as far as it wants to.
+/// Who reads the log besides: each sees what concerns its connection and what concerns none, as far
+/// as it wants to.
 #[derive(Debug, Clone, Default)]
 pub struct Audience(Arc<Mutex<BTreeMap<u32, LogReader>>>);
 
@@ -348,7 +350,8 @@ enum Sink {
 }
 
 impl Sink {
-    /// This file, which stderr goes into from now on; stderr as it is where there can be no such file.
+    /// This file, which stderr goes into from now on; stderr as it is where there can be no such
+    /// file.
     fn open(path: PathBuf) -> Self {
         let file = File::options().create(true).append(true).mode(0o600).open(&path);
         let opened = file.and_then(|file| {

@@ -1,8 +1,8 @@
 //! What waits to be written.
 //!
-//! Owns: the order of lines, counting what waits in bytes, holding deltas back to be merged for as long as their
-//! client allows, and merging them while the pipe is behind: then what waits is shared with the
-//! other queues.
+//! Owns: the order of lines, counting what waits in bytes, holding deltas back to be merged for as
+//! long as their client allows, and merging them while the pipe is behind: then what waits is
+//! shared with the other queues.
 //! Never: drops a line, looks at a clock, or lets a line overtake another, but for one that shows
 //! no state, which may overtake deltas.
 
@@ -108,9 +108,11 @@ pub struct Outbox {
     limits: OutboxLimits,
     backlog: Backlog,
     lines: VecDeque<Queued>,
-    /// How many of them, from the front, nothing may overtake: those up to the last one that is no delta.
+    /// How many of them, from the front, nothing may overtake: those up to the last one that is no
+    /// delta.
     fixed: usize,
-    /// What is held back, behind everything else: once for a part, in the order of what came last for it.
+    /// What is held back, behind everything else: once for a part, in the order of what came last
+    /// for it.
     held: Vec<HeldDeltas>,
     /// Deltas that are still being merged: behind all lines.
     merging: Option<(PartKey, Box<SharedDeltas>)>,
@@ -176,15 +178,17 @@ impl Outbox {
         self.bytes() + coming < self.limits.agents_above
     }
 
-    /// Whether there is room for answers to what clients say, when so many bytes more are on their way here.
+    /// Whether there is room for answers to what clients say, when so many bytes more are on their
+    /// way here.
     pub fn has_room_for_clients(&self, coming: usize) -> bool {
         self.bytes() + coming < self.limits.clients_above
     }
 
-    /// When a client that has read nothing since then is to be given up, where another one reads; now already, where
-    /// more waits for it, besides what it has asked for, than memory is for.
+    /// When a client that has read nothing since then is to be given up, where another one reads;
+    /// now already, where more waits for it, besides what it has asked for, than memory is for.
     pub fn stalls_at(&self, progress: Instant) -> Option<Instant> {
-        // What is only on its way is no reason, unless it is on its way because the client does not read.
+        // What is only on its way is no reason, unless it is on its way because the client does not
+        // read.
         let waiting = if self.unread() > 0 { self.bytes() } else { 0 };
         if waiting >= self.limits.clients_above.saturating_add(self.asked) {
             return Some(progress);
@@ -193,7 +197,8 @@ impl Outbox {
         is_behind.then(|| progress.checked_add(self.limits.patience)).flatten()
     }
 
-    /// When a client whose connection is over, and that has read nothing since then, is to be given up.
+    /// When a client whose connection is over, and that has read nothing since then, is to be given
+    /// up.
     pub fn lingers_until(&self, progress: Instant) -> Option<Instant> {
         progress.checked_add(self.limits.patience).filter(|_| self.unread() > 0)
     }
@@ -213,13 +218,15 @@ impl Outbox {
         self.asked += bytes;
     }
 
-    /// Puts a line at the end. With `delta`, it is text for that part and may be merged with the line before.
+    /// Puts a line at the end. With `delta`, it is text for that part and may be merged with the
+    /// line before.
     pub fn push(&mut self, line: Bytes, delta: Option<PartKey>) {
         self.release();
         self.enqueue(line, delta, true);
     }
 
-    /// Puts a line that shows no state behind the last line that is no delta, or behind the one put there before.
+    /// Puts a line that shows no state behind the last line that is no delta, or behind the one put
+    /// there before.
     pub fn push_ahead(&mut self, line: Bytes) {
         if self.fixed == self.lines.len() {
             self.last = None;
@@ -230,8 +237,8 @@ impl Outbox {
         self.fixed += 1;
     }
 
-    /// Puts text for a part at the end, for a client that has said for how long it may be held back. When that
-    /// is no time at all, it is not merged either.
+    /// Puts text for a part at the end, for a client that has said for how long it may be held
+    /// back. When that is no time at all, it is not merged either.
     pub fn push_within(&mut self, line: Bytes, part: PartKey, delay: Duration, now: Instant) {
         if delay.is_zero() {
             self.release();
@@ -299,7 +306,8 @@ impl Outbox {
         Queued::Shared(self.backlog.line(line))
     }
 
-    /// Takes lines from the front: as many as fit into `bytes_max`, and at least one. Empty when none wait.
+    /// Takes lines from the front: as many as fit into `bytes_max`, and at least one. Empty when
+    /// none wait.
     pub fn take(&mut self, bytes_max: usize) -> Vec<Bytes> {
         self.settle();
         let mut taken = Vec::new();

@@ -1,13 +1,15 @@
 //! Programs in terminals of the system's, into which clients type.
 //!
-//! They are started under the guard that terminals share (`opening`), and each has a task that attends to it (`program`).
-//! `shell` says which program it is, and `integration` how it tells of its commands. What it prints is taken apart
-//! (`scanner`) and listened to (`listener`): it is answered what it asks of its terminal (`questions`), of which as much
-//! is known as that takes (`screen`). `typing` is what waits to be written, `foreground` who would read it.
+//! They are started under the guard that terminals share (`opening`), and each has a task that
+//! attends to it (`program`). `shell` says which program it is, and `integration` how it tells of
+//! its commands. What it prints is taken apart (`scanner`) and listened to (`listener`): it is
+//! answered what it asks of its terminal (`questions`), of which as much is known as that takes
+//! (`screen`). `typing` is what waits to be written, `foreground` who would read it.
 //!
-//! All this happens on a thread of its own: reading from a terminal of the system's waits, also where it is told not to,
-//! until the system has moved what was printed to the side that is read, for as long as the program that prints keeps the
-//! processor. The loop would answer nobody meanwhile.
+//! All this happens on a thread of its own: reading from a terminal of the system's waits, also
+//! where it is told not to, until the system has moved what was printed to the side that is read,
+//! for as long as the program that prints keeps the processor. The loop would answer nobody
+//! meanwhile.
 //!
 //! Owns: which of them run, what each is told, and what is heard of them.
 //! Never: drops a byte of what they print: they wait while clients do not read.
@@ -52,8 +54,8 @@ pub struct PtyReport {
 struct PtyReports {
     terminal: TerminalKey,
     sender: mpsc::UnboundedSender<PtyReport>,
-    /// What it has printed is told once it was heard what it had printed before: so no program is heard more often than
-    /// another, and those of clients that do not read wait.
+    /// What it has printed is told once it was heard what it had printed before: so no program is
+    /// heard more often than another, and those of clients that do not read wait.
     room: Arc<Semaphore>,
 }
 
@@ -62,7 +64,8 @@ impl PtyReports {
         Self { terminal, sender, room: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Waits until what was told last of what is printed was heard. None when nobody listens any more.
+    /// Waits until what was told last of what is printed was heard. None when nobody listens any
+    /// more.
     async fn room(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.room).acquire_owned().await.ok()
     }
@@ -106,8 +109,8 @@ pub struct Ptys {
     tells_at_end: bool,
     /// What each of them is to be told.
     commands: HashMap<TerminalKey, mpsc::UnboundedSender<PtyCommand>>,
-    /// Those of which it is not known whether they can be started; where all is told at the end, also those that run by
-    /// themselves.
+    /// Those of which it is not known whether they can be started; where all is told at the end,
+    /// also those that run by themselves.
     starting: HashMap<TerminalKey, bool>,
     reports: mpsc::UnboundedSender<PtyReport>,
     stop: CancellationToken,

@@ -1,7 +1,7 @@
 //! What is read from the store while clients wait for it.
 //!
-//! Owns: the threads that read, and make sessions of what they read: a long chat, a long list and old actions hold up
-//! nobody but who asks for them.
+//! Owns: the threads that read, and make sessions of what they read: a long chat, a long list and
+//! old actions hold up nobody but who asks for them.
 //! Never: decides what is read, or what what was read means.
 
 use std::collections::BTreeMap;
@@ -230,8 +230,8 @@ fn read_all(
 }
 
 impl ReadJob {
-    /// Does it in this way. If that panics, whoever waits for it is told that it failed. The panic is logged where it
-    /// happens.
+    /// Does it in this way. If that panics, whoever waits for it is told that it failed. The panic
+    /// is logged where it happens.
     fn answered_by(self, read: impl FnOnce(Self) -> (ConnectionId, Read)) -> (ConnectionId, Read) {
         let (connection, failing) = (self.connection, self.task.failing());
         catch_unwind(AssertUnwindSafe(|| read(self))).unwrap_or_else(|_| (connection, failing()))
@@ -293,8 +293,8 @@ fn look_up(reader: &Reader, limits: &Limits, wanted: ReadRequest) -> ReadResult 
     found
 }
 
-/// What happened behind a number, if all of it is there. A session that cannot be read is left out: whoever lists the
-/// sessions is told of it.
+/// What happened behind a number, if all of it is there. A session that cannot be read is left out:
+/// whoever lists the sessions is told of it.
 fn past_since(reader: &Reader, cursor: u64) -> Result<Option<Past>, StoreError> {
     let Some(actions) = reader.actions_since(cursor)? else { return Ok(None) };
     let mut sessions = BTreeMap::new();

@@ -1,7 +1,9 @@
-//! What clients read and change of this machine's files, and read of `data:` URIs: the `resource*` methods.
+//! What clients read and change of this machine's files, and read of `data:` URIs: the `resource*`
+//! methods.
 //!
-//! Owns: doing it on threads of its own, a few at a time, because a file system may take its time or for ever. What a
-//! client asks for about the same files is done in that order, unless both are only read.
+//! Owns: doing it on threads of its own, a few at a time, because a file system may take its time
+//! or for ever. What a client asks for about the same files is done in that order, unless both are
+//! only read.
 //! Never: decides what may be read or changed; that is in [`reading`] and [`changing`].
 
 mod changing;
@@ -215,7 +217,8 @@ impl Resources {
         own().count() < ASSURED && own_bytes.saturating_add(bytes) <= ASSURED_BYTES
     }
 
-    /// Begins with what waits, as far as no more than a few run, and its connection has room for what is read.
+    /// Begins with what waits, as far as no more than a few run, and its connection has room for
+    /// what is read.
     pub fn start(&mut self, mut has_room: impl FnMut(ConnectionId) -> bool) {
         for lane in JobLane::ALL {
             while self.running.iter().filter(|running| running.lane == lane).count() < lane.at_once() {
@@ -236,8 +239,9 @@ impl Resources {
         }
     }
 
-    /// Whether a job, which waits at this place, has to wait for another one: that runs, or that its client has asked for
-    /// before. What another client has asked for and cannot be begun, because that does not read, is nothing to wait for.
+    /// Whether a job, which waits at this place, has to wait for another one: that runs, or that
+    /// its client has asked for before. What another client has asked for and cannot be begun,
+    /// because that does not read, is nothing to wait for.
     fn must_wait(&self, at: usize, job: &ResourceJob) -> bool {
         let mut before = self.waiting.iter().take(at).filter(|other| other.connection == job.connection);
         self.running.iter().any(|running| running.about.touches(&job.about))
@@ -294,7 +298,8 @@ fn taken_by(resource: &Resource) -> Option<Box<TakeBack>> {
     }
 }
 
-/// A request that nothing has come of: the core is told what was not taken back, and a client anything else.
+/// A request that nothing has come of: the core is told what was not taken back, and a client
+/// anything else.
 fn failed(id: RequestId, taken: Option<Box<TakeBack>>, error: RpcError) -> JobOutcome {
     match taken {
         Some(taken) => {

@@ -1,8 +1,8 @@
 //! The loop: takes what waits, feeds it to the core, and does what the core asks.
 //!
-//! `serving` is how a process begins, `steps` what a step of the core consists of, `hearing` how clients are heard,
-//! `fairness` who waits for clients that do not read, `recall` what is looked up when a message names it, `leaving` how the
-//! process ends.
+//! `serving` is how a process begins, `steps` what a step of the core consists of, `hearing` how
+//! clients are heard, `fairness` who waits for clients that do not read, `recall` what is looked up
+//! when a message names it, `leaving` how the process ends.
 //!
 //! Owns: what is waited for, what is not read when too much waits to be written, and timers.
 //! Never: answers a client by itself, except when serving it failed inside.
@@ -53,8 +53,8 @@ use crate::wire::rpc::Incoming;
 /// The folder, in that of the state, in which it is remembered what is not finished in others.
 const UNFINISHED: &str = "unfinished";
 
-/// In deterministic mode, everything that can run has run when agents had this many turns in a row and
-/// said nothing.
+/// In deterministic mode, everything that can run has run when agents had this many turns in a row
+/// and said nothing.
 const QUIET_TURNS: usize = 4;
 
 struct Sidecar {
@@ -264,7 +264,8 @@ impl Sidecar {
         let is_pty = matches!(event, LoopEvent::Pty(_));
         let mut exit = self.take_in(event)?;
         if is_pty {
-            // Another thread reports them, as fast as they are heard: whoever reads and writes here has a turn in between.
+            // Another thread reports them, as fast as they are heard: whoever reads and writes here
+            // has a turn in between.
             tokio::task::yield_now().await;
         }
         if exit.is_none() && self.options.deterministic {
@@ -421,7 +422,8 @@ impl Sidecar {
         }
     }
 
-    /// Lets agents run until they wait for a client or a timer, or until there is a reason to leave.
+    /// Lets agents run until they wait for a client or a timer, or until there is a reason to
+    /// leave.
     async fn run_until_quiet(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
         let mut quiet = 0;
         while quiet < QUIET_TURNS {

@@ -1,6 +1,7 @@
 //! Signals.
 //!
-//! Owns: which of them ask the process to leave, and the one that would end it although there is no need to.
+//! Owns: which of them ask the process to leave, and the one that would end it although there is no
+//! need to.
 //! Never: leaves.
 
 use std::io;
@@ -12,13 +13,14 @@ use tokio::sync::mpsc;
 
 use super::watch::Loss;
 
-/// From now on, a write that would make a file larger than the process may (`ulimit -f`) fails, as it does on a
-/// disk that is full, rather than end the process. What it starts is not concerned.
+/// From now on, a write that would make a file larger than the process may (`ulimit -f`) fails, as
+/// it does on a disk that is full, rather than end the process. What it starts is not concerned.
 ///
 /// # Errors
 /// When the system does not let us.
 pub fn outlive_file_limits() -> io::Result<()> {
-    // Who listens does not matter, nor for how long: once there was a listener, the signal does nothing else.
+    // Who listens does not matter, nor for how long: once there was a listener, the signal does
+    // nothing else.
     let listener = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _listening = listener.enter();
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)

@@ -1,7 +1,8 @@
-//! Connections on byte streams: one message a line, as on stdin and stdout, or one a frame of a WebSocket.
+//! Connections on byte streams: one message a line, as on stdin and stdout, or one a frame of a
+//! WebSocket.
 //!
-//! Owns: the task that reads lines, and the one that writes messages in either form, so that a client that is slow,
-//! stuck or gone holds up nobody else.
+//! Owns: the task that reads lines, and the one that writes messages in either form, so that a
+//! client that is slow, stuck or gone holds up nobody else.
 //! Never: knows what kind of stream it is, decides who may connect, or reads a line's meaning.
 
 use std::io::{self, ErrorKind};
@@ -28,9 +29,10 @@ const READ_BYTES: usize = 16 << 10;
 /// connection is closed.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Opens a connection on a stream, given as its two halves, and serves it in tasks of their own until either side
-/// ends it. `read_ahead` was read from the stream already; what belongs to it are its `terms`. Where nothing more can be
-/// read, `is_lost` says whether nobody reads either. Must be called inside a runtime.
+/// Opens a connection on a stream, given as its two halves, and serves it in tasks of their own
+/// until either side ends it. `read_ahead` was read from the stream already; what belongs to it are
+/// its `terms`. Where nothing more can be read, `is_lost` says whether nobody reads either. Must be
+/// called inside a runtime.
 ///
 /// # Errors
 /// As [`Door::open`].
@@ -126,7 +128,8 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    /// Writes in a task of its own. When this is dropped, what was given is written, and then the stream is shut down.
+    /// Writes in a task of its own. When this is dropped, what was given is written, and then the
+    /// stream is shut down.
     pub fn start(
         writer: impl AsyncWrite + Unpin + Send + 'static,
         framing: Framing,
@@ -179,8 +182,8 @@ struct Outlet<W> {
     framing: Framing,
     controls: Arc<ControlFrames>,
     receipts: Receipts,
-    /// Somebody may read it. When nobody does, what is given is thrown away: what the client has said before it went is
-    /// still heard.
+    /// Somebody may read it. When nobody does, what is given is thrown away: what the client has
+    /// said before it went is still heard.
     is_open: bool,
     /// The last piece of a message was not its end: the next one goes on with it.
     is_inside: bool,

@@ -1,7 +1,8 @@
 //! What takes long to write, and is written in pieces.
 //!
-//! Owns: the threads that do it, one for each, so that a long chat holds up nobody but who opens it; and that a thread is
-//! never further ahead of its client than a few pieces, so that memory holds no more of it.
+//! Owns: the threads that do it, one for each, so that a long chat holds up nobody but who opens
+//! it; and that a thread is never further ahead of its client than a few pieces, so that memory
+//! holds no more of it.
 //! Never: decides what takes long, or when a piece goes out.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -72,8 +73,8 @@ impl OngoingWrite {
         self.has_begun |= !piece.text.is_empty();
     }
 
-    /// Returns the number of bytes that are in memory for this client alone and have not gone out: of
-    /// what is translated for it.
+    /// Returns the number of bytes that are in memory for this client alone and have not gone out:
+    /// of what is translated for it.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
 //! The two pipes of the protocol.
 //!
-//! Owns: taking stdin and stdout for the protocol alone, and a thread on each, so that a reader or writer
-//! that is slow, stuck or gone holds up nobody else.
+//! Owns: taking stdin and stdout for the protocol alone, and a thread on each, so that a reader or
+//! writer that is slow, stuck or gone holds up nobody else.
 //! Never: reads a line's meaning.
 
 use std::fs::File;
@@ -23,8 +23,8 @@ use crate::codec::LineCodec;
 /// How much is read at once, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
-/// Takes stdin and stdout away from everything else in this process and its children: what anybody else
-/// prints goes to stderr, and whoever reads stdin finds it empty.
+/// Takes stdin and stdout away from everything else in this process and its children: what anybody
+/// else prints goes to stderr, and whoever reads stdin finds it empty.
 ///
 /// # Errors
 /// When stdin or stdout is not open.
@@ -46,7 +46,8 @@ fn private(file: impl AsFd) -> rustix::io::Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(file, 3)
 }
 
-/// Reads lines on a thread of their own, until the input ends or fails, or the other side of `stop` is gone.
+/// Reads lines on a thread of their own, until the input ends or fails, or the other side of `stop`
+/// is gone.
 ///
 /// # Errors
 /// When the system gives us none.
@@ -111,8 +112,8 @@ fn has_something(stdin: &File, stop: &PipeReader) -> bool {
     files[1].revents().is_empty()
 }
 
-/// Whether this is how an input ends whose other side went away: a terminal, or a socket that was not read
-/// to its end.
+/// Whether this is how an input ends whose other side went away: a terminal, or a socket that was
+/// not read to its end.
 fn is_an_end(error: &io::Error) -> bool {
     let ends = [Errno::IO, Errno::CONNRESET];
     ends.iter().any(|end| error.raw_os_error() == Some(end.raw_os_error()))
@@ -183,8 +184,9 @@ fn write_all(mut stdout: File, chunks: &Receiver<Vec<Bytes>>, receipts: &Receipt
     }
 }
 
-/// Writes what can be written without waiting, and returns how much that was. What the file thinks of
-/// blocking does not matter, and is not changed. Errors are left to the thread, which meets them again.
+/// Writes what can be written without waiting, and returns how much that was. What the file thinks
+/// of blocking does not matter, and is not changed. Errors are left to the thread, which meets them
+/// again.
 #[cfg(target_os = "linux")]
 fn write_at_once(stdout: &File, bytes: &[u8]) -> usize {
     use rustix::io::{pwritev2, ReadWriteFlags};

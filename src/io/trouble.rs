@@ -28,8 +28,8 @@ pub enum TroubleAnswer {
 }
 
 impl Trouble {
-    /// Takes out of what a step says what answers requests, as far as it is time for that. `is_safe`: nothing has
-    /// changed since what is safe.
+    /// Takes out of what a step says what answers requests, as far as it is time for that.
+    /// `is_safe`: nothing has changed since what is safe.
     pub fn take_answers(&self, outputs: &mut Vec<Output>, is_safe: bool) -> Vec<TroubleAnswer> {
         let is_answer = |output: &Output| match output {
             Output::Frame(_, Frame::Result { .. }) | Output::States(..) => {

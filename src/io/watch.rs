@@ -1,7 +1,7 @@
 //! Those that we depend on: the reader of our stdout, and the process that started us.
 //!
-//! Owns: the reasons to leave ([`Loss`]), and noticing that one of the two is gone, also while there is nothing to
-//! write and a sibling holds the pipe open.
+//! Owns: the reasons to leave ([`Loss`]), and noticing that one of the two is gone, also while
+//! there is nothing to write and a sibling holds the pipe open.
 //! Never: decides what follows from it.
 
 use std::io;
@@ -30,8 +30,8 @@ pub fn parent() -> Option<Pid> {
     getppid().filter(|parent| !parent.is_init())
 }
 
-/// Watches from a thread of its own: the reader of `stdout` and the parent, those that there are. Ends when the other
-/// side of `stop` is gone, or `tell` says that nobody wants to know.
+/// Watches from a thread of its own: the reader of `stdout` and the parent, those that there are.
+/// Ends when the other side of `stop` is gone, or `tell` says that nobody wants to know.
 ///
 /// # Errors
 /// When the system gives us none.
@@ -116,8 +116,8 @@ fn watch(
     watch_by_events(stdout, parent, stop, tell)
 }
 
-/// By the system's queue of events, where `poll` does not wake who waits for no data (macOS). It wakes also when the
-/// reader has made room.
+/// By the system's queue of events, where `poll` does not wake who waits for no data (macOS). It
+/// wakes also when the reader has made room.
 #[cfg(any(test, not(target_os = "linux")))]
 fn watch_by_events(
     stdout: Option<&OwnedFd>,
@@ -129,7 +129,8 @@ fn watch_by_events(
     use tokio::io::{unix::AsyncFd, Interest};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // It is deprecated since it cannot demand that the file stays open as long as it is watched; this one does.
+        // It is deprecated since it cannot demand that the file stays open as long as it is
+        // watched; this one does.
         #[allow(deprecated)]
         let reader = stdout.map(|stdout| AsyncFd::with_interest(stdout.as_fd(), Interest::WRITABLE));
         #[allow(deprecated)]
@@ -181,7 +182,8 @@ mod tests {
 
     use super::*;
 
-    /// The way of other systems; the tests of the whole program take that of the one that they run on.
+    /// The way of other systems; the tests of the whole program take that of the one that they run
+    /// on.
     #[test]
     fn a_reader_that_leaves_is_noticed_by_events_too() {
         use std::io::Write;

@@ -1,8 +1,10 @@
 //! Watching files for clients, on a thread of its own.
 //!
-//! Owns: the thread, when it looks at what was done and how long that is gathered, and who wants a watch that has begun
-//! while the message that follows it is not heard yet. A host with a fixed clock has no thread: it looks when it is told to.
-//! Never: decides what may be watched, or tells a client; what has changed waits here while clients read nothing.
+//! Owns: the thread, when it looks at what was done and how long that is gathered, and who wants a
+//! watch that has begun while the message that follows it is not heard yet. A host with a fixed
+//! clock has no thread: it looks when it is told to.
+//! Never: decides what may be watched, or tells a client; what has changed waits here while clients
+//! read nothing.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -41,7 +43,8 @@ const LOOKED_AT_MAX: usize = 2000;
 /// Watches that have begun for a message, or why they have not, by their channels.
 pub type BegunWatches = Vec<(String, Result<Lease, Refused>)>;
 
-/// A watch that somebody wants who is not known to the core yet. It is given up where it is dropped.
+/// A watch that somebody wants who is not known to the core yet. It is given up where it is
+/// dropped.
 #[derive(Debug)]
 pub struct Lease {
     channel: String,
@@ -127,7 +130,8 @@ pub struct News {
 }
 
 impl Watches {
-    /// Begins with nothing to watch; what is the host's own is not watched. Has no thread when `is_stepped`.
+    /// Begins with nothing to watch; what is the host's own is not watched. Has no thread when
+    /// `is_stepped`.
     pub fn new(is_stepped: bool, own: Arc<[Own]>) -> (Self, News) {
         let (begun, begun_news) = mpsc::unbounded_channel();
         let (begun_own, begun_own_news) = mpsc::unbounded_channel();
@@ -139,8 +143,8 @@ impl Watches {
         (watches, News { begun: begun_news, begun_own: begun_own_news, told: told_news })
     }
 
-    /// Has watches begun for the message of a connection; nothing is waited for longer than a few seconds. Must be called
-    /// inside a tokio runtime.
+    /// Has watches begun for the message of a connection; nothing is waited for longer than a few
+    /// seconds. Must be called inside a tokio runtime.
     pub fn begin(&mut self, connection: ConnectionId, channels: Vec<String>) {
         let failed = |channels: &[String], why: &str| {
             let failed = |channel: &String| (channel.clone(), Err(RpcError::unavailable(why).into()));
@@ -170,8 +174,8 @@ impl Watches {
         });
     }
 
-    /// Has a watch begun for the core itself, until it is released; the core hears when it has. Must be called inside a
-    /// tokio runtime.
+    /// Has a watch begun for the core itself, until it is released; the core hears when it has.
+    /// Must be called inside a tokio runtime.
     pub fn begin_own(&mut self, channel: String) {
         let Some(post) = &self.post else { return };
         let (reply, replied) = oneshot::channel();
@@ -203,7 +207,8 @@ impl Watches {
         });
     }
 
-    /// There is more room than there was when watches were to begin for the message of a connection.
+    /// There is more room than there was when watches were to begin for the message of a
+    /// connection.
     pub fn try_again(&self, connection: ConnectionId) {
         if self.begun.send((connection, BegunWatches::new())).is_err() {
             tracing::debug!("watches that have begun were dropped: the host has left");

@@ -1,7 +1,8 @@
 //! The format in which a session is exported, and bringing one in from it.
 //!
-//! An export is JSON Lines: a line that says format and version, then `session`, then for each chat `chat` and
-//! its `turn`s, then the `envelope`s that the store still has, which are there to be read only, and `end`.
+//! An export is JSON Lines: a line that says format and version, then `session`, then for each chat
+//! `chat` and its `turn`s, then the `envelope`s that the store still has, which are there to be
+//! read only, and `end`.
 //!
 //! Owns: that format.
 //! Never: holds a session whole in memory, or leaves half of an export behind.

@@ -1,6 +1,8 @@
-//! The edits of files that the calls of turns have said: what was in a file before a call, and behind it.
+//! The edits of files that the calls of turns have said: what was in a file before a call, and
+//! behind it.
 //!
-//! Owns: finding them in what calls have produced, what a content is called, and how many lines were added and removed.
+//! Owns: finding them in what calls have produced, what a content is called, and how many lines
+//! were added and removed.
 //! Never: looks at a file. What a command has changed is not known here.
 
 use std::collections::{BTreeSet, HashMap};
@@ -73,12 +75,14 @@ pub struct CallEdit {
     pub after: Option<EditContent>,
     /// What it has done to its lines.
     pub lines: LineCounts,
-    /// When its call was over, in milliseconds since 1970, as [`EDITED_AT`] says it; 0 where it does not.
+    /// When its call was over, in milliseconds since 1970, as [`EDITED_AT`] says it; 0 where it
+    /// does not.
     pub at: i64,
 }
 
-/// The member of `_meta` that says when a call was over that has edited files. Of the edits of a session each has
-/// another time, in the order in which they were made, so that those of several chats can be told in that order.
+/// The member of `_meta` that says when a call was over that has edited files. Of the edits of a
+/// session each has another time, in the order in which they were made, so that those of several
+/// chats can be told in that order.
 pub const EDITED_AT: &str = "editedAt";
 
 /// When a call was over that says this.
@@ -120,7 +124,8 @@ impl CallEdit {
         edits.collect()
     }
 
-    /// The contents of what calls have produced, by their ids. Each of them is gone through for that.
+    /// The contents of what calls have produced, by their ids. Each of them is gone through for
+    /// that.
     pub fn texts_in<'a>(calls: impl IntoIterator<Item = &'a ToolCallState>) -> HashMap<String, String> {
         let edits = calls.into_iter().filter_map(produced_by).flatten().filter_map(|content| match content {
             ToolResultContent::FileEdit(edit) => Some([&edit.before, &edit.after]),

@@ -1,7 +1,7 @@
 //! The turns of a chat that are over.
 //!
-//! Owns: their order, what memory holds of each: its id and its JSON text, which may be in the store instead (see
-//! `texts`); and where the turn of an id is.
+//! Owns: their order, what memory holds of each: its id and its JSON text, which may be in the
+//! store instead (see `texts`); and where the turn of an id is.
 //! Never: changes a turn. One that goes on is taken out, and comes in again when it ends.
 
 use std::cell::OnceCell;
@@ -70,8 +70,8 @@ impl CompletedTurn {
         self.text.bytes()
     }
 
-    /// Its JSON text; the same turn has the same. It may be read from the store first, which takes a while. Where that
-    /// cannot give it any more, it is that of a turn that says so.
+    /// Its JSON text; the same turn has the same. It may be read from the store first, which takes
+    /// a while. Where that cannot give it any more, it is that of a turn that says so.
     pub fn text(&self) -> Bytes {
         self.text.get().unwrap_or_else(|why| {
             tracing::error!(
@@ -93,7 +93,8 @@ impl CompletedTurn {
         self.text.is_here()
     }
 
-    /// Whether there may be contents in it that clients are told the URIs of, as far as this is known without reading it.
+    /// Whether there may be contents in it that clients are told the URIs of, as far as this is
+    /// known without reading it.
     pub fn may_hold_contents(&self) -> bool {
         self.text.known_facts().is_none_or(|facts| facts.contents)
     }
@@ -190,9 +191,11 @@ pub struct History {
     places: HashMap<Arc<str>, usize>,
     /// Where those are that may have edited files, as far as that is known without reading them.
     edited: Vec<usize>,
-    /// What began the last one, once somebody has asked: summaries do again and again, and the turn may be large.
+    /// What began the last one, once somebody has asked: summaries do again and again, and the turn
+    /// may be large.
     last_message: OnceCell<Option<Message>>,
-    /// The text of the last one, once somebody has asked for what began it: it stays in memory, because it may go on.
+    /// The text of the last one, once somebody has asked for what began it: it stays in memory,
+    /// because it may go on.
     last_text: OnceCell<Bytes>,
 }
 

@@ -1,11 +1,11 @@
-//! What the state of a chat is, and how an action changes it: the same for the core and for older versions of the
-//! protocol, which reduce chats as their clients do.
+//! What the state of a chat is, and how an action changes it: the same for the core and for older
+//! versions of the protocol, which reduce chats as their clients do.
 //!
-//! Owns: a chat's state with the reducers on it ([`reduce`]), its completed turns ([`history`]) and where their texts are
-//! ([`texts`]), the edits of files in them ([`edits`]), and the bits of a
+//! Owns: a chat's state with the reducers on it ([`reduce`]), its completed turns ([`history`]) and
+//! where their texts are ([`texts`]), the edits of files in them ([`edits`]), and the bits of a
 //! status (`status`).
-//! Never: decides whether an action is allowed, numbers it, or knows who is told. It does no I/O, reads no clock, and
-//! uses nothing of the crate but [`wire`](crate::wire).
+//! Never: decides whether an action is allowed, numbers it, or knows who is told. It does no I/O,
+//! reads no clock, and uses nothing of the crate but [`wire`](crate::wire).
 #![deny(clippy::disallowed_methods)]
 
 pub mod edits;

@@ -1,10 +1,11 @@
 //! A chat's state and the reducers that change it.
 //!
 //! Owns: applying an action to a chat at a cost that does not grow with the length of the turn. The
-//! meaning of every action is that of the official reducers (crate `ahp`); they walk all parts of a turn
-//! for each action, so here they are shown only the one part that an action names, and the two that
-//! append text are answered by this module. Of the turns that are over, which are text (see `history`), they are
-//! shown the one that an action names. A property test holds the two ways equal.
+//! meaning of every action is that of the official reducers (crate `ahp`); they walk all parts of a
+//! turn for each action, so here they are shown only the one part that an action names, and the two
+//! that append text are answered by this module. Of the turns that are over, which are text (see
+//! `history`), they are shown the one that an action names. A property test holds the two ways
+//! equal.
 //! Never: decides whether an action is allowed, or numbers it.
 
 use std::collections::{HashMap, HashSet};
@@ -49,7 +50,8 @@ struct PartIndex {
 }
 
 impl Conversation {
-    /// Takes over a state, whatever its active turn holds. Completed turns that are in it are the latest.
+    /// Takes over a state, whatever its active turn holds. Completed turns that are in it are the
+    /// latest.
     pub fn new(state: ChatState, history: History) -> Self {
         let index = PartIndex::of(&state);
         let mut conversation = Self { state, history, index };
@@ -82,8 +84,9 @@ impl Conversation {
         bytes
     }
 
-    /// Takes away what of the active turn is behind so many bytes of JSON text, outside of the sequence: for a turn
-    /// from the store that is larger than any may be. Returns whether anything was.
+    /// Takes away what of the active turn is behind so many bytes of JSON text, outside of the
+    /// sequence: for a turn from the store that is larger than any may be. Returns whether anything
+    /// was.
     pub(crate) fn cut_active_turn(&mut self, bytes_max: usize) -> bool {
         let Some(active) = self.state.active_turn.as_mut().filter(|_| self.index.bytes_in_all > bytes_max)
         else {
@@ -114,12 +117,14 @@ impl Conversation {
         true
     }
 
-    /// Names the chat. No action of the protocol does; clients learn it from the session's catalogue.
+    /// Names the chat. No action of the protocol does; clients learn it from the session's
+    /// catalogue.
     pub(crate) fn set_title(&mut self, title: String) {
         self.state.title = title;
     }
 
-    /// Says how much was changed in the chat. No action of the protocol does; clients learn it from the session's catalogue.
+    /// Says how much was changed in the chat. No action of the protocol does; clients learn it from
+    /// the session's catalogue.
     pub(crate) fn set_changes(&mut self, changes: Option<ChangesSummary>) {
         self.state.changes = changes;
     }
@@ -204,7 +209,8 @@ impl Conversation {
         }
     }
 
-    /// Takes up earlier turns, and where those before them are to be asked for: as `chat/turnsLoaded` does.
+    /// Takes up earlier turns, and where those before them are to be asked for: as
+    /// `chat/turnsLoaded` does.
     pub fn load(&mut self, earlier: &[CompletedTurn], next_cursor: Option<String>) {
         self.put_before(earlier);
         self.state.turns_next_cursor = next_cursor;
@@ -237,8 +243,8 @@ impl Conversation {
         outcome
     }
 
-    /// The turns behind one, or all, are removed. The reducer is shown nothing of them: what it does besides depends on
-    /// whether the named one is there.
+    /// The turns behind one, or all, are removed. The reducer is shown nothing of them: what it
+    /// does besides depends on whether the named one is there.
     fn truncate(&mut self, named: Option<&str>, action: &StateAction) -> ReduceOutcome {
         let kept = match named.map(|id| self.history.place_of(id)) {
             None => 0,
@@ -253,8 +259,9 @@ impl Conversation {
         outcome
     }
 
-    /// Whether the official reducer would change anything. Shows it a copy of the state with nothing in it
-    /// but what the action can touch, so it answers for actions that do not start, end or remove turns.
+    /// Whether the official reducer would change anything. Shows it a copy of the state with
+    /// nothing in it but what the action can touch, so it answers for actions that do not start,
+    /// end or remove turns.
     pub(crate) fn would_change(&self, action: &StateAction) -> bool {
         let mut before = head_of(&self.state);
         let queued = self.state.queued_messages.as_ref();
@@ -308,8 +315,8 @@ impl Conversation {
         ReduceOutcome::Applied
     }
 
-    /// Applies an action with all parts out of sight but the one at `at`; a part that the action adds goes
-    /// to the end.
+    /// Applies an action with all parts out of sight but the one at `at`; a part that the action
+    /// adds goes to the end.
     fn focus(&mut self, at: Option<usize>, action: &StateAction) -> ReduceOutcome {
         let Some(active) = &mut self.state.active_turn else {
             return apply_action_to_chat(&mut self.state, action);
@@ -342,7 +349,8 @@ impl Conversation {
             parts.push(part);
         }
         active.response_parts = parts;
-        // The reducer judged by the one part that it saw. (It does not judge at all when a part is added.)
+        // The reducer judged by the one part that it saw. (It does not judge at all when a part is
+        // added.)
         if !self.index.blocking.is_empty() && !matches!(action, StateAction::ChatResponsePart(_)) {
             self.state.status = with_activity(self.state.status, SessionStatus::InputNeeded.bits());
         }

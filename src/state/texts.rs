@@ -1,9 +1,11 @@
 //! The texts of turns that are over.
 //!
-//! Owns: where such a text is: in memory, in the store, or in both; and what is known of its turn without reading it.
+//! Owns: where such a text is: in memory, in the store, or in both; and what is known of its turn
+//! without reading it.
 //! Never: changes a text, or decides which ones stay in memory: whoever keeps them elsewhere does.
 //!
-//! A text is the same wherever it is, so nothing that the host does depends on that, but for how long it takes.
+//! A text is the same wherever it is, so nothing that the host does depends on that, but for how
+//! long it takes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use super::edits::{may_hold_sides, TurnEdits};
 use crate::wire::terminals;
 
-/// How large data is, in bytes of base64, that is still told where it is. What is larger is called by a URI.
+/// How large data is, in bytes of base64, that is still told where it is. What is larger is called
+/// by a URI.
 pub const TOLD_BYTES_MAX: usize = 64 << 10;
 
 /// What shows in JSON that there is data of a tool call.
@@ -120,7 +123,8 @@ impl TurnText {
         self.0.bytes
     }
 
-    /// Whether it is in memory. It does not count as that while somebody reads it: who asks must not wait for the disk.
+    /// Whether it is in memory. It does not count as that while somebody reads it: who asks must
+    /// not wait for the disk.
     pub fn is_here(&self) -> bool {
         self.0.place.try_lock().is_ok_and(|place| place.here.is_some())
     }
@@ -154,7 +158,8 @@ impl TurnText {
         self.0.facts.get()
     }
 
-    /// It can be read there, too, from now on. Returns false when it could be read somewhere else before.
+    /// It can be read there, too, from now on. Returns false when it could be read somewhere else
+    /// before.
     pub fn kept_at(&self, source: Arc<dyn TextSource>) -> bool {
         let mut place = self.place();
         let is_new = place.source.is_none();
@@ -178,7 +183,8 @@ impl TurnText {
         place.source = None;
     }
 
-    /// Leaves memory, unless it is nowhere else, or somebody has it in their hands. Returns whether it did.
+    /// Leaves memory, unless it is nowhere else, or somebody has it in their hands. Returns whether
+    /// it did.
     pub fn leave_memory(&self) -> bool {
         let Ok(mut place) = self.0.place.try_lock() else { return false };
         let may = place.source.is_some() && place.here.as_ref().is_some_and(Bytes::is_unique);

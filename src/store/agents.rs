@@ -1,7 +1,8 @@
 //! What each agent has said of itself.
 //!
 //! Owns: keeping it, by the agent's provider id, and giving all of it back at the start.
-//! Never: knows what it means, or keeps a host from starting. What is damaged is left out: the agent says it again.
+//! Never: knows what it means, or keeps a host from starting. What is damaged is left out: the
+//! agent says it again.
 
 use bytes::Bytes;
 use rusqlite::{params, Connection};
@@ -17,7 +18,8 @@ pub(super) fn put(connection: &Connection, provider: &str, said: &[u8]) -> Resul
     Ok(())
 }
 
-/// What every agent has said that was ever here, in the order of their provider ids, as far as it can be read.
+/// What every agent has said that was ever here, in the order of their provider ids, as far as it
+/// can be read.
 pub(super) fn all(connection: &Connection) -> Vec<(String, Bytes)> {
     let read = || -> rusqlite::Result<Vec<_>> {
         let mut statement = connection.prepare("SELECT provider, sum, said FROM agents ORDER BY provider")?;

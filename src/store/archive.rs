@@ -1,7 +1,7 @@
 //! The database as people see and mend it while no host is running.
 //!
-//! Owns: every session, listed or in the trash; reading one as far as it can be read; bringing one back or in,
-//! and removing one for good.
+//! Owns: every session, listed or in the trash; reading one as far as it can be read; bringing one
+//! back or in, and removing one for good.
 //! Never: knows what the JSON text in a row means, or gives a sequence number.
 
 use std::collections::hash_map::{Entry, HashMap};
@@ -64,7 +64,8 @@ pub struct Salvaged {
 pub enum SessionPiece {
     /// Its row: the first piece.
     Session(SessionRow),
-    /// A chat of it: its row and the actions that the row does not know of, without its completed turns.
+    /// A chat of it: its row and the actions that the row does not know of, without its completed
+    /// turns.
     Chat(SavedChat),
     /// The next completed turn of the chat that came last.
     Turn(CompletedTurn),
@@ -74,7 +75,8 @@ pub enum SessionPiece {
 #[derive(Debug)]
 pub struct Archive {
     connection: Connection,
-    /// Sequence numbers up to this one may have been told, as far as the mark beside the database knows.
+    /// Sequence numbers up to this one may have been told, as far as the mark beside the database
+    /// knows.
     told: u64,
 }
 
@@ -113,7 +115,8 @@ impl Archive {
                 if !error.is_damage() {
                     return Err(error);
                 }
-                // What lists sessions has not changed since the first version. What ran in them is told as damaged.
+                // What lists sessions has not changed since the first version. What ran in them is
+                // told as damaged.
                 tracing::warn!(%error, "an older store is damaged: it is read as it is");
                 if !connection.is_autocommit() {
                     connection.execute_batch("ROLLBACK")?;
@@ -137,7 +140,8 @@ impl Archive {
         agents::put(&self.connection, provider, said)
     }
 
-    /// Every session: the listed ones, newest first, then those in the trash, the newest removed first.
+    /// Every session: the listed ones, newest first, then those in the trash, the newest removed
+    /// first.
     ///
     /// # Errors
     /// When the list cannot be read.
@@ -149,7 +153,8 @@ impl Archive {
         Ok(entries.collect())
     }
 
-    /// The session of this URI: the one that is listed, else the one in the trash that was removed last.
+    /// The session of this URI: the one that is listed, else the one in the trash that was removed
+    /// last.
     ///
     /// # Errors
     /// When there is none, or it cannot be looked for.
@@ -185,8 +190,8 @@ impl Archive {
         Ok(keys.collect::<Result<_, _>>()?)
     }
 
-    /// Hands out a session, listed or not, with everything that belongs to it but the actions on it: piece by piece, so
-    /// that no more of it is in memory than whoever takes the pieces keeps.
+    /// Hands out a session, listed or not, with everything that belongs to it but the actions on
+    /// it: piece by piece, so that no more of it is in memory than whoever takes the pieces keeps.
     ///
     /// # Errors
     /// When something of it cannot be read, and what is returned for a piece.
@@ -247,7 +252,8 @@ impl Archive {
         Ok(Salvaged { chat: chat.saved, turns, behind })
     }
 
-    /// The actions on a session and its chats that are still there, in the order in which they happened.
+    /// The actions on a session and its chats that are still there, in the order in which they
+    /// happened.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -262,7 +268,8 @@ impl Archive {
         Ok(lines)
     }
 
-    /// The number behind which the next host's sequence begins: every cursor that a client has is below it.
+    /// The number behind which the next host's sequence begins: every cursor that a client has is
+    /// below it.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -270,7 +277,8 @@ impl Archive {
         Ok(super::sqlite::last_reserved(&self.connection)?.max(self.told))
     }
 
-    /// Brings a session out of the trash, with these rows in place of those that it and its chats have.
+    /// Brings a session out of the trash, with these rows in place of those that it and its chats
+    /// have.
     ///
     /// # Errors
     /// When it cannot be listed beside those that are.
@@ -296,8 +304,8 @@ impl Archive {
         Ok(Import { transaction, last_key, session: None, chat: None, kept: HashMap::new() })
     }
 
-    /// Removes everything in the trash for good, or what is there under one URI. Returns how many sessions
-    /// those were.
+    /// Removes everything in the trash for good, or what is there under one URI. Returns how many
+    /// sessions those were.
     ///
     /// # Errors
     /// When there is nothing under that URI, or something cannot be removed.
@@ -326,7 +334,8 @@ impl Archive {
     }
 }
 
-/// Brings a database up to date, in a transaction that ends with the connection and is never committed.
+/// Brings a database up to date, in a transaction that ends with the connection and is never
+/// committed.
 fn bring_up_to_date(connection: &Connection, told: u64) -> Result<(), StoreError> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
     match schema::migrate(connection) {
@@ -340,7 +349,8 @@ fn bring_up_to_date(connection: &Connection, told: u64) -> Result<(), StoreError
     schema::migrate(connection).map(drop)
 }
 
-/// A session that is being brought in from elsewhere, piece by piece. It is there when it is finished.
+/// A session that is being brought in from elsewhere, piece by piece. It is there when it is
+/// finished.
 #[derive(Debug)]
 pub struct Import<'a> {
     transaction: Transaction<'a>,
@@ -348,7 +358,8 @@ pub struct Import<'a> {
     session: Option<SessionKey>,
     /// The chat whose turns come now, and how many have come.
     chat: Option<(ChatRow, Option<u64>, u64)>,
-    /// Which chat has a text at a place: chats that have begun as others did have the same ones there.
+    /// Which chat has a text at a place: chats that have begun as others did have the same ones
+    /// there.
     kept: HashMap<(u64, [u8; 32]), ChatKey>,
 }
 
@@ -369,7 +380,8 @@ impl Import<'_> {
         put_listed(&self.transaction, &row)
     }
 
-    /// Takes in the row of a chat of it, and how far its agent had got. Returns false when there is no session yet.
+    /// Takes in the row of a chat of it, and how far its agent had got. Returns false when there is
+    /// no session yet.
     ///
     /// # Errors
     /// When it cannot be there beside those that are.

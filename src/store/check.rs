@@ -1,5 +1,5 @@
-//! Whether a session is what was written and how large it is, as far as this can be told without reading what was said in
-//! it.
+//! Whether a session is what was written and how large it is, as far as this can be told without
+//! reading what was said in it.
 //!
 //! Owns: its rows, its number of chats and turns, and that there is something in each turn's row.
 //! Never: reads a turn. One that is damaged is found when somebody wants to read it.
@@ -15,7 +15,8 @@ use crate::host::effects::SessionKey;
 pub struct Extent {
     /// How many turns there are in its chats: the completed ones, and those that run.
     pub turns: u64,
-    /// How many bytes it takes in the database, nearly: of what several chats share, each counts all.
+    /// How many bytes it takes in the database, nearly: of what several chats share, each counts
+    /// all.
     pub bytes: u64,
 }
 

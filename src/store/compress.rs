@@ -1,8 +1,8 @@
 //! What takes less room on the disk than it has bytes.
 //!
 //! Owns: what is compressed, which shows in its first bytes, and what it was before.
-//! Never: knows what the bytes are. Nothing that is kept begins as what is compressed does: a text begins with `{`, and
-//! a pack of actions with a number below 2.
+//! Never: knows what the bytes are. Nothing that is kept begins as what is compressed does: a text
+//! begins with `{`, and a pack of actions with a number below 2.
 
 use std::borrow::Cow;
 use std::io::{self, Read};
@@ -36,7 +36,8 @@ fn is_compressed(kept: &[u8]) -> bool {
     kept.starts_with(&MAGIC)
 }
 
-/// What was kept as these bytes, which are compressed. Of more than so many bytes, that is one too many.
+/// What was kept as these bytes, which are compressed. Of more than so many bytes, that is one too
+/// many.
 ///
 /// # Errors
 /// When these are not what was kept.
@@ -48,8 +49,8 @@ fn plain(kept: &[u8], bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(plain)
 }
 
-/// What was kept as these bytes, compressed or not; none when they are not what was kept. Of more than so many bytes that
-/// is too many, unless nothing is compressed.
+/// What was kept as these bytes, compressed or not; none when they are not what was kept. Of more
+/// than so many bytes that is too many, unless nothing is compressed.
 pub(super) fn restored(kept: &[u8], bytes_max: u64) -> Option<Cow<'_, [u8]>> {
     if is_compressed(kept) {
         plain(kept, bytes_max).ok().map(Cow::Owned)

@@ -1,12 +1,12 @@
-//! The large contents of texts, such as the output of a tool, an edited file or an image: each is kept once, however many
-//! turns have it.
+//! The large contents of texts, such as the output of a tool, an edited file or an image: each is
+//! kept once, however many turns have it.
 //!
-//! A text with such contents is kept as a frame, which is the text without them, and as the names of the texts that belong
-//! between; a content is found again by its hash.
+//! A text with such contents is kept as a frame, which is the text without them, and as the names
+//! of the texts that belong between; a content is found again by its hash.
 //!
 //! Owns: what of a text is a content, and putting a text together again.
-//! Never: knows what a content means, or trusts one: who asks for a text compares its checksum, and a content that is found
-//! by its hash is compared with the one that is to be kept.
+//! Never: knows what a content means, or trusts one: who asks for a text compares its checksum, and
+//! a content that is found by its hash is compared with the one that is to be kept.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -19,7 +19,8 @@ use super::errors::{damaged_if, StoreError};
 use super::rows::{sum, unsigned};
 use super::uses;
 
-/// A string of JSON from this size on is a content, in bytes: that of a page of the database, of which it takes some alone.
+/// A string of JSON from this size on is a content, in bytes: that of a page of the database, of
+/// which it takes some alone.
 const CONTENT_BYTES_MIN: usize = 16 << 10;
 
 /// What is kept of a text with contents begins so. No text does, and nothing that is compressed.
@@ -112,7 +113,8 @@ fn contents_in(text: &[u8]) -> Vec<Range<usize>> {
     contents
 }
 
-/// Keeps a content, if it is not kept yet. Returns the key of its row, and how many bytes it takes there.
+/// Keeps a content, if it is not kept yet. Returns the key of its row, and how many bytes it takes
+/// there.
 fn keep_content(connection: &Connection, content: &[u8]) -> Result<(i64, u64), StoreError> {
     let hash = Sha256::digest(content);
     let found: Option<(i64, i64)> = connection
@@ -137,8 +139,8 @@ fn keep_content(connection: &Connection, content: &[u8]) -> Result<(i64, u64), S
     Ok((key, kept.len() as u64))
 }
 
-/// A text that is kept so, whose contents are read. Of more than so many bytes, that is too many. None when it is not what
-/// was written.
+/// A text that is kept so, whose contents are read. Of more than so many bytes, that is too many.
+/// None when it is not what was written.
 pub(super) fn whole(connection: &Connection, kept: &[u8], bytes: u64) -> Result<Option<Vec<u8>>, StoreError> {
     if !kept.starts_with(&MAGIC) {
         return Ok(restored(kept, bytes).map(Cow::into_owned));
@@ -171,7 +173,8 @@ fn content_of(connection: &Connection, key: i64, bytes_max: usize) -> Result<Opt
     Ok(kept.filter(|content| content.len() <= bytes_max))
 }
 
-/// The contents of a text that is kept so, a key each time that one is in it. None are those of a text that is damaged.
+/// The contents of a text that is kept so, a key each time that one is in it. None are those of a
+/// text that is damaged.
 pub(super) fn named_in(kept: &[u8]) -> Vec<i64> {
     let frame = TextFrame::read(kept);
     frame.map(|frame| frame.seams.into_iter().map(|(key, _)| key).collect()).unwrap_or_default()

@@ -38,7 +38,8 @@ pub enum StoreError {
     /// The mark beside it cannot be read or written.
     #[error("{0} cannot be read or written: {1}{limit}", limit = file_limit_now())]
     Mark(String, io::Error),
-    /// Taking up what ran in a session has ended so many processes in a row that it is not tried any more.
+    /// Taking up what ran in a session has ended so many processes in a row that it is not tried
+    /// any more.
     #[error(
         "the host has ended {0} times in a row while the turn that ran in it was taken up, so it is left alone; \
         `--quarantine-after 0` has it tried again, and `ahp-sidecar sessions export` writes down what is in it"
@@ -74,8 +75,8 @@ impl StoreError {
         }
     }
 
-    /// Whether what failed fails again however often it is tried: not so where there may be room again, or where what
-    /// is locked or away may come back.
+    /// Whether what failed fails again however often it is tried: not so where there may be room
+    /// again, or where what is locked or away may come back.
     pub fn is_for_good(&self) -> bool {
         match self {
             Self::Gone(..) | Self::Mark(..) => false,
@@ -107,7 +108,8 @@ impl StoreError {
     }
 }
 
-/// What to add to an error of SQLite, which does not tell a disk that fails from a file that may not grow.
+/// What to add to an error of SQLite, which does not tell a disk that fails from a file that may
+/// not grow.
 fn file_limit(error: &rusqlite::Error) -> String {
     let may_be_it = matches!(
         error.sqlite_error_code(),

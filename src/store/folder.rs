@@ -1,9 +1,10 @@
 //! The state folder.
 //!
-//! Owns: where it is unless somebody says otherwise, making it for us alone, and holding it against a second
-//! process with a lock of the operating system, which ends with the process that holds it, however that ends.
-//! Never: looks into the database, except to see whose it is; changes a folder that is somebody else's, or that is
-//! only to be looked into.
+//! Owns: where it is unless somebody says otherwise, making it for us alone, and holding it against
+//! a second process with a lock of the operating system, which ends with the process that holds it,
+//! however that ends.
+//! Never: looks into the database, except to see whose it is; changes a folder that is somebody
+//! else's, or that is only to be looked into.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -66,8 +67,8 @@ pub enum FolderError {
     },
 }
 
-/// The folder that was asked for, else the default one: `ahp-sidecar` in the platform's folder for the state of
-/// programs.
+/// The folder that was asked for, else the default one: `ahp-sidecar` in the platform's folder for
+/// the state of programs.
 ///
 /// # Errors
 /// When none was asked for and no home is known.
@@ -84,7 +85,8 @@ pub fn chosen(asked: Option<&Path>) -> Result<PathBuf, FolderError> {
 /// When that cannot be seen.
 pub fn holder_now(folder: &Path) -> io::Result<Option<Holder>> {
     let holder = Holder::of(folder)?;
-    // To look at the lock is to have it for a moment, which must not be in the way of a process that takes hold.
+    // To look at the lock is to have it for a moment, which must not be in the way of a process
+    // that takes hold.
     if !holder.lives() {
         return Ok(None);
     }
@@ -100,7 +102,8 @@ pub fn holder_now(folder: &Path) -> io::Result<Option<Holder>> {
 pub struct StateFolder {
     path: PathBuf,
     was_held: bool,
-    /// Locked while it is open; none where the folder is only looked into, and nobody holds it or somebody else does.
+    /// Locked while it is open; none where the folder is only looked into, and nobody holds it or
+    /// somebody else does.
     lock: Option<File>,
 }
 
@@ -290,7 +293,8 @@ impl StateFolder {
         let failed = failed_on(path);
         let mode = mode_of_ours(path)?;
         if mode & 0o077 != 0 {
-            // Somebody has opened it since we made it, or has made it for us; else it has another purpose.
+            // Somebody has opened it since we made it, or has made it for us; else it has another
+            // purpose.
             let is_shared = mode & STICKY != 0 || !is_empty(path).map_err(&failed)?;
             if is_shared && !schema::is_in(path, geteuid().as_raw()) {
                 return Err(FolderError::Open { folder: path.display().to_string(), mode });
@@ -311,8 +315,8 @@ impl StateFolder {
         Ok(folder)
     }
 
-    /// Keeps others from taking hold of a folder while it is looked into, and changes nothing in it. Who holds it
-    /// already goes on writing to it.
+    /// Keeps others from taking hold of a folder while it is looked into, and changes nothing in
+    /// it. Who holds it already goes on writing to it.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -355,8 +359,8 @@ impl StateFolder {
 /// The name of the file that is locked while somebody holds the folder. It says who.
 const LOCK: &str = "lock";
 
-/// The name of the file by which git ignores a folder that is ours alone: it may be in a repository, and
-/// our files are not what an agent changes.
+/// The name of the file by which git ignores a folder that is ours alone: it may be in a
+/// repository, and our files are not what an agent changes.
 const GIT_IGNORE: &str = ".gitignore";
 
 /// The bit of a folder's mode by which several users share it.
@@ -407,8 +411,8 @@ fn take(
     }
 }
 
-/// Makes a folder, and those above it that are not there: for us alone, whatever the umask, and still there after
-/// a loss of power.
+/// Makes a folder, and those above it that are not there: for us alone, whatever the umask, and
+/// still there after a loss of power.
 fn make(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     if !parent.exists() {

@@ -1,7 +1,9 @@
-//! The mark beside the database: that a store was made here, and which sequence numbers it may have given.
+//! The mark beside the database: that a store was made here, and which sequence numbers it may have
+//! given.
 //!
 //! Owns: a small file that is written before a database is made, and again when it is made.
-//! Never: looks into the database; it only tells one that was never there from one that is gone or was replaced.
+//! Never: looks into the database; it only tells one that was never there from one that is gone or
+//! was replaced.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -25,7 +27,8 @@ pub(super) enum Mark {
     Making,
     /// A database was made.
     Made {
-        /// Sequence numbers up to this one may have been told, as far as this is known; 0 when it is not.
+        /// Sequence numbers up to this one may have been told, as far as this is known; 0 when it
+        /// is not.
         reserved: u64,
     },
 }
@@ -70,8 +73,8 @@ impl Mark {
         File::open(folder)?.sync_all()
     }
 
-    /// Writes other numbers into a mark that is there. They need not survive a loss of power: the database, which
-    /// is synced, knows them too.
+    /// Writes other numbers into a mark that is there. They need not survive a loss of power: the
+    /// database, which is synced, knows them too.
     ///
     /// # Errors
     /// When that fails.
@@ -79,7 +82,8 @@ impl Mark {
         self.write(database).map(|_| ())
     }
 
-    /// Marks of the same length, so that one is written over the other without an empty file in between.
+    /// Marks of the same length, so that one is written over the other without an empty file in
+    /// between.
     fn write(self, database: &Path) -> io::Result<File> {
         let says = match self {
             Self::Absent | Self::Making => "making".to_owned(),

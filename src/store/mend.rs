@@ -1,9 +1,9 @@
 //! Making again what a damaged database has twice, or can do without.
 //!
-//! Owns: indexes, which are made again from their tables; tables in which nothing of sessions is, which keep the
-//! rows that can be read; and tables that are not there any more.
-//! Never: changes a row of a session, or gives back a page that a damaged page names: it may be in use elsewhere.
-//! Space that is lost this way comes back when the database is written anew.
+//! Owns: indexes, which are made again from their tables; tables in which nothing of sessions is,
+//! which keep the rows that can be read; and tables that are not there any more.
+//! Never: changes a row of a session, or gives back a page that a damaged page names: it may be in
+//! use elsewhere. Space that is lost this way comes back when the database is written anew.
 
 use rusqlite::types::Value;
 use rusqlite::{params, params_from_iter, Connection, ErrorCode, OptionalExtension};
@@ -44,9 +44,9 @@ pub(super) struct Plan {
     uses: Vec<(i64, TextUses)>,
 }
 
-/// Finds out what is damaged and can be made again, with a log line about each. To be called outside of a
-/// transaction: one that has met damage cannot write any more. When a life begins, `told` is a number up to which
-/// actions may have been told, and the log of actions is mended too.
+/// Finds out what is damaged and can be made again, with a log line about each. To be called
+/// outside of a transaction: one that has met damage cannot write any more. When a life begins,
+/// `told` is a number up to which actions may have been told, and the log of actions is mended too.
 pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, StoreError> {
     let version = usize::try_from(pragma(connection, "user_version")?).unwrap_or(0);
     let (indexes, tables): (Vec<_>, Vec<_>) =
@@ -194,7 +194,8 @@ pub(super) fn check_complete(connection: &Connection) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// What this database consists of: tables first, and last what may only be made when the others are sound.
+/// What this database consists of: tables first, and last what may only be made when the others are
+/// sound.
 fn objects(connection: &Connection) -> Result<Vec<SchemaObject>, StoreError> {
     let sql = "SELECT name, tbl_name, sql, type = 'index' FROM sqlite_schema
         WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY type DESC, sql LIKE 'CREATE UNIQUE%', name";
@@ -227,7 +228,8 @@ fn make_table(connection: &Connection, table: &SchemaObject, rows: &[Vec<Value>]
     Ok(())
 }
 
-/// The rows of a table that can be read, from its start and from its end, and whether those are all.
+/// The rows of a table that can be read, from its start and from its end, and whether those are
+/// all.
 fn readable(connection: &Connection, table: &str) -> (Vec<Vec<Value>>, bool) {
     let mut rows = Vec::new();
     let mut read = |order: &str| -> rusqlite::Result<()> {
@@ -235,7 +237,8 @@ fn readable(connection: &Connection, table: &str) -> (Vec<Vec<Value>>, bool) {
         let columns = statement.column_count();
         let mut found = statement.query([])?;
         while let Some(row) = found.next()? {
-            // Text that is none is read as the bytes that it is: such a row has a wrong checksum, too.
+            // Text that is none is read as the bytes that it is: such a row has a wrong checksum,
+            // too.
             let value = |at| match row.get_ref(at)? {
                 rusqlite::types::ValueRef::Text(text) => Ok(match std::str::from_utf8(text) {
                     Ok(text) => Value::Text(text.to_owned()),
@@ -298,8 +301,8 @@ fn noise(bytes: u32) -> Vec<u8> {
     (0..bytes).map(|number| crc32fast::hash(&number.to_le_bytes()).to_le_bytes()[0]).collect()
 }
 
-/// Sees whether an action of some size can be appended to the log, and leaves nothing behind; to be called in a
-/// transaction.
+/// Sees whether an action of some size can be appended to the log, and leaves nothing behind; to be
+/// called in a transaction.
 pub(super) fn probe(connection: &Connection) -> Result<(), StoreError> {
     let sql = "SELECT ifnull(max(last), 0) + 1 FROM actions";
     let server_seq = unsigned(connection.query_row(sql, [], |row| row.get(0))?);
@@ -315,8 +318,8 @@ pub(super) fn probe(connection: &Connection) -> Result<(), StoreError> {
 fn make_index(connection: &Connection, index: &SchemaObject) -> Result<(), StoreError> {
     match connection.execute_batch(&index.sql) {
         Err(rusqlite::Error::SqliteFailure(failure, _)) if failure.code == ErrorCode::ConstraintViolation => {
-            // While it was damaged, a second session was made under the URI of one that it did not know: nothing
-            // is overwritten, the older one goes to the trash.
+            // While it was damaged, a second session was made under the URI of one that it did not
+            // know: nothing is overwritten, the older one goes to the trash.
             let sql = "UPDATE sessions SET removed_at = CAST(unixepoch('subsec') * 1000 AS INTEGER)
                 WHERE removed_at IS NULL AND key NOT IN
                     (SELECT max(key) FROM sessions NOT INDEXED WHERE removed_at IS NULL GROUP BY uri)";

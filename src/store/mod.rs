@@ -1,10 +1,12 @@
 //! Where sessions outlive the process.
 //!
-//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads; its `schema` and
-//! `upgrade`, `mend`, `check`, `ways`, `rows`, `running`, `turns`, `uses`, `contents`, `texts`, `pack`, `compress`,
-//! `clients`, `agents`, `trash`, `space` and `mark`; and [`archive`], for people),
-//! and its stand-in for a host that keeps everything in memory ([`memory`]).
-//! Never: knows what a row means; rows are JSON text with a few columns beside it that they are found by.
+//! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads;
+//! its `schema` and `upgrade`, `mend`, `check`, `ways`, `rows`, `running`, `turns`, `uses`,
+//! `contents`, `texts`, `pack`, `compress`, `clients`, `agents`, `trash`, `space` and `mark`; and
+//! [`archive`], for people), and its stand-in for a host that keeps everything in memory
+//! ([`memory`]).
+//! Never: knows what a row means; rows are JSON text with a few columns beside it that they are
+//! found by.
 #![doc = include_str!("README.md")]
 
 mod agents;
@@ -55,14 +57,14 @@ pub struct StoreOptions {
     pub window: ReplayWindow,
     /// For how long sessions that were removed; not at all when zero.
     pub trash: Duration,
-    /// From how many bytes of the database on those that were removed first are kept no longer; however many they are when
-    /// that is not said.
+    /// From how many bytes of the database on those that were removed first are kept no longer;
+    /// however many they are when that is not said.
     pub bytes_max: Option<u64>,
-    /// A turn that has ended so many processes in a row is given up, and after as many more its session is left
-    /// alone; never when 0.
+    /// A turn that has ended so many processes in a row is given up, and after as many more its
+    /// session is left alone; never when 0.
     pub deaths_max: u32,
-    /// How long a small commit takes where the disk is quick. After one that took longer, all are left for a while to
-    /// whoever can wait.
+    /// How long a small commit takes where the disk is quick. After one that took longer, all are
+    /// left for a while to whoever can wait.
     pub at_once_within: Duration,
     /// How many bytes of the texts of turns stay in memory that nobody has in their hands.
     pub text_bytes_max: usize,

@@ -1,11 +1,12 @@
 //! Consecutive actions on one channel as the bytes of one row.
 //!
 //! Owns: how their lines are packed, and unpacked to exactly the bytes that they were.
-//! Never: knows what a line means, or fails on one that looks like no other: that one takes more room.
+//! Never: knows what a line means, or fails on one that looks like no other: that one takes more
+//! room.
 //!
-//! Lines that stream differ in a few words in the middle and in their numbers at the end. So of each line is
-//! kept how many bytes it shares with the beginning of the one before it, what follows those, and whether it
-//! ends as most lines do.
+//! Lines that stream differ in a few words in the middle and in their numbers at the end. So of
+//! each line is kept how many bytes it shares with the beginning of the one before it, what follows
+//! those, and whether it ends as most lines do.
 
 use bytes::Bytes;
 
@@ -133,7 +134,8 @@ fn shared(a: &[u8], b: &[u8]) -> usize {
     chunks * CHUNK + a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// A number, seven bits in a byte, the lowest first; every byte but the last has the highest bit set.
+/// A number, seven bits in a byte, the lowest first; every byte but the last has the highest bit
+/// set.
 fn put(packed: &mut Vec<u8>, mut number: usize) {
     while number > 0x7f {
         packed.push(0x80 | (number & 0x7f) as u8);

@@ -1,7 +1,7 @@
 //! What a host and `sessions` read back from the database.
 //!
-//! Owns: a connection of its own, on which everything that belongs together is read from one snapshot, and what
-//! is told of rows that are damaged.
+//! Owns: a connection of its own, on which everything that belongs together is read from one
+//! snapshot, and what is told of rows that are damaged.
 //! Never: writes, or fails as a whole because of one row where the others can be told.
 
 use std::cell::Cell;
@@ -32,7 +32,8 @@ pub struct Reader {
     window: ReplayWindow,
     /// Whether what the indexes do not name is not there, once that was looked at.
     indexes_are_complete: Cell<Option<bool>>,
-    /// Where the texts of turns are read when somebody needs them; without it they are read with their sessions.
+    /// Where the texts of turns are read when somebody needs them; without it they are read with
+    /// their sessions.
     texts: Option<Arc<Texts>>,
 }
 
@@ -69,9 +70,9 @@ impl Reader {
         self.texts.clone().map_or_else(TextReading::whole, TextReading::Later)
     }
 
-    /// The sessions with a turn that ran when their process ended, as far as they can be told, but for those
-    /// that are left alone. Each with how many processes in a row have ended while it was taken up, those with the
-    /// fewest first.
+    /// The sessions with a turn that ran when their process ended, as far as they can be told, but
+    /// for those that are left alone. Each with how many processes in a row have ended while it was
+    /// taken up, those with the fewest first.
     ///
     /// # Errors
     /// When they cannot be looked for.
@@ -113,8 +114,8 @@ impl Reader {
         find(&self.connection, uri, || self.trusts_indexes())
     }
 
-    /// The session that a URI names, its own or that of one of its chats, with everything that belongs to it; none
-    /// when there is none, or it is known already.
+    /// The session that a URI names, its own or that of one of its chats, with everything that
+    /// belongs to it; none when there is none, or it is known already.
     ///
     /// # Errors
     /// When that cannot be told, or the session cannot be read: see [`Reader::load_sifted`].
@@ -140,7 +141,8 @@ impl Reader {
             .transpose()
     }
 
-    /// Whether what the indexes do not name is not there. Looked at once, since it takes looking at every row.
+    /// Whether what the indexes do not name is not there. Looked at once, since it takes looking at
+    /// every row.
     fn trusts_indexes(&self) -> Result<bool, StoreError> {
         if self.indexes_are_complete.get().is_none() {
             self.indexes_are_complete.set(Some(ways::are_complete(&self.connection)?));
@@ -164,8 +166,8 @@ impl Reader {
         self.load_sifted(key, |_, _| true)
     }
 
-    /// A session with everything that belongs to it, but for actions on its chats that are not needed to take them
-    /// up.
+    /// A session with everything that belongs to it, but for actions on its chats that are not
+    /// needed to take them up.
     ///
     /// # Errors
     /// When it cannot be read, something in it is damaged, or it is left alone.
@@ -210,8 +212,8 @@ impl Reader {
         Ok(summaries.map(|summary| (summary.resource, summary.provider)).collect())
     }
 
-    /// Every action after `cursor`, oldest first; none when the cursor is no number that was given, or lies
-    /// too far back.
+    /// Every action after `cursor`, oldest first; none when the cursor is no number that was given,
+    /// or lies too far back.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -304,8 +306,8 @@ fn load_from(
     Ok(saved.map(|saved| SavedSession { deaths, ..saved }))
 }
 
-/// The session that a URI names: its own or that of one of its chats. `trusts_indexes`: what they do not name is not
-/// there.
+/// The session that a URI names: its own or that of one of its chats. `trusts_indexes`: what they
+/// do not name is not there.
 pub(super) fn find(
     connection: &Connection,
     uri: &str,
@@ -414,8 +416,8 @@ fn as_listed(connection: &Connection, key: SessionKey, summary: rows::Summary) -
     Ok(if is_left_alone { summary_of_one_left_alone(&summary.json) } else { summary.json })
 }
 
-/// Every session with the time of its removal and its summary: the listed ones, newest first, then those in
-/// the trash.
+/// Every session with the time of its removal and its summary: the listed ones, newest first, then
+/// those in the trash.
 pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Option<i64>, Bytes)>, StoreError> {
     // A time before 1970 says that it is being removed for good.
     let named = ways::named(connection)?.into_iter().filter(|it| it.removed_at.unwrap_or(0) >= 0);

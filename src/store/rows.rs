@@ -120,8 +120,8 @@ pub(super) fn actions(row: &Row<'_>) -> Result<(ChannelId, Vec<ActionLine>), Sto
     Ok((id, lines))
 }
 
-/// Takes what they say out of the actions on channels that are gone for good. Their numbers stay: one that is missing is
-/// taken for one that was lost.
+/// Takes what they say out of the actions on channels that are gone for good. Their numbers stay:
+/// one that is missing is taken for one that was lost.
 pub(super) fn empty_actions(
     connection: &Connection,
     is_gone: impl Fn(ChannelId) -> bool,
@@ -338,8 +338,8 @@ pub(super) fn whole_session(
     Ok(Some(SavedSession { row, chats, deaths: 0 }))
 }
 
-/// The chats of a session: as many as its row tells. Where the index does not have all of them, they are looked
-/// for without it.
+/// The chats of a session: as many as its row tells. Where the index does not have all of them,
+/// they are looked for without it.
 pub(super) fn all_chat_keys(connection: &Connection, key: SessionKey) -> Result<Vec<ChatKey>, StoreError> {
     let sound = |chats: Vec<ChatKey>| check_chats(connection, key, chats.len()).map(|()| chats);
     let by = |way| chat_keys_by(connection, key, way).and_then(sound);
@@ -439,7 +439,8 @@ impl StoredChat {
         turns::read(connection, self.saved.row.key, self.turns, &self.name, reading)
     }
 
-    /// The lines of the actions that its row does not know of and that are needed; none when nothing runs in it.
+    /// The lines of the actions that its row does not know of and that are needed; none when
+    /// nothing runs in it.
     pub(super) fn actions(
         &self,
         connection: &Connection,
@@ -504,7 +505,8 @@ impl ChannelName<'_> {
     }
 }
 
-/// What a function is that statements of ours call: the same each time, and not for what a file says that is opened.
+/// What a function is that statements of ours call: the same each time, and not for what a file
+/// says that is opened.
 pub(super) const PURE: FunctionFlags = FunctionFlags::SQLITE_UTF8
     .union(FunctionFlags::SQLITE_DETERMINISTIC)
     .union(FunctionFlags::SQLITE_DIRECTONLY);

@@ -1,10 +1,12 @@
 //! Whether the log has everything that has happened in a chat since its row was written.
 //!
-//! Owns: that no row of the log behind a number is missing, is there twice, or says that it is another channel's.
+//! Owns: that no row of the log behind a number is missing, is there twice, or says that it is
+//! another channel's.
 //! Never: looks at what happened.
 //!
-//! Each row of the log has a checksum, but one that is gone has none: a page of the database that is a copy of another
-//! one takes the rows away that were in its place. Numbers follow each other, so their absence can be seen.
+//! Each row of the log has a checksum, but one that is gone has none: a page of the database that
+//! is a copy of another one takes the rows away that were in its place. Numbers follow each other,
+//! so their absence can be seen.
 
 use rusqlite::{params, Connection, OptionalExtension};
 
@@ -28,8 +30,8 @@ impl LoggedRow<'_> {
     }
 }
 
-/// Checks that every action on a channel behind this number is in the log, of those that have ever been. What is
-/// damaged of other channels' alone is none of its business.
+/// Checks that every action on a channel behind this number is in the log, of those that have ever
+/// been. What is damaged of other channels' alone is none of its business.
 pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> Result<(), StoreError> {
     let damaged = |number: u64| StoreError::Damaged(format!("the log behind the action {number}"));
     let ours = ChannelName::of(target);
@@ -55,8 +57,8 @@ pub(super) fn check(connection: &Connection, target: ChannelId, after: u64) -> R
         }
         let expected = before.unwrap_or(after) + 1;
         let is_next = row.first <= expected || row.first <= pruned + 1;
-        // A life begins behind a gap. What the life before has said last is not known, but what the row knows of is a
-        // part of it.
+        // A life begins behind a gap. What the life before has said last is not known, but what the
+        // row knows of is a part of it.
         let begins_a_life = || -> Result<bool, StoreError> {
             let is_known = before.is_some() || after <= pruned || rows::is_life(connection, after)?;
             Ok(is_known && rows::is_life(connection, row.first - 1)?)

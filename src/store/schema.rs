@@ -1,7 +1,7 @@
 //! The shape of the database, and how an older one becomes today's.
 //!
-//! Owns: the tables, the version of the schema, the steps from each version to the next, and refusing what
-//! this program did not write or does not know, before anything is written.
+//! Owns: the tables, the version of the schema, the steps from each version to the next, and
+//! refusing what this program did not write or does not know, before anything is written.
 //! Never: looks at rows.
 
 use std::fs::{self, OpenOptions, Permissions};
@@ -21,8 +21,8 @@ use super::{space, turns, upgrade, uses};
 /// What tells our databases from those of others: "AHPS".
 const APPLICATION_ID: i64 = 0x4148_5053;
 
-/// How large a page is. A stream of small actions fills pages one after the other, and each is written twice:
-/// with pages of 4 KiB most of the time of a commit goes into so many writes.
+/// How large a page is. A stream of small actions fills pages one after the other, and each is
+/// written twice: with pages of 4 KiB most of the time of a commit goes into so many writes.
 const PAGE_BYTES: u32 = 16 << 10;
 
 /// How long another reader of the database is waited for.
@@ -45,8 +45,8 @@ const STEPS: &[Migration] = &[
     Migration::Sql(upgrade::VERSION_7),
 ];
 
-// In each table what is small stands before what is large, so that it is read without it. The sums are over
-// everything in a row that must not change unseen; `sqlite` and `rows` say what of.
+// In each table what is small stands before what is large, so that it is read without it. The sums
+// are over everything in a row that must not change unseen; `sqlite` and `rows` say what of.
 pub(super) const VERSION_1: &str = "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL, sum INTEGER NOT NULL) WITHOUT ROWID;
     -- The number before the first one of each life.
@@ -86,8 +86,9 @@ const VERSION_3: &str = "
     CREATE TABLE agents (provider TEXT PRIMARY KEY, sum INTEGER NOT NULL, said BLOB NOT NULL);
 ";
 
-/// Refuses a database that is not ours or newer than this program. Writes nothing: neither to the database
-/// nor to its log. Returns its version: 0 when nothing is in it, none when that cannot be told without writing.
+/// Refuses a database that is not ours or newer than this program. Writes nothing: neither to the
+/// database nor to its log. Returns its version: 0 when nothing is in it, none when that cannot be
+/// told without writing.
 pub(super) fn check(path: &Path) -> Result<Option<i64>, StoreError> {
     if fs::metadata(path).map_or(true, |file| file.len() == 0) {
         return Ok(Some(0));
@@ -103,8 +104,8 @@ pub(super) fn check(path: &Path) -> Result<Option<i64>, StoreError> {
     }
 }
 
-/// Opens a database to write to it, or makes an empty one where none has ever been. Every commit is synced until
-/// told otherwise. Also returns the mark that was found beside it.
+/// Opens a database to write to it, or makes an empty one where none has ever been. Every commit is
+/// synced until told otherwise. Also returns the mark that was found beside it.
 pub(super) fn open_or_make(path: &Path) -> Result<(Connection, Mark), StoreError> {
     let unmarked = |error| StoreError::Mark(mark::path_of(path).display().to_string(), error);
     let mark = Mark::read(path).map_err(unmarked)?;
@@ -156,7 +157,8 @@ fn make_private(path: &Path) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o600))
 }
 
-/// A connection to the file of this path. No name means anything else: neither a URI with options nor memory.
+/// A connection to the file of this path. No name means anything else: neither a URI with options
+/// nor memory.
 pub(super) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
     let named = |error| StoreError::Gone(path.display().to_string(), error);
     // SQLite takes what begins with `file:` for a URI. No absolute path does.
@@ -176,11 +178,12 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     space::prepare(&connection)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
-    // On macOS a sync leaves what is written in the memory of the drive, unless it is told not to. Other systems do not
-    // need to be told.
+    // On macOS a sync leaves what is written in the memory of the drive, unless it is told not to.
+    // Other systems do not need to be told.
     connection.pragma_update(None, "fullfsync", true)?;
     connection.pragma_update(None, "checkpoint_fullfsync", true)?;
-    // Where a row was, nothing of it can be read any more. (Pages that are free are not written for that.)
+    // Where a row was, nothing of it can be read any more. (Pages that are free are not written for
+    // that.)
     connection.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
     space::limit_log(&connection)?;
     Ok(connection)
@@ -191,15 +194,16 @@ pub(super) fn look_into(path: &Path) -> Result<(Connection, usize), StoreError> 
     let had_log = fs::metadata(log_of(path)).is_ok_and(|log| log.len() > 0);
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     put_up_with_damage(&connection)?;
-    // The last connection that closes removes the files that it has made, and writes a log into the database.
+    // The last connection that closes removes the files that it has made, and writes a log into the
+    // database.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, had_log)?;
     be_careful(&connection)?;
     let version = version_of(&connection, path)?;
     Ok((connection, usize::try_from(version).unwrap_or(0)))
 }
 
-/// Has SQLite read what it can of a file that was cut, or with an entry in its list of tables that it does not
-/// understand. Else it refuses the whole of it.
+/// Has SQLite read what it can of a file that was cut, or with an entry in its list of tables that
+/// it does not understand. Else it refuses the whole of it.
 pub(super) fn put_up_with_damage(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "writable_schema", true)
 }
@@ -215,8 +219,8 @@ pub(super) fn wait_for_others(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY)
 }
 
-/// Makes the database, or brings it up to date; to be called in a transaction. Returns the version that it
-/// had: 0 when there was none.
+/// Makes the database, or brings it up to date; to be called in a transaction. Returns the version
+/// that it had: 0 when there was none.
 pub(super) fn migrate(connection: &Connection) -> Result<usize, StoreError> {
     migrate_by(STEPS, connection)
 }

@@ -1,6 +1,7 @@
 //! Disk space that the database and its log do not need any more.
 //!
-//! Owns: giving it back to the system, all of it when asked, or a little at a time; how long the log may be.
+//! Owns: giving it back to the system, all of it when asked, or a little at a time; how long the
+//! log may be.
 //! Never: removes a row.
 
 use std::fs;
@@ -14,13 +15,16 @@ use super::schema::{pragma, BUSY};
 /// What SQLite calls being able to give back pages without writing the database anew.
 const INCREMENTAL: i64 = 2;
 
-/// How many pages are given back at once: so few that a commit which comes meanwhile waits for some milliseconds.
+/// How many pages are given back at once: so few that a commit which comes meanwhile waits for some
+/// milliseconds.
 const PAGES_AT_ONCE: i64 = 128;
 
-/// The same when nobody waits: so few that the log stays small, also where there is hardly any room left.
+/// The same when nobody waits: so few that the log stays small, also where there is hardly any room
+/// left.
 const PAGES_IN_PEACE: i64 = 1024;
 
-/// When everything in the log is in the database too, its file is cut to so many bytes by the next commit.
+/// When everything in the log is in the database too, its file is cut to so many bytes by the next
+/// commit.
 const LOG_BYTES_MAX: i64 = 32 << 20;
 
 /// A log that has more bytes than this is emptied when there is time.
@@ -110,8 +114,8 @@ pub(super) fn cut_log(connection: &Connection) -> Result<Due, StoreError> {
     Ok(if emptied? { Due::Later } else { Due::Soon })
 }
 
-/// Removes so many free pages from the end of the database, having moved there what is in use. Returns whether any
-/// was removed.
+/// Removes so many free pages from the end of the database, having moved there what is in use.
+/// Returns whether any was removed.
 fn remove_pages(connection: &Connection, count: i64) -> Result<bool, StoreError> {
     let before = pragma(connection, "freelist_count")?;
     let mut statement = connection.prepare(&format!("PRAGMA incremental_vacuum({count})"))?;
@@ -121,12 +125,14 @@ fn remove_pages(connection: &Connection, count: i64) -> Result<bool, StoreError>
     Ok(pragma(connection, "freelist_count")? < before)
 }
 
-/// Writes the log into the database, as far as nobody reads from it, so that it can be written from its start again.
+/// Writes the log into the database, as far as nobody reads from it, so that it can be written from
+/// its start again.
 pub(super) fn empty_log(connection: &Connection) -> Result<(), StoreError> {
     shrink_files(connection, "passive").map(|_| ())
 }
 
-/// Writes the log into the database, which is what makes its file smaller. Returns whether nobody was in the way.
+/// Writes the log into the database, which is what makes its file smaller. Returns whether nobody
+/// was in the way.
 fn shrink_files(connection: &Connection, mode: &str) -> Result<bool, StoreError> {
     let sql = format!("PRAGMA wal_checkpoint({mode})");
     Ok(connection.query_row(&sql, [], |row| row.get::<_, i64>(0))? == 0)

@@ -1,12 +1,12 @@
 //! The database.
 //!
-//! Owns: one transaction for each batch of records, the blocks of sequence numbers, and what is removed when it
-//! is old.
+//! Owns: one transaction for each batch of records, the blocks of sequence numbers, and what is
+//! removed when it is old.
 //! Never: knows what is in a row, or decides what is saved.
 //!
-//! Sequence numbers are drawn from blocks that are reserved by a synced write before any of them is told to
-//! anybody, and each life of a host begins with a new block. So no number ever means two things, even when a
-//! loss of power takes the newest commits, which need not be synced, away.
+//! Sequence numbers are drawn from blocks that are reserved by a synced write before any of them is
+//! told to anybody, and each life of a host begins with a new block. So no number ever means two
+//! things, even when a loss of power takes the newest commits, which need not be synced, away.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -42,12 +42,13 @@ const LOG_PAGES_MAX: u32 = 1000;
 /// A commit of more records than these is not tried at once.
 const RECORDS_AT_ONCE_MAX: usize = 8;
 
-/// After a commit at once that took long, nothing is committed at once for so long, and for so many times the time that
-/// it took: no more than a small share of all time goes into such commits.
+/// After a commit at once that took long, nothing is committed at once for so long, and for so many
+/// times the time that it took: no more than a small share of all time goes into such commits.
 const SLOW_FOR: Duration = Duration::from_secs(1);
 const SLOW_FOR_TIMES: u32 = 100;
 
-/// How far the numbers jump when it cannot be read which ones were reserved: further than any life gets.
+/// How far the numbers jump when it cannot be read which ones were reserved: further than any life
+/// gets.
 pub(super) const LEAP: u64 = 1 << 40;
 
 /// The one connection that writes.
@@ -99,8 +100,8 @@ impl Unpruned {
 }
 
 impl Writer {
-    /// Opens the database, makes it or brings it up to date, and begins a new life of the sequence. What is damaged
-    /// and can be made again is.
+    /// Opens the database, makes it or brings it up to date, and begins a new life of the sequence.
+    /// What is damaged and can be made again is.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -123,7 +124,8 @@ impl Writer {
         connection.pragma_update(None, "synchronous", "normal")?;
         let log_pages = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&log_pages);
-        // In place of SQLite's own, which writes the log into the database in the middle of a commit.
+        // In place of SQLite's own, which writes the log into the database in the middle of a
+        // commit.
         connection.wal_hook(Some(move |_: &mut _, pages| {
             count.store(u32::try_from(pages).unwrap_or_default(), Ordering::Relaxed);
             Ok(())
@@ -147,8 +149,8 @@ impl Writer {
         Ok((writer, start))
     }
 
-    /// Has the texts that are written leave memory when it has too many, and those that are removed stay with whoever has
-    /// them.
+    /// Has the texts that are written leave memory when it has too many, and those that are removed
+    /// stay with whoever has them.
     ///
     /// # Errors
     /// When SQLite does not take it.
@@ -198,9 +200,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Does a little of what can be done while nothing else is to do: removes for good what has been in the trash
-    /// for long enough, or longest where there is no room, then gives disk space back that nothing needs any more,
-    /// but for what old actions have left: new ones take it. Returns when there is something to do again.
+    /// Does a little of what can be done while nothing else is to do: removes for good what has
+    /// been in the trash for long enough, or longest where there is no room, then gives disk space
+    /// back that nothing needs any more, but for what old actions have left: new ones take it.
+    /// Returns when there is something to do again.
     ///
     /// # Errors
     /// When that fails; nothing is lost then.
@@ -226,8 +229,9 @@ impl Writer {
         }
     }
 
-    /// Keeps a few records if that takes nothing but writing them into the system's cache of the disk: nothing is
-    /// synced, removed, or waited for. Returns whether they are kept; if not, nothing was.
+    /// Keeps a few records if that takes nothing but writing them into the system's cache of the
+    /// disk: nothing is synced, removed, or waited for. Returns whether they are kept; if not,
+    /// nothing was.
     pub fn commit_at_once(&mut self, records: &[Record]) -> bool {
         let begin = Instant::now();
         let is_small = records.len() <= RECORDS_AT_ONCE_MAX
@@ -321,9 +325,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes old actions when there may be twice as many as can be replayed, and at the first commit of a
-    /// life, which does not know how many there are. The records are safe by now: what fails here is done
-    /// another time.
+    /// Removes old actions when there may be twice as many as can be replayed, and at the first
+    /// commit of a life, which does not know how many there are. The records are safe by now: what
+    /// fails here is done another time.
     fn prune(&mut self, records: &[Record]) {
         let window = self.options.window;
         self.unpruned = self.unpruned.map(|unpruned| unpruned.and(records));
@@ -418,8 +422,8 @@ fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Resu
     Ok(start)
 }
 
-/// Makes again what can be made again. Where damaged pages are in the way of that, the rest of the database is written
-/// anew first, when a life begins.
+/// Makes again what can be made again. Where damaged pages are in the way of that, the rest of the
+/// database is written anew first, when a life begins.
 fn mend_all(connection: &mut Connection, told: Option<u64>) -> Result<(), StoreError> {
     let plan = mend::plan(connection, told)?;
     let Err(error) = in_transaction(connection, |now| mend::carry_out(now, &plan)) else { return Ok(()) };
@@ -454,8 +458,8 @@ fn last_agents(connection: &Connection) -> Result<Option<u32>, StoreError> {
     }
 }
 
-/// Refuses an empty database in a folder that a process has held before. Whoever makes one leaves a mark first, but
-/// older versions did not.
+/// Refuses an empty database in a folder that a process has held before. Whoever makes one leaves a
+/// mark first, but older versions did not.
 ///
 /// # Errors
 /// When it is such a one.
@@ -520,8 +524,8 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
     }
 }
 
-/// Keeps a session. One that could not be found under its URI, or the new one would not have been made, goes
-/// to the trash: nothing is overwritten.
+/// Keeps a session. One that could not be found under its URI, or the new one would not have been
+/// made, goes to the trash: nothing is overwritten.
 fn keep_session(connection: &Connection, row: &SessionRow) -> Result<(), StoreError> {
     match rows::put_session(connection, row) {
         Err(StoreError::Sqlite(error))

@@ -1,7 +1,8 @@
 //! The texts of turns, of which memory has some and the database all.
 //!
-//! Owns: reading a text when somebody needs it, and how many stay in memory behind that: those that were used lately, up to
-//! a number of bytes. A text that the database is about to lose while somebody has it is read before.
+//! Owns: reading a text when somebody needs it, and how many stay in memory behind that: those that
+//! were used lately, up to a number of bytes. A text that the database is about to lose while
+//! somebody has it is read before.
 //! Never: knows whose text it is, or writes one.
 
 use std::collections::{HashMap, VecDeque};
@@ -44,7 +45,8 @@ struct HeldTexts {
     known: HashMap<i64, WeakTurnText>,
     /// How many may be known before those are looked for that nobody has.
     known_max: usize,
-    /// Those that are in memory and can be read again, in the order in which they are asked to go, with their sizes.
+    /// Those that are in memory and can be read again, in the order in which they are asked to go,
+    /// with their sizes.
     queue: VecDeque<(WeakTurnText, usize)>,
     /// The sizes together.
     bytes: usize,
@@ -73,8 +75,8 @@ impl TextSource for Stored {
 }
 
 impl Texts {
-    /// Those of the database at this place that a [`Writer`](super::sqlite::Writer) has made; so many bytes of them stay
-    /// in memory when they were used.
+    /// Those of the database at this place that a [`Writer`](super::sqlite::Writer) has made; so
+    /// many bytes of them stay in memory when they were used.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -131,7 +133,8 @@ impl Texts {
         }
     }
 
-    /// Has what this connection removes stay with those who have it. Of a database, one connection writes.
+    /// Has what this connection removes stay with those who have it. Of a database, one connection
+    /// writes.
     ///
     /// # Errors
     /// When SQLite does not take it.

@@ -1,7 +1,7 @@
 //! Sessions that were removed, until they are gone for good.
 //!
-//! Owns: putting sessions into the trash and out of it, and removing what belongs to one, at once or a little at a
-//! time.
+//! Owns: putting sessions into the trash and out of it, and removing what belongs to one, at once
+//! or a little at a time.
 //! Never: begins a transaction that takes long, or reads what was said in a session to remove it.
 
 use std::collections::BTreeSet;
@@ -88,7 +88,8 @@ fn retire(connection: &Connection, key: u64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The time of removal of a session that is being removed for good, a little at a time. It cannot be brought back.
+/// The time of removal of a session that is being removed for good, a little at a time. It cannot
+/// be brought back.
 const GOING: i64 = -1;
 
 /// So many bytes of turns are removed at once, or one turn.
@@ -100,9 +101,9 @@ const TURNS_AT_ONCE: u32 = 1000;
 /// So many sessions are looked at at once.
 const SESSIONS_AT_ONCE: u32 = 16;
 
-/// Removes for good a little of what has been in the trash for so long; where there is no room, of what has been there
-/// longest. Returns whether there is more. What is damaged stays, until a person says otherwise; `stays` has what this
-/// life has found so far.
+/// Removes for good a little of what has been in the trash for so long; where there is no room, of
+/// what has been there longest. Returns whether there is more. What is damaged stays, until a
+/// person says otherwise; `stays` has what this life has found so far.
 pub(super) fn purge_some(
     connection: &mut Connection,
     now_ms: i64,

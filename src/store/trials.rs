@@ -28,12 +28,14 @@ pub(super) struct Trial {
     pub(super) verdict: TrialVerdict,
 }
 
-/// Counts the process that ended before this one against every session that was on trial in it, judges them by how
-/// often that may happen, and puts those with a turn that is to be ended now on trial; but for those that have ended
-/// a process before: they are to be put on trial one by one, so that each is judged by itself. To be called once in
-/// the life of a process, before any is taken up.
+/// Counts the process that ended before this one against every session that was on trial in it,
+/// judges them by how often that may happen, and puts those with a turn that is to be ended now on
+/// trial; but for those that have ended a process before: they are to be put on trial one by one,
+/// so that each is judged by itself. To be called once in the life of a process, before any is
+/// taken up.
 pub(super) fn begin_life(connection: &Connection, deaths_max: u32) -> Result<(), StoreError> {
-    // Where no turn runs, it was ended, and the process outlived that; it may have ended before this was noted.
+    // Where no turn runs, it was ended, and the process outlived that; it may have ended before
+    // this was noted.
     let over = "session NOT IN (SELECT session FROM chats INDEXED BY chats_running WHERE running)";
     connection.execute(&format!("DELETE FROM trials WHERE given_up AND {over}"), [])?;
     connection.execute(&format!("UPDATE trials SET open = 0 WHERE {over}"), [])?;
@@ -55,7 +57,8 @@ pub(super) fn begin(connection: &Connection, session: SessionKey) -> Result<(), 
     Ok(())
 }
 
-/// A session's interrupted turn was ended. What it did before still counts: it may go on with that turn.
+/// A session's interrupted turn was ended. What it did before still counts: it may go on with that
+/// turn.
 pub(super) fn pause(connection: &Connection, session: SessionKey) -> Result<(), StoreError> {
     let sql = "UPDATE trials SET open = 0 WHERE session = ?1";
     connection.prepare_cached(sql)?.execute(params![signed(session.0)])?;

@@ -1,8 +1,8 @@
 //! The completed turns of chats.
 //!
-//! Owns: their rows, which are small, and their texts, which are apart from them: looking for a turn reads no other one.
-//! Chats that began as others did share texts with them; a text goes with the last turn that has it (`uses`), and what is
-//! large in it is kept once (`contents`).
+//! Owns: their rows, which are small, and their texts, which are apart from them: looking for a
+//! turn reads no other one. Chats that began as others did share texts with them; a text goes with
+//! the last turn that has it (`uses`), and what is large in it is kept once (`contents`).
 //! Never: knows what is in a turn. The text that a damaged row names stays.
 
 use std::collections::HashMap;
@@ -69,7 +69,8 @@ fn row_sum(chat: ChatKey, place: u64, id: &str, text: TextName) -> u32 {
     ])
 }
 
-/// Has statements call the checksum of a row `turn_sum`: of its chat, place, id, and the key, size and sum of its text.
+/// Has statements call the checksum of a row `turn_sum`: of its chat, place, id, and the key, size
+/// and sum of its text.
 pub(super) fn teach(connection: &Connection) -> rusqlite::Result<()> {
     connection.create_scalar_function("turn_sum", 6, PURE, |row| {
         let name = TextName { key: row.get(3)?, bytes: unsigned(row.get(4)?), sum: row.get(5)? };
@@ -84,7 +85,8 @@ fn kept_facts(facts: &TurnFacts) -> Vec<u8> {
     [&sum(&[&json]).to_le_bytes()[..], &json].concat()
 }
 
-/// What is kept so; none where nothing is, or something else: that is found out when the text is read.
+/// What is kept so; none where nothing is, or something else: that is found out when the text is
+/// read.
 fn facts_of(kept: ValueRef<'_>) -> Option<TurnFacts> {
     let (expected, json) = kept.as_blob().ok()?.split_first_chunk::<4>()?;
     if sum(&[json]).to_le_bytes() != *expected {
@@ -161,8 +163,8 @@ pub(super) fn put_row_of_version_5(
     Ok(())
 }
 
-/// Has a chat have the completed turns that another one has at these places. A row that was damaged stays so, and one that
-/// cannot be read is missed where it should be.
+/// Has a chat have the completed turns that another one has at these places. A row that was damaged
+/// stays so, and one that cannot be read is missed where it should be.
 pub(super) fn share(
     connection: &Connection,
     from: ChatKey,
@@ -225,7 +227,8 @@ pub(super) fn there(connection: &Connection, chat: ChatKey) -> Result<u64, Store
     Ok(unsigned(turns))
 }
 
-/// How many turns of a chat have a text, as far as this is told without reading any, and how many bytes these take.
+/// How many turns of a chat have a text, as far as this is told without reading any, and how many
+/// bytes these take.
 pub(super) fn with_text(connection: &Connection, chat: ChatKey) -> Result<(u64, u64), StoreError> {
     let sql = "SELECT count(*), ifnull(sum(length(x.text) + ifnull(t.content_bytes, 0)), 0)
         FROM turns t JOIN texts x ON x.key = t.text
@@ -237,7 +240,8 @@ pub(super) fn with_text(connection: &Connection, chat: ChatKey) -> Result<(u64, 
     Ok(whole)
 }
 
-/// The rows of so many of a chat's last turns, the last one first: their places, and how large they are.
+/// The rows of so many of a chat's last turns, the last one first: their places, and how large they
+/// are.
 pub(super) fn last(
     connection: &Connection,
     chat: ChatKey,
@@ -253,7 +257,8 @@ pub(super) fn last(
 
 /// What becomes of the texts of turns that are read.
 pub(super) enum TextReading {
-    /// They are read, too. Those that several turns have are in memory once: these are those that somebody has.
+    /// They are read, too. Those that several turns have are in memory once: these are those that
+    /// somebody has.
     Whole(HashMap<i64, WeakTurnText>),
     /// Each is read when somebody needs it.
     Later(Arc<Texts>),
@@ -266,8 +271,8 @@ impl TextReading {
     }
 }
 
-/// A chat's completed turns, oldest first; each of them may be damaged or missing. `count`: how many there must be.
-/// `name`: of what they are, for people.
+/// A chat's completed turns, oldest first; each of them may be damaged or missing. `count`: how
+/// many there must be. `name`: of what they are, for people.
 pub(super) fn read<'a>(
     connection: &'a Connection,
     chat: ChatKey,
@@ -340,7 +345,8 @@ pub(super) fn text_of(connection: &Connection, name: TextName) -> Result<Option<
     let mut statement = connection.prepare_cached("SELECT text FROM texts WHERE key = ?1")?;
     let mut rows = statement.query(params![name.key])?;
     let Some(row) = rows.next()? else { return Ok(None) };
-    // As long as this row is open, what is read is of the same moment: its contents are still there.
+    // As long as this row is open, what is read is of the same moment: its contents are still
+    // there.
     let kept = row.get_ref(0)?.as_blob().map_err(rusqlite::Error::from)?;
     let text = contents::whole(connection, kept, name.bytes)?;
     Ok(text.filter(|text| name.is_of(text)).map(Bytes::from))

@@ -77,7 +77,8 @@ pub(super) fn to_version_4(connection: &Connection) -> Result<(), StoreError> {
     let mut statement = connection.prepare(sql)?;
     let mut old = statement.query([])?;
     while let Some(row) = old.next()? {
-        // What cannot be read of a row that is damaged is lost; the row stays, so that its actions are missed.
+        // What cannot be read of a row that is damaged is lost; the row stays, so that its actions
+        // are missed.
         let last = unsigned(row.get(0)?);
         let first = row.get(1).map(unsigned).unwrap_or(last);
         let channel: i64 = row.get(2).unwrap_or_default();
@@ -136,7 +137,8 @@ pub(super) fn to_version_5(connection: &Connection) -> Result<(), StoreError> {
     Ok(connection.execute_batch("DROP TABLE turns_with_texts")?)
 }
 
-/// To version 6, which knows something of a turn without its text. Of older ones that is found out when they are read.
+/// To version 6, which knows something of a turn without its text. Of older ones that is found out
+/// when they are read.
 pub(super) const VERSION_6: &str = "ALTER TABLE turns ADD COLUMN facts BLOB";
 
 /// To version 7, which keeps large contents once. Those of texts that are there stay in them.
@@ -153,8 +155,8 @@ fn numbered_sum(first: u64, last: u64, channel: i64, packed: &[u8]) -> u32 {
     rows::sum(&[&first.to_le_bytes(), &last.to_le_bytes(), &channel.to_le_bytes(), packed])
 }
 
-/// The channel that a number stood for before version 4: 0 for the root channel, an odd one for a session, an even one
-/// for a chat.
+/// The channel that a number stood for before version 4: 0 for the root channel, an odd one for a
+/// session, an even one for a chat.
 fn channel_of_number(number: i64) -> ChannelId {
     match number {
         0 => ChannelId::ROOT,

@@ -64,7 +64,8 @@ pub(super) fn use_all_once_more(
     Ok(())
 }
 
-/// Has statements call `uses_sum` the checksum of how many have a text, and `one_more` how many then are.
+/// Has statements call `uses_sum` the checksum of how many have a text, and `one_more` how many
+/// then are.
 pub(super) fn teach(connection: &Connection) -> rusqlite::Result<()> {
     connection
         .create_scalar_function("uses_sum", 2, PURE, |row| Ok(TextUses(row.get(1)?).sum(row.get(0)?)))?;
@@ -133,8 +134,8 @@ fn put_uses(connection: &Connection, text: i64, uses: TextUses) -> Result<(), St
     Ok(())
 }
 
-/// The texts and contents that several have, and how many, counted anew; to be called outside of a transaction, as it may
-/// meet damage.
+/// The texts and contents that several have, and how many, counted anew; to be called outside of a
+/// transaction, as it may meet damage.
 pub(super) fn count(connection: &Connection) -> Result<Vec<(i64, TextUses)>, StoreError> {
     let sql = "SELECT text, count(*) FROM turns NOT INDEXED GROUP BY text HAVING count(*) > 1";
     let mut statement = connection.prepare(sql)?;

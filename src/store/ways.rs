@@ -1,7 +1,10 @@
-//! The ways to sessions and chats: by an index where it can be trusted, else by looking at every row.
+//! The ways to sessions and chats: by an index where it can be trusted, else by looking at every
+//! row.
 //!
-//! Owns: finding out whether an index names every row, and what is still named where a table or an index is damaged.
-//! Never: writes, or fails because of damage, unless no way leads to anything: what one does not lead to, another one may.
+//! Owns: finding out whether an index names every row, and what is still named where a table or an
+//! index is damaged.
+//! Never: writes, or fails because of damage, unless no way leads to anything: what one does not
+//! lead to, another one may.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +29,8 @@ const INDEXES: [Index; 3] = [
     Index { table: "chats", name: "chats_by_uri", column: "uri", of: "key IS NOT NULL" },
 ];
 
-/// Whether the indexes name every row, as far as the rows can be read: what they do not name is not there.
+/// Whether the indexes name every row, as far as the rows can be read: what they do not name is not
+/// there.
 ///
 /// # Errors
 /// When that cannot be found out, for another reason than damage.
@@ -71,8 +75,8 @@ pub(super) struct NamedSession {
     pub(super) modified_at: String,
 }
 
-/// Every session that the table or one of its indexes names, whether or not its row can be read: the listed ones,
-/// newest first, then those in the trash.
+/// Every session that the table or one of its indexes names, whether or not its row can be read:
+/// the listed ones, newest first, then those in the trash.
 ///
 /// # Errors
 /// When every way is damaged, and none has led to any: that there are none is not known.

@@ -1,7 +1,8 @@
-//! The way of a message through the differences of the versions: up from a client's to the newest one, and down again.
+//! The way of a message through the differences of the versions: up from a client's to the newest
+//! one, and down again.
 //!
-//! Owns: the list of the differences, and their order. To drop a version, drop its module, its line in [`STEPS`], and what
-//! `dialect` says of it.
+//! Owns: the list of the differences, and their order. To drop a version, drop its module, its line
+//! in [`STEPS`], and what `dialect` says of it.
 //! Never: knows what a difference is.
 
 use serde_json::Value;

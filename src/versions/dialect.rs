@@ -1,7 +1,7 @@
 //! The versions of the protocol that are spoken, and which one a client's first message asks for.
 //!
-//! Owns: the list of versions, negotiation, and what of a client's first frames tells apart those that call
-//! themselves the same.
+//! Owns: the list of versions, negotiation, and what of a client's first frames tells apart those
+//! that call themselves the same.
 //! Never: translates.
 
 use ahp_types::version::negotiate_protocol_version;
@@ -79,8 +79,8 @@ impl Dialect {
         Self::ALL.into_iter().find(|dialect| dialect.name() == name)
     }
 
-    /// The one that serves a version number, if any does: before 1.0.0 a new minor number breaks, after it a
-    /// new major one does.
+    /// The one that serves a version number, if any does: before 1.0.0 a new minor number breaks,
+    /// after it a new major one does.
     fn of(major: u64, minor: u64, patch: u64) -> Option<Self> {
         Some(match (major, minor, patch) {
             (1, _, _) => Self::V1_0_0,
@@ -109,7 +109,8 @@ impl Dialect {
         self <= Self::V0_1_0
     }
 
-    /// A state holds what the newest version keeps elsewhere: a session's summary, and which model is chosen.
+    /// A state holds what the newest version keeps elsewhere: a session's summary, and which model
+    /// is chosen.
     pub fn has_summaries_in_states(self) -> bool {
         self <= Self::V0_4_0
     }
@@ -218,8 +219,8 @@ fn negotiate_list(params: &Object, offered: &[Value], assumed: Option<Dialect>) 
         .max_by_key(|(number, ..)| *number);
     let Some((_, dialect, version)) = highest else { return Err(unsupported()) };
     let mut choice = Choice { dialect, answer: version.into(), doubtful: false };
-    // All crates since 0.2.0 show an offer of 0.1.0 in their examples, which has no `channel`: who copied that
-    // speaks a later version, most likely a late one.
+    // All crates since 0.2.0 show an offer of 0.1.0 in their examples, which has no `channel`: who
+    // copied that speaks a later version, most likely a late one.
     if dialect == Dialect::V0_1_0 && params.contains_key("channel") {
         choice.dialect = assumed.filter(|assumed| assumed.names_channels()).unwrap_or(Dialect::V0_5_1);
         tracing::warn!(
@@ -230,7 +231,8 @@ fn negotiate_list(params: &Object, offered: &[Value], assumed: Option<Dialect>) 
     Ok(choice)
 }
 
-/// What the params of `initialize` say about which of the two versions that call themselves 1 is meant.
+/// What the params of `initialize` say about which of the two versions that call themselves 1 is
+/// meant.
 fn integer_sign_in_handshake(params: &Object) -> Option<Dialect> {
     let wanted = params.get("initialSubscriptions").and_then(Value::as_array);
     wanted
@@ -249,7 +251,8 @@ fn root_sign(uri: &str) -> Option<Dialect> {
     }
 }
 
-/// What a request or an action says about which of the two versions that call themselves 1 is meant.
+/// What a request or an action says about which of the two versions that call themselves 1 is
+/// meant.
 pub fn integer_sign(method: &str, params: &Object) -> Option<Dialect> {
     let either = |draft| Some(if draft { Dialect::Draft } else { Dialect::Integer });
     match method {

@@ -1,11 +1,11 @@
-//! Integer version 1 as its first page describes it, and how it differs from what the crate 0.1.0 speaks: the
-//! text, the thoughts and the tool calls of a turn stand beside each other, not in the order of its parts; a
-//! tool call begins when its input is complete, and asks by a request of its own; an action comes in an
-//! `envelope`; a list of sessions is nothing but the list; a status is a word and a model is its id; and a
-//! message has paths attached.
+//! Integer version 1 as its first page describes it, and how it differs from what the crate 0.1.0
+//! speaks: the text, the thoughts and the tool calls of a turn stand beside each other, not in the
+//! order of its parts; a tool call begins when its input is complete, and asks by a request of its
+//! own; an action comes in an `envelope`; a list of sessions is nothing but the list; a status is a
+//! word and a model is its id; and a message has paths attached.
 //!
-//! Such a client knows few actions, and of them no other is told. Whether a result is to be kept is asked as a
-//! second permission for the same call.
+//! Such a client knows few actions, and of them no other is told. Whether a result is to be kept is
+//! asked as a second permission for the same call.
 
 use std::borrow::Cow;
 
@@ -25,7 +25,8 @@ use crate::wire::tool_calls::tool_call_id;
 /// See the module.
 pub struct Draft;
 
-/// What the id of a call ends in, where the permission that is asked for is that to keep its result.
+/// What the id of a call ends in, where the permission that is asked for is that to keep its
+/// result.
 pub(super) const RESULT: &str = "#result";
 
 /// The members of the actions that are told as they are.

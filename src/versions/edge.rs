@@ -1,10 +1,10 @@
 //! What stands between each connection and the core.
 //!
-//! Owns: which version each connection speaks, its requests that are on their way, what it subscribed to as
-//! it sees it, and the version that each client id spoke last.
-//! What passes through it is `up`, `down`, `answers`, and `unwritten` (answers that take long to write).
-//! Never: says what differs between versions (the steps do), and never holds up a connection of the newest
-//! version, whose messages pass as they are.
+//! Owns: which version each connection speaks, its requests that are on their way, what it
+//! subscribed to as it sees it, and the version that each client id spoke last. What passes through
+//! it is `up`, `down`, `answers`, and `unwritten` (answers that take long to write).
+//! Never: says what differs between versions (the steps do), and never holds up a connection of the
+//! newest version, whose messages pass as they are.
 
 mod answers;
 mod apart;
@@ -74,8 +74,8 @@ struct Peer {
     quirks: Quirks,
     /// What the client calls the root channel.
     root: String,
-    /// Channels that the client subscribed to, as the core names them, each with the number of the request that
-    /// did it: requests are answered out of order.
+    /// Channels that the client subscribed to, as the core names them, each with the number of the
+    /// request that did it: requests are answered out of order.
     shown: BTreeMap<String, u64>,
     /// Channels that were subscribed to for its sake besides, likewise.
     shadows: BTreeMap<String, u64>,
@@ -143,13 +143,14 @@ impl Default for Peer {
 }
 
 impl Peer {
-    /// Speaks the newest version, and calls the root channel what the core does: nothing is to be translated.
+    /// Speaks the newest version, and calls the root channel what the core does: nothing is to be
+    /// translated.
     fn is_plain(&self) -> bool {
         self.dialect == Dialect::NEWEST && self.root == uris::ROOT
     }
 
-    /// Whether what the core tells on a channel is for the client. All of it, unless channels were subscribed to
-    /// that it did not ask for.
+    /// Whether what the core tells on a channel is for the client. All of it, unless channels were
+    /// subscribed to that it did not ask for.
     fn is_shown(&self, channel: &str) -> bool {
         !self.dialect.has_summaries_in_states() || self.shown.contains_key(channel)
     }
@@ -200,7 +201,8 @@ impl Peer {
 }
 
 impl Edges {
-    /// Begins without connections. `providers` are the agents that there are, the default one first.
+    /// Begins without connections. `providers` are the agents that there are, the default one
+    /// first.
     pub fn new(providers: Vec<String>) -> Self {
         Self {
             peers: BTreeMap::new(),
@@ -225,8 +227,8 @@ impl Edges {
         self.providers = providers;
     }
 
-    /// A message with the files of this machine called as everybody calls them, whatever its client does. That comes
-    /// before anything else is done with it.
+    /// A message with the files of this machine called as everybody calls them, whatever its client
+    /// does. That comes before anything else is done with it.
     pub fn with_files(&self, connection: ConnectionId, message: Incoming) -> Incoming {
         match self.peers.get(&connection) {
             Some(peer) if peer.quirks.remote_files => quirks::with_files(message),
@@ -234,8 +236,9 @@ impl Edges {
         }
     }
 
-    /// What a message names, called as the core may call it. The channels may be more than the message turns out to
-    /// mean: what old spellings stand for is known for sure only when it is translated, which is when it is heard.
+    /// What a message names, called as the core may call it. The channels may be more than the
+    /// message turns out to mean: what old spellings stand for is known for sure only when it is
+    /// translated, which is when it is heard.
     pub fn named(&self, connection: ConnectionId, message: &Incoming) -> Named {
         let peer = self.peers.get(&connection);
         let mut named = Named::of(message);
@@ -254,7 +257,8 @@ impl Edges {
         if begins || peer.is_some_and(|peer| peer.quirks.sessions_by_provider) {
             let subscribes = begins || is_subscribe(message);
             let otherwise = named.channels.iter().filter_map(|uri| quirks::called_otherwise(uri));
-            // What was told of is known; of other messages' sessions the store is not asked in vain each time.
+            // What was told of is known; of other messages' sessions the store is not asked in vain
+            // each time.
             let otherwise = otherwise.filter(|uri| subscribes || self.spelling.knows(uri));
             let otherwise: Vec<String> = otherwise.collect();
             named.channels.extend(otherwise);
@@ -263,8 +267,8 @@ impl Edges {
         named
     }
 
-    /// Whether a client comes, or comes back, that may be of a version which has names of its own for sessions: its
-    /// messages name no channels.
+    /// Whether a client comes, or comes back, that may be of a version which has names of its own
+    /// for sessions: its messages name no channels.
     fn begins_without_channels(&self, connection: ConnectionId, message: &Incoming) -> bool {
         let Incoming::Request { method, params, .. } = message else { return false };
         let peer = self.peers.get(&connection).filter(|peer| peer.open);
@@ -283,7 +287,8 @@ impl Edges {
         known.map_or(!params.contains_key("channel"), |known| !known.names_channels())
     }
 
-    /// Learns what clients of versions that have names of their own call these sessions, each with its provider.
+    /// Learns what clients of versions that have names of their own call these sessions, each with
+    /// its provider.
     pub fn meet(&mut self, sessions: &[(String, String)]) {
         for dialect in Dialect::ALL.into_iter().filter(|dialect| !dialect.names_channels()) {
             let providers = &self.providers;
@@ -292,7 +297,8 @@ impl Edges {
         }
     }
 
-    /// Learns which providers these sessions are of, some of which may be gone: a client that is back may be told of them.
+    /// Learns which providers these sessions are of, some of which may be gone: a client that is
+    /// back may be told of them.
     pub fn learn<'a>(&mut self, sessions: impl Iterator<Item = (&'a str, &'a str)>) {
         sessions.for_each(|(uri, provider)| self.spelling.note(uri, provider));
     }
@@ -317,7 +323,8 @@ impl Edges {
         self.later.pop_front()
     }
 
-    /// A connection begins. Where the first messages of its client do not tell its version, it is `assumed`.
+    /// A connection begins. Where the first messages of its client do not tell its version, it is
+    /// `assumed`.
     pub fn open(&mut self, connection: ConnectionId, assumed: Option<Dialect>) {
         self.peers.insert(connection, Peer { assumed, ..Peer::default() });
     }
@@ -423,11 +430,13 @@ impl Edges {
             self.records.push(Record::Client { id: client_id.clone(), version: dialect.name() });
         }
         let peer = self.peers.entry(connection).or_default();
-        // What was said before it comes back is still told: what it is shown changes with the answer.
+        // What was said before it comes back is still told: what it is shown changes with the
+        // answer.
         (peer.dialect, peer.client_id, peer.doubtful) = (dialect, client_id, false);
     }
 
-    /// Which of the versions that call themselves 1 is meant, when that was open and this message tells.
+    /// Which of the versions that call themselves 1 is meant, when that was open and this message
+    /// tells.
     fn resolve_doubt(&mut self, connection: ConnectionId, method: &str, params: &Object) {
         let peer = self.peers.entry(connection).or_default();
         if !peer.doubtful || matches!(method, "initialize" | "ping") {
@@ -471,8 +480,8 @@ impl Edges {
     }
 }
 
-/// Whether a message of the newest version calls the root channel something else than the core does: those
-/// that subscribe must be answered in the same words.
+/// Whether a message of the newest version calls the root channel something else than the core
+/// does: those that subscribe must be answered in the same words.
 fn names_root_otherwise(method: &str, params: &Params) -> bool {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]

@@ -1,6 +1,7 @@
-//! Integer version 1 as the crate 0.1.0 speaks it, and how it differs from the pages of 0.1.0: it calls
-//! itself 1; actions come flat and a `subscribe` is answered with a `snapshot`, as ever since; what is
-//! attached to a message is a file, a folder or a selection; and no notice of the system stands in a turn.
+//! Integer version 1 as the crate 0.1.0 speaks it, and how it differs from the pages of 0.1.0: it
+//! calls itself 1; actions come flat and a `subscribe` is answered with a `snapshot`, as ever
+//! since; what is attached to a message is a file, a folder or a selection; and no notice of the
+//! system stands in a turn.
 
 use serde_json::{json, Value};
 

@@ -1,7 +1,7 @@
 //! What all connections of one version share.
 //!
-//! Owns: translating each sequenced action once for all of them, the states that some translations need
-//! to know, and what clients of the version call sessions.
+//! Owns: translating each sequenced action once for all of them, the states that some translations
+//! need to know, and what clients of the version call sessions.
 //! Never: knows which connection gets what.
 
 use std::collections::{HashMap, HashSet};
@@ -170,7 +170,8 @@ impl Lane {
         self.dialect
     }
 
-    /// Takes over what another lane knows, because a client of it turned out to be one of this one's.
+    /// Takes over what another lane knows, because a client of it turned out to be one of this
+    /// one's.
     pub fn adopt(&mut self, other: &Self) {
         self.names.adopt(&other.names);
         for (channel, chat) in &other.chats {
@@ -262,7 +263,8 @@ impl Lane {
         self.chats.insert(channel.to_owned(), chat);
     }
 
-    /// What one answer is to be translated with, elsewhere and later: all that is known now, but for the chats.
+    /// What one answer is to be translated with, elsewhere and later: all that is known now, but
+    /// for the chats.
     pub fn apart(&self) -> Self {
         Self {
             dialect: self.dialect,

@@ -1,14 +1,15 @@
 //! Protocol versions: which one a connection speaks, and what that means for its messages.
 //!
-//! Owns: negotiation, and the translation of messages between the version of a connection and the newest
-//! one, which is the only one that the core knows. [`Edges`] stands between the connections and the core.
+//! Owns: negotiation, and the translation of messages between the version of a connection and the
+//! newest one, which is the only one that the core knows. [`Edges`] stands between the connections
+//! and the core.
 //! Never: decides what happens in a session; a version changes how things are said, not what is so.
 //!
-//! In reading order: [`dialect`] (the versions, and which one a client means), [`step`] (what a difference
-//! between two neighbours is), one module for each difference, [`chain`] (the way through them), [`node`] (where the pieces of a message lie),
-//! `lane` (what connections of one version share), `names` (what they call sessions), [`quirks`] (what some
-//! clients need besides), and `edge` (one
-//! connection's way through all of it).
+//! In reading order: [`dialect`] (the versions, and which one a client means), [`step`] (what a
+//! difference between two neighbours is), one module for each difference, [`chain`] (the way
+//! through them), [`node`] (where the pieces of a message lie), `lane` (what connections of one
+//! version share), `names` (what they call sessions), [`quirks`] (what some clients need besides),
+//! and `edge` (one connection's way through all of it).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -47,7 +48,8 @@ use crate::host::effects::PartKey;
 pub struct Line {
     /// The line, its newline included.
     pub bytes: Bytes,
-    /// Set when it only appends text to a part: such lines of one part may be merged while they wait.
+    /// Set when it only appends text to a part: such lines of one part may be merged while they
+    /// wait.
     pub delta: Option<PartKey>,
     /// For how long it may be held back to be merged, if the client has said so.
     pub delay: Option<Duration>,

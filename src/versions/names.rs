@@ -1,11 +1,13 @@
 //! What clients of a version call sessions.
 //!
-//! Owns: the two spellings of a session's URI where a version has one of its own: the provider as its scheme.
+//! Owns: the two spellings of a session's URI where a version has one of its own: the provider as
+//! its scheme.
 //! Never: forgets a name while it is in use, so that a session is called the same in every place.
 //!
-//! The spelling of a client alone does not tell whether a session is held as `ahp-session:/<id>` or, because
-//! a client of a later version made it so, under the very same name; nor whether it is that provider's. Until it
-//! was told of (in a list, a notification or a state), it is guessed: a guess is never kept against what is told.
+//! The spelling of a client alone does not tell whether a session is held as `ahp-session:/<id>`
+//! or, because a client of a later version made it so, under the very same name; nor whether it is
+//! that provider's. Until it was told of (in a list, a notification or a state), it is guessed: a
+//! guess is never kept against what is told.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -24,8 +26,8 @@ pub struct Names {
     core_of: HashMap<String, String>,
     /// What clients called sessions that were not told of; the newest last.
     guesses: VecDeque<Guess>,
-    /// The session that was removed last. Its name is kept until another one is: there may be connections
-    /// that have not been told of it yet.
+    /// The session that was removed last. Its name is kept until another one is: there may be
+    /// connections that have not been told of it yet.
     gone: Option<String>,
 }
 
@@ -38,7 +40,8 @@ struct Guess {
     is_made: bool,
 }
 
-/// The session's name since 0.2.0, if this is how it was spelled before: with one of these providers as its scheme.
+/// The session's name since 0.2.0, if this is how it was spelled before: with one of these
+/// providers as its scheme.
 pub fn plain_name(providers: &[String], uri: &str) -> Option<String> {
     let (scheme, path) = uri.split_once(':')?;
     providers.iter().any(|provider| provider == scheme).then(|| format!("{SCHEME}:{path}"))
@@ -94,8 +97,8 @@ impl Names {
         }
     }
 
-    /// A client makes a session of this name, and this provider: it is held under the very same name where the
-    /// scheme says another provider, or where the id is that of another session.
+    /// A client makes a session of this name, and this provider: it is held under the very same
+    /// name where the scheme says another provider, or where the id is that of another session.
     pub fn make(&mut self, uri: &str, provider: Option<&str>) {
         if self.core_of.contains_key(uri) {
             return;
@@ -111,8 +114,8 @@ impl Names {
         self.guess(uri, &core, true);
     }
 
-    /// Learns what clients call these sessions, each with its provider. What is held under the clients' own
-    /// spelling goes first: only what is not can be called otherwise.
+    /// Learns what clients call these sessions, each with its provider. What is held under the
+    /// clients' own spelling goes first: only what is not can be called otherwise.
     pub fn meet<'a>(&mut self, sessions: impl Iterator<Item = (&'a str, Option<&'a str>)> + Clone) {
         for (uri, _) in sessions.clone().filter(|(uri, _)| !is_plain(uri)) {
             self.learn(uri, uri);
@@ -122,8 +125,8 @@ impl Names {
         }
     }
 
-    /// The clients' name of what the core calls `uri`, a session of this provider; of the default one when
-    /// nothing was said of it before.
+    /// The clients' name of what the core calls `uri`, a session of this provider; of the default
+    /// one when nothing was said of it before.
     pub fn down(&mut self, uri: &str, provider: Option<&str>) -> String {
         if let Some(client) = self.client_of.get(uri) {
             return client.clone();
@@ -172,7 +175,8 @@ impl Names {
         }
     }
 
-    /// Takes over what another version's clients call sessions: the client was taken for one of those.
+    /// Takes over what another version's clients call sessions: the client was taken for one of
+    /// those.
     pub fn adopt(&mut self, other: &Self) {
         for (core, client) in &other.client_of {
             self.learn(core, client);

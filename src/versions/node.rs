@@ -1,7 +1,7 @@
 //! Where the pieces of a message lie, in every version.
 //!
-//! Owns: finding each session, chat, turn, part … inside a state or an action, so that a version says what
-//! is different about a turn without saying where turns are.
+//! Owns: finding each session, chat, turn, part … inside a state or an action, so that a version
+//! says what is different about a turn without saying where turns are.
 //! Never: changes anything by itself.
 
 use serde_json::{Map, Value};
@@ -60,7 +60,8 @@ impl Node {
     }
 }
 
-/// Shows `visit` every piece inside of `object`, which is a `node`, the innermost first, and at last itself.
+/// Shows `visit` every piece inside of `object`, which is a `node`, the innermost first, and at
+/// last itself.
 pub fn each(node: Node, object: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
     match node {
         Node::Root => {
@@ -156,7 +157,8 @@ pub fn plain_text(value: Option<&Value>) -> String {
     text.unwrap_or_default().to_owned()
 }
 
-/// Gives a member another name; where there is none, or it is there under the new name, nothing happens.
+/// Gives a member another name; where there is none, or it is there under the new name, nothing
+/// happens.
 pub fn rename(object: &mut Object, from: &str, to: &str) {
     if object.contains_key(to) {
         return;

@@ -19,16 +19,19 @@ use crate::wire::uris;
 /// What is done for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quirk {
-    /// Sessions that are called `ahp-session:/<id>` are called `<provider>:/<id>`: it shows no others.
+    /// Sessions that are called `ahp-session:/<id>` are called `<provider>:/<id>`: it shows no
+    /// others.
     SessionsByProvider,
-    /// A session that it makes is announced, listed and kept when something begins in it, and disposed of when nobody
-    /// follows it for a minute: it makes one ahead for each window and each empty chat, whether anything is said there or not.
+    /// A session that it makes is announced, listed and kept when something begins in it, and
+    /// disposed of when nobody follows it for a minute: it makes one ahead for each window and each
+    /// empty chat, whether anything is said there or not.
     SessionsAhead,
-    /// Files and folders of its own remote scheme are `file:` URIs: they are on this machine, where its server runs. It is
-    /// not told a folder to begin in: where it is, it leaves out the folders of its window, whose scheme is another. Files
-    /// that have changed have another scheme than `file:`: it asks the host for all schemes but that one, and a browser has no
-    /// files of its own, neither to show nor to make what they were. The URI of a content has the path in front, since it shows
-    /// all of it as where the file is.
+    /// Files and folders of its own remote scheme are `file:` URIs: they are on this machine, where
+    /// its server runs. It is not told a folder to begin in: where it is, it leaves out the folders
+    /// of its window, whose scheme is another. Files that have changed have another scheme than
+    /// `file:`: it asks the host for all schemes but that one, and a browser has no files of its
+    /// own, neither to show nor to make what they were. The URI of a content has the path in front,
+    /// since it shows all of it as where the file is.
     RemoteFiles,
 }
 
@@ -50,7 +53,8 @@ pub const QUIRKS: &[QuirkRow] = &[
     QuirkRow { client: "vscode-", seen_in: "Visual Studio Code 1.139.1", quirk: Quirk::RemoteFiles },
 ];
 
-/// What Visual Studio Code's own members of `_meta` begin with. It says its name when it initializes only.
+/// What Visual Studio Code's own members of `_meta` begin with. It says its name when it
+/// initializes only.
 const META: &str = "vscode.";
 
 /// Whether its window is on another machine than its files, in `_meta`.
@@ -88,11 +92,12 @@ impl Quirks {
 /// The scheme of files on the machine where the server of Visual Studio Code runs.
 const REMOTE_SCHEME: &str = "vscode-remote://";
 
-/// The scheme of files that such a client is to ask the host for. Where it is to read a content, what changes with that
-/// stands behind the path as a query, since it reads a content once.
+/// The scheme of files that such a client is to ask the host for. Where it is to read a content,
+/// what changes with that stands behind the path as a query, since it reads a content once.
 const ASKED_SCHEME: &str = "ahp-file:";
 
-/// A message in which the files of [`REMOTE_SCHEME`] and [`ASKED_SCHEME`] are `file:` URIs, and contents have their names first.
+/// A message in which the files of [`REMOTE_SCHEME`] and [`ASKED_SCHEME`] are `file:` URIs, and
+/// contents have their names first.
 pub fn with_files(message: Incoming) -> Incoming {
     with_uris(message, &FILES, |uri| {
         if let Some(path) = uri.strip_prefix(ASKED_SCHEME) {
@@ -132,7 +137,8 @@ fn ask_for_files(line: &mut Line) {
     }
 }
 
-/// Gives both sides of changed files [`ASKED_SCHEME`], and their contents the path first; to how many URIs.
+/// Gives both sides of changed files [`ASKED_SCHEME`], and their contents the path first; to how
+/// many URIs.
 fn ask_for_edits(value: &mut Value) -> usize {
     match value {
         Value::Array(items) => items.iter_mut().map(ask_for_edits).sum(),
@@ -321,12 +327,13 @@ fn names_sessions(text: &[u8]) -> bool {
 #[derive(Debug, Default, Clone)]
 pub struct Spelling {
     providers: BTreeMap<String, String>,
-    /// The same as clients say it that are back, of sessions that were not told of since the process began.
+    /// The same as clients say it that are back, of sessions that were not told of since the
+    /// process began.
     guessed: BTreeMap<String, String>,
     /// Sessions that are called by their provider, by everybody.
     taken: BTreeSet<String>,
-    /// Sessions that were removed, in that order: each client is told so in its own words, and may say their names a
-    /// while longer.
+    /// Sessions that were removed, in that order: each client is told so in its own words, and may
+    /// say their names a while longer.
     removed: VecDeque<String>,
 }
 
@@ -372,7 +379,8 @@ impl Spelling {
         }
     }
 
-    /// Calls sessions in a line by their providers, as far as those are known; learns them from it first.
+    /// Calls sessions in a line by their providers, as far as those are known; learns them from it
+    /// first.
     pub fn respell(&mut self, line: &mut Line) {
         if !names_sessions(&line.bytes) && memmem::find(&line.bytes, b"\"provider\":").is_none() {
             return;
@@ -391,7 +399,8 @@ impl Spelling {
         line.bytes = line_of(&message);
     }
 
-    /// Whether a session of this name, or that of a chat, was told of, and is called otherwise to clients with this quirk.
+    /// Whether a session of this name, or that of a chat, was told of, and is called otherwise to
+    /// clients with this quirk.
     pub fn knows(&self, uri: &str) -> bool {
         match uris::session_of_chat(uri) {
             Some((_, session)) => self.providers.contains_key(&session),

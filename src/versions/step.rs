@@ -1,9 +1,10 @@
 //! What one version says differently from its newer neighbour.
 //!
-//! Owns: the shape of that difference ([`VersionStep`]), what of a message it is shown, and the way of an action through
-//! several of them. Each difference is a module of its own, `v0_9_0` and so on; `chain` has the list of all of them.
-//! Never: remembers anything from one message to the next; what a step must know of the past is lent to it
-//! as a [`Scene`].
+//! Owns: the shape of that difference ([`VersionStep`]), what of a message it is shown, and the way
+//! of an action through several of them. Each difference is a module of its own, `v0_9_0` and so
+//! on; `chain` has the list of all of them.
+//! Never: remembers anything from one message to the next; what a step must know of the past is
+//! lent to it as a [`Scene`].
 
 use serde_json::Value;
 
@@ -110,16 +111,17 @@ pub struct Notice {
 
 /// What a step may know besides the message.
 pub struct Scene<'a> {
-    /// The chat that an action is about, as the newest version sees it and before the action; none when it
-    /// is not known.
+    /// The chat that an action is about, as the newest version sees it and before the action; none
+    /// when it is not known.
     pub chat: Option<&'a Conversation>,
-    /// The same chat behind all that is replayed, where the action is replayed: nobody knows what was before it.
+    /// The same chat behind all that is replayed, where the action is replayed: nobody knows what
+    /// was before it.
     pub at_end: Option<&'a Conversation>,
-    /// Whether a user has read the session that an action is about: before the action, or after the last one
-    /// when several are replayed.
+    /// Whether a user has read the session that an action is about: before the action, or after the
+    /// last one when several are replayed.
     pub is_read: bool,
-    /// The active clients of the session that an action is about, as the newest version sees them and with what
-    /// the action changes; none when they are not known.
+    /// The active clients of the session that an action is about, as the newest version sees them
+    /// and with what the action changes; none when they are not known.
     pub active: &'a [Value],
     /// The directories of that session before the action; none when they are not known.
     pub directories: &'a [Value],
@@ -129,15 +131,17 @@ pub struct Scene<'a> {
     pub names: &'a mut Names,
     /// Who says it, on the way up.
     pub client_id: &'a str,
-    /// On the way down of an action: the differences that lie between the newest version and the step that is asked, for
-    /// one that tells something else instead and has to say it as its newer neighbour does.
+    /// On the way down of an action: the differences that lie between the newest version and the
+    /// step that is asked, for one that tells something else instead and has to say it as its newer
+    /// neighbour does.
     pub newer: Steps,
 }
 
 /// Differences that follow each other, the newest version's first.
 pub type Steps = &'static [&'static dyn VersionStep];
 
-/// Takes an action down through these differences, to all that is told instead of it: often itself, sometimes nothing.
+/// Takes an action down through these differences, to all that is told instead of it: often itself,
+/// sometimes nothing.
 pub fn action_down(steps: Steps, told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
     let outer = scene.newer;
     let mut all = vec![told];
@@ -156,21 +160,24 @@ pub fn action_down(steps: Steps, told: Told, scene: &mut Scene<'_>) -> Vec<Told>
     all
 }
 
-/// The difference between a version and its newer neighbour. What a step does not mention is the same in both.
+/// The difference between a version and its newer neighbour. What a step does not mention is the
+/// same in both.
 pub trait VersionStep: Sync {
     /// The older one of the two.
     fn dialect(&self) -> Dialect;
 
-    /// What its clients cannot be told or say, in the words of the chapter; each counts for all older ones too.
+    /// What its clients cannot be told or say, in the words of the chapter; each counts for all
+    /// older ones too.
     fn losses(&self) -> &'static [&'static str];
 
-    /// Actions that the older one does not have. They are left out, unless [`VersionStep::action_down`] has made
-    /// something else of them.
+    /// Actions that the older one does not have. They are left out, unless
+    /// [`VersionStep::action_down`] has made something else of them.
     fn lacks(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Changes a request or notification of a client; an action in it is changed by [`VersionStep::action_up`].
+    /// Changes a request or notification of a client; an action in it is changed by
+    /// [`VersionStep::action_up`].
     ///
     /// # Errors
     /// When it asks for what cannot be given.
@@ -178,8 +185,8 @@ pub trait VersionStep: Sync {
         Ok(())
     }
 
-    /// Changes a client's action. Of what it changes nothing is known here: what depends on that is left to the
-    /// core, as an [`Aside`].
+    /// Changes a client's action. Of what it changes nothing is known here: what depends on that is
+    /// left to the core, as an [`Aside`].
     fn action_up(&self, _said: &mut Said, _scene: &mut Scene<'_>) {}
 
     /// Changes a piece of a state or an action. Every piece inside of it is changed already.
@@ -204,6 +211,7 @@ pub trait VersionStep: Sync {
     /// Changes the envelope of an action that is told alone, or in the replay of a `reconnect`.
     fn envelope_down(&self, _envelope: &mut Object, _in_replay: bool) {}
 
-    /// Changes an error: its code may be unknown to the older one, and its sentence may name a session.
+    /// Changes an error: its code may be unknown to the older one, and its sentence may name a
+    /// session.
     fn error_down(&self, _error: &mut RpcError, _scene: &mut Scene<'_>) {}
 }

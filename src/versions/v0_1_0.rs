@@ -1,10 +1,12 @@
-//! 0.1.0 as its pages describe it, and how it differs from 0.2.0: a session's URI has its provider as scheme;
-//! each method has its own word for its channel (`resource`, `session`, `terminal`), and an action says
-//! itself which session or terminal it is about; every connection is told of sessions, by a `notification`
-//! that has another one in it; and there are no changesets, and no tree of customizations.
+//! 0.1.0 as its pages describe it, and how it differs from 0.2.0: a session's URI has its provider
+//! as scheme; each method has its own word for its channel (`resource`, `session`, `terminal`), and
+//! an action says itself which session or terminal it is about; every connection is told of
+//! sessions, by a `notification` that has another one in it; and there are no changesets, and no
+//! tree of customizations.
 //!
-//! The pages put an action into an `envelope` and answer `subscribe` with the bare state, the crate of that
-//! name does neither. Both forms are sent side by side, and the crate's own version takes the pages' away.
+//! The pages put an action into an `envelope` and answer `subscribe` with the bare state, the crate
+//! of that name does neither. Both forms are sent side by side, and the crate's own version takes
+//! the pages' away.
 
 use percent_encoding::percent_decode_str;
 use serde_json::{json, Value};
@@ -270,7 +272,8 @@ impl VersionStep for V0_1_0 {
     }
 }
 
-/// Makes of the answer to a permission that of the tool call that asked. It may leave out which turn it is about.
+/// Makes of the answer to a permission that of the tool call that asked. It may leave out which
+/// turn it is about.
 fn answer_of_permission(said: &mut Said) {
     let action = &mut said.action;
     node::rename(action, "requestId", "toolCallId");
@@ -289,8 +292,8 @@ fn answer_of_permission(said: &mut Said) {
     said.aside = Some(Aside::InRunningTurn);
 }
 
-/// Says which channel an action is about, as it says itself: what names neither a session nor a terminal is
-/// about the root.
+/// Says which channel an action is about, as it says itself: what names neither a session nor a
+/// terminal is about the root.
 fn name_target(params: &mut Object) {
     let action = params.get("action");
     let target = ["session", "terminal"].iter().find_map(|member| action?.get(*member).cloned());
@@ -299,7 +302,8 @@ fn name_target(params: &mut Object) {
     }
 }
 
-/// A session's scheme is its provider, unless another one is named: then it is the client's own affair.
+/// A session's scheme is its provider, unless another one is named: then it is the client's own
+/// affair.
 fn name_provider(params: &mut Object, names: &mut Names) {
     let Some(uri) = node::text(params, "channel").map(str::to_owned) else { return };
     let Some((scheme, _)) = uri.split_once(':') else { return };

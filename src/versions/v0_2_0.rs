@@ -1,5 +1,5 @@
-//! 0.2.0, as it differs from 0.3.0: what starts a turn is what the user said, whoever said it; and the tools of
-//! clients are marked with the client alone.
+//! 0.2.0, as it differs from 0.3.0: what starts a turn is what the user said, whoever said it; and
+//! the tools of clients are marked with the client alone.
 
 use serde_json::{json, Value};
 

@@ -1,5 +1,5 @@
-//! 0.3.0, as it differs from 0.4.0: a session is one conversation. It is the session's default chat; what other
-//! chats do is shown in the session's status alone.
+//! 0.3.0, as it differs from 0.4.0: a session is one conversation. It is the session's default
+//! chat; what other chats do is shown in the session's status alone.
 
 use serde_json::{json, Value};
 
@@ -41,8 +41,8 @@ const MOVED: [&str; 22] = [
     "truncated",
 ];
 
-/// What takes a session's mark of having been read away, so that it must be set again: now these take away
-/// that of the chat alone.
+/// What takes a session's mark of having been read away, so that it must be set again: now these
+/// take away that of the chat alone.
 const UNREAD_BY: [&str; 2] = ["turnStarted", "inputRequested"];
 
 /// The members of a chat's state that were members of its session's.
@@ -198,7 +198,8 @@ fn is_unknown(uri: &str) -> bool {
     uri.starts_with("ahp-chat:") || named_by_annotations(uri).is_some()
 }
 
-/// The crates before 0.4.0 do not know the word for an operation that is not done now: it is not offered to them.
+/// The crates before 0.4.0 do not know the word for an operation that is not done now: it is not
+/// offered to them.
 fn leave_out_disabled(changeset: &mut Object) {
     node::retain(changeset, "operations", |operation| {
         operation.get("status").and_then(Value::as_str) != Some("disabled")
@@ -223,7 +224,8 @@ fn one_by_one(mut told: Told) -> Vec<Told> {
     actions.into_iter().map(|action| Told { channel: channel.clone(), action }).collect()
 }
 
-/// What goes on in a session is what goes on in its one conversation: so its clients compute it too.
+/// What goes on in a session is what goes on in its one conversation: so its clients compute it
+/// too.
 fn with_activity(object: &mut Object, activity: u64) {
     if let Some(status) = object.get("status").and_then(Value::as_u64) {
         object.insert("status".to_owned(), (status & !ACTIVITY | activity & ACTIVITY).into());

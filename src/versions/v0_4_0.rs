@@ -1,8 +1,8 @@
-//! 0.4.0, as it differs from 0.5.0: a session's state holds its summary, with times as numbers; the model and
-//! the agent are chosen for a session, not for a message; and there is one active client.
+//! 0.4.0, as it differs from 0.5.0: a session's state holds its summary, with times as numbers; the
+//! model and the agent are chosen for a session, not for a message; and there is one active client.
 //!
-//! What such a client chooses is what the core calls selected in the session's own chat. What it is shown is what is
-//! selected there: by the draft, else by the last message.
+//! What such a client chooses is what the core calls selected in the session's own chat. What it is
+//! shown is what is selected there: by the draft, else by the last message.
 
 use ahp_types::state::Message;
 use jiff::Timestamp;
@@ -186,12 +186,14 @@ fn said_last(chat: &Conversation) -> Value {
     shown(running.or_else(|| chat.history().last_message()))
 }
 
-/// Another model or agent is selected for the session. Where chats are known, that is for all of them.
+/// Another model or agent is selected for the session. Where chats are known, that is for all of
+/// them.
 fn select(change: SelectionChange, scene: &Scene<'_>) -> Aside {
     Aside::Selects { change, for_all_chats: scene.knows_chats }
 }
 
-/// What tells a session that something else is chosen now, because of what happened on its default chat.
+/// What tells a session that something else is chosen now, because of what happened on its default
+/// chat.
 fn choice_change(told: &Told, chat: Option<&Conversation>) -> Vec<Told> {
     let Some(session) = uris::session_of_default_chat(&told.channel) else { return Vec::new() };
     let null = Value::Null;
@@ -212,8 +214,8 @@ fn choice_change(told: &Told, chat: Option<&Conversation>) -> Vec<Told> {
     choice(&session, &after, changes)
 }
 
-/// The same of an action that is replayed. What was chosen before it and behind it is not known, but what is in the
-/// end: that is told each time.
+/// The same of an action that is replayed. What was chosen before it and behind it is not known,
+/// but what is in the end: that is told each time.
 fn choice_in(channel: &str, chat: &Conversation) -> Vec<Told> {
     let Some(session) = uris::session_of_default_chat(channel) else { return Vec::new() };
     let chosen = Selection::of(&shown(chat.state().draft.as_ref()), &said_last(chat));

@@ -1,5 +1,6 @@
-//! 0.5.0, as it differs from 0.5.1: a chat's turns are all there, older ones are fetched in pages as an answer,
-//! what a session waits for is told by its status alone, and agents do not say what they can do.
+//! 0.5.0, as it differs from 0.5.1: a chat's turns are all there, older ones are fetched in pages
+//! as an answer, what a session waits for is told by its status alone, and agents do not say what
+//! they can do.
 
 use serde_json::Value;
 

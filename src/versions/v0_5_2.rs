@@ -1,5 +1,5 @@
-//! 0.5.2, as it differs from 0.6.0: open questions stand beside the turn, not in it; turns have no clock; and
-//! no tool asks to be authenticated for.
+//! 0.5.2, as it differs from 0.6.0: open questions stand beside the turn, not in it; turns have no
+//! clock; and no tool asks to be authenticated for.
 
 use serde_json::{json, Value};
 

@@ -1,4 +1,5 @@
-//! 0.6.0, as it differs from 0.7.0: one working directory, no side chats, and the input of a tool is text.
+//! 0.6.0, as it differs from 0.7.0: one working directory, no side chats, and the input of a tool
+//! is text.
 
 use serde_json::{json, Value};
 

@@ -1,5 +1,5 @@
-//! 0.7.0, as it differs from 0.8.0: a customization is on or off, and nothing says for whom; and what is to be
-//! authenticated for is named, not described.
+//! 0.7.0, as it differs from 0.8.0: a customization is on or off, and nothing says for whom; and
+//! what is to be authenticated for is named, not described.
 
 use serde_json::{json, Value};
 

@@ -1,6 +1,7 @@
-//! 0.8.0, as it differs from 0.9.0: a turn that failed holds its error beside its parts and is over for good; that a
-//! terminal has an exit code is all that tells that it has ended, and a session has it without saying for which chat; an
-//! annotation says the turn that it came up in, and nothing else of where; and there are no automations.
+//! 0.8.0, as it differs from 0.9.0: a turn that failed holds its error beside its parts and is over
+//! for good; that a terminal has an exit code is all that tells that it has ended, and a session
+//! has it without saying for which chat; an annotation says the turn that it came up in, and
+//! nothing else of where; and there are no automations.
 
 use ahp_types::state::ResponsePart;
 use serde_json::{json, Value};

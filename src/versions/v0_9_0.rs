@@ -1,6 +1,6 @@
-//! 0.9.0, as it differs from 1.0.0: no canvases, no work in the background, and chats are neither moved nor
-//! put in order; whether one was read is shown by its session's list alone; and a changeset that is computed anew is told
-//! as one that is computed for the first time.
+//! 0.9.0, as it differs from 1.0.0: no canvases, no work in the background, and chats are neither
+//! moved nor put in order; whether one was read is shown by its session's list alone; and a
+//! changeset that is computed anew is told as one that is computed for the first time.
 
 use serde_json::Value;
 
@@ -101,7 +101,8 @@ fn name_computing(changeset: &mut Object) {
     }
 }
 
-/// The crates before 1.0.0 leave out what kind of customization a client brings: it is always a plugin.
+/// The crates before 1.0.0 leave out what kind of customization a client brings: it is always a
+/// plugin.
 fn name_plugins(client: &mut Object) {
     if let Some(Value::Array(plugins)) = client.get_mut("customizations") {
         for plugin in plugins.iter_mut().filter_map(Value::as_object_mut) {

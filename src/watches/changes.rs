@@ -1,6 +1,7 @@
 //! What is to be told of a watched folder.
 //!
-//! Owns: what has changed since somebody was told last, each path once, and what that comes to when it changes again.
+//! Owns: what has changed since somebody was told last, each path once, and what that comes to when
+//! it changes again.
 //! Never: looks at a file.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! All that is watched, step by step.
 //!
-//! Owns: which watches there are, who wants each of them, when which of them is looked at, and what clients are told of
-//! files in the words of the protocol.
+//! Owns: which watches there are, who wants each of them, when which of them is looked at, and what
+//! clients are told of files in the words of the protocol.
 //! Never: waits; whoever calls it says when it is time.
 
 use std::collections::BTreeMap;
@@ -78,8 +78,8 @@ struct WatchedFolder {
 }
 
 impl Engine {
-    /// Begins with nothing to watch. What is the host's own is not watched. Where the system says nothing, no more than
-    /// Knows of so many files and folders in one watch.
+    /// Begins with nothing to watch. What is the host's own is not watched. Where the system says
+    /// nothing, no more than Knows of so many files and folders in one watch.
     #[cfg(test)]
     pub(super) fn limited_to(self, entries_max: usize) -> Self {
         Self { entries_max, ..self }

@@ -1,7 +1,7 @@
 //! What of a watched folder is told of.
 //!
-//! Owns: the meaning of a watch's patterns for a path below it. A folder that is excluded is so with all that is in it, and
-//! one whose whole content is (`x/**`) is not looked into.
+//! Owns: the meaning of a watch's patterns for a path below it. A folder that is excluded is so
+//! with all that is in it, and one whose whole content is (`x/**`) is not looked into.
 //! Never: looks at a file.
 
 use std::path::Path;
@@ -10,7 +10,8 @@ use globset::{GlobSet, GlobSetBuilder};
 
 use crate::wire::watches::{glob, Watched};
 
-/// What is left out of a watch of everything below a folder when its client does not say what it wants to be told of.
+/// What is left out of a watch of everything below a folder when its client does not say what it
+/// wants to be told of.
 const BUILT_IN: [&str; 3] = ["**/.git/objects/**", "**/.git/lfs/**", "**/node_modules/**"];
 
 /// The patterns of a watch.

@@ -1,7 +1,7 @@
 //! What the system says of folders that are watched.
 //!
-//! Owns: asking it to watch a folder, once for all who want to know, within the limits; and reading what it says: where
-//! something was done, or that it has forgotten.
+//! Owns: asking it to watch a folder, once for all who want to know, within the limits; and reading
+//! what it says: where something was done, or that it has forgotten.
 //! Never: looks at what was done, or asks for more than one folder at a time.
 
 use std::collections::BTreeSet;
@@ -72,7 +72,8 @@ pub trait System: std::fmt::Debug {
     /// Whether it ever says anything; else all must be looked at to see what has changed.
     fn says(&self) -> bool;
 
-    /// Watches a folder, itself and what is in it but nothing further down. Counts how often that is asked for.
+    /// Watches a folder, itself and what is in it but nothing further down. Counts how often that
+    /// is asked for.
     ///
     /// # Errors
     /// When it is not watched.
@@ -81,8 +82,8 @@ pub trait System: std::fmt::Debug {
     /// Watches it no more when nobody else has asked for it.
     fn release(&mut self, folder: &Path);
 
-    /// Watches whether a folder or link, which somebody's way leads through, stays what it is; and nothing that is done
-    /// in it. Counts how often that is asked for.
+    /// Watches whether a folder or link, which somebody's way leads through, stays what it is; and
+    /// nothing that is done in it. Counts how often that is asked for.
     ///
     /// # Errors
     /// When it is not watched.
@@ -172,7 +173,8 @@ mod linux {
         .union(WatchFlags::EXCL_UNLINK)
         .union(WatchFlags::ONLYDIR);
 
-    /// What is heard of a folder or link that somebody's way leads through, besides what else is heard of it.
+    /// What is heard of a folder or link that somebody's way leads through, besides what else is
+    /// heard of it.
     const MASK_OF_STEP: WatchFlags = WatchFlags::ATTRIB
         .union(WatchFlags::DELETE_SELF)
         .union(WatchFlags::MOVE_SELF)
@@ -184,7 +186,8 @@ mod linux {
     pub struct Inotify {
         queue: OwnedFd,
         folders: HashMap<PathBuf, Asked>,
-        /// The folders by the numbers that the system has given them: each folder has one, whatever it is called.
+        /// The folders by the numbers that the system has given them: each folder has one, whatever
+        /// it is called.
         paths: HashMap<i32, PathBuf>,
         folders_max: usize,
         /// What is to be looked at besides what the system says.
@@ -240,7 +243,8 @@ mod linux {
             Ok(())
         }
 
-        /// Has the system watch it, and notes by which number; it is the caller's to count how often that is asked for.
+        /// Has the system watch it, and notes by which number; it is the caller's to count how
+        /// often that is asked for.
         fn add(&mut self, path: &Path, mask: WatchFlags) -> Result<(Registration, &mut Asked), WatchTrouble> {
             let is_watched = self.folders.get(path).is_some_and(|asked| asked.number.is_some());
             if !is_watched && self.paths.len() >= self.folders_max {

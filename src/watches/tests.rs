@@ -409,7 +409,8 @@ fn what_the_system_forgets_is_found() {
 
 #[test]
 fn a_folder_that_is_moved_is_watched_where_it_is_now() {
-    // Also where its new place is found by looking before the system says what has become of the old one.
+    // Also where its new place is found by looking before the system says what has become of the
+    // old one.
     let mut scene = Scene::new(&["z/deep/", "m/"], system(), all_below);
     fs::rename(scene.top.join("m"), scene.top.join("n")).unwrap();
     make(&scene.top, "new/");
@@ -518,7 +519,8 @@ fn deed() -> impl Strategy<Value = Deed> {
 fn act(top: &Path, deed: &Deed) {
     let at = |path: &String| top.join(path);
     let done = match deed {
-        // Two that differ have different lengths: the times of files are no finer than some milliseconds.
+        // Two that differ have different lengths: the times of files are no finer than some
+        // milliseconds.
         Deed::Write(path, length) => fs::write(at(path), vec![b'x'; usize::from(*length)]),
         Deed::Folder(path) => fs::create_dir_all(at(path)),
         Deed::Link(to, path) => symlink(at(to), at(path)),

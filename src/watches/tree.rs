@@ -1,12 +1,13 @@
 //! What is known of a file or folder that is watched.
 //!
-//! Owns: the picture of it, which folders of it the system is asked to watch, and what has changed when it is looked at
-//! again: where the system says so, or everywhere.
+//! Owns: the picture of it, which folders of it the system is asked to watch, and what has changed
+//! when it is looked at again: where the system says so, or everywhere.
 //! Never: follows a link, or tells of what is not so when it looks.
 //!
-//! What is watched may not be there, or be a file: then the nearest folder on the way to it is watched that is there. Of each
-//! folder and link further up on that way, the system is asked to say when it is moved or removed: then the way is followed
-//! anew, and what it leads to now is compared with what it led to before.
+//! What is watched may not be there, or be a file: then the nearest folder on the way to it is
+//! watched that is there. Of each folder and link further up on that way, the system is asked to
+//! say when it is moved or removed: then the way is followed anew, and what it leads to now is
+//! compared with what it led to before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -394,7 +395,8 @@ impl Look<'_> {
         };
     }
 
-    /// Takes in what was not known, and tells of it and of what is in it; none when there is no room for it.
+    /// Takes in what was not known, and tells of it and of what is in it; none when there is no
+    /// room for it.
     fn take_in(&mut self, path: &Path, seen: Seen) -> Option<Known> {
         if *self.entries >= self.how.entries_max {
             *self.trouble = Some(WatchTrouble::Entries(self.how.entries_max));
@@ -447,8 +449,8 @@ impl Look<'_> {
         }
         let is_another =
             (self.how.knows_versions && before.0 != seen.version.file) || before.1 != folder.registration;
-        // What was done with the folder was not done with what is in it: that the system says. In another folder of
-        // that name the files may be others, too.
+        // What was done with the folder was not done with what is in it: that the system says. In
+        // another folder of that name the files may be others, too.
         let inside = if is_another { Why::Touched } else { Why::Anyway };
         let is_known = why == Why::Touched && !is_another && !self.how.knows_versions;
         if let Some(listed) = self.list(path).filter(|_| !is_known) {
@@ -468,7 +470,8 @@ impl Look<'_> {
         match self.system.register(&self.path_of(path)) {
             Ok(registration) => return Some(registration),
             Err(WatchTrouble::Gone) => {}
-            // What may not be looked into is nothing but what it is itself, unless it is all that is asked for.
+            // What may not be looked into is nothing but what it is itself, unless it is all that
+            // is asked for.
             Err(WatchTrouble::Denied) if !path.as_os_str().is_empty() => {}
             Err(WatchTrouble::TooLong) => self.leave_out_too_long(),
             Err(trouble) => *self.trouble = Some(trouble),

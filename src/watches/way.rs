@@ -1,7 +1,7 @@
 //! The way to what is watched.
 //!
-//! Owns: following a path to where it leads now, link by link; and which folders and links it leads through, because the
-//! path leads elsewhere once one of them is moved, removed or made anew.
+//! Owns: following a path to where it leads now, link by link; and which folders and links it leads
+//! through, because the path leads elsewhere once one of them is moved, removed or made anew.
 //! Never: asks the system to watch anything, or tells what has changed.
 
 use std::collections::BTreeMap;

@@ -75,10 +75,11 @@ pub fn end_line(line: &mut Vec<u8>, server_seq: u64, origin: Option<&ActionOrigi
     line.extend_from_slice(LINE_TAIL);
 }
 
-/// Lines of deltas of one part, merged while they wait: the texts of all, everything else of the last.
+/// Lines of deltas of one part, merged while they wait: the texts of all, everything else of the
+/// last.
 ///
-/// The text is the last member of a delta's action, and a quote inside a string never stands without a
-/// backslash, so the first `,"content":"` is where the text begins.
+/// The text is the last member of a delta's action, and a quote inside a string never stands
+/// without a backslash, so the first `,"content":"` is where the text begins.
 #[derive(Debug)]
 pub struct MergedDeltas {
     line: Vec<u8>,
@@ -92,8 +93,8 @@ impl MergedDeltas {
         Some(Self { line: first.to_vec(), text_end: text.end })
     }
 
-    /// Takes the next line in, at the cost of its own length; false, and nothing is changed, when it is no
-    /// delta's line or the whole would be longer than `line_bytes_max`.
+    /// Takes the next line in, at the cost of its own length; false, and nothing is changed, when
+    /// it is no delta's line or the whole would be longer than `line_bytes_max`.
     pub fn append(&mut self, next: &[u8], line_bytes_max: usize) -> bool {
         let Some(text) = text_range(next) else { return false };
         if self.text_end + (next.len() - text.start) > line_bytes_max {

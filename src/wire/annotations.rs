@@ -1,7 +1,7 @@
 //! How the channel of a session's annotations is called.
 //!
-//! Owns: its URI, which is that of the session with a word behind it, so that clients can compute it; and which session
-//! the URI of one of a session's own channels names.
+//! Owns: its URI, which is that of the session with a word behind it, so that clients can compute
+//! it; and which session the URI of one of a session's own channels names.
 //! Never: knows which sessions there are.
 
 use super::changesets::named_by_changeset;

@@ -1,8 +1,8 @@
 //! What a message means besides its params.
 //!
-//! Owns: the list of what older versions of the protocol can say and the newest has no member for. The version
-//! edge puts it beside the params of a translated message, and the core makes of it what its own state at that
-//! time says.
+//! Owns: the list of what older versions of the protocol can say and the newest has no member for.
+//! The version edge puts it beside the params of a translated message, and the core makes of it
+//! what its own state at that time says.
 //! Never: part of any JSON: no client can say any of it, and nothing of it is told.
 
 use serde::{Deserialize, Serialize};
@@ -18,35 +18,39 @@ pub enum Aside {
     SeesNoQuestions,
     /// `initialize`, `reconnect`: the client answers no requests of the host.
     AnswersNothing,
-    /// `reconnect`: the snapshots are for the version edge alone. The client keeps the states that it has, so the windows
-    /// of its subscriptions stay as they are.
+    /// `reconnect`: the snapshots are for the version edge alone. The client keeps the states that
+    /// it has, so the windows of its subscriptions stay as they are.
     OnlyLooks,
     /// `listSessions`: just these sessions, as far as they are in memory.
     Only(Vec<String>),
     /// `listSessions`: all that are in memory.
     InMemory,
-    /// `createSession`, `createChat`: what is selected at the beginning, and where it is begun from.
+    /// `createSession`, `createChat`: what is selected at the beginning, and where it is begun
+    /// from.
     Begins {
         /// For which model and agent the first message is.
         selection: Selection,
         /// `createSession`: the session and the turn that it goes on from (JSON).
         fork: Option<Value>,
     },
-    /// `createSession`: whether anything will be said in it is open; the client makes one for each window.
+    /// `createSession`: whether anything will be said in it is open; the client makes one for each
+    /// window.
     MadeAhead,
-    /// `dispatchAction` on a session: another model or agent is selected; the action is what its client said.
+    /// `dispatchAction` on a session: another model or agent is selected; the action is what its
+    /// client said.
     Selects {
         /// What is selected.
         change: SelectionChange,
         /// Chats other than the session's own follow what is selected for the session.
         for_all_chats: bool,
     },
-    /// `dispatchAction` of a message: where it names no model or agent, it is for those that are selected when
-    /// its turn begins.
+    /// `dispatchAction` of a message: where it names no model or agent, it is for those that are
+    /// selected when its turn begins.
     Follows,
     /// `dispatchAction` of `chat/truncated`: what is selected stays so.
     KeepsSelection,
-    /// `dispatchAction` of `session/activeClientSet` or `…Removed`: the client is shown one active client only.
+    /// `dispatchAction` of `session/activeClientSet` or `…Removed`: the client is shown one active
+    /// client only.
     KnowsOneClient,
     /// `dispatchAction`: the active client that says it offers these tools (JSON) from now on.
     OffersTools(Value),
@@ -74,10 +78,11 @@ pub enum SelectionChange {
 }
 
 impl Selection {
-    /// What is selected in a chat with this draft, whose last message was this; each is `null` when there is none.
+    /// What is selected in a chat with this draft, whose last message was this; each is `null` when
+    /// there is none.
     ///
-    /// The draft says it. Where there is no draft the last message does, and where the draft names no model too:
-    /// older versions have no word for a model that is selected no more.
+    /// The draft says it. Where there is no draft the last message does, and where the draft names
+    /// no model too: older versions have no word for a model that is selected no more.
     pub fn of(draft: &Value, last: &Value) -> Self {
         let member = |message: &Value, name| message.get(name).filter(|value| !value.is_null()).cloned();
         let agent = if draft.is_null() { member(last, "agent") } else { member(draft, "agent") };

@@ -1,6 +1,7 @@
 //! What the URI of a changeset says.
 //!
-//! Owns: that URI: it is that of the session, and behind it what the changes are of, so that clients can compute it.
+//! Owns: that URI: it is that of the session, and behind it what the changes are of, so that
+//! clients can compute it.
 //! Never: knows which sessions and turns there are.
 
 use percent_encoding::{percent_decode_str, utf8_percent_encode, AsciiSet, NON_ALPHANUMERIC};
@@ -65,7 +66,8 @@ pub fn compare_template(session: &str) -> String {
     format!("{session}{CHANGESET}{COMPARE}{{originalTurnId}}/{{modifiedTurnId}}")
 }
 
-/// The session that the URI of a changeset names, and what the changes are of; none when it is no such URI.
+/// The session that the URI of a changeset names, and what the changes are of; none when it is no
+/// such URI.
 pub fn named_by_changeset(uri: &str) -> Option<(&str, ChangesetScope)> {
     let (session, scope) = uri.rsplit_once(CHANGESET)?;
     if session.is_empty() {

@@ -1,11 +1,13 @@
 //! Which kinds of channels there are.
 //!
-//! Owns: the list of the kinds and their names. Everything that differs by kind is made from this list, so a new kind is
-//! a line in it and a module beside those of the others, `host::channels`, which says what the kind is.
+//! Owns: the list of the kinds and their names. Everything that differs by kind is made from this
+//! list, so a new kind is a line in it and a module beside those of the others, `host::channels`,
+//! which says what the kind is.
 //! Never: knows what any kind means.
 
-/// Hands the list of the kinds to a macro, behind what that is told besides. Each line has what the kind is called in
-/// the code, what all its channels are called there, and what the kind is called in the store, which never changes.
+/// Hands the list of the kinds to a macro, behind what that is told besides. Each line has what the
+/// kind is called in the code, what all its channels are called there, and what the kind is called
+/// in the store, which never changes.
 macro_rules! with_channel_kinds {
     ($make:ident $($besides:tt)*) => {
         $make! {

@@ -27,7 +27,8 @@ pub struct RpcError {
     pub data: Option<Value>,
 }
 
-/// Names the resources that tokens are needed for: all, or one of those that are not required by themselves.
+/// Names the resources that tokens are needed for: all, or one of those that are not required by
+/// themselves.
 pub fn needed(resources: &[ProtectedResourceMetadata]) -> String {
     let names: Vec<String> = resources.iter().map(|resource| format!("`{}`", resource.resource)).collect();
     let is_choice = resources.iter().all(|resource| resource.required == Some(false));
@@ -44,8 +45,8 @@ impl RpcError {
         Self::new(rpc::PARSE_ERROR, format!("not valid JSON: {detail}"))
     }
 
-    /// Whether the message itself is refused, whatever there is in the host: it is no request, or asks for what is not
-    /// served.
+    /// Whether the message itself is refused, whatever there is in the host: it is no request, or
+    /// asks for what is not served.
     pub fn is_about_the_message(&self) -> bool {
         [rpc::PARSE_ERROR, rpc::INVALID_REQUEST, rpc::METHOD_NOT_FOUND].contains(&self.code)
     }
@@ -75,7 +76,8 @@ impl RpcError {
         Self::new(rpc::INVALID_PARAMS, format!("invalid params: {detail}"))
     }
 
-    /// We failed inside. The client is told no more than that; the reason is logged here, with the place that found it.
+    /// We failed inside. The client is told no more than that; the reason is logged here, with the
+    /// place that found it.
     #[track_caller]
     pub fn internal(reason: impl std::fmt::Display) -> Self {
         tracing::error!(%reason, at = %Location::caller(), "a mistake of this program: a request cannot be answered");
@@ -97,8 +99,8 @@ impl RpcError {
         Self::new(ahp::NOT_FOUND, format!("there is no `{uri}`"))
     }
 
-    /// A client comes back that has never been here, or was forgotten. Real clients begin anew after this error, and
-    /// come back again for ever after any other.
+    /// A client comes back that has never been here, or was forgotten. Real clients begin anew
+    /// after this error, and come back again for ever after any other.
     pub fn client_not_known() -> Self {
         Self::new(
             ahp::NOT_FOUND,
@@ -127,7 +129,8 @@ impl RpcError {
         }
     }
 
-    /// A file or folder may not be changed; `can_be_asked_for` when `resourceRequest` may be told otherwise some day.
+    /// A file or folder may not be changed; `can_be_asked_for` when `resourceRequest` may be told
+    /// otherwise some day.
     pub fn change_denied(uri: &str, can_be_asked_for: bool) -> Self {
         let request = json!({ "request": { "channel": ROOT, "uri": uri, "write": true } });
         Self {
@@ -141,7 +144,8 @@ impl RpcError {
         Self::new(ahp::ALREADY_EXISTS, format!("`{uri}` is there already"))
     }
 
-    /// What a client says that was asked for this: as it says it where that means something to others, too.
+    /// What a client says that was asked for this: as it says it where that means something to
+    /// others, too.
     pub fn of_client(uri: &str, error: Self) -> Self {
         let known =
             [rpc::INVALID_PARAMS, ahp::NOT_FOUND, ahp::PERMISSION_DENIED, ahp::ALREADY_EXISTS, ahp::CONFLICT];
@@ -161,7 +165,8 @@ impl RpcError {
         Self::new(ahp::CONFLICT, format!("nothing is committed: {why}"))
     }
 
-    /// None of the files is what it must be for its changes to be taken back; each is named with the reason.
+    /// None of the files is what it must be for its changes to be taken back; each is named with
+    /// the reason.
     pub fn files_have_changed(files: &str) -> Self {
         Self::new(ahp::CONFLICT, format!("all files stay as they are: {files}"))
     }

@@ -3,7 +3,8 @@
 //! Owns: where such text may be cut, and which of its bytes are whole characters.
 //! Never: obeys a sequence, or says what one means.
 
-/// How far behind the place where it must be cut at the earliest the end of a line is looked for, in bytes.
+/// How far behind the place where it must be cut at the earliest the end of a line is looked for,
+/// in bytes.
 const LINE_BYTES_MAX: usize = 4 << 10;
 
 const ESCAPE: u8 = 0x1b;
@@ -44,8 +45,8 @@ impl Within {
     }
 }
 
-/// Where to cut a text that must lose so many bytes: behind the end of a line, if one is near, and within no escape
-/// sequence and no character.
+/// Where to cut a text that must lose so many bytes: behind the end of a line, if one is near, and
+/// within no escape sequence and no character.
 pub fn place_to_cut(text: &[u8], excess: usize) -> usize {
     let (mut within, mut found, mut at) = (Within::Text, None, 0);
     while at < text.len() && at <= excess.saturating_add(LINE_BYTES_MAX) {
@@ -68,8 +69,8 @@ pub fn place_to_cut(text: &[u8], excess: usize) -> usize {
     found.unwrap_or_else(boundary)
 }
 
-/// Takes the text that these bytes are, but for a character that has no end yet, unless nothing follows them. What is no text
-/// is shown as such.
+/// Takes the text that these bytes are, but for a character that has no end yet, unless nothing
+/// follows them. What is no text is shown as such.
 pub fn take_text(bytes: &mut Vec<u8>, is_all: bool) -> String {
     let tail = bytes.len().saturating_sub(CHARACTER_BYTES_MAX - 1);
     let begins = |at: &usize| {
@@ -82,8 +83,9 @@ pub fn take_text(bytes: &mut Vec<u8>, is_all: bool) -> String {
     text
 }
 
-/// What is left of such a text for who does not see a terminal: no sequence, no other control character than tabs and the ends
-/// of lines, and of a line that was written over what was written last.
+/// What is left of such a text for who does not see a terminal: no sequence, no other control
+/// character than tabs and the ends of lines, and of a line that was written over what was written
+/// last.
 pub fn plain_text(text: &str) -> String {
     let (mut within, mut plain, mut line) = (Within::Text, String::new(), String::new());
     let mut starts_over = false;
@@ -118,7 +120,8 @@ pub fn plain_text(text: &str) -> String {
     plain
 }
 
-/// Whether no character of UTF-8 goes on here. Text that is none may be cut anywhere after some bytes.
+/// Whether no character of UTF-8 goes on here. Text that is none may be cut anywhere after some
+/// bytes.
 fn begins_a_character(text: &[u8], at: usize) -> bool {
     let goes_on = |byte: &u8| byte & 0xC0 == 0x80;
     let before = at.checked_sub(3).and_then(|start| text.get(start..at));

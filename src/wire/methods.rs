@@ -1,7 +1,7 @@
 //! The table of methods that a client may call.
 //!
-//! Owns: the name and the kind of each method that is served, why others are not, and the params that differ from the
-//! types of `ahp-types`.
+//! Owns: the name and the kind of each method that is served, why others are not, and the params
+//! that differ from the types of `ahp-types`.
 //! Never: says what a method does (that is `host::handlers`).
 
 use ahp_types::commands::Implementation;
@@ -103,8 +103,8 @@ const NO_AUTOMATIONS: &str = "this host has no automations";
 
 /// `initialize`, as the core reads it: the version has been negotiated before.
 ///
-/// `channel` is not asked for, here and in [`ReconnectParams`] and [`ListSessionsParams`]: it can only
-/// be the root channel, and real clients leave it out.
+/// `channel` is not asked for, here and in [`ReconnectParams`] and [`ListSessionsParams`]: it can
+/// only be the root channel, and real clients leave it out.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeParams {
@@ -162,8 +162,8 @@ pub struct ConfigCompletionsParams {
     pub query: Option<String>,
 }
 
-/// `dispatchAction`, with the action still unread: one that cannot be read is refused by an echo of it
-/// as it came.
+/// `dispatchAction`, with the action still unread: one that cannot be read is refused by an echo of
+/// it as it came.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DispatchActionParams {

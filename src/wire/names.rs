@@ -1,12 +1,13 @@
 //! What a message names that must be known before it is handled.
 //!
-//! Owns: which members of which methods name channels, attached chats, directories, a cursor and a client that comes
-//! back. It is read once, from the message as its client said it, before anything is looked up.
-//! Never: knows which of them exist, or decides what follows; a member that is not what it should be names nothing,
-//! and whoever handles the message says what is wrong with it.
+//! Owns: which members of which methods name channels, attached chats, directories, a cursor and a
+//! client that comes back. It is read once, from the message as its client said it, before anything
+//! is looked up.
+//! Never: knows which of them exist, or decides what follows; a member that is not what it should
+//! be names nothing, and whoever handles the message says what is wrong with it.
 //!
-//! Members that only older versions of the protocol have are read like those of the newest: they say the same
-//! under another name.
+//! Members that only older versions of the protocol have are read like those of the newest: they
+//! say the same under another name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,8 +29,8 @@ pub const ATTACHED_MAX: usize = 16;
 pub struct Named {
     /// The URIs of the channels that it is about.
     pub channels: BTreeSet<String>,
-    /// The URIs of chats that are attached to the message to an agent in it, and of the sessions whose annotations are; not
-    /// more than may be.
+    /// The URIs of chats that are attached to the message to an agent in it, and of the sessions
+    /// whose annotations are; not more than may be.
     pub attached: BTreeSet<String>,
     /// The URIs of watches that it follows.
     pub watches: BTreeSet<String>,
@@ -92,7 +93,8 @@ impl Named {
             named.turns.extend(chats.iter().cloned().map(NamedTurns::WithTerminals));
         }
         named.channels.extend(chats);
-        // So is what a changeset is made of, in the chats of its session; and annotations are kept with theirs.
+        // So is what a changeset is made of, in the chats of its session; and annotations are kept
+        // with theirs.
         let sessions = named.channels.iter().filter_map(|uri| session_named_by(uri).map(str::to_owned));
         let sessions = sessions.collect::<Vec<_>>();
         named.channels.extend(sessions);

@@ -1,9 +1,9 @@
 //! One line and what it says: a request, a notification, a response, or a mistake.
 //!
-//! Owns: taking the envelope of JSON-RPC 2.0 apart by its members, the nesting limit, reading params
-//! into types with the field named in the error, and putting answers together.
-//! Never: knows a method's meaning. A line that is not JSON-RPC is a value ([`Incoming::Malformed`]),
-//! never a failure of this module.
+//! Owns: taking the envelope of JSON-RPC 2.0 apart by its members, the nesting limit, reading
+//! params into types with the field named in the error, and putting answers together.
+//! Never: knows a method's meaning. A line that is not JSON-RPC is a value
+//! ([`Incoming::Malformed`]), never a failure of this module.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,7 +21,8 @@ use super::errors::RpcError;
 /// Arrays and objects may be nested this deep in a line, also inside members that nobody reads.
 pub const NESTING_MAX: usize = 127;
 
-/// The id of a request: its text on the wire, echoed as it came (a string, or a number of any size).
+/// The id of a request: its text on the wire, echoed as it came (a string, or a number of any
+/// size).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RequestId(Bytes);
 
@@ -177,7 +178,8 @@ impl Incoming {
     }
 }
 
-/// The members of a message that mean something to JSON-RPC; of a repeated member the last one counts.
+/// The members of a message that mean something to JSON-RPC; of a repeated member the last one
+/// counts.
 #[derive(Default)]
 struct MessageMembers<'a> {
     jsonrpc: Option<&'a RawValue>,
@@ -259,8 +261,8 @@ impl<'de> Deserialize<'de> for MessageMembers<'de> {
 #[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Whether no array or object of a JSON text lies deeper than `levels_max`. Counts brackets outside of
-/// strings only: whether they match is the parser's business.
+/// Whether no array or object of a JSON text lies deeper than `levels_max`. Counts brackets outside
+/// of strings only: whether they match is the parser's business.
 pub fn nesting_fits(json: &[u8], levels_max: usize) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for &byte in json {
@@ -340,10 +342,11 @@ pub fn notification_line(method: &str, params: &[u8]) -> Bytes {
 
 /// The JSON text of a value, its members in the order of its type.
 ///
-/// For types without `HashMap`s inside only; the others go through [`to_sorted_json`], so that the same
-/// value always has the same bytes.
+/// For types without `HashMap`s inside only; the others go through [`to_sorted_json`], so that the
+/// same value always has the same bytes.
 pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
-    // Serialising our own types cannot fail: no map with keys that are not strings, no failing `Serialize`.
+    // Serialising our own types cannot fail: no map with keys that are not strings, no failing
+    // `Serialize`.
     serde_json::to_vec(value).unwrap_or_else(|_| b"null".to_vec())
 }
 

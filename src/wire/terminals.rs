@@ -1,8 +1,10 @@
 //! What the URI of a terminal of the host's own says, and how large a terminal may get.
 //!
-//! Owns: that URI: it names the chat in which a command was run, and which terminal of it is meant, so that what the
-//! command has printed is found as long as the chat is there, whatever became of the command.
-//! Never: knows which terminals there are. A client gives the terminals that it asks for URIs of its own choice.
+//! Owns: that URI: it names the chat in which a command was run, and which terminal of it is meant,
+//! so that what the command has printed is found as long as the chat is there, whatever became of
+//! the command.
+//! Never: knows which terminals there are. A client gives the terminals that it asks for URIs of
+//! its own choice.
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine as _;
@@ -27,8 +29,8 @@ pub fn terminal_uri(chat: &str, number: u64) -> String {
     format!("{SCHEME}/{}.{number}", URL_SAFE_NO_PAD.encode(chat))
 }
 
-/// The chat and the number that the URI of a terminal names; none when it is none of the host's own. URI libraries write
-/// an empty authority in several ways.
+/// The chat and the number that the URI of a terminal names; none when it is none of the host's
+/// own. URI libraries write an empty authority in several ways.
 pub fn named_by_terminal(uri: &str) -> Option<(String, u64)> {
     let name = uri.strip_prefix(SCHEME)?.trim_start_matches('/');
     let (chat, number) = name.split_once('.')?;

@@ -1,8 +1,9 @@
 //! Text that somebody else wrote, made fit for where it is shown or kept.
 //!
-//! Owns: taking out of an error message what a terminal would obey, cutting texts to a length, and the text of what
-//! may be plain or Markdown.
-//! Never: changes what is data: messages, parts, tool calls and their results go through as they came.
+//! Owns: taking out of an error message what a terminal would obey, cutting texts to a length, and
+//! the text of what may be plain or Markdown.
+//! Never: changes what is data: messages, parts, tool calls and their results go through as they
+//! came.
 
 use ahp_types::common::StringOrMarkdown;
 
@@ -102,7 +103,8 @@ pub fn last_bytes(text: &str, bytes_max: usize) -> &str {
     &text[start..]
 }
 
-/// How many bytes a text has inside a JSON string, where quotes, backslashes and controls are escaped.
+/// How many bytes a text has inside a JSON string, where quotes, backslashes and controls are
+/// escaped.
 pub fn escaped_bytes(text: &str) -> usize {
     text.bytes()
         .map(|byte| match byte {

@@ -1,7 +1,7 @@
 //! Channel URIs whose spelling says something.
 //!
-//! Owns: the root channel's names, the URI of a session's default chat, which clients compute too, the URIs of contents
-//! of changes, and the one spelling of a file's URI.
+//! Owns: the root channel's names, the URI of a session's default chat, which clients compute too,
+//! the URIs of contents of changes, and the one spelling of a file's URI.
 //! Never: knows which channels exist.
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,12 +13,14 @@ pub use ahp_types::common::ROOT_RESOURCE_URI as ROOT;
 /// What stands before the encoded session URI in the URI of its default chat.
 const DEFAULT_CHAT: &str = "ahp-chat://default/";
 
-/// Whether this names the root channel. URI libraries write an empty authority and path in several ways.
+/// Whether this names the root channel. URI libraries write an empty authority and path in several
+/// ways.
 pub fn is_root(uri: &str) -> bool {
     uri == ROOT || matches!(uri, "ahp-root:" | "ahp-root:/")
 }
 
-/// A session that is called by its provider: the provider, and what the session is called if it is one that is not.
+/// A session that is called by its provider: the provider, and what the session is called if it is
+/// one that is not.
 pub fn plain_session(uri: &str) -> Option<(&str, String)> {
     let (provider, path) = uri.split_once(':')?;
     (!provider.starts_with("ahp-")).then(|| (provider, format!("ahp-session:{path}")))
@@ -29,8 +31,8 @@ pub fn default_chat_of(session: &str) -> String {
     format!("{DEFAULT_CHAT}{}", URL_SAFE_NO_PAD.encode(session))
 }
 
-/// Whether a client may give a chat this URI: any of the scheme of chats, but for what other sessions' first
-/// chats are called.
+/// Whether a client may give a chat this URI: any of the scheme of chats, but for what other
+/// sessions' first chats are called.
 pub fn may_name_a_chat(uri: &str) -> bool {
     uri.strip_prefix("ahp-chat:").is_some_and(|id| !id.trim_matches('/').is_empty())
         && !uri.starts_with(DEFAULT_CHAT)
@@ -42,8 +44,8 @@ pub fn session_of_default_chat(chat: &str) -> Option<String> {
     String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()
 }
 
-/// The session that the URI of a chat holds, and what stands before it there: clients make the URIs of further chats
-/// like those of the first ones, with another authority.
+/// The session that the URI of a chat holds, and what stands before it there: clients make the URIs
+/// of further chats like those of the first ones, with another authority.
 pub fn session_of_chat(chat: &str) -> Option<(&str, String)> {
     let at = "ahp-chat://".len() + chat.strip_prefix("ahp-chat://")?.find('/')? + 1;
     let (before, encoded) = chat.split_at(at);
@@ -58,13 +60,14 @@ pub fn chat_of(before: &str, session: &str) -> String {
 /// What stands before what calls a content.
 const CONTENT: &str = "ahp-content:";
 
-/// The URI of a content: of this chat, under this id. The side and the path, which begins with a slash, are for those
-/// who show it.
+/// The URI of a content: of this chat, under this id. The side and the path, which begins with a
+/// slash, are for those who show it.
 pub fn content_uri(chat: &str, id: &str, side: &str, path: &str) -> String {
     format!("{CONTENT}/{}.{id}/{side}{path}", URL_SAFE_NO_PAD.encode(chat))
 }
 
-/// The chat and the id that the URI of a content names. URI libraries write an empty authority in several ways.
+/// The chat and the id that the URI of a content names. URI libraries write an empty authority in
+/// several ways.
 pub fn named_by_content(uri: &str) -> Option<(String, String)> {
     let name = uri.strip_prefix(CONTENT)?.trim_start_matches('/').split('/').next()?;
     let (chat, id) = name.split_once('.')?;
@@ -111,8 +114,8 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b':')
     .remove(b'@');
 
-/// The one spelling of a `file:` URI: no authority, no empty segments, no `.` and `..`, and nothing escaped that
-/// need not be. Symbolic links stay what they are called.
+/// The one spelling of a `file:` URI: no authority, no empty segments, no `.` and `..`, and nothing
+/// escaped that need not be. Symbolic links stay what they are called.
 ///
 /// # Errors
 /// What is wrong with it, to be read behind the URI.

@@ -1,7 +1,8 @@
 //! What the URI of a watch says.
 //!
-//! Owns: what is watched and how ([`Watched`]), the limits to what may be asked for, and the URI that holds all of it. So a
-//! watch that nobody follows costs nothing, and one is there again after a restart, for whoever still has its URI.
+//! Owns: what is watched and how ([`Watched`]), the limits to what may be asked for, and the URI
+//! that holds all of it. So a watch that nobody follows costs nothing, and one is there again after
+//! a restart, for whoever still has its URI.
 //! Never: looks at a file, or knows which watches there are.
 
 use std::collections::BTreeMap;
@@ -89,7 +90,8 @@ impl Watched {
         format!("{SCHEME}{}", URL_SAFE_NO_PAD.encode(to_json(self)))
     }
 
-    /// The patterns of what is not told of, and of what alone is told of, by their names; those that are there.
+    /// The patterns of what is not told of, and of what alone is told of, by their names; those
+    /// that are there.
     pub fn patterns(&self) -> BTreeMap<&'static str, AnyValue> {
         let named = [("excludes", &self.excludes), ("includes", &self.includes)];
         let there = named.into_iter().filter_map(|(name, items)| Some((name, items.as_ref()?)));

@@ -1,5 +1,5 @@
-//! What the bridge to agents that speak ACP costs: the same agent, read directly, through a program that does nothing
-//! else (see `relay`), and through ours, in turns.
+//! What the bridge to agents that speak ACP costs: the same agent, read directly, through a program
+//! that does nothing else (see `relay`), and through ours, in turns.
 //!
 //! Owns: that agent, which is this program in another mode and writes as fast as its pipe takes it.
 //! Never: lets the agent make anything up while it is measured, or parses what is not looked at.
@@ -100,7 +100,8 @@ fn blast_through_the_bridge() -> Outcome<Duration> {
     Ok(time)
 }
 
-/// How long a chunk takes that comes alone, at the median, as the parent of the agent, or of a relay, reads it.
+/// How long a chunk takes that comes alone, at the median, as the parent of the agent, or of a
+/// relay, reads it.
 fn drip_directly(arguments: &[&str]) -> Outcome<Duration> {
     let mut agent = Direct::start("drip", arguments)?;
     let (mut times, mut line) = (Vec::new(), Vec::new());

@@ -1,7 +1,7 @@
 //! What files cost that clients read, write and watch.
 //!
-//! Owns: many small files, large ones against `cp` in the same run, and watches: how soon a change is told, and what many
-//! folders cost while nothing is done in them.
+//! Owns: many small files, large ones against `cp` in the same run, and watches: how soon a change
+//! is told, and what many folders cost while nothing is done in them.
 //! Never: uses files that another measurement has left.
 
 use std::fs;
@@ -100,7 +100,8 @@ fn watches(table: &mut Table, top: &Path) -> Outcome<()> {
     table.row("  processor time of 5 s in which nothing is done", milliseconds(idle), "0 ms", "")
 }
 
-/// The time from the first byte of so many requests to the last one of their answers. No more than a few wait.
+/// The time from the first byte of so many requests to the last one of their answers. No more than
+/// a few wait.
 fn all(client: &mut Client, count: usize, request: impl Fn(usize) -> String) -> Outcome<Duration> {
     let start = Instant::now();
     for first in (0..count).step_by(AT_ONCE) {

@@ -1,5 +1,5 @@
-//! What a chat costs in which much was said, beside one in which little was: what is done with it must not take longer
-//! because of what nobody looks at, and nobody else may wait for it.
+//! What a chat costs in which much was said, beside one in which little was: what is done with it
+//! must not take longer because of what nobody looks at, and nobody else may wait for it.
 //!
 //! Owns: the chats, made through the program itself.
 //! Never: measures what memory holds from before; the program is started anew for each.
@@ -95,7 +95,8 @@ impl Costs {
             r#","chat":"ahp-chat:/fork-{number}","source":{{"kind":"fork","chat":"{chat}","turnId":"{id}"}}"#
         );
         self.forked.push(timed(&mut client, &request("createChat", "ahp-session:/s", &fork))?);
-        // What is long comes last: memory that has just held 200 MB makes everything behind it slower.
+        // What is long comes last: memory that has just held 200 MB makes everything behind it
+        // slower.
         let view = r#","view":{"turns":20}"#;
         client.say(request("subscribe", chat, view).as_bytes())?;
         client.line_with(b"\"id\":5")?;

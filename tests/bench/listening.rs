@@ -1,7 +1,8 @@
-//! What a host costs that many clients are connected to: deliveries over WebSockets, the memory of a connection, and
-//! how long one client waits while another one asks for much.
+//! What a host costs that many clients are connected to: deliveries over WebSockets, the memory of
+//! a connection, and how long one client waits while another one asks for much.
 //!
-//! Owns: clients over WebSockets that cost little, and the host that they connect to, also for other parts.
+//! Owns: clients over WebSockets that cost little, and the host that they connect to, also for
+//! other parts.
 //! Never: unmasks or checks anything: what comes is taken for what a server says.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,11 +18,13 @@ use super::client::{self, chat_of, create, turn, DeltaLines, Memory, CHAT, PING}
 use super::stored::folder;
 use super::{milliseconds, per_second, Outcome, Table, DELTA_BYTES};
 
-/// So many deltas are delivered in each measurement, to all clients together; no more than a turn may be, for one.
+/// So many deltas are delivered in each measurement, to all clients together; no more than a turn
+/// may be, for one.
 const DELIVERIES: usize = 3_000_000;
 /// So many connections are opened and do nothing.
 const IDLE: u64 = 200;
-/// How often a client comes back over as much as is kept, opens a large chat, or lists all sessions.
+/// How often a client comes back over as much as is kept, opens a large chat, or lists all
+/// sessions.
 const ASKED: usize = 3;
 /// The size of what is streamed to make a chat large, in bytes: a turn holds less than that.
 const PIECE: usize = 500_000;
@@ -102,7 +105,8 @@ enum Busy {
     List,
 }
 
-/// The time that all but one in a hundred pings of a client stay within while another one asks for much.
+/// The time that all but one in a hundred pings of a client stay within while another one asks for
+/// much.
 fn during(busy: Busy) -> Outcome<Duration> {
     let folder = folder()?;
     let mut host = Host::on(folder.path())?;

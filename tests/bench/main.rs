@@ -1,13 +1,14 @@
-//! What the release binary costs, measured from outside over real pipes: `cargo bench` prints one table, and
-//! `cargo bench -- PART…` those parts of it that are named (see `PARTS`).
+//! What the release binary costs, measured from outside over real pipes: `cargo bench` prints one
+//! table, and `cargo bench -- PART…` those parts of it that are named (see `PARTS`).
 //!
-//! Measures: the time from spawning to an answered handshake, `ping` alone and in a pipeline, deltas of
-//! turns with few and many parts, a replay, memory, what a store costs (see `stored`) and a long chat in it (see
-//! `histories`), what several windows cost (see `windows`) and clients of listeners (see `listening`), what an agent
-//! behind the bridge costs (see `bridged`), what files cost (see `files`), what it costs to keep a folder (see `repositories`), what
-//! terminals cost (see `terminals`), and, in this process, what clients of older
-//! versions cost (see `versions`). Beside each figure stand the aim and what the reference host (VS Code's, on Node) did,
-//! both for a quiet machine of two cores.
+//! Measures: the time from spawning to an answered handshake, `ping` alone and in a pipeline,
+//! deltas of turns with few and many parts, a replay, memory, what a store costs (see `stored`) and
+//! a long chat in it (see `histories`), what several windows cost (see `windows`) and clients of
+//! listeners (see `listening`), what an agent behind the bridge costs (see `bridged`), what files
+//! cost (see `files`), what it costs to keep a folder (see `repositories`), what terminals cost
+//! (see `terminals`), and, in this process, what clients of older versions cost (see `versions`).
+//! Beside each figure stand the aim and what the reference host (VS Code's, on Node) did, both for
+//! a quiet machine of two cores.
 //! Never: fails on a number, or judges what is answered beyond what it needs to count; tests do.
 
 mod bridged;

@@ -1,5 +1,6 @@
-//! What any program costs that stands between an agent and its reader: it passes on what it reads, and does nothing
-//! else but, where it is told a folder, keep each piece in a SQLite database first.
+//! What any program costs that stands between an agent and its reader: it passes on what it reads,
+//! and does nothing else but, where it is told a folder, keep each piece in a SQLite database
+//! first.
 //!
 //! Owns: that program, which is this one in another mode.
 //! Never: looks at what it passes on.
@@ -13,7 +14,8 @@ use rusqlite::Connection;
 
 use super::{bridged, Outcome};
 
-/// What the first argument is when this program is the relay; the second is the folder, if there is one.
+/// What the first argument is when this program is the relay; the second is the folder, if there is
+/// one.
 pub const RELAY: &str = "be-a-relay";
 
 /// Is the relay, with an agent of its own, which is told on stdin what to do.

@@ -1,6 +1,8 @@
-//! What it costs a turn that its folder is kept before it begins, against `git status` in the same run.
+//! What it costs a turn that its folder is kept before it begins, against `git status` in the same
+//! run.
 //!
-//! Owns: a clone of the repository that this is built from, and one of many files; and what is done in either.
+//! Owns: a clone of the repository that this is built from, and one of many files; and what is done
+//! in either.
 //! Never: counts the start of the process that runs git, which happens once.
 
 use std::fs;

@@ -1,4 +1,5 @@
-//! What a store costs: starting with many sessions in it, deltas that are kept, and coming back after a kill.
+//! What a store costs: starting with many sessions in it, deltas that are kept, and coming back
+//! after a kill.
 //!
 //! Owns: the folders, filled through the program itself.
 //! Never: measures a folder in memory; they lie beside the build.
@@ -132,7 +133,8 @@ struct Raced {
     bytes: u64,
 }
 
-/// The same turn without a store and with one, in turns, so that whatever else the machine does meets both.
+/// The same turn without a store and with one, in turns, so that whatever else the machine does
+/// meets both.
 fn race() -> Outcome<Raced> {
     let (mut ephemeral, mut stored, mut bytes) = (Vec::new(), Vec::new(), 0);
     for _ in 0..RACES {
@@ -149,8 +151,8 @@ fn race() -> Outcome<Raced> {
     Ok(Raced { ephemeral: median(ephemeral), stored: median(stored), bytes })
 }
 
-/// The times that half and all but one in a hundred pings stay within while deltas stream as fast as they can and are
-/// read as fast, and how many pings there were.
+/// The times that half and all but one in a hundred pings stay within while deltas stream as fast
+/// as they can and are read as fast, and how many pings there were.
 fn pings_while_it_streams(client: &mut Client) -> Outcome<(Duration, Duration, usize)> {
     client.create("s")?;
     client.subscribe(CHAT)?;

@@ -1,6 +1,8 @@
-//! What terminals cost, against reading and typing into one of the system's directly in the same run.
+//! What terminals cost, against reading and typing into one of the system's directly in the same
+//! run.
 //!
-//! Owns: terminals with programs that print much, that print without end, that echo, and that do nothing.
+//! Owns: terminals with programs that print much, that print without end, that echo, and that do
+//! nothing.
 //! Never: measures a shell: the programs are those that do the least.
 
 use std::fs::{self, File};
@@ -34,7 +36,8 @@ const APART: Duration = Duration::from_millis(20);
 /// How many terminals do nothing: as many as a host has, each client as many as it may have.
 const IDLE_CLIENTS: usize = 4;
 const IDLE_OF_CLIENT: usize = 8;
-/// How many pings go while a program prints without end, and for how long nobody reads what it prints.
+/// How many pings go while a program prints without end, and for how long nobody reads what it
+/// prints.
 const PINGS: usize = 5_000;
 const UNREAD: Duration = Duration::from_secs(3);
 
@@ -81,7 +84,8 @@ impl Scripts {
     }
 }
 
-/// How many letters are in the lines: everything but their ends, which take more than a byte on the way.
+/// How many letters are in the lines: everything but their ends, which take more than a byte on the
+/// way.
 const LETTERS: usize = LINES * (LINE_BYTES - 1);
 
 fn letters(bytes: &[u8]) -> usize {

@@ -1,5 +1,6 @@
-//! What clients of older versions cost: the core and the version edge in this process, since a program has one
-//! connection, with one client of the newest version, and with one more of an older version.
+//! What clients of older versions cost: the core and the version edge in this process, since a
+//! program has one connection, with one client of the newest version, and with one more of an older
+//! version.
 //!
 //! Measures: the time from an agent's event to the last line that comes of it.
 //! Never: writes the lines anywhere.

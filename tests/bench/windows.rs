@@ -1,4 +1,5 @@
-//! What a host of its own costs that several windows share, against a process that has its folder for itself.
+//! What a host of its own costs that several windows share, against a process that has its folder
+//! for itself.
 //!
 //! Owns: measuring both in turns, in the same run.
 //! Never: measures a host that another measurement has left.

@@ -1,5 +1,5 @@
-//! Clients that take part in a session, where a transcript cannot go: several connections at once, and the time
-//! that a client has to come back.
+//! Clients that take part in a session, where a transcript cannot go: several connections at once,
+//! and the time that a client has to come back.
 //!
 //! Owns: a host in memory, one session of it, and clients that each have a connection of their own.
 //! Never: waits; a timer runs out when a test says so.
@@ -19,7 +19,8 @@ const ONE: ConnectionId = ConnectionId(1);
 const OTHER: ConnectionId = ConnectionId(2);
 const BACK: ConnectionId = ConnectionId(3);
 
-/// A session that `one` has made and that `one` and `other` follow, both active with the tool `look`.
+/// A session that `one` has made and that `one` and `other` follow, both active with the tool
+/// `look`.
 struct Shared {
     world: World,
     chat: ChatKey,
@@ -262,7 +263,8 @@ fn a_client_carries_a_call_out_once_it_runs_and_the_agent_is_told_when_it_asks()
     session.want(run);
     assert_eq!(session.told(), None);
 
-    // The agent ends the call without having wanted the result: nobody is to carry it out, not even for a moment.
+    // The agent ends the call without having wanted the result: nobody is to carry it out, not even
+    // for a moment.
     let mut session = Shared::new();
     let run = begin(&mut session);
     session.world.outputs.clear();

@@ -1,4 +1,5 @@
-//! The scripted agent, told several things at once: through the program it is chance what comes together.
+//! The scripted agent, told several things at once: through the program it is chance what comes
+//! together.
 //!
 //! Owns: a conversation with it, without a host.
 //! Never: waits for anything but its reports.

@@ -1,6 +1,7 @@
 //! What older clients say before anything was answered, as when it all comes in one write.
 //!
-//! Owns: a host in memory behind the version edge, whose answers are held back until everything was said.
+//! Owns: a host in memory behind the version edge, whose answers are held back until everything was
+//! said.
 //! Never: runs an agent; what it would be told is what matters.
 
 use std::path::Path;
@@ -58,7 +59,8 @@ impl Hasty {
         self.edged.world.outputs = outputs;
     }
 
-    /// What the client is told, now that it may be: answers by their numbers, the rest by their methods.
+    /// What the client is told, now that it may be: answers by their numbers, the rest by their
+    /// methods.
     fn told(&mut self) -> Vec<String> {
         self.edged.deliver();
         self.open_agents();
@@ -188,8 +190,8 @@ fn what_is_selected_counts_for_what_is_said_behind_it() {
     assert_eq!(state["activeClient"]["tools"], json!([{ "name": "look" }]));
 }
 
-/// In one write, in each of several processes on a folder: `first` and, behind it, a turn and a new session. The
-/// answer to `first`, and all that is told behind it.
+/// In one write, in each of several processes on a folder: `first` and, behind it, a turn and a new
+/// session. The answer to `first`, and all that is told behind it.
 fn told_behind(folder: &Path, first: &Value, life: usize) -> (Value, Vec<Value>) {
     let mut process = Process::start_on(folder, &[]);
     let session = format!("script:/new-{life}");

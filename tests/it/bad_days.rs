@@ -1,7 +1,7 @@
 //! State folders on bad days, seen by who starts the real program.
 //!
-//! Owns: what the program says and leaves alone when a store is gone, a folder has another purpose or an odd name,
-//! or hardly any file may be opened; and what `sessions` says of damage.
+//! Owns: what the program says and leaves alone when a store is gone, a folder has another purpose
+//! or an odd name, or hardly any file may be opened; and what `sessions` says of damage.
 //! Never: looks at rows; the tests of the store do.
 
 use std::fs::{self, Permissions};

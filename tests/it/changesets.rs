@@ -1,4 +1,5 @@
-//! Changesets, where a transcript cannot go: what follows from edits that an agent says in any order.
+//! Changesets, where a transcript cannot go: what follows from edits that an agent says in any
+//! order.
 //!
 //! Owns: a host in memory, an agent that says what a test has it say, and the mirrors of a client.
 //! Never: touches a file.
@@ -68,7 +69,8 @@ impl Disk {
     }
 }
 
-/// An edit of a file: its name, what was in it and what is in it; nothing where it was not or is not there.
+/// An edit of a file: its name, what was in it and what is in it; nothing where it was not or is
+/// not there.
 type Edit<'a> = (&'a str, &'a str, &'a str);
 
 fn edit((name, before, after): Edit<'_>) -> ToolResultContent {
@@ -186,7 +188,8 @@ impl Review {
         self.ask("subscribe", json!({ "channel": uri })).unwrap_err()
     }
 
-    /// What a changeset shows: of each file its name, its two contents and its counts. The mirror shows the same.
+    /// What a changeset shows: of each file its name, its two contents and its counts. The mirror
+    /// shows the same.
     fn files(&mut self, uri: &str) -> Vec<(String, String, String, (i64, i64))> {
         let state = self.fresh(uri);
         if let Some(mirror) = self.mirrors.get(uri) {
@@ -593,8 +596,9 @@ fn nothing_is_taken_back_while_a_turn_runs_and_nothing_twice() {
     assert_eq!(review.files(&session_changes()).len(), 1);
 }
 
-/// What comes of operations that are asked for in this order before anything is answered, by these clients, who may have
-/// gone meanwhile: how many operations were carried out, and what is answered to each client that is there.
+/// What comes of operations that are asked for in this order before anything is answered, by these
+/// clients, who may have gone meanwhile: how many operations were carried out, and what is answered
+/// to each client that is there.
 fn asked_at_once(
     review: &mut Review,
     asked: &[(ConnectionId, &str)],
@@ -686,7 +690,8 @@ type ModelTurn = (String, Vec<(usize, usize, usize)>);
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whoever applies what is told has what a fresh state shows, and that is what a model of the files says.
+    /// Whoever applies what is told has what a fresh state shows, and that is what a model of the
+    /// files says.
     #[test]
     fn a_mirror_of_a_changeset_is_what_the_files_are(steps in steps()) {
         const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -763,7 +768,8 @@ proptest! {
             }
             let mut shown: Vec<_> = review.files(&session_changes()).into_iter().map(|it| (it.0, it.1, it.2)).collect();
             shown.sort();
-            // Turns that are gone take their edits along, so only without that is it what the files are.
+            // Turns that are gone take their edits along, so only without that is it what the files
+            // are.
             if !cut {
                 let wanted: Vec<_> = (0..3).filter(|file| now[*file] != 0).map(|file| {
                     (NAMES[file].to_owned(), String::new(), TEXTS[now[file]].to_owned())

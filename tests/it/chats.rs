@@ -1,8 +1,8 @@
-//! Several chats of a session, where a transcript cannot go: clients of two versions at once, and more chats
-//! than anybody would write down.
+//! Several chats of a session, where a transcript cannot go: clients of two versions at once, and
+//! more chats than anybody would write down.
 //!
-//! Owns: a host in memory behind the version edge, with a connection for each client, and an agent that says
-//! what a test has it say.
+//! Owns: a host in memory behind the version edge, with a connection for each client, and an agent
+//! that says what a test has it say.
 //! Never: runs a real agent.
 
 use ahp_sidecar::host::effects::{
@@ -138,7 +138,8 @@ fn a_client_of_one_conversation_learns_of_other_chats_by_the_status_alone() {
         let statuses: Vec<Value> = changes.filter(Value::is_u64).collect();
         assert_eq!(statuses, [24, 1], "{version}: {heard:#?}");
         assert!(!text.contains("\"changes\": Object {}"), "{version} is told that nothing has changed");
-        // What it follows is one conversation, and that is the first chat whichever is the default one.
+        // What it follows is one conversation, and that is the first chat whichever is the default
+        // one.
         let state = both.ask(OLD, "subscribe", json!({ "channel": SESSION }));
         assert_eq!(state["result"]["snapshot"]["state"]["turns"], json!([]), "{version}: {state}");
         for method in ["createChat", "disposeChat", "moveChat"] {
@@ -272,7 +273,8 @@ fn what_is_attached_is_bounded() {
         attach(&mut both, number);
     }
     assert!(both.row_bytes_max() > 7 * room && both.row_bytes_max() < 9 * room, "{}", both.row_bytes_max());
-    // So many wait, and no more; one that is changed takes no more room, and one without anything none.
+    // So many wait, and no more; one that is changed takes no more room, and one without anything
+    // none.
     let hanging = json!({ "type": "chat/turnStarted", "turnId": "v", "message": message("hang") });
     both.dispatch(chat, 0, hanging);
     let queue = |both: &mut TwoVersions, id: usize, attached: bool| {

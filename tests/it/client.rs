@@ -1,7 +1,7 @@
 //! The official client, over the child's pipes, as its own users write it.
 //!
-//! Owns: a transport on a child process, and whole conversations through `ahp::Client` with the state kept
-//! by the official reducers.
+//! Owns: a transport on a child process, and whole conversations through `ahp::Client` with the
+//! state kept by the official reducers.
 //! Never: looks at raw JSON.
 
 use std::process::Stdio;

@@ -1,4 +1,5 @@
-//! Messages that are commands: when they are run, how they end, and what becomes of what waits behind them.
+//! Messages that are commands: when they are run, how they end, and what becomes of what waits
+//! behind them.
 //!
 //! Owns: a host in memory with one chat, and what commands do as a test has it.
 //! Never: runs a command; the transcripts do.
@@ -219,7 +220,8 @@ fn a_command_is_run_where_there_is_room_and_only_where_it_may_be() {
     assert_eq!(chat.told_agent().unwrap().1, "!ls");
 }
 
-/// So much of what a command has printed stands in its call as text, and so much its agent is told of all of them.
+/// So much of what a command has printed stands in its call as text, and so much its agent is told
+/// of all of them.
 const TEXT_BYTES: usize = 16 << 10;
 const TOLD_BYTES: usize = 64 << 10;
 
@@ -270,7 +272,8 @@ fn an_agent_is_told_of_the_latest_commands_as_far_as_there_is_room() {
 
 #[test]
 fn an_agent_is_told_of_a_command_that_takes_all_the_room() {
-    // What is printed is fenced with more backticks than it has, on both of its sides and those of the line.
+    // What is printed is fenced with more backticks than it has, on both of its sides and those of
+    // the line.
     for (line, printed) in [
         ("!a".to_owned(), "`".repeat(TEXT_BYTES)),
         (format!("!{}", "x".repeat(2 * TOLD_BYTES)), "end".to_owned()),

@@ -1,5 +1,5 @@
-//! Working directories, where a transcript cannot go: agents that can do less, and messages that come faster than
-//! a file system answers.
+//! Working directories, where a transcript cannot go: agents that can do less, and messages that
+//! come faster than a file system answers.
 //!
 //! Owns: a host in memory with an agent of some ability, and a whole process that reads ahead.
 //! Never: makes a directory.

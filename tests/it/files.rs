@@ -1,6 +1,7 @@
 //! Files that clients change: what a transcript cannot show.
 //!
-//! Owns: the host's own files, links and folders that come and go, order, limits, and a process that is killed.
+//! Owns: the host's own files, links and folders that come and go, order, limits, and a process
+//! that is killed.
 //! Never: repeats what the transcripts show.
 
 use std::fs;
@@ -237,7 +238,8 @@ fn unfinished_in(folder: &Path) -> Vec<String> {
     names.filter(|name| name.ends_with(".tmp")).collect()
 }
 
-/// Wherever the process is killed, a folder is copied or it is not; what it has left is removed by the next one.
+/// Wherever the process is killed, a folder is copied or it is not; what it has left is removed by
+/// the next one.
 #[test]
 fn a_folder_is_copied_or_not_when_the_host_is_killed() {
     let (_folder, top) = folder();

@@ -226,7 +226,8 @@ fn the_guard_itself_is_not_ended_by_what_ends_or_stops_its_group() {
     assert!(guarded.alive().is_empty());
 }
 
-/// The guard's parent is a shell that is killed; whoever adopts the guard may be in a group that has no name.
+/// The guard's parent is a shell that is killed; whoever adopts the guard may be in a group that
+/// has no name.
 #[test]
 fn an_agent_whose_host_was_killed_is_gone() {
     let cookie = uuid::Uuid::new_v4().to_string();

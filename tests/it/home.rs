@@ -1,7 +1,7 @@
 //! Where sessions live when nobody says where.
 //!
-//! Owns: the default state folder of the real program: where it is, who may look into it, what is found there later,
-//! and what is said when there is none.
+//! Owns: the default state folder of the real program: where it is, who may look into it, what is
+//! found there later, and what is said when there is none.
 //! Never: reaches into the home of whoever runs it; each test has a home of its own.
 // Elsewhere the folder has another name.
 #![cfg(target_os = "linux")]
@@ -56,7 +56,8 @@ fn end(mut process: Process) {
     assert_eq!(process.wait().code(), Some(0));
 }
 
-/// The program does not start: status 3, nothing on stdout, and one line on stderr, which is returned.
+/// The program does not start: status 3, nothing on stdout, and one line on stderr, which is
+/// returned.
 fn refused(mut command: Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();

@@ -1,4 +1,5 @@
-//! The official crates judge the host: see `tests/judges/shared`, whose packages judge all other versions.
+//! The official crates judge the host: see `tests/judges/shared`, whose packages judge all other
+//! versions.
 //!
 //! Owns: which versions are judged by every run of the tests.
 //! Never: judges by itself.

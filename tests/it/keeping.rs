@@ -1,7 +1,7 @@
 //! Bad days of the state folder, seen by a client of the real program.
 //!
-//! Owns: a disk that is full, a database that is locked, folders that cannot be used, rows that are damaged,
-//! sessions that left memory, who holds the folder, and who may look into it.
+//! Owns: a disk that is full, a database that is locked, folders that cannot be used, rows that are
+//! damaged, sessions that left memory, who holds the folder, and who may look into it.
 //! Never: waits for a time and hopes; it waits until something is so.
 // It looks into `/proc` and sets limits of another process.
 #![cfg(target_os = "linux")]
@@ -151,8 +151,8 @@ impl Client {
         self.until("chat/turnComplete");
     }
 
-    /// Asks for something that cannot be until that is refused because nothing can be kept. Until the program
-    /// has noticed, what it says is held back.
+    /// Asks for something that cannot be until that is refused because nothing can be kept. Until
+    /// the program has noticed, what it says is held back.
     pub(crate) fn wait_until_nothing_is_kept(&mut self) {
         let (first, start) = (self.last + 1, Instant::now());
         loop {
@@ -172,14 +172,15 @@ impl Client {
         Pid::from_child(&self.process.child)
     }
 
-    /// From now on, no file can be written (or any can), as when the disk is full; and the process gets a signal
-    /// that ends those that do not expect it.
+    /// From now on, no file can be written (or any can), as when the disk is full; and the process
+    /// gets a signal that ends those that do not expect it.
     pub(crate) fn fill_disk(&self, full: bool) {
         let limit = Rlimit { current: full.then_some(0), maximum: None };
         prlimit(Some(self.pid()), Resource::Fsize, limit).unwrap();
     }
 
-    /// Waits until the loop hardly ever wakes up. While a script streams it does, a thousand times a second.
+    /// Waits until the loop hardly ever wakes up. While a script streams it does, a thousand times
+    /// a second.
     fn wait_until_agents_pause(&self) {
         let path = format!("/proc/{0}/task/{0}/status", self.process.child.id());
         let wakings = || -> u64 {
@@ -235,8 +236,8 @@ pub(crate) fn assert_unavailable(answer: &Value, cause: &str) {
     assert!(message.contains(cause), "the cause is not told: {message}");
 }
 
-/// The program does not start: it ends with status 3, nothing on stdout, and one line on stderr, which is
-/// returned.
+/// The program does not start: it ends with status 3, nothing on stdout, and one line on stderr,
+/// which is returned.
 fn refuses(mut command: Command) -> String {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let output = child.wait_with_output().unwrap();
@@ -436,7 +437,8 @@ fn a_database_that_somebody_locks_is_waited_for() {
     assert_eq!(client.state(&chat_of(BUSY))["resource"], chat_of(BUSY));
 }
 
-/// Whether a database that is locked holds up nothing but what must be kept; none when the lock was noticed meanwhile.
+/// Whether a database that is locked holds up nothing but what must be kept; none when the lock was
+/// noticed meanwhile.
 fn goes_on_while_locked(client: &mut Client, busy: &str, other: &Connection) -> Option<()> {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     // Until all that the agent says is held back.
@@ -648,7 +650,8 @@ fn a_damaged_row_is_the_trouble_of_its_session_alone_and_a_damaged_turn_of_nobod
     assert_eq!(after, (before.0, before.1 + 1, before.2 + 2), "something was deleted");
 }
 
-/// Sessions that nobody uses may take a megabyte in memory: some sixty of them in which nothing was said.
+/// Sessions that nobody uses may take a megabyte in memory: some sixty of them in which nothing was
+/// said.
 const FORGETFUL: [&str; 3] = ["--deterministic", "--memory-budget", "1000000"];
 
 #[test]

@@ -1,6 +1,7 @@
 //! Answers with large states, which are not written where everything else is heard.
 //!
-//! Owns: that such an answer says the same as one that is written at once, to clients of every version.
+//! Owns: that such an answer says the same as one that is written at once, to clients of every
+//! version.
 //! Never: runs a thread; where it is written is not looked at.
 
 use ahp_sidecar::host::effects::{
@@ -83,7 +84,8 @@ impl Ways {
         Self { host, later: edges(), at_once: edges(), names_channels, before: before.unwrap(), last: 0 }
     }
 
-    /// What the client is told when it asks this, in both ways; and whether anything of it was not written at once.
+    /// What the client is told when it asks this, in both ways; and whether anything of it was not
+    /// written at once.
     fn ask(&mut self, method: &str, mut params: Value) -> (Vec<Value>, Vec<Value>, bool) {
         self.last += 1;
         if !self.names_channels {
@@ -158,7 +160,8 @@ fn a_large_state_says_the_same_wherever_it_is_written() {
             "{version}: {}",
             shortened(std::slice::from_ref(&there))
         );
-        // Older versions ask for pages of what the state has; of windows, the test of windows speaks.
+        // Older versions ask for pages of what the state has; of windows, the test of windows
+        // speaks.
         if dialect <= Dialect::V0_5_0 {
             for (before, limit, count) in [("also-failed", 2, 2), ("large", 9, 2), ("first", 1, 0)] {
                 let page =
@@ -187,7 +190,8 @@ fn a_large_state_says_the_same_wherever_it_is_written() {
     }
 }
 
-/// The list is that of a client of a version older than the newest, which is told of its sessions in other words.
+/// The list is that of a client of a version older than the newest, which is told of its sessions
+/// in other words.
 #[test]
 fn a_large_list_is_written_later_and_its_sessions_are_known_at_once() {
     for (dialect, client, name) in [

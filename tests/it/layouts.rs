@@ -3,9 +3,10 @@
 //! Owns: what a client is told by a program that finds such a store.
 //! Never: writes one anew: what an earlier program has left is only ever added to.
 //!
-//! The layout 3 was left by a process that was killed: in `kept` a turn with a tool call was over, `removed` was disposed
-//! of, and in `running` one turn was over and the next one had said 48 bytes. The layout 4 was left in the same way; in
-//! `kept` a second turn was over, and there was a fork of its chat that ends at the first one.
+//! The layout 3 was left by a process that was killed: in `kept` a turn with a tool call was over,
+//! `removed` was disposed of, and in `running` one turn was over and the next one had said 48
+//! bytes. The layout 4 was left in the same way; in `kept` a second turn was over, and there was a
+//! fork of its chat that ends at the first one.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -38,7 +39,8 @@ fn text(turn: &Value) -> String {
     parts.filter(|part| part["kind"] == "markdown").filter_map(|part| part["content"].as_str()).collect()
 }
 
-/// What comes after each number is replayed on the channels that it was on, and the states are what they were.
+/// What comes after each number is replayed on the channels that it was on, and the states are what
+/// they were.
 #[test]
 fn a_store_of_layout_3_goes_on_where_it_was_left() {
     let folder = TempDir::new().unwrap();
@@ -120,7 +122,8 @@ fn a_store_of_layout_4_goes_on_where_it_was_left_and_shares_what_is_forked() {
         let database = Connection::open(folder.path().join(DATABASE)).unwrap();
         database.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
     };
-    // The turns that are shared: two of `other`, whose texts are those of the chat that it is a fork of.
+    // The turns that are shared: two of `other`, whose texts are those of the chat that it is a
+    // fork of.
     assert_eq!((count("turns") - count("texts"), count("shared_texts")), (2, 2));
 
     let mut client = Client::start(folder.path());

@@ -1,6 +1,7 @@
 //! Leaving while there is much to do.
 //!
-//! Owns: what a process does that is asked to leave, or cannot write any more, in the middle of its work.
+//! Owns: what a process does that is asked to leave, or cannot write any more, in the middle of its
+//! work.
 //! Never: looks at what a conversation holds.
 #![cfg(target_os = "linux")]
 
@@ -78,7 +79,8 @@ fn no_turn_is_accepted_that_nobody_would_end() {
         .to_string());
     say(json!({ "jsonrpc": "2.0", "id": 3, "method": "subscribe", "params": { "channel": CHAT } })
         .to_string());
-    // More than a pipe holds, and nobody reads: the process has something to write when it is asked.
+    // More than a pipe holds, and nobody reads: the process has something to write when it is
+    // asked.
     say(turn("first", "/stream 100 10000\n/hang"));
     wait_until_stuck(child.id(), child.stdout.as_ref().unwrap());
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();

@@ -1,7 +1,7 @@
 //! How large turns and states may get, in a host in memory.
 //!
-//! Owns: turns that are one byte under, at and over the limit, those that a store brings back, and states that clients
-//! fill.
+//! Owns: turns that are one byte under, at and over the limit, those that a store brings back, and
+//! states that clients fill.
 //! Never: uses the limits of a real host, which are large.
 
 use ahp_sidecar::host::effects::{

@@ -1,6 +1,7 @@
 //! What a client that is back has missed while the host was started again.
 //!
-//! Owns: sessions that came, went and changed before the host ended, and what is told of them behind a replay.
+//! Owns: sessions that came, went and changed before the host ended, and what is told of them
+//! behind a replay.
 //! Never: looks at the list: who gets a replay does not ask for it again.
 
 use serde_json::{json, Value};
@@ -21,7 +22,8 @@ fn has_a_turn(client: &mut Client, session: &str) {
     client.until("chat/turnComplete");
 }
 
-/// What is told behind an answer, as far as the root channel notifies of it, up to the answer to what is asked then.
+/// What is told behind an answer, as far as the root channel notifies of it, up to the answer to
+/// what is asked then.
 fn told_behind(client: &mut Client, cursor: u64) -> Vec<Value> {
     let params =
         json!({ "channel": ROOT, "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": [ROOT] });

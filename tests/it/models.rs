@@ -38,7 +38,8 @@ fn say(host: &mut Core, method: &str, params: Value, id: Option<u64>) -> Vec<Out
     host.feed(said(CLIENT, message))
 }
 
-/// What becomes of a turn whose message chooses this: the model that the agent is told, or why it is refused.
+/// What becomes of a turn whose message chooses this: the model that the agent is told, or why it
+/// is refused.
 fn start(model: Value) -> Result<String, String> {
     let mut host = Core::with(agent());
     host.feed(Input::Opened { connection: CLIENT, default_directory: None });
@@ -141,8 +142,8 @@ fn what_an_older_client_selects_is_a_model_of_the_agent() {
     assert_eq!(summary["model"], json!({ "id": "large", "config": { "effort": "low", "size": "5" } }));
 }
 
-/// What a newer client does while an older one is away, and the model and agent that the older one, which had selected
-/// `small`, holds after it has come back, and is shown then.
+/// What a newer client does while an older one is away, and the model and agent that the older one,
+/// which had selected `small`, holds after it has come back, and is shown then.
 fn selected_after(actions: &[Value]) -> [(Value, Value); 2] {
     let newer = ConnectionId(2);
     let (mut host, mut edges) = (Core::with(agent()), Edges::new(vec!["script".to_owned()]));
@@ -205,8 +206,8 @@ fn what_is_selected_after_a_replay_is_what_the_state_shows() {
     }
 }
 
-/// What is told of the list when a session comes back into memory in which `small` is selected, and whose row was saved
-/// with this in its summary's `_meta`.
+/// What is told of the list when a session comes back into memory in which `small` is selected, and
+/// whose row was saved with this in its summary's `_meta`.
 fn told_of_one_saved_with(meta: &Value) -> Vec<Value> {
     let mut host = Core::with(agent());
     host.feed(Input::Opened { connection: CLIENT, default_directory: None });

@@ -1,5 +1,5 @@
-//! Messages that wait, where a transcript cannot go: a steering message that its agent may or may not have
-//! taken in when the turn ends, and a long queue.
+//! Messages that wait, where a transcript cannot go: a steering message that its agent may or may
+//! not have taken in when the turn ends, and a long queue.
 //!
 //! Owns: a host in memory, one chat of it, and an agent that says what a test has it say.
 //! Never: runs a real agent; when that says what is chance.
@@ -229,7 +229,8 @@ fn a_queue_has_a_longest_length() {
     let reason = "1000 messages are queued in this chat, which is all that it holds";
     assert_eq!(chat.queue("one too many").as_deref(), Some(reason));
     assert_eq!(chat.happened().1, [""; 0]);
-    // What is there may be changed, what is no queued message may be set, and room that is made is room.
+    // What is there may be changed, what is no queued message may be set, and room that is made is
+    // room.
     chat.world.pend(CLIENT, CHAT, "queued", "m7", "other words");
     chat.steer("m");
     chat.dispatch(json!({ "type": "chat/pendingMessageRemoved", "kind": "queued", "id": "m7" }));

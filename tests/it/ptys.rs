@@ -1,4 +1,5 @@
-//! Terminals into which clients type: who may do what with them, how long they stay, and what their mirrors are.
+//! Terminals into which clients type: who may do what with them, how long they stay, and what their
+//! mirrors are.
 //!
 //! Owns: a host in memory with clients, and what programs in terminals do as a test has it.
 //! Never: starts a program; `process::shells` does.

@@ -1,6 +1,7 @@
 //! A turn that is given up because taking it up ended the host again and again.
 //!
-//! Owns: a host in memory that has such a session brought back, what is told of it, and what it may still be asked.
+//! Owns: a host in memory that has such a session brought back, what is told of it, and what it may
+//! still be asked.
 //! Never: counts how often that happened; the store does.
 
 use ahp_sidecar::host::effects::{

@@ -1,7 +1,7 @@
 //! Files that clients serve: what a transcript of one client cannot show.
 //!
-//! Owns: who is asked, how many requests to one client are on their way, and what becomes of them when it says nothing, or
-//! is gone. In the core alone, where time is told.
+//! Owns: who is asked, how many requests to one client are on their way, and what becomes of them
+//! when it says nothing, or is gone. In the core alone, where time is told.
 //! Never: repeats what the transcripts show.
 
 use std::time::Duration;
@@ -179,7 +179,8 @@ fn who_has_said_all_is_answered_before_the_connection_closes() {
     let outputs = reply(&mut core, SERVES, number);
     assert_eq!(answers(&outputs), [(ASKS, "7".to_owned(), json!("x"))]);
     assert!(closes(&outputs) || closes(&core.feed(Input::Settled)), "it waits for nothing more");
-    // One who has said all and is asked has nothing to answer with, and the time that is given ends.
+    // One who has said all and is asked has nothing to answer with, and the time that is given
+    // ends.
     let mut core = opened();
     read(&mut core, ASKS, 7, "virtual://client-2/a");
     read(&mut core, SERVES, 8, "virtual://client-1/a");

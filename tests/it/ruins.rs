@@ -1,8 +1,11 @@
-//! Stores of which something was changed or taken away at random places, as a client of the real program sees them.
+//! Stores of which something was changed or taken away at random places, as a client of the real
+//! program sees them.
 //!
-//! Owns: stores of every layout that real hosts have made, damage to any of their files, and what must be so whatever it
-//! is: every request is answered, and nothing that was said is silently missing.
-//! Never: knows what can be mended; where nothing can be, the program says what people can still do.
+//! Owns: stores of every layout that real hosts have made, damage to any of their files, and what
+//! must be so whatever it is: every request is answered, and nothing that was said is silently
+//! missing.
+//! Never: knows what can be mended; where nothing can be, the program says what people can still
+//! do.
 // It looks at how processes end.
 #![cfg(unix)]
 
@@ -70,7 +73,8 @@ fn put(files: &Files, folder: &Path) {
     }
 }
 
-/// State folders as hosts have left them: killed, with a log; the same without one; and as earlier versions would have.
+/// State folders as hosts have left them: killed, with a log; the same without one; and as earlier
+/// versions would have.
 fn left_behind() -> Vec<(&'static str, Files)> {
     let folder = TempDir::new().unwrap();
     let mut client = Client::of(Process::start_on(folder.path(), &[]));
@@ -154,8 +158,8 @@ fn to_layout(folder: &Path, layout: u32, log: &[(ChannelId, ActionLine)]) {
     }
 }
 
-/// Changes something in a file or takes it away. Returns what was done, and whether the newest of what was said may be
-/// missing as if it had never been: that is what a log is without its end.
+/// Changes something in a file or takes it away. Returns what was done, and whether the newest of
+/// what was said may be missing as if it had never been: that is what a log is without its end.
 fn damage(folder: &Path, dice: &mut Dice) -> (String, bool) {
     let log = format!("{DATABASE}-wal");
     let has_log = folder.join(&log).exists();
@@ -240,7 +244,8 @@ impl Visitor {
     }
 }
 
-/// What was seen of each session that can be read, and whether a new one works; none when the host refused the store.
+/// What was seen of each session that can be read, and whether a new one works; none when the host
+/// refused the store.
 type Seen = Option<(BTreeMap<String, Vec<String>>, bool)>;
 
 fn visit(folder: &Path, round: u32, what: &str, may_miss: bool) -> Seen {
@@ -308,7 +313,8 @@ fn look_at_everything(
     Ok((seen, created["error"].is_null()))
 }
 
-/// Whether these turns are all that had been said at some time before; the last one may not have come to its end.
+/// Whether these turns are all that had been said at some time before; the last one may not have
+/// come to its end.
 fn is_older(turns: &[String], all: &[String]) -> bool {
     let Some((last, before)) = turns.split_last() else { return true };
     all.starts_with(before) && all.get(before.len()).is_some_and(|whole| whole.starts_with(last))

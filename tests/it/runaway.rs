@@ -1,8 +1,8 @@
-//! What one session does to all others when it runs away, and what a store that takes nothing does to requests; seen by
-//! a client of the real program.
+//! What one session does to all others when it runs away, and what a store that takes nothing does
+//! to requests; seen by a client of the real program.
 //!
-//! Owns: turns that never end, stores that such turns were left in, turns that end the host again and again, and
-//! answers to whom the disk fails, for a while or for good.
+//! Owns: turns that never end, stores that such turns were left in, turns that end the host again
+//! and again, and answers to whom the disk fails, for a while or for good.
 //! Never: waits for a time and hopes; it waits until something is so.
 // It looks at limits of another process.
 #![cfg(target_os = "linux")]
@@ -131,7 +131,8 @@ fn blame(folder: &Path, deaths: u32) {
     assert_eq!(database.execute(sql, [deaths]).unwrap(), 1);
 }
 
-/// A folder in which a turn was cut short; with everything that was told of it, and the number of the last of it.
+/// A folder in which a turn was cut short; with everything that was told of it, and the number of
+/// the last of it.
 fn cut_short() -> (TempDir, String, u64) {
     let folder = TempDir::new().unwrap();
     let mut client = started(folder.path(), &[]);
@@ -216,7 +217,8 @@ fn whoever_notices_first_that_the_disk_is_full_is_answered() {
     };
     wait_until_it_is_kept(&mut client);
     client.create(QUIET);
-    // What else the host has to keep may notice first: then the request is refused, and nothing will be done.
+    // What else the host has to keep may notice first: then the request is refused, and nothing
+    // will be done.
     loop {
         client.fill_disk(true);
         let answer = client.about("createSession", BUSY);

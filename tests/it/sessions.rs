@@ -1,4 +1,5 @@
-//! `ahp-sidecar sessions`, and who may use a state folder: the real program on folders that it filled itself.
+//! `ahp-sidecar sessions`, and who may use a state folder: the real program on folders that it
+//! filled itself.
 //!
 //! Owns: what the commands print, what survives an export, and with which exit status they end.
 //! Never: looks into the database, except to damage it.
@@ -228,8 +229,8 @@ fn with_three_chats() -> State {
     state
 }
 
-/// What each channel of the session is, but for what differs from one process to the next; and what the agent
-/// of the side chat remembers.
+/// What each channel of the session is, but for what differs from one process to the next; and what
+/// the agent of the side chat remembers.
 fn all_of(state: &State) -> Vec<Value> {
     let channels = [SESSION, CHAT, "ahp-chat:/fork", "ahp-chat:/aside"];
     channels
@@ -579,8 +580,8 @@ fn a_database_that_may_not_be_written_is_refused() {
     fs::write(&database, "").unwrap();
     fs::set_permissions(&database, fs::Permissions::from_mode(0o400)).unwrap();
     let mut command = sidecar_on(&state.path());
-    // For root no file is read-only: somebody else runs the program, and from there, because the folder that it was
-    // built in may be closed to others.
+    // For root no file is read-only: somebody else runs the program, and from there, because the
+    // folder that it was built in may be closed to others.
     if rustix::process::geteuid().is_root() {
         let copy = state.0.path().join("ahp-sidecar");
         copy_program(&copy);

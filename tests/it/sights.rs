@@ -1,6 +1,7 @@
 //! What is there now in a repository, as the core has it looked at and tells it.
 //!
-//! Owns: a host in memory whose repository is what a test says that git has seen, and when git is asked.
+//! Owns: a host in memory whose repository is what a test says that git has seen, and when git is
+//! asked.
 //! Never: runs git, or waits.
 
 use ahp_sidecar::host::effects::{
@@ -49,7 +50,8 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// A client has a session in a repository in which nothing is to be committed, and nobody has seen its files.
+    /// A client has a session in a repository in which nothing is to be committed, and nobody has
+    /// seen its files.
     fn begin() -> Self {
         let limits = Limits { kept_within_ms: 2000, ..Limits::default() };
         let world = World::new(Core::limited(limits));
@@ -177,7 +179,8 @@ fn what_is_looked_at_again_is_said_to_be_and_stays_shown() {
     assert_eq!(watcher.told(), ["recomputing", "ready"]);
 }
 
-/// Else it would be looked at without an end, and nobody would ever hear that what is shown is what was there.
+/// Else it would be looked at without an end, and nobody would ever hear that what is shown is what
+/// was there.
 #[test]
 fn what_changes_while_git_looks_is_gathered_again() {
     let mut watcher = Watcher::begin();
@@ -198,7 +201,8 @@ fn what_changes_while_git_looks_is_gathered_again() {
     assert!(watcher.look().is_some());
 }
 
-/// What changed after git had looked and before it was watched would be seen with the next change only.
+/// What changed after git had looked and before it was watched would be seen with the next change
+/// only.
 #[test]
 fn what_is_watched_from_now_on_is_looked_at_without_a_word() {
     let mut watcher = Watcher::begin();

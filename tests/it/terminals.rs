@@ -1,6 +1,7 @@
 //! Terminals of agents' commands, where a transcript cannot go: what is told while a command runs.
 //!
-//! Owns: a host in memory, one chat of it, an agent that says what a test has it say, and the mirror of a client.
+//! Owns: a host in memory, one chat of it, an agent that says what a test has it say, and the
+//! mirror of a client.
 //! Never: runs a command.
 
 use ahp::reducers::apply_action_to_terminal;
@@ -23,7 +24,8 @@ use crate::support::world::World;
 const CLIENT: ConnectionId = ConnectionId(1);
 const OBSERVER: ConnectionId = ConnectionId(2);
 
-/// A command that an agent runs, in a call of a chat that a client follows, and the terminal `one` that shows it.
+/// A command that an agent runs, in a call of a chat that a client follows, and the terminal `one`
+/// that shows it.
 struct Terminal {
     world: World,
     chat: ChatKey,

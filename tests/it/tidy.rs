@@ -1,7 +1,7 @@
 //! What holds about the tree itself.
 //!
-//! Owns: that the README, its chapters and the tables of the code say the same, that examples run, that links lead
-//! somewhere, and that the pure modules stay pure.
+//! Owns: that the README, its chapters and the tables of the code say the same, that examples run,
+//! that links lead somewhere, and that the pure modules stay pure.
 //! Never: tests behaviour.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,8 @@ const VERSIONS: &str = "src/versions/README.md";
 const BUILT_IN: &str = "src/backend/README.md";
 const AGENTS: &str = "src/backend/acp/README.md";
 
-/// The rows of the first table under a heading of a chapter, each as its cells, without that of the names.
+/// The rows of the first table under a heading of a chapter, each as its cells, without that of the
+/// names.
 fn table(chapter: &str, heading: &str) -> Vec<Vec<String>> {
     let text = read(chapter);
     let section = text.split(&format!("\n## {heading}\n")).nth(1).expect("the heading is there");
@@ -386,8 +387,8 @@ fn no_layer_uses_one_that_it_must_not() {
     }
 }
 
-/// The judges have lock files of their own. Where these are in step with that of the product, cargo builds what both need
-/// once.
+/// The judges have lock files of their own. Where these are in step with that of the product, cargo
+/// builds what both need once.
 #[test]
 fn the_judges_are_built_from_what_the_product_is_built_from() {
     let packages = |path: &str| -> BTreeSet<String> {
@@ -409,7 +410,8 @@ fn the_judges_are_built_from_what_the_product_is_built_from() {
     }
 }
 
-/// Whoever searches for a type finds that one. What tests alone have does not count, nor what is declared inside something.
+/// Whoever searches for a type finds that one. What tests alone have does not count, nor what is
+/// declared inside something.
 #[test]
 fn no_two_types_have_one_name() {
     let mut all: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
@@ -433,6 +435,17 @@ fn no_two_types_have_one_name() {
     assert!(all.len() > 500, "the types are found");
     all.retain(|_, files| files.len() > 1);
     assert!(all.is_empty(), "types with one name: {all:#?}");
+}
+
+#[test]
+fn no_comment_is_wider_than_100_columns() {
+    let files = files_under("src").into_iter().chain(files_under("tests"));
+    for file in files.filter(|file| file.extension().is_some_and(|it| it == "rs")) {
+        for (at, line) in fs::read_to_string(&file).unwrap().lines().enumerate() {
+            let is_wide = line.trim_start().starts_with("//") && line.chars().count() > 100;
+            assert!(!is_wide, "{}:{}: {line}", file.display(), at + 1);
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Watches of files: what a transcript cannot show.
 //!
-//! Owns: how long a watch stays and how many a connection follows, in the core alone; and that the system's own watching is
-//! told, by one process.
+//! Owns: how long a watch stays and how many a connection follows, in the core alone; and that the
+//! system's own watching is told, by one process.
 //! Never: repeats what the transcripts and the tests of the watching itself show.
 
 use std::collections::BTreeSet;

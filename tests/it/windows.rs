@@ -1,7 +1,8 @@
-//! Several windows: any number of processes on one state folder, and the host that serves the clients of all.
+//! Several windows: any number of processes on one state folder, and the host that serves the
+//! clients of all.
 //!
-//! Owns: who starts the host and who joins it, what the end of a window means for the others, and that nothing is left
-//! when the last one has gone.
+//! Owns: who starts the host and who joins it, what the end of a window means for the others, and
+//! that nothing is left when the last one has gone.
 //! Never: looks at what a conversation holds, but for whether it is there.
 #![cfg(target_os = "linux")]
 

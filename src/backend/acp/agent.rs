@@ -1,7 +1,7 @@
 //! An agent: one process that all of its conversations share, started when it is needed.
 //!
-//! Owns: starting it and shaking hands, starting it again after a death (with growing waits, and not for ever),
-//! stopping it when it is not used, and stopping it at the end.
+//! Owns: starting it and shaking hands, starting it again after a death (with growing waits, and
+//! not for ever), stopping it when it is not used, and stopping it at the end.
 //! Never: knows a conversation.
 
 use std::collections::BTreeSet;
@@ -105,8 +105,8 @@ struct Uses {
     ended_by_us: Option<&'static str>,
 }
 
-/// Somebody needs a running agent: while this is there it is not stopped, neither for idleness nor because it did
-/// not answer somebody else.
+/// Somebody needs a running agent: while this is there it is not stopped, neither for idleness nor
+/// because it did not answer somebody else.
 #[derive(Debug)]
 pub struct Use(Arc<RunningAgent>);
 
@@ -177,7 +177,8 @@ impl RunningAgent {
     pub fn abilities(&self) -> AgentAbilities {
         let can = &self.capabilities.session_capabilities;
         let takes_up = can.resume.is_some() || self.capabilities.load_session;
-        // It is told its folders when it takes a session up; the first is where the session is at home.
+        // It is told its folders when it takes a session up; the first is where the session is at
+        // home.
         let several = can.additional_directories.is_some() && takes_up;
         AgentAbilities {
             multiple_chats: None,
@@ -301,8 +302,8 @@ impl Agent {
         SelfDescription { protected_resources, ..past.said.clone() }
     }
 
-    /// The running agent, started with these tokens (where they are for variables) if it is not, or if the one that
-    /// runs keeps another session.
+    /// The running agent, started with these tokens (where they are for variables) if it is not, or
+    /// if the one that runs keeps another session.
     ///
     /// # Errors
     /// When it cannot be started, or has died too often.

@@ -1,7 +1,8 @@
-//! What an agent says that has no place in the host's protocol: kept in `_meta`, under names of its own.
+//! What an agent says that has no place in the host's protocol: kept in `_meta`, under names of its
+//! own.
 //!
-//! Owns: those names, what is left of something when its placed members are taken out, and the bound on what
-//! is kept.
+//! Owns: those names, what is left of something when its placed members are taken out, and the
+//! bound on what is kept.
 //! Never: keeps what is shown in another way.
 
 use ahp_types::common::JsonObject;
@@ -11,7 +12,8 @@ use serde_json::{json, Value};
 pub const KIND: &str = "acp.kind";
 /// The places in files that a tool call is about.
 pub const LOCATIONS: &str = "acp.locations";
-/// Members of a tool call's content that the protocol has no member for, by the index of the content.
+/// Members of a tool call's content that the protocol has no member for, by the index of the
+/// content.
 pub const CONTENT: &str = "acp.content";
 /// The agent's own `_meta`.
 pub const META: &str = "acp.meta";
@@ -40,7 +42,8 @@ pub const CLIENT_TOOLS: &str = "acp.clientTools";
 /// The last update of each kind that nobody knows.
 pub const UPDATES: &str = "acp.updates";
 
-/// What clients that follow VS Code are told of the kind of a tool call, where it has a word for it.
+/// What clients that follow VS Code are told of the kind of a tool call, where it has a word for
+/// it.
 pub const TOOL_KIND: &str = "toolKind";
 
 /// Whatever is kept under one name is no longer than this as JSON, in bytes.

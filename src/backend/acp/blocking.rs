@@ -1,6 +1,7 @@
 //! Work that may block, on a thread of its own.
 //!
-//! Owns: that whoever waits for it hears of it, also when the system gives us no thread or the work panics.
+//! Owns: that whoever waits for it hears of it, also when the system gives us no thread or the work
+//! panics.
 //! Never: ends what it has begun: nobody can.
 
 use std::io;

@@ -1,8 +1,8 @@
 //! The tool calls of a turn.
 //!
-//! Owns: one account of each call, whichever of the three messages names it first; which of them wait for a
-//! permission, each by the agent's own request. `call` is one of them and what is told of it, `clients` has those that
-//! clients carry out.
+//! Owns: one account of each call, whichever of the three messages names it first; which of them
+//! wait for a permission, each by the agent's own request. `call` is one of them and what is told
+//! of it, `clients` has those that clients carry out.
 //! Never: touches a call of a turn that is over, unless the agent begins it anew.
 
 mod call;
@@ -95,11 +95,13 @@ struct TrackedCall {
     wanted: bool,
     /// The user has denied it.
     denied: bool,
-    /// It was shown because the agent wants the result, and the agent's own account of it has not come yet.
+    /// It was shown because the agent wants the result, and the agent's own account of it has not
+    /// come yet.
     unclaimed: bool,
     /// Requests for a permission, the one that the user is shown first.
     asked: VecDeque<(AgentRequest, Vec<PermissionOffer>)>,
-    /// What the agent said of the options that the user was shown last, besides what is shown of them: by their ids.
+    /// What the agent said of the options that the user was shown last, besides what is shown of
+    /// them: by their ids.
     options: JsonObject,
 }
 
@@ -113,7 +115,8 @@ enum CallStage {
     Over,
 }
 
-/// A `session/request_permission`. Not the schema's type, since that knows all kinds of options that there are.
+/// A `session/request_permission`. Not the schema's type, since that knows all kinds of options
+/// that there are.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Asks {
@@ -278,8 +281,8 @@ impl Calls {
         calls.flat_map(|call| call.asked.drain(..)).map(|(request, _)| request).collect()
     }
 
-    /// The changes of files that a call is to make when it asks for a permission, or has made when it is done;
-    /// none when an event is neither.
+    /// The changes of files that a call is to make when it asks for a permission, or has made when
+    /// it is done; none when an event is neither.
     pub fn changes(&self, event: &TurnEvent) -> Option<(Vec<Diff>, Moment)> {
         let event = match event {
             TurnEvent::With(event, _) => event,
@@ -329,8 +332,9 @@ impl Calls {
         !self.past.contains(id) || left
     }
 
-    /// The turn is over, and with it what runs in terminals of the agent's own: what the host is to be told of those.
-    /// In one that was cancelled nothing is left open, whatever the agent says later.
+    /// The turn is over, and with it what runs in terminals of the agent's own: what the host is to
+    /// be told of those. In one that was cancelled nothing is left open, whatever the agent says
+    /// later.
     pub fn end_turn(&mut self, cancelled: bool) -> Vec<Event> {
         let mut told = Vec::new();
         let open = self.calls.iter().filter(|(_, call)| !cancelled && call.may_be_left_open());
@@ -419,7 +423,8 @@ impl Calls {
         told
     }
 
-    /// What is new in terminals that calls have shown; in those that say very much only what is `due`.
+    /// What is new in terminals that calls have shown; in those that say very much only what is
+    /// `due`.
     pub fn tell_of_terminals(&mut self, due: bool) -> Vec<Event> {
         let mut told = self.screens.tell(due);
         for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {

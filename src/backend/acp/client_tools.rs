@@ -1,9 +1,12 @@
-//! The tools of a session's active clients, as an MCP server of the host's own that the agent is given.
+//! The tools of a session's active clients, as an MCP server of the host's own that the agent is
+//! given.
 //!
-//! In reading order: [`relay`] (this program as that server's process, which the agent starts), `listener` (the socket
-//! on which it reaches the host), `server` (MCP, in the host), this file (what a tool and its result are there).
+//! In reading order: [`relay`] (this program as that server's process, which the agent starts),
+//! `listener` (the socket on which it reaches the host), `server` (MCP, in the host), this file
+//! (what a tool and its result are there).
 //!
-//! Owns: what the agent calls each tool, and which of the calls that it shows are calls of such a tool.
+//! Owns: what the agent calls each tool, and which of the calls that it shows are calls of such a
+//! tool.
 //! Never: decides which client carries out a call, or changes the schema of an input.
 
 pub mod listener;
@@ -18,10 +21,12 @@ use crate::wire::text;
 
 pub use self::server::{Called, ToolServerEvent};
 
-/// What agents call the server. They make names of tools from it, some of which may hold nothing but letters.
+/// What agents call the server. They make names of tools from it, some of which may hold nothing
+/// but letters.
 pub const SERVER: &str = "ahpclient";
 
-/// The longest name of a tool: model providers allow 64 bytes, and agents put the server's name before it.
+/// The longest name of a tool: model providers allow 64 bytes, and agents put the server's name
+/// before it.
 const NAME_BYTES_MAX: usize = 40;
 
 /// The tools that are offered at one moment.
@@ -78,8 +83,8 @@ impl OfferedTools {
         self.0.iter().map(ToolOffer::listed).collect()
     }
 
-    /// The tool that an agent speaks of when it says these texts of a call, if it is one of these: agents put the names
-    /// of the server and the tool together, each in its own way.
+    /// The tool that an agent speaks of when it says these texts of a call, if it is one of these:
+    /// agents put the names of the server and the tool together, each in its own way.
     pub fn tool_of(&self, texts: &[&str]) -> Option<&str> {
         let offer = self.0.iter().find(|offer| texts.iter().any(|text| speaks_of(text, &offer.name)))?;
         Some(&offer.tool.name)
@@ -95,7 +100,8 @@ impl ToolOffer {
             schema.entry("type").or_insert_with(|| "object".into());
         }
         let mut listed = json!({ "name": self.name, "inputSchema": schema });
-        // No schema of the output: agents refuse what does not fit it, and a client may answer in text.
+        // No schema of the output: agents refuse what does not fit it, and a client may answer in
+        // text.
         let besides = [
             ("title", json!(title)),
             ("description", json!(description)),
@@ -109,8 +115,8 @@ impl ToolOffer {
     }
 }
 
-/// What agents call a tool of this name: letters, digits, `_` and `-` stay; where anything else must go, a sum of the
-/// whole name keeps it apart from others.
+/// What agents call a tool of this name: letters, digits, `_` and `-` stay; where anything else
+/// must go, a sum of the whole name keeps it apart from others.
 fn name_for_agents(name: &str) -> String {
     let fits = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
     if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(fits) {
@@ -121,8 +127,8 @@ fn name_for_agents(name: &str) -> String {
     kept.take(NAME_BYTES_MAX - sum.len()).chain(sum.chars()).collect()
 }
 
-/// Whether an agent names this tool of ours by such a text: `mcp__SERVER__TOOL`, `mcp.SERVER.TOOL`, `SERVER_TOOL`,
-/// `Tool: SERVER/TOOL`, or `TOOL (SERVER MCP Server)` and what it is called with.
+/// Whether an agent names this tool of ours by such a text: `mcp__SERVER__TOOL`, `mcp.SERVER.TOOL`,
+/// `SERVER_TOOL`, `Tool: SERVER/TOOL`, or `TOOL (SERVER MCP Server)` and what it is called with.
 fn speaks_of(text: &str, tool: &str) -> bool {
     let is_separator = |character: char| "_./-: ".contains(character);
     let after_tool = text.strip_prefix(tool).and_then(|rest| rest.strip_prefix(" (")?.strip_prefix(SERVER));
@@ -135,7 +141,8 @@ fn speaks_of(text: &str, tool: &str) -> bool {
     between.is_some_and(|between| !between.is_empty() && between.chars().all(is_separator))
 }
 
-/// What a call is called with, of what an agent says that it is: some put it beside the names of the server and tool.
+/// What a call is called with, of what an agent says that it is: some put it beside the names of
+/// the server and tool.
 pub fn arguments(said: &Value) -> Option<&Value> {
     match said.get("server") {
         Some(server) if server == SERVER => said.get("arguments"),

@@ -1,7 +1,7 @@
 //! Content: what a user's message is for an agent, and what an agent's content is for clients.
 //!
-//! Owns: content blocks in both directions, diffs as text, and the transcript that an agent is told which does
-//! not remember.
+//! Owns: content blocks in both directions, diffs as text, and the transcript that an agent is told
+//! which does not remember.
 //! Never: opens a file. What an agent cannot be given is named to it.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,8 @@ use crate::files::uris::path_of;
 use crate::host::effects::{Transcript, TranscriptOf};
 use crate::state::history::CompletedTurn;
 
-/// So much of what was said before is told to an agent that does not remember, in bytes: the latest of it.
+/// So much of what was said before is told to an agent that does not remember, in bytes: the latest
+/// of it.
 const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;
 
 /// So many lines that are equal are shown around a change.
@@ -45,8 +46,8 @@ pub struct Takes<'a> {
     pub only_text: bool,
 }
 
-/// Returns whether a block holds something else than text, or links to it: an agent may read what is
-/// linked, and give it to the model.
+/// Returns whether a block holds something else than text, or links to it: an agent may read what
+/// is linked, and give it to the model.
 pub fn is_binary(block: &ContentBlock) -> bool {
     match block {
         ContentBlock::Image(_) | ContentBlock::Audio(_) => true,
@@ -81,7 +82,8 @@ pub fn binaries(message: &Message, takes: Takes<'_>) -> Vec<String> {
     binary.filter_map(label).collect()
 }
 
-/// A user's message, as far as the agent can take it. What is attached is set apart from what the user has said.
+/// A user's message, as far as the agent can take it. What is attached is set apart from what the
+/// user has said.
 pub fn prompt(message: &Message, chats: &[Transcript], takes: Takes<'_>) -> Vec<ContentBlock> {
     let mut blocks = Vec::new();
     if !message.text.is_empty() {
@@ -285,7 +287,8 @@ pub fn rest_of_chunk(chunk: &ContentChunk, raw: &RawValue) -> Option<JsonObject>
     Some(rest).filter(|rest| !rest.is_empty())
 }
 
-/// What of a content block has no place, where a link and an embedded resource have one for these members.
+/// What of a content block has no place, where a link and an embedded resource have one for these
+/// members.
 fn rest_of_block(block: &Value, of_link: &[&str], of_resource: &[&str]) -> Option<JsonObject> {
     let kind = block["type"].as_str().unwrap_or_default();
     let placed: &[&str] = match kind {
@@ -361,8 +364,9 @@ fn diff_text(diff: &Diff) -> String {
     text
 }
 
-/// Tells changes that are near each other, with the lines around them. (The library's own printer of hunks tells the
-/// first one with a header that does not fit what follows, where it begins 4 to 6 lines behind the file's beginning.)
+/// Tells changes that are near each other, with the lines around them. (The library's own printer
+/// of hunks tells the first one with a header that does not fit what follows, where it begins 4 to
+/// 6 lines behind the file's beginning.)
 fn tell_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
     let (Some(first), Some(last)) = (hunks.first(), hunks.last()) else { return };
     // The lines before and after the changes are the same on both sides.
@@ -395,7 +399,8 @@ fn tell_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
     tell(' ', &lines.before, told..told + after);
 }
 
-/// What was said before, for an agent that does not remember it; what was attached to the turns goes with them.
+/// What was said before, for an agent that does not remember it; what was attached to the turns
+/// goes with them.
 pub fn transcript(history: &[CompletedTurn], chats: &BTreeMap<String, Vec<Transcript>>) -> String {
     let mut said = Vec::new();
     let mut bytes = 0;

@@ -1,12 +1,12 @@
 //! A chat's conversation with an agent: one ACP session.
 //!
-//! In reading order: this file (its life: commands, prompts, cancelling), `opening` (how it comes to be), `ending` (how
-//! a turn ends), `settings` (how the session is configured), `resuming` (going on with a turn that was cut), `updates`
-//! (what the agent tells), `own_turns` (what it does by itself), `steering` (what the user adds
-//! meanwhile), `looking` (what changes of files are found to be), `requests` (what the agent asks),
-//! `questions` and `forms` (what it asks the user), `attachments` (what it cannot take),
-//! `workspace` (what it asks of files and terminals), `client_tools` (what it has clients carry
-//! out).
+//! In reading order: this file (its life: commands, prompts, cancelling), `opening` (how it comes
+//! to be), `ending` (how a turn ends), `settings` (how the session is configured), `resuming`
+//! (going on with a turn that was cut), `updates` (what the agent tells), `own_turns` (what it does
+//! by itself), `steering` (what the user adds meanwhile), `looking` (what changes of files are
+//! found to be), `requests` (what the agent asks), `questions` and `forms` (what it asks the user),
+//! `attachments` (what it cannot take), `workspace` (what it asks of files and terminals),
+//! `client_tools` (what it has clients carry out).
 //!
 //! Owns: one prompt at a time.
 //! Never: waits without hearing a cancellation.
@@ -448,8 +448,8 @@ impl AcpConversation {
         }
     }
 
-    /// The turn has taken too long, and is cancelled. Or it was, and the agent goes on with it: it is ended. While we do
-    /// not hear it, it cannot be blamed.
+    /// The turn has taken too long, and is cancelled. Or it was, and the agent goes on with it: it
+    /// is ended. While we do not hear it, it cannot be blamed.
     fn time_is_up(&mut self) -> Next {
         if self.is_silent() {
             self.end(TurnEnd::Complete);

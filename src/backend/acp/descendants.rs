@@ -1,10 +1,12 @@
 //! All processes that descend from this one, wherever they have gone.
 //!
-//! A process can leave its group and its session, but not its parent. When its parent ends, it becomes a child of the
-//! next process above that adopts orphans, which guards and the host do. So whoever descends from a process that
-//! adopts is found below it, by the lists of children in `/proc`.
+//! A process can leave its group and its session, but not its parent. When its parent ends, it
+//! becomes a child of the next process above that adopts orphans, which guards and the host do. So
+//! whoever descends from a process that adopts is found below it, by the lists of children in
+//! `/proc`.
 //!
-//! Owns: finding them, asking them to leave, and killing them while they start others and their parents end.
+//! Owns: finding them, asking them to leave, and killing them while they start others and their
+//! parents end.
 //! Never: signals a process that is no descendant, or one that has its number since.
 #![cfg(target_os = "linux")]
 
@@ -119,7 +121,8 @@ fn numbers_in(folder: &Path) -> Vec<RawPid> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether descendants can be found: `/proc` is there, and shows processes under the numbers that they have here.
+/// Whether descendants can be found: `/proc` is there, and shows processes under the numbers that
+/// they have here.
 pub fn can_be_found() -> bool {
     let ours = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
     ours == Some(getpid().as_raw_pid())
@@ -135,8 +138,8 @@ pub fn session_of(process: RawPid) -> Option<RawPid> {
     Stat::of(process).map(|stat| stat.session)
 }
 
-/// Goes through some of our children, and all that descends from them, parents first. What is done to one is done
-/// before its children are looked for.
+/// Goes through some of our children, and all that descends from them, parents first. What is done
+/// to one is done before its children are looked for.
 fn walk(top: impl Fn(&Children) -> Vec<RawPid>, mut each: impl FnMut(FoundProcess, Stat)) {
     let children = Children::look();
     walk_by(&children, top(&children), &mut each);
@@ -172,8 +175,9 @@ pub fn ask_some(top: impl Fn(&Children) -> Vec<RawPid>) {
 
 /// Kills some of our children, and all that descends from them, as a [`Hunt`] does.
 ///
-/// Before each look `reap` is called. Returns whether nobody is left. Else there are some who cannot be killed: they
-/// belong to another user, or the kernel holds them, and nobody else has appeared for so long.
+/// Before each look `reap` is called. Returns whether nobody is left. Else there are some who
+/// cannot be killed: they belong to another user, or the kernel holds them, and nobody else has
+/// appeared for so long.
 pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), patience: Duration) -> bool {
     let mut hunt = Hunt::begin();
     loop {
@@ -187,9 +191,10 @@ pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), pati
     }
 }
 
-/// Kills processes while they start others and their parents end. Who is found is stopped before his children are looked
-/// for, and nobody is killed before all have been; who was started meanwhile all the same is found by the next look,
-/// which has few to look at and follows at once, so that nobody is faster.
+/// Kills processes while they start others and their parents end. Who is found is stopped before
+/// his children are looked for, and nobody is killed before all have been; who was started
+/// meanwhile all the same is found by the next look, which has few to look at and follows at once,
+/// so that nobody is faster.
 #[derive(Debug)]
 pub struct Hunt {
     stopped: BTreeSet<FoundProcess>,
@@ -204,8 +209,8 @@ pub enum HuntSight {
     Nobody,
     /// There are some who were not there before: the next look follows at once.
     Others,
-    /// They have been killed before, and nobody else has appeared for so long. The next look follows after
-    /// [`LOOK_EVERY`].
+    /// They have been killed before, and nobody else has appeared for so long. The next look
+    /// follows after [`LOOK_EVERY`].
     TheSame(Duration),
 }
 
@@ -273,7 +278,8 @@ mod tests {
         }
         let all = below(&Children::Listed, top);
         assert_eq!(below(&Children::table(), top), all);
-        // Nobody adopts here: those are left out whose parents have ended. The number of no process means none.
+        // Nobody adopts here: those are left out whose parents have ended. The number of no process
+        // means none.
         assert!(below(&Children::Listed, RawPid::MAX).is_empty());
         let reaped = std::cell::RefCell::new(shell);
         let still = |_: &Children| reaped.borrow_mut().try_wait().unwrap().map_or(vec![top], |_| vec![]);

@@ -1,11 +1,13 @@
 //! Changes of files, as clients can show them: a file before and after, both whole.
 //!
-//! Agents say a change in scopes of their own, and do not say which: the whole file, some lines of it with what
-//! is around them, or a bare snippet. What a piece is a piece of is found in the file itself.
+//! Agents say a change in scopes of their own, and do not say which: the whole file, some lines of
+//! it with what is around them, or a bare snippet. What a piece is a piece of is found in the file
+//! itself.
 //!
-//! Owns: that, on a thread of its own, since a file system may take its time; and how much is shown.
-//! Never: shows a piece as if it were a file, since clients take a change back by writing what was there before;
-//! never writes.
+//! Owns: that, on a thread of its own, since a file system may take its time; and how much is
+//! shown.
+//! Never: shows a piece as if it were a file, since clients take a change back by writing what was
+//! there before; never writes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -79,8 +81,8 @@ fn edit(path: &Path, changes: &[EditSides<'_>], moment: Moment) -> Option<FileEd
     Some(FileEdit { before: before.map(side), after: after.map(side), diff: None })
 }
 
-/// The whole file before the changes and after them; none when that is not known. A file that is not there has no
-/// side.
+/// The whole file before the changes and after them; none when that is not known. A file that is
+/// not there has no side.
 fn sides(
     changes: &[EditSides<'_>],
     now: Option<&str>,
@@ -117,8 +119,8 @@ fn sides(
     }
 }
 
-/// A text with another piece in place of the only one like it, which may be all of it; none when there is not
-/// exactly one.
+/// A text with another piece in place of the only one like it, which may be all of it; none when
+/// there is not exactly one.
 fn put(text: &str, piece: &str, other: &str) -> Option<String> {
     if text == piece {
         return Some(other.to_owned());

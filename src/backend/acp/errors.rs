@@ -1,7 +1,7 @@
 //! What a request of an agent's is answered with when it is not done.
 //!
-//! Owns: the table of these errors, each with its code and the sentence that the agent reads; and the codes that mean
-//! something to us in what agents answer.
+//! Owns: the table of these errors, each with its code and the sentence that the agent reads; and
+//! the codes that mean something to us in what agents answer.
 //! Never: decides that something is not done.
 
 use std::io;
@@ -27,7 +27,8 @@ pub mod code {
     pub const WITHDRAWN: i64 = -32800;
 }
 
-/// Why a request of an agent's is not done. Its `Display` is the message of the error that answers it.
+/// Why a request of an agent's is not done. Its `Display` is the message of the error that answers
+/// it.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     // The request itself.

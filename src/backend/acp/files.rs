@@ -1,7 +1,8 @@
-//! What an agent asks of the file system: `fs/read_text_file`, `fs/write_text_file`, and where its commands run.
+//! What an agent asks of the file system: `fs/read_text_file`, `fs/write_text_file`, and where its
+//! commands run.
 //!
-//! Owns: doing it on other threads, one thing after the other in the order in which a conversation asks for it; how
-//! much may wait; lines, limits and what is text.
+//! Owns: doing it on other threads, one thing after the other in the order in which a conversation
+//! asks for it; how much may wait; lines, limits and what is text.
 //! Never: answers the agent, or touches a file in another way than [`Folders`] does.
 
 use std::io::{self, BufRead, BufReader, Read};
@@ -267,7 +268,8 @@ fn about(path: &Path, wrong: Wrong) -> RequestError {
     }
 }
 
-/// Lines of a file, with their ends, from this one on (the first is 1), at most so many; none where it has fewer.
+/// Lines of a file, with their ends, from this one on (the first is 1), at most so many; none where
+/// it has fewer.
 fn lines(file: impl Read, line: Option<u32>, limit: Option<u32>) -> Result<String, Wrong> {
     let mut file = BufReader::new(file);
     let mut passed = (&mut file).take(PASSED_BYTES_MAX);

@@ -1,12 +1,12 @@
-//! The guard: this program again, in a hidden mode, as the parent of one agent and leader of its process
-//! group.
+//! The guard: this program again, in a hidden mode, as the parent of one agent and leader of its
+//! process group.
 //!
-//! Owns: that nothing of an agent outlives us. Its stdin is the [lifeline](super::lifeline) to the host, over which it
-//! gets what the agent reads; when that ends, by our will or with our death, the agent has a moment to leave, then all
-//! that descends from it is asked to, then it is killed. What an agent that has ended leaves behind goes the same way.
-//! Also says how the agent ended.
-//! Never: reads or writes a byte of the agent's. Where orphans cannot be adopted (only Linux lets one), who has left the
-//! group is not found.
+//! Owns: that nothing of an agent outlives us. Its stdin is the [lifeline](super::lifeline) to the
+//! host, over which it gets what the agent reads; when that ends, by our will or with our death,
+//! the agent has a moment to leave, then all that descends from it is asked to, then it is killed.
+//! What an agent that has ended leaves behind goes the same way. Also says how the agent ended.
+//! Never: reads or writes a byte of the agent's. Where orphans cannot be adopted (only Linux lets
+//! one), who has left the group is not found.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -25,7 +25,8 @@ use super::lifeline;
 /// How long an agent has to leave after its stdin has ended, and again after it was asked to leave.
 pub const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What is added to the number of the signal that ended an agent, as shells do, to make it an exit status.
+/// What is added to the number of the signal that ended an agent, as shells do, to make it an exit
+/// status.
 pub const BY_SIGNAL: i32 = 128;
 
 /// The exit status when the agent cannot be started.
@@ -63,8 +64,8 @@ pub(super) fn lead() -> io::Result<Family> {
     if setpgid(None, None).is_err() {
         return Err(io::Error::other("the guard cannot lead a group of its own"));
     }
-    // What is done to the group is done to its leader too. (Once there was a listener, the signal does nothing
-    // else.)
+    // What is done to the group is done to its leader too. (Once there was a listener, the signal
+    // does nothing else.)
     let listener = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let listening = listener.enter();
     let asked = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
@@ -153,7 +154,8 @@ fn guard(command: &[OsString]) -> io::Result<i32> {
     Ok(status)
 }
 
-/// Ends a family when there is a reason to, and then the process, unless nobody of it is left before.
+/// Ends a family when there is a reason to, and then the process, unless nobody of it is left
+/// before.
 fn end(family: Family, reasons: &Receiver<Reason>) {
     let mut status = None;
     match reasons.recv() {
@@ -200,7 +202,8 @@ impl Family {
         self.adopts
     }
 
-    /// Waits until nobody of it is left, reaping all; where that cannot be seen, until another thread has ended it.
+    /// Waits until nobody of it is left, reaping all; where that cannot be seen, until another
+    /// thread has ended it.
     pub(super) fn wait(self, ending: JoinHandle<()>) {
         while matches!(wait(WaitOptions::empty()), Ok(_) | Err(rustix::io::Errno::INTR)) {}
         if !self.adopts {
@@ -209,7 +212,8 @@ impl Family {
         }
     }
 
-    /// Asks all of it to leave, and kills who has not; done when nobody is left, or nobody else can be killed.
+    /// Asks all of it to leave, and kills who has not; done when nobody is left, or nobody else can
+    /// be killed.
     #[cfg(target_os = "linux")]
     pub(super) fn end(self) {
         use super::descendants;
@@ -231,7 +235,8 @@ impl Family {
         }
     }
 
-    /// Asks all of its group to leave, and kills who has not; done when nobody is left, or nobody can be killed.
+    /// Asks all of its group to leave, and kills who has not; done when nobody is left, or nobody
+    /// can be killed.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn end(self) {
         use std::time::Instant;

@@ -1,7 +1,8 @@
 //! The host's side of its guards.
 //!
-//! Owns: starting them, and doing the work of one that is not able to: it was stopped, or killed by what it guards.
-//! What a killed one leaves behind becomes the host's children where the system can do that, so that it is found.
+//! Owns: starting them, and doing the work of one that is not able to: it was stopped, or killed by
+//! what it guards. What a killed one leaves behind becomes the host's children where the system can
+//! do that, so that it is found.
 //! Never: knows what a guard guards.
 
 use std::collections::BTreeSet;
@@ -18,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use super::blocking::on_a_thread;
 use super::guard;
 
-/// How long a guard may take when it has to end what it guards, which it does by kindness, and then by force.
+/// How long a guard may take when it has to end what it guards, which it does by kindness, and then
+/// by force.
 const GUARD_WITHIN: Duration = guard::PATIENCE.saturating_mul(3);
 
 /// How guards are started: this program, and what it is told first.
@@ -46,8 +48,8 @@ impl GuardProgram {
         Self { path, arguments, started: Arc::default() }
     }
 
-    /// The same in a process whose children are guards alone: it adopts what a killed one leaves behind. One that has
-    /// other children, from a life as another program, does not.
+    /// The same in a process whose children are guards alone: it adopts what a killed one leaves
+    /// behind. One that has other children, from a life as another program, does not.
     #[must_use]
     pub fn adopting(self) -> Self {
         Self { started: Arc::new(Started { adopts: adopt_orphans(), ..Started::default() }), ..self }
@@ -109,7 +111,8 @@ pub struct Guard {
 
 /// The group of a guard, which is its own until it was waited for.
 ///
-/// It is to be used by the thread alone that waits for the guard: so nobody is signalled who has its number since.
+/// It is to be used by the thread alone that waits for the guard: so nobody is signalled who has
+/// its number since.
 #[derive(Debug, Clone)]
 pub struct GuardGroup {
     pid: Option<Pid>,
@@ -133,7 +136,8 @@ impl Guard {
         GuardGroup { pid: self.pid, started: Arc::clone(&self.started) }
     }
 
-    /// Waits until it has ended with all that it guards, which it does soon after it was `stopped`; gives back how.
+    /// Waits until it has ended with all that it guards, which it does soon after it was `stopped`;
+    /// gives back how.
     ///
     /// # Errors
     /// When that is not known.
@@ -176,7 +180,8 @@ impl Started {
         self.guards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Kills what guards have left behind, with all that descends from it. That is nothing unless one was killed.
+    /// Kills what guards have left behind, with all that descends from it. That is nothing unless
+    /// one was killed.
     #[cfg(target_os = "linux")]
     fn end_the_rest(&self) {
         use super::descendants::{self, Children};

@@ -1,7 +1,7 @@
 //! The lifeline between the host and a guard: a socket that is the guard's stdin.
 //!
-//! Its end is found by reading, since not all systems tell it to one who only waits. What a guard is to give its agent
-//! as stdin comes over it.
+//! Its end is found by reading, since not all systems tell it to one who only waits. What a guard
+//! is to give its agent as stdin comes over it.
 //!
 //! Owns: sending and receiving a file over it, and hearing its end.
 //! Never: carries anything of what the agent and the host say to each other.
@@ -22,7 +22,8 @@ const WORD: &[u8] = b".";
 
 /// Sends a file.
 ///
-/// It must stay open here until the other side says that it has it: on some systems it is lost else.
+/// It must stay open here until the other side says that it has it: on some systems it is lost
+/// else.
 ///
 /// # Errors
 /// When it cannot be sent.

@@ -1,9 +1,9 @@
 //! Logging in to a running agent: `authenticate`, with what it asks the user meanwhile.
 //!
-//! Owns: asking for it once at a time, showing people what they are to do, and withdrawing the request when nobody
-//! waits for it any more.
-//! Never: accepts anything on the user's behalf but to be shown a page that the login, which the user has asked for,
-//! needs.
+//! Owns: asking for it once at a time, showing people what they are to do, and withdrawing the
+//! request when nobody waits for it any more.
+//! Never: accepts anything on the user's behalf but to be shown a page that the login, which the
+//! user has asked for, needs.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ use crate::wire::text;
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 impl RunningAgent {
-    /// Logs in to the agent if it needs that and these tokens are for it; false when it must be started anew, and is
-    /// being ended. Reports what it waits for.
+    /// Logs in to the agent if it needs that and these tokens are for it; false when it must be
+    /// started anew, and is being ended. Reports what it waits for.
     ///
     /// # Errors
     /// When the agent refuses: [`Required`]. Or it ends meanwhile.

@@ -1,10 +1,10 @@
 //! Logging in to an agent: the ways that it offers, as resources that clients may have a token for.
 //!
-//! Owns: which ways there are, what is to be done with a token (the agent is asked to log in, with the token as a key
-//! where it wants one, or it is started anew with the token in the variable that it names), and what people are told
-//! of all that. `logging_in` does it.
-//! Never: shows a token, or uses one that nobody has pushed for this. Does nothing before the agent has said that it
-//! needs a login: most list their ways at all times.
+//! Owns: which ways there are, what is to be done with a token (the agent is asked to log in, with
+//! the token as a key where it wants one, or it is started anew with the token in the variable that
+//! it names), and what people are told of all that. `logging_in` does it.
+//! Never: shows a token, or uses one that nobody has pushed for this. Does nothing before the agent
+//! has said that it needs a login: most list their ways at all times.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -34,8 +34,8 @@ const UNAUTHORIZED: i64 = 401;
 /// In the `_meta` of a way to log in, and of `authenticate`: that a key is wanted, and the key.
 const KEY: &str = "api-key";
 
-/// Whether a failure says that the agent needs a login: by its code, or by the status that its model's provider has
-/// answered with, which many agents tell in their words only.
+/// Whether a failure says that the agent needs a login: by its code, or by the status that its
+/// model's provider has answered with, which many agents tell in their words only.
 pub fn is_required(failure: &AgentError) -> bool {
     let details = failure.data.as_ref().and_then(Value::as_object);
     let is_status = |name: &&str| details.and_then(|it| it.get(*name)?.as_i64()) == Some(UNAUTHORIZED);
@@ -72,7 +72,8 @@ enum TokenIs {
     Key { bare: bool },
     /// The user's word that it is to be done: the agent does it by itself.
     Consent,
-    /// Nothing: it is done in a terminal, or needs more than one value. It is no resource for clients.
+    /// Nothing: it is done in a terminal, or needs more than one value. It is no resource for
+    /// clients.
     Nothing,
 }
 
@@ -213,7 +214,8 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }
 
-/// The ways, as clients are told them. Those that need a terminal, or more than a token, are left out.
+/// The ways, as clients are told them. Those that need a terminal, or more than a token, are left
+/// out.
 pub fn resources(ways: &[LoginWay]) -> Vec<ProtectedResourceMetadata> {
     let offered = ways.iter().filter(|way| way.token != TokenIs::Nothing);
     offered.map(|way| way.resource.clone()).collect()

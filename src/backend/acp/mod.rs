@@ -1,15 +1,18 @@
 //! Agents that speak the Agent Client Protocol (ACP, version 1) on their stdin and stdout.
 //!
-//! In reading order: [`guard`] (nothing of an agent outlives us), `descendants` (whom it ends), [`lifeline`] (what it
-//! holds on to), [`guards`] (our side of them), [`process`] (one process), [`peer`] (one connection), [`agent`] (an
-//! agent that is started when it is needed, and again when it has died), [`program`] (where it is), [`quirks`] (what is
-//! known of certain agents), `login` and `logging_in` (what it needs for that), `conversation` (one chat), `calls`,
-//! `content` and `options` (what its messages mean), `client_tools` (how it uses the tools of clients), `besides` (what
-//! has no place), `errors` (what its requests are refused with), `blocking` (what may take long), `edits` (what changes are of files), `files` and
-//! [`terminals`] (what it may do to the user's machine through us).
+//! In reading order: [`guard`] (nothing of an agent outlives us), `descendants` (whom it ends),
+//! [`lifeline`] (what it holds on to), [`guards`] (our side of them), [`process`] (one process),
+//! [`peer`] (one connection), [`agent`] (an agent that is started when it is needed, and again when
+//! it has died), [`program`] (where it is), [`quirks`] (what is known of certain agents), `login`
+//! and `logging_in` (what it needs for that), `conversation` (one chat), `calls`, `content` and
+//! `options` (what its messages mean), `client_tools` (how it uses the tools of clients), `besides`
+//! (what has no place), `errors` (what its requests are refused with), `blocking` (what may take
+//! long), `edits` (what changes are of files), `files` and [`terminals`] (what it may do to the
+//! user's machine through us).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
-//! Never: runs anything but what the operator named, or puts anything from a client into an argument.
+//! Never: runs anything but what the operator named, or puts anything from a client into an
+//! argument.
 #![doc = include_str!("README.md")]
 
 pub mod agent;
@@ -90,8 +93,8 @@ pub struct AgentSpec {
 /// What an agent may do through us, and is told that it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offers {
-    /// Read files in the session's working directories. Unless it is said, all but those [`quirks`] agents may that
-    /// cannot bear it.
+    /// Read files in the session's working directories. Unless it is said, all but those [`quirks`]
+    /// agents may that cannot bear it.
     pub reading: Option<bool>,
     /// Write them.
     pub writing: bool,

@@ -1,8 +1,8 @@
-//! What an ACP session can be configured by: its options, and what older agents have in their place, modes and
-//! models. One setting for each meaning.
+//! What an ACP session can be configured by: its options, and what older agents have in their
+//! place, modes and models. One setting for each meaning.
 //!
-//! Owns: reading them from whatever the agent says, with their values; what clients are told of them; and the
-//! request that changes one.
+//! Owns: reading them from whatever the agent says, with their values; what clients are told of
+//! them; and the request that changes one.
 //! Never: asks for a change, or believes that one was made before the agent says so.
 
 use ahp_types::common::JsonObject;
@@ -20,7 +20,8 @@ use crate::wire::text;
 const SETTINGS_MAX: usize = 100;
 const VALUES_MAX: usize = 1000;
 
-/// The longest name of a setting or a value, in bytes. A longer one could not be said back unchanged.
+/// The longest name of a setting or a value, in bytes. A longer one could not be said back
+/// unchanged.
 const NAME_BYTES_MAX: usize = 4096;
 
 /// What clients call the mode and the model of agents that do not give them names.
@@ -205,8 +206,8 @@ impl OfferedOptions {
         }
     }
 
-    /// Takes the whole list of options as it is now. An agent that has options has its mode among them, if it
-    /// has any, and a model that is among them is not shown twice.
+    /// Takes the whole list of options as it is now. An agent that has options has its mode among
+    /// them, if it has any, and a model that is among them is not shown twice.
     pub fn take_list(&mut self, list: &RawValue) {
         let Some(raw) = read::<Vec<&RawValue>>(list.get()) else {
             tracing::debug!("an agent's list of options cannot be read");
@@ -236,7 +237,8 @@ impl OfferedOptions {
         }
     }
 
-    /// Whether what an agent says tells the value of a setting: its mode, or else its list of options.
+    /// Whether what an agent says tells the value of a setting: its mode, or else its list of
+    /// options.
     pub fn is_told(&self, id: &str, by_mode: bool) -> bool {
         let setting = self.settings.iter().find(|setting| setting.id == id);
         setting.is_some_and(|setting| match setting.by {
@@ -385,7 +387,8 @@ fn read<'a, T: Deserialize<'a>>(json: &'a str) -> Option<T> {
         .ok()
 }
 
-/// A setting out of an option; none out of one of a kind that nobody knows: the agent has its default.
+/// A setting out of an option; none out of one of a kind that nobody knows: the agent has its
+/// default.
 fn setting(raw: RawOption) -> Option<Setting> {
     let values = match (raw.r#type.as_str(), &raw.current_value) {
         ("boolean", Value::Bool(_)) => None,

@@ -1,10 +1,10 @@
 //! A connection to an agent: JSON-RPC, one message a line, on its stdin and stdout.
 //!
-//! Owns: giving each message to the one [`Ear`] that it is for, in order; keeping what is said of a session before
-//! anybody has heard of it; bounds. `ear` is one who listens, `patience` whether an agent has had its time; `pipes` reads
-//! and writes.
-//! Never: knows what a method means, beyond which members name the session or request that it is about. A message that
-//! nobody takes is not read past: the agent waits as long as we do.
+//! Owns: giving each message to the one [`Ear`] that it is for, in order; keeping what is said of a
+//! session before anybody has heard of it; bounds. `ear` is one who listens, `patience` whether an
+//! agent has had its time; `pipes` reads and writes.
+//! Never: knows what a method means, beyond which members name the session or request that it is
+//! about. A message that nobody takes is not read past: the agent waits as long as we do.
 
 mod ear;
 mod patience;
@@ -50,10 +50,12 @@ const REQUEST_ID_BYTES_MAX: usize = 1 << 10;
 /// An agent that lets so many bytes of answers wait does not read any more.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// While so many bytes of answers wait for an agent to read them, none is added that can wait itself.
+/// While so many bytes of answers wait for an agent to read them, none is added that can wait
+/// itself.
 const BEHIND_BYTES: usize = WAITING_BYTES_MAX / 4;
 
-/// No pipe that an agent writes to holds more bytes than this (on Linux, unless a privileged agent makes it larger).
+/// No pipe that an agent writes to holds more bytes than this (on Linux, unless a privileged agent
+/// makes it larger).
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
 /// Notification of Claude and Codex that says whether they are logged in, and the kind of login
@@ -89,8 +91,8 @@ pub enum AgentSaid {
     Withdrawn(AgentRequest),
     /// The answer to a request of ours.
     Answer(u64, Result<Box<RawValue>, AgentError>),
-    /// Follows each answer, once everything has been given that could be read from the agent when the answer was
-    /// taken in.
+    /// Follows each answer, once everything has been given that could be read from the agent when
+    /// the answer was taken in.
     HeardOut(u64),
 }
 
@@ -199,7 +201,8 @@ struct Routes {
     ears: HashMap<u64, Inbox>,
     /// Whose requests are not answered yet.
     requests: HashMap<u64, u64>,
-    /// Answers that were given and not followed by [`AgentSaid::HeardOut`] yet: to which listener, to which request.
+    /// Answers that were given and not followed by [`AgentSaid::HeardOut`] yet: to which listener,
+    /// to which request.
     fresh_answers: Vec<(u64, u64)>,
     /// Whom the agent's requests were given to that are not answered yet.
     asked: HashMap<AgentRequest, u64>,
@@ -213,8 +216,8 @@ struct Routes {
 }
 
 impl AgentConnection {
-    /// A connection over these pipes. `ending` says how the agent ended, once it has; when its output ends
-    /// before, its input is ended too. Told `stop`, its input ends.
+    /// A connection over these pipes. `ending` says how the agent ended, once it has; when its
+    /// output ends before, its input is ended too. Told `stop`, its input ends.
     pub fn start(
         agent: String,
         input: impl AsyncWrite + Unpin + Send + 'static,
@@ -257,7 +260,8 @@ impl AgentConnection {
         self.shared.stop.cancel();
     }
 
-    /// The agent has left something unanswered for too long: it is of no use to those who have not begun.
+    /// The agent has left something unanswered for too long: it is of no use to those who have not
+    /// begun.
     pub fn give_up(&self) {
         self.shared.given_up.store(true, Ordering::Release);
     }

@@ -1,7 +1,7 @@
 //! An agent's process, as we see it: its guard, its pipes, and what it says on stderr.
 //!
-//! Owns: starting it, stopping it, and what is known when it has ended: the exit status and the last lines of
-//! its stderr, which is read at all times.
+//! Owns: starting it, stopping it, and what is known when it has ended: the exit status and the
+//! last lines of its stderr, which is read at all times.
 //! Never: reads its stdout or writes to its stdin; those are given away.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -72,7 +72,8 @@ impl Process {
     /// Starts an agent under its guard, with these variables besides those of its operator.
     ///
     /// # Errors
-    /// When its guard cannot be started. That it cannot be started itself is known when it has ended.
+    /// When its guard cannot be started. That it cannot be started itself is known when it has
+    /// ended.
     pub fn start(
         guard: &GuardProgram,
         agent: &AgentSpec,
@@ -97,7 +98,8 @@ impl Process {
         Self::begin(guard, command, &agent.name)
     }
 
-    /// Starts a guard by this command, which says what it is to start; that is called so in the log.
+    /// Starts a guard by this command, which says what it is to start; that is called so in the
+    /// log.
     ///
     /// # Errors
     /// When the guard cannot be started.
@@ -128,8 +130,8 @@ impl Process {
         Ok((Self { guard, stderr, last_lines }, input, stdout))
     }
 
-    /// Waits until the agent and all that it started have ended, which they do soon after its stdin was
-    /// closed, and that after it was `stopped`; says how it ended, for people.
+    /// Waits until the agent and all that it started have ended, which they do soon after its stdin
+    /// was closed, and that after it was `stopped`; says how it ended, for people.
     pub async fn ended(mut self, stopped: CancellationToken) -> String {
         let status = self.guard.ended(&stopped).await;
         // Somebody who is no descendant any more may hold it open.

@@ -1,11 +1,12 @@
 //! What is known of certain agents that they do not say themselves.
 //!
-//! Owns: the table of those agents, by the name that an agent has in its `agentInfo`, and by the programs that are
-//! usually it.
-//! Never: says of an agent what it says of itself: its capabilities, its options, its ways to log in.
+//! Owns: the table of those agents, by the name that an agent has in its `agentInfo`, and by the
+//! programs that are usually it.
+//! Never: says of an agent what it says of itself: its capabilities, its options, its ways to log
+//! in.
 //!
-//! Each row names the version that it was seen in. A newer version that does better gets no row of its own: the row
-//! goes.
+//! Each row names the version that it was seen in. A newer version that does better gets no row of
+//! its own: the row goes.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -15,14 +16,17 @@ use std::path::Path;
 pub struct AgentQuirks {
     /// It is offered to read files through us, unless its operator says otherwise.
     pub reads_through_us: bool,
-    /// It takes the path in the URI of a linked file as it stands there, or shows it to its model like that: such a
-    /// path is not percent-encoded.
+    /// It takes the path in the URI of a linked file as it stands there, or shows it to its model
+    /// like that: such a path is not percent-encoded.
     pub raw_links: bool,
-    /// It gives its model an embedded resource that is no text. Others drop it, or paste its Base64.
+    /// It gives its model an embedded resource that is no text. Others drop it, or paste its
+    /// Base64.
     pub takes_blobs: bool,
-    /// It answers `session/load` first and replays the conversation then: all others replay it first.
+    /// It answers `session/load` first and replays the conversation then: all others replay it
+    /// first.
     pub replays_late: bool,
-    /// A key in the `_meta` of `authenticate` is `"api-key": KEY`, where others expect `"api-key": {"apiKey": KEY}`.
+    /// A key in the `_meta` of `authenticate` is `"api-key": KEY`, where others expect `"api-key":
+    /// {"apiKey": KEY}`.
     pub bare_key: bool,
     /// Ids of modes in which it does not ask the user, besides those that mean so with every agent.
     pub unasked_modes: &'static [&'static str],
@@ -31,7 +35,8 @@ pub struct AgentQuirks {
     /// Beginnings of chunks of its answer that are no words of its model: what it says of the
     /// conversation, each in a chunk of its own and without a line end.
     pub notices: &'static [&'static str],
-    /// Ways to log in that `authenticate` does not lead to, although nothing in them says so: they are for a terminal.
+    /// Ways to log in that `authenticate` does not lead to, although nothing in them says so: they
+    /// are for a terminal.
     pub terminal_logins: &'static [&'static str],
     /// It says at the end of what it does by itself that it is done, in a usage update.
     pub ends_own_turns: bool,
@@ -94,8 +99,8 @@ struct AgentQuirkRow {
     /// The version that this was seen in. For the reader.
     #[allow(dead_code)]
     seen_in: &'static str,
-    /// The names of its program and of its package, where it matters before it has said what it is: so that it is not
-    /// started a second time to be told otherwise.
+    /// The names of its program and of its package, where it matters before it has said what it is:
+    /// so that it is not started a second time to be told otherwise.
     started_as: &'static [&'static str],
     quirks: AgentQuirks,
 }
@@ -105,8 +110,8 @@ const KNOWN: [AgentQuirkRow; 8] = [
         name: "gemini-cli",
         seen_in: "0.61.0",
         started_as: &["gemini", "@google/gemini-cli"],
-        // It reads each file before it writes it, and does not understand any answer that says that there is none: it
-        // could make no new file.
+        // It reads each file before it writes it, and does not understand any answer that says that
+        // there is none: it could make no new file.
         quirks: AgentQuirks {
             reads_through_us: false,
             replays_late: true,

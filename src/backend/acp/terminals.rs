@@ -1,11 +1,15 @@
-//! The terminals of a conversation: `terminal/create`, `output`, `wait_for_exit`, `kill` and `release`.
+//! The terminals of a conversation: `terminal/create`, `output`, `wait_for_exit`, `kill` and
+//! `release`.
 //!
-//! In reading order: this file (which there are, and who waits for what), `command` (what runs in them), `screen`
-//! (what they show), `feed` (what is to be told of that), `guard` (nothing of them outlives us),
-//! `leader` (how a program that is typed into gets a terminal of the system's), `shared` (all of these have one guard).
+//! In reading order: this file (which there are, and who waits for what), `command` (what runs in
+//! them), `screen` (what they show), `feed` (what is to be told of that), `guard` (nothing of them
+//! outlives us), `leader` (how a program that is typed into gets a terminal of the system's),
+//! `shared` (all of these have one guard).
 //!
-//! Owns: the requests that wait for a command to start or to end; what is ended with a turn, and with us.
-//! Never: answers the agent, or decides whether a command may run: that is the agent's own question to the user.
+//! Owns: the requests that wait for a command to start or to end; what is ended with a turn, and
+//! with us.
+//! Never: answers the agent, or decides whether a command may run: that is the agent's own question
+//! to the user.
 
 pub mod command;
 pub mod feed;
@@ -33,7 +37,8 @@ use crate::host::effects::{Event, RunId};
 /// A conversation has so many terminals that are not released.
 const TERMINALS_MAX: usize = 64;
 
-/// What an agent is told behind the output of a command that goes on although it does not wait for it.
+/// What an agent is told behind the output of a command that goes on although it does not wait for
+/// it.
 const GOES_ON: &str = "\n(The user has the command go on in the background.)\n";
 
 /// How often what a running command shows is told anew in the call, as text.
@@ -66,7 +71,8 @@ struct AgentTerminal {
     /// None when it was killed.
     held: Option<KillSwitch>,
     run: RunId,
-    /// The user wants the command to go on whatever becomes of the call, the turn, and the terminal.
+    /// The user wants the command to go on whatever becomes of the call, the turn, and the
+    /// terminal.
     in_background: bool,
 }
 
@@ -137,7 +143,8 @@ impl Terminals {
     /// Starts a command in a terminal of its own; gives its name and its screen.
     ///
     /// # Errors
-    /// When it cannot be started, as far as that is known at once. The request is answered later otherwise.
+    /// When it cannot be started, as far as that is known at once. The request is answered later
+    /// otherwise.
     pub fn start(
         &mut self,
         request: &AgentRequest,
@@ -336,7 +343,8 @@ impl Screens {
         named.inspect(|screen| screen.set_shown()).collect()
     }
 
-    /// What the host is to be told of those that calls have shown; of those that say very much only what is `due`.
+    /// What the host is to be told of those that calls have shown; of those that say very much only
+    /// what is `due`.
     pub fn tell(&self, due: bool) -> Vec<Event> {
         self.0.values().flat_map(|screen| screen.tell(due)).collect()
     }

@@ -1,7 +1,7 @@
 //! The steps that show a terminal.
 //!
-//! Owns: what is reported of a command that is not run: its call, what it prints, and its end. One that is to be run is the
-//! host's.
+//! Owns: what is reported of a command that is not run: its call, what it prints, and its end. One
+//! that is to be run is the host's.
 //! Never: runs anything.
 
 use ahp_types::common::JsonObject;

@@ -1,4 +1,5 @@
-//! Single changes: what is done with a file's mode, with large files, with the host's own files, and up to which limits.
+//! Single changes: what is done with a file's mode, with large files, with the host's own files,
+//! and up to which limits.
 //!
 //! Owns: what only the file system shows; what clients are told is in the transcripts.
 //! Never: takes long.
@@ -242,7 +243,8 @@ fn a_copy_is_what_it_is_of() {
     }
 }
 
-/// The old file is left as it is until the new one takes its place: a process that is killed leaves one of the two.
+/// The old file is left as it is until the new one takes its place: a process that is killed leaves
+/// one of the two.
 #[test]
 fn whoever_has_opened_a_file_before_it_is_written_reads_the_old_one() {
     let folder = tempfile::tempdir().unwrap();

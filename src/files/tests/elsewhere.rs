@@ -1,7 +1,8 @@
-//! Changes between file systems, on full ones, below what is mounted, and by somebody who may not do everything.
+//! Changes between file systems, on full ones, below what is mounted, and by somebody who may not
+//! do everything.
 //!
-//! Owns: the processes that stand where a test of these has to: one begins itself again there. Where that cannot be, it says
-//! so and is over.
+//! Owns: the processes that stand where a test of these has to: one begins itself again there.
+//! Where that cannot be, it says so and is over.
 //! Never: mounts anything that others see.
 
 use std::collections::BTreeSet;
@@ -31,7 +32,8 @@ fn ground() -> Option<PathBuf> {
     Some(PathBuf::from(std::env::var_os(GROUND)?).canonicalize().unwrap())
 }
 
-/// Runs a test again, in a process that is started through these words, after a command in its ground.
+/// Runs a test again, in a process that is started through these words, after a command in its
+/// ground.
 fn again(test: &str, ground: &Path, words: &[&str], before: &str) {
     let run = ground.join("run");
     let own = std::env::current_exe().unwrap();

@@ -1,7 +1,7 @@
 //! Random changes of a random ground, beside a model of it, and while somebody swaps folders.
 //!
-//! Owns: what must hold whatever is there and whatever is asked for: outside of the folders nothing is ever read or changed,
-//! and inside happens what was asked for.
+//! Owns: what must hold whatever is there and whatever is asked for: outside of the folders nothing
+//! is ever read or changed, and inside happens what was asked for.
 //! Never: is about a single way or change; those are in the other tests.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,8 @@ use crate::files::writing::{Put, Writing};
 /// How many schedules, each of some dozens of steps, unless `FILE_CASES` says otherwise.
 const CASES: u32 = 150;
 
-/// The names that there are: two that differ in the size of their letters only, and one that a URI escapes.
+/// The names that there are: two that differ in the size of their letters only, and one that a URI
+/// escapes.
 const NAMES: [&str; 5] = ["a", "A", "b c", "d%2f", "e"];
 
 /// What there may be in the ground besides what the steps make.
@@ -56,7 +57,8 @@ enum Step {
     Read {
         at: Vec<u8>,
     },
-    /// Somebody else puts something into the ground: a link, another name of a file outside, a pipe, a folder.
+    /// Somebody else puts something into the ground: a link, another name of a file outside, a
+    /// pipe, a folder.
     Put {
         at: Vec<u8>,
         what: u8,
@@ -167,8 +169,8 @@ impl Ground {
     }
 }
 
-/// Where a path leads in the ground as it is, as everybody knows it: by the system's own resolution. None when its folder
-/// is not there.
+/// Where a path leads in the ground as it is, as everybody knows it: by the system's own
+/// resolution. None when its folder is not there.
 fn real(path: &Path, follows: bool) -> Option<PathBuf> {
     if follows {
         if let Ok(real) = path.canonicalize() {

@@ -23,7 +23,8 @@ use crate::files::folders::{identity, must_be_file, Identity, PathRefusal, CAREF
 #[derive(Debug, Default)]
 pub(super) struct CopyRecord(HashMap<Identity, FileVersion>);
 
-/// When a file was written last, and how large it was. A folder is known by what is in it, and a link never changes.
+/// When a file was written last, and how large it was. A folder is known by what is in it, and a
+/// link never changes.
 pub(super) type FileVersion = Option<(i128, i128, i128)>;
 
 impl CopyRecord {
@@ -50,7 +51,8 @@ pub(super) struct Copy {
     pub(super) record: CopyRecord,
     /// The folder, if it is one.
     pub(super) made: Option<OwnedFd>,
-    /// Folders in it that are to be closed to their owner, the innermost first: while they are, nobody could clean up.
+    /// Folders in it that are to be closed to their owner, the innermost first: while they are,
+    /// nobody could clean up.
     to_close: Vec<ToClose>,
 }
 

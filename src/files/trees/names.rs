@@ -85,7 +85,8 @@ pub(super) fn put_aside(folder: &OwnedFd, name: &OsString, aside: &OsString) -> 
     renameat(folder, name, folder, aside)
 }
 
-/// Gives back the name that something had, unless somebody else has it by now, and says why it was not moved.
+/// Gives back the name that something had, unless somebody else has it by now, and says why it was
+/// not moved.
 pub(super) fn put_back(
     place: &ResolvedPath,
     aside: &OsString,

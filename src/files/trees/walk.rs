@@ -1,6 +1,7 @@
 //! Going through folders, entry by entry.
 //!
-//! Owns: how much is gone through at once, how deep, and that nothing is looked at that is mounted in a folder.
+//! Owns: how much is gone through at once, how deep, and that nothing is looked at that is mounted
+//! in a folder.
 //! Never: changes anything.
 
 use std::ffi::{OsStr, OsString};

@@ -1,6 +1,7 @@
 //! Answers to the questions of an input request.
 //!
-//! Owns: whether an answer fits its question, what a text means as an answer, and which answers are missing.
+//! Owns: whether an answer fits its question, what a text means as an answer, and which answers are
+//! missing.
 //! Never: changes a request, or decides what becomes of a refusal.
 
 use std::collections::HashMap;
@@ -46,8 +47,8 @@ pub(super) fn question_of<'a>(
     question.ok_or_else(|| Refusal::NoSuchQuestion(id.to_owned()))
 }
 
-/// Whether an answer has a value of its question's kind, or a text that says one, which is put in its place: real clients
-/// answer every question that is typed with a text.
+/// Whether an answer has a value of its question's kind, or a text that says one, which is put in
+/// its place: real clients answer every question that is typed with a text.
 pub(super) fn check_answer(
     question: &ChatInputQuestion,
     id: &str,
@@ -80,8 +81,8 @@ pub(super) fn check_answer(
     }
 }
 
-/// The value that a text says, as an answer to this question: the number that it is; of a choice, the option that it
-/// names, else itself as what is chosen freely.
+/// The value that a text says, as an answer to this question: the number that it is; of a choice,
+/// the option that it names, else itself as what is chosen freely.
 fn value_of_text(question: &ChatInputQuestion, text: &str) -> Option<ChatInputAnswerValue> {
     use {ChatInputAnswerValue as Value, ChatInputQuestion as Question};
     // The option that is named, or what is chosen instead of one.
@@ -112,7 +113,8 @@ fn value_of_text(question: &ChatInputQuestion, text: &str) -> Option<ChatInputAn
     }
 }
 
-/// Whether the questions of a request are answered by what its client says last, as [`check_answer`] has it.
+/// Whether the questions of a request are answered by what its client says last, as
+/// [`check_answer`] has it.
 pub(super) fn check_answers(
     request: &ChatInputRequest,
     last: &mut ChatInputCompletedAction,

@@ -370,7 +370,8 @@ impl Host {
         if chat.consumed.contains(&action.id) {
             return Err(Refusal::PendingTakenUp(action.id));
         }
-        // A turn that names the one takes both away: the reducers look for the id among all that is pending.
+        // A turn that names the one takes both away: the reducers look for the id among all that is
+        // pending.
         let state = chat.conversation.state();
         let taken = match action.kind {
             PendingMessageKind::Steering => state.queued_messages.iter().flatten().any(|m| m.id == action.id),
@@ -423,8 +424,9 @@ impl Host {
         if before.is_empty() {
             return Err(Refusal::NothingQueued);
         }
-        // Those that are not named follow in the order that they had. Reducers differ in what they do with
-        // them, so that order is said in full. A name that is unknown may just have been taken up.
+        // Those that are not named follow in the order that they had. Reducers differ in what they
+        // do with them, so that order is said in full. A name that is unknown may just have been
+        // taken up.
         let mut left: HashSet<&String> = before.iter().copied().collect();
         let named = action.order.iter().chain(before.iter().copied());
         let full: Vec<String> = named.filter(|id| left.remove(id)).cloned().collect();
@@ -459,8 +461,8 @@ fn open_question<'a>(chat: &'a Chat, request_id: &str) -> Result<&'a ChatInputRe
     }
 }
 
-/// The option that a decision means: the one that it names, which must be offered and say the same; else
-/// the one that decides this call only. None when the agent offered no options at all.
+/// The option that a decision means: the one that it names, which must be offered and say the same;
+/// else the one that decides this call only. None when the agent offered no options at all.
 fn choose(
     offered: &[PermissionOption],
     selected: Option<&str>,
@@ -508,7 +510,8 @@ mod tests {
         assert_eq!(chosen(&all, true), Ok(Some("yes".to_owned())));
         assert_eq!(chosen(&all, false), Ok(Some("no".to_owned())));
         assert_eq!(choose(&all, Some("always"), true), Ok(Some("always".to_owned())));
-        // Where nothing says just this call, a yes has to be chosen, and a no is said without an option.
+        // Where nothing says just this call, a yes has to be chosen, and a no is said without an
+        // option.
         assert!(chosen(&[always.clone(), never.clone()], true).is_err());
         assert_eq!(chosen(&[always, never], false), Ok(None));
         assert_eq!(chosen(&[], true), Ok(None));

@@ -1,9 +1,10 @@
 //! What clients may ask to be changed, and the way of an action to what it changes.
 //!
-//! Owns: what an action is that clients may dispatch (each kind of channels has the table of its own, in `channels`),
-//! reading an action, and the answer to its sender: the echo to all, a refusal with its reason, or an acknowledgement of
-//! what changes nothing. The conditions are those of the tables "Server Validation of Client Actions"
-//! on the session and chat channel pages of the specification, and of the rulings in the chapter.
+//! Owns: what an action is that clients may dispatch (each kind of channels has the table of its
+//! own, in `channels`), reading an action, and the answer to its sender: the echo to all, a refusal
+//! with its reason, or an acknowledgement of what changes nothing. The conditions are those of the
+//! tables "Server Validation of Client Actions" on the session and chat channel pages of the
+//! specification, and of the rulings in the chapter.
 //! Never: changes state other than through `sequence`; never lets a refused action have an effect.
 
 mod answers;
@@ -42,8 +43,8 @@ pub struct ClientAction {
     pub(super) problem: fn(&Value) -> Option<String>,
 }
 
-/// The actions that clients may dispatch on channels of one kind, each with its payload, and with why it is refused where
-/// it is not served.
+/// The actions that clients may dispatch on channels of one kind, each with its payload, and with
+/// why it is refused where it is not served.
 macro_rules! actions_of {
     ($kind:ident; $($name:literal => $payload:ident $(, refused: $reason:expr)?;)*) => {
         &[$($crate::host::actions::ClientAction {
@@ -58,9 +59,9 @@ macro_rules! actions_of {
 }
 pub(super) use actions_of;
 
-/// Arrays and objects may be nested this deep in an action. Fewer than in a line: what an action puts into a
-/// state lies up to seven levels deeper in a snapshot, and clients that read no more than
-/// [`NESTING_MAX`](crate::wire::rpc::NESTING_MAX) levels must be able to read that too.
+/// Arrays and objects may be nested this deep in an action. Fewer than in a line: what an action
+/// puts into a state lies up to seven levels deeper in a snapshot, and clients that read no more
+/// than [`NESTING_MAX`](crate::wire::rpc::NESTING_MAX) levels must be able to read that too.
 pub(super) const ACTION_NESTING_MAX: usize = 100;
 
 /// What becomes of an action that is not refused.
@@ -75,8 +76,8 @@ impl Host {
     /// Carries a client's action out, or tells the client why not.
     ///
     /// # Errors
-    /// When `params` are not even an envelope. Everything that is wrong with the action itself is told by
-    /// an echo with a `rejectionReason`.
+    /// When `params` are not even an envelope. Everything that is wrong with the action itself is
+    /// told by an echo with a `rejectionReason`.
     pub(super) fn dispatch_action(
         &mut self,
         step: &mut Step<'_>,
@@ -174,8 +175,8 @@ impl Host {
     }
 }
 
-/// Reads an action and checks that clients may dispatch it on a channel of this kind and that it is served. `complete`
-/// adds what the action of this name may lack.
+/// Reads an action and checks that clients may dispatch it on a channel of this kind and that it is
+/// served. `complete` adds what the action of this name may lack.
 pub(super) fn read_action<K: Kind>(
     raw: &RawValue,
     complete: impl FnOnce(&str, &mut Map<String, Value>),

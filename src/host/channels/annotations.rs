@@ -1,8 +1,9 @@
 //! The channel of a session's annotations.
 //!
-//! Owns: what such a channel is: what people say to places in files, of one session. It is there as long as its session is in
-//! memory, and has the key of that session.
-//! Never: decides what may be said (`host::annotations` does), or is kept by itself: the row of the session has it.
+//! Owns: what such a channel is: what people say to places in files, of one session. It is there as
+//! long as its session is in memory, and has the key of that session.
+//! Never: decides what may be said (`host::annotations` does), or is kept by itself: the row of the
+//! session has it.
 
 use ahp::reducers::{apply_action_to_annotations, ReduceOutcome};
 use ahp_types::actions::{ActionOrigin, StateAction};

@@ -1,8 +1,10 @@
 //! The channel of a changeset.
 //!
-//! Owns: what such a channel is: the files that were changed in a session or a turn, and whose session that is.
-//! Never: keeps any of it. All of it follows from what the calls of the session's chats have said, and from the marks that
-//! the session keeps: the channel is made again from that when somebody asks for it.
+//! Owns: what such a channel is: the files that were changed in a session or a turn, and whose
+//! session that is.
+//! Never: keeps any of it. All of it follows from what the calls of the session's chats have said,
+//! and from the marks that the session keeps: the channel is made again from that when somebody
+//! asks for it.
 
 use ahp::reducers::{apply_action_to_changeset, ReduceOutcome};
 use ahp_types::actions::{ActionOrigin, StateAction};

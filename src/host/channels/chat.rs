@@ -1,6 +1,7 @@
 //! The channels of chats.
 //!
-//! Owns: what a chat's channel is: which of the host's functions answer for chats what every kind is asked.
+//! Owns: what a chat's channel is: which of the host's functions answer for chats what every kind
+//! is asked.
 //! Never: holds what those functions do.
 
 use ahp::reducers::ReduceOutcome;
@@ -103,7 +104,8 @@ impl Kind for Chat {
                 let turn = run.map_or("", |run| &*run.turn_id);
                 members.entry("turnId").or_insert_with(|| turn.into());
             }
-            // These two are the host's clock's to say: it replaces them, so a client may leave them out.
+            // These two are the host's clock's to say: it replaces them, so a client may leave them
+            // out.
             match name {
                 "chat/turnStarted" => members.entry("startedAt").or_insert_with(|| "".into()),
                 "chat/turnCancelled" => members.entry("duration").or_insert_with(|| 0.into()),
@@ -143,8 +145,8 @@ impl Kind for Chat {
 
     fn after_answer(host: &mut Host, step: &mut Step<'_>, key: ChatKey) {
         host.end_if_too_large(step, key);
-        // What a queue waited for may have come. Only now: an acknowledgement after what follows would put
-        // a message back that was just taken up, where its sender applies it.
+        // What a queue waited for may have come. Only now: an acknowledgement after what follows
+        // would put a message back that was just taken up, where its sender applies it.
         if host.failing.is_none() {
             host.take_next_queued(step, key);
         }

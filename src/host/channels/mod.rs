@@ -1,12 +1,13 @@
 //! The channels of the host, and what tells their kinds apart.
 //!
-//! Owns: every channel, by its URI and by its kind, and the questions that each kind answers ([`Kind`]). Whatever is the
-//! same for all kinds asks them here and knows none of them.
+//! Owns: every channel, by its URI and by its kind, and the questions that each kind answers
+//! ([`Kind`]). Whatever is the same for all kinds asks them here and knows none of them.
 //! Never: changes a state other than by the reducer of its kind, which `sequence` alone asks for.
 //!
-//! To add a kind, write a module here that answers the questions for a type of its own, declare it below, and add its
-//! line to the list in `wire::channels`. `sample`, which only tests have, is one that needed nothing else: its channels
-//! are subscribed to, changed, replayed, kept, and there again in the next host.
+//! To add a kind, write a module here that answers the questions for a type of its own, declare it
+//! below, and add its line to the list in `wire::channels`. `sample`, which only tests have, is one
+//! that needed nothing else: its channels are subscribed to, changed, replayed, kept, and there
+//! again in the next host.
 
 mod annotations;
 mod changeset;
@@ -46,8 +47,8 @@ use sample::Sample;
 pub(super) use terminal::{CommandCall, Pty, Terminal};
 pub(super) use watch::Watch;
 
-/// What a kind of channels is to everything that is the same for all kinds. What a kind does not answer itself is as it
-/// is for most.
+/// What a kind of channels is to everything that is the same for all kinds. What a kind does not
+/// answer itself is as it is for most.
 pub(super) trait Kind: Sized {
     /// Which kind it is.
     const KIND: ChannelKind;
@@ -74,8 +75,8 @@ pub(super) trait Kind: Sized {
     /// Changes the state as clients do.
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome;
 
-    /// The state as clients are given it, of a conversation with its completed turns from this one on; none where there
-    /// is nothing to give.
+    /// The state as clients are given it, of a conversation with its completed turns from this one
+    /// on; none where there is nothing to give.
     fn snapshot(&self, key: Self::Key, first_turn: usize) -> Option<(SnapshotState, &[CompletedTurn])>;
 
     /// The turn from which on a client is given the state that follows the channel like this.
@@ -111,8 +112,8 @@ pub(super) trait Kind: Sized {
         read_action::<Self>(&asked.action, |_, _| ())
     }
 
-    /// What this action makes larger: its name, and how many bytes of JSON text it has; none when there is no limit to
-    /// it.
+    /// What this action makes larger: its name, and how many bytes of JSON text it has; none when
+    /// there is no limit to it.
     fn grows(_host: &mut Host, _key: Self::Key, _action: &StateAction) -> Option<(&'static str, usize)> {
         None
     }
@@ -148,8 +149,8 @@ pub(super) trait Kind: Sized {
     /// Leaves the channel to be kept as it is now.
     fn save(_host: &mut Host, _step: &mut Step<'_>, _key: Self::Key) {}
 
-    /// Whether what happens on it is written to the store. Whoever has missed something of a channel of which nothing is
-    /// gets its state, unless memory has all of it.
+    /// Whether what happens on it is written to the store. Whoever has missed something of a
+    /// channel of which nothing is gets its state, unless memory has all of it.
     fn is_written_down(&self) -> bool {
         true
     }
@@ -160,8 +161,8 @@ pub(super) trait Kind: Sized {
     /// A client has said that it does not follow the channel any more on one of its connections.
     fn is_left(_host: &mut Host, _step: &mut Step<'_>, _key: Self::Key, _client_id: &str) {}
 
-    /// What a client that comes back, with a window that nobody knows, must be told within a replay to apply these
-    /// actions, which are all of the channel's in it.
+    /// What a client that comes back, with a window that nobody knows, must be told within a replay
+    /// to apply these actions, which are all of the channel's in it.
     ///
     /// # Errors
     /// When it must be given the state instead.
@@ -203,8 +204,8 @@ impl<Key: From<u64> + Into<ChannelId> + Copy + Ord, K> Keyed<K> for BTreeMap<Key
     }
 }
 
-/// Channels of one kind by their keys. What has no business with a key that may be gone asks [`Table::known`]; what may
-/// find that a channel is gone asks `get` of the map below.
+/// Channels of one kind by their keys. What has no business with a key that may be gone asks
+/// [`Table::known`]; what may find that a channel is gone asks `get` of the map below.
 #[derive(Debug)]
 pub(super) struct Table<Key, K>(BTreeMap<Key, K>);
 
@@ -229,8 +230,8 @@ impl<Key, K> DerefMut for Table<Key, K> {
 }
 
 impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
-    /// The channel of a key that somebody holds because it is there. That it is not is a mistake of ours, which the log
-    /// tells: the caller leaves out what it was about to do with it.
+    /// The channel of a key that somebody holds because it is there. That it is not is a mistake of
+    /// ours, which the log tells: the caller leaves out what it was about to do with it.
     #[track_caller]
     pub(super) fn known(&self, key: Key) -> Option<&K> {
         let found = self.0.get(&key);
@@ -344,7 +345,8 @@ macro_rules! match_kind {
     };
 }
 
-/// What an expression that names a kind's type comes to for this kind: `by_kind!(id.kind, K => K::CALLED)`.
+/// What an expression that names a kind's type comes to for this kind: `by_kind!(id.kind, K =>
+/// K::CALLED)`.
 macro_rules! by_kind {
     ($of:expr, $K:ident => $does:expr) => {
         with_channel_kinds!(match_kind $of, $K => $does)

@@ -1,7 +1,9 @@
 //! The root channel.
 //!
-//! Owns: what the root channel is: its state, and what clients configure of the host itself, which is kept.
-//! Never: knows what sessions there are; acts on a value that its schema does not have, or names a program by any.
+//! Owns: what the root channel is: its state, and what clients configure of the host itself, which
+//! is kept.
+//! Never: knows what sessions there are; acts on a value that its schema does not have, or names a
+//! program by any.
 
 use ahp::reducers::{apply_action_to_root, ReduceOutcome};
 use ahp_types::actions::{ActionOrigin, RootConfigChangedAction, StateAction};

@@ -1,6 +1,7 @@
 //! A kind of channels that is in no program, to show what a kind needs.
 //!
-//! Owns: two channels that are there as long as the host is; each holds annotations that clients set and remove.
+//! Owns: two channels that are there as long as the host is; each holds annotations that clients
+//! set and remove.
 //! Never: is known to anything but the list of the kinds.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! The channels of sessions.
 //!
-//! Owns: what a session's channel is: which of the host's functions answer for sessions what every kind is asked.
+//! Owns: what a session's channel is: which of the host's functions answer for sessions what every
+//! kind is asked.
 //! Never: holds what those functions do.
 
 use ahp::reducers::{apply_action_to_session, ReduceOutcome};
@@ -138,8 +139,8 @@ impl Kind for Session {
     }
 }
 
-/// The session that is called by its provider here, and its own URI, `ahp-session:/<id>`: some clients know sessions by
-/// no other name.
+/// The session that is called by its provider here, and its own URI, `ahp-session:/<id>`: some
+/// clients know sessions by no other name.
 pub(super) fn called_by_provider(channels: &Channels, uri: &str) -> Option<(SessionKey, String)> {
     let (provider, plain) = uris::plain_session(uri)?;
     let key = channels.by_uri.get(&plain)?.session()?;

@@ -1,8 +1,9 @@
 //! The channel of a terminal.
 //!
-//! Owns: what such a channel is: its state, which keeps the latest of what was shown, and whose command it shows.
-//! Never: keeps it: what a tool call says of the output of its command is kept with the call, and the channel is made again
-//! from that when somebody asks for it.
+//! Owns: what such a channel is: its state, which keeps the latest of what was shown, and whose
+//! command it shows.
+//! Never: keeps it: what a tool call says of the output of its command is kept with the call, and
+//! the channel is made again from that when somebody asks for it.
 
 use ahp::reducers::{apply_action_to_terminal, ReduceOutcome};
 use ahp_types::actions::{ActionOrigin, StateAction};
@@ -33,7 +34,8 @@ pub(in crate::host) struct Terminal {
     pub(in crate::host) state: TerminalState,
     /// The chat whose agent has the command run; none when clients have it for themselves.
     pub(in crate::host) chat: Option<ChatKey>,
-    /// The program in it that can be typed into; none when it shows what a command of an agent prints.
+    /// The program in it that can be typed into; none when it shows what a command of an agent
+    /// prints.
     pub(in crate::host) pty: Option<Pty>,
     /// What its agent calls it, while that may say something of it.
     pub(in crate::host) name: Option<String>,
@@ -66,7 +68,8 @@ pub(in crate::host) struct Pty {
     pub(in crate::host) line: Option<(String, u64)>,
     /// The call of a chat that shows what it runs.
     pub(in crate::host) call: Option<CommandCall>,
-    /// The number of the time for which it stays although nobody follows it yet, or its holder is gone, while that runs.
+    /// The number of the time for which it stays although nobody follows it yet, or its holder is
+    /// gone, while that runs.
     pub(in crate::host) time: Option<u64>,
 }
 
@@ -96,8 +99,9 @@ impl Terminal {
         self.pty.as_ref().is_some_and(|pty| pty.call.is_some())
     }
 
-    /// How its command has ended, once it has, as the call says it that shows it. The call says nothing of one that went
-    /// on without it: the channel cannot be made again of that as it was told.
+    /// How its command has ended, once it has, as the call says it that shows it. The call says
+    /// nothing of one that went on without it: the channel cannot be made again of that as it was
+    /// told.
     pub(in crate::host) fn result(&self) -> Option<TerminalCommandResult> {
         let TerminalLifecycleState::Exited(exited) = &self.state.lifecycle else { return None };
         let TerminalClaim::Session(TerminalSessionClaim { tool_call_id: Some(_), .. }) = self.state.claim

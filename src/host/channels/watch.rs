@@ -1,7 +1,8 @@
 //! The channel of a watch.
 //!
-//! Owns: what such a channel is: what is watched and how, which never changes. It is there while somebody follows it, and a
-//! while longer for one who comes back; its URI says all of it, so that it can be made again.
+//! Owns: what such a channel is: what is watched and how, which never changes. It is there while
+//! somebody follows it, and a while longer for one who comes back; its URI says all of it, so that
+//! it can be made again.
 //! Never: keeps what has changed, or lets clients change anything: what is told on it is no state.
 
 use std::collections::BTreeMap;

@@ -26,21 +26,25 @@ pub struct AgentDescription {
     pub info: AgentInfo,
     /// What `createSession.config` may hold.
     pub config: SessionConfigSchema,
-    /// What a line of a message can begin with to mean something special, in the order to offer them.
+    /// What a line of a message can begin with to mean something special, in the order to offer
+    /// them.
     pub commands: Vec<AgentCommand>,
-    /// Whether it can go on with any turn that was interrupted by the end of the process. Where that depends on
-    /// the conversation, its [`Handle`] tells.
+    /// Whether it can go on with any turn that was interrupted by the end of the process. Where
+    /// that depends on the conversation, its [`Handle`] tells.
     pub resumes: bool,
     /// Whether it takes in what the user adds while it works. Otherwise that is the next message.
     pub steers: bool,
-    /// Whether it may have settings that are not in the schema, because it has not said yet which it has.
+    /// Whether it may have settings that are not in the schema, because it has not said yet which
+    /// it has.
     pub may_have_more_settings: bool,
-    /// What it is, beyond its provider id: what another agent of this id said of itself is not true of this one.
+    /// What it is, beyond its provider id: what another agent of this id said of itself is not true
+    /// of this one.
     pub identity: String,
 }
 
-/// What an agent says of itself once it runs; members that it has said nothing of are none. What one report
-/// leaves out stays what it was. Kept, and true for the next process until the agent says otherwise.
+/// What an agent says of itself once it runs; members that it has said nothing of are none. What
+/// one report leaves out stays what it was. Kept, and true for the next process until the agent
+/// says otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SelfDescription {
@@ -52,7 +56,8 @@ pub struct SelfDescription {
     pub models: Option<Vec<SessionModelInfo>>,
     /// What its sessions can be configured by, with what a new one has unless told otherwise.
     pub config: Option<SessionConfigSchema>,
-    /// What a line of a message can begin with to mean something special, in the order to offer them.
+    /// What a line of a message can begin with to mean something special, in the order to offer
+    /// them.
     pub commands: Option<Vec<AgentCommand>>,
     /// What it can do.
     pub capabilities: Option<AgentCapabilities>,
@@ -115,8 +120,8 @@ pub enum Command {
         message: Message,
         /// What was said in the chats that the user attached.
         attached: Vec<Transcript>,
-        /// What the turn holds so far, its error last: where to go on is to be found in it, because the
-        /// conversation may have been opened anew since.
+        /// What the turn holds so far, its error last: where to go on is to be found in it, because
+        /// the conversation may have been opened anew since.
         so_far: Vec<ResponsePart>,
         /// The last [`TurnEvent::Progress`] that was reported in this turn.
         progress: Option<u64>,
@@ -181,8 +186,8 @@ pub enum Command {
         /// The answers by question id, in the order of their ids; drafts are none.
         answers: BTreeMap<String, ChatInputAnswer>,
     },
-    /// The user adds something while the turn runs. Answered by [`TurnEvent::Steered`] once the agent has it:
-    /// what is not answered when the run ends is put back, for the next one.
+    /// The user adds something while the turn runs. Answered by [`TurnEvent::Steered`] once the
+    /// agent has it: what is not answered when the run ends is put back, for the next one.
     /// [`TurnEvent::NotSteered`] puts it back at once, as the message of the next turn.
     Steer {
         /// The running attempt.
@@ -194,21 +199,22 @@ pub enum Command {
         /// What was said in the chats that the user attached.
         attached: Vec<Transcript>,
     },
-    /// The user does not want to wait for the command in a terminal: it goes on, and the call that waits for it ends with
-    /// what there is.
+    /// The user does not want to wait for the command in a terminal: it goes on, and the call that
+    /// waits for it ends with what there is.
     Background {
         /// What the backend calls the terminal.
         terminal: String,
     },
-    /// The directories that the agent works in have changed. True for what it does next; under a running turn
-    /// that may be the next turn.
+    /// The directories that the agent works in have changed. True for what it does next; under a
+    /// running turn that may be the next turn.
     WorkIn {
         /// `file:` URIs; the first is where the agent works.
         directories: Vec<String>,
     },
     /// The tokens that the agent may use from now on, instead of those that it had.
     Tokens(Tokens),
-    /// The tools that active clients of the session offer are these now. Called by [`TurnEvent::ClientTool`].
+    /// The tools that active clients of the session offer are these now. Called by
+    /// [`TurnEvent::ClientTool`].
     ClientTools {
         /// As the clients say them, sorted by their names, one for each name.
         tools: Vec<ToolDefinition>,
@@ -253,15 +259,17 @@ pub struct OpenConversation {
     pub config: JsonObject,
     /// The tokens that the agent may use, of those that it declares resources for.
     pub tokens: Tokens,
-    /// What was said before, when the conversation must be taken up anew or goes on from another one.
+    /// What was said before, when the conversation must be taken up anew or goes on from another
+    /// one.
     pub history: Vec<CompletedTurn>,
-    /// The name of the last [`Event::Handle`] that was reported; none when the history is not what the agent knows.
+    /// The name of the last [`Event::Handle`] that was reported; none when the history is not what
+    /// the agent knows.
     pub handle: Option<String>,
-    /// The name of the conversation that this one goes on from, while the agent knows of that just what the
-    /// history is: a copy of it needs not be told.
+    /// The name of the conversation that this one goes on from, while the agent knows of that just
+    /// what the history is: a copy of it needs not be told.
     pub copy_of: Option<String>,
-    /// What was said in chats that the user attached to messages of the history, by the id of the turn: of the
-    /// newest ones, as far as they are kept.
+    /// What was said in chats that the user attached to messages of the history, by the id of the
+    /// turn: of the newest ones, as far as they are kept.
     pub attached: BTreeMap<String, Vec<Transcript>>,
     /// The part of what was said before that the user opened the conversation about.
     pub selection: Option<String>,
@@ -273,12 +281,14 @@ pub struct OpenConversation {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum TranscriptOf {
-    /// A chat: who said what, oldest first. Chats that were attached there are mentioned, not followed.
+    /// A chat: who said what, oldest first. Chats that were attached there are mentioned, not
+    /// followed.
     #[default]
     Chat,
     /// Annotations: each with the file, the lines and what was said to them.
     Annotations,
-    /// What the user has had run since the agent's last message: each line, how it has ended, and what it has printed.
+    /// What the user has had run since the agent's last message: each line, how it has ended, and
+    /// what it has printed.
     Commands,
 }
 
@@ -288,8 +298,8 @@ impl TranscriptOf {
     }
 }
 
-/// What was said in a chat that is attached to a message, up to the turn that the attachment names, or in annotations that
-/// are: as it was when the message was accepted.
+/// What was said in a chat that is attached to a message, up to the turn that the attachment names,
+/// or in annotations that are: as it was when the message was accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transcript {
     /// What was said where.
@@ -311,8 +321,8 @@ pub struct Transcript {
 pub struct Handle {
     /// The name, which means nothing to anybody else.
     pub name: String,
-    /// Whether the conversation can be taken up by it when the agent, or the host, has ended; and with it a turn
-    /// that was cut by that: such a turn may be resumed.
+    /// Whether the conversation can be taken up by it when the agent, or the host, has ended; and
+    /// with it a turn that was cut by that: such a turn may be resumed.
     pub resumes: bool,
 }
 

@@ -17,7 +17,8 @@ use crate::wire::rpc::json_bytes;
 pub enum Event {
     /// The conversation is open.
     Opened,
-    /// How far the opening has got, for clients that want to know; may be reported any number of times.
+    /// How far the opening has got, for clients that want to know; may be reported any number of
+    /// times.
     Opening {
         /// So much is done, in a measure of its own.
         done: u64,
@@ -26,8 +27,8 @@ pub enum Event {
         /// What is done now, for people.
         message: Option<String>,
     },
-    /// The opening waits for the user to do something elsewhere, such as logging in in a browser. May be reported any
-    /// number of times.
+    /// The opening waits for the user to do something elsewhere, such as logging in in a browser.
+    /// May be reported any number of times.
     Awaits {
         /// What is to be done, for people.
         what: String,
@@ -39,13 +40,14 @@ pub enum Event {
         /// Why, for people.
         reason: String,
     },
-    /// What the agent calls the conversation: kept, and given back when it is opened again. None when the agent
-    /// does not know any more, or not yet, what was said in it.
+    /// What the agent calls the conversation: kept, and given back when it is opened again. None
+    /// when the agent does not know any more, or not yet, what was said in it.
     Handle(Option<Handle>),
     /// What the agent says of itself, for all of its sessions: what is new of it.
     Described(Box<SelfDescription>),
-    /// The session can be configured by this now, and is so: what the agent says, with what it has yet to be told.
-    /// Where that is not what [`Command::Configure`] asked for, the agent has not taken it.
+    /// The session can be configured by this now, and is so: what the agent says, with what it has
+    /// yet to be told. Where that is not what [`Command::Configure`] asked for, the agent has not
+    /// taken it.
     Configured {
         /// All of it.
         config: Box<SessionConfigState>,
@@ -56,22 +58,22 @@ pub enum Event {
     },
     /// The agent gives the session a name.
     Title(String),
-    /// Something about the conversation that has no place of its own: kept, and shown to clients that look for
-    /// it, in place of the last one of this name.
+    /// Something about the conversation that has no place of its own: kept, and shown to clients
+    /// that look for it, in place of the last one of this name.
     Note {
         /// What it is called.
         name: String,
         /// What it is; none when it is not so any more.
         value: Option<Value>,
     },
-    /// The token for this resource is no good, or not any more. Followed by [`Command::Tokens`] when there is
-    /// another.
+    /// The token for this resource is no good, or not any more. Followed by [`Command::Tokens`]
+    /// when there is another.
     TokenRefused {
         /// The resource, as the agent declares it.
         resource: String,
     },
-    /// The agent cannot be used without a login. Of the resources that it declares and that are not required, it
-    /// needs a token for one: for another one than it has, if it has any.
+    /// The agent cannot be used without a login. Of the resources that it declares and that are not
+    /// required, it needs a token for one: for another one than it has, if it has any.
     LoginRequired,
     /// The agent works by itself, while nothing of the host's runs in it. Answered by
     /// [`Command::OwnTurn`] once a turn is open for that; if the host has begun another turn
@@ -87,18 +89,19 @@ pub enum Event {
         /// The command.
         command: Option<BackgroundCommand>,
     },
-    /// Something about a terminal in which a command of the agent's runs. It may outlast the run in which it began.
+    /// Something about a terminal in which a command of the agent's runs. It may outlast the run in
+    /// which it began.
     Terminal {
         /// What the backend calls the terminal; no other one of the conversation is called so.
         name: String,
         /// What.
         event: TerminalEvent,
     },
-    /// The conversation is closed, while nothing ran in it: a run that was started meanwhile was not heard of.
-    /// It is opened anew for the next turn, and nobody needs to notice.
+    /// The conversation is closed, while nothing ran in it: a run that was started meanwhile was
+    /// not heard of. It is opened anew for the next turn, and nobody needs to notice.
     Left,
-    /// The backend is gone without a word; every run with it. It is opened anew for the next turn; if the
-    /// conversation's [`Handle`] says so, a run that was cut may be resumed.
+    /// The backend is gone without a word; every run with it. It is opened anew for the next turn;
+    /// if the conversation's [`Handle`] says so, a run that was cut may be resumed.
     Died {
         /// What is known of the death, for people.
         reason: String,
@@ -137,20 +140,21 @@ pub enum TurnCause {
 /// What a backend reports about a terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TerminalEvent {
-    /// It is there, in a call of the turn that runs. Until then nothing is told of it, and content of the call that
-    /// has the name as its `resource` shows it from then on.
+    /// It is there, in a call of the turn that runs. Until then nothing is told of it, and content
+    /// of the call that has the name as its `resource` shows it from then on.
     Opened {
         /// The call.
         call: String,
         /// The command, for people.
         title: String,
-        /// The call need not wait for the command: it goes on by itself when the backend is told so, by
-        /// [`Command::Background`].
+        /// The call need not wait for the command: it goes on by itself when the backend is told
+        /// so, by [`Command::Background`].
         detaches: bool,
     },
     /// The command has printed more.
     Data(String),
-    /// What comes next does not follow what came before, or is not the beginning: there was too much to tell all of it.
+    /// What comes next does not follow what came before, or is not the beginning: there was too
+    /// much to tell all of it.
     Cleared,
     /// The command has ended, with this status where it has one. Nothing follows.
     Exited(Option<i64>),
@@ -188,8 +192,8 @@ pub enum TurnEvent {
     Activity(Option<String>),
     /// How far it has got, in a measure of its own: kept, and given back when the turn is resumed.
     Progress(u64),
-    /// An event after which the agent has got so far: both are kept, or neither, so that nothing which was
-    /// told is done again when the turn is resumed.
+    /// An event after which the agent has got so far: both are kept, or neither, so that nothing
+    /// which was told is done again when the turn is resumed.
     Last(Box<TurnEvent>, u64),
     /// An event that is no end of the run, and what is told besides it.
     With(Box<TurnEvent>, Besides),
@@ -222,19 +226,19 @@ pub enum TurnEvent {
         /// Whether it may run.
         gate: ToolGate,
     },
-    /// A call begins of a tool that an active client of the session carries out. The client begins when the call
-    /// runs: a [`TurnEvent::ToolReady`] that asks for a permission may come first, and the agent must want the result
-    /// then, by [`TurnEvent::ClientTool`].
+    /// A call begins of a tool that an active client of the session carries out. The client begins
+    /// when the call runs: a [`TurnEvent::ToolReady`] that asks for a permission may come first,
+    /// and the agent must want the result then, by [`TurnEvent::ClientTool`].
     ClientToolStarted {
         /// The agent's own id of the call.
         id: String,
         /// The tool's name, as the client says it.
         name: String,
     },
-    /// The agent waits for what comes of a call of a tool that an active client of the session carries out; the call
-    /// may have begun before, by [`TurnEvent::ClientToolStarted`]. Answered by [`Command::ToolResult`], at once when no
-    /// client offers the tool; not when that was told before, because the client was done already, nor when the user
-    /// has denied the call.
+    /// The agent waits for what comes of a call of a tool that an active client of the session
+    /// carries out; the call may have begun before, by [`TurnEvent::ClientToolStarted`]. Answered
+    /// by [`Command::ToolResult`], at once when no client offers the tool; not when that was told
+    /// before, because the client was done already, nor when the user has denied the call.
     ClientTool {
         /// The agent's own id of the call.
         id: String,
@@ -245,8 +249,8 @@ pub enum TurnEvent {
         /// What the call does, for people.
         message: StringOrMarkdown,
     },
-    /// The host is to run a command in a terminal of the system's, in a call of this id. Answered by
-    /// [`Command::ToolResult`].
+    /// The host is to run a command in a terminal of the system's, in a call of this id. Answered
+    /// by [`Command::ToolResult`].
     Command {
         /// The agent's id of the call.
         id: String,
@@ -322,8 +326,8 @@ impl Besides {
 /// What is told besides an event, by the few agents that say it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Besides {
-    /// What has no place of its own, by name. Of a tool call it is all that there is now, and replaces what was
-    /// told before, unless it is empty.
+    /// What has no place of its own, by name. Of a tool call it is all that there is now, and
+    /// replaces what was told before, unless it is empty.
     pub meta: JsonObject,
     /// The changes of files that a tool call which asks for a permission is going to make.
     pub edits: Vec<FileEdit>,
@@ -356,7 +360,8 @@ pub enum ToolGate {
 pub struct PermissionOption {
     /// The agent's id of the option.
     pub id: String,
-    /// What the agent calls it, for people; when it does not say, the host has words for what it means.
+    /// What the agent calls it, for people; when it does not say, the host has words for what it
+    /// means.
     pub label: Option<String>,
     /// What it means.
     pub kind: PermissionKind,

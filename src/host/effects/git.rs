@@ -1,6 +1,7 @@
 //! What the core asks to be done with repositories of git, and what it hears of that.
 //!
-//! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`KeptChange`] between two states of a folder is.
+//! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`KeptChange`] between two
+//! states of a folder is.
 //! Never: runs anything, or knows how git is asked.
 
 use serde::{Deserialize, Serialize};
@@ -58,13 +59,15 @@ pub enum GitWork {
     Commit {
         /// Its message.
         message: String,
-        /// What is not committed, as somebody has seen it: where it is otherwise now, nothing is committed.
+        /// What is not committed, as somebody has seen it: where it is otherwise now, nothing is
+        /// committed.
         shown: Vec<KeptChange>,
         /// The name and number by which contents are kept that the user has staged and changed
         /// again since.
         staged_kept: (String, u64),
     },
-    /// The session has come from elsewhere: what is still there of what is known of it is kept for it, too.
+    /// The session has come from elsewhere: what is still there of what is known of it is kept for
+    /// it, too.
     KeepAgain {
         /// See [`GitWork::Checkpoint`]; nothing is kept by this name yet.
         keeper: String,
@@ -95,7 +98,8 @@ pub enum GitWork {
         own: Vec<String>,
         /// Files of which calls have said both sides.
         said: Vec<SaidFile>,
-        /// What is there is kept first, as by [`GitWork::Checkpoint`] with this name and number, where that is said.
+        /// What is there is kept first, as by [`GitWork::Checkpoint`] with this name and number,
+        /// where that is said.
         kept_first: Option<(String, u64)>,
         /// The name and number by which the contents of all files are kept that are about to be
         /// changed, and their bytes where git would not give those back; `None` where the caller
@@ -240,7 +244,8 @@ pub enum GitReport {
         root: String,
         /// By this name.
         checkpoint: Checkpoint,
-        /// What has changed since each of those that were asked about; none where that is not known.
+        /// What has changed since each of those that were asked about; none where that is not
+        /// known.
         since: Vec<Option<Vec<KeptChange>>>,
         /// Of the files that calls say they have changed, those at which git does not look.
         unseen: Vec<UnseenFile>,
@@ -283,7 +288,8 @@ pub struct GitSight {
     pub is_detached: bool,
     /// The branch that it is compared with, if it is one.
     pub base: Option<String>,
-    /// What it is compared with, for people, where that is not the branch that the session began on.
+    /// What it is compared with, for people, where that is not the branch that the session began
+    /// on.
     pub base_note: Option<String>,
     /// The branch elsewhere that it follows.
     pub upstream: Option<String>,

@@ -138,7 +138,7 @@ impl From<ChatKey> for ChannelId {
     }
 }
 
-/// One attempt of an agent at a turn: a turn that is resumed runs again under another id. Never given
-/// twice by one host, so that what a finished attempt still says is known for what it is.
+/// One attempt of an agent at a turn: a turn that is resumed runs again under another id. Never
+/// given twice by one host, so that what a finished attempt still says is known for what it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(pub u64);

@@ -1,7 +1,8 @@
 //! What goes to the store and comes back from it.
 //!
-//! Owns: the records that a step leaves to be kept, the rows in them, and the shapes in which sessions, past actions
-//! and the list of sessions are read again; and what is listed of a session that cannot be given out.
+//! Owns: the records that a step leaves to be kept, the rows in them, and the shapes in which
+//! sessions, past actions and the list of sessions are read again; and what is listed of a session
+//! that cannot be given out.
 //! Never: reads or writes anything; says how the store keeps it.
 
 use std::collections::BTreeMap;
@@ -40,7 +41,8 @@ pub enum Record {
     Channel(ChannelRow),
     /// A chat has a completed turn at this place, counted from 0.
     Turn(ChatKey, u64, CompletedTurn),
-    /// A chat has completed turns that another one has, at the same places: nothing of them is written again.
+    /// A chat has completed turns that another one has, at the same places: nothing of them is
+    /// written again.
     TurnsShared {
         /// The other chat.
         from: ChatKey,
@@ -53,11 +55,11 @@ pub enum Record {
     TurnsCut(ChatKey, u64),
     /// The agent has got so far in the turn that runs.
     Progress(ChatKey, u64),
-    /// An interrupted turn of this session is taken up, which may end the process: if the process ends before one of
-    /// the next two records, the store counts that against the session.
+    /// An interrupted turn of this session is taken up, which may end the process: if the process
+    /// ends before one of the next two records, the store counts that against the session.
     Trial(SessionKey),
-    /// The interrupted turn was ended, and the process is still there. What was counted so far stays: a client may
-    /// ask for the turn to go on.
+    /// The interrupted turn was ended, and the process is still there. What was counted so far
+    /// stays: a client may ask for the turn to go on.
     Recovered(SessionKey),
     /// The process has outlived the turn that was taken up: what was counted is forgotten.
     Survived(SessionKey),
@@ -144,8 +146,8 @@ pub struct SavedSession {
     pub row: SessionRow,
     /// Its chats, in no order.
     pub chats: Vec<SavedChat>,
-    /// So many processes in a row have ended while its interrupted turn was taken up, where those are too many: the
-    /// turn is given up. Else 0.
+    /// So many processes in a row have ended while its interrupted turn was taken up, where those
+    /// are too many: the turn is given up. Else 0.
     pub deaths: u32,
 }
 
@@ -169,7 +171,8 @@ pub struct SavedChat {
 pub struct Past {
     /// The actions, in order.
     pub actions: Vec<(ChannelId, ActionLine)>,
-    /// The sessions that those are on, or on chats of, as they are kept now; none where one is gone for good.
+    /// The sessions that those are on, or on chats of, as they are kept now; none where one is gone
+    /// for good.
     pub sessions: BTreeMap<SessionKey, Option<KeptSummary>>,
 }
 
@@ -200,8 +203,8 @@ pub struct Place {
     pub key: SessionKey,
 }
 
-/// The summary that is listed of a session that the store does not give out, because taking up its turn has ended
-/// the host too often: it and its chats failed, and nothing runs in it.
+/// The summary that is listed of a session that the store does not give out, because taking up its
+/// turn has ended the host too often: it and its chats failed, and nothing runs in it.
 pub fn summary_of_one_left_alone(summary: &[u8]) -> Bytes {
     let mut summary: Value = serde_json::from_slice(summary).unwrap_or_default();
     let chats = summary["chats"].as_array_mut().map(std::mem::take).unwrap_or_default();
@@ -221,7 +224,8 @@ pub fn summary_of_one_left_alone(summary: &[u8]) -> Bytes {
     sorted(summary).into()
 }
 
-/// The summary that is listed of a session whose row is damaged: so much is known of it all the same.
+/// The summary that is listed of a session whose row is damaged: so much is known of it all the
+/// same.
 pub fn summary_of_a_damaged_one(uri: Option<String>, modified_at: &str) -> Bytes {
     let time = modified_at.parse::<Timestamp>().unwrap_or_default();
     let summary = serde_json::json!({

@@ -86,14 +86,15 @@ pub enum Input {
         /// What was read.
         listed: Listed,
     },
-    /// A client can say nothing any more, and is still told what happens. Its turns are ended in this way; when they
-    /// are over, its connection is ([`Output::Departed`], [`Output::Closed`]).
+    /// A client can say nothing any more, and is still told what happens. Its turns are ended in
+    /// this way; when they are over, its connection is ([`Output::Departed`], [`Output::Closed`]).
     Ended {
         /// Its connection.
         connection: ConnectionId,
         /// In this way.
         how: Shutdown,
-        /// It has lost its connection, and is expected to come back within this time, under whatever name.
+        /// It has lost its connection, and is expected to come back within this time, under
+        /// whatever name.
         expected: Option<Duration>,
     },
     /// A client is gone.
@@ -137,8 +138,8 @@ pub enum Input {
     Timer(Timer),
     /// No client can say anything any more.
     Shutdown(Shutdown),
-    /// The last input of a batch was handled: summaries that were held back, so that several changes are told as one, are
-    /// sent.
+    /// The last input of a batch was handled: summaries that were held back, so that several
+    /// changes are told as one, are sent.
     Settled,
     /// A step ends: what has changed becomes records, before anything of the step goes out.
     Save,
@@ -162,18 +163,19 @@ impl Input {
     }
 }
 
-/// What a message names that was not in memory, as it was found before the message is handled. What has come back to
-/// memory meanwhile counts as it is there.
+/// What a message names that was not in memory, as it was found before the message is handled. What
+/// has come back to memory meanwhile counts as it is there.
 #[derive(Debug, Default)]
 pub struct Recalled {
-    /// What the store has of the actions after the cursor of a `reconnect`; none when it cannot continue exactly
-    /// from there.
+    /// What the store has of the actions after the cursor of a `reconnect`; none when it cannot
+    /// continue exactly from there.
     pub past: Option<Past>,
     /// What was found out about the directories.
     pub findings: Findings,
     /// The sessions that the channels belong to.
     pub restored: Vec<LoadedSession>,
-    /// The watches that it follows and that were not there, each with why it cannot begin if it has not.
+    /// The watches that it follows and that were not there, each with why it cannot begin if it has
+    /// not.
     pub watches: Vec<(String, Result<(), RpcError>)>,
     /// URIs of channels that are there but cannot be read, each with the reason, for people.
     pub unreadable: Vec<(String, String)>,
@@ -188,7 +190,8 @@ pub struct Failing {
     pub safe: u64,
 }
 
-/// How running turns are ended when nobody, or not the client that began them, can say anything any more.
+/// How running turns are ended when nobody, or not the client that began them, can say anything any
+/// more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shutdown {
     /// They go on until they end or the time is up; what nobody can answer is declined.
@@ -216,20 +219,24 @@ pub enum Timer {
     Asked(u64),
     /// What has changed in the repository of a session was gathered for long enough.
     Look(SessionKey),
-    /// A repository that nobody follows any more was watched for long enough; with the number of that time.
+    /// A repository that nobody follows any more was watched for long enough; with the number of
+    /// that time.
     Stay(SessionKey, u64),
-    /// The time for which a turn waits until its folder is kept is up; with the number under which that was asked.
+    /// The time for which a turn waits until its folder is kept is up; with the number under which
+    /// that was asked.
     Kept(u64),
-    /// The time of a watch that nobody follows, to be followed again, is up; with the number of that time.
+    /// The time of a watch that nobody follows, to be followed again, is up; with the number of
+    /// that time.
     Watch(WatchKey, u64),
-    /// The time of a terminal that nobody has followed yet, or whose holder is gone, is up; with the number of that time.
+    /// The time of a terminal that nobody has followed yet, or whose holder is gone, is up; with
+    /// the number of that time.
     Terminal(TerminalKey, u64),
     /// The time is up that the command in a terminal may run.
     Command(TerminalKey),
     /// The time of an active client to come back, counted among all such times, is up.
     Absence(u64),
-    /// The time of a session that was made ahead of use, and that nobody follows, to be followed again is up; with the
-    /// number of that time.
+    /// The time of a session that was made ahead of use, and that nobody follows, to be followed
+    /// again is up; with the number of that time.
     Unfollowed(SessionKey, u64),
 }
 
@@ -242,11 +249,13 @@ pub enum Output {
     Departed {
         /// Its connection, which is closed now.
         connection: ConnectionId,
-        /// Something was declined because nobody was left to answer, or a turn was cut by the time limit.
+        /// Something was declined because nobody was left to answer, or a turn was cut by the time
+        /// limit.
         cut: bool,
     },
-    /// Answer a request with states that are so large that it takes long to make JSON text of them: that is made where
-    /// nobody waits for it but this connection, to which all that comes behind this is sent behind it.
+    /// Answer a request with states that are so large that it takes long to make JSON text of them:
+    /// that is made where nobody waits for it but this connection, to which all that comes behind
+    /// this is sent behind it.
     States(ConnectionId, RequestId, Box<LargeStates>),
     /// Tell a connection completed turns, of which the same is true.
     Turns(ConnectionId, Box<LoadedTurns>),
@@ -254,11 +263,11 @@ pub enum Output {
     Closed(ConnectionId),
     /// Keep this: it must be safe before any frame of the same step goes out.
     Record(Record),
-    /// Tell a backend. Boxed, because commands are large and outputs, most of them frames and records of
-    /// deltas, are moved often.
+    /// Tell a backend. Boxed, because commands are large and outputs, most of them frames and
+    /// records of deltas, are moved often.
     Agent(ChatKey, Box<Command>),
-    /// Find out what an agent says of itself, by beginning a conversation with it that nobody takes part in.
-    /// Answered by [`Input::Met`].
+    /// Find out what an agent says of itself, by beginning a conversation with it that nobody takes
+    /// part in. Answered by [`Input::Met`].
     Meet {
         /// Its provider id.
         provider: String,
@@ -273,25 +282,27 @@ pub enum Output {
     Pty(TerminalKey, PtyCommand),
     /// Have git do this. Answered by [`Input::Git`] with the number.
     Git(u64, Box<GitJob>),
-    /// Watch for the core itself, under the name of this channel, if that can be. What it has said before is undone by
-    /// as many [`Output::Unwatch`].
+    /// Watch for the core itself, under the name of this channel, if that can be. What it has said
+    /// before is undone by as many [`Output::Unwatch`].
     Watch(String),
     /// Watch no more for this channel.
     Unwatch(String),
-    /// Have those watches begun that had no room, for the message of this connection: there is as much as there can be.
+    /// Have those watches begun that had no room, for the message of this connection: there is as
+    /// much as there can be.
     BeginWatches(ConnectionId),
     /// Come back with [`Input::Timer`] after this time.
     Timer(Timer, Duration),
     /// A shutdown is complete: no turn is left.
     Done {
-        /// Something was declined because nobody was left to answer, or a turn was cut by the time limit.
+        /// Something was declined because nobody was left to answer, or a turn was cut by the time
+        /// limit.
         cut: bool,
     },
 }
 
 impl Output {
-    /// Whether it neither shows nor changes anything that is kept: it is true whatever becomes of the records of its
-    /// step and of those before, so it needs not wait for them.
+    /// Whether it neither shows nor changes anything that is kept: it is true whatever becomes of
+    /// the records of its step and of those before, so it needs not wait for them.
     pub fn stands_alone(&self) -> bool {
         match self {
             Self::Frame(_, Frame::Result { method, .. }) => *method == Method::Ping,
@@ -338,11 +349,11 @@ pub enum Frame {
     },
     /// A sequenced action, serialised once and shared by all who get it.
     Action(ActionLine),
-    /// The same, of an action with a `delta`, for a client that has said for how many milliseconds such may be
-    /// held back to be merged.
+    /// The same, of an action with a `delta`, for a client that has said for how many milliseconds
+    /// such may be held back to be merged.
     Delta(ActionLine, u64),
-    /// An action for one client alone, which is no change: refused, or acknowledged because it changed nothing,
-    /// or turns that are loaded. A whole line.
+    /// An action for one client alone, which is no change: refused, or acknowledged because it
+    /// changed nothing, or turns that are loaded. A whole line.
     Answer(Bytes),
     /// A request to the client; `params` is JSON text.
     Request {
@@ -387,7 +398,8 @@ pub struct ActionLine {
     pub line: Bytes,
     /// Where it stands in the sequence.
     pub server_seq: u64,
-    /// Set when the line only appends text to a part: such lines of one part may be merged while they wait.
+    /// Set when the line only appends text to a part: such lines of one part may be merged while
+    /// they wait.
     pub delta: Option<PartKey>,
 }
 
@@ -420,7 +432,8 @@ pub enum Resource {
         content: GitContent,
         /// The `file:` URI of the file that it is of.
         file: String,
-        /// How the client wants it encoded, if it cares; none where it wants to know what is known of it.
+        /// How the client wants it encoded, if it cares; none where it wants to know what is known
+        /// of it.
         encoding: Option<Option<ContentEncoding>>,
     },
     /// A folder's entries.
@@ -469,7 +482,8 @@ pub struct TakeBack {
     pub scope: ChangesetScope,
     /// What was taken back is to be there again.
     pub restores: bool,
-    /// The `file:` URI of the folder of the repository that keeps what they were; none where the calls have said it.
+    /// The `file:` URI of the folder of the repository that keeps what they were; none where the
+    /// calls have said it.
     pub root: Option<String>,
     /// Under which name, and with which number, what is there is to be kept first.
     pub kept_first: Option<(String, u64)>,
@@ -509,7 +523,8 @@ impl TakenFile {
 pub enum FileTaken {
     /// It is what it was to be.
     Done {
-        /// What git calls the bytes that were in it, where it would not give them back and they were to be kept.
+        /// What git calls the bytes that were in it, where it would not give them back and they
+        /// were to be kept.
         bytes: Option<String>,
         /// Its permissions, if it was removed.
         mode: Option<u32>,

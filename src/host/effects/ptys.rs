@@ -1,4 +1,5 @@
-//! Programs in terminals of their own, into which clients type: what the core has done with one, and what it hears of it.
+//! Programs in terminals of their own, into which clients type: what the core has done with one,
+//! and what it hears of it.
 //!
 //! Owns: [`PtyCommand`] and [`PtyEvent`].
 //! Never: runs anything.

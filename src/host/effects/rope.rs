@@ -1,7 +1,7 @@
 //! JSON text that may be large, as what it is made of.
 //!
-//! Owns: the order of its pieces: text that is there, and turns that are over, each of which is read when it is written.
-//! So nobody holds all of it, however long a chat is.
+//! Owns: the order of its pieces: text that is there, and turns that are over, each of which is
+//! read when it is written. So nobody holds all of it, however long a chat is.
 //! Never: decides what is told, or who writes it.
 
 use std::collections::BTreeMap;
@@ -100,8 +100,8 @@ impl Rope {
         }
     }
 
-    /// Hands out its pieces, in order, until one is not taken; each turn's text as `said` says it. Returns whether all
-    /// were taken.
+    /// Hands out its pieces, in order, until one is not taken; each turn's text as `said` says it.
+    /// Returns whether all were taken.
     pub fn write(self, said: &mut dyn FnMut(Bytes) -> Bytes, take: &mut dyn FnMut(Bytes) -> bool) -> bool {
         self.0.into_iter().all(|strand| match strand {
             Strand::Text(text) => take(text.into()),

@@ -1,6 +1,7 @@
 //! The states of channels, and completed turns of chats, as clients are given them.
 //!
-//! Owns: how a state is told whose completed turns are text already: they are put into it as they are, when it is written.
+//! Owns: how a state is told whose completed turns are text already: they are put into it as they
+//! are, when it is written.
 //! Never: looks for a state, or decides what a client is given of it.
 
 use ahp_types::actions::{ChatTurnsLoadedAction, StateAction};
@@ -172,7 +173,8 @@ impl LoadedTurns {
     }
 }
 
-/// A completed turn of a chat as clients are told it. None when its text is no turn, which was logged.
+/// A completed turn of a chat as clients are told it. None when its text is no turn, which was
+/// logged.
 pub fn told(chat: &str, turn: &CompletedTurn) -> Option<Turn> {
     CompletedTurn::new(turn.id(), told_turn(chat, turn)).read()
 }

@@ -1,6 +1,7 @@
 //! `createSession`, `disposeSession`, `listSessions`: which sessions there are.
 //!
-//! Owns: bringing sessions and their default chats into being and out of it, and the pages of the list.
+//! Owns: bringing sessions and their default chats into being and out of it, and the pages of the
+//! list.
 //! Never: opens a conversation by itself; it asks the agent to, after the answer.
 
 use ahp_types::actions::{RootActiveSessionsChangedAction, SessionChatRemovedAction, StateAction};
@@ -38,8 +39,8 @@ pub(in crate::host) struct NewSession {
     session: SessionKey,
 }
 
-/// Whether a client may give a session this URI: any scheme but those that name other channels, in whatever
-/// case, because URI libraries make it lower.
+/// Whether a client may give a session this URI: any scheme but those that name other channels, in
+/// whatever case, because URI libraries make it lower.
 fn may_name_a_session(uri: &str) -> bool {
     let well_formed = |scheme: &str| {
         scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -168,7 +169,8 @@ impl Host {
         Ok(())
     }
 
-    /// Tells of a new session, unless it is made ahead of use, and has its agent open the conversation.
+    /// Tells of a new session, unless it is made ahead of use, and has its agent open the
+    /// conversation.
     pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
         if self.channels.sessions.known(new.session).is_some_and(|session| !session.ahead) {
             self.show_session(step, new.session);
@@ -185,7 +187,8 @@ impl Host {
     ) -> Result<(), RpcError> {
         let key = match self.find(&params.channel).map(ChannelId::session) {
             Some(Some(key)) => key,
-            // It is gone already, which is what the client wants; one that heard of a failure would ask again for ever.
+            // It is gone already, which is what the client wants; one that heard of a failure would
+            // ask again for ever.
             None if !self.unreadable.contains_key(&params.channel) => return Ok(()),
             _ => return Err(self.not_found(&params.channel)),
         };
@@ -235,8 +238,9 @@ impl Host {
         listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
     }
 
-    /// Answers a request for a page of the list that was read while sessions changed. What was read may be older or newer
-    /// than what clients were told meanwhile: the list is made to say what they were told last.
+    /// Answers a request for a page of the list that was read while sessions changed. What was read
+    /// may be older or newer than what clients were told meanwhile: the list is made to say what
+    /// they were told last.
     pub(in crate::host) fn answer_list(
         &mut self,
         step: &mut Step<'_>,
@@ -254,7 +258,8 @@ impl Host {
         step.say(Output::Frame(connection, Frame::result(id, Method::ListSessions, result)));
     }
 
-    /// Puts the sessions that are in memory, as they were told last, in the place of what was read of them.
+    /// Puts the sessions that are in memory, as they were told last, in the place of what was read
+    /// of them.
     fn bring_up_to_date(&self, page: &Page, listed: &mut Listed) {
         let sessions = &self.channels.sessions;
         let is_known =
@@ -370,7 +375,8 @@ pub fn listing(listed: &Listed) -> Bytes {
     listing_of(listed.sessions.iter().map(|(_, summary)| summary), listed.next.as_ref()).into()
 }
 
-/// The same, out of the summaries of a page; `next` is the place of its last session when there are more behind it.
+/// The same, out of the summaries of a page; `next` is the place of its last session when there are
+/// more behind it.
 fn listing_of(summaries: impl Iterator<Item = impl AsRef<[u8]>>, next: Option<&Place>) -> Vec<u8> {
     let mut result = b"{".to_vec();
     if let Some(place) = next {

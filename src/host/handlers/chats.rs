@@ -1,7 +1,7 @@
 //! `createChat`, `disposeChat`: which chats a session has.
 //!
-//! Owns: bringing further chats into being and out of it, what a fork or a side chat takes from the chat that
-//! it comes from, and which chat is the default one.
+//! Owns: bringing further chats into being and out of it, what a fork or a side chat takes from the
+//! chat that it comes from, and which chat is the default one.
 //! Never: opens a conversation; the first turn does.
 
 use std::collections::BTreeMap;
@@ -321,7 +321,8 @@ impl Host {
         self.sync_session(step, key);
     }
 
-    /// When the conversation is gone that a session's creation waited for, it waits for another one.
+    /// When the conversation is gone that a session's creation waited for, it waits for another
+    /// one.
     pub(super) fn reopen_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
         let opens = |chat: &ChatKey| {
             self.channels.chats.known(*chat).is_some_and(|chat| chat.agent == AgentLink::Opening)

@@ -1,6 +1,7 @@
 //! `completions`: what the user may mean that is typing a message.
 //!
-//! Owns: which word is typed, the commands of the agent that it may begin, and which files are to be looked for.
+//! Owns: which word is typed, the commands of the agent that it may begin, and which files are to
+//! be looked for.
 //! Never: looks at a file system.
 
 use ahp_types::commands::{CompletionItem, CompletionItemKind, CompletionsParams, CompletionsResult};
@@ -29,7 +30,8 @@ pub(in crate::host) enum Meant {
 }
 
 impl Host {
-    /// What may be meant by what the user has typed: a command of the session's agent, or a file where it works.
+    /// What may be meant by what the user has typed: a command of the session's agent, or a file
+    /// where it works.
     pub(in crate::host) fn completions(&self, params: &CompletionsParams) -> Result<Meant, RpcError> {
         let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
         let session = self.channels.session_of(target);
@@ -52,7 +54,8 @@ impl Host {
         Ok(Meant::Known(to_sorted_json(&CompletionsResult { items })))
     }
 
-    /// What an agent offers: as it said in this chat, which may be of its folder; else as it said last anywhere.
+    /// What an agent offers: as it said in this chat, which may be of its folder; else as it said
+    /// last anywhere.
     fn commands_of(&self, session: &Session, chat: Option<ChatKey>) -> impl Iterator<Item = &AgentCommand> {
         let agent = self.agents.of(&session.state.provider);
         let of_chat =

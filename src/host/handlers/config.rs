@@ -15,8 +15,8 @@ use crate::wire::methods::{ConfigCompletionsParams, ResolveConfigParams};
 use crate::wire::rpc::to_sorted_json;
 
 impl Host {
-    /// What can be configured before a session is created, and what is chosen so far with the defaults of the
-    /// rest. Where that is not known yet, it is found out meanwhile.
+    /// What can be configured before a session is created, and what is chosen so far with the
+    /// defaults of the rest. Where that is not known yet, it is found out meanwhile.
     pub(in crate::host) fn resolve_session_config(
         &mut self,
         step: &mut Step<'_>,

@@ -1,8 +1,8 @@
 //! `initialize`, `reconnect`, `subscribe`, `unsubscribe`: who is there, and what they are told.
 //!
 //! Owns: opening connections and the choice between replay and snapshots.
-//! Never: changes a channel's state. Snapshot and registration are one step, so that what a client is
-//! sent afterwards is exactly what its snapshot lacks.
+//! Never: changes a channel's state. Snapshot and registration are one step, so that what a client
+//! is sent afterwards is exactly what its snapshot lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,8 @@ impl From<LargeStates> for Subscribed {
     }
 }
 
-/// Whether a URI is that of a channel of which it says what it shows: of such a one it is told that there is nothing.
+/// Whether a URI is that of a channel of which it says what it shows: of such a one it is told that
+/// there is nothing.
 fn is_no_conversation(uri: &str) -> bool {
     is_watch(uri) || named_by_terminal(uri).is_some() || session_named_by(uri).is_some()
 }
@@ -99,9 +100,9 @@ impl Host {
         Ok(states.into())
     }
 
-    /// Opens a connection again with exactly the subscriptions that are asked for, and tells what it missed:
-    /// by replay where we can continue exactly from its cursor, else by snapshots. Returned with what is to be told
-    /// behind the answer.
+    /// Opens a connection again with exactly the subscriptions that are asked for, and tells what
+    /// it missed: by replay where we can continue exactly from its cursor, else by snapshots.
+    /// Returned with what is to be told behind the answer.
     pub(in crate::host) fn reconnect(
         &mut self,
         step: &mut Step<'_>,
@@ -168,7 +169,8 @@ impl Host {
         Ok((states.into(), Missed::default().of_follower(followed)))
     }
 
-    /// Subscribes to channels of which the client has states already, with windows that nobody knows.
+    /// Subscribes to channels of which the client has states already, with windows that nobody
+    /// knows.
     fn go_on(&mut self, connection: ConnectionId, wanted: Vec<ChannelId>) {
         for target in wanted {
             let how = Subscription { window: Window::Unknown, ..Subscription::default() };
@@ -176,9 +178,9 @@ impl Host {
         }
     }
 
-    /// The envelopes after `cursor` of these channels, as the inside of a JSON array; none when not all of
-    /// them are known. `past` is what the store has of them, as far as memory does not reach back to the
-    /// cursor.
+    /// The envelopes after `cursor` of these channels, as the inside of a JSON array; none when not
+    /// all of them are known. `past` is what the store has of them, as far as memory does not reach
+    /// back to the cursor.
     fn replay(&self, cursor: u64, past: Option<Past>, wanted: &[ChannelId]) -> Option<Vec<u8>> {
         let wanted: BTreeSet<_> = wanted.iter().collect();
         let floor = self.log.floor();
@@ -250,7 +252,8 @@ impl Host {
         LargeStates { method, besides: JsonObject::default(), states, bytes }
     }
 
-    /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a word.
+    /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a
+    /// word.
     pub(in crate::host) fn serve_unsubscribe(
         &mut self,
         step: &mut Step<'_>,
@@ -306,7 +309,8 @@ impl Host {
         states
     }
 
-    /// The channels of these URIs, each once, and the URIs that name none, or more watches than may be followed.
+    /// The channels of these URIs, each once, and the URIs that name none, or more watches than may
+    /// be followed.
     fn resolve(&self, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
         let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
         let mut watches = 0;

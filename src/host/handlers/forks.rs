@@ -1,8 +1,9 @@
 //! Sessions that go on from a turn of another one.
 //!
-//! Owns: what such a session takes from the one that it comes from: the conversation of its own chat up to that
-//! turn, and what is not said otherwise of its directories and its configuration.
-//! Never: makes a session; that is in `catalogue`. The newest version has no such request: only chats are forked.
+//! Owns: what such a session takes from the one that it comes from: the conversation of its own
+//! chat up to that turn, and what is not said otherwise of its directories and its configuration.
+//! Never: makes a session; that is in `catalogue`. The newest version has no such request: only
+//! chats are forked.
 
 use ahp_types::commands::CreateSessionParams;
 use ahp_types::state::ChatOrigin;
@@ -22,8 +23,8 @@ struct ForkSource {
 }
 
 impl Host {
-    /// What the chat of a session begins with that goes on from here (JSON); what its client does not say of the
-    /// session itself is as it is there.
+    /// What the chat of a session begins with that goes on from here (JSON); what its client does
+    /// not say of the session itself is as it is there.
     ///
     /// # Errors
     /// When there is no such session or turn, or its agent is another one than is asked for.

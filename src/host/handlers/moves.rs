@@ -1,7 +1,7 @@
 //! `moveChat`: a chat gets another place in its session, or another session.
 //!
-//! Owns: whether a chat may go where it is asked to, and going there as one step: nothing of a move that is
-//! refused is ever seen.
+//! Owns: whether a chat may go where it is asked to, and going there as one step: nothing of a move
+//! that is refused is ever seen.
 //! Never: moves other chats with it. A fork or a side chat only remembers where it came from.
 
 use ahp_types::actions::{SessionChatAddedAction, SessionChatsReorderedAction, StateAction};
@@ -105,8 +105,8 @@ impl Host {
         Ok(())
     }
 
-    /// Makes a chat one of another session. Its agent forgets the conversation: it is opened anew, as one of
-    /// that session, for the next turn.
+    /// Makes a chat one of another session. Its agent forgets the conversation: it is opened anew,
+    /// as one of that session, for the next turn.
     fn hand_over(&mut self, step: &mut Step<'_>, key: ChatKey, to: SessionKey) {
         self.begin_session(step, to);
         self.close_conversation(step, key);
@@ -131,7 +131,8 @@ impl Host {
         self.files_may_have_changed(from, true);
         self.files_may_have_changed(to, true);
         self.sync_session(step, to);
-        // Now, and not at the end of the step: by then the session may be gone, and the chat with it.
+        // Now, and not at the end of the step: by then the session may be gone, and the chat with
+        // it.
         self.save_moved(step, key);
     }
 
@@ -179,7 +180,8 @@ impl Host {
             reviewed: Default::default(),
             discarded: Vec::new(),
             kept: Default::default(),
-            // The next number is that of the count of sessions, which is told with the session itself.
+            // The next number is that of the count of sessions, which is told with the session
+            // itself.
             channel: Channel::new(uri.clone(), self.head + 1),
             state,
             created_at: now.clone(),

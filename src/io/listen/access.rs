@@ -1,7 +1,7 @@
 //! Who is let in to a WebSocket listener.
 //!
-//! Owns: the token, and judging a request by it, by the page that makes it (`Origin`) and by the name that it calls us
-//! by (`Host`).
+//! Owns: the token, and judging a request by it, by the page that makes it (`Origin`) and by the
+//! name that it calls us by (`Host`).
 //! Never: shows the token to a log; waits.
 
 use std::fmt;
@@ -128,7 +128,8 @@ const fn refused(status: StatusCode, why: &'static str) -> AccessRefusal {
 }
 
 impl Access {
-    /// Judges a request that came in at this address of ours. `name` is what we were asked to listen on.
+    /// Judges a request that came in at this address of ours. `name` is what we were asked to
+    /// listen on.
     ///
     /// # Errors
     /// Why it is refused.
@@ -172,8 +173,9 @@ fn says(request: &Request, token: &AccessToken) -> bool {
         || asked.any(|said| token.is(&percent_decode_str(said).collect::<Vec<u8>>()))
 }
 
-/// Whether this is a name of ours: what we were asked to listen on, the address that was connected to, or `localhost`
-/// where that is an address of this machine alone. The port may be another one, on the other side of a tunnel.
+/// Whether this is a name of ours: what we were asked to listen on, the address that was connected
+/// to, or `localhost` where that is an address of this machine alone. The port may be another one,
+/// on the other side of a tunnel.
 fn is_ours(host: &str, name: &str, ours: IpAddr) -> bool {
     let bare = match host.rsplit_once(':') {
         Some((bare, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !bare.ends_with(':') => bare,

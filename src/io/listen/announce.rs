@@ -1,7 +1,9 @@
 //! An entry in an editor's registry of the hosts on this machine.
 //!
-//! Owns: the entry that Visual Studio Code looks for; it is there while somebody listens, or was killed when he did.
-//! Never: touches the entries of others, or lets anybody but its owner read it, since it holds the token.
+//! Owns: the entry that Visual Studio Code looks for; it is there while somebody listens, or was
+//! killed when he did.
+//! Never: touches the entries of others, or lets anybody but its owner read it, since it holds the
+//! token.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -25,7 +27,8 @@ const PROTOCOL: &str = "0.9.0";
 #[derive(Debug)]
 pub struct Announced(PathBuf);
 
-/// Announces what listens here, and the token that it wants, to the editor with this folder for its user's data.
+/// Announces what listens here, and the token that it wants, to the editor with this folder for its
+/// user's data.
 ///
 /// # Errors
 /// When the entry cannot be written.

@@ -26,7 +26,8 @@ const TURN_AWAY_WITHIN: Duration = Duration::from_millis(200);
 /// What a request ends with.
 const END: &[u8] = b"\r\n\r\n";
 
-/// Makes the stream a WebSocket; returns what was read of its first frames. `name` is what we were asked to listen on.
+/// Makes the stream a WebSocket; returns what was read of its first frames. `name` is what we were
+/// asked to listen on.
 ///
 /// # Errors
 /// When it is not let in, which it has been told by then.

@@ -3,8 +3,9 @@
 //! A listener belongs to the host, whoever has asked for it ([`listeners`]): `serve`, or a front in
 //! its hello.
 //!
-//! Owns: where is listened ([`Address`]), who is let in there ([`access`]), and how long, how large and how many
-//! handshakes may be. What follows is a connection like any other: on a Unix socket one of lines, else a [`websocket`].
+//! Owns: where is listened ([`Address`]), who is let in there ([`access`]), and how long, how large
+//! and how many handshakes may be. What follows is a connection like any other: on a Unix socket
+//! one of lines, else a [`websocket`].
 //! Never: serves a client, or listens anywhere unless asked to.
 
 pub mod access;
@@ -148,7 +149,8 @@ async fn greet(
     }
 }
 
-/// Has the system notice when the other side is gone without a word, and small messages sent at once.
+/// Has the system notice when the other side is gone without a word, and small messages sent at
+/// once.
 fn keep_alive(stream: &TcpStream) {
     #[cfg(unix)]
     if let Err(error) = rustix::net::sockopt::set_socket_keepalive(stream, true) {

@@ -1,7 +1,7 @@
 //! What the state folder tells of where is listened.
 //!
-//! Owns: that file, which only its owner can read, since it holds the token; it is there while somebody listens, or was
-//! killed when he did.
+//! Owns: that file, which only its owner can read, since it holds the token; it is there while
+//! somebody listens, or was killed when he did.
 //! Never: prints it.
 
 use std::fs::{self, OpenOptions};
@@ -41,7 +41,8 @@ impl ListenNotice {
     /// When it cannot be written.
     pub fn put_up(&self, folder: &Path) -> io::Result<PutUp> {
         let (path, new) = (folder.join(FILE), folder.join(format!("{FILE}.new")));
-        // A process that was killed may have left it. What is made anew has the mode that is asked for.
+        // A process that was killed may have left it. What is made anew has the mode that is asked
+        // for.
         fs::remove_file(&new).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(error),

@@ -1,6 +1,7 @@
 //! A connection on a WebSocket, once it has been let in.
 //!
-//! Owns: reading messages, put together from their frames, answering pings, and closing with the code that says why.
+//! Owns: reading messages, put together from their frames, answering pings, and closing with the
+//! code that says why.
 //! Never: decides who may connect, or reads a message's meaning.
 
 use std::future::Future;
@@ -37,12 +38,13 @@ const WRITE_BUFFER_BYTES_MAX: usize = 1 << 10;
 /// How long a client may take to hang up when its connection is over.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// With this reason a client closes that wants to be told all answers before its connection is closed.
+/// With this reason a client closes that wants to be told all answers before its connection is
+/// closed.
 pub const END_OF_INPUT: &str = "end of input";
 
-/// Opens a connection on a stream on which the WebSocket's handshake is done, given as its two halves, and serves it in
-/// tasks of their own until either side ends it. `read_ahead` was read from the stream already. A
-/// message that takes longer than `message_within` ends it.
+/// Opens a connection on a stream on which the WebSocket's handshake is done, given as its two
+/// halves, and serves it in tasks of their own until either side ends it. `read_ahead` was read
+/// from the stream already. A message that takes longer than `message_within` ends it.
 ///
 /// # Errors
 /// As [`Door::open`].
@@ -123,7 +125,8 @@ async fn serve<R: AsyncRead + Unpin>(
             controls.end();
         }
     }
-    // What it has still said is read and thrown away: else the system takes back what it has not read yet.
+    // What it has still said is read and thrown away: else the system takes back what it has not
+    // read yet.
     let reader = &mut socket.get_mut().reader;
     let rest = tokio::time::timeout(LINGER, tokio::io::copy(reader, &mut tokio::io::sink())).await;
     tracing::debug!(?connection, ?rest, "the WebSocket of a client is closed");

@@ -1,7 +1,7 @@
 //! Which program of those in a terminal is in front.
 //!
-//! Owns: what the terminal is called after it, where no program calls it something itself; and whether it seems to wait for
-//! something to be typed.
+//! Owns: what the terminal is called after it, where no program calls it something itself; and
+//! whether it seems to wait for something to be typed.
 //! Never: looks unless it is asked to: nothing runs while nothing is printed.
 
 use std::os::fd::AsFd;
@@ -42,8 +42,9 @@ fn name_of(group: Pid) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Whether the program in front seems to wait for something to be typed: it reads characters and not lines, or what is typed
-/// is not shown. One that reads a line in the usual way does not tell itself from one that works.
+/// Whether the program in front seems to wait for something to be typed: it reads characters and
+/// not lines, or what is typed is not shown. One that reads a line in the usual way does not tell
+/// itself from one that works.
 pub fn seems_to_wait(terminal: impl AsFd) -> bool {
     let modes = tcgetattr(terminal).map(|modes| modes.local_modes);
     modes.is_ok_and(|modes| !modes.contains(LocalModes::ICANON) || !modes.contains(LocalModes::ECHO))

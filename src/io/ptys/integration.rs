@@ -1,10 +1,11 @@
 //! What a shell tells of its commands, and the scripts that have it do so.
 //!
-//! A shell that is started in a terminal reads a script of ours before the user's own files, or has it read behind them. It
-//! says before each line that it runs it, and how the line ended, in sequences of the kind OSC 633, with a word that
-//! only that shell knows: what a program prints, or another shell inside that one, is not taken for
-//! it. The word comes in the script, a file that no other user can read and that is removed when
-//! the shell says that it has read it: it is never in an environment.
+//! A shell that is started in a terminal reads a script of ours before the user's own files, or has
+//! it read behind them. It says before each line that it runs it, and how the line ended, in
+//! sequences of the kind OSC 633, with a word that only that shell knows: what a program prints, or
+//! another shell inside that one, is not taken for it. The word comes in the script, a file that no
+//! other user can read and that is removed when the shell says that it has read it: it is never in
+//! an environment.
 //!
 //! Owns: the scripts, where they are put, with what each shell is started, and reading what it
 //! says.
@@ -21,8 +22,9 @@ use crate::host::effects::PtyEvent;
 /// The folder of the scripts, in the state folder.
 const FOLDER: &str = "shells";
 
-/// The longest line that is told, in bytes. The scripts say no more characters of one: a character takes up to four bytes there,
-/// also escaped, and a sequence is not waited for that is longer than 64 KiB.
+/// The longest line that is told, in bytes. The scripts say no more characters of one: a character
+/// takes up to four bytes there, also escaped, and a sequence is not waited for that is longer than
+/// 64 KiB.
 const LINE_BYTES_MAX: usize = 16_000;
 
 /// Folder of the script of one shell, which holds its word. Removed when this is dropped.
@@ -94,7 +96,8 @@ impl ShellScripts {
         let name = shell.file_name()?.to_str()?;
         let (file, first, text) = match name {
             "bash" => {
-                // A shell for logging in would not read it, so the script does what such a shell does.
+                // A shell for logging in would not read it, so the script does what such a shell
+                // does.
                 let login = if cfg!(target_os = "macos") { "__ahp[11]=1\n" } else { "" };
                 ("bash.sh", format!("__ahp=({word})\n{login}"), include_str!("integration/bash.sh"))
             }
@@ -207,7 +210,8 @@ impl ShellWords {
         }
     }
 
-    /// What a sequence of the kind 133 says, which many shells know. A shell of ours says it otherwise.
+    /// What a sequence of the kind 133 says, which many shells know. A shell of ours says it
+    /// otherwise.
     pub fn hear_of_any(&mut self, said: &str) -> Option<PtyEvent> {
         if self.word.is_some() || self.speaks_633 {
             return None;

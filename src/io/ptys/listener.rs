@@ -1,7 +1,7 @@
 //! What is heard of a program in what it prints.
 //!
-//! Owns: the order of text and of what else was said; keeping what is not for clients from them: what the program asks of its
-//! terminal, and what a shell says of its commands; and the answers.
+//! Owns: the order of text and of what else was said; keeping what is not for clients from them:
+//! what the program asks of its terminal, and what a shell says of its commands; and the answers.
 //! Never: reads or writes, or loses a byte of what clients are to be shown.
 
 use std::path::Path;
@@ -51,8 +51,8 @@ struct PtyEars {
 }
 
 impl PtyListener {
-    /// Listens to a program on a screen of this size; a shell that tells of its commands does so with this word, if it was
-    /// given one.
+    /// Listens to a program on a screen of this size; a shell that tells of its commands does so
+    /// with this word, if it was given one.
     pub fn new(size: ScreenSize, nonce: Option<String>) -> Self {
         let ears = PtyEars {
             screen: ScreenModel::new(size),

@@ -1,6 +1,7 @@
 //! The terminal of one program: making it, and starting the program there.
 //!
-//! Owns: opening a terminal of the system's, its size, what the program is told of it, and starting that under a guard.
+//! Owns: opening a terminal of the system's, its size, what the program is told of it, and starting
+//! that under a guard.
 //! Never: reads or writes.
 
 use std::collections::BTreeMap;

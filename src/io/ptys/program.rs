@@ -1,7 +1,7 @@
 //! One program in a terminal of the system's.
 //!
-//! Owns: the task that attends to it: what it prints is listened to and gathered for a moment, what is typed, and what it is
-//! answered, is written when it reads.
+//! Owns: the task that attends to it: what it prints is listened to and gathered for a moment, what
+//! is typed, and what it is answered, is written when it reads.
 //! Never: runs on the loop's thread, or reads on while what it has printed is not heard.
 
 use std::io;
@@ -48,7 +48,8 @@ const DRAINED_BYTES_MAX: usize = 1 << 20;
 /// When nothing was printed for so long, it is looked which program is in front.
 const CALM_AFTER: Duration = Duration::from_millis(200);
 
-/// When a command has printed nothing for so long, it is looked whether it waits for something to be typed.
+/// When a command has printed nothing for so long, it is looked whether it waits for something to
+/// be typed.
 const WAITS_AFTER: Duration = Duration::from_secs(5);
 
 /// How long it is waited for somebody to open a terminal again that nobody has open.
@@ -211,7 +212,8 @@ impl Program {
             () = self.run(&mut attended.commands) => {}
             () = attended.stop.cancelled() => {}
         }
-        // The system tells those who have the terminal that it is gone, and the guard ends who stays.
+        // The system tells those who have the terminal that it is gone, and the guard ends who
+        // stays.
         guard.ended(self.let_go()).await;
         drop(attended.counted);
     }
@@ -345,7 +347,8 @@ impl Program {
         true
     }
 
-    /// Reads a piece of what is there. What else waits has its turn before the next one: the system may take its time.
+    /// Reads a piece of what is there. What else waits has its turn before the next one: the system
+    /// may take its time.
     fn read(&mut self) {
         let mut buffer = [0; READ_BYTES_MAX];
         match self.printed.try_read(&mut buffer) {
@@ -420,7 +423,8 @@ impl Program {
         }
     }
 
-    /// Tells what the program calls its terminal: it is called that as long as that program is in front.
+    /// Tells what the program calls its terminal: it is called that as long as that program is in
+    /// front.
     fn tell_title(&mut self) {
         if let Some(title) = self.listener.take_title() {
             self.titled_at = Some(Instant::now());

@@ -1,8 +1,9 @@
 //! What a program asks its terminal.
 //!
-//! A terminal here is shown by any number of clients, and again whenever one of them comes back: each would answer. So it is
-//! answered once, by the host, and kept from them. Some questions have no answer on purpose: a title or a clipboard that a
-//! program reads back could be typed into a shell.
+//! A terminal here is shown by any number of clients, and again whenever one of them comes back:
+//! each would answer. So it is answered once, by the host, and kept from them. Some questions have
+//! no answer on purpose: a title or a clipboard that a program reads back could be typed into a
+//! shell.
 //!
 //! Owns: which sequences are questions, and what is answered.
 //! Never: changes what the terminal shows.
@@ -36,7 +37,8 @@ const PALETTE: [[u8; 3]; 16] = [
     [0xff, 0xff, 0xff],
 ];
 
-/// What a control or escape sequence is answered, if it asks something; nothing where it has no answer.
+/// What a control or escape sequence is answered, if it asks something; nothing where it has no
+/// answer.
 pub fn asked_by_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String> {
     const ATTRIBUTES: &str = "\x1b[?62;22c";
     if sequence == b"\x1bZ" {
@@ -79,7 +81,8 @@ pub fn asked_by_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String
             11 | 13..=17 | 20 | 21 => no_answer(),
             _ => None,
         },
-        // What keys say beyond the usual: nothing, which the answer to what is asked behind it tells.
+        // What keys say beyond the usual: nothing, which the answer to what is asked behind it
+        // tells.
         (Some(b'?'), None, b'u')
         // What of the screen, its parameters, marks and colours is.
         | (None, None, b'x')

@@ -1,6 +1,7 @@
 //! What a program in a terminal says, taken apart: text, and what the terminal is to obey.
 //!
-//! Owns: where a sequence begins and ends, also where it comes in pieces. All pieces together are what came, byte for byte.
+//! Owns: where a sequence begins and ends, also where it comes in pieces. All pieces together are
+//! what came, byte for byte.
 //! Never: says what a sequence means.
 
 /// The longest control sequence that is waited for to its end, in bytes.
@@ -206,7 +207,8 @@ impl OutputScanner {
 
     /// Gives out the beginning of something whose end is not waited for.
     fn let_through(&mut self, take: &mut impl FnMut(Scanned<'_>)) {
-        // An OSC that is too long ends with BEL, too, and what is seen behind that is text either way.
+        // An OSC that is too long ends with BEL, too, and what is seen behind that is text either
+        // way.
         let goes_on = if self.inside == Inside::Dcs { Inside::Opaque } else { Inside::Text };
         // An escape at its end may be the first half of the terminator, or begin something else.
         let escape = if self.may_end { self.held.pop() } else { None };

@@ -1,7 +1,8 @@
-//! What of a terminal's screen has to be known to answer a program: where the cursor is, and which modes are set.
+//! What of a terminal's screen has to be known to answer a program: where the cursor is, and which
+//! modes are set.
 //!
-//! There are no cells: a screen of 1,000 by 1,000 is as small as any, and to move the cursor past text takes no longer than
-//! to count that text.
+//! There are no cells: a screen of 1,000 by 1,000 is as small as any, and to move the cursor past
+//! text takes no longer than to count that text.
 //!
 //! Owns: how text and sequences move the cursor, and the modes that programs set.
 //! Never: knows what stands on the screen, or answers.

@@ -1,7 +1,8 @@
 //! Which shell a user has.
 //!
 //! Owns: finding it, and how it is started.
-//! Never: starts a program that this machine does not know as a shell because the environment names it.
+//! Never: starts a program that this machine does not know as a shell because the environment names
+//! it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use rustix::process::getuid;
 /// The shell that there always is.
 const SH: &str = "/bin/sh";
 
-/// The shell of the user: that of the environment, if it is one of this machine's, else that of the account.
+/// The shell of the user: that of the environment, if it is one of this machine's, else that of the
+/// account.
 pub fn of_user() -> PathBuf {
     let shells = fs::read_to_string("/etc/shells").unwrap_or_default();
     let accounts = fs::read_to_string("/etc/passwd").unwrap_or_default();

@@ -1,6 +1,7 @@
 //! What waits to be written into a terminal.
 //!
-//! Owns: the order of what clients type and what the host answers for the terminal, and telling the two apart.
+//! Owns: the order of what clients type and what the host answers for the terminal, and telling the
+//! two apart.
 //! Never: writes, or lets answers that nobody reads become many.
 
 use std::collections::VecDeque;

@@ -1,6 +1,7 @@
 //! What clients change of this machine's files.
 //!
-//! Owns: below which folders that may be done, what a request means, and which error says what has become of it.
+//! Owns: below which folders that may be done, what a request means, and which error says what has
+//! become of it.
 //! Never: touches a file in another way than [`Folders`] does.
 
 use std::collections::HashMap;
@@ -32,8 +33,8 @@ pub struct Ground {
     granted: Vec<Arc<WorkFolder>>,
     /// What is never theirs.
     own: Mutex<OwnFiles>,
-    /// The folders of sessions, where they were when something was first changed in them: what somebody puts there later,
-    /// such as a link that leads elsewhere, is none.
+    /// The folders of sessions, where they were when something was first changed in them: what
+    /// somebody puts there later, such as a link that leads elsewhere, is none.
     known: Mutex<HashMap<String, Arc<WorkFolder>>>,
     /// Where it is remembered what is not finished.
     unfinished: Option<Arc<Unfinished>>,
@@ -67,8 +68,8 @@ impl Ground {
         Self { granted: granted.collect(), own, ..Self::default() }
     }
 
-    /// The same; what is not finished when the host ends is remembered in this folder. What is there already is put right
-    /// meanwhile.
+    /// The same; what is not finished when the host ends is remembered in this folder. What is
+    /// there already is put right meanwhile.
     pub fn remembering(self, folder: PathBuf) -> Self {
         let shown = folder.display().to_string();
         let begun = Unfinished::open(folder).and_then(|(unfinished, left)| {
@@ -147,7 +148,8 @@ pub(super) fn change(change: &Change, folders: &Folders) -> Result<(), RpcError>
     }
 }
 
-/// Makes files what they were before, each for itself: one that is not what it must be stays as it is.
+/// Makes files what they were before, each for itself: one that is not what it must be stays as it
+/// is.
 pub(super) fn take_back(taken: &TakeBack, folders: &Folders) -> Vec<FileTaken> {
     let each = taken.files.iter().map(|file| {
         let uri = file.uri();
@@ -168,7 +170,8 @@ pub(super) fn take_back(taken: &TakeBack, folders: &Folders) -> Vec<FileTaken> {
     each.collect()
 }
 
-/// Whether something may be done, without doing it. What may be read is for the file system alone to say.
+/// Whether something may be done, without doing it. What may be read is for the file system alone
+/// to say.
 fn ask(asked: &ResourceRequestParams, folders: &Folders) -> Result<(), RpcError> {
     if asked.write != Some(true) {
         return match is_content(&asked.uri) {

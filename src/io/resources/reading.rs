@@ -26,7 +26,8 @@ use crate::wire::errors::RpcError;
 /// The longest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// So many entries of a folder are told. A list that is cut would say that the others are not there.
+/// So many entries of a folder are told. A list that is cut would say that the others are not
+/// there.
 const ENTRIES_MAX: usize = 100_000;
 
 /// A file's content: as text where it is text, unless asked otherwise.
@@ -58,8 +59,8 @@ fn inline_of(data: &str) -> Result<(Vec<u8>, Option<String>), RpcError> {
     inline(data).ok_or_else(|| RpcError::invalid_params("this `data:` URI cannot be read"))
 }
 
-/// What is in a `data:` URI (RFC 2397), and of which type. Some clients give it back with more of it encoded,
-/// and with the slash of a path before it.
+/// What is in a `data:` URI (RFC 2397), and of which type. Some clients give it back with more of
+/// it encoded, and with the slash of a path before it.
 fn inline(data: &str) -> Option<(Vec<u8>, Option<String>)> {
     let data: Vec<u8> = percent_decode_str(data.trim_start_matches('/')).collect();
     let comma = data.iter().position(|byte| *byte == b',')?;
@@ -128,8 +129,8 @@ fn entry_of(path: &Path) -> DirectoryEntry {
     }
 }
 
-/// What is known of a file or folder, or of a link that is not followed; `content` is the `data:` URI of what the URI
-/// shows if it is none of a file.
+/// What is known of a file or folder, or of a link that is not followed; `content` is the `data:`
+/// URI of what the URI shows if it is none of a file.
 pub(super) fn resolve(
     uri: &str,
     content: Option<&str>,

@@ -1,7 +1,7 @@
 //! Who waits for whom when a client does not read.
 //!
-//! Owns: whether agents wait, and cutting off a client that others would have to wait for, or that keeps more waiting
-//! than memory is for. What it was not told it is told when it comes back.
+//! Owns: whether agents wait, and cutting off a client that others would have to wait for, or that
+//! keeps more waiting than memory is for. What it was not told it is told when it comes back.
 //! Never: cuts off the only client that listens: agents wait for that one.
 
 use tokio::time::Instant;
@@ -11,7 +11,8 @@ use crate::host::effects::ConnectionId;
 use crate::io::link::{AtEnd, Link};
 
 impl Sidecar {
-    /// Agents are held up while too much waits for clients: for any of them, unless another one reads what is said.
+    /// Agents are held up while too much waits for clients: for any of them, unless another one
+    /// reads what is said.
     pub(super) fn has_room_for_agents(&self) -> bool {
         let coming = self.coming_bytes();
         let has_room = |link: &Link| link.outbox.has_room_for_agents(coming);

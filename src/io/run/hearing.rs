@@ -1,6 +1,7 @@
 //! How clients are heard.
 //!
-//! Owns: whose turn it is, how much is heard in one step, what a line is, and what the end of a connection means.
+//! Owns: whose turn it is, how much is heard in one step, what a line is, and what the end of a
+//! connection means.
 //! Never: hears what is said behind a message that waits for something.
 
 use anyhow::Context;
@@ -153,7 +154,8 @@ impl Sidecar {
         self.feed(Input::Agents(described));
     }
 
-    /// A connection is to end now: nothing more is read, what runs is cancelled, and what waits is written.
+    /// A connection is to end now: nothing more is read, what runs is cancelled, and what waits is
+    /// written.
     pub(super) fn cut_short(&mut self, connection: ConnectionId) {
         let Some(link) = self.links.get_mut(connection) else { return };
         tracing::info!(

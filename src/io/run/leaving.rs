@@ -1,6 +1,7 @@
 //! How the process ends.
 //!
-//! Owns: what follows from each reason to leave, when all is done, and the time that everything then has.
+//! Owns: what follows from each reason to leave, when all is done, and the time that everything
+//! then has.
 //! Never: ends a turn; the core does.
 
 use std::time::Duration;
@@ -33,7 +34,8 @@ const _: () = assert!(
 /// Why a client whose input has ended is not told the rest.
 pub(super) const NOT_TOLD: &str = "the store took nothing to the end: what was not told is lost";
 
-/// How long a file system that does not answer is waited for, when all else is over that is to end in this way.
+/// How long a file system that does not answer is waited for, when all else is over that is to end
+/// in this way.
 pub(super) fn patience(how: Shutdown) -> Duration {
     match how {
         Shutdown::Drain(patience) => patience,
@@ -68,8 +70,8 @@ impl Sidecar {
         false
     }
 
-    /// How we leave, when nothing is left to do. A file system that does not answer is not waited for longer than
-    /// a turn.
+    /// How we leave, when nothing is left to do. A file system that does not answer is not waited
+    /// for longer than a turn.
     pub(super) fn finished(&mut self) -> Option<Exit> {
         let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
         let read = self.readers.as_ref().is_none_or(|readers| readers.is_idle());

@@ -1,8 +1,9 @@
 //! What the store knows and the core does not remember.
 //!
-//! Owns: having looked up what a message names before it is heard, again if it has changed meanwhile; and hearing what
-//! became of what was given to the store.
-//! Never: decides what is needed; the core says so. Never waits: while a message does, other connections are heard.
+//! Owns: having looked up what a message names before it is heard, again if it has changed
+//! meanwhile; and hearing what became of what was given to the store.
+//! Never: decides what is needed; the core says so. Never waits: while a message does, other
+//! connections are heard.
 
 use tokio::time::Instant;
 
@@ -20,8 +21,9 @@ use crate::watches::engine::Refused;
 use crate::wire::methods::Method;
 
 impl Sidecar {
-    /// Ends, once, what ran when the process before this one ended. What has ended a process before is taken up when
-    /// all else is safe, one session after the other: so each start gets further than the one before it.
+    /// Ends, once, what ran when the process before this one ended. What has ended a process before
+    /// is taken up when all else is safe, one session after the other: so each start gets further
+    /// than the one before it.
     pub(super) async fn end_interrupted_turns(&mut self, events: &mut Events) {
         let interrupted = match self.reader().map(Reader::interrupted) {
             Some(Ok(interrupted)) => interrupted,
@@ -135,7 +137,8 @@ impl Sidecar {
         false
     }
 
-    /// Everything is known that a message names: it is translated and heard, with nothing in between.
+    /// Everything is known that a message names: it is translated and heard, with nothing in
+    /// between.
     fn hear_message(&mut self, connection: ConnectionId, mut held: HeldMessage) {
         if let Some(sessions) = held.sessions_kept.take() {
             self.edges.meet(&sessions);
@@ -206,7 +209,8 @@ impl Sidecar {
         }
     }
 
-    /// A page of the list was read. If sessions may have changed since that began, the core says what they are now.
+    /// A page of the list was read. If sessions may have changed since that began, the core says
+    /// what they are now.
     fn hear_list(&mut self, connection: ConnectionId, read: ListRead) {
         let ListRead { asked: ListRequest { id, page, began }, listed, answer } = read;
         if began.is_some_and(|began| !self.changes.list_has_changed(began)) {

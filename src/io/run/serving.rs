@@ -1,6 +1,7 @@
 //! How a process begins to serve, and how it ends.
 //!
-//! Owns: what a process was asked for ([`RunOptions`]), taking the state folder, stdin and stdout, and being found by others.
+//! Owns: what a process was asked for ([`RunOptions`]), taking the state folder, stdin and stdout,
+//! and being found by others.
 //! Never: hears or answers anybody: that begins with the loop.
 
 use std::io::Write;
@@ -74,7 +75,8 @@ pub enum Exit {
     Cut,
 }
 
-/// Serves one client on stdin and stdout until the end, and those who connect or join besides, where they can.
+/// Serves one client on stdin and stdout until the end, and those who connect or join besides,
+/// where they can.
 ///
 /// # Errors
 /// When the process has no usable stdin, stdout, or signals.
@@ -138,8 +140,8 @@ pub fn serve(
     exit
 }
 
-/// The scripts that have shells tell of their commands, in the state folder; none where there is no such folder, or where
-/// what is told must be the same each time.
+/// The scripts that have shells tell of their commands, in the state folder; none where there is no
+/// such folder, or where what is told must be the same each time.
 pub(super) fn shell_scripts(options: &RunOptions) -> Option<ShellScripts> {
     let StatePlace::Folder(asked) = &options.state else { return None };
     if options.deterministic || options.limits.ptys == 0 {
@@ -186,7 +188,8 @@ pub fn print_urls(urls: &[String]) {
     }
 }
 
-/// Serves the clients of fronts in a state folder that we hold, until the last of them is gone and its turns are over.
+/// Serves the clients of fronts in a state folder that we hold, until the last of them is gone and
+/// its turns are over.
 ///
 /// # Errors
 /// When the folder cannot be used, or the process has no signals. Whoever has come by then is told.

@@ -1,6 +1,7 @@
 //! A step of the core: what it is fed, what it asks for, and what goes out when the step ends.
 //!
-//! Owns: the order of a step: the core hears, its records are kept, and only then is anything told or done.
+//! Owns: the order of a step: the core hears, its records are kept, and only then is anything told
+//! or done.
 //! Never: waits; what takes time is done elsewhere and heard of later.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -27,7 +28,8 @@ impl Sidecar {
         }
     }
 
-    /// Sends what a client is told, in its order; `ahead` of text of agents that waits to be written, if it may.
+    /// Sends what a client is told, in its order; `ahead` of text of agents that waits to be
+    /// written, if it may.
     fn send(&mut self, connection: ConnectionId, is_answer: bool, ahead: bool) {
         let mut told = std::mem::take(&mut self.told);
         for told in told.drain(..) {
@@ -243,7 +245,8 @@ impl Sidecar {
         self.end_step();
     }
 
-    /// Ends a step: what has changed is kept, what may be told is told, and writers get their next chunks.
+    /// Ends a step: what has changed is kept, what may be told is told, and writers get their next
+    /// chunks.
     pub(super) fn end_step(&mut self) {
         loop {
             while let Some((connection, message)) = self.edges.take_later() {
@@ -271,8 +274,9 @@ impl Sidecar {
         self.write();
     }
 
-    /// Begins the limits within which turns must end when clients have gone: those go by also while nothing can be
-    /// kept, and end the waiting for that. The rest of what is to be done is given back.
+    /// Begins the limits within which turns must end when clients have gone: those go by also while
+    /// nothing can be kept, and end the waiting for that. The rest of what is to be done is given
+    /// back.
     fn begin_limits(&mut self, mut outputs: Vec<Output>) -> Vec<Output> {
         let is_limit =
             |output: &mut Output| matches!(output, Output::Timer(Timer::Drain | Timer::Departure(_), _));

@@ -1,6 +1,8 @@
-//! The loop in memory: clients without processes, and reads from the store that come when a test lets them.
+//! The loop in memory: clients without processes, and reads from the store that come when a test
+//! lets them.
 //!
-//! Owns: what several connections see of each other, and every order in which what is read can come.
+//! Owns: what several connections see of each other, and every order in which what is read can
+//! come.
 //! Never: waits for a time to pass.
 
 mod ahead;
@@ -238,7 +240,8 @@ impl World {
         }
     }
 
-    /// Lets everything happen but what the store tells of commits, which is put aside; what is to be read is read.
+    /// Lets everything happen but what the store tells of commits, which is put aside; what is to
+    /// be read is read.
     async fn go_on_without_store(&mut self, untold: &mut Vec<LoopEvent>) {
         for _ in 0..20 {
             while let Some(event) = self.events.now(Wants { reports: true, ..Wants::default() }).await {
@@ -595,8 +598,8 @@ async fn a_client_is_lost_while_something_is_read_for_it() {
     world.ask(&mut other, "ping", json!({})).await;
 }
 
-/// What a client that comes back after a restart is told when another one does this in the session while what it
-/// missed is read.
+/// What a client that comes back after a restart is told when another one does this in the session
+/// while what it missed is read.
 async fn comes_back(meanwhile: Option<&str>) -> Value {
     let folder = folder();
     let chat = default_chat_of(SESSION);

@@ -63,8 +63,8 @@ impl Edges {
         told.append(&mut behind);
     }
 
-    /// The answer to a client's request, made of the core's. What follows from it for the messages behind it is so from
-    /// here on, whenever it is written.
+    /// The answer to a client's request, made of the core's. What follows from it for the messages
+    /// behind it is so from here on, whenever it is written.
     fn answer(
         &mut self,
         connection: ConnectionId,
@@ -126,8 +126,8 @@ impl Edges {
         })
     }
 
-    /// What is asked for, without what a client means something else by: a session of another provider, whose id
-    /// is the same. That was taken for what is meant only before it was told of.
+    /// What is asked for, without what a client means something else by: a session of another
+    /// provider, whose id is the same. That was taken for what is meant only before it was told of.
     ///
     /// # Errors
     /// When nothing else is asked for.

@@ -1,7 +1,7 @@
 //! Completed turns that stand apart from a state or an action while the rest of it is translated.
 //!
-//! Owns: what stands for them meanwhile, and putting them back, each translated when it is written. So nobody holds all the
-//! turns of a long chat at once, in whatever version they are told.
+//! Owns: what stands for them meanwhile, and putting them back, each translated when it is written.
+//! So nobody holds all the turns of a long chat at once, in whatever version they are told.
 //! Never: decides what a version says of a turn; that is up to its step.
 
 use bytes::{Buf, Bytes};
@@ -37,7 +37,8 @@ struct ListApart {
 }
 
 impl TurnsApart {
-    /// None so far. `others`: all the JSON text that they will stand in, so that nothing in it is taken for them.
+    /// None so far. `others`: all the JSON text that they will stand in, so that nothing in it is
+    /// taken for them.
     pub(super) fn new(chain: Chain, others: &[Vec<u8>]) -> Self {
         let is_said = |word: &String| others.iter().any(|text| memmem::find(text, word.as_bytes()).is_some());
         let mut words = (0_u64..).map(|number| format!("turns apart {number}"));
@@ -45,8 +46,9 @@ impl TurnsApart {
         Self { chain, word, lists: Vec::new() }
     }
 
-    /// States as the steps take them down, their completed turns set apart but for the last one of each chat: of that the
-    /// steps may want to know what it was about. `besides`: what is said with them.
+    /// States as the steps take them down, their completed turns set apart but for the last one of
+    /// each chat: of that the steps may want to know what it was about. `besides`: what is said
+    /// with them.
     pub(super) fn of_states(chain: Chain, found: Vec<Found>, besides: &Value) -> (Vec<Shot>, Self) {
         let (mut shots, earlier): (Vec<Shot>, Vec<_>) = found.into_iter().map(shot_of).unzip();
         if earlier.iter().all(Vec::is_empty) {
@@ -74,8 +76,8 @@ impl TurnsApart {
         Some(word.into())
     }
 
-    /// Hands out a line with its turns put back, in pieces, in order, until one is not taken; each turn's
-    /// text as `said` says it. Returns whether all were taken.
+    /// Hands out a line with its turns put back, in pieces, in order, until one is not taken; each
+    /// turn's text as `said` says it. Returns whether all were taken.
     pub(super) fn write(
         &self,
         mut line: Bytes,
@@ -105,7 +107,8 @@ impl TurnsApart {
     }
 }
 
-/// A state as the steps take it down, with the last of its completed turns; and those before that one.
+/// A state as the steps take it down, with the last of its completed turns; and those before that
+/// one.
 fn shot_of(found: Found) -> (Shot, Vec<CompletedTurn>) {
     let (state, earlier) = match found.state {
         State::Said(state) => (state, Vec::new()),

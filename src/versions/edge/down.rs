@@ -27,7 +27,8 @@ impl Edges {
         lines.extend(told.into_iter().map(Outgoing::now));
     }
 
-    /// Translates a frame down, to what goes out, in this order. What takes long to write is not written.
+    /// Translates a frame down, to what goes out, in this order. What takes long to write is not
+    /// written.
     pub fn tell(&mut self, connection: ConnectionId, frame: &Frame, told: &mut Vec<Outgoing>) {
         let before = told.len();
         self.translate_down(connection, frame, told);
@@ -53,7 +54,8 @@ impl Edges {
         self.apply_quirks(connection, &mut told[before..]);
     }
 
-    /// Translates turns down that a client is told because it lacks them, and that take long to write.
+    /// Translates turns down that a client is told because it lacks them, and that take long to
+    /// write.
     pub fn tell_turns(&mut self, connection: ConnectionId, turns: LoadedTurns, told: &mut Vec<Outgoing>) {
         let before = told.len();
         let peer = self.peers.entry(connection).or_default();
@@ -156,7 +158,8 @@ impl Edges {
     }
 }
 
-/// Where that goes which the core tells behind the first of its answers to a `reconnect`, until all of them are there.
+/// Where that goes which the core tells behind the first of its answers to a `reconnect`, until all
+/// of them are there.
 fn behind_return(peer: &mut Peer) -> Option<&mut Vec<Outgoing>> {
     let returns = |batch: &&mut Batch| batch.method == "reconnect" && !batch.answers.is_empty();
     peer.batches.values_mut().find(returns).map(|batch| &mut batch.behind)

@@ -1,8 +1,11 @@
-//! What takes long to write: answers because of the states in them, or of all that was missed, and turns that are loaded.
+//! What takes long to write: answers because of the states in them, or of all that was missed, and
+//! turns that are loaded.
 //!
-//! Owns: what it is made of, and its line, which can be made anywhere and at any time: what was known when it was to be
-//! told goes with it. It is made in pieces, one turn after the other, so that nobody holds all of it.
-//! Never: changes what is known of a connection, or of what its version's clients are told; that was done before.
+//! Owns: what it is made of, and its line, which can be made anywhere and at any time: what was
+//! known when it was to be told goes with it. It is made in pieces, one turn after the other, so
+//! that nobody holds all of it.
+//! Never: changes what is known of a connection, or of what its version's clients are told; that
+//! was done before.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -74,7 +77,8 @@ impl Unwritten {
         Self { id: None, bytes, sessions: Vec::new(), content: Content::Turns(turns), quirks: None }
     }
 
-    /// An answer that is translated as this is known; it lists these sessions, each with its provider.
+    /// An answer that is translated as this is known; it lists these sessions, each with its
+    /// provider.
     pub(super) fn translated(
         parts: Parts,
         bytes: usize,
@@ -124,8 +128,8 @@ impl Unwritten {
         self.quirks = Some((has, spelling.clone()));
     }
 
-    /// Hands out its line in pieces, in order, until one is not taken. `holds` is told how many bytes it
-    /// holds meanwhile that are in memory for this line alone.
+    /// Hands out its line in pieces, in order, until one is not taken. `holds` is told how many
+    /// bytes it holds meanwhile that are in memory for this line alone.
     pub fn write(self, take: &mut dyn FnMut(Bytes) -> bool, holds: &dyn Fn(usize)) {
         let (has, mut spelling) = self.quirks.unwrap_or_default();
         match self.content {
@@ -259,8 +263,8 @@ impl Heard {
         }
     }
 
-    /// The sessions that a list names, each with its provider, where the list is translated later. What they are called
-    /// must be known before anything else is told.
+    /// The sessions that a list names, each with its provider, where the list is translated later.
+    /// What they are called must be known before anything else is told.
     pub(super) fn listed(&self, method: &str) -> Vec<(String, String)> {
         #[derive(Deserialize, Default)]
         struct Listed {
@@ -349,7 +353,8 @@ impl Parts {
     }
 }
 
-/// The result of a method that subscribes: its states or actions translated, what was asked for besides taken out.
+/// The result of a method that subscribes: its states or actions translated, what was asked for
+/// besides taken out.
 fn with_states(
     lane: &mut Lane,
     peer: &Peer,
@@ -394,7 +399,8 @@ fn with_states(
     }
 }
 
-/// What a client asked for and does not get, in its words; one that may mean several channels gets any.
+/// What a client asked for and does not get, in its words; one that may mean several channels gets
+/// any.
 fn names_of_missing(
     lane: &mut Lane,
     peer: &Peer,
@@ -407,7 +413,8 @@ fn names_of_missing(
     gone.into_iter().map(|uri| lane_name(lane, peer, uri)).filter(|name| known.insert(name.clone())).collect()
 }
 
-/// The actions of a replay, translated; none when it is no replay, or not all that happened can be told so.
+/// The actions of a replay, translated; none when it is no replay, or not all that happened can be
+/// told so.
 fn replay(lane: &mut Lane, peer: &Peer, result: &Value) -> Option<Vec<Object>> {
     let mut told = Vec::new();
     for envelope in result.get("actions")?.as_array()? {

@@ -1,6 +1,7 @@
 //! What clients say, on its way up to the core.
 //!
-//! Owns: which requests the core is asked instead of one of an older version, and what is subscribed to besides.
+//! Owns: which requests the core is asked instead of one of an older version, and what is
+//! subscribed to besides.
 //! Never: answers; what the core says comes back through `down` and `answers`.
 
 use std::collections::BTreeSet;
@@ -114,7 +115,8 @@ impl Edges {
         requests.push((call.method.clone(), call.params.clone(), call.aside.take()));
         match call.method.as_str() {
             "reconnect" if dialect.needs_states() => {
-                // In case that not all that was missed can be said, and for what is to be known from now on.
+                // In case that not all that was missed can be said, and for what is to be known
+                // from now on.
                 let mut params = call.params.clone();
                 params.insert("lastSeenServerSeq".to_owned(), json!(-1));
                 requests.push((call.method.clone(), params, Some(Aside::OnlyLooks)));
@@ -128,8 +130,8 @@ impl Edges {
             _ => {}
         }
         if listed.is_some() && !dialect.names_channels() {
-            // What its clients call the sessions that there are is known from here on: of those that are kept it was
-            // looked up (see `Named::sessions`).
+            // What its clients call the sessions that there are is known from here on: of those
+            // that are kept it was looked up (see `Named::sessions`).
             let params = object(json!({ "channel": uris::ROOT }));
             requests.push(("listSessions".to_owned(), params, Some(Aside::InMemory)));
         } else if dialect.has_summaries_in_states() && !sessions.is_empty() {
@@ -174,8 +176,8 @@ impl Edges {
         self.peers.entry(connection).or_default().batches.insert(inner, batch);
     }
 
-    /// What goes with the subscription to a channel goes with it. Returns whether the channel itself stays
-    /// subscribed to, because more is told of it than its actions.
+    /// What goes with the subscription to a channel goes with it. Returns whether the channel
+    /// itself stays subscribed to, because more is told of it than its actions.
     fn forget_channel(&mut self, connection: ConnectionId, call: &Call, fed: &mut Vec<Incoming>) -> bool {
         let peer = self.peers.entry(connection).or_default();
         let Some(channel) = node::text(&call.params, "channel") else { return false };
@@ -215,7 +217,8 @@ impl Edges {
             aside: None,
             reply: Reply::Same,
         };
-        // Where the action says what it is about itself, the step that knows so makes it the channel.
+        // Where the action says what it is about itself, the step that knows so makes it the
+        // channel.
         let (chain, mut scene) = lane.scene("", &peer.client_id);
         chain.call_up(&mut call, &mut scene)?;
         let mut channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
@@ -246,7 +249,8 @@ fn params_of(params: &Object, aside: Option<Aside>) -> Params {
     Params::from_json(to_json(params)).with(aside)
 }
 
-/// Whether a channel is a session, as far as its URI tells: any that is none of another kind may be.
+/// Whether a channel is a session, as far as its URI tells: any that is none of another kind may
+/// be.
 fn is_session(uri: &str) -> bool {
     uri != uris::ROOT && !uri.starts_with("ahp-chat:") && !is_watch(uri)
 }

@@ -303,7 +303,8 @@ fn what_waits_is_answered_as_cancelled_when_the_turn_is_cancelled() {
     watched.leave();
 }
 
-/// Some agents end a turn as cancelled when the user has refused a call. The user has cancelled nothing.
+/// Some agents end a turn as cancelled when the user has refused a call. The user has cancelled
+/// nothing.
 #[test]
 fn a_turn_that_ends_because_of_a_refusal_was_not_cancelled() {
     let mut watched = Setting::with(&[]).start();

@@ -9,7 +9,8 @@ impl Watched {
         self.begin_attached(turn, &picture, steps);
     }
 
-    /// Begins a turn with an attachment, and with a text that the agent does as it does any message.
+    /// Begins a turn with an attachment, and with a text that the agent does as it does any
+    /// message.
     fn begin_attached(&mut self, turn: &str, attachment: &Value, steps: &str) {
         self.heard.clear();
         self.dispatch(

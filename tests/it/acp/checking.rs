@@ -1,5 +1,5 @@
-//! Agents that are known before there is any session with them: by `agents check`, and because a client wants to know
-//! what can be chosen. And which of several is the default.
+//! Agents that are known before there is any session with them: by `agents check`, and because a
+//! client wants to know what can be chosen. And which of several is the default.
 
 use std::process::Output;
 

@@ -25,7 +25,8 @@ impl Watched {
             { "channel": channel, "clientSeq": self.sequence, "action": action } }));
     }
 
-    /// Waits for a call that this client is to carry out: the call, as it was begun and as it is ready.
+    /// Waits for a call that this client is to carry out: the call, as it was begun and as it is
+    /// ready.
     fn call(&mut self) -> (Value, Value) {
         let begun = self.action("chat/toolCallStart");
         let id = begun["toolCallId"].clone();
@@ -185,8 +186,8 @@ fn tools_that_come_later_reach_an_agent_that_asks_once() {
             assert_eq!(watched.turn("before", "has_tool look"), "False");
         }
         watched.offer(looks());
-        // It is given some time to ask by itself. An agent that could not take the session up is told before it has
-        // said anything only.
+        // It is given some time to ask by itself. An agent that could not take the session up is
+        // told before it has said anything only.
         if can.is_empty() {
             thread::sleep(Duration::from_millis(1100));
             assert_eq!(watched.turn("t0", "has_tool look"), "True", "{can:?}");

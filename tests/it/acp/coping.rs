@@ -1,5 +1,5 @@
-//! What agents were seen to do that the specification does not say, or leaves open: each case is the order and
-//! the shape in which a real one said it.
+//! What agents were seen to do that the specification does not say, or leaves open: each case is
+//! the order and the shape in which a real one said it.
 
 use super::*;
 
@@ -317,8 +317,8 @@ fn however_a_call_is_announced_it_is_one_call_and_asked_about_once() {
     watched.leave();
 }
 
-/// Some say no more of a call that was refused, some that it has failed, some end the turn with it, and some call
-/// that cancelled although nobody cancelled it.
+/// Some say no more of a call that was refused, some that it has failed, some end the turn with it,
+/// and some call that cancelled although nobody cancelled it.
 #[test]
 fn a_call_that_is_refused_is_over_whatever_the_agent_says_then() {
     let mut watched = Setting::with(&[]).start();

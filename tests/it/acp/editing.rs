@@ -12,7 +12,8 @@ fn read(watched: &mut Watched, side: &Value) -> Value {
     watched.process.until(|message| message["id"] == 88).pop().unwrap()["result"]["data"].clone()
 }
 
-/// Has the agent change a file that it says like this; the change that it asks about, and what it has done.
+/// Has the agent change a file that it says like this; the change that it asks about, and what it
+/// has done.
 fn change(watched: &mut Watched, turn: &str, path: &str, diffs: &Value) -> (Value, Value) {
     let script = json!({ "path": path, "diffs": diffs, "after": AFTER });
     watched.begin(turn, &format!("edit {script}"));

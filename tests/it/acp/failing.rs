@@ -1,5 +1,5 @@
-//! Every way of failing at every moment of a turn: the turn ends once and as it must, the next one works, and
-//! nothing of the failed one is left, neither a process nor a word.
+//! Every way of failing at every moment of a turn: the turn ends once and as it must, the next one
+//! works, and nothing of the failed one is left, neither a process nor a word.
 //!
 //! Owns: the two tables, of what an agent can do in a turn and of what it can do before one.
 //! Never: measures a time. What takes too long has hung.
@@ -30,7 +30,8 @@ enum Ends {
     Failed(&'static str, &'static str),
     /// Nothing worse: the turn goes on, this is said in it, and the agent stays.
     Not(&'static str),
-    /// The turn does not end until the user cancels it, which the agent does not take in: it is replaced.
+    /// The turn does not end until the user cancels it, which the agent does not take in: it is
+    /// replaced.
     Never,
 }
 
@@ -279,8 +280,9 @@ const BEGINNINGS: &[(&str, &str, &[&str])] = &[
     ("session/new", "nothing", &["answer to `session/new` does not fit"]),
 ];
 
-/// The first process fails when it is to begin, and the second one when it is to go on: the session that was to
-/// be created fails, and another turn of one that was ends, each with a reason; what follows works.
+/// The first process fails when it is to begin, and the second one when it is to go on: the session
+/// that was to be created fails, and another turn of one that was ends, each with a reason; what
+/// follows works.
 fn fail_to_begin(method: &str, what: &str, reasons: &[&str]) {
     for again in [false, true] {
         let folder = tempfile::tempdir().unwrap();

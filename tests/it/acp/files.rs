@@ -1,6 +1,7 @@
 //! What an agent reads and writes through the host.
 //!
-//! Owns: files inside and outside of the session's working directories, and the calls that they are shown as.
+//! Owns: files inside and outside of the session's working directories, and the calls that they are
+//! shown as.
 //! Never: swaps anything while it is used: the walk itself is tested where it is written.
 
 use std::os::unix::fs::{symlink, PermissionsExt};

@@ -1,5 +1,5 @@
-//! Chats that go on from others: by a copy that the agent makes of its session where that is all that was said,
-//! else by telling it.
+//! Chats that go on from others: by a copy that the agent makes of its session where that is all
+//! that was said, else by telling it.
 
 use super::*;
 

@@ -4,7 +4,8 @@ use rustix::process::{kill_process, Pid, Signal};
 
 use super::*;
 
-/// An agent that does not want to leave, in a wrapper that does not either, with a child that does not either.
+/// An agent that does not want to leave, in a wrapper that does not either, with a child that does
+/// not either.
 fn stubborn() -> Watched {
     let mut setting = Setting::with(&["--stubborn"]);
     setting.wrapped = true;

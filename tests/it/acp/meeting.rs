@@ -1,4 +1,5 @@
-//! Before an agent does anything: whether it is there, and what it is offered as the one that it is.
+//! Before an agent does anything: whether it is there, and what it is offered as the one that it
+//! is.
 
 use super::*;
 
@@ -7,8 +8,8 @@ fn starts(notes: &Path) -> usize {
     fs::read_to_string(notes).unwrap().lines().filter(|line| line.contains("started")).count()
 }
 
-/// An agent that calls itself so, and what it is told that it may do with files, in its first session and in the
-/// first one of its next process.
+/// An agent that calls itself so, and what it is told that it may do with files, in its first
+/// session and in the first one of its next process.
 fn offered(name: &str, limits: &str) -> ([Value; 2], usize) {
     let folder = tempfile::tempdir().unwrap();
     let notes = folder.path().join("notes");

@@ -1,5 +1,5 @@
-//! Agents that speak ACP, through the whole program: a scripted agent (`agent.py`) that can misbehave in
-//! every way that we know of, and a client that watches.
+//! Agents that speak ACP, through the whole program: a scripted agent (`agent.py`) that can
+//! misbehave in every way that we know of, and a client that watches.
 //!
 //! Owns: that agent, described in a configuration file, and one session with it.
 //! Never: looks inside of the host.
@@ -277,8 +277,8 @@ impl Watched {
         fs::write(self.folder.as_ref().unwrap().path().join("turn-has-ended"), "").unwrap();
     }
 
-    /// Runs a turn behind whose end the agent asks something, and waits until that was answered: begun
-    /// before, the next turn would be the one that the question belongs to.
+    /// Runs a turn behind whose end the agent asks something, and waits until that was answered:
+    /// begun before, the next turn would be the one that the question belongs to.
     fn turn_and_question(&mut self, turn: &str, script: &str) {
         self.turn(turn, script);
         self.has_heard_the_end();

@@ -1,6 +1,7 @@
 //! What agents leave running, wherever it has gone: none of it outlives the host, or the agent.
 //!
-//! Owns: every way to get away from one's parent, group and session, at every moment of a session, and every end.
+//! Owns: every way to get away from one's parent, group and session, at every moment of a session,
+//! and every end.
 //! Never: looks at more of it than whether it is gone.
 
 use rustix::process::{kill_process, Pid, Signal};
@@ -12,7 +13,8 @@ use super::*;
 const LEFT: [&str; 9] =
     ["child", "in-group", "in-session", "daemon", "background", "in-family", "adopter", "adopted", "hopper"];
 
-/// The same in terminals of the host's: a command, what it has started while it runs, and what is left of it.
+/// The same in terminals of the host's: a command, what it has started while it runs, and what is
+/// left of it.
 const LEFT_IN_TERMINALS: [&str; 4] = ["command", "of-command", "daemon-of-command", "of-ended-command"];
 
 /// The steps that leave all of it.
@@ -221,8 +223,8 @@ fn nothing_is_left_of_a_command_that_turns_on_its_guard() {
     }
 }
 
-/// A process that became the host while it had children, as a shell does, is no parent of the orphans of agents, and
-/// leaves its children alone.
+/// A process that became the host while it had children, as a shell does, is no parent of the
+/// orphans of agents, and leaves its children alone.
 #[test]
 fn children_from_a_life_before_are_left_alone() {
     let folder = tempfile::tempdir().unwrap();

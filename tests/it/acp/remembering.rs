@@ -56,7 +56,8 @@ fn an_agent_that_cannot_is_told_what_was_said_and_the_user_is_told_so() {
     watched.leave();
 }
 
-/// The way that keeps most is tried first, and one that the agent does not survive is not tried again.
+/// The way that keeps most is tried first, and one that the agent does not survive is not tried
+/// again.
 #[test]
 fn a_conversation_goes_on_although_the_agent_cannot_bear_to_take_it_up() {
     for (can, wrong, told_anew) in [

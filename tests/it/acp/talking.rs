@@ -142,7 +142,8 @@ fn several_permissions_are_answered_each_on_its_own() {
     watched.leave();
 }
 
-/// ACP has no word for steering an agent: what the user adds while it works is said to it when it is done.
+/// ACP has no word for steering an agent: what the user adds while it works is said to it when it
+/// is done.
 #[test]
 fn what_the_user_adds_is_the_message_of_the_next_turn() {
     let mut watched = Setting::with(&[]).start();
@@ -261,7 +262,8 @@ fn what_comes_too_early_or_too_late_or_is_about_nobody_touches_no_turn() {
     watched.leave();
 }
 
-/// How many turns of an agent that says nothing are tried until one is quick; on a machine that is busy, many are not.
+/// How many turns of an agent that says nothing are tried until one is quick; on a machine that is
+/// busy, many are not.
 const QUICK_WITHIN: usize = 1000;
 
 #[test]
@@ -319,7 +321,8 @@ fn a_call_may_bear_a_name_and_show_a_terminal_of_the_agents_own() {
     assert_eq!(watched.heard("chat/toolCallStart")[0]["toolName"], "Bash");
     let done = &watched.heard("chat/toolCallComplete")[0]["result"];
     assert_eq!((&done["success"], &done["content"][1]["text"]), (&json!(false), &json!("a\nb\n")));
-    // It is one of the host's, too, which ends with the call where the agent says nothing of its end.
+    // It is one of the host's, too, which ends with the call where the agent says nothing of its
+    // end.
     assert_eq!(done["content"][0]["result"], json!({ "preview": "a\nb\n" }));
     watched.leave();
 }

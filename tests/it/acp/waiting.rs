@@ -18,7 +18,8 @@ fn number(pid: &str, file: &str, name: &str) -> usize {
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// A host whose agent has stopped because nobody reads what the host writes, and its agents' cookie.
+/// A host whose agent has stopped because nobody reads what the host writes, and its agents'
+/// cookie.
 fn stalled(folder: &Path) -> (Child, ChildStdin, String) {
     let mut setting = Setting::with(&[]);
     // However slow the machine is, and with a turn that may be as large as any.

@@ -1,7 +1,7 @@
 //! Who does the work in a world: the agent `script`, or a program that speaks ACP.
 //!
-//! Owns: how it is configured, what it is told to do and what that leaves behind, and what must be true of the
-//! other program: nothing of it outlives the host, and it is told nothing twice.
+//! Owns: how it is configured, what it is told to do and what that leaves behind, and what must be
+//! true of the other program: nothing of it outlives the host, and it is told nothing twice.
 //! Never: speaks to a host.
 
 use std::collections::BTreeSet;

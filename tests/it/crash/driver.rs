@@ -1,8 +1,10 @@
-//! A client that is never gentle: it asks for whatever it can, kills the host at any instant, comes back with
-//! the cursor that it really had, and looks whether all is as it must be.
+//! A client that is never gentle: it asks for whatever it can, kills the host at any instant, comes
+//! back with the cursor that it really had, and looks whether all is as it must be.
 //!
-//! Owns: the schedule, the conversation with one process after the other, and what the client was promised.
-//! Never: knows how the host does it; it only counts on blocks of sequence numbers to tell lives apart.
+//! Owns: the schedule, the conversation with one process after the other, and what the client was
+//! promised.
+//! Never: knows how the host does it; it only counts on blocks of sequence numbers to tell lives
+//! apart.
 
 mod acting;
 mod hearing;
@@ -98,7 +100,8 @@ pub struct Driver {
     unsure: BTreeSet<String>,
     /// The chats that sessions have besides their first ones, with their sessions.
     chats: BTreeMap<String, String>,
-    /// Those that were to come, go or move, and of which nothing was heard; and those that are gone.
+    /// Those that were to come, go or move, and of which nothing was heard; and those that are
+    /// gone.
     unsure_chats: BTreeSet<String>,
     closed: BTreeSet<String>,
     listed: Vec<(String, u32)>,
@@ -361,7 +364,8 @@ impl Driver {
         }
     }
 
-    /// Looks at the chats of all sessions of a host that has just begun. Returns those that are not followed.
+    /// Looks at the chats of all sessions of a host that has just begun. Returns those that are not
+    /// followed.
     fn check_chats(&mut self) -> Vec<String> {
         let mut listed = BTreeMap::new();
         for session in &self.sessions {

@@ -1,7 +1,7 @@
 //! Everything that was ever sequenced, on whatever life of the host, as far as the driver was told.
 //!
-//! Owns: that no number means two things, that turns begin and end as they must, and that a host which was
-//! asked for nothing does nothing but end what was interrupted.
+//! Owns: that no number means two things, that turns begin and end as they must, and that a host
+//! which was asked for nothing does nothing but end what was interrupted.
 //! Never: keeps states.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -206,7 +206,8 @@ fn is_text(action: &Value) -> bool {
     action["type"] == "chat/delta"
 }
 
-/// Whether these are the same action: a piece of text may be the end of a longer one that has its number.
+/// Whether these are the same action: a piece of text may be the end of a longer one that has its
+/// number.
 fn same(one: &Value, other: &Value) -> bool {
     if !(is_text(one) && is_text(other)) {
         return one == other;

@@ -1,7 +1,7 @@
 //! What a client holds: the states that the official reducers make of what it was told.
 //!
-//! Owns: applying actions, comparing states except for what no action can carry, and what must be true of a
-//! chat whatever happened to it.
+//! Owns: applying actions, comparing states except for what no action can carry, and what must be
+//! true of a chat whatever happened to it.
 //! Never: speaks to a host.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,8 +125,8 @@ fn turns_of(chat: &ChatState) -> Vec<AnyTurn<'_>> {
     over.chain(active).collect()
 }
 
-/// What must be true of a chat at any time: no turn and no message is there twice, and no step of a script
-/// was done twice, or left out of a turn that is complete.
+/// What must be true of a chat at any time: no turn and no message is there twice, and no step of a
+/// script was done twice, or left out of a turn that is complete.
 pub fn check_chat(uri: &str, chat: &ChatState) {
     let (mut ids, mut texts) = (BTreeSet::new(), BTreeSet::new());
     let turns = turns_of(chat);
@@ -177,8 +177,8 @@ pub fn check_quiet(uri: &str, chat: &ChatState) {
 /// Not what is going on, and not whether it was read: the end of a turn is new to everybody.
 const KEPT_FLAGS: u32 = !(SessionStatus::IsRead.bits() | ((1 << 5) - 1));
 
-/// What a client knew of a channel is still there, where only snapshots tell: nothing that it has asked for
-/// since may still be on its way.
+/// What a client knew of a channel is still there, where only snapshots tell: nothing that it has
+/// asked for since may still be on its way.
 pub fn check_kept(uri: &str, before: &SnapshotState, after: &SnapshotState) {
     match (before, after) {
         (SnapshotState::Session(before), SnapshotState::Session(after)) => {

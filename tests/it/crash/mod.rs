@@ -1,12 +1,13 @@
-//! The crash test: the real program is killed at any instant and started again on the same folder, and a
-//! client that kept what it was told finds everything as it must be.
+//! The crash test: the real program is killed at any instant and started again on the same folder,
+//! and a client that kept what it was told finds everything as it must be.
 //!
 //! Owns: how many kills, in how many worlds at once, and the seed that makes a world again.
 //! Never: sleeps to be lucky; where a process dies is a number of lines that were said or heard.
 //!
-//! `CRASH_KILLS` is how many kills there are in all (`make soak` sets it), `CRASH_SEED` the seed of the first
-//! world; `ACP_CRASH_KILLS` is how many there are with an agent that is a program of its own. What a process manages to
-//! do before it dies is not in the seed, so a failure may need some tries.
+//! `CRASH_KILLS` is how many kills there are in all (`make soak` sets it), `CRASH_SEED` the seed of
+//! the first world; `ACP_CRASH_KILLS` is how many there are with an agent that is a program of its
+//! own. What a process manages to do before it dies is not in the seed, so a failure may need some
+//! tries.
 
 // The lints let tests panic, but not what they share.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]

@@ -1,4 +1,5 @@
-//! More files, and larger ones, than are kept or shown; and files that are not what git has of them.
+//! More files, and larger ones, than are kept or shown; and files that are not what git has of
+//! them.
 //!
 //! Owns: that what is not kept is neither shown as if it were nor taken back, and that the rest is.
 //! Never: measures how long anything takes.
@@ -48,7 +49,8 @@ fn ready(talk: &mut Talk, what: &str) -> Value {
     }
 }
 
-/// Of those that git does not have 2,000 are kept, and taken back; the others are known by their names, and stay.
+/// Of those that git does not have 2,000 are kept, and taken back; the others are known by their
+/// names, and stay.
 #[test]
 fn more_new_files_than_are_kept_stay() {
     let repository = Repository::with(&[("a", "1\n")]);

@@ -1,6 +1,7 @@
 //! What is not committed is committed for a client.
 //!
-//! Owns: what a commit is that was made so, what it leaves of the user's own, and when it is refused.
+//! Owns: what a commit is that was made so, what it leaves of the user's own, and when it is
+//! refused.
 //! Never: trusts the answer alone: what was done is asked of git.
 
 use std::fs;
@@ -38,7 +39,8 @@ fn is_refused(answer: &Value, code: i64, why: &str) {
     assert!(answer["error"]["message"].as_str().unwrap().contains(why), "{answer}");
 }
 
-/// One of each: staged, changed since it was staged, not staged, new, gone, a program, a link, and one that is large.
+/// One of each: staged, changed since it was staged, not staged, new, gone, a program, a link, and
+/// one that is large.
 fn worked_in() -> Repository {
     let repository = Repository::with(&[("edited", "1\n"), ("gone", "x\n"), ("run", "r\n"), ("both", "1\n")]);
     repository.write("both", "2\n");
@@ -242,7 +244,8 @@ fn only_what_was_shown_is_committed() {
     assert_eq!(repository.git(&["rev-list", "--count", "HEAD"]), "2\n");
 }
 
-/// A host whose looks at the repository wait while a file is there, and whose client sees what is not committed.
+/// A host whose looks at the repository wait while a file is there, and whose client sees what is
+/// not committed.
 fn watched_slowly(repository: &Repository) -> (Talk, std::path::PathBuf, std::path::PathBuf) {
     let (blocks, waits) = (repository.home.join("blocks"), repository.home.join("waits"));
     let script = format!(
@@ -260,7 +263,8 @@ fn watched_slowly(repository: &Repository) -> (Talk, std::path::PathBuf, std::pa
     (talk, blocks, waits)
 }
 
-/// What is asked for when somebody has changed files of which the client is not told yet: the answer.
+/// What is asked for when somebody has changed files of which the client is not told yet: the
+/// answer.
 fn ask_unseen(repository: &Repository, operation: &str, change: impl FnOnce()) -> (Talk, Value) {
     let (mut talk, blocks, waits) = watched_slowly(repository);
     fs::write(&blocks, "").unwrap();
@@ -306,7 +310,8 @@ fn what_its_client_has_not_seen_is_neither_committed_nor_discarded() {
     assert_eq!(["a", "b", "new"].map(|name| repository.read(name)), ["1\n", "3\n", "n\n"]);
 }
 
-/// A host is killed in the middle of a commit, when git does this for it instead of moving the branch.
+/// A host is killed in the middle of a commit, when git does this for it instead of moving the
+/// branch.
 fn killed_committing(does: &str, is_detached: bool) -> (Repository, String, String) {
     let repository = worked_in();
     if is_detached {
@@ -363,7 +368,8 @@ fn commit_is_refused_where_a_rebase_begins_before_the_locks_are_taken() {
     assert_eq!(repository.git(&["status", "--porcelain"]), "?? new\n");
 }
 
-/// With the next host the commit is made, or not: also where git hangs when it is checked out, or is about to be.
+/// With the next host the commit is made, or not: also where git hangs when it is checked out, or
+/// is about to be.
 #[test]
 fn a_commit_in_which_the_host_is_killed_is_made_whole_or_not_at_all() {
     let (behind, before) = ("$GIT \"$@\"; : > THERE; exec sleep 1000", ": > THERE; exec sleep 1000");

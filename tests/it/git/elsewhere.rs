@@ -1,6 +1,7 @@
 //! Sessions that come from elsewhere: out of an export, and out of the trash.
 //!
-//! Owns: that each keeps what it knows of the folder for itself, so that none loses it with another one.
+//! Owns: that each keeps what it knows of the folder for itself, so that none loses it with another
+//! one.
 //! Never: has two hosts at work at once.
 
 use std::fs;
@@ -57,7 +58,8 @@ fn all_is_there(repository: &Repository) {
     leave(talk);
 }
 
-/// The session is brought in by an export into another state folder, which is the one that is used from here on; the first.
+/// The session is brought in by an export into another state folder, which is the one that is used
+/// from here on; the first.
 fn brought_elsewhere(repository: &mut Repository) -> PathBuf {
     let export = repository.home.join("export.jsonl");
     fs::write(&export, sessions(repository, &repository.state, &["export", SESSION]).stdout).unwrap();

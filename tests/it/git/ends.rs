@@ -1,7 +1,7 @@
 //! Files that git changes on their way into the folder: taken back and brought back byte by byte.
 //!
-//! Owns: each way in which git changes a file without a program: ends of lines by configuration and by attributes, and
-//! keywords.
+//! Owns: each way in which git changes a file without a program: ends of lines by configuration and
+//! by attributes, and keywords.
 //! Never: says what git makes of a file: that is what git makes of it.
 
 use std::fs;

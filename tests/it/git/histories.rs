@@ -1,10 +1,12 @@
-//! Turns of several chats, by whatever means, against full copies of the folder: through the real program.
+//! Turns of several chats, by whatever means, against full copies of the folder: through the real
+//! program.
 //!
-//! Owns: histories in which agents, commands and the user's own hand change files, alone and at the same time, and in
-//! which the host dies; and what every changeset must show after each of them.
+//! Owns: histories in which agents, commands and the user's own hand change files, alone and at the
+//! same time, and in which the host dies; and what every changeset must show after each of them.
 //! Never: knows how a changeset is computed: what it must show is what two copies of all files say.
 //!
-//! `PROPTEST_CASES` tries more histories and `PROPTEST_RNG_SEED` others; without them every run tries the same.
+//! `PROPTEST_CASES` tries more histories and `PROPTEST_RNG_SEED` others; without them every run
+//! tries the same.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -191,7 +193,8 @@ fn command_of(deed: &Deed) -> Option<String> {
     })
 }
 
-/// What the agent is told to do, what the user does meanwhile, and what its calls say then: of each file its texts.
+/// What the agent is told to do, what the user does meanwhile, and what its calls say then: of each
+/// file its texts.
 #[derive(Default)]
 struct Plan {
     script: Vec<String>,
@@ -552,8 +555,9 @@ impl<'a> History<'a> {
         self.is_between(who, &turn, &before, &after);
     }
 
-    /// The host dies in a turn, or right behind it. What was shown before is shown by the next one; and the turn, if the
-    /// host has heard of it, shows what it has changed, or says that this is not known.
+    /// The host dies in a turn, or right behind it. What was shown before is shown by the next one;
+    /// and the turn, if the host has heard of it, shows what it has changed, or says that this is
+    /// not known.
     fn dies(&mut self, who: Who, means: &[Means], after_ms: u64) {
         let plan = planned(means);
         let before = copy_of(self.repository);

@@ -1,6 +1,7 @@
 //! Files that somebody else has in hand while changes are taken back.
 //!
-//! Owns: that what they have written stays, whenever they have, and although git was told not to look at it.
+//! Owns: that what they have written stays, whenever they have, and although git was told not to
+//! look at it.
 
 use std::fs;
 

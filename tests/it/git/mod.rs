@@ -1,6 +1,7 @@
 //! Changesets of sessions that work in repositories of git.
 //!
-//! Owns: a repository that knows nothing of the configuration of whoever runs the tests, and a host that finds git.
+//! Owns: a repository that knows nothing of the configuration of whoever runs the tests, and a host
+//! that finds git.
 //! Never: writes outside of folders of its own.
 
 mod bounds;
@@ -307,7 +308,8 @@ impl Talk {
         self.dispatch(chat, &action);
     }
 
-    /// Begins a turn in which, when its first steps are done, this is done behind its back; and waits for its end.
+    /// Begins a turn in which, when its first steps are done, this is done behind its back; and
+    /// waits for its end.
     pub fn turn(&mut self, turn: &str, script: &str, behind_its_back: impl FnOnce()) {
         self.turn_in(CHAT, turn, script, behind_its_back);
     }
@@ -360,7 +362,8 @@ impl Talk {
         state
     }
 
-    /// What a changeset shows: of each file what it was called, what was in it, and what is in it, with its counts.
+    /// What a changeset shows: of each file what it was called, what was in it, and what is in it,
+    /// with its counts.
     pub fn files(&mut self, repository: &Repository, what: &str) -> Vec<ShownFile> {
         let state = self.changeset(what);
         assert_eq!(state["status"], "ready", "{state}");
@@ -413,7 +416,8 @@ impl Talk {
     }
 }
 
-/// A file as a changeset shows it: what it was called and what was in it, and the same now; and its counts of lines.
+/// A file as a changeset shows it: what it was called and what was in it, and the same now; and its
+/// counts of lines.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ShownFile {
     pub before: Option<(String, String)>,
@@ -427,7 +431,8 @@ pub fn changed(name: &str, before: &str, after: &str, counts: (i64, i64)) -> Sho
     ShownFile { before: side(before), after: side(after), counts: Some(counts) }
 }
 
-/// The folders in which programs are found where this script is `git`; `$GIT` in it is the real one.
+/// The folders in which programs are found where this script is `git`; `$GIT` in it is the real
+/// one.
 fn instead_of_git(repository: &Repository, script: &str) -> String {
     let folder = repository.home.join("bin");
     fs::create_dir_all(&folder).unwrap();
@@ -439,8 +444,8 @@ fn instead_of_git(repository: &Repository, script: &str) -> String {
     format!("{}:{PATH}", folder.display())
 }
 
-/// Tries histories: so many from this seed, the same in every run; with `PROPTEST_CASES` a part of those, the number of
-/// which is divided by the second one, and with `PROPTEST_RNG_SEED` others.
+/// Tries histories: so many from this seed, the same in every run; with `PROPTEST_CASES` a part of
+/// those, the number of which is divided by the second one, and with `PROPTEST_RNG_SEED` others.
 fn try_all<S: Strategy>(histories: &S, (cases, part): (u32, u32), seed: u64, run: impl Fn(S::Value)) {
     let asked = |name| std::env::var_os(name).is_some();
     let mut config = Config { failure_persistence: None, max_shrink_iters: 40, ..Config::default() };

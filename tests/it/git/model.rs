@@ -96,7 +96,8 @@ fn deeds_and_flags() -> impl Strategy<Value = Vec<Deed>> {
     })
 }
 
-/// Ways in which the user makes another commit the one that is checked out, as far as they can be gone.
+/// Ways in which the user makes another commit the one that is checked out, as far as they can be
+/// gone.
 pub const MOVES: [&[&str]; 6] = [
     &["reset", "-q", "--hard", "HEAD~1"],
     &["reset", "-q", "--soft", "HEAD~1"],
@@ -269,7 +270,8 @@ pub fn do_all(repository: &Repository, deeds: &[Deed]) {
                 add();
                 user(&["commit", "-q", "--allow-empty", "-m", "x"]);
             }
-            // Where the repositories below are listed in no file that is committed, that file is a new one, and no copy has it.
+            // Where the repositories below are listed in no file that is committed, that file is a
+            // new one, and no copy has it.
             Deed::Move(_) if repository.path(".gitmodules").exists() => {}
             Deed::Move(how) => {
                 repository.try_git_in(&repository.root, &[&NO_FILTER, MOVES[*how]].concat());
@@ -489,7 +491,8 @@ proptest! {
             let is_done = matches!(outcome, FileTaken::Done { .. } | FileTaken::Already);
             let is_in_the_way =
                 matches!(outcome, FileTaken::Refused(why) if !why.contains("changed since"));
-            // A version whose content is not kept is told by its times, so a touched file is another one.
+            // A version whose content is not kept is told by its times, so a touched file is
+            // another one.
             let may_be_another = now.is_some_and(|(_, bytes)| is_beyond(bytes));
             let is_right = is_done == may || is_in_the_way || (may_be_another && !is_done);
             prop_assert!(is_right, "{}: {:?}", name, outcome);

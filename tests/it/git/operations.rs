@@ -1,11 +1,13 @@
-//! What clients have done with changes, between turns and the user's own work: through the real program.
+//! What clients have done with changes, between turns and the user's own work: through the real
+//! program.
 //!
-//! Owns: histories in which changes are discarded, brought back and committed, and in which the host is killed meanwhile;
-//! and what two copies of all files must say then: that nothing is lost, that what was told is done, and that nothing of the
-//! user's own has changed.
+//! Owns: histories in which changes are discarded, brought back and committed, and in which the
+//! host is killed meanwhile; and what two copies of all files must say then: that nothing is lost,
+//! that what was told is done, and that nothing of the user's own has changed.
 //! Never: knows how a file is taken back, or what becomes of turns alone: that is in `histories`.
 //!
-//! `PROPTEST_CASES` tries more histories and `PROPTEST_RNG_SEED` others; without them every run tries the same.
+//! `PROPTEST_CASES` tries more histories and `PROPTEST_RNG_SEED` others; without them every run
+//! tries the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -61,8 +63,8 @@ enum Event {
     Asked(Wish),
     /// The host is killed while it does this.
     Dies(Wish, Death),
-    /// The user makes another commit the one that is checked out, without touching a file, when git is run for the so
-    /// many-th time.
+    /// The user makes another commit the one that is checked out, without touching a file, when git
+    /// is run for the so many-th time.
     Moves(Wish, u8),
 }
 
@@ -138,14 +140,16 @@ struct History<'a> {
     talk: Talk,
     path: String,
     turns: Vec<PastTurn>,
-    /// What was in the folder when it was looked at last for a turn or for what was taken back; none where that is not known.
+    /// What was in the folder when it was looked at last for a turn or for what was taken back;
+    /// none where that is not known.
     kept: Option<FullCopy>,
     undone: Vec<Undone>,
     /// Changesets of which it is not known any more what can be brought back.
     forgotten: BTreeSet<String>,
 }
 
-/// A git that stops where it is said: at the so many-th run from now on, before its work or behind it.
+/// A git that stops where it is said: at the so many-th run from now on, before its work or behind
+/// it.
 fn stopping_git(repository: &Repository) -> String {
     let (home, root) = (repository.home.display(), repository.root.display());
     let script = format!(
@@ -240,7 +244,8 @@ impl<'a> History<'a> {
         self.turns.push(PastTurn { id, before, after });
     }
 
-    /// What is in files before they are changed, and then, as a changeset has them; none where that is not known.
+    /// What is in files before they are changed, and then, as a changeset has them; none where that
+    /// is not known.
     fn sides(&self, scope: Scope, now: &FullCopy) -> Option<(FullCopy, FullCopy)> {
         Some(match scope {
             Scope::Uncommitted => (committed(self.repository), now.clone()),
@@ -252,8 +257,8 @@ impl<'a> History<'a> {
         })
     }
 
-    /// A turn shows what lies between its two ends, without what was taken back of it; a session what lies between its
-    /// beginning and what was kept last.
+    /// A turn shows what lies between its two ends, without what was taken back of it; a session
+    /// what lies between its beginning and what was kept last.
     fn must_show(
         &self,
         scope: Scope,
@@ -411,7 +416,8 @@ impl<'a> History<'a> {
         assert!(said.lines().all(|line| line.contains("below") || line.contains(".gitmodules")), "{said}");
     }
 
-    /// Asks for it, and kills the host at this moment, or when it is answered; and begins a new one.
+    /// Asks for it, and kills the host at this moment, or when it is answered; and begins a new
+    /// one.
     fn killed(&mut self, wish: &Wish, plan: &Plan, death: Death) {
         let home = self.repository.home.clone();
         let there = home.join("there");
@@ -452,7 +458,8 @@ impl<'a> History<'a> {
         self.not_committed(&copy_of(self.repository));
     }
 
-    /// The host is killed while files are taken back or brought back; that it is asked for again, and then the other way round.
+    /// The host is killed while files are taken back or brought back; that it is asked for again,
+    /// and then the other way round.
     fn dies(&mut self, wish: &Wish, plan: &Plan, death: Death, before: &FullCopy) {
         let theirs = self.repository.of_the_user();
         self.killed(wish, plan, death);
@@ -539,8 +546,8 @@ impl<'a> History<'a> {
         }
     }
 
-    /// The user makes a commit of what was committed before while something is done with files: that is done all the same. A commit is made
-    /// before that, or behind it, or not at all.
+    /// The user makes a commit of what was committed before while something is done with files:
+    /// that is done all the same. A commit is made before that, or behind it, or not at all.
     fn moves(&mut self, wish: &Wish, plan: &Plan, at: u8, before: &FullCopy) {
         let (home, index_lock) = (self.repository.home.clone(), "index.lock");
         self.talk.changeset(&plan.what);
@@ -680,7 +687,8 @@ fn is_crossed(name: &str, copy: &FullCopy) -> bool {
     copy.keys().any(|other| is_below(name, other) || is_below(other, name))
 }
 
-/// But for what a commit changes: the index, HEAD and its branch with their notes, and the message of a commit.
+/// But for what a commit changes: the index, HEAD and its branch with their notes, and the message
+/// of a commit.
 fn must_be_the_same(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<u8>>) {
     let others = |all: &BTreeMap<PathBuf, Vec<u8>>| -> BTreeMap<PathBuf, Vec<u8>> {
         let is_other = |path: &PathBuf| {

@@ -1,6 +1,7 @@
 //! Repositories that name programs: none of them runs.
 //!
-//! Owns: a repository for each way to name one, with which git runs it when a user asks, and not when the host does.
+//! Owns: a repository for each way to name one, with which git runs it when a user asks, and not
+//! when the host does.
 //! Never: trusts that a program did not run because it could not.
 
 use std::fs;
@@ -18,8 +19,8 @@ fn program(repository: &Repository) -> PathBuf {
     program
 }
 
-/// Has the host keep the folder of a turn, compare it, read its contents and take it back; whether the program has run
-/// meanwhile. What the user does first runs it.
+/// Has the host keep the folder of a turn, compare it, read its contents and take it back; whether
+/// the program has run meanwhile. What the user does first runs it.
 fn runs(configure: impl Fn(&Repository, &str), by_the_user: &[&[&str]]) {
     let repository = Repository::with(&[("a.txt", "1\n"), ("b.txt", "1\n")]);
     let program = program(&repository);

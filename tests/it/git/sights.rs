@@ -1,6 +1,7 @@
 //! What is not committed, what a branch has changed, and what lies between two turns.
 //!
-//! Owns: changesets that show what is there now, that they follow what happens, and what a session says of its repository.
+//! Owns: changesets that show what is there now, that they follow what happens, and what a session
+//! says of its repository.
 //! Never: waits for a time: what is to come is waited for itself.
 
 use std::fs;
@@ -197,7 +198,8 @@ fn at_once(talk: &mut Talk, operations: &[(&str, &str)]) -> Vec<Value> {
     answers.into_iter().map(|mut answer| answer["result"].take()).collect()
 }
 
-/// Each operation knows what the one before it has done, followed or not, and whether it has ended or not.
+/// Each operation knows what the one before it has done, followed or not, and whether it has ended
+/// or not.
 #[test]
 fn operations_that_are_asked_for_at_once_know_of_each_other() {
     for follows in [false, true] {

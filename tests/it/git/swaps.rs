@@ -1,6 +1,7 @@
 //! A file that takes the place of a folder, a folder that takes that of a file, and links that do.
 //!
-//! Owns: what becomes of them when all of it is taken back and brought back, and when a part of it is.
+//! Owns: what becomes of them when all of it is taken back and brought back, and when a part of it
+//! is.
 //! Never: lets a file be written through a link that was not there.
 
 use std::fs;

@@ -1,6 +1,7 @@
 //! Folders of which git keeps nothing, and what is said about that.
 //!
-//! Owns: repositories that are not used, a git that is not there or takes its time, and that turns begin all the same.
+//! Owns: repositories that are not used, a git that is not there or takes its time, and that turns
+//! begin all the same.
 //! Never: measures how long anything takes.
 
 use std::fs;
@@ -113,7 +114,8 @@ fn a_turn_begins_when_git_takes_too_long() {
     shows_what_is_said(talk, &repository, "could not be kept in time");
 }
 
-/// A checkpoint that is being made when its session is disposed of is made all the same, and let go of behind that.
+/// A checkpoint that is being made when its session is disposed of is made all the same, and let go
+/// of behind that.
 #[test]
 fn what_is_being_kept_for_a_session_that_is_gone_is_let_go_of() {
     let slow = "case \"$*\" in *commit-tree*) sleep 0.5;; esac\nexec $GIT \"$@\"";
@@ -201,7 +203,8 @@ fn nothing_of_git_outlives_the_host() {
     }
 }
 
-/// A host that is killed when `a` is what it was, and `b` is not yet: what is in it was `1`, a line end and so on, and is longer.
+/// A host that is killed when `a` is what it was, and `b` is not yet: what is in it was `1`, a line
+/// end and so on, and is longer.
 fn killed_taking_back(what: &str) -> (Repository, [String; 2]) {
     // Long contents are read one by one, and the reading of this one hangs.
     let long = "1\n".repeat(100_000);
@@ -234,7 +237,8 @@ fn is_done(talk: &mut Talk, what: &str, operation: &str) {
     assert_eq!(answer["result"], json!({}), "{what}: {answer}");
 }
 
-/// The host is killed when some of the files are what they were and others are not: what was taken back is brought back.
+/// The host is killed when some of the files are what they were and others are not: what was taken
+/// back is brought back.
 #[test]
 fn what_was_taken_back_when_a_host_is_killed_can_be_brought_back() {
     for what in ["turn/t1", "session", "uncommitted"] {

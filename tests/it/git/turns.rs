@@ -1,6 +1,7 @@
 //! What turns have changed, by whatever means.
 //!
-//! Owns: changesets of turns and sessions from what git keeps, taking them back, and what is left after a death.
+//! Owns: changesets of turns and sessions from what git keeps, taking them back, and what is left
+//! after a death.
 //! Never: looks at which programs run: that is in `programs`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -191,9 +192,10 @@ fn turns_at_the_same_time_in_one_repository_show_what_their_calls_say() {
     assert_eq!(session.len(), 2, "{session:?}");
 }
 
-/// What others do in a repository while a turn waits for its agent, or before it is taken up again, is not that turn's.
-/// Has a file changed while a turn `u1` of a session of its own waits for its agent, which is ready
-/// after this time; `None` if that may have been over before the file was changed.
+/// What others do in a repository while a turn waits for its agent, or before it is taken up again,
+/// is not that turn's. Has a file changed while a turn `u1` of a session of its own waits for its
+/// agent, which is ready after this time; `None` if that may have been over before the file was
+/// changed.
 fn changed_before_an_agent_begins(other: &str, chat: &str, open_ms: u64) -> Option<(Repository, Talk)> {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = Talk::begin(&repository);

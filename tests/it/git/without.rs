@@ -1,10 +1,12 @@
-//! What is changed in a folder that is in no repository: by the calls of two chats, and by the user's own hand.
+//! What is changed in a folder that is in no repository: by the calls of two chats, and by the
+//! user's own hand.
 //!
-//! Owns: histories of both, in which the host is killed; and that turns and sessions show what the calls have said, byte by
-//! byte, and nothing else is taken back or brought back.
+//! Owns: histories of both, in which the host is killed; and that turns and sessions show what the
+//! calls have said, byte by byte, and nothing else is taken back or brought back.
 //! Never: asks git anything.
 //!
-//! `PROPTEST_CASES` tries more histories and `PROPTEST_RNG_SEED` others; without them every run tries the same.
+//! `PROPTEST_CASES` tries more histories and `PROPTEST_RNG_SEED` others; without them every run
+//! tries the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -42,8 +44,9 @@ enum Event {
     End(bool),
     /// The user changes files, and not always as text.
     Hand(Vec<Edit>, bool),
-    /// Turns are over, and what one of them has changed (counted backwards), or all of the session, is taken back: all
-    /// files or one. The host is killed after so many milliseconds, if that is said.
+    /// Turns are over, and what one of them has changed (counted backwards), or all of the session,
+    /// is taken back: all files or one. The host is killed after so many milliseconds, if that is
+    /// said.
     Discard(Option<usize>, Option<usize>, Option<u8>),
     Restore(Option<usize>, Option<u8>),
     Killed,
@@ -244,7 +247,8 @@ impl<'a> History<'a> {
         }
     }
 
-    /// What comes of taking back, or of bringing back what was taken back last: which edit of a file is made.
+    /// What comes of taking back, or of bringing back what was taken back last: which edit of a
+    /// file is made.
     fn plan(&self, what: &str, one: Option<usize>, restores: bool) -> Plan {
         let now = copy_of(self.repository);
         let mut untouched = BTreeSet::new();

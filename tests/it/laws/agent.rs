@@ -1,9 +1,10 @@
 //! What backends say: one simulated conversation for each chat.
 //!
-//! Owns: what a conversation has been told, turning a report of a schedule into an event, and the demands
-//! that a backend may make on the host's commands. A conversation may say anything at any time (events of
-//! finished runs, of unknown calls, the same call twice, an end twice), except that nothing is heard of it
-//! once it is closed or dead: that is the promise of the module that runs conversations.
+//! Owns: what a conversation has been told, turning a report of a schedule into an event, and the
+//! demands that a backend may make on the host's commands. A conversation may say anything at any
+//! time (events of finished runs, of unknown calls, the same call twice, an end twice), except that
+//! nothing is heard of it once it is closed or dead: that is the promise of the module that runs
+//! conversations.
 //! Never: knows the state that clients see.
 
 use std::collections::HashSet;

@@ -1,7 +1,9 @@
 //! Backends that are programs: the bridge to the scripted ACP agent, over its real processes.
 //!
-//! Owns: that agent behind the conversations of a world, hearing what it reports, and what it is told to do.
-//! Never: makes anything up. What it reports, and when, is its own; so no schedule of it runs twice alike.
+//! Owns: that agent behind the conversations of a world, hearing what it reports, and what it is
+//! told to do.
+//! Never: makes anything up. What it reports, and when, is its own; so no schedule of it runs twice
+//! alike.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +17,8 @@ use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::Receiver;
 
-/// What turns do. The agent does one thing after the other, for all of its sessions: nothing may take long.
+/// What turns do. The agent does one thing after the other, for all of its sessions: nothing may
+/// take long.
 const PROGRAMS: [&str; 12] = [
     "say one\nsay two\nthink three\nsay four",
     "message a one\nmessage b two\nmessage b three",

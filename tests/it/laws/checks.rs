@@ -1,7 +1,7 @@
 //! What must hold when everybody has read everything.
 //!
-//! Owns: the comparison of mirrors with fresh snapshots, with the one list of what no action can carry; and
-//! the agreement of everything that is derived from a chat with the chat.
+//! Owns: the comparison of mirrors with fresh snapshots, with the one list of what no action can
+//! carry; and the agreement of everything that is derived from a chat with the chat.
 //! Never: changes anything.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,8 @@ const ACTIVITY: u32 = 31;
 
 type Fresh = BTreeMap<String, Snapshot>;
 
-/// A state without what no action of this version of the protocol can carry. Nothing else is masked.
+/// A state without what no action of this version of the protocol can carry. Nothing else is
+/// masked.
 fn masked(state: &SnapshotState) -> SnapshotState {
     let mut state = state.clone();
     match &mut state {
@@ -63,8 +64,8 @@ pub fn mirror<'a>(
     Ok(())
 }
 
-/// Adds to a chat, as a client with a window holds it, the turns that it does not hold: a cursor stands there
-/// exactly when there are any.
+/// Adds to a chat, as a client with a window holds it, the turns that it does not hold: a cursor
+/// stands there exactly when there are any.
 fn complete(held: &mut SnapshotState, shown: &SnapshotState) -> Result<()> {
     let (SnapshotState::Chat(held), SnapshotState::Chat(shown)) = (held, shown) else { return Ok(()) };
     let missing =
@@ -289,7 +290,8 @@ pub fn list(list: &[SessionSummary], fresh: &Fresh) -> Result<()> {
     Ok(())
 }
 
-/// What is selected in a chat: what its draft says, else its last message; a draft without a model does not take it away.
+/// What is selected in a chat: what its draft says, else its last message; a draft without a model
+/// does not take it away.
 fn selected(chat: &ChatState) -> Option<Value> {
     let running = chat.active_turn.as_ref().map(|turn| &turn.message);
     let last = running.or(chat.turns.last().map(|turn| &turn.message));
@@ -302,8 +304,8 @@ fn selected(chat: &ChatState) -> Option<Value> {
     (!selected.is_empty()).then_some(Value::Object(selected))
 }
 
-/// That the summaries that a client keeps by notifications are those that are listed. An activity that is
-/// empty counts as none, and a `_meta` too.
+/// That the summaries that a client keeps by notifications are those that are listed. An activity
+/// that is empty counts as none, and a `_meta` too.
 pub fn summaries(kept: &BTreeMap<String, SessionSummary>, list: &[SessionSummary]) -> Result<()> {
     let plain = |summary: &SessionSummary| SessionSummary {
         activity: summary.activity.clone().filter(|activity| !activity.is_empty()),

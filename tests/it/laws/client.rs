@@ -1,11 +1,11 @@
 //! What a client holds: the mirror of every channel that it follows.
 //!
-//! Owns: taking what arrives into the mirrors, as a real client must. Its rule: a snapshot replaces what it
-//! had of a channel; an action is applied, with the official reducers, if it carries no `rejectionReason`
-//! and its `serverSeq` is greater than that of everything applied to its channel before (its snapshot's
-//! `fromSeq` first), or the same where older turns are loaded. So a replay that overlaps with what arrived does no harm. An acknowledgement of an
-//! action that changed nothing looks like any other envelope and may pass this rule: it must do no harm
-//! either.
+//! Owns: taking what arrives into the mirrors, as a real client must. Its rule: a snapshot replaces
+//! what it had of a channel; an action is applied, with the official reducers, if it carries no
+//! `rejectionReason` and its `serverSeq` is greater than that of everything applied to its channel
+//! before (its snapshot's `fromSeq` first), or the same where older turns are loaded. So a replay
+//! that overlaps with what arrived does no harm. An acknowledgement of an action that changed
+//! nothing looks like any other envelope and may pass this rule: it must do no harm either.
 //! Never: asks the host anything by itself, or knows what has not arrived.
 
 use std::collections::BTreeMap;
@@ -65,7 +65,8 @@ fn reduce(state: &mut SnapshotState, action: &StateAction) -> ReduceOutcome {
 /// Since when a channel is wanted.
 #[derive(Debug, Clone, Copy)]
 struct Want {
-    /// The request since which it has been, without a break: older answers are about an earlier time.
+    /// The request since which it has been, without a break: older answers are about an earlier
+    /// time.
     since: u64,
     /// The newest request for it.
     latest: u64,
@@ -126,7 +127,8 @@ impl Mirror {
         (self.summaries, self.list) = (None, Some(request));
     }
 
-    /// The connection is lost. What was on its way does not arrive; notifications are not said again.
+    /// The connection is lost. What was on its way does not arrive; notifications are not said
+    /// again.
     pub fn lose(&mut self) {
         self.asked.clear();
         (self.summaries, self.list) = (None, None);
@@ -199,9 +201,9 @@ impl Mirror {
         Ok(())
     }
 
-    /// Somebody mentions that these channels are gone. The protocol says so on the root channel only; a
-    /// client that does not listen there cannot know, and would take a new session under the old name for
-    /// the old one. `request` is the newest that had been said then.
+    /// Somebody mentions that these channels are gone. The protocol says so on the root channel
+    /// only; a client that does not listen there cannot know, and would take a new session under
+    /// the old name for the old one. `request` is the newest that had been said then.
     pub fn hear_of_the_end(&mut self, channels: &[&str], request: u64) {
         channels.iter().for_each(|channel| self.miss(channel, request));
     }

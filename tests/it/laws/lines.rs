@@ -1,7 +1,7 @@
 //! That every line is what the protocol says, with nothing left over.
 //!
-//! Owns: reading a line that a client receives into the types of the protocol, and the proof that those
-//! types hold all of it: written again, they give the same JSON.
+//! Owns: reading a line that a client receives into the types of the protocol, and the proof that
+//! those types hold all of it: written again, they give the same JSON.
 //! Never: knows what was said before, beyond what kind of answer is awaited.
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
@@ -94,7 +94,8 @@ fn read_notification(message: &Value) -> Result<Line> {
     let params = params.context("no params")?;
     Ok(match method.as_str() {
         "action" if params.get("origin").is_some() => {
-            // It may be an answer to its sender, which shows the action as it was said, whatever that was.
+            // It may be an answer to its sender, which shows the action as it was said, whatever
+            // that was.
             Line::Action(Box::new(serde_json::from_value(params)?))
         }
         "action" => Line::Action(Box::new(read_sequenced(&params)?)),

@@ -1,13 +1,15 @@
 //! The laws of the core as properties: what must hold whatever anybody says, in whatever order.
 //!
-//! Owns: the three properties, how many cases each tries, and the seed. In reading order: [`schedule`] (what
-//! can happen), [`world`] (the core with everything around it, carrying a schedule out), [`client`] (what a
-//! client holds), [`agent`] (what a backend says), [`speech`] (what a client says), [`truth`] (the state as
-//! the records tell it), [`bridged`] (backends that are programs), [`lines`] (that every line is what the protocol says), [`checks`] (what must hold at
-//! the end), and [`reducers`] (the reducers of our own against the official ones).
+//! Owns: the three properties, how many cases each tries, and the seed. In reading order:
+//! [`schedule`] (what can happen), [`world`] (the core with everything around it, carrying a
+//! schedule out), [`client`] (what a client holds), [`agent`] (what a backend says), [`speech`]
+//! (what a client says), [`truth`] (the state as the records tell it), [`bridged`] (backends that
+//! are programs), [`lines`] (that every line is what the protocol says), [`checks`] (what must hold
+//! at the end), and [`reducers`] (the reducers of our own against the official ones).
 //! Never: uses a clock, a pipe, a thread or chance that is not proptest's, but for [`bridged`].
 //!
-//! `PROPTEST_CASES` tries more cases and `PROPTEST_RNG_SEED` others; without them every run tries the same.
+//! `PROPTEST_CASES` tries more cases and `PROPTEST_RNG_SEED` others; without them every run tries
+//! the same.
 // A mistake of a test's own helper may panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -36,8 +38,8 @@ use world::World;
 /// Where the choices begin when nobody asks for others.
 const SEED: u64 = 7;
 
-/// A client that takes a snapshot and applies what it is sent holds what a fresh snapshot shows, and
-/// everything that is derived from a chat agrees with it.
+/// A client that takes a snapshot and applies what it is sent holds what a fresh snapshot shows,
+/// and everything that is derived from a chat agrees with it.
 #[test]
 fn every_mirror_equals_a_fresh_snapshot() {
     check_schedules(400, |schedule| World::run(schedule).map(|_| ()));
@@ -81,8 +83,8 @@ fn the_hot_reducers_are_the_official_ones() {
     check(600, &reducers::histories(), reducers::run, |history| history);
 }
 
-/// Tries a property of schedules and shows the smallest one that breaks it: proptest shrinks what it chose,
-/// then single steps are left out.
+/// Tries a property of schedules and shows the smallest one that breaks it: proptest shrinks what
+/// it chose, then single steps are left out.
 fn check_schedules(cases: u32, property: impl Fn(&Schedule) -> anyhow::Result<()>) {
     check(cases, &schedules(), &property, |mut schedule| {
         let mut steps = schedule.steps.len() / 2;

@@ -1,11 +1,12 @@
 //! The reducers that are ours for speed against the official ones.
 //!
-//! Owns: random histories of one chat, applied by both; after every action the states and the outcomes must
-//! be the same.
-//! Never: goes through the host. The actions are wilder than what it lets through, with one exception: no
-//! `chat/responsePart` carries a part that waits for the user. The host never says one (calls and questions
-//! have actions of their own), and the official reducer does not refresh the chat's status by it, so that
-//! the status no longer tells whether something waits; ours is derived from what waits.
+//! Owns: random histories of one chat, applied by both; after every action the states and the
+//! outcomes must be the same.
+//! Never: goes through the host. The actions are wilder than what it lets through, with one
+//! exception: no `chat/responsePart` carries a part that waits for the user. The host never says
+//! one (calls and questions have actions of their own), and the official reducer does not refresh
+//! the chat's status by it, so that the status no longer tells whether something waits; ours is
+//! derived from what waits.
 
 use std::fmt;
 

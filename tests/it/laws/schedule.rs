@@ -1,8 +1,8 @@
 //! What can happen: a schedule is a list of steps, each meaningful whatever came before it.
 //!
-//! Owns: the steps and how they are chosen. Every index is taken modulo what there is when the step is
-//! carried out, so that a step can be left out and the rest still means something: that is what makes a
-//! failing case shrink to a small one.
+//! Owns: the steps and how they are chosen. Every index is taken modulo what there is when the step
+//! is carried out, so that a step can be left out and the rest still means something: that is what
+//! makes a failing case shrink to a small one.
 //! Never: knows the host.
 
 use std::fmt;
@@ -70,7 +70,8 @@ pub enum Step {
         client: u8,
         channels: u8,
     },
-    /// A client follows a channel: with a window of so many turns, and its text held back for so long.
+    /// A client follows a channel: with a window of so many turns, and its text held back for so
+    /// long.
     Subscribe {
         client: u8,
         channel: u8,
@@ -264,7 +265,8 @@ pub enum Wish {
         annotation: u8,
         entry: u8,
     },
-    /// Some action of the client's table, or of the server's, or of nobody's, without a sensible payload.
+    /// Some action of the client's table, or of the server's, or of nobody's, without a sensible
+    /// payload.
     Any {
         which: u8,
     },
@@ -426,7 +428,8 @@ fn run(chat: u8, event: Happening) -> Step {
     Step::Report { chat, report: Report::Turn { older: 0, event } }
 }
 
-/// Steps that belong together, because chance alone would seldom put them in this order; or any one step.
+/// Steps that belong together, because chance alone would seldom put them in this order; or any one
+/// step.
 fn scene() -> impl Strategy<Value = Vec<Step>> {
     let chat = || prop_oneof![4 => Just(0u8), 1 => Just(1u8)];
     prop_oneof![
@@ -624,7 +627,8 @@ fn errand(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// What several clients say to places in files, one of which follows it all and goes away meanwhile.
+/// What several clients say to places in files, one of which follows it all and goes away
+/// meanwhile.
 fn remarks(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
     let said = vec((index(), 0u8..7, 0u8..4, 0u8..4), 1..9);
     (chat, index(), said, proptest::option::of((any::<bool>(), cursor()))).prop_map(

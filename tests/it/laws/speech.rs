@@ -1,7 +1,7 @@
 //! What a client says when it asks for a change.
 //!
-//! Owns: turning a wish into the JSON of an action, with ids of what there is (now and then of what there is
-//! not), and damaging it.
+//! Owns: turning a wish into the JSON of an action, with ids of what there is (now and then of what
+//! there is not), and damaging it.
 //! Never: decides whether the host should accept it.
 
 use ahp_sidecar::host::client_actions;
@@ -69,7 +69,8 @@ pub fn root_schema() -> ConfigSchema {
     serde_json::from_value(schema).unwrap()
 }
 
-/// Values of the host's configuration: some that its schema has, some that it does not know, some that do not fit.
+/// Values of the host's configuration: some that its schema has, some that it does not know, some
+/// that do not fit.
 fn root_values(value: u8) -> Value {
     match value {
         0 => json!({ "level": "low" }),
@@ -273,7 +274,8 @@ fn act(client: &str, wish: &Wish, chat: &ChatState, head: i64) -> Value {
     }
 }
 
-/// Something about one of few annotations, which may be there. Some of it is refused: what is empty, twice, or of nowhere.
+/// Something about one of few annotations, which may be there. Some of it is refused: what is
+/// empty, twice, or of nowhere.
 fn annotate([how, annotation, entry]: [u8; 3], session: &str, chat: &str, truth: &Truth) -> Value {
     let there = truth.annotations(session);
     let id = pick(annotation, there.iter().map(|annotation| annotation.id.as_str()));

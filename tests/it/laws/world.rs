@@ -1,10 +1,12 @@
-//! A host in memory with everything around it: clients behind their edges and outboxes, simulated backends,
-//! a clock that moves when told to.
+//! A host in memory with everything around it: clients behind their edges and outboxes, simulated
+//! backends, a clock that moves when told to.
 //!
-//! `requests` is what clients ask, `connections` how it reaches the host, `hearing` what the host puts out.
+//! `requests` is what clients ask, `connections` how it reaches the host, `hearing` what the host
+//! puts out.
 //!
-//! Owns: carrying a schedule out, step by step, and what every single step must obey: each request and each
-//! action is answered once, each sequenced action reaches exactly the subscribers of its channel, in order.
+//! Owns: carrying a schedule out, step by step, and what every single step must obey: each request
+//! and each action is answered once, each sequenced action reaches exactly the subscribers of its
+//! channel, in order.
 //! Never: lets anything happen that is not in the schedule, until its end.
 
 mod connections;
@@ -47,11 +49,13 @@ use super::schedule::{Cursor, End, From, Report, Schedule, Step, Wish};
 use super::speech;
 use super::truth::Truth;
 
-/// How long a backend that is a program is heard for in a step of a schedule, and when nothing else can happen.
+/// How long a backend that is a program is heard for in a step of a schedule, and when nothing else
+/// can happen.
 const HEARD_FOR: Duration = Duration::from_millis(30);
 const HEARD_AT_LAST_FOR: Duration = Duration::from_secs(100);
 
-/// A mention that channels are gone stands between the lines under this mark, which no line begins with.
+/// A mention that channels are gone stands between the lines under this mark, which no line begins
+/// with.
 const GONE: &[u8] = b"gone ";
 
 /// The connection that looks at the state.
@@ -114,7 +118,8 @@ pub struct World {
     pub truth: Truth,
     /// Everything that the host has ever put out.
     outputs: Vec<Output>,
-    /// The texts of turns that the store could give back: none of them stays in memory longer than a step.
+    /// The texts of turns that the store could give back: none of them stays in memory longer than
+    /// a step.
     shelved: Vec<TurnText>,
 }
 

@@ -1,4 +1,5 @@
-//! How programs find a host that listens, and join it: `status`, `connect`, sockets in the file system.
+//! How programs find a host that listens, and join it: `status`, `connect`, sockets in the file
+//! system.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,6 +1,7 @@
 //! Other programs connect: listeners of the real program, from outside.
 //!
-//! Owns: a host that listens, and clients that speak to it over sockets as they should, and as they should not.
+//! Owns: a host that listens, and clients that speak to it over sockets as they should, and as they
+//! should not.
 //! Never: judges how fast something is.
 
 // The lints let tests panic, but not what they share.

@@ -1,4 +1,5 @@
-//! Clients that lose their connection, as an editor's window does that is loaded anew, and come back or do not.
+//! Clients that lose their connection, as an editor's window does that is loaded anew, and come
+//! back or do not.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -157,8 +157,8 @@ fn bytes_of_turn(client: &mut Client) -> usize {
     }
 }
 
-/// A client that reads nothing is cut off where another one reads, which is told everything, and gets it all when it is
-/// back.
+/// A client that reads nothing is cut off where another one reads, which is told everything, and
+/// gets it all when it is back.
 #[test]
 fn who_does_not_read_is_cut_off_and_holds_up_nobody_for_long() {
     let host = Host::start(&["--stall-timeout", "1"]);

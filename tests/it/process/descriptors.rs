@@ -1,4 +1,5 @@
-//! What stdin, stdout and stderr are: pipes, files, sockets, closed, non-blocking, or read by nobody.
+//! What stdin, stdout and stderr are: pipes, files, sockets, closed, non-blocking, or read by
+//! nobody.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! What is left of terminals that share a guard, by the real program: of one that has ended nothing, and all of the others.
+//! What is left of terminals that share a guard, by the real program: of one that has ended
+//! nothing, and all of the others.
 //!
 //! Owns: real processes that have left their session, their parents and their environment.
 //! Never: looks at what is shown.
@@ -194,7 +195,8 @@ fn what_a_terminal_has_started_ends_with_it_and_nothing_of_another_one() {
     assert_ne!(terminals.guard(), guard);
 }
 
-/// Somebody has taken off the number of his terminal, and has left it: he is nobody's, and does not stay either.
+/// Somebody has taken off the number of his terminal, and has left it: he is nobody's, and does not
+/// stay either.
 #[test]
 fn who_belongs_to_no_terminal_ends_with_the_last_one() {
     let mut terminals = Terminals::start("nobodys");

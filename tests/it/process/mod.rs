@@ -1,5 +1,5 @@
-//! Life and death of the process, seen from outside: its input ends, its reader stalls or leaves, its
-//! parent dies, somebody sends a signal.
+//! Life and death of the process, seen from outside: its input ends, its reader stalls or leaves,
+//! its parent dies, somebody sends a signal.
 //!
 //! Owns: the real program with every kind of descriptor on its ends, and what it must do then.
 //! Never: judges how fast something is, or what a conversation means beyond whether it came whole.
@@ -93,8 +93,8 @@ struct Heard {
 }
 
 impl Heard {
-    /// Reads to the end. Each line must be a frame; streamed digits must go on where they stopped, and
-    /// sequence numbers must grow.
+    /// Reads to the end. Each line must be a frame; streamed digits must go on where they stopped,
+    /// and sequence numbers must grow.
     fn all(output: impl Read + Send + 'static) -> Self {
         within("the output ends", || {
             let mut heard = Self::default();
@@ -156,8 +156,8 @@ pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a process has nothing left to do: all of its threads sleep, look after look, or it has ended. A thread
-/// that only waits for its turn on the processor does not count as asleep.
+/// Waits until a process has nothing left to do: all of its threads sleep, look after look, or it
+/// has ended. A thread that only waits for its turn on the processor does not count as asleep.
 pub fn wait_until_idle(pid: u32) {
     let mut quiet = 0;
     wait_until("the process has nothing to do", || {
@@ -171,8 +171,8 @@ pub fn wait_until_idle(pid: u32) {
     });
 }
 
-/// Waits until a process can do nothing before its pipe is read. (How much a full pipe holds depends on the
-/// sizes of what was written.)
+/// Waits until a process can do nothing before its pipe is read. (How much a full pipe holds
+/// depends on the sizes of what was written.)
 pub fn wait_until_stuck(pid: u32, pipe: impl AsFd) {
     let size = rustix::pipe::fcntl_getpipe_size(&pipe).unwrap() as u64;
     wait_until("the pipe fills", || rustix::io::ioctl_fionread(&pipe).unwrap() > size / 2);

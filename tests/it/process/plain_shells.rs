@@ -148,8 +148,8 @@ const FISH: &[SetUp<'_>] = &[
     ("function fish_prompt; echo -n \"$status <mi\"\"ne> \"; end", &["false", "echo a"]),
 ];
 
-/// Programs of others that hook into a shell, in a folder that `TEST_SHELL_PROGRAMS` names, as `DIR`: the
-/// shell, a file of the folder without which the row is left out, and the set-up.
+/// Programs of others that hook into a shell, in a folder that `TEST_SHELL_PROGRAMS` names, as
+/// `DIR`: the shell, a file of the folder without which the row is left out, and the set-up.
 const OF_OTHERS: &[(&str, &str, SetUp<'_>)] = &[
     ("bash", "bash-preexec/bash-preexec.sh", ("source DIR/bash-preexec/bash-preexec.sh\n\
         preexec() { echo \"before $1\" >> ~/side; }; precmd() { echo \"after $?\" >> ~/side; }",

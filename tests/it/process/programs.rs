@@ -1,7 +1,9 @@
-//! Programs of every kind in the terminals of every shell: none hangs, none is left, and nothing of what they print is lost.
+//! Programs of every kind in the terminals of every shell: none hangs, none is left, and nothing of
+//! what they print is lost.
 //!
-//! Owns: a table of what people do in terminals, and going through it with each shell, in a terminal of its own each time. After
-//! each, what a client was told leads to what whoever asks now is told, and no process is left but the host.
+//! Owns: a table of what people do in terminals, and going through it with each shell, in a
+//! terminal of its own each time. After each, what a client was told leads to what whoever asks now
+//! is told, and no process is left but the host.
 //! Never: tests what a program or a shell does beyond that it is the one that was asked for.
 
 use std::fmt::Write as _;
@@ -24,7 +26,8 @@ const VERY_MUCH_BYTES: usize = 8 << 20;
 /// So much of what a program prints without end is read before it is interrupted, in bytes.
 const ENDLESS_BYTES: usize = 1 << 20;
 
-/// So often a screen has another size in each shell, unless `TERMINAL_RESIZES` says otherwise, and in the plainest of them.
+/// So often a screen has another size in each shell, unless `TERMINAL_RESIZES` says otherwise, and
+/// in the plainest of them.
 const RESIZES: usize = 1_000;
 const MANY_RESIZES: usize = 10_000;
 
@@ -300,7 +303,8 @@ fn what_is_no_text(stage: &mut Stage) {
     assert!(shown.starts_with(&*expected), "something of it is lost");
     assert!(shown[expected.len()..].starts_with("end"));
     shell.until_prompted();
-    // With that it is only not to do any harm: what it asks is typed as an answer, so no shell is to read that.
+    // With that it is only not to do any harm: what it asks is typed as an answer, so no shell is
+    // to read that.
     fs::write(stage.path("garbage"), garbage(200_000).collect::<Vec<u8>>()).unwrap();
     fs::write(stage.path("script"), "stty raw -echo; cat garbage; printf '\\030end'").unwrap();
     let shell = &mut stage.shell;

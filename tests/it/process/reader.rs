@@ -110,7 +110,8 @@ fn a_reader_that_stalls_costs_bounded_memory_and_loses_nothing() {
     let script = format!("/stream {COUNT} {SIZE}");
     stdin.write_all((opening() + &turn(&script)).as_bytes()).unwrap();
     wait_until_stuck(guard.0.id(), &stdout);
-    // 64 MiB wait, the chat holds as much text, the replay window 32 MiB. Unbounded it would be over 300.
+    // 64 MiB wait, the chat holds as much text, the replay window 32 MiB. Unbounded it would be
+    // over 300.
     let bytes = resident(guard.0.id());
     assert!(bytes < 256 << 20, "{bytes} bytes while {} wait to be streamed", COUNT * SIZE);
 
@@ -128,7 +129,8 @@ fn a_reader_that_stalls_costs_bounded_memory_and_loses_nothing() {
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
-/// What a program prints waits where nobody reads it, then the program does. Nothing is lost, to its last byte and its exit.
+/// What a program prints waits where nobody reads it, then the program does. Nothing is lost, to
+/// its last byte and its exit.
 #[test]
 fn a_program_in_a_terminal_waits_for_a_reader_that_stalls_and_is_told_to_its_end() {
     // As JSON each takes six bytes: together more than may wait.

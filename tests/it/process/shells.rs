@@ -1,6 +1,7 @@
 //! Shells in terminals, by the real program and a real shell.
 //!
-//! Owns: what only a terminal of the system's shows: the size that a program sees, its exit, and its end with the host.
+//! Owns: what only a terminal of the system's shows: the size that a program sees, its exit, and
+//! its end with the host.
 //! Never: depends on how what is printed is cut into actions.
 
 use std::fs;
@@ -125,7 +126,8 @@ fn bash_tells_which_lines_it_runs_and_its_users_files_work() {
     shell.run("cd ~/'a b;ä'");
     let told = shell.until_told(|told| told["cwd"].as_str().is_some_and(|cwd| cwd.ends_with("%A4")));
     assert!(told["cwd"].as_str().unwrap().ends_with("/a%20b%3B%C3%A4"), "{told}");
-    // What a program prints is not taken for it, nor what another shell says inside; nobody there knows the word.
+    // What a program prints is not taken for it, nor what another shell says inside; nobody there
+    // knows the word.
     let before = shell.told.len();
     let (_, code, shown) = shell.run("printf '\\033]633;D;3\\007'; env | grep -c AHP_SIDECAR_SHELL; bash --norc -c 'echo $PROMPT_COMMAND'; false");
     let is_command =
@@ -275,7 +277,8 @@ fn of_a_long_line_the_beginning_is_told_and_nothing_of_that_is_shown() {
         let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         make_home(home.path());
         let mut shell = Shell::start_as(folder.path(), "a-long-line", path, home.path()).open();
-        // Before that the system reads the line, which has no room for it; then it is pasted, which no shell is slow with.
+        // Before that the system reads the line, which has no room for it; then it is pasted, which
+        // no shell is slow with.
         shell.until_prompted();
         // Each of its characters is one that would end the sequence in which it is told.
         let line = format!(": '{}'", ";".repeat(16_100));

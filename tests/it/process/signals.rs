@@ -55,8 +55,8 @@ fn a_reader_that_stalls_does_not_hold_up_the_exit() {
     }
 }
 
-/// The orderly exit from a stalled pipe takes its full time. That the second signal cuts it short is seen
-/// when one exit of many is quicker: however slow the machine, none is when it does not.
+/// The orderly exit from a stalled pipe takes its full time. That the second signal cuts it short
+/// is seen when one exit of many is quicker: however slow the machine, none is when it does not.
 #[test]
 fn a_second_signal_ends_it_at_once() {
     can_be_done_within(Duration::from_secs(1), || {

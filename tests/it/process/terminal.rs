@@ -1,6 +1,7 @@
 //! A host that runs shells in terminals, and the client that follows them.
 //!
-//! Owns: what was told of the terminal that is followed: its text, its mirror, and all else, in its order.
+//! Owns: what was told of the terminal that is followed: its text, its mirror, and all else, in its
+//! order.
 //! Never: depends on how what is printed is cut into actions.
 
 use std::fs;
@@ -226,8 +227,8 @@ impl Shell {
         }
     }
 
-    /// Types a line, and waits until its shell has told that it is done: the line that was told, the exit code, and what was
-    /// shown in between.
+    /// Types a line, and waits until its shell has told that it is done: the line that was told,
+    /// the exit code, and what was shown in between.
     pub fn run(&mut self, line: &str) -> (String, Option<i64>, String) {
         let (told, shown) = (self.told.len(), self.shown.len());
         self.enter(line);
@@ -255,7 +256,8 @@ impl Shell {
         assert_eq!(answer.get("result"), Some(&Value::Null), "{answer}");
     }
 
-    /// Waits until nobody but so many of the processes is left that the host has begun, itself with them.
+    /// Waits until nobody but so many of the processes is left that the host has begun, itself with
+    /// them.
     pub fn wait_until_left(&self, count: usize) {
         let start = Instant::now();
         loop {

@@ -1,4 +1,5 @@
-//! Files that are cut off or changed: what is given back is what was written, or it is said that it is not.
+//! Files that are cut off or changed: what is given back is what was written, or it is said that it
+//! is not.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -137,8 +138,8 @@ fn a_database_with_a_changed_byte_gives_back_what_was_written_or_says_that_it_ca
         }
     }
     assert!(toll.told > 20, "{toll:?}");
-    // What is known of a session by an index alone has no checksum: one whose key is damaged there may not be
-    // found under its URI. It is in the database still.
+    // What is known of a session by an index alone has no checksum: one whose key is damaged there
+    // may not be found under its URI. It is in the database still.
     assert!(toll.unseen * 100 < looked, "{toll:?} of {looked}");
 }
 

@@ -1,4 +1,5 @@
-//! Disks that are full and folders that are gone: nothing is kept, which is said, and later everything is.
+//! Disks that are full and folders that are gone: nothing is kept, which is said, and later
+//! everything is.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! Stores of which something is gone or was changed: what can be made again is, a store that is gone is not begun
-//! anew, and nothing that was said is silently missing.
+//! Stores of which something is gone or was changed: what can be made again is, a store that is
+//! gone is not begun anew, and nothing that was said is silently missing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,8 +38,8 @@ fn on_running(seq: u64) -> Record {
     action(ChannelId::from(ChatKey(1000 + RUNNING)), seq, 10)
 }
 
-/// Fills a store: six sessions of three turns, one of them with a large one besides, one with a turn that runs, and
-/// something in every other table.
+/// Fills a store: six sessions of three turns, one of them with a large one besides, one with a
+/// turn that runs, and something in every other table.
 fn fill(writer: &mut Writer) {
     for key in 1..=SESSIONS {
         writer.commit(&whole(key)).unwrap();
@@ -177,8 +177,8 @@ pub fn put_texts_into_turns(connection: &::rusqlite::Connection) {
     connection.execute_batch(drop).unwrap();
 }
 
-/// Has the log of a store call channels by numbers, as it did before version 4: 0 is the root, an odd number a session
-/// and an even one a chat.
+/// Has the log of a store call channels by numbers, as it did before version 4: 0 is the root, an
+/// odd number a session and an even one a chat.
 pub fn number_channels(connection: &::rusqlite::Connection) {
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
     if version < 4 {
@@ -452,7 +452,8 @@ fn what_is_old_in_the_trash_goes_a_little_at_a_time() {
         let connection = ::rusqlite::Connection::open(&path).unwrap();
         connection.query_row("SELECT count(*) FROM turns WHERE chat = 1002", [], |row| row.get(0)).unwrap()
     };
-    // Opening the store removes nothing; a process that ends in the middle leaves nothing behind for good.
+    // Opening the store removes nothing; a process that ends in the middle leaves nothing behind
+    // for good.
     let (mut writer, _) = Writer::open(&path, options()).unwrap();
     assert_eq!(turns(), 20);
     let mut times = 0;
@@ -581,7 +582,8 @@ pub fn spoil(path: &Path, dice: &mut Dice) -> String {
 
 const PAGE: usize = 16 << 10;
 
-/// What was written comes back, or it is said that it does not. Returns how many sessions are nowhere to be seen.
+/// What was written comes back, or it is said that it does not. Returns how many sessions are
+/// nowhere to be seen.
 fn assert_honest(path: &Path, what: &str) -> usize {
     let opened = try_open(path);
     let archive = Archive::look_into(path).and_then(|archive| archive.list());
@@ -613,7 +615,8 @@ fn assert_honest(path: &Path, what: &str) -> usize {
         reader.find("ahp-session:/new").ok();
         reader.actions_since(5).ok();
         if round == 0 && writer.commit(&whole(50)).is_ok() {
-            // Where two trees share a page, what is written into one of them is damaged by the other.
+            // Where two trees share a page, what is written into one of them is damaged by the
+            // other.
             if let Ok(saved) = reader.load(SessionKey(50)) {
                 assert_whole(&saved.unwrap(), 50);
             }

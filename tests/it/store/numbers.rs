@@ -22,7 +22,8 @@ fn a_loss_of_power_gives_no_number_a_second_meaning() {
     let (_folder, path) = place();
     let (mut writer, start) = open(&path);
     let mut last = start.head;
-    // What the disk may hold after a loss of power: everything up to the last commit that was synced.
+    // What the disk may hold after a loss of power: everything up to the last commit that was
+    // synced.
     let mut synced = copy(&path);
     // Jumps far into a block and over its end.
     for jump in [1, 1 << 18, 1 << 19, 5, 1 << 20, (1 << 21) + 1, 1] {
@@ -186,7 +187,8 @@ fn the_row_that_the_window_begins_in_is_not_removed() {
     for first in (1..=100).step_by(4) {
         writer.commit(&actions(first..=first + 3)).unwrap();
     }
-    // Whichever commit it was that removed something: nothing of the window went, and no half of a row.
+    // Whichever commit it was that removed something: nothing of the window went, and no half of a
+    // row.
     let kept = count(&path);
     assert!((10..=24).contains(&kept) && kept % 4 == 0, "{kept} actions are kept");
     let cut = 100 - u64::try_from(kept).unwrap();

@@ -1,6 +1,7 @@
 //! Texts of turns that are read when somebody needs them.
 //!
-//! Owns: which of them are in memory, and that each reads as it was written whatever becomes of it in the store.
+//! Owns: which of them are in memory, and that each reads as it was written whatever becomes of it
+//! in the store.
 //! Never: looks at what a turn is; that is the core's.
 
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The core alone: a host in memory, with ids that are counted and a clock that stands still until a test moves it.
+//! The core alone: a host in memory, with ids that are counted and a clock that stands still until
+//! a test moves it.
 //!
 //! Owns: what every test of the core begins with, and what its session and chat are called.
 //! Never: keeps what the host puts out, or judges it.

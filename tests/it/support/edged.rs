@@ -1,7 +1,9 @@
 //! A host in memory behind the version edge.
 //!
-//! Owns: what clients of several versions say, as the core hears it, and what they are told, as it is told to each.
-//! Never: tells what was put out before a test has it told: how late that is, is what some tests are about.
+//! Owns: what clients of several versions say, as the core hears it, and what they are told, as it
+//! is told to each.
+//! Never: tells what was put out before a test has it told: how late that is, is what some tests
+//! are about.
 
 use ahp_sidecar::host::effects::{ConnectionId, Input, Output};
 use ahp_sidecar::versions::Edges;

@@ -109,7 +109,8 @@ impl Followers {
         }
     }
 
-    /// Whoever follows the terminal holds what a fresh snapshot shows, and perhaps more before that.
+    /// Whoever follows the terminal holds what a fresh snapshot shows, and perhaps more before
+    /// that.
     pub fn check(&self, world: &mut World, observer: ConnectionId) {
         let fresh = terminal_in(&world.fresh(observer, &self.uri).unwrap());
         for follower in self.followers.iter().filter(|it| it.connection.is_some()) {

@@ -1,7 +1,8 @@
 //! What a client holds of a terminal.
 //!
-//! Owns: the mirror, made of what the client is told with the reducers of the protocol, and the law for it: no action says
-//! that a terminal has forgotten its beginning, so a mirror may hold more, and ends like a fresh snapshot.
+//! Owns: the mirror, made of what the client is told with the reducers of the protocol, and the law
+//! for it: no action says that a terminal has forgotten its beginning, so a mirror may hold more,
+//! and ends like a fresh snapshot.
 //! Never: knows a host.
 
 use ahp::reducers::apply_action_to_terminal;

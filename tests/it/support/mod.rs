@@ -1,7 +1,7 @@
 //! What the tests share: the real program as a child, spoken to line by line.
 //!
-//! Owns: a hermetic command that says where its sessions live, and reading with a limit after which a test has
-//! hung.
+//! Owns: a hermetic command that says where its sessions live, and reading with a limit after which
+//! a test has hung.
 //! Never: judges what it reads.
 
 pub mod core;
@@ -25,8 +25,8 @@ pub const HUNG: Duration = Duration::from_secs(120);
 /// How often something is tried that is to be quick.
 const TRIES: usize = 10;
 
-/// Asserts that something, which tells how long it took, can be done in less than this. On a busy machine one try
-/// may take any time; where something waits that should not, none is quick.
+/// Asserts that something, which tells how long it took, can be done in less than this. On a busy
+/// machine one try may take any time; where something waits that should not, none is quick.
 pub fn can_be_done_within(limit: Duration, mut attempt: impl FnMut() -> Duration) {
     let mut took = Vec::new();
     while took.len() < TRIES {
@@ -39,8 +39,8 @@ pub fn can_be_done_within(limit: Duration, mut attempt: impl FnMut() -> Duration
     panic!("none of these is less than {limit:?}: {took:?}");
 }
 
-/// A home in which nothing can be kept. A test that forgets to say where sessions live fails, rather than
-/// reaching into the home of whoever runs it.
+/// A home in which nothing can be kept. A test that forgets to say where sessions live fails,
+/// rather than reaching into the home of whoever runs it.
 pub const NO_HOME: &str = "/dev/null";
 
 /// The program with no argument, nothing inherited but a path, and a fixed starting folder.
@@ -57,15 +57,16 @@ pub fn sidecar() -> Command {
     command
 }
 
-/// The program with its sessions in this folder, which it has for itself: what is done to the process is done to the
-/// host.
+/// The program with its sessions in this folder, which it has for itself: what is done to the
+/// process is done to the host.
 pub fn sidecar_on(folder: &Path) -> Command {
     let mut command = window_on(folder);
     command.arg("--exclusive");
     command
 }
 
-/// The program with its sessions in this folder, which it shares with others: their host is another process.
+/// The program with its sessions in this folder, which it shares with others: their host is another
+/// process.
 pub fn window_on(folder: &Path) -> Command {
     let mut command = program();
     command.arg("--state-dir").arg(folder);

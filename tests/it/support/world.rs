@@ -1,9 +1,10 @@
 //! A host in memory, the clients that speak with it, and what it has put out.
 //!
-//! Owns: a core, what it has put out since that was last taken, and the numbers of requests and of dispatched actions; what
-//! tests of the core say all alike: how a client arrives, asks and dispatches, and what an agent or a program reports.
-//! Never: judges what was put out, except that requests are answered and that what a test begins with is not refused.
-//! Never looks at a disk: every directory that a message names is there.
+//! Owns: a core, what it has put out since that was last taken, and the numbers of requests and of
+//! dispatched actions; what tests of the core say all alike: how a client arrives, asks and
+//! dispatches, and what an agent or a program reports.
+//! Never: judges what was put out, except that requests are answered and that what a test begins
+//! with is not refused. Never looks at a disk: every directory that a message names is there.
 
 use std::time::Duration;
 
@@ -146,7 +147,8 @@ impl World {
         self.notify(connection, "unsubscribe", json!({ "channel": channel }));
     }
 
-    /// The snapshot of a channel that a client is shown who has not followed it, and does not go on to.
+    /// The snapshot of a channel that a client is shown who has not followed it, and does not go on
+    /// to.
     pub fn fresh(&mut self, connection: ConnectionId, channel: &str) -> Result<Value, RpcError> {
         let answer = self.ask(connection, "subscribe", json!({ "channel": channel }));
         self.unsubscribe(connection, channel);

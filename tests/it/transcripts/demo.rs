@@ -1,4 +1,5 @@
-//! What `ahp-sidecar demo` prints, held against `fixtures/demo/printed.out` and rewritten like a transcript.
+//! What `ahp-sidecar demo` prints, held against `fixtures/demo/printed.out` and rewritten like a
+//! transcript.
 
 use std::fs;
 use std::path::Path;

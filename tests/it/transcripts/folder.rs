@@ -1,7 +1,7 @@
 //! A folder that a transcript works in, and what differs there from run to run.
 //!
-//! Owns: what stands in a transcript for the folder's URI, for the tokens and times of files, and for the channel of a
-//! watch.
+//! Owns: what stands in a transcript for the folder's URI, for the tokens and times of files, and
+//! for the channel of a watch.
 //! Never: makes files, but for a repository; what else is to be there a client asks for.
 
 use std::fs;
@@ -41,7 +41,8 @@ impl Shown {
         Self { folder, etag: String::new(), watch: WATCH.to_owned() }
     }
 
-    /// Makes the folder a repository in which a file is committed. The user's configuration is in this home.
+    /// Makes the folder a repository in which a file is committed. The user's configuration is in
+    /// this home.
     pub fn make_repository(&self, home: &Path) {
         let Some((folder, _)) = &self.folder else { return };
         fs::write(folder.path().join("a"), "one\n").unwrap();

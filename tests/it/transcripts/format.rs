@@ -6,16 +6,19 @@
 //! | `> LINE` | the client says LINE |
 //! | `< LINE` | the host says LINE |
 //! | `@ run ARGUMENT ...` | more arguments for the program; before anything is said |
-//! | `@ state` | all programs of this transcript share a fresh state folder; before anything is said |
-//! | `@ folder` | there is a fresh folder, whose URI stands as `file:///FOLDER`; as `ETAG` stands the last token of a file, as `TIME` a time of one, as `ahp-resource-watch:/WATCH` the last channel of a watch |
-//! | `@ repository` | the same, and it is a repository of git in which `a` is committed, and the host finds git |
+//! | `@ state` | all programs here share a fresh state folder; before anything is said |
+//! | `@ folder` | there is a fresh folder, whose URI stands as `file:///FOLDER`: see below |
+//! | `@ repository` | a folder that is a repository of git with `a` committed; git is found |
 //! | `@ kill` | the program is killed, when all that follows from what was said has been read |
 //! | `@ start` | another program begins, with the same arguments; after `@ kill` or `@ end` |
 //! | `@ until TEXT` | waits for a line with TEXT in it, where a real timer is at work |
 //! | `@ end` | the client's side ends; what follows is all that comes up to the end |
 //! | `@ exit STATUS` | the exit status, 0 when nothing is written |
-//! | `@ say-raw TEXT` | the client says TEXT and no line end but `\n`; `\r`, `\\` and `\xNN` are bytes |
+//! | `@ say-raw TEXT` | the client says TEXT, ended by `\n`; `\r`, `\\` and `\xNN` are bytes |
 //! | `@ say-repeat COUNT TEXT` | the same, COUNT times |
+//!
+//! With a folder, `ETAG` stands for the last token of a file, `TIME` for a time of one, and
+//! `ahp-resource-watch:/WATCH` for the last channel of a watch.
 //!
 //! Owns: reading and writing these lines.
 //! Never: runs anything.

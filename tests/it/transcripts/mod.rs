@@ -1,8 +1,9 @@
-//! Golden transcripts: whole conversations with the real program, each a file in `fixtures/<topic>/`.
+//! Golden transcripts: whole conversations with the real program, each a file in
+//! `fixtures/<topic>/`.
 //!
-//! Owns: running them, comparing what came with what is written, and rewriting them on demand. The file's
-//! format is that of [`format`]; that every line of the host is what the protocol's types say is checked
-//! by [`shapes`].
+//! Owns: running them, comparing what came with what is written, and rewriting them on demand. The
+//! file's format is that of [`format`]; that every line of the host is what the protocol's types
+//! say is checked by [`shapes`].
 //! Never: sleeps, or looks at the time.
 //!
 //! `BLESS=1` rewrites what the host says instead of comparing it (never when `CI` is set);
@@ -184,8 +185,8 @@ fn converse(transcript: &Transcript, start: impl Fn() -> Process, shown: Shown) 
             Step::Say(line) => {
                 said.push_str(&now.shown.meant(line));
                 said.push('\n');
-                // Lines in a row are one write, so that no timer runs out between them, and what belongs
-                // to them is read after the last.
+                // Lines in a row are one write, so that no timer runs out between them, and what
+                // belongs to them is read after the last.
                 if matches!(steps.get(at + 1), Some(Step::Say(_))) {
                     continue;
                 }
@@ -265,7 +266,8 @@ impl Rebuilt {
         self.text.push('\n');
     }
 
-    /// Waits for the program to end; a status that nobody has asked for shows when it is none of success.
+    /// Waits for the program to end; a status that nobody has asked for shows when it is none of
+    /// success.
     fn finish_unasked(&mut self) {
         let status = self.process.wait().code().unwrap_or(-1);
         if status != 0 {
@@ -278,8 +280,8 @@ impl Rebuilt {
         self.write(&Step::Host(line).to_string());
     }
 
-    /// Takes everything that follows from what was said: up to the answer to a `ping` of our own, which is
-    /// not written down.
+    /// Takes everything that follows from what was said: up to the answer to a `ping` of our own,
+    /// which is not written down.
     fn sync(&mut self) -> Result<(), String> {
         self.syncs += 1;
         let id = format!("sync-{}", self.syncs);

@@ -1,7 +1,8 @@
 //! A whole conversation by the crate's own client, over the pipes of the real program.
 //!
-//! Owns: a turn with everything that the version has, one that is cancelled with a message queued behind it, one
-//! that fails, coming back, and the comparison of what the crate's reducers built with fresh snapshots.
+//! Owns: a turn with everything that the version has, one that is cancelled with a message queued
+//! behind it, one that fails, coming back, and the comparison of what the crate's reducers built
+//! with fresh snapshots.
 //! Never: looks at a line. The ears on the pipes do, at every one.
 
 use std::sync::{Arc, Mutex};
@@ -25,7 +26,8 @@ pub fn run(official: &'static dyn Official) {
     conversing(official, async |client| talk(official, client).await);
 }
 
-/// Has the crate's client talk to a host of its own. What passed the pipes must be right, and the host end well.
+/// Has the crate's client talk to a host of its own. What passed the pipes must be right, and the
+/// host end well.
 pub fn conversing(
     official: &'static dyn Official,
     talk: impl AsyncFnOnce(&dyn OfficialClient) -> Result<()>,
@@ -239,8 +241,8 @@ async fn failed_turn(
     Ok(())
 }
 
-/// Comes back with what was held before the turn that failed: what was missed is replayed, and leads to what
-/// the host shows now.
+/// Comes back with what was held before the turn that failed: what was missed is replayed, and
+/// leads to what the host shows now.
 async fn come_back(
     official: &'static dyn Official,
     client: &dyn OfficialClient,

@@ -1,7 +1,8 @@
 //! How the versions differ in what a client says, and in where it looks.
 //!
-//! Owns: URIs, the members of params and actions, and where a conversation and its questions live, for every
-//! version. Everything here is about the newest spelling and what older versions have in its place.
+//! Owns: URIs, the members of params and actions, and where a conversation and its questions live,
+//! for every version. Everything here is about the newest spelling and what older versions have in
+//! its place.
 //! Never: decides what is said, or reads what the host says.
 
 use serde_json::{json, Map, Value};
@@ -171,7 +172,8 @@ impl Dialect {
         self.act("pendingMessageSet", json!({ "kind": kind, "id": id, member: message }))
     }
 
-    /// What a subscription says besides its channel: a window of so many turns, where there are windows.
+    /// What a subscription says besides its channel: a window of so many turns, where there are
+    /// windows.
     pub fn window(self, turns: usize) -> Value {
         if self > V0_5_0 {
             json!({ "view": { "turns": turns } })

@@ -1,8 +1,9 @@
 //! Files and annotations by the crate's own client, over the pipes of the real program.
 //!
-//! Owns: every method about resources that the version has, a watch that is followed, and what is said to a place in
-//! a file.
-//! Never: repeats what transcripts show: that the crate's types hold what is said and heard, and its reducers what is told.
+//! Owns: every method about resources that the version has, a watch that is followed, and what is
+//! said to a place in a file.
+//! Never: repeats what transcripts show: that the crate's types hold what is said and heard, and
+//! its reducers what is told.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! What is left out when a mirror is compared with a fresh snapshot, and why: all of it is here.
 //!
-//! Owns: the list, and the comparison. What is masked in one place is compared in another wherever the host says
-//! it there too: a chat's row in its session and a session's summary in the list carry it.
+//! Owns: the list, and the comparison. What is masked in one place is compared in another wherever
+//! the host says it there too: a chat's row in its session and a session's summary in the list
+//! carry it.
 //! Never: masks anything that an action of that version could have carried.
 
 use std::collections::BTreeSet;
@@ -38,15 +39,16 @@ const fn mask(
 }
 
 const MASKS: &[Mask] = &[
-    // The client's clock. Up to 0.8.0 the reducers put their own time there, whatever the host says: those of
-    // sessions do up to 0.4.0 (`touch_modified`, `touch_session_modified`), those of chats up to 0.8.0
-    // (`touch_chat_modified`).
+    // The client's clock. Up to 0.8.0 the reducers put their own time there, whatever the host
+    // says: those of sessions do up to 0.4.0 (`touch_modified`, `touch_session_modified`), those of
+    // chats up to 0.8.0 (`touch_chat_modified`).
     mask(Kind::Session, V0_1_0, V0_4_0, &["summary", "modifiedAt"], None),
     mask(Kind::Chat, V0_4_0, V0_8_0, &["modifiedAt"], None),
     // What goes on in a session, once chats have it: no action carries it, summaries do.
     mask(Kind::Session, V0_4_0, V0_4_0, &["summary", "status"], Some(ACTIVITY)),
     mask(Kind::Session, V0_5_0, V1_0_0, &["status"], Some(ACTIVITY)),
-    // What the row of a chat in its session says by `session/chatUpdated`: no action carries it to the chat.
+    // What the row of a chat in its session says by `session/chatUpdated`: no action carries it to
+    // the chat.
     mask(Kind::Chat, V0_4_0, V1_0_0, &["title"], None),
     mask(Kind::Chat, V0_4_0, V1_0_0, &["interactivity"], None),
     mask(Kind::Chat, V1_0_0, V1_0_0, &["changes"], None),
@@ -92,17 +94,18 @@ fn masked(dialect: Dialect, kind: Kind, state: &Value) -> Value {
     state
 }
 
-/// Puts questions behind all other parts. The reducer of 0.5.2, and of no other version, appends a question to
-/// its turn when it is answered; the host has it where it was asked, and no action of that version could put it
-/// there. What was said in between, to a steering message, comes before it or after it.
+/// Puts questions behind all other parts. The reducer of 0.5.2, and of no other version, appends a
+/// question to its turn when it is answered; the host has it where it was asked, and no action of
+/// that version could put it there. What was said in between, to a steering message, comes before
+/// it or after it.
 fn questions_last(parts: &mut Value) {
     if let Some(parts) = parts.as_array_mut() {
         parts.sort_by_key(|part| part["kind"] == "inputRequest");
     }
 }
 
-/// A summary as notifications have made it, without what they cannot take away: up to 0.4.0 no notification says that
-/// a session has no model or agent selected any more.
+/// A summary as notifications have made it, without what they cannot take away: up to 0.4.0 no
+/// notification says that a session has no model or agent selected any more.
 pub fn of_list(dialect: Dialect, mut held: Value, listed: &Value) -> Value {
     if let Some(members) = held.as_object_mut().filter(|_| dialect <= V0_4_0) {
         members.retain(|name, _| !matches!(&**name, "model" | "agent") || listed.get(name).is_some());

@@ -1,8 +1,9 @@
-//! What a client of one version holds: the states that its crate's reducers build, and the list of sessions.
+//! What a client of one version holds: the states that its crate's reducers build, and the list of
+//! sessions.
 //!
-//! Owns: taking in what is heard, as the protocol tells a client to, and the law: what is held equals what the
-//! host shows. A snapshot replaces what was held of a channel; everything that comes after it is applied. Of a
-//! replay, what is newer than what was applied before.
+//! Owns: taking in what is heard, as the protocol tells a client to, and the law: what is held
+//! equals what the host shows. A snapshot replaces what was held of a channel; everything that
+//! comes after it is applied. Of a replay, what is newer than what was applied before.
 //! Never: asks for anything by itself.
 
 use std::collections::BTreeMap;
@@ -161,8 +162,8 @@ impl Mirror {
 
     /// The law: what is held of a channel is what a fresh snapshot shows.
     ///
-    /// Of a conversation with a window, the turns are the last ones of the host's. It was subscribed to for this
-    /// without one, so that it has none any more.
+    /// Of a conversation with a window, the turns are the last ones of the host's. It was
+    /// subscribed to for this without one, so that it has none any more.
     pub fn compare(&mut self, snapshot: &Value) -> Result<()> {
         let uri = snapshot["resource"].as_str().context("no resource")?;
         let Some(channel) = self.channels.get(uri) else { return Ok(()) };
@@ -242,7 +243,8 @@ impl Mirror {
 impl Channel {
     fn apply(&mut self, envelope: &Value) -> Result<()> {
         let outcome = self.held.apply(&envelope["action"])?;
-        // An answer to its sender alone may change nothing; anything else that is sent is for this state.
+        // An answer to its sender alone may change nothing; anything else that is sent is for this
+        // state.
         ensure!(matches!(outcome.as_str(), "Applied" | "NoOp"), "{outcome} by {envelope}");
         Ok(())
     }
@@ -258,7 +260,8 @@ fn complete(held: &mut Value, shown: &Value) -> Result<()> {
     Ok(())
 }
 
-/// A summary in which an empty activity is none, and an empty `_meta` too: a partial summary has no other way to say so.
+/// A summary in which an empty activity is none, and an empty `_meta` too: a partial summary has no
+/// other way to say so.
 fn plain(summary: &Value) -> Value {
     let mut summary = summary.clone();
     if let Some(members) = summary.as_object_mut() {

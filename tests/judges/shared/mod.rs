@@ -1,13 +1,15 @@
 //! The judge: the official crates of a released protocol version, applied to what the host says.
 //!
-//! Owns: one source for all versions. In reading order: [`dialect`] (how the versions differ in what a client
-//! says), [`official`] (a crate pair behind one trait, and what parsing strictly means), [`ears`] (every line
-//! that the host says is read), [`masks`] (what is left out of a comparison, and why), [`mirror`] (the states
-//! that the crate's reducers build), [`party`] (a client of one version), [`process`] (the program as a child),
-//! [`moves`] (what a client may do next), [`conversation`], [`files`], [`schedules`] and [`returns`] (the judgements). Beside it lie
-//! `stage` and `sockets`, for judgements of several clients at once.
+//! Owns: one source for all versions. In reading order: [`dialect`] (how the versions differ in
+//! what a client says), [`official`] (a crate pair behind one trait, and what parsing strictly
+//! means), [`ears`] (every line that the host says is read), [`masks`] (what is left out of a
+//! comparison, and why), [`mirror`] (the states that the crate's reducers build), [`party`] (a
+//! client of one version), [`process`] (the program as a child), [`moves`] (what a client may do
+//! next), [`conversation`], [`files`], [`schedules`] and [`returns`] (the judgements). Beside it
+//! lie `stage` and `sockets`, for judgements of several clients at once.
 //! Never: names a version's crate. Whoever includes this module says which crates there are, with
-//! [`official!`] and [`judgements!`], and has a `program()` next to it that tells where the host's program is.
+//! [`official!`] and [`judgements!`], and has a `program()` next to it that tells where the host's
+//! program is.
 
 pub mod conversation;
 pub mod dialect;
@@ -28,7 +30,8 @@ pub mod schedules;
 
 use std::time::Duration;
 
-/// After this time a judgement has hung. Not a measure of speed; `JUDGE_PATIENCE` gives it in seconds.
+/// After this time a judgement has hung. Not a measure of speed; `JUDGE_PATIENCE` gives it in
+/// seconds.
 pub fn hung() -> Duration {
     Duration::from_secs(schedules::asked("JUDGE_PATIENCE", 120))
 }

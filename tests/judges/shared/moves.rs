@@ -1,6 +1,7 @@
 //! What a client may do next, by chance, given what it sees.
 //!
-//! Owns: the programs that turns run, the actions that fit what there is, and whether a conversation waits.
+//! Owns: the programs that turns run, the actions that fit what there is, and whether a
+//! conversation waits.
 //! Never: says anything.
 
 use anyhow::Result;

@@ -1,9 +1,9 @@
 //! One version's official crates behind one trait, so that the judge is written once.
 //!
-//! Owns: what parsing strictly means, the short list of what a crate cannot parse although the host is right,
-//! and [`official!`], which makes a judge of a crate pair.
-//! Never: knows more of a version than the names of its crates' modules and types. All of them have the same
-//! ones, but for the wrapped notifications of 0.1.0 and the chats that came with 0.4.0.
+//! Owns: what parsing strictly means, the short list of what a crate cannot parse although the host
+//! is right, and [`official!`], which makes a judge of a crate pair.
+//! Never: knows more of a version than the names of its crates' modules and types. All of them have
+//! the same ones, but for the wrapped notifications of 0.1.0 and the chats that came with 0.4.0.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -17,7 +17,8 @@ use serde_json::Value;
 use super::dialect::{Dialect, V0_6_0, V1_0_0};
 use super::process::Pipes;
 
-/// The crates `ahp` and `ahp-types` of one version. Values go in and come out as the crates' types write them.
+/// The crates `ahp` and `ahp-types` of one version. Values go in and come out as the crates' types
+/// write them.
 pub trait Official: Send + Sync {
     fn dialect(&self) -> Dialect;
 
@@ -45,7 +46,8 @@ pub trait Held: Debug {
     /// What kind of state it is: the variant of the crate's `SnapshotState`.
     fn kind(&self) -> Kind;
 
-    /// Applies an action with the crate's reducer and returns what the reducer says, as its crate spells it.
+    /// Applies an action with the crate's reducer and returns what the reducer says, as its crate
+    /// spells it.
     fn apply(&mut self, action: &Value) -> Result<String>;
 
     /// The state as the crate's types write it.
@@ -92,8 +94,8 @@ struct Tolerated {
 
 /// The whole list.
 const TOLERATED: [Tolerated; 1] = [
-    // The struct of this tool call wants a second member `status`, which the tag of its union has consumed:
-    // no such call parses as itself, not even one that the crate has written.
+    // The struct of this tool call wants a second member `status`, which the tag of its union has
+    // consumed: no such call parses as itself, not even one that the crate has written.
     Tolerated { since: V0_6_0, until: V1_0_0, mark: r#""status": String("auth-required")"# },
 ];
 
@@ -128,8 +130,9 @@ pub fn spoken<T: DeserializeOwned + Serialize + Debug>(dialect: Dialect, value: 
     Ok(written)
 }
 
-/// Every variant `Unknown` in debug output, with what it holds. All unions and open enums of the crates call
-/// what they do not know so, and all their types show themselves by the derived `Debug`; strings are quoted.
+/// Every variant `Unknown` in debug output, with what it holds. All unions and open enums of the
+/// crates call what they do not know so, and all their types show themselves by the derived
+/// `Debug`; strings are quoted.
 fn unknowns(shown: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut open: Vec<(usize, usize)> = Vec::new();
@@ -163,8 +166,8 @@ fn unknowns(shown: &str) -> Vec<&str> {
     found
 }
 
-/// Makes a judge named `$name` of the crates `$ahp` and `$types`; the last word is `wrapped` for 0.1.0,
-/// `sessions` for the versions without chats, and `chats` for all others.
+/// Makes a judge named `$name` of the crates `$ahp` and `$types`; the last word is `wrapped` for
+/// 0.1.0, `sessions` for the versions without chats, and `chats` for all others.
 macro_rules! official {
     ($name:ident, $dialect:expr, $ahp:ident, $types:ident, $family:ident) => {
         #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! A client of one version, without a connection of its own.
 //!
-//! Owns: its requests and actions, written by the crate's types; taking in each line; and that each action comes
-//! back once, under its own name.
+//! Owns: its requests and actions, written by the crate's types; taking in each line; and that each
+//! action comes back once, under its own name.
 //! Never: reads or writes: whoever drives it carries the lines.
 
 use std::collections::{BTreeMap, BTreeSet};

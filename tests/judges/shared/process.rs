@@ -1,7 +1,8 @@
 //! The program as a child, and its pipes.
 //!
-//! Owns: starting it with nothing inherited, reading with a limit, hosts that listen, folders in which they keep
-//! things, and the pipes as the crates' clients want them, on which every line is judged as it passes.
+//! Owns: starting it with nothing inherited, reading with a limit, hosts that listen, folders in
+//! which they keep things, and the pipes as the crates' clients want them, on which every line is
+//! judged as it passes.
 //! Never: understands what is said.
 
 use std::io::{BufRead, BufReader, Write};
@@ -76,7 +77,8 @@ impl Process {
         }
     }
 
-    /// Ends the input. What comes until the end of the output is heard before the program is waited for.
+    /// Ends the input. What comes until the end of the output is heard before the program is waited
+    /// for.
     pub fn end(&mut self) {
         self.stdin = None;
     }

@@ -1,8 +1,9 @@
-//! Clients that come back: to one process after another, with several things said at once, and with what a newer
-//! client has done in between.
+//! Clients that come back: to one process after another, with several things said at once, and with
+//! what a newer client has done in between.
 //!
-//! Owns: a state folder, the lives of the processes on it, one client of the judged version and one of the newest,
-//! and a small oracle: for which model and agent the next message is, and what the newer client was writing.
+//! Owns: a state folder, the lives of the processes on it, one client of the judged version and one
+//! of the newest, and a small oracle: for which model and agent the next message is, and what the
+//! newer client was writing.
 //! Never: lets anything depend on speed; what was said is waited for.
 //!
 //! `JUDGE_SEED` begins elsewhere, `JUDGE_RETURNS` tries more.
@@ -27,7 +28,8 @@ const SHOWN: usize = 40;
 
 const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L2tlcHQ";
 
-/// Judges by clients that come back; shows the seed of the first schedule that fails, and what was said in it.
+/// Judges by clients that come back; shows the seed of the first schedule that fails, and what was
+/// said in it.
 pub fn run(official: &'static dyn Official) {
     let (seed, cases) = (asked("JUDGE_SEED", SEED), asked("JUDGE_RETURNS", CASES));
     for case in seed..seed + cases {
@@ -226,7 +228,8 @@ impl Story {
         self.compare()
     }
 
-    /// Shakes hands anew, and in the same write selects and begins a turn, before anything was answered.
+    /// Shakes hands anew, and in the same write selects and begins a turn, before anything was
+    /// answered.
     fn speak_at_once(&mut self, dice: &mut Dice) -> Result<()> {
         let dialect = self.dialect();
         let (_, hello) = self.party.request("initialize", &dialect.initialize("judge", &[]))?;

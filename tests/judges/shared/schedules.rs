@@ -1,8 +1,9 @@
 //! Random schedules on the real program's pipes: whatever a client does, its mirror holds.
 //!
 //! Owns: carrying a schedule out with one client, and the report of one that fails.
-//! Never: lets chance in that its seed does not give. Half of the schedules run the host `--deterministic`, so
-//! that they are the same every time and nothing may be refused; the other half has races.
+//! Never: lets chance in that its seed does not give. Half of the schedules run the host
+//! `--deterministic`, so that they are the same every time and nothing may be refused; the other
+//! half has races.
 //!
 //! `JUDGE_SEED` begins elsewhere, `JUDGE_CASES` tries more.
 
@@ -26,8 +27,9 @@ const MOVES: usize = 60;
 /// So much of what was said is shown when a schedule fails.
 const SHOWN: usize = 60;
 
-/// What all schedules together must have heard, or they prove little: actions of the conversation, actions of
-/// the session, and notifications. The agent `script` never says `reasoning`: its thoughts come whole.
+/// What all schedules together must have heard, or they prove little: actions of the conversation,
+/// actions of the session, and notifications. The agent `script` never says `reasoning`: its
+/// thoughts come whole.
 const CONVERSATION: [&str; 19] = [
     "turnStarted",
     "turnComplete",

@@ -1,10 +1,10 @@
-//! Clients of several versions over real sockets and pipes at once, each acting, and every mirror holds: also when
-//! connections are lost, windows are killed, and the host is.
+//! Clients of several versions over real sockets and pipes at once, each acting, and every mirror
+//! holds: also when connections are lost, windows are killed, and the host is.
 //!
-//! Owns: a host that listens, two to five clients of it over WebSockets, sockets in the file system and as windows that
-//! are spawned on its folder, and random schedules of all of them.
-//! Never: waits for a time to pass. A client hears when it has asked something; until then it is behind the others.
-//! Never names a version: whoever includes this says which take part.
+//! Owns: a host that listens, two to five clients of it over WebSockets, sockets in the file system
+//! and as windows that are spawned on its folder, and random schedules of all of them.
+//! Never: waits for a time to pass. A client hears when it has asked something; until then it is
+//! behind the others. Never names a version: whoever includes this says which take part.
 //!
 //! `JUDGE_SEED` begins elsewhere, `JUDGE_CASES` tries more.
 
@@ -41,8 +41,8 @@ const DEATHS: usize = 30;
 /// So much of what was said is shown when a schedule fails.
 const SHOWN: usize = 60;
 
-/// Judges by random schedules, in each of which clients of some of these versions take part, and in all of them each
-/// of these.
+/// Judges by random schedules, in each of which clients of some of these versions take part, and in
+/// all of them each of these.
 pub fn run(officials: &[&'static dyn Official]) {
     let (seed, cases) = (asked("JUDGE_SEED", SEED), asked("JUDGE_CASES", CASES));
     let mut took_part = BTreeSet::new();

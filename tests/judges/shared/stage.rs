@@ -167,7 +167,8 @@ pub trait Stage {
         Ok(listed)
     }
 
-    /// Compares everything that a client holds with what the host shows it now; all it said has come back.
+    /// Compares everything that a client holds with what the host shows it now; all it said has
+    /// come back.
     fn compare(&mut self, seat: usize) -> Result<()> {
         for channel in self.party(seat).mirror.channels() {
             let snapshot = self.snapshot_in(seat, &channel, json!({}))?;

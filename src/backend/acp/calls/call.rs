@@ -1,7 +1,7 @@
 //! One tool call: what is told of it, and when.
 //!
-//! Owns: its stages as actions, and what of the agent's words is its name, its command, its output and what is beside
-//! them.
+//! Owns: its stages as actions, and what of the agent's words is its name, its command, its output
+//! and what is beside them.
 //! Never: knows of other calls, or of the turn.
 
 use agent_client_protocol_schema::v1::{ToolCallStatus, ToolKind};
@@ -222,8 +222,8 @@ impl TrackedCall {
         content
     }
 
-    /// What the host is to be told of the terminal of the agent's own that this call shows. It has ended when the agent
-    /// says so, or says that the call is over.
+    /// What the host is to be told of the terminal of the agent's own that this call shows. It has
+    /// ended when the agent says so, or says that the call is over.
     pub(super) fn tell_of_own_terminal(&mut self, id: &str) -> Vec<Event> {
         let Some(name) = self.terminal_name.clone() else { return Vec::new() };
         let has_ended = ["exit_code", "signal"].iter().any(|member| self.terminal_info.contains_key(*member));
@@ -233,15 +233,16 @@ impl TrackedCall {
         self.feed.tell_in(id, &name, &title, end)
     }
 
-    /// The command that is run, where the agent says it like that: it is what people know as the input.
+    /// The command that is run, where the agent says it like that: it is what people know as the
+    /// input.
     fn command(&self) -> Option<&str> {
         let is_command = self.kind == ToolKind::Execute && self.client_tool.is_none();
         let input = self.input.as_ref().filter(|_| is_command)?;
         COMMANDS.iter().find_map(|name| input.get(name)?.as_str())
     }
 
-    /// The kind of tool, as clients that follow VS Code call it, of those that they know. They take the input of
-    /// what they know as a terminal for a command.
+    /// The kind of tool, as clients that follow VS Code call it, of those that they know. They take
+    /// the input of what they know as a terminal for a command.
     fn known_kind(&self) -> Option<&'static str> {
         match self.kind {
             ToolKind::Execute => self.command().map(|_| "terminal"),
@@ -266,8 +267,8 @@ impl TrackedCall {
         }
     }
 
-    /// Takes in the agent's own `_meta`, and what it says there of a terminal of its own: the output comes in
-    /// pieces.
+    /// Takes in the agent's own `_meta`, and what it says there of a terminal of its own: the
+    /// output comes in pieces.
     pub(super) fn take_meta(&mut self, mut meta: JsonObject) {
         for name in ["terminal_output_delta", "terminal_output"] {
             let Some(output) = meta.remove(name) else { continue };

@@ -1,5 +1,6 @@
-//! Calls of tools that clients carry out. The agent says the same call twice: in its own account of its calls, and to
-//! the MCP server that offers the tools, in whichever order; some say in both which it is.
+//! Calls of tools that clients carry out. The agent says the same call twice: in its own account of
+//! its calls, and to the MCP server that offers the tools, in whichever order; some say in both
+//! which it is.
 //!
 //! Owns: finding the two together, so that clients are shown one call.
 //! Never: has a client run something else than what the agent calls the server with.
@@ -46,7 +47,8 @@ impl Calls {
         self.calls.get(id).is_some_and(|call| call.denied)
     }
 
-    /// A call is over for the host, which the agent may not know yet: the question about it that nobody answers now.
+    /// A call is over for the host, which the agent may not know yet: the question about it that
+    /// nobody answers now.
     pub fn is_over(&mut self, id: &str) -> Option<AgentRequest> {
         let call = self.calls.get_mut(id)?;
         // A client may be done before the agent asks for the result.
@@ -56,8 +58,8 @@ impl Calls {
         call.asked.pop_front().map(|(request, _)| request)
     }
 
-    /// The agent's own account of a call that it makes now. What the user has allowed, and a client runs already, must
-    /// be just this.
+    /// The agent's own account of a call that it makes now. What the user has allowed, and a client
+    /// runs already, must be just this.
     fn account_of(&self, tool: &str, arguments: &Value, mentions: &[String]) -> Option<String> {
         let fits = |call: &TrackedCall| call.input.as_ref() == Some(arguments);
         let open = self.calls.iter().filter(|(_, call)| {
@@ -124,8 +126,8 @@ impl Calls {
 }
 
 impl TrackedCall {
-    /// Takes in what an agent says that it calls a client's tool with. Some say it in the content of a question only,
-    /// and some ask with something else as the input.
+    /// Takes in what an agent says that it calls a client's tool with. Some say it in the content
+    /// of a question only, and some ask with something else as the input.
     pub(super) fn learn_arguments(&mut self, input: Option<&Value>, content: Option<&[ToolCallContent]>) {
         if self.wanted {
             return;

@@ -1,8 +1,10 @@
 //! The socket on which the MCP servers of an agent's sessions reach the host.
 //!
-//! Owns: the socket, in a folder that nobody else may enter; that only this user gets through, with the token of one
-//! session; and that the folder is removed when the host ends, or by the next host when this one was killed.
-//! Never: gives a session's token to anybody but its agent, or lets it be used when the session is closed.
+//! Owns: the socket, in a folder that nobody else may enter; that only this user gets through, with
+//! the token of one session; and that the folder is removed when the host ends, or by the next host
+//! when this one was killed.
+//! Never: gives a session's token to anybody but its agent, or lets it be used when the session is
+//! closed.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, Permissions};
@@ -30,7 +32,8 @@ use crate::backend::secrets::Secret;
 /// What the names of our folders begin with; the id of the process follows.
 const FOLDER: &str = "ahp-sidecar-";
 
-/// So many may be connected that have not said their tokens yet; others wait, and cost the host nothing.
+/// So many may be connected that have not said their tokens yet; others wait, and cost the host
+/// nothing.
 const STRANGERS_MAX: usize = 32;
 
 /// How long one who connects may take to say its token.
@@ -39,7 +42,8 @@ const TOKEN_WITHIN: Duration = Duration::from_secs(5);
 /// So many calls wait to be taken in before the agent is not read any more.
 const HEARD_MAX: usize = 64;
 
-/// An agent that does so at all asks for the tools again within this time after it was told that they have changed.
+/// An agent that does so at all asks for the tools again within this time after it was told that
+/// they have changed.
 const ASKS_AGAIN_WITHIN: Duration = Duration::from_secs(1);
 
 /// Where the MCP servers of an agent's sessions connect, once there is one.
@@ -153,7 +157,8 @@ impl Server {
         self.listed.borrow().is_some()
     }
 
-    /// Whether the agent knows other tools than there are, and does not ask for them by itself: some ask once.
+    /// Whether the agent knows other tools than there are, and does not ask for them by itself:
+    /// some ask once.
     pub fn is_out_of_date(&self) -> bool {
         let listed = self.listed.borrow();
         let lacks_some = listed.as_ref().is_some_and(|listed| !self.tools.borrow().are_all_in(listed));

@@ -1,7 +1,7 @@
 //! The process of the MCP server: this program again, in a hidden mode, started by an agent.
 //!
-//! Owns: finding the host by what its environment says, and carrying bytes between the agent and the host until either
-//! of them is gone.
+//! Owns: finding the host by what its environment says, and carrying bytes between the agent and
+//! the host until either of them is gone.
 //! Never: understands what it carries, or outlives the host or the agent.
 
 use std::io::{self, Read, Write};

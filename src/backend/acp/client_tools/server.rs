@@ -18,7 +18,8 @@ use tokio::sync::{mpsc, watch};
 use super::{refusal, OfferedTools};
 use crate::backend::acp::errors::code;
 
-/// The versions of MCP that are spoken, the newest first. What a server of tools says is the same in all of them.
+/// The versions of MCP that are spoken, the newest first. What a server of tools says is the same
+/// in all of them.
 const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
 /// The longest line that is read, in bytes.

@@ -1,7 +1,7 @@
 //! What an agent has clients carry out, through the MCP server that it was given.
 //!
-//! Owns: the calls that wait for a client, each answered once, whatever comes of the turn; and that clients are told
-//! when their tools do not reach the agent.
+//! Owns: the calls that wait for a client, each answered once, whatever comes of the turn; and that
+//! clients are told when their tools do not reach the agent.
 //! Never: has a client carry out anything outside of a turn.
 
 use std::collections::HashMap;
@@ -94,8 +94,9 @@ impl AcpConversation {
         }
     }
 
-    /// Some agents ask for the tools only when they are given the server: those must open the session anew where that
-    /// loses nothing. One that is not closed before keeps the server that it has.
+    /// Some agents ask for the tools only when they are given the server: those must open the
+    /// session anew where that loses nothing. One that is not closed before keeps the server that
+    /// it has.
     pub(super) fn must_hear_of_client_tools(&mut self) -> bool {
         let closes = self.running.capabilities.session_capabilities.close.is_some();
         let loses_nothing =

@@ -15,7 +15,8 @@ use crate::backend::acp::{besides, login};
 use crate::host::effects::{Event, TurnEnd, TurnEvent};
 
 impl AcpConversation {
-    /// Whether the agent knew the session once and does not any more: it has done nothing with the prompt then.
+    /// Whether the agent knew the session once and does not any more: it has done nothing with the
+    /// prompt then.
     pub(super) fn has_forgotten(&self, answer: &Result<Box<RawValue>, AgentError>) -> bool {
         let Err(failure) = answer else { return false };
         let refused = matches!(failure.code, code::RESOURCE_NOT_FOUND | code::INVALID_PARAMS);
@@ -60,8 +61,9 @@ impl AcpConversation {
         self.wind_up(if was_cancelled { self.end_of_cancelled() } else { end });
     }
 
-    /// The turn ends like this, once everything has been heard that the agent had said when it answered: some answer
-    /// before the rest of what they say, which must not be lost, nor be taken for something of the next turn.
+    /// The turn ends like this, once everything has been heard that the agent had said when it
+    /// answered: some answer before the rest of what they say, which must not be lost, nor be taken
+    /// for something of the next turn.
     fn wind_up(&mut self, end: TurnEnd) {
         self.answer_unanswered(true);
         if let Some(run) = &mut self.run {
@@ -96,7 +98,8 @@ impl AcpConversation {
             });
         }
         match (stop_reason, &self.run) {
-            // The user has not cancelled the turn, but refused a call; some agents end it like this then.
+            // The user has not cancelled the turn, but refused a call; some agents end it like this
+            // then.
             (StopReason::Cancelled, Some(run)) if run.has_refused => TurnEnd::Complete,
             (reason, _) => ending(reason),
         }

@@ -30,7 +30,8 @@ impl Looking {
 }
 
 impl AcpConversation {
-    /// Begins to find out what the first event that is to be reported needs; false when it needs nothing.
+    /// Begins to find out what the first event that is to be reported needs; false when it needs
+    /// nothing.
     pub(super) fn looks(&mut self) -> bool {
         let changes = match (self.pending.front(), &self.looking) {
             (Some(Event::Turn(_, event)), Looking::NotYet) => self.calls.changes(event),
@@ -42,8 +43,8 @@ impl AcpConversation {
     }
 }
 
-/// An event, and the changes of files that it tells: in what a call has produced, behind what it says itself, or
-/// besides its question.
+/// An event, and the changes of files that it tells: in what a call has produced, behind what it
+/// says itself, or besides its question.
 pub(super) fn with_edits(event: Event, edits: Vec<FileEdit>) -> Event {
     let Event::Turn(run, event) = event else { return event };
     let (mut event, mut besides) = match event {

@@ -1,5 +1,5 @@
-//! What an agent tells the user about the conversation itself: notices, and that it has summed up what was said
-//! before to make room in its context.
+//! What an agent tells the user about the conversation itself: notices, and that it has summed up
+//! what was said before to make room in its context.
 //!
 //! Owns: the words of these, each said once.
 //! Never: takes them for a part of the answer, or shows a summary before it is whole.

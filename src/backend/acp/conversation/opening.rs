@@ -1,5 +1,5 @@
-//! Opening a conversation: an ACP session, by `session/resume`, `session/load`, `session/fork` or `session/new`,
-//! whichever keeps most of what was said.
+//! Opening a conversation: an ACP session, by `session/resume`, `session/load`, `session/fork` or
+//! `session/new`, whichever keeps most of what was said.
 //!
 //! Owns: which of them, the folders that the agent is told, and what its failures are for people.
 //! Never: starts a turn.
@@ -39,13 +39,14 @@ use crate::host::effects::{ChatKey, OpenConversation};
 /// There are so many ways to take a session up again that the agent may not survive.
 const WAYS_TO_TAKE_UP: usize = 2;
 
-/// The agent did not survive taking a session up again, or said nothing. It is not asked like that again for this
-/// session, so that the conversation goes on.
+/// The agent did not survive taking a session up again, or said nothing. It is not asked like that
+/// again for this session, so that the conversation goes on.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct NotTakenUp(String);
 
-/// An agent that replays late, and is silent for so long after it has loaded a session, has replayed all of it.
+/// An agent that replays late, and is silent for so long after it has loaded a session, has
+/// replayed all of it.
 const REPLAY_PAUSE: Duration = Duration::from_millis(250);
 
 impl AcpConversation {
@@ -55,9 +56,11 @@ impl AcpConversation {
         open: &OpenConversation,
         reports: &Reports,
     ) -> anyhow::Result<(Self, Use)> {
-        // Each thing that can be done about a login, or a session that is not taken up, is done once.
+        // Each thing that can be done about a login, or a session that is not taken up, is done
+        // once.
         for _ in 0..=login::WAYS_MAX + WAYS_TO_TAKE_UP {
-            // On a task of its own, so that it is not left half started when the conversation is closed meanwhile.
+            // On a task of its own, so that it is not left half started when the conversation is
+            // closed meanwhile.
             let (starting, tokens) = (Arc::clone(agent), open.tokens.clone());
             let started = tokio::spawn(async move { starting.start(&tokens).await });
             let used = started.await.context("it was not started")??;
@@ -165,8 +168,8 @@ impl AcpConversation {
     }
 }
 
-/// Takes a session up again, in the way that keeps most of it; what was answered, or none when the agent does not know
-/// it any more. `session/resume` takes the same parameters as `session/load`.
+/// Takes a session up again, in the way that keeps most of it; what was answered, or none when the
+/// agent does not know it any more. `session/resume` takes the same parameters as `session/load`.
 async fn take_up(
     agent: &Agent,
     running: &RunningAgent,
@@ -201,8 +204,8 @@ async fn take_up(
     Ok(None)
 }
 
-/// A copy of a session, if the agent makes one, and what it answered. Some tell all that was said in it, which is no
-/// part of any turn.
+/// A copy of a session, if the agent makes one, and what it answered. Some tell all that was said
+/// in it, which is no part of any turn.
 async fn fork(
     ear: &mut Ear,
     params: &ForkSessionRequest,
@@ -222,8 +225,9 @@ async fn fork(
     Ok(Some((made.session_id, answer)))
 }
 
-/// Asks something and waits for the answer; what is said until everything was heard that the agent had said when it
-/// answered is of what was said before, but for what is said of the session itself.
+/// Asks something and waits for the answer; what is said until everything was heard that the agent
+/// had said when it answered is of what was said before, but for what is said of the session
+/// itself.
 pub(super) async fn ask(
     ear: &mut Ear,
     method: &str,
@@ -257,8 +261,8 @@ pub(super) async fn ask(
     }
 }
 
-/// An agent that answers before it is done with replaying what was said: what it says is of that until it is silent for
-/// a moment.
+/// An agent that answers before it is done with replaying what was said: what it says is of that
+/// until it is silent for a moment.
 async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Box<RawValue>>) {
     let heard_out = timeout(limit, async {
         while let Ok(Some(said)) = timeout(REPLAY_PAUSE, ear.hear()).await {

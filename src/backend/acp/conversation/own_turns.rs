@@ -336,7 +336,8 @@ impl AcpConversation {
         }
     }
 
-    /// Asks for a turn where one has ended, or was given up, while something is held that needs one.
+    /// Asks for a turn where one has ended, or was given up, while something is held that needs
+    /// one.
     pub(super) fn ask_again_for_turn(&mut self) {
         if !self.own_turns.held.is_empty() {
             self.ask_for_turn(TurnCause::Agent);

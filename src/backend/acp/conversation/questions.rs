@@ -170,7 +170,8 @@ impl AcpConversation {
     /// Shows a question to the user, with what was wrong with the last answer to it.
     fn ask(&mut self, open: OpenQuestion, wrong: Option<&str>) {
         let Some(run) = &mut self.run else { return };
-        // No other question has ever had it: a late answer to one of an earlier turn answers no other.
+        // No other question has ever had it: a late answer to one of an earlier turn answers no
+        // other.
         let id = format!("question-{}", Uuid::new_v4().simple());
         let Asking { message, url, questions } = open.asking.clone();
         let said: Vec<&str> = wrong.into_iter().chain(message.as_deref()).collect();
@@ -206,7 +207,8 @@ impl AcpConversation {
         self.ear.answer(&open.request, Ok(answer));
     }
 
-    /// The agent does not want to know any more; false when it asked the user nothing by this request.
+    /// The agent does not want to know any more; false when it asked the user nothing by this
+    /// request.
     pub(super) fn question_was_withdrawn(&mut self, request: &AgentRequest) -> bool {
         let Some(run) = &mut self.run else { return false };
         let asked = run.questions.open.iter().find(|(_, open)| open.request == *request);

@@ -15,7 +15,8 @@ use crate::backend::acp::calls::Asks;
 use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::peer::AgentRequest;
 
-/// So many requests of an agent's may wait for an answer when it asks for one more that waits for somebody.
+/// So many requests of an agent's may wait for an answer when it asks for one more that waits for
+/// somebody.
 pub(super) const REQUESTS_MAX: usize = 1000;
 
 /// What a request of the agent's is answered with while no turn runs and none can.

@@ -1,6 +1,7 @@
 //! Going on with a turn that was cut, by the end of the agent or of the host.
 //!
-//! Owns: what the agent is told then (ACP has no word for it), and by what the conversation is taken up.
+//! Owns: what the agent is told then (ACP has no word for it), and by what the conversation is
+//! taken up.
 //! Never: has anything of the turn done again by itself.
 
 use ahp_types::state::{Message, ResponsePart, ToolCallState};
@@ -43,7 +44,8 @@ impl AcpConversation {
         attached: &[Transcript],
         so_far: &[ResponsePart],
     ) -> Next {
-        // It does not know the conversation any more: it is told what was said, and then of this turn.
+        // It does not know the conversation any more: it is told what was said, and then of this
+        // turn.
         if self.is_new && self.transcript.is_none() {
             self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
         }

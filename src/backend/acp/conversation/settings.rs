@@ -1,7 +1,8 @@
 //! How an ACP session is configured: by what the host asks for, and by what the agent says is so.
 //!
-//! Owns: what the agent has yet to be asked for, one request after the other, never while a turn runs; the turn that
-//! waits for that; and telling the host how the session is configured, and what the agent is.
+//! Owns: what the agent has yet to be asked for, one request after the other, never while a turn
+//! runs; the turn that waits for that; and telling the host how the session is configured, and what
+//! the agent is.
 //! Never: asks for what is so already, or lets a refusal end a turn.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,8 +87,8 @@ impl Settings {
         settings
     }
 
-    /// Those of a session of which the agent has said this, after those updates: they are taken out of what is yet to
-    /// be taken in.
+    /// Those of a session of which the agent has said this, after those updates: they are taken out
+    /// of what is yet to be taken in.
     pub(super) fn of_session_after(updates: &mut Vec<Box<RawValue>>, answer: &RawValue) -> Self {
         let mut settings = Self::default();
         updates.retain(|raw| {
@@ -149,8 +150,8 @@ impl Settings {
                 }
                 continue;
             }
-            // What is said at the beginning is taken on trust, and clients say settings of their own: the host leaves
-            // them out where it knows better.
+            // What is said at the beginning is taken on trust, and clients say settings of their
+            // own: the host leaves them out where it knows better.
             if self.opening.is_some() && !self.options.offers(&id, &value) {
                 tracing::info!(agent, setting = id, "a setting was left out: the agent does not offer it");
                 continue;
@@ -213,7 +214,8 @@ pub(super) fn is_of_session(update: &RawValue) -> bool {
 }
 
 impl AcpConversation {
-    /// The agent knows the session: it is asked for these settings, and then the conversation is open.
+    /// The agent knows the session: it is asked for these settings, and then the conversation is
+    /// open.
     pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: Use) {
         let starting = &self.agent.spec.config;
         let defaults = self.is_new.then(|| self.settings.options.schema(Some(starting)));
@@ -278,8 +280,8 @@ impl AcpConversation {
         }
     }
 
-    /// The model that a message chooses is that of the session from then on. Of an agent whose models nobody knows
-    /// nothing is asked.
+    /// The model that a message chooses is that of the session from then on. Of an agent whose
+    /// models nobody knows nothing is asked.
     fn want_model(&mut self, message: &Message) {
         let Some(chosen) = &message.model else { return };
         let Some(id) = self.settings.options.model().map(str::to_owned) else { return };
@@ -289,8 +291,8 @@ impl AcpConversation {
         }
     }
 
-    /// Asks for the next setting, unless a turn runs or something is asked for already. When there is none, who
-    /// waits goes on.
+    /// Asks for the next setting, unless a turn runs or something is asked for already. When there
+    /// is none, who waits goes on.
     pub(super) fn settle(&mut self) -> Next {
         if self.settings.asked.is_some() || self.run.is_some() {
             return Next::Hear;
@@ -378,7 +380,8 @@ impl AcpConversation {
         }
     }
 
-    /// The agent does not answer: then it has not taken the setting. While we do not hear it, it cannot be blamed.
+    /// The agent does not answer: then it has not taken the setting. While we do not hear it, it
+    /// cannot be blamed.
     pub(super) fn asked_for_too_long(&mut self) -> Next {
         let limit = self.agent.spec.start_limit;
         let settings = &mut self.settings;

@@ -30,8 +30,8 @@ struct Any {
     rest: JsonObject,
 }
 
-/// A piece of the answer or of the thoughts that says nothing besides its text. Nearly all updates are such, and they
-/// are read without the way over all that an update can be.
+/// A piece of the answer or of the thoughts that says nothing besides its text. Nearly all updates
+/// are such, and they are read without the way over all that an update can be.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct PlainChunk<'a> {
@@ -149,7 +149,8 @@ impl AcpConversation {
         self.pending.push_back(Event::Note { name: name.to_owned(), value });
     }
 
-    /// The session's name has a place; what else is said of it is kept, each member until it is said anew.
+    /// The session's name has a place; what else is said of it is kept, each member until it is
+    /// said anew.
     fn learn_of_session(&mut self, info: SessionInfoUpdate, raw: &RawValue) {
         if let MaybeUndefined::Value(title) = info.title {
             self.pending.push_back(Event::Title(title));

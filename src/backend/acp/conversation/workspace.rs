@@ -1,11 +1,13 @@
 //! What an agent asks of the user's machine: files, and commands in terminals.
 //!
-//! Reading is served while the conversation is open. What changes something (a write, a command) is served while a
-//! turn runs that nobody has cancelled: there is nobody else to see it. Whether the user wants it the agent has asked
-//! before, or not, as it is configured; it is not asked again here.
+//! Reading is served while the conversation is open. What changes something (a write, a command) is
+//! served while a turn runs that nobody has cancelled: there is nobody else to see it. Whether the
+//! user wants it the agent has asked before, or not, as it is configured; it is not asked again
+//! here.
 //!
-//! What is done is shown in the tool call that the agent has for it. A write or a command that comes while the agent
-//! has no call open, and that no call refers to, is shown as a call of its own, under ACP's name of it.
+//! What is done is shown in the tool call that the agent has for it. A write or a command that
+//! comes while the agent has no call open, and that no call refers to, is shown as a call of its
+//! own, under ACP's name of it.
 //!
 //! Owns: which of these requests are served when, and what is shown of them.
 //! Never: touches a file or a process itself.
@@ -165,7 +167,8 @@ impl AcpConversation {
         }
     }
 
-    /// Tells what commands show by now: to those who follow their terminals, and in the calls that refer to them.
+    /// Tells what commands show by now: to those who follow their terminals, and in the calls that
+    /// refer to them.
     pub(super) fn show_terminals(&mut self) {
         let is_due = self.terminals.told();
         self.pending.extend(self.calls.tell_of_terminals(is_due));

@@ -1,7 +1,8 @@
-//! One who listens to an agent: to the answers to its own requests, and to what is said of its sessions.
+//! One who listens to an agent: to the answers to its own requests, and to what is said of its
+//! sessions.
 //!
-//! Owns: what waits to be heard, bounded by number and bytes; what a listener asks, answers and follows, and what is
-//! left of it when it leaves.
+//! Owns: what waits to be heard, bounded by number and bytes; what a listener asks, answers and
+//! follows, and what is left of it when it leaves.
 //! Never: hears what is another's.
 
 use serde::Serialize;

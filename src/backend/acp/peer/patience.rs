@@ -11,7 +11,8 @@ use super::AgentConnection;
 /// How often it is looked whether an agent that nobody hears is heard again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Whether an agent whose time is up can be blamed for that: it cannot while nobody takes what it says.
+/// Whether an agent whose time is up can be blamed for that: it cannot while nobody takes what it
+/// says.
 #[derive(Debug, Default)]
 pub struct Patience {
     /// How many messages had been taken when it was looked last, and that none had for a while.
@@ -19,8 +20,8 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// How long the agent is waited for once more, `heard` by the one who asks or not; none when it has had its time,
-    /// which is `limit`.
+    /// How long the agent is waited for once more, `heard` by the one who asks or not; none when it
+    /// has had its time, which is `limit`.
     pub fn more(&mut self, connection: &AgentConnection, limit: Duration, heard: bool) -> Option<Duration> {
         let taken = connection.shared.taken.load(Ordering::Acquire);
         self.look(!heard || connection.is_held_up(), taken, limit)
@@ -33,7 +34,8 @@ impl Patience {
             self.looked = Some((taken, is_stuck));
             return Some(LOOK_AGAIN);
         }
-        // An agent that says more than we can hear at once is heard all the same. One that was not is from now on.
+        // An agent that says more than we can hear at once is heard all the same. One that was not
+        // is from now on.
         before.is_some_and(|(_, was_stuck)| was_stuck).then_some(limit)
     }
 }

@@ -1,6 +1,8 @@
-//! The two ends of a connection to an agent: what is written to it, and what is read from it, in order.
+//! The two ends of a connection to an agent: what is written to it, and what is read from it, in
+//! order.
 //!
-//! Owns: reading to the end of the output, telling junk from messages, and hearing how the agent ended.
+//! Owns: reading to the end of the output, telling junk from messages, and hearing how the agent
+//! ended.
 //! Never: reads past a message that nobody has taken.
 
 use std::sync::atomic::Ordering;
@@ -128,8 +130,9 @@ async fn read_what_is_there(
     output: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
 ) -> Option<std::io::Result<usize>> {
-    // In a turn of its own, before which the runtime looks at the pipe again and after which nothing but an empty
-    // pipe has the read wait: not, for one, that this task has had its share for now.
+    // In a turn of its own, before which the runtime looks at the pipe again and after which
+    // nothing but an empty pipe has the read wait: not, for one, that this task has had its share
+    // for now.
     tokio::task::yield_now().await;
     tokio::select! {
         biased;

@@ -64,7 +64,8 @@ async fn a_stream_that_is_junk_throughout_is_quoted() {
     assert_eq!((updates.len(), how.as_str()), (2, "it ended"));
 }
 
-/// What is said of a session before its name is known is heard once it is, in order and before what follows.
+/// What is said of a session before its name is known is heard once it is, in order and before what
+/// follows.
 #[tokio::test]
 async fn sessions_are_heard_of_from_their_beginning() {
     let (mut agent, output) = tokio::io::duplex(1 << 20);
@@ -135,7 +136,8 @@ async fn what_waits_to_be_heard_is_bounded_by_its_bytes() {
     saying.await.unwrap();
 }
 
-/// The text of updates and the numbers of answers and of [`AgentSaid::HeardOut`], until the last of these came.
+/// The text of updates and the numbers of answers and of [`AgentSaid::HeardOut`], until the last of
+/// these came.
 async fn heard_until_out(ear: &mut Ear, request: u64) -> Vec<String> {
     let mut all = Vec::new();
     loop {
@@ -157,8 +159,8 @@ fn answer(id: u64) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#) + "\n"
 }
 
-/// What an agent has written by the time when its answer is taken in is heard before the answer is closed, however
-/// many reads that takes.
+/// What an agent has written by the time when its answer is taken in is heard before the answer is
+/// closed, however many reads that takes.
 #[tokio::test]
 async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out() {
     let (mut agent, output) = tokio::io::duplex(1 << 20);

@@ -1,11 +1,13 @@
 //! Commands that an agent has us run: each under a guard of its own, its output on a screen.
 //!
-//! Nothing but what the agent names is run, and no shell that it does not name. A name without a slash is looked for
-//! in the absolute folders of the search path alone, so that nothing in a workspace is run because it has the name of
-//! a program; a relative path is relative to the folder that the command runs in, where the agent wants it to be.
+//! Nothing but what the agent names is run, and no shell that it does not name. A name without a
+//! slash is looked for in the absolute folders of the search path alone, so that nothing in a
+//! workspace is run because it has the name of a program; a relative path is relative to the folder
+//! that the command runs in, where the agent wants it to be.
 //!
 //! Owns: starting them, reading what they write, and waiting until nothing of them is left.
-//! Never: keeps one running that nobody holds: it is ended with the last [`KillSwitch`] of it, or with the host.
+//! Never: keeps one running that nobody holds: it is ended with the last [`KillSwitch`] of it, or
+//! with the host.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

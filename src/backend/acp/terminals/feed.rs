@@ -1,6 +1,7 @@
 //! What a terminal has shown that nobody was told of yet.
 //!
-//! Owns: the bytes until they are told, as text of whole characters, and what is left out where there are too many of them.
+//! Owns: the bytes until they are told, as text of whole characters, and what is left out where
+//! there are too many of them.
 //! Never: knows where they come from, or when it is time to tell them.
 
 use crate::host::effects::{Event, TerminalEvent};
@@ -62,8 +63,8 @@ impl Feed {
         self.told_bytes > CHATTY_BYTES
     }
 
-    /// What is to be told of the terminal of this name, now that a call shows it; its command has ended in this way, if
-    /// it has.
+    /// What is to be told of the terminal of this name, now that a call shows it; its command has
+    /// ended in this way, if it has.
     pub fn tell_in(&mut self, call: &str, name: &str, title: &str, end: Option<Option<i64>>) -> Vec<Event> {
         let mut told = Vec::new();
         if !std::mem::replace(&mut self.is_open, true) {

@@ -1,14 +1,15 @@
-//! The guard of one command in a terminal: this program in its hidden mode, as for an agent, with another end.
+//! The guard of one command in a terminal: this program in its hidden mode, as for an agent, with
+//! another end.
 //!
-//! Its stdin is the lifeline. What comes out of it tells the host what becomes of the command, one line each; when
-//! nothing more can come in, by the host's will or with its death, all that descends from the command is asked to
-//! leave and then killed. The command reads nothing.
+//! Its stdin is the lifeline. What comes out of it tells the host what becomes of the command, one
+//! line each; when nothing more can come in, by the host's will or with its death, all that
+//! descends from the command is asked to leave and then killed. The command reads nothing.
 //!
-//! A program that is typed into has a terminal of the system's, which is our stdout: it leads a session of its own there,
-//! whose members descend from it as all others do.
+//! A program that is typed into has a terminal of the system's, which is our stdout: it leads a
+//! session of its own there, whose members descend from it as all others do.
 //!
-//! Owns: that nothing of a command outlives its terminal, and telling how it ended by itself. What it has left
-//! running goes on until then.
+//! Owns: that nothing of a command outlives its terminal, and telling how it ended by itself. What
+//! it has left running goes on until then.
 //! Never: reads or writes a byte of the command's.
 
 use std::ffi::OsString;
@@ -66,8 +67,8 @@ pub fn run(command: &[OsString]) -> u8 {
     u8::from(guard(|| start(command, Stdio::null())).is_err())
 }
 
-/// The same for a program that has the terminal which is our stdout. `leader` is how this program is started as its
-/// [leader], before the command.
+/// The same for a program that has the terminal which is our stdout. `leader` is how this program
+/// is started as its [leader], before the command.
 pub fn run_in_terminal(leader: Command, command: &[OsString]) -> u8 {
     u8::from(guard(|| leader::start(leader, command)).is_err())
 }

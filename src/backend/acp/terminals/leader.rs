@@ -1,10 +1,11 @@
-//! The leader of a session: this program in a hidden mode, for the moment between the guard of a program that is typed into
-//! and that program, into which it turns.
+//! The leader of a session: this program in a hidden mode, for the moment between the guard of a
+//! program that is typed into and that program, into which it turns.
 //!
-//! Where terminals share a guard, it is told the number of its terminal and its directory before the command.
+//! Where terminals share a guard, it is told the number of its terminal and its directory before
+//! the command.
 //!
-//! Owns: that the program leads a session whose terminal is its own, and that a program which cannot be started is told of
-//! as such.
+//! Owns: that the program leads a session whose terminal is its own, and that a program which
+//! cannot be started is told of as such.
 //! Never: starts another process, or says anything in the terminal.
 
 use std::ffi::{OsStr, OsString};
@@ -23,8 +24,8 @@ const NOT_STARTED: u8 = 127;
 /// What separates what the leader is told from its command.
 const COMMAND: &str = "--";
 
-/// Turns into a command, as the leader of a session whose terminal is our stdin and stdout: the one behind `--`. Why that is
-/// not possible is said on stderr, which closes when the command runs.
+/// Turns into a command, as the leader of a session whose terminal is our stdin and stdout: the one
+/// behind `--`. Why that is not possible is said on stderr, which closes when the command runs.
 pub fn run(arguments: &[OsString]) -> u8 {
     if let Ok(told) = io::stderr().as_fd().try_clone_to_owned() {
         let error = match arguments {

@@ -1,7 +1,7 @@
 //! What a command in a terminal shows, and what has become of it.
 //!
-//! Owns: the latest of its output, within a limit, cut between characters; how far the command has got; and waking
-//! the conversation that it is of.
+//! Owns: the latest of its output, within a limit, cut between characters; how far the command has
+//! got; and waking the conversation that it is of.
 //! Never: knows a process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +49,8 @@ impl ScreenChanges {
         self.notify.notify_waiters();
     }
 
-    /// Waits until a command has started or ended since this was last taken. May be dropped half-way.
+    /// Waits until a command has started or ended since this was last taken. May be dropped
+    /// half-way.
     pub async fn wait_for_settled(&self) {
         self.wait_for(&self.settled).await;
     }
@@ -231,7 +232,8 @@ impl Screen {
         state.feed.tell_in(call, &self.name, &self.title, end)
     }
 
-    /// What the host is to be told of it, if a call has shown it; of one that says very much only what is `due`.
+    /// What the host is to be told of it, if a call has shown it; of one that says very much only
+    /// what is `due`.
     pub fn tell(&self, due: bool) -> Vec<Event> {
         let mut state = self.state();
         let end = state.end();

@@ -1,19 +1,23 @@
 //! One guard for all programs in terminals of a host.
 //!
-//! A process of ours costs more memory than all else that a terminal takes while nothing happens in it, so the terminals of a
-//! host share one guard. It is started with the first of them, and ends with the last, or with the host. Of each terminal it
-//! holds one end of a socket, over which it gets what to start there, and over which it tells what becomes of that, as any
-//! guard of a command does. When the other end is gone, by the host's will or with its death, all that descends from the
-//! program is asked to leave and then killed, and nothing of another terminal's.
+//! A process of ours costs more memory than all else that a terminal takes while nothing happens in
+//! it, so the terminals of a host share one guard. It is started with the first of them, and ends
+//! with the last, or with the host. Of each terminal it holds one end of a socket, over which it
+//! gets what to start there, and over which it tells what becomes of that, as any guard of a
+//! command does. When the other end is gone, by the host's will or with its death, all that
+//! descends from the program is asked to leave and then killed, and nothing of another terminal's.
 //!
-//! Who has left its session and its parents becomes a child of the guard, which has such children of all terminals. They are
-//! told apart by a number (`marks`) that a program gets before it begins, and that all who descend from it inherit.
+//! Who has left its session and its parents becomes a child of the guard, which has such children
+//! of all terminals. They are told apart by a number (`marks`) that a program gets before it
+//! begins, and that all who descend from it inherit.
 //!
-//! In reading order: this file (what a program is started with, and how that is said to the guard), `host` (the host's side),
-//! `marks`, `families` (who belongs to which terminal), `guard` (the guard's process).
+//! In reading order: this file (what a program is started with, and how that is said to the guard),
+//! `host` (the host's side), `marks`, `families` (who belongs to which terminal), `guard` (the
+//! guard's process).
 //!
-//! Where one guard cannot do this, each terminal has a guard of its own: where orphans cannot be adopted (only Linux lets
-//! one), where `/proc` does not show them, or where there is no number left to give.
+//! Where one guard cannot do this, each terminal has a guard of its own: where orphans cannot be
+//! adopted (only Linux lets one), where `/proc` does not show them, or where there is no number
+//! left to give.
 //!
 //! Owns: that nothing of a terminal outlives it, and that nothing of another one ends with it.
 //! Never: reads or writes a byte of a program's; guards an agent.

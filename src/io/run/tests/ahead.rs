@@ -1,6 +1,7 @@
 //! Sessions that a window of an editor makes ahead: who is told of them, and how long they stay.
 //!
-//! Owns: that nobody is told before something begins there, and that what nobody follows is disposed of.
+//! Owns: that nobody is told before something begins there, and that what nobody follows is
+//! disposed of.
 //! Never: waits for a time to pass.
 
 use serde_json::{json, Value};

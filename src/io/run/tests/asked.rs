@@ -1,7 +1,8 @@
 //! The host is asked to leave, by a signal.
 //!
 //! Owns: that it is gone in time, whatever goes on.
-//! Never: measures how long anything takes. What is looked at is until when the loop waits, and that it waits no longer.
+//! Never: measures how long anything takes. What is looked at is until when the loop waits, and
+//! that it waits no longer.
 
 use serde_json::json;
 use tokio::time::{timeout, Instant};
@@ -36,7 +37,8 @@ impl Backend for Deaf {
     }
 }
 
-/// A turn runs whose agent neither gives it up nor ends, a client reads nothing of what waits for it, and others talk on.
+/// A turn runs whose agent neither gives it up nor ends, a client reads nothing of what waits for
+/// it, and others talk on.
 #[tokio::test]
 async fn it_is_gone_within_two_seconds_whatever_goes_on() {
     let mut world = World::with_agent(Keeper::in_memory(), OutboxLimits::default(), Box::new(Deaf));

@@ -60,7 +60,8 @@ async fn the_time_that_its_turns_have_begins_also_when_nothing_that_it_said_is_k
     let mut leaves = client_with_session(&mut world, "leaves", SESSION, DRAIN).await;
     let mut untold = Vec::new();
     leaves.dispatches(&default_chat_of(SESSION), turn("t", "/hang"));
-    // What was said is safe when the thread of the store has had its time, and nobody has heard of it.
+    // What was said is safe when the thread of the store has had its time, and nobody has heard of
+    // it.
     while untold.is_empty() {
         world.go_on_without_store(&mut untold).await;
     }

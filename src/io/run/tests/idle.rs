@@ -1,13 +1,15 @@
 //! What stays in memory of sessions that nobody uses.
 //!
-//! Owns: which of them go, and when, as the loop has it. That one comes back as it was is shown elsewhere.
+//! Owns: which of them go, and when, as the loop has it. That one comes back as it was is shown
+//! elsewhere.
 //! Never: measures memory; how large a session is counted is the host's.
 
 use super::*;
 
 const LARGE: &str = "ahp-session:/large";
 
-/// A world with a small session, and behind it one whose turn has so many times 300,000 bytes. Somebody follows both.
+/// A world with a small session, and behind it one whose turn has so many times 300,000 bytes.
+/// Somebody follows both.
 async fn with_a_turn(folder: &Path, pieces: usize) -> (World, Client) {
     let mut world = World::on(folder).await;
     let mut client = world.client("c", "1.0.0").await;

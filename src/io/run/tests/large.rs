@@ -111,7 +111,8 @@ async fn state_that_is_translated_counts_for_its_client_until_it_has_gone_out() 
     }
 }
 
-/// The clients of such a version share what is known of the states: an action changes them once, whoever waits.
+/// The clients of such a version share what is known of the states: an action changes them once,
+/// whoever waits.
 #[tokio::test]
 async fn clients_of_a_version_are_told_the_same_while_one_of_them_waits_for_a_large_state() {
     for version in ["0.8.0", "0.3.0"] {
@@ -146,8 +147,8 @@ async fn clients_of_a_version_are_told_the_same_while_one_of_them_waits_for_a_la
     }
 }
 
-/// What clients of such a version are told instead of some actions depends on the chat's state: also of one that was
-/// large, and that nobody else of this version follows.
+/// What clients of such a version are told instead of some actions depends on the chat's state:
+/// also of one that was large, and that nobody else of this version follows.
 #[tokio::test]
 async fn what_is_told_behind_a_large_state_is_made_of_it() {
     let (mut world, mut acts) = with_a_large_chat().await;

@@ -1,7 +1,8 @@
 //! What a loss of power must not take back.
 //!
 //! Owns: which actions are written through to the disk before anybody is told of them.
-//! Never: looks at a disk; that a commit which is to be synced is synced is shown where the store is tested.
+//! Never: looks at a disk; that a commit which is to be synced is synced is shown where the store
+//! is tested.
 
 use super::*;
 use crate::host::effects::{Output, Record};

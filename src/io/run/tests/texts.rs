@@ -1,5 +1,5 @@
-//! The texts of turns that are over, which are read for a message that needs them, or when they are told, while others are
-//! heard.
+//! The texts of turns that are over, which are read for a message that needs them, or when they are
+//! told, while others are heard.
 //!
 //! Owns: which messages wait for them, and that nobody else does.
 //! Never: looks at how a text is kept.
@@ -12,7 +12,8 @@ use super::large::hold_back;
 use super::{actions, folder, turn, Client, World, SESSION};
 use crate::wire::uris::default_chat_of;
 
-/// A world on a store in which three turns were said before, and a client that has the last one of them.
+/// A world on a store in which three turns were said before, and a client that has the last one of
+/// them.
 async fn with_turns_of_before(folder: &Path) -> (World, Client, String) {
     let chat = default_chat_of(SESSION);
     let mut world = World::on(folder).await;
@@ -33,8 +34,8 @@ async fn with_turns_of_before(folder: &Path) -> (World, Client, String) {
     (world, client, chat)
 }
 
-/// What a client says next waits for texts, and while it does, another one is answered. Returns what the client is told
-/// when they were read.
+/// What a client says next waits for texts, and while it does, another one is answered. Returns
+/// what the client is told when they were read.
 async fn told_behind(world: &mut World, client: &mut Client) -> Vec<Value> {
     world.settle().await;
     assert_eq!(client.looks(), [Value::Null; 0]);

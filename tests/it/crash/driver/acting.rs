@@ -241,7 +241,8 @@ impl Driver {
         self.act(uri, action)
     }
 
-    /// Does what moves a chat on: answers what is asked, resumes what was interrupted, or starts a turn.
+    /// Does what moves a chat on: answers what is asked, resumes what was interrupted, or starts a
+    /// turn.
     pub(super) fn go_on(&mut self, uri: &str, chat: &ChatState) -> Alive {
         let Some(turn) = &chat.active_turn else {
             let last = chat.turns.last().filter(|turn| turn.state == TurnState::Error);

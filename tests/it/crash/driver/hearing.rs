@@ -212,8 +212,8 @@ impl Driver {
         !self.unanswered.values().any(of_its_chat)
     }
 
-    /// The answer to a `reconnect` as a client that has been away for longer: it must be told again what is
-    /// known of the time since, and come to hold the same.
+    /// The answer to a `reconnect` as a client that has been away for longer: it must be told again
+    /// what is known of the time since, and come to hold the same.
     pub(super) fn catch_up(&mut self, result: ReconnectResult) {
         let mut client = self.lagging.take().unwrap();
         match result {

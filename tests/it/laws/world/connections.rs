@@ -115,7 +115,8 @@ impl World {
         request: &Value,
     ) -> Result<std::result::Result<Value, i64>> {
         if request["method"] == "reconnect" {
-            // What follows from it at once is told by its answer, and what was missed besides behind that.
+            // What follows from it at once is told by its answer, and what was missed besides
+            // behind that.
             let wanted = request["params"]["subscriptions"].as_array();
             let to_root = wanted.is_some_and(|wanted| wanted.contains(&json!(ROOT_RESOURCE_URI)));
             let connection = self.connections.get_mut(&connection).context("no such connection")?;

@@ -1,5 +1,5 @@
-//! The official crates of most released versions judge the host. `make test-versions` runs this; a lock file
-//! holds one 0.5.x only, so 0.5.0 and 0.5.1 have packages of their own.
+//! The official crates of most released versions judge the host. `make test-versions` runs this; a
+//! lock file holds one 0.5.x only, so 0.5.0 and 0.5.1 have packages of their own.
 #![cfg(test)]
 
 #[macro_use]

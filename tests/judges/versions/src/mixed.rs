@@ -1,9 +1,11 @@
 //! Clients of several versions in one session at once, each acting, and every mirror holds.
 //!
-//! Owns: a host in memory with the agents of the program, one connection behind the version edge for each client,
-//! and random schedules of all of them. A process has one connection only, so this one is driven in process.
-//! Never: lets anything happen by itself: agents run when they are told to, for as long as they are told to, and
-//! each client reads when it is told to. So clients are behind one another, and the same seed gives the same.
+//! Owns: a host in memory with the agents of the program, one connection behind the version edge
+//! for each client, and random schedules of all of them. A process has one connection only, so this
+//! one is driven in process.
+//! Never: lets anything happen by itself: agents run when they are told to, for as long as they are
+//! told to, and each client reads when it is told to. So clients are behind one another, and the
+//! same seed gives the same.
 //!
 //! `JUDGE_SEED` begins elsewhere, `JUDGE_CASES` tries more.
 

@@ -2,7 +2,8 @@
 //!
 //!     official URL SESSION PROVIDER FOLDER TEXT
 //!
-//! Each action on the session's default chat is a line on stdout, as JSON text. It ends when its stdin does.
+//! Each action on the session's default chat is a line on stdout, as JSON text. It ends when its
+//! stdin does.
 
 use std::io::{self, Read, Write};
 

@@ -1,7 +1,8 @@
 //! Who of all that descends from the guard belongs to which terminal.
 //!
-//! A child of the guard is the program of a terminal, or has lost its parents: then its number tells it, and where that is not
-//! known any more, its session does. Whoever descends from a child belongs where that does.
+//! A child of the guard is the program of a terminal, or has lost its parents: then its number
+//! tells it, and where that is not known any more, its session does. Whoever descends from a child
+//! belongs where that does.
 //!
 //! Owns: which terminals there are, their numbers, and how their programs end.
 //! Never: signals anybody.

@@ -1,10 +1,12 @@
-//! The guard that terminals share: this program in a hidden mode. Its stdin is the lifeline to the host, over which it gets
-//! the sockets of terminals.
+//! The guard that terminals share: this program in a hidden mode. Its stdin is the lifeline to the
+//! host, over which it gets the sockets of terminals.
 //!
-//! It is one thread, which waits for nothing but for all of that at once: no terminal waits for another one's end. What may
-//! take its time before a program runs, as going to its directory, is done by the leader of its session.
+//! It is one thread, which waits for nothing but for all of that at once: no terminal waits for
+//! another one's end. What may take its time before a program runs, as going to its directory, is
+//! done by the leader of its session.
 //!
-//! Owns: starting a program in each terminal, telling what becomes of it, and ending all that descends from it.
+//! Owns: starting a program in each terminal, telling what becomes of it, and ending all that
+//! descends from it.
 //! Never: ends somebody of another terminal. Who belongs to none of them ends with the last one.
 
 use std::cell::RefCell;
@@ -37,8 +39,8 @@ use crate::backend::acp::terminals::guard::{news_of, CommandNews};
 /// So much can be said of a program that is to be started, in bytes: more than any system takes.
 const PROGRAM_BYTES_MAX: u32 = 64 << 20;
 
-/// Guards what is started in terminals, until the host is gone or has none any more. `leader` is how this program is started
-/// as the leader of a session.
+/// Guards what is started in terminals, until the host is gone or has none any more. `leader` is
+/// how this program is started as the leader of a session.
 pub fn run(leader: fn() -> Command) -> u8 {
     u8::from(guard(leader).is_err())
 }
@@ -209,8 +211,8 @@ impl GuardedTerminals {
         }
     }
 
-    /// Asks all of a family to leave, or everybody when none is named, and kills who has not. Returns whether nobody is left;
-    /// else there are some who cannot be killed.
+    /// Asks all of a family to leave, or everybody when none is named, and kills who has not.
+    /// Returns whether nobody is left; else there are some who cannot be killed.
     async fn end(&self, whose: Option<TerminalMark>, mut tell: Option<&mut OwnedWriteHalf>) -> bool {
         let top = |children: &Children| self.children(whose, children);
         ask_some(top);

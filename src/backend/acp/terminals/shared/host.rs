@@ -1,7 +1,7 @@
 //! The host's side of the guard of terminals.
 //!
-//! Owns: starting one guard for all terminals, or where that is not possible one for each; waking one that was stopped, and
-//! replacing one that says nothing or is gone.
+//! Owns: starting one guard for all terminals, or where that is not possible one for each; waking
+//! one that was stopped, and replacing one that says nothing or is gone.
 //! Never: lets a terminal be over before nothing of it is left.
 
 use std::io;
@@ -68,8 +68,8 @@ impl TerminalGuards {
         Self { program, shared: Arc::default(), is_shared: can_be_shared() }
     }
 
-    /// Starts a program in a terminal; its guard, and the socket over which that tells what becomes of the program, and whose
-    /// end ends it.
+    /// Starts a program in a terminal; its guard, and the socket over which that tells what becomes
+    /// of the program, and whose end ends it.
     ///
     /// # Errors
     /// When there is no guard.
@@ -148,7 +148,8 @@ impl SharedGuard {
             let how = loop {
                 tokio::select! {
                     how = &mut ending => break how,
-                    // Somebody may have stopped it, which would keep all terminals waiting. Else this does nothing.
+                    // Somebody may have stopped it, which would keep all terminals waiting. Else
+                    // this does nothing.
                     Some(()) = of_children.recv() => wakes.signal(Signal::CONT),
                 }
             };
@@ -177,8 +178,8 @@ impl SharedGuard {
 }
 
 impl TerminalGuard {
-    /// Waits until nothing of a terminal is left that is not wanted any more, for whose guard there is nothing more to hear
-    /// but this.
+    /// Waits until nothing of a terminal is left that is not wanted any more, for whose guard there
+    /// is nothing more to hear but this.
     pub async fn ended(self, mut told: Lines<BufReader<OwnedReadHalf>>) {
         let shared = match self.0 {
             GuardKind::Own(mut guard) => {
@@ -197,7 +198,8 @@ impl TerminalGuard {
             match timeout(SILENT_WITHIN, told.next_line()).await {
                 Ok(Ok(Some(line))) => is_gone |= line == GONE,
                 Ok(Ok(None) | Err(_)) => break,
-                // Somebody may stop it all the time. When it has ended, the host sees to what it guarded.
+                // Somebody may stop it all the time. When it has ended, the host sees to what it
+                // guarded.
                 Err(_) => shared.group.signal(Signal::KILL),
             }
         }

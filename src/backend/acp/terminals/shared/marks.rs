@@ -1,13 +1,14 @@
 //! The number by which it is known to which terminal a process belongs, wherever it has gone.
 //!
-//! It is the limit of file locks (`RLIMIT_LOCKS`), which Linux has not enforced since 2.4.25 and everybody may read
-//! (`Max file locks` in `/proc/PID/limits`). Who descends from a process inherits it, through `fork`, `exec` and `setsid`, with
-//! an empty environment, and when its parents end. Only the superuser can raise it. Nothing that a program does by itself
-//! changes it; one that lowers it on purpose and then leaves its session and its parents is not known any more, and ends with
-//! the last terminal.
+//! It is the limit of file locks (`RLIMIT_LOCKS`), which Linux has not enforced since 2.4.25 and
+//! everybody may read (`Max file locks` in `/proc/PID/limits`). Who descends from a process
+//! inherits it, through `fork`, `exec` and `setsid`, with an empty environment, and when its
+//! parents end. Only the superuser can raise it. Nothing that a program does by itself changes it;
+//! one that lowers it on purpose and then leaves its session and its parents is not known any more,
+//! and ends with the last terminal.
 //!
-//! A host can run in a terminal of another host, and gives out lower numbers than its own, of a range that belongs to its own:
-//! so the outer host knows, too, whose they are.
+//! A host can run in a terminal of another host, and gives out lower numbers than its own, of a
+//! range that belongs to its own: so the outer host knows, too, whose they are.
 //!
 //! Owns: which numbers there are, and reading that of a process.
 //! Never: takes one for another's.
@@ -17,7 +18,8 @@ use std::io;
 
 use rustix::process::{getpid, getrlimit, setrlimit, RawPid, Resource, Rlimit};
 
-/// A digit of so many bits of a number says which terminal of a host it is; those below it are for hosts in that terminal.
+/// A digit of so many bits of a number says which terminal of a host it is; those below it are for
+/// hosts in that terminal.
 const DIGIT_BITS: u32 = 16;
 
 /// What takes the place of the number of a host that has none.
@@ -82,7 +84,8 @@ impl TerminalMarks {
 
     /// The next one that is not `taken`; none when all are.
     pub fn next(&mut self, taken: impl Fn(TerminalMark) -> bool) -> Option<TerminalMark> {
-        // The last bit of the digit is always set, so that a number tells how long its own digits are.
+        // The last bit of the digit is always set, so that a number tells how long its own digits
+        // are.
         let digits = 1 << (DIGIT_BITS - 1);
         (0..digits).find_map(|_| {
             let digit = 2 * (self.given % digits) + 1;
@@ -93,7 +96,8 @@ impl TerminalMarks {
     }
 }
 
-/// Whether processes can be told apart by their numbers here: there are some, and what is set can be read.
+/// Whether processes can be told apart by their numbers here: there are some, and what is set can
+/// be read.
 pub fn are_possible() -> bool {
     let before = getrlimit(Resource::Locks);
     let Some(mark) = TerminalMarks::below(before.maximum).and_then(|mut marks| marks.next(|_| false)) else {
