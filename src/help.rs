@@ -25,6 +25,9 @@ macro_rules! chapters {
 chapters! {
     "first-agent" => "src/backend/acp/FIRST_AGENT.md",
     "protocol" => "src/host/README.md",
+    "files" => "src/host/FILES.md",
+    "terminals" => "src/host/TERMINALS.md",
+    "changes" => "src/host/CHANGES.md",
     "examples" => "fixtures/demo/methods.txt",
     "versions" => "src/versions/README.md",
     "agents" => "src/backend/acp/README.md",

@@ -438,6 +438,14 @@ fn no_two_types_have_one_name() {
 }
 
 #[test]
+fn no_chapter_is_longer_than_300_lines() {
+    for chapter in CHAPTERS.iter().filter(|chapter| chapter.path.ends_with(".md")) {
+        let lines = chapter.text.lines().count();
+        assert!(lines <= 300, "{} has {lines} lines", chapter.path);
+    }
+}
+
+#[test]
 fn no_comment_is_wider_than_100_columns() {
     let files = files_under("src").into_iter().chain(files_under("tests"));
     for file in files.filter(|file| file.extension().is_some_and(|it| it == "rs")) {
