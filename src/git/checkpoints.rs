@@ -1,11 +1,11 @@
-//! What is in a repository's folder, kept.
+//! Checkpoints: snapshots of a repository's folder.
 //!
-//! A checkpoint is a tree, the folder as it was, kept by a ref of our own. Where there are files
-//! whose contents are not in it, it is a commit without parents, whose message names them.
+//! A checkpoint is a tree of the folder, kept by a ref of the host's own. Where contents are
+//! missing in it, it is a commit without parents whose message names those files.
 //!
-//! Owns: making checkpoints, comparing them, keeping again those of a session that comes from
-//! elsewhere, and letting go of those of a session.
-//! Never: touches a ref that is not ours.
+//! Owns: making and comparing checkpoints, keeping those of an imported session again, and removing
+//! those of a session.
+//! Never: touches a ref that is not the host's.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -25,16 +25,16 @@ use super::repository::Repository;
 use crate::files::uris::PATH;
 use crate::host::effects::{Checkpoint, KeptChange};
 
-/// What the refs begin with that keep checkpoints.
+/// Prefix of the refs that keep checkpoints.
 const REFS: &str = "refs/ahp-sidecar/";
 
-/// So many refs keep the checkpoints of one session; the oldest go first.
+/// Maximum number of refs that keep the checkpoints of one session; the oldest are removed first.
 const CHECKPOINTS_MAX: u64 = 1000;
 
 /// After so many more it is looked which are to go.
 const THINNED_EVERY: u64 = 50;
 
-/// Who makes them.
+/// Author, committer and dates of checkpoints.
 const BY: [(&str, &str); 6] = [
     ("GIT_AUTHOR_NAME", "ahp-sidecar"),
     ("GIT_AUTHOR_EMAIL", "ahp-sidecar@localhost"),
@@ -148,7 +148,7 @@ fn stored_in(
     Ok(found.collect())
 }
 
-/// What has changed from one to the other.
+/// Returns the changes between two checkpoints.
 ///
 /// # Errors
 /// When git fails, or not in time, or one of them is not there any more.

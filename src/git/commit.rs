@@ -1,13 +1,13 @@
-//! What is not committed becomes a commit of the user's.
+//! Commits of the user's changes on behalf of a client.
 //!
-//! All that is in the folder is committed, staged or not, by whom git is configured to say that it
-//! is. Only here is the user's own index written: by git's own rules, with its lock, and only if it
-//! still is what it was.
+//! All changes in the folder are committed, staged or not, with the identity that git is configured
+//! to use. Only here is the user's own index written: by git's own rules, with its lock, and only
+//! if nobody has changed it meanwhile.
 //!
-//! Owns: what is refused (a merge that is not over, files that have changed since somebody has seen
-//! them, files that a filter would change), and that either all of it is done or nothing: what ends
-//! in the middle is ended by who comes next.
-//! Never: runs hooks or filters, signs, or writes over what somebody else has done meanwhile.
+//! Owns: the reasons to refuse (a merge in progress, files that have changed since a client saw
+//! them, files with a filter), and atomicity: the next worker finishes or undoes an interrupted
+//! commit.
+//! Never: runs hooks or filters that nobody has named, signs, or overwrites a concurrent change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -29,8 +29,8 @@ use super::steps;
 use crate::files::uris::uri_of;
 use crate::host::effects::{GitCommit, GitContent, GitReport, KeptChange};
 
-/// What says that something is not over that would become a part of the commit, and what that is
-/// called.
+/// Files of a git directory that exist while an operation is in progress which would become a part
+/// of the commit, each with the name of the operation.
 const UNDER_WAY: [(&str, &str); 5] = [
     ("MERGE_HEAD", "a merge"),
     ("CHERRY_PICK_HEAD", "a cherry-pick"),
@@ -42,7 +42,7 @@ const UNDER_WAY: [(&str, &str); 5] = [
 /// The mode of a file that the index does not have.
 const GONE: &str = "000000";
 
-/// So much of a commit's id is told.
+/// Number of digits of a commit's id that clients are told.
 const SHORT: usize = 10;
 
 /// Why nothing is committed.
@@ -134,7 +134,7 @@ struct MadeCommit<'a> {
     /// The commit that was checked out when it was written.
     head: Option<&'a str>,
     id: &'a str,
-    /// Its line in the reflogs.
+    /// Message for the reflogs.
     note: &'a str,
     /// The index that belongs to it.
     index: &'a CopiedIndex<'a>,
@@ -300,12 +300,12 @@ fn why_not_moved(
     Ok(if now.as_deref() == head { IS_LOCKED } else { MOVED_MEANWHILE })
 }
 
-/// Whether `HEAD` is not what it was when the git directory was made in which git runs.
+/// Returns whether `HEAD` has changed since the isolated git directory was made.
 fn is_elsewhere(repository: &Repository) -> io::Result<bool> {
     Ok(repository.has_head_file() && head_of(&repository.own)? != repository.isolated.head)
 }
 
-/// What tells whether an index was written since; none where there is none.
+/// Returns a stamp that changes whenever an index is written; `None` if there is no index.
 fn stamp_of(index: &Path) -> io::Result<Option<(u64, SystemTime)>> {
     match fs::metadata(index) {
         Ok(known) => Ok(Some((known.len(), known.modified()?))),
@@ -362,7 +362,7 @@ fn sides_of(changes: &[KeptChange]) -> SidesOf<'_> {
     sides
 }
 
-/// Whether files that were seen by their versions alone are still these versions.
+/// Returns whether files that are known by their versions alone still have these versions.
 fn are_still(repository: &Repository, shown: &[KeptChange]) -> bool {
     let seen = shown.iter().filter_map(|change| Some((&change.file, change.after.as_ref()?)));
     let mut versions = seen.filter(|(_, after)| !after.is_kept());
@@ -372,8 +372,8 @@ fn are_still(repository: &Repository, shown: &[KeptChange]) -> bool {
     })
 }
 
-/// Whether these are the changes that were shown. Of files whose contents are not kept this tells
-/// the names alone; see [`are_still`].
+/// Returns whether the changes are those that clients were shown. Files whose contents are not
+/// checkpointed are compared by name alone; see [`are_still`].
 fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
     let is_side = |(found, shown): (Option<&GitContent>, Option<&GitContent>)| match (found, shown) {
         (Some(_), Some(shown)) if !shown.is_kept() => true,
@@ -386,8 +386,8 @@ fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
     names(found) == names(shown) && found.iter().all(is_file)
 }
 
-/// What a worker that ends meanwhile leaves to the next one: locks of its own, and what they were
-/// made for.
+/// Record of a commit in progress, for the next worker if this one is killed: its locks, and what
+/// they were taken for.
 #[derive(Debug, Serialize, Deserialize)]
 struct BegunCommit {
     /// The folder of the repository.
@@ -398,10 +398,10 @@ struct BegunCommit {
     commit: String,
 }
 
-/// What it is kept under in a folder of our own.
+/// Name of the file in the scratch folder that holds the record.
 const BEGUN: &str = "begun-commit";
 
-/// Whether a commit was begun with files in this folder of our own, and is not over.
+/// Returns whether a commit was begun with this scratch folder and is not finished.
 pub fn is_begun(scratch: &Path) -> bool {
     scratch.join(BEGUN).exists()
 }

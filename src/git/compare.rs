@@ -1,8 +1,8 @@
-//! What differs between two trees.
+//! Differences between two trees.
 //!
-//! Owns: asking git, reading what it says, and putting the versions of files beside it whose
-//! contents are not kept.
-//! Never: looks into a content.
+//! Owns: running `git diff-tree`, parsing its output, and adding the versions of files whose
+//! contents are not checkpointed.
+//! Never: reads a content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -35,7 +35,7 @@ pub const HOW: [&str; 11] = [
     "--no-relative",
 ];
 
-/// What a run of git that compares with [`HOW`] says.
+/// Runs a comparison with [`HOW`] and parses its output.
 ///
 /// # Errors
 /// When git fails.
@@ -44,7 +44,7 @@ pub fn compared(repository: &Repository, run: GitRun<'_>, until: Until) -> Resul
     Ok(read(repository, &said))
 }
 
-/// One word of what is parted by NUL.
+/// Parses the output of `git diff-tree` with [`HOW`].
 fn read(repository: &Repository, said: &[u8]) -> Vec<KeptChange> {
     let mut words = said.split(|byte| *byte == 0).peekable();
     let mut changes: Vec<KeptChange> = Vec::new();
@@ -94,8 +94,8 @@ fn read(repository: &Repository, said: &[u8]) -> Vec<KeptChange> {
     changes
 }
 
-/// How many lines were added and removed, none of a file that has no lines; and what is behind
-/// that.
+/// Parses the numbers of added and removed lines (`None` for a file without lines). Returns them
+/// with the rest of the word.
 fn numbers(word: &[u8]) -> Option<(Option<i64>, Option<i64>, &[u8])> {
     let mut parts = word.splitn(3, |byte| *byte == b'\t');
     let mut number = || Some(std::str::from_utf8(parts.next()?).ok()?.parse().ok());

@@ -75,7 +75,7 @@ pub fn bytes_of(repository: &Repository, blob: &str, until: Until) -> Result<Vec
     repository.run(["cat-file", "blob", blob]).with_output_of(bytes_max).output(until)
 }
 
-/// Whether git calls something so.
+/// Returns whether a text can be an object id.
 pub fn is_id(blob: &str) -> bool {
     !blob.is_empty() && blob.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

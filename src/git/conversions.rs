@@ -21,7 +21,7 @@ use super::repository::Repository;
 /// The attributes by which git changes a file.
 const CHANGING: [&str; 6] = ["text", "eol", "crlf", "ident", "working-tree-encoding", "filter"];
 
-/// Which of these files git may change.
+/// Returns those of these files that git may convert.
 ///
 /// # Errors
 /// When git fails.
@@ -50,11 +50,11 @@ pub fn may_change(
     Ok(paths.iter().filter(|path| changing.contains(path.as_os_str().as_bytes())).cloned().collect())
 }
 
-/// What a file begins with that LFS puts in the place of another one.
+/// Prefix of the pointer files that LFS stores in place of contents.
 const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
-/// Whether these are the bytes of a file that stands for another one, of which a filter would make
-/// that.
+/// Returns whether these bytes are a pointer that a configured filter would replace by the file's
+/// content.
 ///
 /// # Errors
 /// When git fails.
@@ -74,7 +74,7 @@ pub fn is_for_a_filter(
     Ok(said.split(|byte| *byte == 0).nth(2).is_some_and(|filter| filters.contains(filter)))
 }
 
-/// Whether something stands for another file.
+/// Returns whether these bytes are an LFS pointer.
 pub fn is_pointer(bytes: &[u8]) -> bool {
     bytes.starts_with(POINTER)
 }

@@ -24,9 +24,9 @@ use super::repository::Repository;
 pub struct FlaggedFile {
     /// The entry of the index.
     pub entry: Arc<IndexEntry>,
-    /// Whether git takes the file as unchanged (`assume-unchanged`).
+    /// Set if git takes the file as unchanged (`assume-unchanged`).
     pub is_assumed_unchanged: bool,
-    /// It is not to be had in the folder.
+    /// Set if the file need not exist in the folder (`skip-worktree`).
     pub is_elsewhere: bool,
 }
 

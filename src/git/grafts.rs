@@ -1,12 +1,11 @@
-//! What is in a large repository's folder now, as a tree of git's, without writing an index of all
-//! its files.
+//! The tree of a large repository's folder, made without writing an index of all its files.
 //!
-//! What was committed last is a tree already, and git says by its status which files are otherwise:
-//! staged, or in the folder. Only these go through an index, a small one, so that git decides about
-//! their ends of lines as ever; then they are put into the folders' trees that are on their way.
+//! The last commit has a tree already, and `git status` lists the files that differ from it. Only
+//! these go through a small index, so that git converts their line ends as always; then they are
+//! grafted into the trees of their folders.
 //!
 //! Owns: which repositories this pays for, and the trees of changed folders.
-//! Never: reads the tree of a folder in which nothing has changed.
+//! Never: reads the tree of a folder without changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,7 +27,7 @@ const FOLDER: &[u8] = b"40000";
 /// The file that says what git does with other files; the index has it where the folder has not.
 const ATTRIBUTES: &[u8] = b".gitattributes";
 
-/// What a tree or an index has under a name: its mode, and what git calls it.
+/// Entry of a tree or an index: its mode and object id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeEntry {
     mode: Vec<u8>,
@@ -45,7 +44,7 @@ struct OpenFolder {
 /// The folders of what was committed, by their paths, as far as they are needed.
 type CommittedFolders = BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, TreeEntry>>;
 
-/// Whether the index of a repository is so large that it is better not written.
+/// Returns whether a repository's index is so large that grafting is cheaper than writing it.
 pub fn pays_for(repository: &Repository) -> bool {
     fs::metadata(repository.own.join("index")).is_ok_and(|index| index.len() >= INDEX_BYTES_MIN)
 }

@@ -1,11 +1,10 @@
-//! What is in a repository's folder now, as a tree of git's.
+//! The tree of a repository's folder, by way of a copy of the user's index.
 //!
-//! The user's index knows of nearly all files what they are, and when they were looked at last; so
-//! a copy of it is brought up to date by the few files that have changed since. It is the copy that
-//! git writes.
+//! The user's index knows most files and when they were looked at last, so a copy of it is brought
+//! up to date with the few that have changed since.
 //!
-//! Owns: the copy, what git says has changed, and which new files are too many to be kept.
-//! Never: writes the user's index, or keeps a content that is no file or link of the folder.
+//! Owns: the copy, the output of `git status`, and the limits on new files.
+//! Never: writes the user's index, or stores what is neither a regular file nor a link.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -30,7 +29,7 @@ pub const UNTRACKED_MAX: usize = 2000;
 /// More files are not kept by name.
 const NAMES_MAX: usize = 10_000;
 
-/// So often is it tried to take in files that change meanwhile.
+/// Maximum number of attempts to add files that change meanwhile.
 pub const TRIES: usize = 3;
 
 /// Maximum number of files that git may refuse; with more, something else is wrong.
@@ -50,7 +49,7 @@ pub const STATUS: [&str; 7] = [
 /// A folder for files of our own, while something is done.
 #[derive(Debug)]
 pub struct Scratch {
-    /// Where it is.
+    /// Path of the folder.
     pub path: PathBuf,
 }
 
@@ -91,18 +90,18 @@ impl Drop for Scratch {
 #[derive(Debug)]
 pub struct CopiedIndex<'a> {
     repository: &'a Repository,
-    /// Where the copy is.
+    /// Path of the copy.
     path: PathBuf,
-    /// Where objects are written that nobody keeps; else among those of the repository.
+    /// Folder for objects that nobody keeps; `None` if they go to the repository's own.
     objects: Option<PathBuf>,
-    /// It is to become the user's.
+    /// Set if the copy replaces the user's index in the end.
     is_to_stay: bool,
 }
 
-/// What git says of a folder.
+/// Output of `git status`.
 #[derive(Debug, Default)]
 pub struct Status {
-    /// What is checked out; none when nothing was committed yet.
+    /// Id of the commit that is checked out; `None` before the first commit.
     pub head: Option<String>,
     /// The branch; none when there is none.
     pub branch: Option<String>,
@@ -110,9 +109,9 @@ pub struct Status {
     pub is_detached: bool,
     /// The branch elsewhere that it follows.
     pub upstream: Option<String>,
-    /// How many commits are here and not there, and there and not here.
+    /// Numbers of commits that only this branch has, and that only the upstream has.
     pub ahead_behind: Option<(u64, u64)>,
-    /// So many files are not committed as they are.
+    /// Number of files that differ from the commit.
     pub uncommitted: u64,
     /// Some file has conflicts of a merge.
     pub has_conflicts: bool,
@@ -120,21 +119,20 @@ pub struct Status {
     pub changed: Vec<Vec<u8>>,
     /// Files that git does not have.
     pub untracked: Vec<Vec<u8>>,
-    /// What the index has of files that are otherwise in it than committed, or in the folder than
-    /// in it.
+    /// Index entries of files that are staged or changed.
     pub entries: Vec<IndexEntry>,
 }
 
-/// What the index has of a file.
+/// Index entry of a file.
 #[derive(Debug, Clone)]
 pub struct IndexEntry {
-    /// What it is called.
+    /// Path of the file in the repository.
     pub path: Vec<u8>,
-    /// Its mode; nothing but zeros where the index has no such file.
+    /// Mode in octal digits; only zeros if the index has no such file.
     pub mode: String,
-    /// What git calls its content.
+    /// Object id of the content.
     pub id: String,
-    /// It was committed otherwise, or not at all.
+    /// Set if the entry differs from the commit.
     pub is_staged: bool,
 }
 
@@ -188,7 +186,7 @@ impl<'a> CopiedIndex<'a> {
         }
     }
 
-    /// What has changed in the folder.
+    /// Runs `git status`.
     ///
     /// # Errors
     /// When git fails.
@@ -248,7 +246,7 @@ impl<'a> CopiedIndex<'a> {
         Ok(())
     }
 
-    /// Where it is.
+    /// Returns the path of the copy.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -351,7 +349,7 @@ pub struct FolderTree {
     pub stored: u64,
 }
 
-/// Whether a file is one of those whose contents are in no tree.
+/// Returns whether a file is one of those whose contents are in no tree.
 pub fn is_left_out(versions: &Versions, path: &[u8]) -> bool {
     versions.get(path).is_some_and(|version| !version.starts_with(IN_TREE))
 }
@@ -366,8 +364,8 @@ fn ended<'a>(paths: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
     paths.into_iter().flat_map(|path| [path, &b"\0"[..]].concat()).collect()
 }
 
-/// Whether a link stands on the way to a path below a folder; what is known of the folders on the
-/// way is remembered.
+/// Returns whether a symbolic link is on the way to a path below a folder. Caches its findings
+/// about folders in `is_link`.
 pub fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, bool>) -> bool {
     let above = Path::new(OsStr::from_bytes(path)).ancestors().skip(1);
     above.filter(|above| !above.as_os_str().is_empty()).any(|above| {
@@ -376,8 +374,8 @@ pub fn is_behind_link(root: &Path, path: &[u8], is_link: &mut HashMap<PathBuf, b
     })
 }
 
-/// Whether something has this name of which git keeps no content: a folder that is no repository, a
-/// pipe, a socket or a device.
+/// Returns whether a path is of a kind that git stores no content of: a folder that is no
+/// repository, a pipe, a socket or a device.
 fn is_no_content(root: &Path, path: &[u8]) -> bool {
     let path = root.join(OsStr::from_bytes(path));
     match fs::symlink_metadata(&path) {
@@ -392,7 +390,7 @@ fn is_no_content(root: &Path, path: &[u8]) -> bool {
 pub struct ChosenFiles {
     /// Versions of those that are too many, or cannot be read.
     pub left_out: Versions,
-    /// Those that are taken as they are.
+    /// Files that are added as they are.
     pub taken: Vec<Vec<u8>>,
     /// Large ones.
     pub large: Vec<Vec<u8>>,
@@ -435,8 +433,8 @@ pub fn chosen(repository: &Repository, status: &Status) -> Result<ChosenFiles, G
     Ok(ChosenFiles { left_out, taken, large })
 }
 
-/// What an index of some files has of those that are taken into it: its mode, and what git calls
-/// it. Before, it has what is said by `entries`, as `git update-index --index-info` reads it.
+/// Adds files to a small index of their own and returns its entries: mode and object id by path.
+/// The index starts with `entries`, in the format of `git update-index --index-info`.
 ///
 /// # Errors
 /// When git fails.
@@ -514,8 +512,8 @@ pub fn read_status(said: &[u8]) -> Status {
     status
 }
 
-/// What is behind the first word of a file's line: the submodule, its modes in what was committed,
-/// in the index and in the folder, what git calls it in the first two, and the path.
+/// Parses a changed file's line of `git status` behind its first word: submodule state, modes in
+/// the commit, the index and the folder, object ids of the first two, path.
 fn entry_in(rest: &[u8], is_staged: bool) -> Option<IndexEntry> {
     let path = behind(rest, 6)?.to_vec();
     let facts = String::from_utf8_lossy(&rest[..rest.len() - path.len()]).into_owned();
@@ -542,7 +540,7 @@ fn read_header(status: &mut Status, header: &str) {
     }
 }
 
-/// What is behind so many words.
+/// Returns the text behind a number of words.
 fn behind(mut text: &[u8], words: usize) -> Option<&[u8]> {
     for _ in 0..words {
         text = &text[text.iter().position(|byte| *byte == b' ')? + 1..];

@@ -73,8 +73,7 @@ const COPIED: [&str; 34] = [
 /// Settings of branches and remotes that say which branch follows which.
 const FOLLOWED: [(&str, &str); 3] = [("branch.", ".merge"), ("branch.", ".remote"), ("remote.", ".fetch")];
 
-/// What is linked to the repository's own, of all that its folders of files share.
-/// Filters have files of theirs there, too.
+/// Files and folders of the shared git directory that are linked, those of filters included.
 const LINKED: [&str; 10] = [
     "objects",
     "refs",
@@ -106,7 +105,7 @@ pub struct GitDirs<'a> {
 /// A git directory of the host's own.
 #[derive(Debug)]
 pub struct IsolatedGitDir {
-    /// Its path, for `GIT_DIR`.
+    /// Path of the directory, for `GIT_DIR`.
     pub path: PathBuf,
     /// The content of its `HEAD`, as that of the repository was.
     pub head: Vec<u8>,

@@ -22,17 +22,17 @@ use rustix::io::{ioctl_fionbio, Errno};
 
 use super::isolation::SpareGitDirs;
 
-/// So much may be said at once, in bytes.
+/// Maximum output of one run, in bytes.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
 
-/// So much of what it says about its trouble is kept.
+/// Maximum length of the error output that is kept, in bytes.
 const TROUBLE_BYTES_MAX: usize = 4 << 10;
 
 /// The oldest version that can be told all of [`SETTINGS`] and understands all that it is asked.
 const VERSION_MIN: (u32, u32) = (2, 31);
 
-/// What is set for each run, whatever is configured: each of these could run a program, or change
-/// what is not ours.
+/// Settings of each run, whatever is configured: each of these could run a program or change files
+/// of the user.
 const SETTINGS: [(&str, &str); 23] = [
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
@@ -59,7 +59,7 @@ const SETTINGS: [(&str, &str); 23] = [
     ("log.showSignature", "false"),
 ];
 
-/// What is in the environment of each run: no configuration, and no repository where none is said.
+/// Environment of each run: no configuration, and no repository unless one is named.
 const ENVIRONMENT: [(&str, &str); 13] = [
     ("LC_ALL", "C"),
     ("GIT_CONFIG_NOSYSTEM", "1"),
@@ -76,31 +76,31 @@ const ENVIRONMENT: [(&str, &str); 13] = [
     ("SSH_ASKPASS", "false"),
 ];
 
-/// What of git's own environment is left as it is: the program's parts, and who the user is.
+/// Variables of git that are inherited: the location of its parts, and the user's identity.
 const KEPT: [&str; 5] =
     ["GIT_EXEC_PATH", "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"];
 
 /// Why git has not done something.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// It is not there, or too old.
+    /// Missing or too old program.
     #[error("{0}")]
     Missing(String),
-    /// It took too long.
+    /// Exceeded time limit.
     #[error("git took longer than {} ms", .0.as_millis())]
     Late(Duration),
-    /// It has said more than is read.
+    /// Output beyond the limit.
     #[error("git said more than {OUTPUT_BYTES_MAX} bytes")]
     TooMuch,
-    /// It has failed; with what it says about that, the first line first.
+    /// Failed run, with its error output.
     #[error("git failed: {trouble}")]
     Failed {
-        /// What it says.
+        /// Error output.
         trouble: String,
-        /// Its exit status.
+        /// Exit status; `None` if git was killed.
         status: Option<i32>,
     },
-    /// It was killed, or cannot be started or heard, or a file is not as it must be.
+    /// Run that could not be started or read, or a file of the wrong kind.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// There is more than is kept or shown.
@@ -109,7 +109,7 @@ pub enum GitError {
 }
 
 impl GitError {
-    /// What git itself says about its failure.
+    /// Returns git's own error output.
     pub fn trouble(&self) -> &str {
         match self {
             Self::Failed { trouble, .. } => trouble,
@@ -138,7 +138,7 @@ impl Until {
         Self { at: Instant::now() + half, ..self }
     }
 
-    /// Whether there is time left.
+    /// Checks that there is time left.
     ///
     /// # Errors
     /// When there is none.
@@ -154,7 +154,7 @@ impl Until {
 #[derive(Debug, Clone)]
 pub struct Git {
     path: PathBuf,
-    /// What it says of its version, without `git version`.
+    /// Version as git prints it, without `git version`.
     version: String,
     /// The configuration file of the system, where there is one with something in it.
     system_config: Option<PathBuf>,
@@ -351,7 +351,7 @@ impl GitRun<'_> {
         Err(GitError::Failed { trouble, status: status.code() })
     }
 
-    /// The same, of what is text.
+    /// Runs it and returns its output as text.
     ///
     /// # Errors
     /// The same.
@@ -359,7 +359,7 @@ impl GitRun<'_> {
         Ok(String::from_utf8_lossy(&self.output(until)?).into_owned())
     }
 
-    /// The same, of what is one line, or nothing.
+    /// Runs it and returns its output as one line without its end; empty if there is no output.
     ///
     /// # Errors
     /// The same.
@@ -368,7 +368,7 @@ impl GitRun<'_> {
     }
 }
 
-/// What it says, and what about its trouble.
+/// Reads the output and the error output of a run until both end.
 fn hear(child: &mut Child, output_bytes_max: usize, until: Until) -> Result<(Vec<u8>, Vec<u8>), GitError> {
     let (Some(mut stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(io::Error::other("git has no stdout").into());

@@ -1,9 +1,9 @@
-//! Which repository folders are in, and whether it is used.
+//! The repository of working directories, and whether it is used.
 //!
-//! It is found as git finds one, but by the host itself: git would read its configuration for that.
+//! The host finds it by git's rules, without git: that would read its configuration.
 //!
-//! Owns: finding it, and the reasons for which one is left alone.
-//! Never: makes one, or starts a program to find one.
+//! Owns: finding a repository, and the reasons to leave one alone.
+//! Never: creates one, or starts a program to find one.
 
 use std::collections::HashSet;
 use std::env;
@@ -49,7 +49,7 @@ const EXTENSIONS_COPIED: [(&str, &[&str]); 3] = [
     ("refstorage", &["files", "reftable"]),
 ];
 
-/// What of a filter names a program.
+/// Settings of a filter that name a program.
 const FILTER_PROGRAMS: [&str; 3] = ["clean", "smudge", "process"];
 
 /// The filter that keeps contents in a folder `lfs` of the git directory.
@@ -59,19 +59,19 @@ const LFS: &[u8] = b"lfs";
 #[derive(Debug)]
 pub struct Repository {
     git: Git,
-    /// Where its files are.
+    /// Folder of its files.
     pub root: PathBuf,
-    /// Where what is its own is: of this folder of files, and of all that share the repository.
+    /// Git directory of this working tree.
     pub own: PathBuf,
     /// Of all that share it.
     pub common: PathBuf,
     /// The git directory in which git runs.
     pub isolated: IsolatedGitDir,
-    /// Its settings, and those of the user.
+    /// Settings of the repository and of the user.
     settings: GitSettings,
     /// Names of filters that run.
     filters_on: HashSet<Vec<u8>>,
-    /// Its refs are in a table, and so is `HEAD`.
+    /// Set if refs, `HEAD` included, are stored in a table (reftable).
     has_reftable: bool,
     /// How large files may be whose contents are checkpointed.
     pub limits: FileLimits,
@@ -84,7 +84,7 @@ pub enum NoRepository {
     None,
     /// There is one that is not used; why, for people.
     Unusable(String),
-    /// It cannot be looked for.
+    /// Failed search.
     Failed(GitError),
 }
 
@@ -201,7 +201,7 @@ impl Repository {
         uri_of(&self.root.join(OsStr::from_bytes(path)))
     }
 
-    /// What a file (a `file:` URI) is called in it; none when it is not in it.
+    /// Returns the path in the repository of a file (a `file:` URI); `None` if the file is outside.
     pub fn path_of(&self, uri: &str) -> Option<PathBuf> {
         let path = path_of(uri).ok()?;
         let below = path.strip_prefix(&self.root).ok()?;
@@ -357,9 +357,9 @@ struct Format {
     copied: Vec<GitSetting>,
     /// This folder of files has settings of its own.
     has_own_settings: bool,
-    /// It has no folder of files.
+    /// Set if it has no working tree.
     is_bare: bool,
-    /// Where its files are, if that is not where it is found.
+    /// Path of the working tree if the configuration names one.
     worktree: Option<PathBuf>,
 }
 

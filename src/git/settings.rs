@@ -275,7 +275,7 @@ fn is_space(byte: u8) -> bool {
 /// Facts of a repository on which it depends what its configuration and the user's include.
 #[derive(Debug, Clone, Copy)]
 pub struct IncludedFor<'a> {
-    /// Its git directory, without links on the way.
+    /// Git directory, with symbolic links resolved.
     pub git_dir: &'a Path,
     /// The branch that is checked out, where that is known.
     pub branch: Option<&'a str>,

@@ -1,8 +1,8 @@
-//! What is there in a repository now, against what was committed.
+//! Status of a repository's folder against its commits.
 //!
-//! Owns: the branch and what it is compared with, how far it is from the one that it follows, and
-//! which files are not committed as they are. What that takes is written where nobody keeps it.
-//! Never: asks another machine, so what is there is what was fetched last.
+//! Owns: the branch, its base and upstream with their distance, and the uncommitted changes. The
+//! objects that this takes are written to a scratch folder.
+//! Never: contacts a remote, so remote branches are as of the last fetch.
 
 use super::compare::{compared, HOW};
 use super::index::{CopiedIndex, FolderTree, Scratch};
@@ -11,7 +11,7 @@ use super::program::{GitError, Until};
 use super::repository::Repository;
 use crate::host::effects::{GitSight, KeptChange};
 
-/// What a branch is compared with.
+/// Commit that a branch is compared with.
 struct BranchBase {
     commit: String,
     name: Option<String>,
@@ -73,8 +73,8 @@ pub fn look(
     })
 }
 
-/// What a branch is compared with: the one elsewhere that is followed by the one on which the
-/// session began; else that one, the default branch, and what was committed last.
+/// Returns the commit that a branch is compared with: the upstream of the branch on which the
+/// session began; else that branch, the default branch, or the commit that is checked out.
 fn base_of(
     repository: &Repository,
     head: &str,

@@ -9,13 +9,13 @@ use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Those that are being done hold it together, and who leaves holds it alone.
+/// Lock that steps in progress share; leaving takes it exclusively.
 static STEPS: RwLock<()> = RwLock::new(());
 
 /// The process is about to leave.
 static IS_LEAVING: AtomicBool = AtomicBool::new(false);
 
-/// How often it is looked whether all steps are done.
+/// Interval of checks whether all steps are done.
 const LOOKED_EVERY: Duration = Duration::from_millis(2);
 
 /// Does a step to its end. Does not come back where the process is about to leave.

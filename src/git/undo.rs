@@ -31,7 +31,7 @@ use crate::host::effects::{FileTaken, GitContent, GitTaken, SaidFile};
 /// Why nothing is done to a file that somebody has changed.
 const CHANGED_SINCE: &str = "it was changed since";
 
-/// So many files are made from contents that are read together.
+/// Maximum number of files whose contents are read together.
 const TOGETHER: usize = 200;
 
 /// Longer contents are read one by one, in bytes.
@@ -160,8 +160,8 @@ impl FoundFiles {
         Ok(Self { contents: contents_in(&listed), versions })
     }
 
-    /// Whether a file that was `seen` so is what a side of a change says, which may be known by its
-    /// version alone, or by its bytes.
+    /// Returns whether a file with this metadata is one side of a change, which may be known by its
+    /// version alone or by its bytes.
     fn is(
         &self,
         path: &Path,
@@ -182,14 +182,14 @@ impl FoundFiles {
 
 /// How it stands with a file that is to be another one.
 enum Standing {
-    /// It is what it must be now; with what it is called in the repository.
+    /// File as expected, by its path in the repository.
     IsNow(PathBuf),
     IsWanted,
-    /// Nothing is done to it; why, for people.
+    /// File that is left alone, with the reason for people.
     Refused(String),
 }
 
-/// What is said of files as they are now; none where there is none.
+/// Returns the metadata of files; `None` where there is none.
 fn seen_of(repository: &Repository, files: &[GitTaken]) -> Vec<Option<Metadata>> {
     let mut is_link = HashMap::new();
     let seen = files.iter().map(|file| {
@@ -200,13 +200,13 @@ fn seen_of(repository: &Repository, files: &[GitTaken]) -> Vec<Option<Metadata>>
     seen.collect()
 }
 
-/// What is said of what stands here, unless it is a folder.
+/// Returns the metadata of a path unless it is a folder.
 fn look_at(path: &Path) -> Option<Metadata> {
     fs::symlink_metadata(path).ok().filter(|known| !known.is_dir())
 }
 
-/// Whether a file is the version that it was. One that has another name (a hard link) is said to
-/// have changed when that name goes.
+/// Returns whether a file is still the same version. Removing another hard link to it changes its
+/// metadata, and is no change of the file.
 fn is_still(seen: &Metadata, now: &Metadata) -> bool {
     let facts = |known: &Metadata| {
         (known.dev(), known.ino(), known.size(), known.mtime(), known.mtime_nsec(), known.mode())
@@ -249,7 +249,7 @@ fn standing_of(
     Standing::IsNow(path)
 }
 
-/// What `git ls-tree -z` says.
+/// Parses the output of `git ls-tree -z`.
 fn contents_in(listed: &[u8]) -> HashMap<PathBuf, GitContent> {
     let entries = listed.split(|byte| *byte == 0).filter_map(|entry| {
         let tab = entry.iter().position(|byte| *byte == b'\t')?;
@@ -302,8 +302,7 @@ fn short_contents<'a>(
     Ok(found.collect())
 }
 
-/// What `git cat-file --batch` says: each content behind a line that tells what it is called and
-/// how long it is.
+/// Parses the output of `git cat-file --batch`: contents by object id.
 fn contents_given(mut said: &[u8]) -> HashMap<&str, &[u8]> {
     let mut contents = HashMap::new();
     while let Some(end) = said.iter().position(|byte| *byte == b'\n') {

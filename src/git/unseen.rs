@@ -83,7 +83,7 @@ pub fn unseen(
     Ok(unseen.collect())
 }
 
-/// Where a file is, as the repository sees it.
+/// Location of a file as the repository sees it.
 enum FilePlace {
     /// In no folder of it, or in another repository that is in it.
     Outside,

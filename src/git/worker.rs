@@ -29,17 +29,17 @@ use super::repository::{NoRepository, Repository};
 use super::{checkpoints, commit, contents, sight, steps, undo, unseen};
 use crate::host::effects::{GitJob, GitReport, GitWork};
 
-/// So many jobs of a kind run at once.
+/// Maximum number of jobs of one kind at once.
 const AT_ONCE: usize = 2;
 
-/// How long the process stays for what is not broken off, when the host has ended: shorter than the
-/// guard's patience.
+/// Time for steps that must not be interrupted once the host has ended: shorter than the guard's
+/// patience.
 const LEAVES_WITHIN: Duration = Duration::from_millis(400);
 
-/// How long it is waited for a worker before this one: longer than its guard lets it live.
+/// Time to wait for an earlier worker to end: longer than its guard lets it live.
 const OTHERS_WITHIN: Duration = Duration::from_millis(1500);
 
-/// How long it may take to end what a worker before this one has begun.
+/// Time limit for finishing what an earlier worker has begun.
 const ENDED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A job with its number.
@@ -51,12 +51,12 @@ pub struct AskedOfGit {
     pub job: GitJob,
 }
 
-/// What is heard of it.
+/// Report about a job.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HeardOfGit {
     /// The number of the job.
     pub number: u64,
-    /// What is heard.
+    /// Outcome of the job.
     pub report: GitReport,
 }
 
@@ -67,13 +67,13 @@ struct WaitingJob {
     until: Until,
 }
 
-/// What must be known of a job to tell what runs beside it.
+/// Facts about a job that decide which jobs may run beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct JobPlace {
-    /// It keeps the folder.
+    /// Set if the job makes a checkpoint of the folder.
     keeps: bool,
-    /// It changes what is in the folder: what is kept or seen meanwhile would be something in
-    /// between.
+    /// Set if the job changes files in the folder: a checkpoint or a status taken meanwhile would
+    /// show an intermediate state.
     changes: bool,
     directories: Vec<String>,
 }
@@ -87,7 +87,7 @@ impl JobPlace {
         }
     }
 
-    /// Whether one of the two waits for the other.
+    /// Returns whether one of the two jobs must wait for the other.
     fn meets(&self, other: &Self) -> bool {
         if self.changes || other.changes {
             return self.is_where(other);
@@ -95,7 +95,7 @@ impl JobPlace {
         self.keeps == other.keeps && self.directories == other.directories
     }
 
-    /// Whether some folder of one of the two is in one of the other.
+    /// Returns whether a folder of one job is inside a folder of the other.
     fn is_where(&self, other: &Self) -> bool {
         let is_below = |one: &str, other: &str| {
             one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -204,7 +204,7 @@ fn wait_for_others(folder: &Path) -> io::Result<File> {
     }
 }
 
-/// What a worker before this one has not ended, since it was killed.
+/// Finishes commits that an earlier worker has left unfinished because it was killed.
 fn end_what_was_begun(folder: &Path) {
     let begun: Vec<PathBuf> =
         folders_in(folder).into_iter().filter(|scratch| commit::is_begun(scratch)).collect();
@@ -219,8 +219,7 @@ fn end_what_was_begun(folder: &Path) {
     }
 }
 
-/// What a worker before this one has left behind, and this one. The folder itself stays: it is what
-/// is locked.
+/// Removes what workers have left behind. The folder itself stays: it is what is locked.
 fn remove_old(folder: &Path) {
     for scratch in folders_in(folder) {
         if let Err(error) = std::fs::remove_dir_all(&scratch) {
