@@ -1,4 +1,4 @@
-//! What a file has besides its content, and keeps when it is written anew.
+//! Attributes of a file besides its content, which stay when it is rewritten.
 //!
 //! Owns: giving a file the mode, the owner, the access list and the extended attributes of the one
 //! whose place it takes.

@@ -1,5 +1,5 @@
-//! What takes the place of something in one step: it is made whole before that, beside what it
-//! replaces.
+//! Replacement of a file, link or folder in one step: the new one is completed beside the old one
+//! first.
 //!
 //! Owns: files and links that are not in their place yet; that nothing is left of one which does
 //! not get there, and that what it was to replace is still there then.
@@ -24,7 +24,7 @@ use super::attributes::{have_attributes, have_mode_and_owner};
 use super::folders::{Folders, Last, Missing, PathRefusal, ResolvedPath, CAREFULLY};
 use super::writing::{must_be_on_a_disk, KeptRanges};
 
-/// What takes the place of a file or of a link.
+/// Replacement of a file or link.
 #[derive(Debug, Clone, Copy)]
 pub enum Instead<'a> {
     /// A file that holds this.
@@ -90,7 +90,7 @@ pub(super) struct Beside<'a> {
     file: File,
 }
 
-/// Where the system shows the files that are open, by which one without a name is given one.
+/// Folder in which the system shows open files, so that one without a name can be linked.
 #[cfg(target_os = "linux")]
 const OPENED: &str = "/proc/self/fd";
 

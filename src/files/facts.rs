@@ -1,4 +1,4 @@
-//! What tells a version of a file from another one.
+//! Facts that tell one version of a file from another.
 //!
 //! Owns: the token that clients are given for it, and give back to change that version and no
 //! other.

@@ -31,7 +31,7 @@ use super::uris::PATH_BYTES_MAX;
 /// So deep in each other are folders that are made, copied or removed.
 pub(super) const DEPTH_MAX: usize = 128;
 
-/// So many symbolic links are followed in one path.
+/// Maximum number of symbolic links that are followed in one path.
 const LINKS_MAX: usize = 40;
 
 /// Folders are only passed through, which needs no right to list them.
@@ -47,31 +47,31 @@ pub(super) const CAREFULLY: OFlags =
 /// Why a path is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum PathRefusal {
-    /// It is not absolute.
+    /// Relative path.
     #[error("it is not an absolute path")]
     Relative,
-    /// It leads out of the folders.
+    /// Path that leads out of the folders.
     #[error("it is outside of the session's working directories")]
     Outside,
     /// A folder, or something that is no file.
     #[error("it is {0}")]
     NotAFile(&'static str),
-    /// It is one of the host's own files, or holds one.
+    /// One of the host's own files, or a folder that holds one.
     #[error("it belongs to the host")]
     Own,
     /// There is something already.
     #[error("it is there already")]
     Exists,
-    /// It is not as it was when whoever asks has seen it.
+    /// File that has changed since the caller saw it.
     #[error("it has changed")]
     Changed,
-    /// It is not what this can be done with, or is too much.
+    /// File of the wrong kind for this, or beyond a limit; the reason.
     #[error("{0}")]
     Unfit(String),
-    /// It is about the second of two paths.
+    /// Refusal of the second of two paths.
     #[error("{0}")]
     Destination(Box<PathRefusal>),
-    /// It was begun, and not finished.
+    /// Operation that was begun and not finished: how far, and why.
     #[error("{1}, after {0}")]
     Partly(String, Box<PathRefusal>),
     /// Whatever the file system says.
@@ -86,7 +86,7 @@ impl From<Errno> for PathRefusal {
 }
 
 impl PathRefusal {
-    /// Whether there is no such file.
+    /// Returns whether the file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Failed(error) if error.kind() == io::ErrorKind::NotFound)
     }
@@ -96,9 +96,9 @@ impl PathRefusal {
 #[derive(Debug, Default)]
 pub struct Folders {
     folders: Vec<Arc<WorkFolder>>,
-    /// What is in them is not served where it is one of these.
+    /// Files of the host itself, which nobody is served.
     own: Arc<[Own]>,
-    /// Where it is remembered what is not finished.
+    /// Record of operations in progress; `None` if there is no place to keep one.
     unfinished: Option<Arc<Unfinished>>,
 }
 
@@ -107,7 +107,7 @@ pub struct Folders {
 pub struct WorkFolder {
     /// As it was named.
     named: PathBuf,
-    /// Where it was then: no component of this is a link.
+    /// Canonical path at that time.
     real: PathBuf,
     /// The links on the way there.
     links: Vec<PathBuf>,
@@ -127,7 +127,7 @@ impl WorkFolder {
 }
 
 impl WorkFolder {
-    /// Whether a path calls it by a name that has come to lead elsewhere.
+    /// Returns whether a path uses a name of the folder that leads elsewhere by now.
     fn has_turned(&self, path: &Path) -> bool {
         let is_by_name = self.named != self.real && !path.starts_with(&self.real);
         is_by_name && !self.named.canonicalize().is_ok_and(|real| real == self.real)
@@ -137,26 +137,26 @@ impl WorkFolder {
 /// A file or folder of the host's own.
 #[derive(Debug)]
 pub struct Own {
-    /// Where it is, or would be: no component of what is there is a link.
+    /// Canonical path, as far as it exists.
     path: PathBuf,
-    /// Which it is, if it is there.
+    /// Identity, if it exists.
     known: Option<Identity>,
 }
 
 impl Own {
-    /// What is at this path, or would be; and the links on the way there, which lead elsewhere once
-    /// they are changed.
+    /// Returns the file at a path, whether it exists or not, and the links on the way to it:
+    /// changing one of them would replace the file.
     pub fn find(path: &Path) -> Vec<Self> {
         let Ok(path) = std::path::absolute(path) else { return Vec::new() };
         ways_of(&path).into_iter().map(Self::at).collect()
     }
 
-    /// Whether this path, which has no links, is it or is in it.
+    /// Returns whether a canonical path is this file or below it.
     pub fn holds(&self, path: &Path) -> bool {
         path.starts_with(&self.path)
     }
 
-    /// Whether what this tells from all other files is it, by whatever name.
+    /// Returns whether a file is this one, by whatever name.
     pub fn is(&self, known: Identity) -> bool {
         self.known == Some(known)
     }
@@ -167,7 +167,7 @@ impl Own {
     }
 }
 
-/// What tells a file from all others, whatever it is called.
+/// Device and inode, which identify a file by any of its names.
 pub type Identity = (u64, u64);
 
 // The types of the two are not the same everywhere.
@@ -181,7 +181,7 @@ fn folded(path: &Path) -> PathBuf {
     path.to_string_lossy().to_lowercase().into()
 }
 
-/// What becomes of folders on the way that are not there.
+/// Treatment of missing folders on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     /// The way ends.
@@ -190,22 +190,22 @@ pub(super) enum Missing {
     IsMade,
 }
 
-/// What a link at the end of the way stands for.
+/// Treatment of a link at the end of the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Last {
-    /// What it leads to.
+    /// The target stands for the link.
     Followed,
     /// Itself.
     Itself,
 }
 
-/// Where a path has led.
+/// Place that a path has led to.
 pub(super) struct ResolvedPath {
     /// The folder that it is in.
     pub(super) folder: OwnedFd,
-    /// Its name there; none when it is that folder itself, one that somebody works in.
+    /// Name in that folder; `None` for the folder itself, which is then a top folder.
     pub(super) name: Option<OsString>,
-    /// Its path, without links.
+    /// Canonical path.
     pub(super) path: PathBuf,
 }
 
@@ -224,11 +224,11 @@ impl ResolvedPath {
 /// A way that is being followed.
 struct Walk<'a> {
     top: &'a WorkFolder,
-    /// That folder, opened.
+    /// Open handle of that folder.
     start: OwnedFd,
     /// The folders that were passed below it, and their names.
     passed: Vec<(OsString, OwnedFd)>,
-    /// What is left, the next one last.
+    /// Remaining components, the next one last.
     ahead: Vec<OsString>,
 }
 
@@ -250,7 +250,7 @@ impl Folders {
         Self { folders, own, unfinished: None }
     }
 
-    /// The same; what is not finished is remembered, where there is something to remember it in.
+    /// Returns these folders with a record of operations in progress.
     pub fn remembering(self, unfinished: Option<Arc<Unfinished>>) -> Self {
         Self { unfinished, ..self }
     }
@@ -284,7 +284,7 @@ impl Folders {
         Ok(file.into())
     }
 
-    /// Whether something may be changed there, be it there or not.
+    /// Checks that a path may be changed, whether it exists or not.
     ///
     /// # Errors
     /// When it is outside, or one of the host's own files.
@@ -441,7 +441,7 @@ impl Folders {
         }
     }
 
-    /// Nothing is found in a folder of the host's own, by whichever name the way has come there.
+    /// Refuses a folder of the host's own, by whatever name it was reached.
     fn must_not_lead_into_own(&self, folder: impl AsFd) -> Result<(), PathRefusal> {
         if self.own.is_empty() {
             return Ok(());
@@ -449,8 +449,7 @@ impl Folders {
         self.must_not_be_one_of_own(&fstat(folder)?)
     }
 
-    /// What goes from its place is none of the folders that somebody works in, nor holds one, or a
-    /// link to one.
+    /// Refuses to move or remove a top folder, a folder above one, or a link to one.
     pub(super) fn must_hold_no_top(&self, place: &ResolvedPath) -> Result<(), PathRefusal> {
         let mut tops = self.folders.iter().flat_map(|folder| folder.links.iter().chain([&folder.real]));
         match tops.any(|top| top.starts_with(&place.path)) {
@@ -477,8 +476,8 @@ impl Folders {
         }
     }
 
-    /// What is changed is none of the host's own files, by its name or by another one, nor holds
-    /// one, or is put where one is to be.
+    /// Refuses to change one of the host's own files by any name, a folder that holds one, or a
+    /// path where one is to be created.
     pub(super) fn must_not_be_own(&self, place: &ResolvedPath) -> Result<(), PathRefusal> {
         let path = folded(&place.path);
         let own = self.own.iter().map(|own| folded(&own.path));
@@ -501,12 +500,12 @@ impl Walk<'_> {
         self.passed.last().map_or(self.start.as_fd(), |(_, folder)| folder.as_fd())
     }
 
-    /// What is left of the way.
+    /// Returns the remaining path.
     fn rest(&self) -> PathBuf {
         self.ahead.iter().rev().collect()
     }
 
-    /// Where the way has come to, and what is there.
+    /// Returns the path of the current folder, with a name in it.
     fn path_with(&self, name: Option<&OsString>) -> PathBuf {
         let mut path = self.top.real.clone();
         path.extend(self.passed.iter().map(|(name, _)| name));

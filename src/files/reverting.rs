@@ -17,14 +17,14 @@ pub const UNKNOWN_SIDE: &str = "what was in it is not known any more";
 /// Result of reverting a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevertedText {
-    /// It has the wanted text already.
+    /// The file has the wanted text already.
     Already,
-    /// It has the wanted text.
+    /// The file has the wanted text now.
     Done {
-        /// Its permissions, if it was removed.
+        /// Permissions of a file that was removed.
         mode: Option<u32>,
     },
-    /// It has neither of the two texts, and stays.
+    /// The file has neither text, and stays.
     ChangedSince,
 }
 

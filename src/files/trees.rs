@@ -37,7 +37,7 @@ use super::folders::{identity, must_be_file, Folders, Last, Missing, PathRefusal
 use super::unfinished::{OtherName, UnfinishedNote};
 use super::writing::must_be_on_a_disk;
 
-/// What is done with all that is in a folder.
+/// Operation on a whole folder.
 #[derive(Debug, Clone, Copy)]
 enum Deed<'a> {
     Copied,
@@ -427,7 +427,7 @@ impl Folders {
         Ok(())
     }
 
-    /// What goes from its place is none of the host's own files, and is what was copied, if it was.
+    /// Refuses to remove one of the host's own files, or one that is not as it was copied.
     fn must_be_free_for(&self, deed: Deed<'_>, known: &Stat) -> Result<(), PathRefusal> {
         match deed {
             Deed::Copied => Ok(()),

@@ -1,5 +1,5 @@
-//! What has another name than it is to have: copies that are made beside their place, and what is
-//! put aside while it is moved.
+//! Files under temporary names: copies that are made beside their place, and files that are put
+//! aside while they are moved.
 //!
 //! Owns: remembering each of them in a folder of the host's own for as long as it is so; and, when
 //! the next host begins, removing the copies that nobody goes on with, and giving its name back to
@@ -21,9 +21,9 @@ use super::folders::{Folders, PathRefusal, CAREFULLY};
 /// Why something has another name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OtherName {
-    /// It is a copy that is being made.
+    /// Copy in progress.
     Copy,
-    /// It is what is moved.
+    /// File put aside while it is moved.
     Aside,
 }
 
@@ -36,7 +36,7 @@ impl OtherName {
     }
 }
 
-/// What hosts on this state folder have not finished.
+/// Record of the operations in progress of hosts on this state folder.
 #[derive(Debug)]
 pub struct Unfinished {
     folder: PathBuf,
@@ -46,7 +46,7 @@ pub struct Unfinished {
 #[derive(Debug)]
 pub(super) struct UnfinishedNote(Option<PathBuf>);
 
-/// What a host before this one has not finished.
+/// Operations that an earlier host has not finished.
 #[derive(Debug)]
 pub struct LeftBehind(Vec<PathBuf>);
 
@@ -111,7 +111,7 @@ impl Drop for UnfinishedNote {
 }
 
 impl LeftBehind {
-    /// Whether there is nothing.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

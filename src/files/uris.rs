@@ -1,4 +1,4 @@
-//! What files are called in the protocol.
+//! URIs of files.
 //!
 //! Owns: the path that a `file:` URI names, and the URI of a path.
 //! Never: looks whether anything is there.
@@ -14,7 +14,8 @@ use crate::wire::errors::RpcError;
 /// The longest path that the system takes, in bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// What is escaped in the path of a URI: all but what stays as it is in every library's spelling.
+/// Characters that are escaped in the path of a URI: all but those that every library leaves as
+/// they are.
 pub const PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 

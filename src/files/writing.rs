@@ -1,4 +1,4 @@
-//! What a file becomes: all of it, or a part of it.
+//! Writing a file, in whole or in part.
 //!
 //! A file that is changed is made anew beside the old one, and takes its place in one step: whoever
 //! reads it, and a process that is killed in the middle, finds the old one or the new one, whole.
@@ -26,26 +26,25 @@ use super::folders::{must_be_file, pass, Folders, Last, Missing, PathRefusal, Re
 /// A file that is larger, in bytes, is changed where it lies when the change is at its end.
 const NEW_BYTES_MAX: u64 = 16 << 20;
 
-/// So much of a file is written anew, in bytes, because something before it has changed.
+/// Maximum number of bytes that are rewritten because something before them has changed.
 const KEPT_BYTES_MAX: u64 = 4 << 30;
 
-/// What is written, and where in the file.
+/// Request to write to a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Writing<'a> {
-    /// What is written.
+    /// Bytes to write.
     pub content: &'a [u8],
-    /// Where.
+    /// Position in the file.
     pub put: Put,
     /// Only if nothing is there.
     pub create_only: bool,
     /// Only if the file is of the version that has this token.
     pub if_match: Option<&'a str>,
-    /// Who may read, write and run it where it is made, as far as [`PERMISSIONS`] go; none: as of
-    /// any new file.
+    /// Permissions of a new file, within [`PERMISSIONS`]; `None` for the usual ones.
     pub mode: Option<u32>,
 }
 
-/// Where in a file something is put. What is beyond its end is its end.
+/// Position in a file. A position beyond the end is the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
     /// Behind so many bytes, and nothing follows.
@@ -65,8 +64,8 @@ struct Before {
 /// Of the mode of a file, what says who may do what.
 pub const PERMISSIONS: u32 = 0o777;
 
-/// What of the file that was there stays: so many bytes before what is written, and all from this
-/// one on behind it.
+/// Parts of the existing file that stay: those before a position, and those from another position
+/// on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeptRanges {
     pub(super) before: u64,
@@ -187,7 +186,7 @@ fn open_before(folder: &OwnedFd, name: &OsString, writing: &Writing<'_>) -> Resu
     Ok(Before { file: file.into(), known })
 }
 
-/// Whether what is there is of the version that was asked for, if any was.
+/// Returns whether the existing file has the version that was asked for, if one was.
 fn is_expected(before: Option<&Before>, writing: &Writing<'_>) -> Result<bool, PathRefusal> {
     match (writing.if_match, before) {
         (None, _) => Ok(true),
@@ -277,8 +276,8 @@ fn change(
     }
 }
 
-/// Whether nothing can be put beside the file, or into its place, although the file itself may be
-/// written.
+/// Returns whether an error means that no file can be created beside this one or take its place,
+/// although it may be writable itself.
 fn takes_nothing_new(error: &io::Error) -> bool {
     let refused = [Errno::ACCESS, Errno::PERM, Errno::BUSY, Errno::XDEV, Errno::ROFS];
     error.raw_os_error().is_some_and(|code| refused.iter().any(|errno| errno.raw_os_error() == code))

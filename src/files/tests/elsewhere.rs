@@ -17,10 +17,10 @@ use rustix::fs::{openat, Mode, OFlags};
 use crate::files::folders::{Folders, PathRefusal};
 use crate::files::writing::{Put, Writing};
 
-/// Where the process that a test has begun finds its ground.
+/// Variable by which a child process of a test finds its ground.
 const GROUND: &str = "AHP_SIDECAR_TEST_GROUND";
 
-/// Nobody.
+/// User id of `nobody`.
 const NOBODY: u32 = 65534;
 
 fn skip(why: &str) {

@@ -1,4 +1,4 @@
-//! What must hold below folders, and of them.
+//! Properties of operations on folders.
 //!
 //! Owns: nothing but the list of its parts.
 //! Never: speaks a protocol.

@@ -21,14 +21,14 @@ use crate::files::folders::{Folders, PathRefusal};
 use crate::files::uris::{path_of, uri_of};
 use crate::files::writing::{Put, Writing};
 
-/// How many schedules, each of some dozens of steps, unless `FILE_CASES` says otherwise.
+/// Number of schedules, each of some dozens of steps, unless `FILE_CASES` is set.
 const CASES: u32 = 150;
 
 /// The names that there are: two that differ in the size of their letters only, and one that a URI
 /// escapes.
 const NAMES: [&str; 5] = ["a", "A", "b c", "d%2f", "e"];
 
-/// What there may be in the ground besides what the steps make.
+/// Step of a schedule.
 #[derive(Debug, Clone)]
 enum Step {
     /// A client's change, under paths that may lead anywhere.
@@ -57,8 +57,7 @@ enum Step {
     Read {
         at: Vec<u8>,
     },
-    /// Somebody else puts something into the ground: a link, another name of a file outside, a
-    /// pipe, a folder.
+    /// Change by somebody else: a link, another name of a file outside, a pipe, a folder.
     Put {
         at: Vec<u8>,
         what: u8,
@@ -88,7 +87,7 @@ struct Ground {
     top: PathBuf,
 }
 
-/// What there is at a path: enough to see whether anything has changed.
+/// State of a path: enough to see whether anything has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum There {
     File(Vec<u8>),
@@ -130,7 +129,7 @@ impl Ground {
         path_of(&uri_of(&path)).unwrap()
     }
 
-    /// Everything that is in a folder.
+    /// Returns the states of all paths in a folder.
     fn tree(&self, name: &str) -> BTreeMap<PathBuf, There> {
         let mut found = BTreeMap::new();
         let mut ahead = vec![self.top.join(name)];
@@ -152,7 +151,7 @@ impl Ground {
         found
     }
 
-    /// Somebody else puts something there, if nothing is.
+    /// Creates something as somebody else, if nothing is there.
     fn put(&self, at: &Path, what: u8, to: &Path) {
         let made = match what {
             0 => symlink(to, at),
@@ -169,8 +168,7 @@ impl Ground {
     }
 }
 
-/// Where a path leads in the ground as it is, as everybody knows it: by the system's own
-/// resolution. None when its folder is not there.
+/// Resolves a path by the system's own means; `None` if its folder does not exist.
 fn real(path: &Path, follows: bool) -> Option<PathBuf> {
     if follows {
         if let Ok(real) = path.canonicalize() {
@@ -200,7 +198,7 @@ fn real_link(folder: &Path, target: &Path, depth: u8) -> Option<PathBuf> {
     }
 }
 
-/// What must become of a write, by the plainest means; none when it must fail.
+/// Returns the expected result of a write, by the plainest means; `None` if it must fail.
 fn expected(ground: &Ground, path: &Path, put: Put, create_only: bool) -> Option<(PathBuf, Vec<u8>)> {
     let at = real(path, !create_only)?;
     if !at.starts_with(ground.inside()) || at == ground.inside() {

@@ -1,4 +1,4 @@
-//! What is the host's own, where its names are links, or where nothing is yet.
+//! The host's own files, where their names are links or do not exist yet.
 //!
 //! Owns: that nobody changes where these names lead.
 //! Never: speaks a protocol.

@@ -19,7 +19,7 @@ use super::walk::{
 };
 use crate::files::folders::{identity, must_be_file, Identity, PathRefusal, CAREFULLY};
 
-/// What was copied, and as what it was.
+/// Record of copied files, each with the version that was copied.
 #[derive(Debug, Default)]
 pub(super) struct CopyRecord(HashMap<Identity, FileVersion>);
 
@@ -45,7 +45,7 @@ pub(super) fn version(known: &Stat) -> FileVersion {
     is_file.then(|| (known.st_mtime.into(), known.st_mtime_nsec.into(), known.st_size.into()))
 }
 
-/// What was made of what is copied.
+/// Copy of a file or folder.
 #[derive(Default)]
 pub(super) struct Copy {
     pub(super) record: CopyRecord,
@@ -81,7 +81,7 @@ impl Copy {
     }
 }
 
-/// What is copied.
+/// Source of a copy.
 pub(super) enum CopySource {
     File(File, Stat),
     Folder(OwnedFd),
@@ -106,9 +106,9 @@ impl CopySource {
 
 /// A folder that is being copied.
 pub(super) struct Copying {
-    /// Where it is mounted.
+    /// Mount of the source.
     pub(super) mount: Mount,
-    /// What is made, lest it is copied itself.
+    /// Identity of the copy, so that it is not copied into itself.
     pub(super) made: Identity,
     /// The folders on the way to the one that is copied now.
     pub(super) way: Vec<OsString>,

@@ -41,7 +41,7 @@ pub(super) fn put_in_place(
     }
 }
 
-/// Whether two names are of one file, and are two.
+/// Returns whether two names are different names of one file.
 pub(super) fn is_another_name(
     source: &ResolvedPath,
     name: &OsString,
@@ -57,7 +57,7 @@ pub(super) fn is_another_name(
     Ok(!is_folder(known) && known.st_nlink > 1 && identity(known) == identity(&other) && !is_one_name)
 }
 
-/// What cannot be replaced in the end is said before anything is copied.
+/// Refuses before anything is copied if the target could not be replaced in the end.
 pub(super) fn must_be_replaceable(
     by_folder: bool,
     place: &ResolvedPath,

@@ -14,13 +14,13 @@ use rustix::io::Errno;
 
 use crate::files::folders::{identity, PathRefusal, CAREFULLY, DEPTH_MAX};
 
-/// So many files and folders are copied or removed at once.
+/// Maximum number of files and folders that one operation copies or removes.
 pub(super) const ENTRIES_MAX: u64 = 100_000;
 
-/// So much is copied at once, in bytes.
+/// Maximum number of bytes that one operation copies.
 pub(super) const BYTES_MAX: u64 = 4 << 30;
 
-/// What was counted, or done.
+/// Numbers of entries and bytes, counted or done.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) entries: u64,
@@ -52,11 +52,11 @@ pub(super) fn too_many_bytes() -> PathRefusal {
     PathRefusal::Unfit(format!("it has more than {BYTES_MAX} bytes"))
 }
 
-/// Where something is mounted: the same file system may be mounted again in a folder of its own.
+/// Mount of a file: the same file system may be mounted again in one of its folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mount {
     device: u64,
-    /// Where the system tells it.
+    /// Number of the mount, where the system has one.
     id: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ impl Mount {
         Ok(Self { device: identity(&fstat(folder)?).0, id: mount_id(folder, OsStr::new(""))? })
     }
 
-    /// What has this name, if anything has: nothing else is to be mounted there.
+    /// Returns the metadata of a name in a folder, if it exists. Refuses another mount.
     pub(super) fn look(self, folder: BorrowedFd<'_>, name: &OsStr) -> Result<Option<Stat>, PathRefusal> {
         let known = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
@@ -145,7 +145,7 @@ pub(super) fn names_in(folder: BorrowedFd<'_>, tally: &mut Tally) -> Result<Vec<
     Ok(names)
 }
 
-/// Whether nothing is in a folder. What is large is not read to its end.
+/// Returns whether a folder is empty, without reading all of a large one.
 pub(super) fn is_empty(folder: BorrowedFd<'_>) -> Result<bool, PathRefusal> {
     for entry in Dir::read_from(folder)? {
         if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
