@@ -15,7 +15,7 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// What contents of sides begin with in states.
+/// Prefix of the contents of sides in states.
 pub const INLINE: &str = "data:text/plain;charset=utf-8;base64,";
 
 /// A text that says where it is found: in its own URI, so that it is there as long as the turn is.
@@ -28,12 +28,12 @@ pub fn inline(text: &str) -> ContentRef {
     }
 }
 
-/// What a content is called in its chat.
+/// Returns the id of a content in its chat.
 pub fn id_of(inline: &str) -> String {
     Uuid::new_v5(&Uuid::NAMESPACE_URL, inline.as_bytes()).simple().to_string()
 }
 
-/// Whether there may be sides of changes in JSON text.
+/// Returns whether JSON text may hold sides of changes.
 pub fn may_hold_sides(text: &[u8]) -> bool {
     memmem::find(text, INLINE.as_bytes()).is_some()
 }
@@ -41,13 +41,13 @@ pub fn may_hold_sides(text: &[u8]) -> bool {
 /// A whole file, as a call has said it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EditContent {
-    /// What it is called in its chat: the same for the same content.
+    /// Id in its chat: equal contents have equal ids.
     pub id: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: i64,
 }
 
-/// How many lines an edit has added and removed.
+/// Numbers of lines that an edit has added and removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineCounts {
     /// Added ones.
@@ -69,11 +69,11 @@ impl LineCounts {
 pub struct CallEdit {
     /// The `file:` URI.
     pub file: String,
-    /// What was in it; none when it was not there.
+    /// Content before; `None` if the file did not exist.
     pub before: Option<EditContent>,
-    /// What is in it; none when it is not there any more.
+    /// Content now; `None` if the file does not exist any more.
     pub after: Option<EditContent>,
-    /// What it has done to its lines.
+    /// Numbers of changed lines.
     pub lines: LineCounts,
     /// When its call was over, in milliseconds since 1970, as [`EDITED_AT`] says it; 0 where it
     /// does not.
@@ -91,7 +91,7 @@ pub fn edited_at(meta: Option<&JsonObject>) -> i64 {
 }
 
 impl CallEdit {
-    /// What one change of a file that a call shows is, where it shows both sides whole.
+    /// Returns the edit of a file that a call shows with both sides whole.
     fn of(before: Option<&FileEditSide>, after: Option<&FileEditSide>, at: i64) -> Option<Self> {
         let file = &after.or(before)?.uri;
         let sides = [before, after].into_iter().flatten();
@@ -115,7 +115,7 @@ impl CallEdit {
         })
     }
 
-    /// Those in what a call has produced that was over then.
+    /// Returns the edits among the results of a call that ended then.
     pub fn all_in(content: &[ToolResultContent], at: i64) -> Vec<Self> {
         let edits = content.iter().filter_map(|content| match content {
             ToolResultContent::FileEdit(edit) => Self::of(edit.before.as_ref(), edit.after.as_ref(), at),
@@ -135,13 +135,13 @@ impl CallEdit {
         sides.filter_map(|inline| text_of(inline).map(|text| (id_of(inline), text))).collect()
     }
 
-    /// Whether one of its sides is the content of this id.
+    /// Returns whether one of its sides is the content of this id.
     pub fn has(&self, id: &str) -> bool {
         [&self.before, &self.after].into_iter().flatten().any(|side| side.id == id)
     }
 }
 
-/// What stands in a content that is in its own URI, which is text.
+/// Returns the text of a content that is in its own URI.
 pub fn text_of(inline: &str) -> Option<String> {
     String::from_utf8(BASE64_STANDARD.decode(inline.strip_prefix(INLINE)?).ok()?).ok()
 }
@@ -156,7 +156,7 @@ pub fn edits_of(call: &ToolCallState) -> Vec<CallEdit> {
     produced_by(call).map(|content| CallEdit::all_in(content, edited_at(meta))).unwrap_or_default()
 }
 
-/// What a call has produced that did what it was to do.
+/// Returns the results of a call that has succeeded.
 pub fn produced_by(call: &ToolCallState) -> Option<&[ToolResultContent]> {
     let (success, content) = match call {
         ToolCallState::PendingResultConfirmation(call) => (call.success, &call.content),
@@ -209,7 +209,7 @@ pub struct TurnEdits {
 }
 
 impl TurnEdits {
-    /// Those of a turn that is over, which has this JSON text.
+    /// Returns the edits of a completed turn with this JSON text.
     pub fn of(text: &[u8]) -> Self {
         if !may_hold_sides(text) {
             return Self::default();
@@ -224,7 +224,7 @@ impl TurnEdits {
         Self { started_at: turn.started_at.unwrap_or_default(), edits }
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
     }

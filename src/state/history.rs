@@ -19,7 +19,7 @@ use super::edits::TurnEdits;
 use super::texts::{TurnFacts, TurnText};
 use crate::wire::rpc::to_sorted_json;
 
-/// What a turn is counted for that is in the store, in bytes: its id, and where it is.
+/// Memory that a turn in the store is counted for, in bytes: its id, and its place.
 pub const INDEX_BYTES: usize = 256;
 
 /// A turn that is over. To clone it is cheap: its text is shared.
@@ -60,7 +60,7 @@ impl CompletedTurn {
         }
     }
 
-    /// Its id.
+    /// Returns the id.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -70,8 +70,8 @@ impl CompletedTurn {
         self.text.bytes()
     }
 
-    /// Its JSON text; the same turn has the same. It may be read from the store first, which takes
-    /// a while. Where that cannot give it any more, it is that of a turn that says so.
+    /// Returns the JSON text; equal turns have equal texts. Reads it from the store if need be,
+    /// which takes a while. If the store has lost it, the text is that of a turn that says so.
     pub fn text(&self) -> Bytes {
         self.text.get().unwrap_or_else(|why| {
             tracing::error!(
@@ -83,23 +83,24 @@ impl CompletedTurn {
         })
     }
 
-    /// Where its JSON text is.
+    /// Returns the handle of the JSON text.
     pub fn place(&self) -> &TurnText {
         &self.text
     }
 
-    /// Whether its JSON text is in memory.
+    /// Returns whether the JSON text is in memory.
     pub fn is_here(&self) -> bool {
         self.text.is_here()
     }
 
-    /// Whether there may be contents in it that clients are told the URIs of, as far as this is
+    /// Returns whether the turn may hold contents whose URIs clients are told, as far as this is
     /// known without reading it.
     pub fn may_hold_contents(&self) -> bool {
         self.text.known_facts().is_none_or(|facts| facts.contents)
     }
 
-    /// Whether it may show terminals of tool calls, as far as this is known without reading it.
+    /// Returns whether the turn may show terminals of tool calls, as far as this is known without
+    /// reading it.
     pub fn may_show_terminals(&self) -> bool {
         self.text.known_facts().is_none_or(|facts| facts.terminals)
     }
@@ -109,12 +110,12 @@ impl CompletedTurn {
         &self.facts().edits
     }
 
-    /// What the host must know of it. Its text is read for that, unless somebody knows it.
+    /// Returns the facts that the host needs about the turn. Reads its text unless they are known.
     pub fn facts(&self) -> &TurnFacts {
         self.text.facts()
     }
 
-    /// Whether the two have one text.
+    /// Returns whether both have the same text in memory.
     pub(crate) fn shares_text(&self, other: &Self) -> bool {
         self.text == other.text
     }
@@ -124,7 +125,7 @@ impl CompletedTurn {
         self.read_as()
     }
 
-    /// What the user said that began it.
+    /// Returns the user's message that began the turn.
     pub fn message(&self) -> Option<Message> {
         #[derive(Deserialize)]
         struct Begun {
@@ -164,7 +165,7 @@ pub(super) fn empty_completed(id: &str) -> Turn {
     }
 }
 
-/// What is shown of a turn whose text the store has lost: that, in its place.
+/// Returns the text of a turn that takes the place of one whose text the store has lost.
 fn damaged(id: &str, why: &str) -> Bytes {
     let error = ErrorInfo {
         error_type: "damaged".to_owned(),
@@ -189,9 +190,10 @@ pub struct History {
     turns: Vec<CompletedTurn>,
     /// Of two turns with one id, the first.
     places: HashMap<Arc<str>, usize>,
-    /// Where those are that may have edited files, as far as that is known without reading them.
+    /// Places of the turns that may have edited files, as far as that is known without reading
+    /// them.
     edited: Vec<usize>,
-    /// What began the last one, once somebody has asked: summaries do again and again, and the turn
+    /// Message that began the last turn, cached: summaries ask for it again and again, and the turn
     /// may be large.
     last_message: OnceCell<Option<Message>>,
     /// The text of the last one, once somebody has asked for what began it: it stays in memory,
@@ -200,48 +202,49 @@ pub struct History {
 }
 
 impl History {
-    /// How many they are.
+    /// Returns the number of turns.
     pub fn len(&self) -> usize {
         self.turns.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }
 
-    /// What they take in memory at least, nearly, in bytes: all but what the store can give again.
+    /// Returns the memory that they hold at least, roughly, in bytes: all but what the store can
+    /// give again.
     pub fn held_bytes(&self) -> usize {
         self.turns.len() * INDEX_BYTES + self.last_text.get().map_or(0, Bytes::len)
     }
 
-    /// All of them.
+    /// Returns all turns.
     pub fn turns(&self) -> &[CompletedTurn] {
         &self.turns
     }
 
-    /// Those in which files were edited, oldest first.
+    /// Returns the turns in which files were edited, oldest first.
     pub fn edited(&self) -> impl Iterator<Item = &CompletedTurn> {
         let turns = self.edited.iter().filter_map(|place| self.turns.get(*place));
         turns.filter(|turn| !turn.edits().is_empty())
     }
 
-    /// Those from this place on.
+    /// Returns the turns from this place on.
     pub fn since(&self, place: usize) -> &[CompletedTurn] {
         self.turns.get(place..).unwrap_or_default()
     }
 
-    /// Those up to the turn of this id, and with it; none when it is not among them.
+    /// Returns the turns up to and with the turn of this id; `None` if there is no such turn.
     pub fn through(&self, id: &str) -> Option<&[CompletedTurn]> {
         self.turns.get(..=self.place_of(id)?)
     }
 
-    /// The one that ended last.
+    /// Returns the turn that ended last.
     pub fn last(&self) -> Option<&CompletedTurn> {
         self.turns.last()
     }
 
-    /// What the user said that began the one that ended last.
+    /// Returns the user's message that began the turn that ended last.
     pub fn last_message(&self) -> Option<&Message> {
         let last = self.last()?;
         self.last_text.get_or_init(|| last.text());
@@ -253,12 +256,12 @@ impl History {
         self.turns.get(self.place_of(id)?)
     }
 
-    /// Where the turn of this id is.
+    /// Returns the place of the turn of this id.
     pub fn place_of(&self, id: &str) -> Option<usize> {
         self.places.get(id).copied()
     }
 
-    /// Whether the turn of this id is among them.
+    /// Returns whether there is a turn of this id.
     pub fn contains(&self, id: &str) -> bool {
         self.places.contains_key(id)
     }

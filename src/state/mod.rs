@@ -1,5 +1,5 @@
-//! What the state of a chat is, and how an action changes it: the same for the core and for older
-//! versions of the protocol, which reduce chats as their clients do.
+//! The state of a chat and how actions change it: the same for the core and for older versions of
+//! the protocol, which reduce chats as their clients do.
 //!
 //! Owns: a chat's state with the reducers on it ([`reduce`]), its completed turns ([`history`]) and
 //! where their texts are ([`texts`]), the edits of files in them ([`edits`]), and the bits of a

@@ -27,13 +27,13 @@ use crate::wire::tool_calls::tool_call_id;
 /// A chat's state, with an index of the active turn's parts.
 #[derive(Debug)]
 pub struct Conversation {
-    /// All of it but the completed turns.
+    /// State without the completed turns.
     state: ChatState,
     history: History,
     index: PartIndex,
 }
 
-/// Where the parts of the active turn are.
+/// Index of the parts of the active turn.
 #[derive(Debug, Default)]
 struct PartIndex {
     /// First part with this id: markdown and reasoning parts and tool calls share their ids' space.
@@ -44,7 +44,7 @@ struct PartIndex {
     questions: HashMap<String, usize>,
     /// Parts that wait for the user.
     blocking: HashSet<usize>,
-    /// How many bytes of JSON text each part has, nearly, and all of them.
+    /// Length of each part's JSON text, roughly, in bytes, and their sum.
     bytes: Vec<usize>,
     bytes_in_all: usize,
 }
@@ -69,12 +69,13 @@ impl Conversation {
         &self.history
     }
 
-    /// How many bytes of JSON text the parts of the active turn have, nearly.
+    /// Returns the length of the JSON text of the active turn's parts, roughly, in bytes.
     pub fn turn_bytes(&self) -> usize {
         self.index.bytes_in_all
     }
 
-    /// How many bytes of JSON text the state has without its turns, with or without its draft.
+    /// Returns the length of the state's JSON text without its turns, in bytes, with or without its
+    /// draft.
     pub(crate) fn bytes_besides_turns(&mut self, with_draft: bool) -> usize {
         let active = self.state.active_turn.take();
         let draft = if with_draft { None } else { self.state.draft.take() };
@@ -129,7 +130,7 @@ impl Conversation {
         self.state.changes = changes;
     }
 
-    /// Whether the active turn has a part or tool call of this id.
+    /// Returns whether the active turn has a part or tool call of this id.
     pub(crate) fn has_part(&self, id: &str) -> bool {
         self.index.by_id.contains_key(id)
     }
@@ -259,9 +260,9 @@ impl Conversation {
         outcome
     }
 
-    /// Whether the official reducer would change anything. Shows it a copy of the state with
-    /// nothing in it but what the action can touch, so it answers for actions that do not start,
-    /// end or remove turns.
+    /// Returns whether the official reducer would change anything. Runs it on a copy of the state
+    /// that holds only what the action can touch, so it answers for actions that do not start, end
+    /// or remove turns.
     pub(crate) fn would_change(&self, action: &StateAction) -> bool {
         let mut before = head_of(&self.state);
         let queued = self.state.queued_messages.as_ref();
@@ -441,7 +442,7 @@ fn one_of(queued: &[PendingMessage], id: &str) -> Vec<PendingMessage> {
     queued.iter().find(|message| message.id == id).cloned().into_iter().collect()
 }
 
-/// Everything of a state that is neither a turn nor queued.
+/// Returns a state without its turns and queued messages.
 fn head_of(state: &ChatState) -> ChatState {
     ChatState {
         resource: String::new(),

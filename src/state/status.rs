@@ -13,8 +13,8 @@ pub(crate) fn activity_of(status: u32) -> u32 {
     status & ACTIVITY_BITS
 }
 
-/// Whether the activity bits say so. `InputNeeded` contains `InProgress`, so bits are compared
-/// whole.
+/// Returns whether the activity bits are these. `InputNeeded` contains `InProgress`, so bits are
+/// compared whole.
 pub(crate) fn status_is(status: u32, activity: SessionStatus) -> bool {
     activity_of(status) == activity.bits()
 }

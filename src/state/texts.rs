@@ -22,10 +22,10 @@ use crate::wire::terminals;
 /// by a URI.
 pub const TOLD_BYTES_MAX: usize = 64 << 10;
 
-/// What shows in JSON that there is data of a tool call.
+/// Sign in JSON text of embedded data of a tool call.
 const EMBEDDED: &[u8] = b"embeddedResource";
 
-/// Where a text can be read again.
+/// Source from which a text can be read again.
 pub trait TextSource: fmt::Debug + Send + Sync {
     /// Reads it, which takes as long as the disk does.
     ///
@@ -33,18 +33,18 @@ pub trait TextSource: fmt::Debug + Send + Sync {
     /// Why it is not what was kept, for people.
     fn read(&self) -> Result<Bytes, String>;
 
-    /// Somebody needed it and has read it: it stays in memory until [`TurnText::leave_memory`].
+    /// Notes that a text was read into memory, where it stays until [`TurnText::leave_memory`].
     fn was_read(&self, text: &TurnText);
 }
 
-/// What the host must know of a turn that is over without reading its text.
+/// Facts that the host needs about a completed turn without reading its text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TurnFacts {
     /// There may be contents in it that clients are told the URIs of.
     #[serde(skip_serializing_if = "is_false")]
     pub contents: bool,
-    /// It may show terminals of tool calls.
+    /// Set if it may show terminals of tool calls.
     #[serde(skip_serializing_if = "is_false")]
     pub terminals: bool,
     /// The edits of files that its calls have said.
@@ -57,14 +57,14 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl TurnFacts {
-    /// Those of the turn with this text.
+    /// Returns the facts about the turn with this text.
     pub fn of(text: &[u8]) -> Self {
         let (contents, terminals) = (may_hold_contents(text), has(text, terminals::SCHEME));
         Self { contents, terminals, edits: TurnEdits::of(text) }
     }
 }
 
-/// Whether there may be contents in JSON text.
+/// Returns whether JSON text may hold contents.
 pub fn may_hold_contents(text: &[u8]) -> bool {
     may_hold_sides(text) || text.len() > TOLD_BYTES_MAX && has(text, EMBEDDED)
 }
@@ -86,7 +86,7 @@ struct TextCell {
     bytes: usize,
     facts: OnceLock<TurnFacts>,
     place: Mutex<TextPlace>,
-    /// It was looked at in memory since this was last asked.
+    /// Set if it was read in memory since the flag was last taken.
     is_used: AtomicBool,
 }
 
@@ -118,13 +118,13 @@ impl TurnText {
         self.0.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     pub fn bytes(&self) -> usize {
         self.0.bytes
     }
 
-    /// Whether it is in memory. It does not count as that while somebody reads it: who asks must
-    /// not wait for the disk.
+    /// Returns whether it is in memory. Returns false while somebody reads it: the caller must not
+    /// wait for the disk.
     pub fn is_here(&self) -> bool {
         self.0.place.try_lock().is_ok_and(|place| place.here.is_some())
     }
@@ -147,19 +147,18 @@ impl TurnText {
         Ok(text)
     }
 
-    /// What the host must know of its turn. Unless somebody knows it, the text is read.
+    /// Returns the facts about its turn. Reads the text unless they are known.
     pub fn facts(&self) -> &TurnFacts {
         // Of what cannot be read, nothing is known.
         self.0.facts.get_or_init(|| TurnFacts::of(&self.get().unwrap_or_default()))
     }
 
-    /// What the host must know of its turn, if somebody knows it.
+    /// Returns the facts about its turn if they are known.
     pub fn known_facts(&self) -> Option<&TurnFacts> {
         self.0.facts.get()
     }
 
-    /// It can be read there, too, from now on. Returns false when it could be read somewhere else
-    /// before.
+    /// Sets the source from which it can be read. Returns false if it had one already, which stays.
     pub fn kept_at(&self, source: Arc<dyn TextSource>) -> bool {
         let mut place = self.place();
         let is_new = place.source.is_none();
@@ -167,7 +166,7 @@ impl TurnText {
         is_new
     }
 
-    /// It will not be there any more where it can be read: whoever has it still goes on having it.
+    /// Removes its source, which is about to go, and reads it into memory before if need be.
     pub fn stays_here(&self) {
         let mut place = self.place();
         if let (None, Some(source)) = (&place.here, &place.source) {
@@ -194,19 +193,19 @@ impl TurnText {
         may
     }
 
-    /// Whether somebody has looked at it in memory since this was last asked.
+    /// Takes the flag that it was read in memory.
     pub fn take_used(&self) -> bool {
         self.0.is_used.swap(false, Ordering::Relaxed)
     }
 
-    /// The same, for one who does not need it.
+    /// Returns a weak handle, for an owner that does not need it.
     pub fn downgrade(&self) -> WeakTurnText {
         WeakTurnText(Arc::downgrade(&self.0))
     }
 }
 
 impl PartialEq for TurnText {
-    /// Whether they are the same text, not only two that read the same.
+    /// Compares by identity: equal texts may be different ones.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::rpc::{to_json, to_sorted_json};
 
-/// What stands before the params of an action's line, and after them.
+/// Text of an action's line before its params, and behind them.
 const LINE_HEAD: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"action\",\"params\":";
 const LINE_TAIL: &[u8] = b"}\n";
 
@@ -51,7 +51,7 @@ pub fn envelope_line(
     line.into()
 }
 
-/// What stands in such a line before the action.
+/// Writes the text of such a line before the action.
 pub fn begin_line(line: &mut Vec<u8>, channel: &str) {
     line.extend_from_slice(LINE_HEAD);
     line.extend_from_slice(b"{\"channel\":");
@@ -59,7 +59,7 @@ pub fn begin_line(line: &mut Vec<u8>, channel: &str) {
     line.extend_from_slice(b",\"action\":");
 }
 
-/// What stands in such a line behind the action.
+/// Writes the text of such a line behind the action.
 pub fn end_line(line: &mut Vec<u8>, server_seq: u64, origin: Option<&ActionOrigin>, refusal: Option<&str>) {
     line.extend_from_slice(b",\"serverSeq\":");
     line.extend_from_slice(&to_json(&server_seq));
@@ -112,7 +112,7 @@ impl MergedDeltas {
         self.line.len()
     }
 
-    /// The one line.
+    /// Returns the line.
     pub fn into_line(self) -> Bytes {
         self.line.into()
     }

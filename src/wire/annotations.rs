@@ -6,7 +6,7 @@
 
 use super::changesets::named_by_changeset;
 
-/// What stands behind the URI of the session.
+/// Suffix to the URI of the session.
 const ANNOTATIONS: &str = "/annotations";
 
 /// The URI of the annotations of this session.

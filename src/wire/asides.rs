@@ -1,4 +1,4 @@
-//! What a message means besides its params.
+//! Hints that accompany a message besides its params.
 //!
 //! Owns: the list of what older versions of the protocol can say and the newest has no member for.
 //! The version edge puts it beside the params of a translated message, and the core makes of it
@@ -8,10 +8,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a session's summary calls a [`Selection`] in its `_meta`.
+/// Name of a [`Selection`] in the `_meta` of a session's summary.
 pub const SELECTED: &str = "selected";
 
-/// What a message means besides its params.
+/// Hint that accompanies a message besides its params.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Aside {
     /// `initialize`, `reconnect`: the client cannot be shown questions, so it cannot answer any.
@@ -39,7 +39,7 @@ pub enum Aside {
     /// `dispatchAction` on a session: another model or agent is selected; the action is what its
     /// client said.
     Selects {
-        /// What is selected.
+        /// New selection.
         change: SelectionChange,
         /// Chats other than the session's own follow what is selected for the session.
         for_all_chats: bool,
@@ -78,8 +78,8 @@ pub enum SelectionChange {
 }
 
 impl Selection {
-    /// What is selected in a chat with this draft, whose last message was this; each is `null` when
-    /// there is none.
+    /// Returns the selection in a chat with this draft and last message; each is `null` if there is
+    /// none.
     ///
     /// The draft says it. Where there is no draft the last message does, and where the draft names
     /// no model too: older versions have no word for a model that is selected no more.

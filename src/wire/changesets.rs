@@ -1,4 +1,4 @@
-//! What the URI of a changeset says.
+//! URIs of changesets.
 //!
 //! Owns: that URI: it is that of the session, and behind it what the changes are of, so that
 //! clients can compute it.
@@ -6,39 +6,39 @@
 
 use percent_encoding::{percent_decode_str, utf8_percent_encode, AsciiSet, NON_ALPHANUMERIC};
 
-/// What stands between the URI of the session and what the changes are of.
+/// Separator between the URI of the session and the scope of the changes.
 const CHANGESET: &str = "/changeset/";
 
-/// What stands for all that was changed in the session.
+/// Scope of all changes of the session.
 const SESSION: &str = "session";
 
-/// What stands before the id of a turn.
+/// Prefix of the id of a turn.
 const TURN: &str = "turn/";
 
-/// What stands for all that is not committed.
+/// Scope of all uncommitted changes.
 const UNCOMMITTED: &str = "uncommitted";
 
-/// What stands for all that a branch has changed.
+/// Scope of all changes of a branch.
 const BRANCH: &str = "branch";
 
-/// What stands before the ids of two turns.
+/// Prefix of the ids of two turns.
 const COMPARE: &str = "compare/";
 
-/// What of the id of a turn is encoded, as clients encode it in a template.
+/// Characters of a turn's id that are escaped, as clients escape them in a template.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// What the changes in a changeset are of.
+/// Scope of the changes in a changeset.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangesetScope {
     /// All turns of a session.
     Session,
     /// The turn of this id.
     Turn(String),
-    /// What is not committed.
+    /// Uncommitted changes.
     Uncommitted,
-    /// What a branch has changed.
+    /// Changes of a branch.
     Branch,
-    /// What lies between the ends of the turns of these ids.
+    /// Changes between the ends of the turns of these ids.
     Compare(String, String),
 }
 

@@ -1,4 +1,4 @@
-//! Which kinds of channels there are.
+//! Kinds of channels.
 //!
 //! Owns: the list of the kinds and their names. Everything that differs by kind is made from this
 //! list, so a new kind is a line in it and a module beside those of the others, `host::channels`,
@@ -12,7 +12,7 @@ macro_rules! with_channel_kinds {
     ($make:ident $($besides:tt)*) => {
         $make! {
             { $($besides)* }
-            /// What concerns the whole host; there is one.
+            /// The host as a whole; there is one such channel.
             Root, root, "root";
             /// A session.
             Session, sessions, "session";
@@ -22,11 +22,11 @@ macro_rules! with_channel_kinds {
             Watch, watches, "watch";
             /// A terminal.
             Terminal, terminals, "terminal";
-            /// What was changed in files, in a session or a turn.
+            /// Changes of files in a session or a turn.
             Changeset, changesets, "changeset";
-            /// What people say to places in files, of a session.
+            /// Annotations of files in a session.
             Annotations, annotations, "annotations";
-            /// What no program has: the kind of the tests.
+            /// Kind for tests alone.
             #[cfg(test)]
             Sample, samples, "sample";
         }
@@ -46,7 +46,7 @@ macro_rules! make_channel_kind {
             /// Every kind.
             pub const ALL: &'static [Self] = &[$($(#[cfg($cfg)])? Self::$Kind,)+];
 
-            /// What it is called in the store.
+            /// Returns the name of the kind in the store.
             pub fn name(self) -> &'static str {
                 match self {
                     $($(#[cfg($cfg)])? Self::$Kind => $name,)+

@@ -45,8 +45,8 @@ impl RpcError {
         Self::new(rpc::PARSE_ERROR, format!("not valid JSON: {detail}"))
     }
 
-    /// Whether the message itself is refused, whatever there is in the host: it is no request, or
-    /// asks for what is not served.
+    /// Returns whether the message itself is refused, whatever the state of the host: it is no
+    /// request, or names a method that is not served.
     pub fn is_about_the_message(&self) -> bool {
         [rpc::PARSE_ERROR, rpc::INVALID_REQUEST, rpc::METHOD_NOT_FOUND].contains(&self.code)
     }
@@ -144,8 +144,8 @@ impl RpcError {
         Self::new(ahp::ALREADY_EXISTS, format!("`{uri}` is there already"))
     }
 
-    /// What a client says that was asked for this: as it says it where that means something to
-    /// others, too.
+    /// Returns the error of a client that was asked for a file; its code is kept where it means
+    /// something to others, too.
     pub fn of_client(uri: &str, error: Self) -> Self {
         let known =
             [rpc::INVALID_PARAMS, ahp::NOT_FOUND, ahp::PERMISSION_DENIED, ahp::ALREADY_EXISTS, ahp::CONFLICT];
@@ -195,7 +195,7 @@ impl RpcError {
         Self::new(ahp::ALREADY_EXISTS, format!("`{uri}` is already in use"))
     }
 
-    /// It cannot be done while a turn runs in this chat.
+    /// Returns the error of a request that is refused while a turn runs in this chat.
     pub fn turn_in_progress(chat: &str) -> Self {
         Self::new(ahp::TURN_IN_PROGRESS, format!("a turn is running in `{chat}`: cancel it or wait"))
     }
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// What was logged.
+    /// Captured log.
     #[derive(Clone, Default)]
     struct Logged(Arc<Mutex<Vec<u8>>>);
 

@@ -1,10 +1,10 @@
-//! What programs say to their terminals: text with escape sequences in it.
+//! Output of programs to terminals: text with escape sequences.
 //!
 //! Owns: where such text may be cut, and which of its bytes are whole characters.
 //! Never: obeys a sequence, or says what one means.
 
-/// How far behind the place where it must be cut at the earliest the end of a line is looked for,
-/// in bytes.
+/// Maximum distance from the earliest place to cut at which the end of a line is looked for, in
+/// bytes.
 const LINE_BYTES_MAX: usize = 4 << 10;
 
 const ESCAPE: u8 = 0x1b;
@@ -12,7 +12,7 @@ const ESCAPE: u8 = 0x1b;
 /// A character has no more bytes.
 const CHARACTER_BYTES_MAX: usize = 4;
 
-/// Where a program is in what it says to its terminal.
+/// Position of a program's output relative to escape sequences.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Within {
     Text,
@@ -45,8 +45,8 @@ impl Within {
     }
 }
 
-/// Where to cut a text that must lose so many bytes: behind the end of a line, if one is near, and
-/// within no escape sequence and no character.
+/// Returns the place to cut a text that must lose a number of bytes: behind the end of a line, if
+/// one is near, and within no escape sequence or character.
 pub fn place_to_cut(text: &[u8], excess: usize) -> usize {
     let (mut within, mut found, mut at) = (Within::Text, None, 0);
     while at < text.len() && at <= excess.saturating_add(LINE_BYTES_MAX) {
@@ -83,9 +83,8 @@ pub fn take_text(bytes: &mut Vec<u8>, is_all: bool) -> String {
     text
 }
 
-/// What is left of such a text for who does not see a terminal: no sequence, no other control
-/// character than tabs and the ends of lines, and of a line that was written over what was written
-/// last.
+/// Returns such a text without terminal features: no escape sequences, no control characters but
+/// tabs and line ends, and of a line that was overwritten the last version.
 pub fn plain_text(text: &str) -> String {
     let (mut within, mut plain, mut line) = (Within::Text, String::new(), String::new());
     let mut starts_over = false;
@@ -120,7 +119,7 @@ pub fn plain_text(text: &str) -> String {
     plain
 }
 
-/// Whether no character of UTF-8 goes on here. Text that is none may be cut anywhere after some
+/// Returns whether a UTF-8 character begins here. Invalid text may be cut anywhere after some
 /// bytes.
 fn begins_a_character(text: &[u8], at: usize) -> bool {
     let goes_on = |byte: &u8| byte & 0xC0 == 0x80;

@@ -9,7 +9,7 @@ use ahp_types::common::JsonObject;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// What the protocol calls a method: answered, or not.
+/// Kind of a method in the protocol: answered or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MethodKind {
     /// Answered once.
@@ -45,7 +45,7 @@ macro_rules! methods {
                 }
             }
 
-            /// Whether the protocol defines it as a request or as a notification.
+            /// Returns whether the protocol defines the method as a request or as a notification.
             pub fn kind(self) -> MethodKind {
                 match self {
                     $(Method::$variant => MethodKind::$kind,)*
@@ -88,7 +88,7 @@ methods! {
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
 }
 
-/// The other methods of the protocol that a client may call, and why this host does not serve them.
+/// Other methods of the protocol that a client may call, each with the reason why it is not served.
 pub const NOT_SERVED: &[(&str, &str)] = &[
     ("listAutomationTriggerDefinitions", NO_AUTOMATIONS),
     ("runAutomation", NO_AUTOMATIONS),
@@ -110,7 +110,7 @@ const NO_AUTOMATIONS: &str = "this host has no automations";
 pub struct InitializeParams {
     /// The client's own id, kept over its reconnects.
     pub client_id: String,
-    /// What software the client is; for the log.
+    /// Software of the client, for the log.
     pub client_info: Option<Implementation>,
     /// The language that its user reads: a BCP 47 tag.
     pub locale: Option<String>,
@@ -136,7 +136,7 @@ pub struct ReconnectParams {
 pub struct ListSessionsParams {
     /// At most so many sessions; all when absent.
     pub limit: Option<i64>,
-    /// Where the page before ended.
+    /// End of the page before; `None` for the first page.
     pub cursor: Option<String>,
 }
 
@@ -146,7 +146,7 @@ pub struct ListSessionsParams {
 pub struct ResolveConfigParams {
     /// The agent; the default one when absent.
     pub provider: Option<String>,
-    /// What is chosen so far.
+    /// Values chosen so far.
     pub config: JsonObject,
 }
 
@@ -158,7 +158,7 @@ pub struct ConfigCompletionsParams {
     pub provider: Option<String>,
     /// The setting whose values are asked for.
     pub property: String,
-    /// What the user has typed to find one.
+    /// Text that the user has typed to find one.
     pub query: Option<String>,
 }
 

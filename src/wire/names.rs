@@ -1,4 +1,4 @@
-//! What a message names that must be known before it is handled.
+//! Names in a message that must be looked up before it is handled.
 //!
 //! Owns: which members of which methods name channels, attached chats, directories, a cursor and a
 //! client that comes back. It is read once, from the message as its client said it, before anything
@@ -21,10 +21,10 @@ use super::terminals::named_by_terminal;
 use super::uris::{canonical_file, named_by_content};
 use super::watches::is_watch;
 
-/// So many chats may be attached to a message.
+/// Maximum number of chats attached to a message.
 pub const ATTACHED_MAX: usize = 16;
 
-/// What a message names.
+/// Names in a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Named {
     /// The URIs of the channels that it is about.
@@ -42,7 +42,8 @@ pub struct Named {
     pub cursor: Option<u64>,
     /// The id of the client that comes back with it.
     pub client: Option<String>,
-    /// Which sessions there are must be known: its client calls them otherwise than the core.
+    /// Set if the list of sessions is needed: the client spells their URIs differently from the
+    /// core.
     pub sessions: bool,
 }
 
@@ -56,21 +57,21 @@ pub enum NamedTurns {
         /// The turn's id.
         turn: String,
     },
-    /// Those with which another chat begins.
+    /// Turns with which another chat begins.
     Through {
         /// The chat's URI.
         chat: String,
         /// The last one's id.
         turn: String,
     },
-    /// Those in which there may be a content.
+    /// Turns that may hold a content.
     WithContents(String),
-    /// Those that may show a terminal.
+    /// Turns that may show a terminal.
     WithTerminals(String),
 }
 
 impl Named {
-    /// What a message names.
+    /// Collects the names in a message.
     pub fn of(message: &Incoming) -> Self {
         let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
         else {
@@ -165,7 +166,7 @@ impl Named {
         self.channels.extend(members.inside("destination").read::<String>("session"));
     }
 
-    /// Whose a terminal is to be.
+    /// Reads the claim of a terminal.
     fn read_claim(&mut self, members: &Members<'_>) {
         let claim = members.inside("claim");
         self.channels.extend(["session", "chat"].iter().filter_map(|member| claim.read::<String>(member)));

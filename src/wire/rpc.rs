@@ -63,12 +63,12 @@ impl Params {
         Self { json: Some(json.into()), aside: None }
     }
 
-    /// The same params, with what the message means besides.
+    /// Returns these params with a hint.
     pub fn with(self, aside: Option<Aside>) -> Self {
         Self { aside: aside.map(Box::new), ..self }
     }
 
-    /// What the message means besides. Nothing that came on a wire has that.
+    /// Returns the hint. Params that came over a connection have none.
     pub fn aside(&self) -> Option<&Aside> {
         self.aside.as_deref()
     }
@@ -113,7 +113,7 @@ pub fn read_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
 /// An answer of a client, as it came.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientReply {
-    /// What it answers.
+    /// Id of the request that it answers.
     pub id: Option<RequestId>,
     /// The result; JSON text.
     pub result: Option<Bytes>,
@@ -121,7 +121,7 @@ pub struct ClientReply {
     pub error: Option<Bytes>,
 }
 
-/// What one line says.
+/// Meaning of one line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Incoming {
     /// To be answered once.
@@ -130,14 +130,14 @@ pub enum Incoming {
         id: RequestId,
         /// The method's name.
         method: String,
-        /// Its params, unread.
+        /// Params, unread.
         params: Params,
     },
     /// Not to be answered.
     Notification {
         /// The method's name.
         method: String,
-        /// Its params, unread.
+        /// Params, unread.
         params: Params,
     },
     /// An answer to something that was asked of the client, or not.
@@ -146,7 +146,7 @@ pub enum Incoming {
     Malformed {
         /// The id, when there is one that can be echoed.
         id: Option<RequestId>,
-        /// What is wrong.
+        /// Error to answer with.
         error: RpcError,
     },
 }
@@ -261,8 +261,8 @@ impl<'de> Deserialize<'de> for MessageMembers<'de> {
 #[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Whether no array or object of a JSON text lies deeper than `levels_max`. Counts brackets outside
-/// of strings only: whether they match is the parser's business.
+/// Returns whether no array or object of a JSON text lies deeper than `levels_max`. Counts brackets
+/// outside of strings only: whether they match is the parser's business.
 pub fn nesting_fits(json: &[u8], levels_max: usize) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for &byte in json {
@@ -299,14 +299,14 @@ pub fn result_line(id: &RequestId, result: &[u8]) -> Bytes {
     line.into()
 }
 
-/// What stands in such a line before the result.
+/// Writes the text of such a line before the result.
 pub fn begin_result(line: &mut Vec<u8>, id: &RequestId) {
     line.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     line.extend_from_slice(id.as_json());
     line.extend_from_slice(b",\"result\":");
 }
 
-/// What stands in such a line behind the result.
+/// Text of such a line behind the result.
 pub const RESULT_TAIL: &[u8] = b"}\n";
 
 /// A line that answers a request, or a line that was none, with an error.
@@ -350,7 +350,7 @@ pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_else(|_| b"null".to_vec())
 }
 
-/// How many bytes the JSON text of a value has.
+/// Returns the length of a value's JSON text, in bytes.
 pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
     struct Count(usize);
     impl Write for Count {

@@ -1,4 +1,4 @@
-//! What the URI of a terminal of the host's own says, and how large a terminal may get.
+//! URIs of the host's own terminals, and limits on the size of a terminal.
 //!
 //! Owns: that URI: it names the chat in which a command was run, and which terminal of it is meant,
 //! so that what the command has printed is found as long as the chat is there, whatever became of
@@ -9,19 +9,19 @@
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine as _;
 
-/// What the URI of a terminal begins with.
+/// Prefix of the URI of a terminal.
 pub const SCHEME: &str = "ahp-terminal:";
 
-/// What a message begins with that is a command to run.
+/// Prefix of a message that is a command to run.
 pub const COMMAND_PREFIX: &str = "!";
 
-/// So much of what a terminal has shown is kept, in bytes; past it the oldest is cut.
+/// Maximum scrollback of a terminal, in bytes; past it the oldest part is cut.
 pub const SCROLLBACK_BYTES_MAX: usize = 256 << 10;
 
-/// So much is left when it is cut.
+/// Size of the scrollback after a cut, in bytes.
 pub const SCROLLBACK_BYTES_CUT: usize = 192 << 10;
 
-/// So much is kept of what a command of an agent has printed, once it has ended.
+/// Maximum output kept of an agent's command once it has ended, in bytes.
 pub const OUTPUT_BYTES_KEPT: usize = 64 << 10;
 
 /// The URI of a terminal of this chat.

@@ -103,8 +103,8 @@ pub fn last_bytes(text: &str, bytes_max: usize) -> &str {
     &text[start..]
 }
 
-/// How many bytes a text has inside a JSON string, where quotes, backslashes and controls are
-/// escaped.
+/// Returns the length of a text inside a JSON string, in bytes: quotes, backslashes and control
+/// characters are escaped.
 pub fn escaped_bytes(text: &str) -> usize {
     text.bytes()
         .map(|byte| match byte {

@@ -1,4 +1,4 @@
-//! What a tool call says of itself in each of its states, which are a type each.
+//! Fields that the states of a tool call share, each of which is a type of its own.
 //!
 //! Owns: its id, and the client that carries it out.
 //! Never: changes a call.

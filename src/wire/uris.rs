@@ -10,11 +10,11 @@ use percent_encoding::{percent_decode_str, percent_encode, AsciiSet, NON_ALPHANU
 
 pub use ahp_types::common::ROOT_RESOURCE_URI as ROOT;
 
-/// What stands before the encoded session URI in the URI of its default chat.
+/// Prefix of the encoded session URI in the URI of its default chat.
 const DEFAULT_CHAT: &str = "ahp-chat://default/";
 
-/// Whether this names the root channel. URI libraries write an empty authority and path in several
-/// ways.
+/// Returns whether a URI names the root channel. URI libraries write an empty authority and path in
+/// several ways.
 pub fn is_root(uri: &str) -> bool {
     uri == ROOT || matches!(uri, "ahp-root:" | "ahp-root:/")
 }
@@ -31,8 +31,8 @@ pub fn default_chat_of(session: &str) -> String {
     format!("{DEFAULT_CHAT}{}", URL_SAFE_NO_PAD.encode(session))
 }
 
-/// Whether a client may give a chat this URI: any of the scheme of chats, but for what other
-/// sessions' first chats are called.
+/// Returns whether a client may give a chat this URI: any of the scheme of chats, except those of
+/// other sessions' default chats.
 pub fn may_name_a_chat(uri: &str) -> bool {
     uri.strip_prefix("ahp-chat:").is_some_and(|id| !id.trim_matches('/').is_empty())
         && !uri.starts_with(DEFAULT_CHAT)
@@ -57,7 +57,7 @@ pub fn chat_of(before: &str, session: &str) -> String {
     format!("{before}{}", URL_SAFE_NO_PAD.encode(session))
 }
 
-/// What stands before what calls a content.
+/// Prefix of the URI of a content.
 const CONTENT: &str = "ahp-content:";
 
 /// The URI of a content: of this chat, under this id. The side and the path, which begins with a
@@ -87,14 +87,15 @@ pub fn content_with_path_first(uri: &str) -> Option<String> {
     Some(format!("{CONTENT}/{path}?{name}/{side}"))
 }
 
-/// What [`content_with_path_first`] was made of. URI libraries escape more than is needed.
+/// Returns the URI from which [`content_with_path_first`] made this one. URI libraries escape more
+/// than is needed.
 pub fn content_with_name_first(uri: &str) -> Option<String> {
     let (path, named) = uri.strip_prefix(CONTENT)?.split_once('?')?;
     let named = percent_decode_str(named).decode_utf8().ok()?;
     Some(format!("{CONTENT}/{named}/{}", path.trim_start_matches('/')))
 }
 
-/// What is escaped in a path: all but what RFC 3986 lets stand in a segment.
+/// Characters that are escaped in a path: all but those that RFC 3986 allows in a segment.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -114,8 +115,8 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b':')
     .remove(b'@');
 
-/// The one spelling of a `file:` URI: no authority, no empty segments, no `.` and `..`, and nothing
-/// escaped that need not be. Symbolic links stay what they are called.
+/// Returns the canonical spelling of a `file:` URI: no authority, no empty segments, no `.` and
+/// `..`, and nothing escaped needlessly. Symbolic links are not resolved.
 ///
 /// # Errors
 /// What is wrong with it, to be read behind the URI.

@@ -1,4 +1,4 @@
-//! What the URI of a watch says.
+//! URIs of watches.
 //!
 //! Owns: what is watched and how ([`Watched`]), the limits to what may be asked for, and the URI
 //! that holds all of it. So a watch that nobody follows costs nothing, and one is there again after
@@ -19,31 +19,31 @@ use serde_json::json;
 use super::errors::RpcError;
 use super::rpc::to_json;
 
-/// What stands before what is encoded.
+/// Prefix of the encoded part.
 const SCHEME: &str = "ahp-resource-watch:/";
 
-/// So many watches one connection follows at most.
+/// Maximum number of watches that one connection follows.
 pub const WATCHES_MAX: usize = 64;
 
-/// So many patterns a watch has at most.
+/// Maximum number of patterns of a watch.
 const PATTERNS_MAX: usize = 64;
 
 /// And so many bytes they have, all together.
 const PATTERN_BYTES_MAX: usize = 4 << 10;
 
-/// What is watched, and how.
+/// Subject of a watch, with its options.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Watched {
     /// The file or folder, as its client spells it.
     pub uri: String,
-    /// All that is below it, too.
+    /// Set if everything below it is watched, too.
     #[serde(default, skip_serializing_if = "is_false")]
     pub recursive: bool,
-    /// What is not told of.
+    /// Patterns of paths that are not reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excludes: Option<Vec<String>>,
-    /// What alone is told of, if that is said.
+    /// Patterns of the only paths that are reported; `None` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub includes: Option<Vec<String>>,
 }
@@ -60,7 +60,7 @@ struct Patterns {
 }
 
 impl Watched {
-    /// What a client asks for.
+    /// Reads a client's request for a watch.
     ///
     /// # Errors
     /// `-32602` when its patterns are none, or too many.
@@ -76,7 +76,7 @@ impl Watched {
         Ok(watched)
     }
 
-    /// What this URI says; none when it is none of a watch, or says what may not be asked for.
+    /// Parses the URI of a watch; `None` if it is no such URI, or one that must not be asked for.
     pub fn named_by(channel: &str) -> Option<Self> {
         let json = URL_SAFE_NO_PAD.decode(channel.strip_prefix(SCHEME)?).ok()?;
         let watched: Self = serde_json::from_slice(&json).ok()?;
@@ -115,7 +115,7 @@ impl Watched {
     }
 }
 
-/// Whether a URI may be one of a watch.
+/// Returns whether a URI may be one of a watch.
 pub fn is_watch(channel: &str) -> bool {
     channel.starts_with(SCHEME)
 }
