@@ -1,4 +1,4 @@
-//! What is to be told of a watched folder.
+//! Pending changes of a watched folder.
 //!
 //! Owns: what has changed since somebody was told last, each path once, and what that comes to when
 //! it changes again.
@@ -7,17 +7,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// So many changes are told at once; of more it is told in which folder they are.
+/// Maximum number of changes reported at once; more are reported as updates of their folders.
 pub const ITEMS_MAX: usize = 1000;
 
-/// What has become of a file or folder.
+/// Kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It is there, and was not.
+    /// Created.
     Added,
-    /// It is another one, or has another content. Of a folder: what is in it may be anything.
+    /// Replaced, or with another content. Anything in a folder may have changed, too.
     Updated,
-    /// It is not there any more, with all that was in it.
+    /// Removed, with all that was in it.
     Deleted,
 }
 
@@ -64,12 +64,12 @@ impl Changes {
         }
     }
 
-    /// Whether there is nothing to be told.
+    /// Returns whether there are no pending changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty() && self.all_in.is_none()
     }
 
-    /// What is to be told, by path; it is told from now on.
+    /// Takes the pending changes, by path.
     pub fn take(&mut self) -> Vec<(PathBuf, ChangeKind)> {
         let Self { changes, all_in } = std::mem::take(self);
         match all_in {

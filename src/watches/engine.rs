@@ -1,4 +1,4 @@
-//! All that is watched, step by step.
+//! The state machine of all watches.
 //!
 //! Owns: which watches there are, who wants each of them, when which of them is looked at, and what
 //! clients are told of files in the words of the protocol.
@@ -23,10 +23,10 @@ use crate::files::uris::{path_of, PATH};
 use crate::wire::errors::RpcError;
 use crate::wire::watches::Watched;
 
-/// So many files and folders one watch knows of at most.
+/// Maximum number of files and folders that one watch knows.
 pub const ENTRIES_MAX: usize = 100_000;
 
-/// What has changed in what a watch is about.
+/// Changes that one watch reports.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WatchReport {
     /// The channel of the watch.
@@ -38,9 +38,9 @@ pub struct WatchReport {
 /// Why a watch cannot begin.
 #[derive(Debug)]
 pub struct Refused {
-    /// What its client is told.
+    /// Error for its client.
     pub error: RpcError,
-    /// It could where fewer folders were watched.
+    /// Set if it could go on once fewer folders are watched.
     pub lacks_room: bool,
 }
 
@@ -50,7 +50,7 @@ impl From<RpcError> for Refused {
     }
 }
 
-/// All that is watched.
+/// State machine of all watches.
 #[derive(Debug)]
 pub struct Engine {
     system: Box<dyn System + Send>,
@@ -58,7 +58,7 @@ pub struct Engine {
     watches: BTreeMap<String, WatchedFolder>,
     own: Arc<[Own]>,
     said: SystemReport,
-    /// So much may be in what is looked at again and again.
+    /// Maximum number of entries that are polled.
     looked_at_max: usize,
     entries_max: usize,
     /// The system says nothing, because it has no more room.
@@ -70,7 +70,7 @@ struct WatchedFolder {
     tree: Tree,
     /// As its client spells it.
     uri: String,
-    /// So many want it.
+    /// Number of requests for it.
     wanted: usize,
     changes: Changes,
     /// The system does not say what is done there.
@@ -100,12 +100,12 @@ impl Engine {
         Self { no_room, ..Self::new(Box::new(Silent), own, looked_at_max) }
     }
 
-    /// What becomes readable when the system has something to say.
+    /// Returns the descriptor that becomes readable when the system reports something.
     pub fn queue(&self) -> Option<BorrowedFd<'_>> {
         self.system.queue()
     }
 
-    /// How many folders the system watches, without those that only lead to them.
+    /// Returns the number of folders that the system watches, without those on the way to them.
     pub fn folder_count(&self) -> usize {
         self.system.count()
     }
@@ -150,7 +150,7 @@ impl Engine {
         Ok(())
     }
 
-    /// One who wanted a watch does not want it any more.
+    /// Drops one request for a watch.
     pub fn release(&mut self, channel: &str) {
         let Some(watch) = self.watches.get_mut(channel) else { return };
         watch.wanted -= 1;
@@ -163,7 +163,7 @@ impl Engine {
         }
     }
 
-    /// Whether nothing is watched.
+    /// Returns whether nothing is watched.
     pub fn is_idle(&self) -> bool {
         self.watches.is_empty()
     }
@@ -214,17 +214,17 @@ impl Engine {
         }
     }
 
-    /// Whether there is anything of which the system says nothing.
+    /// Returns whether anything must be polled because the system does not report it.
     pub fn has_to_look_around(&self) -> bool {
         self.watches.values().any(|watch| watch.is_looked_at)
     }
 
-    /// Whether there is anything to be told.
+    /// Returns whether there are pending changes.
     pub fn has_changes(&self) -> bool {
         self.watches.values().any(|watch| !watch.changes.is_empty())
     }
 
-    /// What has changed in one of the watches; it is told from now on.
+    /// Takes the pending changes of one of the watches.
     pub fn take_changes(&mut self) -> Option<WatchReport> {
         let (channel, watch) = self.watches.iter_mut().find(|(_, watch)| !watch.changes.is_empty())?;
         let uri = watch.uri.strip_suffix('/').unwrap_or(&watch.uri);
@@ -259,7 +259,7 @@ impl WatchedFolder {
     }
 }
 
-/// Whether something can be watched as far as can be told without doing it.
+/// Checks whether something can be watched, as far as can be seen without doing it.
 ///
 /// # Errors
 /// Why not.
@@ -275,7 +275,7 @@ fn change_type(kind: ChangeKind) -> ResourceChangeType {
     }
 }
 
-/// What a client is told whose watch cannot be.
+/// Returns the error for a client whose watch cannot be.
 fn failed(uri: &str, trouble: &WatchTrouble) -> RpcError {
     match trouble {
         WatchTrouble::Gone => RpcError::resource_not_found(uri),

@@ -1,4 +1,4 @@
-//! What of a watched folder is told of.
+//! Patterns that choose which changes a watch reports.
 //!
 //! Owns: the meaning of a watch's patterns for a path below it. A folder that is excluded is so
 //! with all that is in it, and one whose whole content is (`x/**`) is not looked into.
@@ -10,8 +10,7 @@ use globset::{GlobSet, GlobSetBuilder};
 
 use crate::wire::watches::{glob, Watched};
 
-/// What is left out of a watch of everything below a folder when its client does not say what it
-/// wants to be told of.
+/// Patterns that are excluded from a recursive watch whose client gives no `includes`.
 const BUILT_IN: [&str; 3] = ["**/.git/objects/**", "**/.git/lfs/**", "**/node_modules/**"];
 
 /// The patterns of a watch.
@@ -39,17 +38,17 @@ impl Globs {
         }
     }
 
-    /// Whether this is left out, with all that is in it. The folders that it is in are not.
+    /// Returns whether a path is excluded, with all below it. The folders above it are not.
     pub fn excludes(&self, path: &Path) -> bool {
         self.excluded.is_match(path)
     }
 
-    /// Whether all that is in this folder is left out.
+    /// Returns whether everything in this folder is excluded.
     pub fn closes(&self, folder: &Path) -> bool {
         self.closed.is_match(folder)
     }
 
-    /// Whether this is told of, if it is not left out. What is watched itself always is.
+    /// Returns whether a path that is not excluded is reported. The watched path itself always is.
     pub fn tells_of(&self, path: &Path) -> bool {
         let Some(included) = &self.included else { return true };
         path.as_os_str().is_empty()

@@ -1,4 +1,4 @@
-//! What the system says of folders that are watched.
+//! Notifications of the system about watched folders.
 //!
 //! Owns: asking it to watch a folder, once for all who want to know, within the limits; and reading
 //! what it says: where something was done, or that it has forgotten.
@@ -19,15 +19,15 @@ pub use linux::Inotify;
 pub enum WatchTrouble {
     /// There is no such folder.
     Gone,
-    /// It may not be read.
+    /// Missing permission to read it.
     Denied,
-    /// It is the host's own.
+    /// One of the host's own files.
     Own,
-    /// So many folders are watched already.
+    /// Exhausted limit of watched folders.
     Folders(usize),
     /// There are more files and folders than so many.
     Entries(usize),
-    /// Its path is longer than the system takes.
+    /// Path that is longer than the system takes.
     TooLong,
     /// The system has no more room, which this setting gives.
     NoRoom(&'static str),
@@ -36,7 +36,7 @@ pub enum WatchTrouble {
 }
 
 impl WatchTrouble {
-    /// What this error of the file system means.
+    /// Returns the meaning of an error of the file system.
     pub fn of(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::Gone,
@@ -47,11 +47,11 @@ impl WatchTrouble {
     }
 }
 
-/// Which time a folder was begun to be watched: another one, once it is another folder.
+/// Number of a registration of a folder, which changes when another folder takes its place.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Registration(pub i64);
 
-/// What the system has said.
+/// Notifications since the last report.
 #[derive(Debug, Default)]
 pub struct SystemReport {
     /// Something was done with these.
@@ -61,15 +61,15 @@ pub struct SystemReport {
 }
 
 impl SystemReport {
-    /// Whether there is nothing to look at.
+    /// Returns whether there is nothing to look at.
     pub fn is_nothing(&self) -> bool {
         self.touched.is_empty() && !self.forgot
     }
 }
 
-/// What watches folders.
+/// Notifier of changes in folders.
 pub trait System: std::fmt::Debug {
-    /// Whether it ever says anything; else all must be looked at to see what has changed.
+    /// Returns whether it ever reports anything; else all must be polled.
     fn says(&self) -> bool;
 
     /// Watches a folder, itself and what is in it but nothing further down. Counts how often that
@@ -94,12 +94,12 @@ pub trait System: std::fmt::Debug {
     /// Watches that no more when nobody else has asked for it.
     fn leave(&mut self, _step: &Path) {}
 
-    /// What becomes readable when it has something to say.
+    /// Returns the descriptor that becomes readable when it has something to report.
     fn queue(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// How many folders it watches, without those that somebody's way only leads through.
+    /// Returns the number of folders that it watches, without those that only lead to others.
     fn count(&self) -> usize {
         0
     }
@@ -111,7 +111,7 @@ pub trait System: std::fmt::Debug {
     fn hear(&mut self, said: &mut SystemReport) -> io::Result<()>;
 }
 
-/// Where the system says nothing.
+/// Notifier of a system that reports nothing.
 #[derive(Debug)]
 pub struct Silent;
 
@@ -148,19 +148,19 @@ mod linux {
 
     use super::{Registration, System, SystemReport, WatchTrouble};
 
-    /// So many folders are watched at most.
+    /// Maximum number of watched folders.
     const FOLDERS_MAX: usize = 8192;
 
     /// Of what the user may watch, with all programs, this part is ours.
     const PART: usize = 10;
 
-    /// Where the system says how much that is.
+    /// File in which the system states its limit.
     const WATCHES: &str = "/proc/sys/fs/inotify/max_user_watches";
 
-    /// So many paths are remembered that something was done with, before they are looked at.
+    /// Maximum number of changed paths that are remembered until they are looked at.
     const TOUCHED_MAX: usize = 50_000;
 
-    /// What is heard of a folder. That a file was opened or read is nothing.
+    /// Events of a watched folder. Opening or reading a file is none of them.
     const MASK: WatchFlags = WatchFlags::ATTRIB
         .union(WatchFlags::CREATE)
         .union(WatchFlags::DELETE)
@@ -173,8 +173,7 @@ mod linux {
         .union(WatchFlags::EXCL_UNLINK)
         .union(WatchFlags::ONLYDIR);
 
-    /// What is heard of a folder or link that somebody's way leads through, besides what else is
-    /// heard of it.
+    /// Additional events of a folder or link on the way to a watched path.
     const MASK_OF_STEP: WatchFlags = WatchFlags::ATTRIB
         .union(WatchFlags::DELETE_SELF)
         .union(WatchFlags::MOVE_SELF)
@@ -190,7 +189,7 @@ mod linux {
         /// it is called.
         paths: HashMap<i32, PathBuf>,
         folders_max: usize,
-        /// What is to be looked at besides what the system says.
+        /// Paths to be looked at besides those that the system reports.
         besides: Vec<PathBuf>,
     }
 
@@ -199,9 +198,9 @@ mod linux {
     struct Asked {
         /// None once it is gone.
         number: Option<i32>,
-        /// So often with what is done in it.
+        /// Number of registrations for its content.
         times: usize,
-        /// So often for a way that leads through it.
+        /// Number of registrations for a path through it.
         passes: usize,
     }
 
@@ -373,7 +372,7 @@ mod linux {
         }
     }
 
-    /// It may have gone by itself, which is as well.
+    /// Removes a watch of the system. One that has ended by itself is no error.
     fn forget(queue: &OwnedFd, number: i32) {
         if let Err(error) = remove_watch(queue, number) {
             tracing::debug!(%error, "a folder's watch cannot be removed");

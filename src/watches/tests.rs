@@ -1,4 +1,4 @@
-//! What is told of files, against what is there.
+//! Reported changes against the actual ones.
 //!
 //! Owns: real folders, in which things are done, and somebody who applies what is told.
 //! Never: waits: whatever was done the system says when it is asked.
@@ -62,7 +62,7 @@ impl Scene {
         Self { _folder: folder, top, engine, channel }
     }
 
-    /// What is told of what was done since.
+    /// Returns the changes reported since the last call.
     fn told(&mut self) -> Vec<(String, ResourceChangeType)> {
         self.engine.hear();
         self.engine.look();
@@ -76,7 +76,7 @@ impl Scene {
         all
     }
 
-    /// The same, by their paths below the folder.
+    /// Returns the changes reported since the last call, by paths below the folder.
     fn told_below(&mut self) -> Vec<(String, ResourceChangeType)> {
         let top = uri_of(&self.top);
         let below = |uri: &str| uri.strip_prefix(&top).unwrap().trim_start_matches('/').to_owned();
@@ -427,10 +427,10 @@ fn a_folder_that_is_moved_is_watched_where_it_is_now() {
     assert_eq!(scene.told_below(), told(&[("z/z/deep/v", Added)]));
 }
 
-/// What somebody holds who was told everything: the names that are there, and what is in the files.
+/// State of a client that applies all reports: names, and contents of files.
 #[derive(Debug, PartialEq)]
 struct Mirror {
-    /// What is watched: a link to it is followed.
+    /// Watched path; a link to it is followed.
     root: String,
     known: BTreeMap<String, Option<Vec<u8>>>,
 }
@@ -496,7 +496,7 @@ enum Deed {
     Move(String, String),
     /// The system has forgotten something.
     Forget,
-    /// It is looked.
+    /// Poll.
     Look,
 }
 

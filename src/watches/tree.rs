@@ -1,4 +1,4 @@
-//! What is known of a file or folder that is watched.
+//! Known state of a watched file or folder.
 //!
 //! Owns: the picture of it, which folders of it the system is asked to watch, and what has changed
 //! when it is looked at again: where the system says so, or everywhere.
@@ -24,7 +24,7 @@ use crate::files::folders::{Identity, Own};
 use crate::files::uris::PATH_BYTES_MAX;
 use crate::wire::watches::Watched;
 
-/// So often the way is followed anew, while it changes.
+/// Maximum number of attempts to follow a path that changes meanwhile.
 const FOLLOWINGS_MAX: usize = 16;
 
 /// Something that is watched.
@@ -32,7 +32,7 @@ const FOLLOWINGS_MAX: usize = 16;
 pub struct Tree {
     /// As its client names it.
     path: PathBuf,
-    /// What its path leads through, and is watched for that reason.
+    /// Folders and links on the way to it, which are watched, too.
     steps: BTreeMap<PathBuf, (Identity, Registration)>,
     how: How,
     /// None while nothing is there.
@@ -49,37 +49,37 @@ pub struct Tree {
     has_too_long: bool,
 }
 
-/// What does not change of it.
+/// Constant properties of a watch.
 #[derive(Debug)]
 struct How {
-    /// Where its path leads, without links as far as anything is there.
+    /// Canonical path, as far as it exists.
     root: PathBuf,
     recursive: bool,
     globs: Globs,
     own: Arc<[Own]>,
     /// Versions of files are known, so that looking at them again tells whether they have changed.
     knows_versions: bool,
-    /// It knows of so many files and folders at most.
+    /// Maximum number of files and folders that it knows.
     entries_max: usize,
 }
 
-/// What is known of a file or folder.
+/// Known state of a file or folder.
 #[derive(Debug)]
 enum Known {
     Leaf(Version),
     Folder(Folder),
 }
 
-/// What is known of a folder.
+/// Known state of a folder.
 #[derive(Debug, Default)]
 struct Folder {
-    /// What is in it; none when it is not looked into.
+    /// Entries; `None` if the folder is not read.
     entries: Option<BTreeMap<OsString, Known>>,
     version: Version,
     registration: Registration,
 }
 
-/// What tells a version of a file from another one, where that is known.
+/// Facts that tell one version of a file from another, as far as they are known.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Version {
     file: (u64, u64),
@@ -87,7 +87,7 @@ struct Version {
     times: (i64, i64, i64, i64),
 }
 
-/// What is seen when somebody looks.
+/// State of a path at one look.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     is_folder: bool,
@@ -97,13 +97,13 @@ struct Seen {
 /// Why something is looked at again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// Everything is.
+    /// Full look at every path.
     Anyway,
-    /// Somebody has done something with it.
+    /// Notification about the path.
     Touched,
 }
 
-/// What is lent for one look.
+/// Context of one look.
 struct Look<'a> {
     how: &'a How,
     system: &'a mut dyn System,
@@ -178,12 +178,12 @@ impl Tree {
         self.trouble.as_ref()
     }
 
-    /// It goes on where another one had this trouble.
+    /// Takes over the trouble of another watch.
     pub fn note(&mut self, trouble: Option<WatchTrouble>) {
         self.trouble = trouble;
     }
 
-    /// The same, once.
+    /// Takes the trouble that was noted.
     pub fn take_trouble(&mut self) -> Option<WatchTrouble> {
         self.trouble.take()
     }
@@ -479,7 +479,7 @@ impl Look<'_> {
         None
     }
 
-    /// What is in a folder and is not left out; none when it cannot be looked into now.
+    /// Returns the entries of a folder that are not excluded; `None` if it cannot be read now.
     fn list(&mut self, path: &Path) -> Option<BTreeMap<OsString, Seen>> {
         let listed = match fs::read_dir(self.path_of(path)) {
             Ok(listed) => listed,
@@ -510,7 +510,7 @@ impl Look<'_> {
         Some(entries.collect())
     }
 
-    /// What has a path that the system does not take is not watched.
+    /// Stops watching entries whose paths are too long for the system.
     fn leave_out_too_long(&mut self) {
         if !std::mem::replace(self.has_too_long, true) {
             let root = self.how.root.display();
@@ -545,7 +545,7 @@ impl Look<'_> {
     }
 }
 
-/// Whether the system takes this path.
+/// Returns whether the system takes this path.
 fn is_short(path: &Path) -> bool {
     path.as_os_str().len() < PATH_BYTES_MAX
 }

@@ -16,13 +16,13 @@ use rustix::io::Errno;
 use super::system::WatchTrouble;
 use crate::files::folders::{Identity, Own};
 
-/// So many links are followed in one path, as the system does it.
+/// Maximum number of links that are followed in one path, as by the system.
 const LINKS_MAX: usize = 40;
 
-/// Where a path leads, and through what.
+/// Resolution of a path, with the folders and links on its way.
 #[derive(Debug)]
 pub struct Way {
-    /// What it leads to. No component of what is there is a link.
+    /// Canonical path, as far as it exists.
     pub root: PathBuf,
     /// The last folder that it leads through.
     pub nearest: PathBuf,
@@ -30,7 +30,7 @@ pub struct Way {
     pub steps: BTreeMap<PathBuf, Identity>,
     /// Why it cannot be followed to its end, but for that nothing is there.
     pub trouble: Option<WatchTrouble>,
-    /// It leads into what is the host's own.
+    /// Set if it leads into the host's own files.
     pub is_own: bool,
 }
 
@@ -104,7 +104,7 @@ impl Way {
         }
     }
 
-    /// It ends where it has come to, because of this.
+    /// Ends the resolution at the current place, because of this error.
     fn end(&mut self, ahead: &[OsString], error: io::Error) {
         self.root.extend(ahead.iter().rev());
         match WatchTrouble::of(error) {
@@ -118,7 +118,7 @@ impl Way {
     }
 }
 
-/// Whether what is at this path can be watched, as far as can be told without doing it.
+/// Checks whether a path can be watched, as far as can be seen without doing it.
 ///
 /// # Errors
 /// Why not.
@@ -134,7 +134,7 @@ pub fn check(path: &Path, own: &[Own]) -> Result<(), WatchTrouble> {
     }
 }
 
-/// Whether an error says that nothing is there.
+/// Returns whether an error means that a path does not exist.
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
