@@ -57,7 +57,7 @@ enum AskedBy {
     /// A client that reads a content, or wants to know what is known of it.
     Reader { connection: ConnectionId, id: RequestId, uri: String, encoding: Option<Option<ContentEncoding>> },
     /// A client that has files taken back.
-    Taker { connection: ConnectionId, taken: Box<TakeBack> },
+    Taker { connection: ConnectionId, id: RequestId, taken: Box<TakeBack> },
 }
 
 /// What has come of something.
@@ -142,7 +142,7 @@ impl GitAsker {
                 let (said, own) = (said.collect(), self.own.clone());
                 let work = GitWork::TakeBack { files, below, own, said, kept_first, bytes_kept };
                 let job = GitJob { directories: vec![root], within_ms: TAKEN_WITHIN_MS, work };
-                self.send(AskedBy::Taker { connection, taken }, job);
+                self.send(AskedBy::Taker { connection, id, taken }, job);
                 None
             }
             other => Some(other),
@@ -251,7 +251,7 @@ impl GitAsker {
                 };
                 GitOutcome::Client(connection, JobOutcome::Frame(frame))
             }
-            AskedBy::Taker { connection, taken } => {
+            AskedBy::Taker { connection, id, taken } => {
                 let outcomes = match report {
                     GitReport::TakenBack(outcomes) => in_order(&taken, outcomes),
                     GitReport::Failed(why) | GitReport::Unusable(why) => {
@@ -260,7 +260,7 @@ impl GitAsker {
                     _ => vec![FileTaken::Refused("there is no repository".to_owned()); taken.files.len()],
                 };
                 let input = Input::TakenBack { taken, outcomes };
-                GitOutcome::Client(connection, JobOutcome::Core(Box::new(input)))
+                GitOutcome::Client(connection, JobOutcome::Core(id, Box::new(input)))
             }
         })
     }

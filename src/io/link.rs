@@ -21,6 +21,7 @@ use super::backlog::Backlog;
 use super::held::HeldMessage;
 use super::outbox::{Outbox, OutboxLimits};
 use super::states::OngoingWrite;
+use super::unanswered::UnansweredRequests;
 use crate::codec::InputLine;
 use crate::host::effects::{ConnectionId, Shutdown};
 use crate::versions::dialect::Dialect;
@@ -152,7 +153,7 @@ impl Door {
             terms,
             outbox: Outbox::new(OutboxLimits { patience, ..self.limits }, self.backlog.clone()),
             held: None,
-            answers_due: 0,
+            unanswered: UnansweredRequests::default(),
             nobody_reads: false,
             writing: None,
             behind_bytes: 0,
@@ -333,9 +334,8 @@ pub struct Link {
     pub outbox: Outbox,
     /// A message that waits for something to be looked up: nothing more is heard before it.
     pub held: Option<Box<HeldMessage>>,
-    /// So many answers are made elsewhere, and have not come; a state that is being written is
-    /// counted by `outbox`.
-    pub answers_due: usize,
+    /// Requests that are answered elsewhere; a state that is being written is counted by `outbox`.
+    pub unanswered: UnansweredRequests,
     /// What it is told is thrown away.
     pub nobody_reads: bool,
     /// What is written for it elsewhere, piece by piece, and what is to go out behind that.
@@ -481,7 +481,7 @@ impl Link {
 
     /// It is over but for answers that are made elsewhere.
     pub fn waits_for_answers_only(&self) -> bool {
-        self.closing && self.answers_due > 0 && self.outbox.bytes() == 0
+        self.closing && !self.unanswered.is_empty() && self.outbox.bytes() == 0
     }
 
     /// When it is to be given up, unless its client reads something before: in any case when it is
@@ -520,7 +520,7 @@ impl Link {
 
     /// It is over, and nothing more is to be written.
     pub fn is_done(&self) -> bool {
-        self.closing && self.answers_due == 0 && self.outbox.bytes() == 0
+        self.closing && self.unanswered.is_empty() && self.outbox.bytes() == 0
     }
 }
 

@@ -6,10 +6,10 @@
 //! messages), where others connect ([`listen`]), the processes that lend us theirs ([`fronts`], in
 //! the words of [`hello`]), who is about to be let in (`half_open`), what clients see of files
 //! ([`resources`]) and of their changes ([`watches`]), large answers (`states`), the watch over
-//! those we depend on ([`watch`]), time and ids ([`sources`]), the log on stderr ([`log`]), signals
-//! ([`signals`]), how many files may be open ([`descriptors`]), what others may change under a
-//! running host ([`upkeep`], [`configuration`]), everything that can happen ([`events`]), and the
-//! loop ([`run`]).
+//! those we depend on ([`watch`]), requests that are answered elsewhere (`unanswered`), time and
+//! ids ([`sources`]), the log on stderr ([`log`]), signals ([`signals`]), how many files may be
+//! open ([`descriptors`]), what others may change under a running host ([`upkeep`],
+//! [`configuration`]), everything that can happen ([`events`]), and the loop ([`run`]).
 //! Never: makes a decision of the protocol.
 #![doc = include_str!("README.md")]
 
@@ -40,6 +40,7 @@ pub mod sources;
 mod states;
 pub mod stdio;
 pub mod trouble;
+mod unanswered;
 pub mod upkeep;
 pub mod watch;
 pub mod watches;

@@ -101,7 +101,7 @@ pub enum JobOutcome {
     /// This answers it.
     Frame(Frame),
     /// The core is told, and answers it.
-    Core(Box<Input>),
+    Core(RequestId, Box<Input>),
 }
 
 /// Something that waits to be done.
@@ -260,7 +260,7 @@ impl Resources {
             let answered = catch_unwind(AssertUnwindSafe(|| match resource {
                 Resource::TakeBack { taken, below } => {
                     let outcomes = changing::take_back(&taken, &ground.folders(&below));
-                    JobOutcome::Core(Box::new(Input::TakenBack { taken, outcomes }))
+                    JobOutcome::Core(asked.clone(), Box::new(Input::TakenBack { taken, outcomes }))
                 }
                 resource => JobOutcome::Frame(answer(asked.clone(), resource, &ground)),
             }));
@@ -304,7 +304,7 @@ fn failed(id: RequestId, taken: Option<Box<TakeBack>>, error: RpcError) -> JobOu
     match taken {
         Some(taken) => {
             let outcomes = vec![FileTaken::Refused(error.message); taken.files.len()];
-            JobOutcome::Core(Box::new(Input::TakenBack { taken, outcomes }))
+            JobOutcome::Core(id, Box::new(Input::TakenBack { taken, outcomes }))
         }
         None => JobOutcome::Frame(Frame::Error { id: Some(id), error }),
     }

@@ -384,8 +384,9 @@ impl Sidecar {
     fn hear_job(&mut self, connection: ConnectionId, outcome: JobOutcome) {
         match outcome {
             JobOutcome::Frame(frame) => self.answer(connection, &frame),
-            JobOutcome::Core(input) => {
-                self.answer_has_come(connection);
+            // The core hears of what it has asked for in any case.
+            JobOutcome::Core(id, input) => {
+                self.mark_answered(connection, &id);
                 self.feed(*input);
             }
         }

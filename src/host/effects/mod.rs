@@ -379,6 +379,15 @@ impl Frame {
         Self::Result { id, method, result, states: Vec::new() }
     }
 
+    /// Returns the id of the request that it answers.
+    pub fn answers(&self) -> Option<&RequestId> {
+        match self {
+            Self::Result { id, .. } => Some(id),
+            Self::Error { id, .. } => id.as_ref(),
+            _ => None,
+        }
+    }
+
     /// How many bytes of text it holds that are to be written; nearly.
     pub fn bytes(&self) -> usize {
         match self {

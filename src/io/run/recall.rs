@@ -216,8 +216,9 @@ impl Sidecar {
         if began.is_some_and(|began| !self.changes.list_has_changed(began)) {
             return self.answer(connection, &answer);
         }
-        self.answer_has_come(connection);
-        self.feed(Input::Listed { connection, id, page, listed });
+        if self.mark_answered(connection, &id) {
+            self.feed(Input::Listed { connection, id, page, listed });
+        }
     }
 
     fn take_held(&mut self, connection: ConnectionId) -> Option<HeldMessage> {

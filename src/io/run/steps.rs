@@ -65,23 +65,28 @@ impl Sidecar {
         }
     }
 
-    /// Sends an answer that was made elsewhere.
+    /// Sends an answer that was made elsewhere, unless its request is answered already.
     pub(super) fn answer(&mut self, connection: ConnectionId, frame: &Frame) {
-        self.answer_has_come(connection);
-        self.tell(connection, frame);
-    }
-
-    /// An answer to this connection that is made elsewhere has come.
-    pub(super) fn answer_has_come(&mut self, connection: ConnectionId) {
-        if let Some(link) = self.links.get_mut(connection) {
-            link.answers_due = link.answers_due.saturating_sub(1);
+        if frame.answers().is_none_or(|id| self.mark_answered(connection, id)) {
+            self.tell(connection, frame);
         }
     }
 
-    /// An answer to this connection is made elsewhere.
-    fn expect_answer(&mut self, connection: ConnectionId) {
+    /// Notes that a request which is answered elsewhere is answered. Returns false if it is not
+    /// pending.
+    pub(super) fn mark_answered(&mut self, connection: ConnectionId, id: &RequestId) -> bool {
+        let Some(link) = self.links.get_mut(connection) else { return false };
+        let is_pending = link.unanswered.settle(id);
+        if !is_pending {
+            tracing::error!(?connection, ?id, "a second answer to a request was dropped");
+        }
+        is_pending
+    }
+
+    /// Notes that a request is answered elsewhere.
+    fn expect_answer(&mut self, connection: ConnectionId, id: &RequestId) {
         if let Some(link) = self.links.get_mut(connection) {
-            link.answers_due += 1;
+            link.unanswered.add(id.clone());
         }
     }
 
@@ -157,7 +162,7 @@ impl Sidecar {
                 }
             }
             Output::List(connection, id, page) => {
-                self.expect_answer(connection);
+                self.expect_answer(connection, &id);
                 match (&mut self.readers, self.keeper.memory()) {
                     (Some(readers), _) => {
                         let began = self.keeper.is_settled().then(|| self.changes.now());
@@ -171,7 +176,7 @@ impl Sidecar {
                 }
             }
             Output::Resource(connection, id, resource) => {
-                self.expect_answer(connection);
+                self.expect_answer(connection, &id);
                 if let Some(resource) = self.git.take(connection, id.clone(), resource) {
                     self.resources.take(connection, id, resource);
                 }

@@ -7,6 +7,9 @@ use serde_json::{json, Value};
 use tempfile::TempDir;
 
 use super::{folder, Client, World};
+use crate::host::effects::Frame;
+use crate::wire::errors::RpcError;
+use crate::wire::rpc::Incoming;
 
 /// The list as it is read now, and nothing changes meanwhile.
 async fn listed(world: &mut World, client: &mut Client, params: Value) -> Value {
@@ -101,4 +104,19 @@ async fn a_page_that_was_read_before_sessions_changed_is_a_page_of_what_they_are
     let rest = listed(&mut world, &mut lists, rest).await;
     assert_eq!(resources(&rest), [TWO, ONE]);
     assert!(rest["nextCursor"].is_null(), "{rest}");
+}
+
+#[tokio::test]
+async fn second_answer_to_a_request_is_dropped() {
+    let mut world = World::in_memory();
+    let mut client = world.client("lists", "1.0.0").await;
+    let answer = world.ask(&mut client, "listSessions", json!({ "channel": "ahp-root://" })).await;
+    assert!(answer["result"]["items"].is_array(), "{answer}");
+    let line = format!(r#"{{"jsonrpc":"2.0","id":{},"method":"listSessions"}}"#, answer["id"]);
+    let Incoming::Request { id, .. } = Incoming::parse(&line.into()) else { panic!() };
+    let again = Frame::Error { id: Some(id), error: RpcError::internal("again") };
+    world.sidecar.answer(client.id, &again);
+    let pinged = client.asks("ping", json!({ "channel": "ahp-root://" }));
+    world.settle().await;
+    assert_eq!(client.answers(), [pinged]);
 }
