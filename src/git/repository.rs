@@ -438,7 +438,7 @@ fn is_of_filter(git: &Git, setting: &GitSetting) -> bool {
     let filter = setting.key.strip_prefix(b"filter.").and_then(|key| {
         let end = key.iter().rposition(|byte| *byte == b'.')?;
         let is_its = |name: &&str| name.as_bytes() == &key[end + 1..];
-        FILTER_PROGRAMS.iter().chain(&["required"]).any(|name| is_its(&name)).then_some(&key[..end])
+        FILTER_PROGRAMS.iter().chain(&["required"]).any(is_its).then_some(&key[..end])
     });
     filter.is_some_and(|name| git.runs_filter(name))
 }
