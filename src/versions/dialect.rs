@@ -51,10 +51,10 @@ impl Dialect {
         Self::V1_0_0,
     ];
 
-    /// The one that the core speaks.
+    /// Version that the core speaks.
     pub const NEWEST: Self = Self::V1_0_0;
 
-    /// Its name: on the command line, in the chapter, and in the store.
+    /// Returns the name on the command line, in the chapter and in the store.
     pub fn name(self) -> &'static str {
         match self {
             Self::Draft => "1-draft",
@@ -79,8 +79,8 @@ impl Dialect {
         Self::ALL.into_iter().find(|dialect| dialect.name() == name)
     }
 
-    /// The one that serves a version number, if any does: before 1.0.0 a new minor number breaks,
-    /// after it a new major one does.
+    /// Returns the version that serves a version number, if any: before 1.0.0 a new minor number
+    /// breaks, after it a new major one.
     fn of(major: u64, minor: u64, patch: u64) -> Option<Self> {
         Some(match (major, minor, patch) {
             (1, _, _) => Self::V1_0_0,
@@ -120,7 +120,7 @@ impl Dialect {
         self <= Self::V0_3_0
     }
 
-    /// Whether an action that was missed can be told without knowing the state that it changed.
+    /// Returns whether a missed action can be replayed without knowing the state that it changed.
     pub fn can_replay(self, action: &str) -> bool {
         match action {
             "chat/turnResume" => self >= Self::V0_9_0,
@@ -132,7 +132,7 @@ impl Dialect {
         }
     }
 
-    /// Its clients answer requests of the host, be it with an error.
+    /// Returns whether clients answer requests of the host, be it with an error.
     pub fn answers_requests(self) -> bool {
         self >= Self::V0_5_2
     }
@@ -143,14 +143,14 @@ impl Dialect {
     }
 }
 
-/// What a client's handshake asks for.
+/// Outcome of a client's handshake.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
-    /// What is spoken from now on.
+    /// Version that is spoken from now on.
     pub dialect: Dialect,
     /// The version as it is answered: exactly as it was offered.
     pub answer: Value,
-    /// Its first frames do not tell whether another version is meant; what comes next may.
+    /// Set if a later message may still tell that another version is meant.
     pub doubtful: bool,
 }
 
@@ -231,8 +231,7 @@ fn negotiate_list(params: &Object, offered: &[Value], assumed: Option<Dialect>) 
     Ok(choice)
 }
 
-/// What the params of `initialize` say about which of the two versions that call themselves 1 is
-/// meant.
+/// Returns which of the two versions that call themselves 1 the params of `initialize` belong to.
 fn integer_sign_in_handshake(params: &Object) -> Option<Dialect> {
     let wanted = params.get("initialSubscriptions").and_then(Value::as_array);
     wanted
@@ -242,7 +241,7 @@ fn integer_sign_in_handshake(params: &Object) -> Option<Dialect> {
         .or_else(|| params.contains_key("locale").then_some(Dialect::Integer))
 }
 
-/// Whose name for the root channel this is.
+/// Returns the version that has this name for the root channel.
 fn root_sign(uri: &str) -> Option<Dialect> {
     match uri {
         "agenthost:root" => Some(Dialect::Draft),
@@ -251,8 +250,7 @@ fn root_sign(uri: &str) -> Option<Dialect> {
     }
 }
 
-/// What a request or an action says about which of the two versions that call themselves 1 is
-/// meant.
+/// Returns which of the two versions that call themselves 1 a request or an action belongs to.
 pub fn integer_sign(method: &str, params: &Object) -> Option<Dialect> {
     let either = |draft| Some(if draft { Dialect::Draft } else { Dialect::Integer });
     match method {

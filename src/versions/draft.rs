@@ -25,8 +25,7 @@ use crate::wire::tool_calls::tool_call_id;
 /// See the module.
 pub struct Draft;
 
-/// What the id of a call ends in, where the permission that is asked for is that to keep its
-/// result.
+/// Suffix of a call's id in a request for the permission to keep its result.
 pub(super) const RESULT: &str = "#result";
 
 /// The members of the actions that are told as they are.
@@ -37,7 +36,7 @@ const MEMBERS: [&str; 10] =
 const ERROR: u64 = 1 << 1;
 const IN_PROGRESS: u64 = 1 << 3;
 
-/// What is written as it is in the path of a URI.
+/// Characters that are not escaped in the path of a URI.
 const PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
 
@@ -358,7 +357,7 @@ fn completed_call(call: &Object) -> Value {
     Value::Object(flat)
 }
 
-/// What came out of a tool call: empty when nothing did yet.
+/// Returns the result of a tool call; empty if it has none yet.
 fn outcome_of(call: &Object) -> Object {
     let mut outcome = some_of(call, &["success", "error"]);
     if call.contains_key("pastTenseMessage") {
@@ -373,7 +372,7 @@ fn outcome_of(call: &Object) -> Object {
     outcome
 }
 
-/// What asks for a permission for a tool call.
+/// Returns the request for a permission for a tool call.
 fn request_of(call: &Object, request_id: &str) -> Value {
     let is_mcp = call.get("contributor").and_then(|it| it.get("kind")).and_then(Value::as_str) == Some("mcp");
     let mut request = some_of(call, &["toolCallId", "toolName"]);
@@ -387,7 +386,7 @@ fn request_of(call: &Object, request_id: &str) -> Value {
     Value::Object(request)
 }
 
-/// What is told of a part that comes whole.
+/// Translates a part that arrives whole.
 fn part_told(told: &Told) -> Vec<Told> {
     let Some(Value::Object(part)) = told.action.get("part") else { return Vec::new() };
     let content = node::text(part, "content").unwrap_or_default();
@@ -408,7 +407,7 @@ fn part_told(told: &Told) -> Vec<Told> {
     }
 }
 
-/// What is told when a tool call's input is complete: that it begins, and that it asks.
+/// Translates the end of a tool call's input: the call begins, and asks for permission.
 fn ready_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
     let before = call_before(told, chat);
     let asked = node::text(&before, "status") == Some("pending-confirmation");
@@ -430,7 +429,7 @@ fn ready_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
     all
 }
 
-/// What is told when a tool call is done: its result, or the question whether to keep it.
+/// Translates the end of a tool call: its result, or the question whether to keep it.
 fn completion_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
     let mut call = call_before(told, chat);
     let mut all = Vec::new();
@@ -447,7 +446,7 @@ fn completion_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
     all
 }
 
-/// What is told when it is decided whether to keep a result.
+/// Translates the decision whether to keep a result.
 fn review_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
     let approved = is(&told.action, "approved");
     let mut all = vec![resolution(told, format!("{}{RESULT}", call_id(told)), approved)];

@@ -1,4 +1,4 @@
-//! What stands between each connection and the core.
+//! Translation between each connection and the core.
 //!
 //! Owns: which version each connection speaks, its requests that are on their way, what it
 //! subscribed to as it sees it, and the version that each client id spoke last. What passes through
@@ -38,7 +38,7 @@ use crate::wire::uris;
 /// Other spellings of the root channel's URI, besides those that the core knows.
 const OLD_ROOTS: [&str; 3] = ["agenthost:/root", "agenthost:root", "root:/"];
 
-/// So many actions of a client are remembered as it said them, until they are answered.
+/// Maximum number of a client's actions remembered in its own spelling until they are answered.
 const SAID_MAX: usize = 256;
 
 /// Every connection's side of the core.
@@ -46,13 +46,13 @@ const SAID_MAX: usize = 256;
 pub struct Edges {
     peers: BTreeMap<ConnectionId, Peer>,
     lanes: BTreeMap<Dialect, Lane>,
-    /// Which version each client spoke last.
+    /// Version that each client spoke last.
     clients: HashMap<String, Dialect>,
     providers: Vec<String>,
     records: Vec<Record>,
     later: VecDeque<(ConnectionId, Incoming)>,
     last_inner: u64,
-    /// What clients with quirks call sessions.
+    /// Names of sessions for clients with quirks.
     spelling: Spelling,
 }
 
@@ -66,13 +66,13 @@ struct Peer {
     open: bool,
     /// Another version may be meant; what comes next may tell.
     doubtful: bool,
-    /// That was assumed, and logged.
+    /// Set once the assumption was logged.
     is_assumed: bool,
-    /// Its version, where its first messages do not tell it.
+    /// Version to assume if the first messages do not tell it.
     assumed: Option<Dialect>,
     client_id: String,
     quirks: Quirks,
-    /// What the client calls the root channel.
+    /// Name of the root channel for the client.
     root: String,
     /// Channels that the client subscribed to, as the core names them, each with the number of the
     /// request that did it: requests are answered out of order.
@@ -109,16 +109,16 @@ struct Batch {
     reply: Reply,
     /// The channels that the client asks for, as the core names them.
     asked: Vec<String>,
-    /// The same as the client spells them.
+    /// Channels in the client's spelling.
     spelled: Vec<String>,
     /// The channels that are asked for besides.
     besides: Vec<String>,
-    /// What of that was given up before it was answered.
+    /// Channels that were unsubscribed before the answer.
     given_up: BTreeSet<String>,
-    /// What the core has answered so far, in the order of asking.
+    /// Answers of the core so far, in the order of asking.
     answers: Vec<Result<Answered, RpcError>>,
     wants: usize,
-    /// What the core has told behind its first answer, and the client is to be told behind its own.
+    /// Messages that the core sent behind its first answer, and that must follow the client's own.
     behind: Vec<Outgoing>,
 }
 
@@ -149,7 +149,7 @@ impl Peer {
         self.dialect == Dialect::NEWEST && self.root == uris::ROOT
     }
 
-    /// Whether what the core tells on a channel is for the client. All of it, unless channels were
+    /// Returns whether messages of a channel are for the client: all, unless channels were
     /// subscribed to that it did not ask for.
     fn is_shown(&self, channel: &str) -> bool {
         !self.dialect.has_summaries_in_states() || self.shown.contains_key(channel)
@@ -172,14 +172,15 @@ impl Peer {
         }
     }
 
-    /// Whether a channel is subscribed to, or will be when what is on its way is answered.
+    /// Returns whether a channel is subscribed to, or will be once the requests in flight are
+    /// answered.
     fn follows(&self, channel: &String) -> bool {
         let is_asked = |batch: &Batch| batch.asked.contains(channel) || batch.besides.contains(channel);
         let mut batches = self.batches.values().filter(|batch| !batch.given_up.contains(channel));
         self.shown.contains_key(channel) || self.shadows.contains_key(channel) || batches.any(is_asked)
     }
 
-    /// What of it an answer is translated with, elsewhere and later.
+    /// Returns a copy of what later translation of an answer needs.
     fn apart(&self) -> Self {
         Self {
             dialect: self.dialect,
@@ -236,9 +237,9 @@ impl Edges {
         }
     }
 
-    /// What a message names, called as the core may call it. The channels may be more than the
-    /// message turns out to mean: what old spellings stand for is known for sure only when it is
-    /// translated, which is when it is heard.
+    /// Returns the names in a message, as the core may spell them. There may be more channels than
+    /// the message turns out to mean: an old spelling is resolved for sure only when the message is
+    /// translated.
     pub fn named(&self, connection: ConnectionId, message: &Incoming) -> Named {
         let peer = self.peers.get(&connection);
         let mut named = Named::of(message);
@@ -267,8 +268,8 @@ impl Edges {
         named
     }
 
-    /// Whether a client comes, or comes back, that may be of a version which has names of its own
-    /// for sessions: its messages name no channels.
+    /// Returns whether a client begins or returns whose version may have session names of its own:
+    /// its messages name no channels.
     fn begins_without_channels(&self, connection: ConnectionId, message: &Incoming) -> bool {
         let Incoming::Request { method, params, .. } = message else { return false };
         let peer = self.peers.get(&connection).filter(|peer| peer.open);
@@ -303,7 +304,8 @@ impl Edges {
         sessions.for_each(|(uri, provider)| self.spelling.note(uri, provider));
     }
 
-    /// Whether it is not known here, but may be in the store, which version this client spoke last.
+    /// Returns whether the version that this client spoke last is unknown here, and may be in the
+    /// store.
     pub fn is_stranger(&self, client_id: &str) -> bool {
         !self.clients.contains_key(client_id)
     }
@@ -313,12 +315,12 @@ impl Edges {
         self.clients.insert(client_id, dialect);
     }
 
-    /// What is to be kept of what was heard: must be safe before the answer goes out.
+    /// Takes the records of what was received; they must be durable before the answer goes out.
     pub fn take_records(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.records)
     }
 
-    /// What the core is to hear now because of something that it said.
+    /// Takes the next message for the core that follows from one of its own.
     pub fn take_later(&mut self) -> Option<(ConnectionId, Incoming)> {
         self.later.pop_front()
     }
@@ -435,8 +437,8 @@ impl Edges {
         (peer.dialect, peer.client_id, peer.doubtful) = (dialect, client_id, false);
     }
 
-    /// Which of the versions that call themselves 1 is meant, when that was open and this message
-    /// tells.
+    /// Settles which of the versions that call themselves 1 is meant, if that was open and this
+    /// message tells.
     fn resolve_doubt(&mut self, connection: ConnectionId, method: &str, params: &Object) {
         let peer = self.peers.entry(connection).or_default();
         if !peer.doubtful || matches!(method, "initialize" | "ping") {
@@ -480,8 +482,8 @@ impl Edges {
     }
 }
 
-/// Whether a message of the newest version calls the root channel something else than the core
-/// does: those that subscribe must be answered in the same words.
+/// Returns whether a message of the newest version spells the root channel differently from the
+/// core: a subscription must be answered in the same words.
 fn names_root_otherwise(method: &str, params: &Params) -> bool {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]

@@ -1,4 +1,4 @@
-//! What all connections of one version share.
+//! State shared by all connections of one version.
 //!
 //! Owns: translating each sequenced action once for all of them, the states that some translations
 //! need to know, and what clients of the version call sessions.
@@ -31,7 +31,7 @@ use crate::wire::uris;
 #[derive(Debug)]
 pub struct Lane {
     dialect: Dialect,
-    /// What its clients call sessions.
+    /// Names of sessions for its clients.
     pub names: Names,
     /// The chats that its clients are told of, before the action that comes next.
     chats: HashMap<String, Conversation>,
@@ -50,11 +50,11 @@ pub struct Lane {
 pub struct Found {
     /// Of what kind the channel is.
     pub kind: ChannelKind,
-    /// Which channel.
+    /// URI of the channel.
     pub channel: String,
     /// The state.
     pub state: State,
-    /// What the list says of it, when it is a session and its version wants to know.
+    /// Summary in the list, for a session of a version that needs it.
     pub summary: Option<Object>,
     /// The last action that it knows of.
     pub from_seq: Value,
@@ -93,38 +93,38 @@ impl State {
 #[derive(Debug, Default)]
 pub struct Spoken {
     server_seq: u64,
-    /// Whose action it is.
+    /// Origin of the action.
     pub origin: Option<Origin>,
-    /// What is told, in order.
+    /// Lines to send, in order.
     pub lines: Vec<SpokenLine>,
 }
 
-/// Whose action it is.
+/// Origin of an action.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Origin {
     /// The client.
     pub client_id: String,
-    /// Its own number for the action.
+    /// Client's own number of the action.
     pub client_seq: i64,
 }
 
 /// One line of a translated action.
 #[derive(Debug)]
 pub struct SpokenLine {
-    /// Those who subscribed to this channel get it (as the core names it).
+    /// Channel whose subscribers get the line, as the core names it.
     pub shown_on: String,
     /// The line.
     pub line: Line,
 }
 
-/// What an envelope says besides its action, which may be anything when it was refused.
+/// Fields of an envelope besides its action, which may be anything if it was refused.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
-    /// Where it stands.
+    /// Sequence number.
     pub server_seq: u64,
-    /// Whose it is.
+    /// Origin of the action.
     pub origin: Option<Origin>,
     /// Why it was refused.
     pub rejection_reason: Option<String>,
@@ -138,9 +138,9 @@ pub struct Envelope {
     pub channel: String,
     /// The action.
     pub action: Object,
-    /// Where it stands.
+    /// Sequence number.
     pub server_seq: u64,
-    /// Whose it is.
+    /// Origin of the action.
     pub origin: Option<Origin>,
     /// Why it was refused.
     pub rejection_reason: Option<String>,
@@ -192,7 +192,7 @@ impl Lane {
         self.chats.get(&chat_of(channel))
     }
 
-    /// What a translation of something on this channel may know.
+    /// Returns the context for translating something on this channel.
     pub fn scene<'a>(&'a mut self, channel: &str, client_id: &'a str) -> (Chain, Scene<'a>) {
         let about = chat_of(channel);
         let is_read = uris::session_of_default_chat(&about).is_some_and(|uri| self.read.contains(&uri));
@@ -263,8 +263,7 @@ impl Lane {
         self.chats.insert(channel.to_owned(), chat);
     }
 
-    /// What one answer is to be translated with, elsewhere and later: all that is known now, but
-    /// for the chats.
+    /// Returns a copy for translating one answer elsewhere and later: everything but the chats.
     pub fn apart(&self) -> Self {
         Self {
             dialect: self.dialect,
@@ -293,7 +292,7 @@ impl Lane {
         }
     }
 
-    /// What clients of this version are told instead of a sequenced action.
+    /// Translates a sequenced action for clients of this version.
     pub fn speak(&mut self, action: &ActionLine) -> &Spoken {
         let known = self.last.as_ref().is_some_and(|spoken| spoken.server_seq == action.server_seq);
         if !known {

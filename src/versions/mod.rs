@@ -55,17 +55,17 @@ pub struct Line {
     pub delay: Option<Duration>,
 }
 
-/// What goes out to a client.
+/// Message to a client.
 #[derive(Debug)]
 pub enum Outgoing {
     /// This.
     Line(Line),
-    /// What takes long to write.
+    /// Message that takes long to write.
     Unwritten(Box<Unwritten>),
 }
 
 impl Outgoing {
-    /// Its line, which is written now if it was not.
+    /// Returns its line, and writes it now if need be.
     pub fn now(self) -> Line {
         match self {
             Self::Line(line) => line,

@@ -1,4 +1,4 @@
-//! What clients of a version call sessions.
+//! Names of sessions for clients of a version.
 //!
 //! Owns: the two spellings of a session's URI where a version has one of its own: the provider as
 //! its scheme.
@@ -14,7 +14,8 @@ use std::collections::{HashMap, VecDeque};
 /// The scheme of sessions since 0.2.0.
 const SCHEME: &str = "ahp-session";
 
-/// So many guesses are remembered, to answer in a client's own words about what is not there.
+/// Maximum number of guessed names remembered, so that a client is answered in its own words about
+/// a session that does not exist.
 const GUESSES_MAX: usize = 256;
 
 /// The spellings of the sessions that were told of.
@@ -24,7 +25,7 @@ pub struct Names {
     providers: Vec<String>,
     client_of: HashMap<String, String>,
     core_of: HashMap<String, String>,
-    /// What clients called sessions that were not told of; the newest last.
+    /// Names that clients gave to sessions that they were not told of; the newest last.
     guesses: VecDeque<Guess>,
     /// The session that was removed last. Its name is kept until another one is: there may be
     /// connections that have not been told of it yet.
@@ -36,7 +37,7 @@ pub struct Names {
 struct Guess {
     client: String,
     core: String,
-    /// Its client is making it.
+    /// Set while its client creates it.
     is_made: bool,
 }
 
@@ -86,7 +87,8 @@ impl Names {
         core
     }
 
-    /// All that a client may mean by `uri`, where nothing was told of its sessions yet.
+    /// Returns all URIs that a client may mean by `uri` if none of its sessions was named to it
+    /// yet.
     pub fn candidates(&mut self, uri: &str) -> Vec<String> {
         let known = self.core_of.contains_key(uri);
         let core = self.up(uri);
@@ -213,7 +215,7 @@ impl Names {
     }
 }
 
-/// Whether a session is called as all are since 0.2.0.
+/// Returns whether a session's URI has the form that all have since 0.2.0.
 fn is_plain(uri: &str) -> bool {
     uri.split_once(':').is_some_and(|(scheme, _)| scheme == SCHEME)
 }

@@ -1,4 +1,4 @@
-//! Where the pieces of a message lie, in every version.
+//! Places of the parts of a message, in every version.
 //!
 //! Owns: finding each session, chat, turn, part … inside a state or an action, so that a version
 //! says what is different about a turn without saying where turns are.
@@ -11,7 +11,7 @@ use crate::wire::channels::ChannelKind;
 /// A JSON object.
 pub type Object = Map<String, Value>;
 
-/// What an object is.
+/// Kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Node {
     /// The state of the root channel.
@@ -28,7 +28,7 @@ pub enum Node {
     ChatSummary,
     /// A turn that is over or runs.
     Turn,
-    /// What the user said, or would.
+    /// Message of the user, sent or drafted.
     Message,
     /// Something attached to a message.
     Attachment,
@@ -40,12 +40,12 @@ pub enum Node {
     Terminal,
     /// The state of the channel of a session's annotations.
     Annotations,
-    /// What was said to a place in a file; also what is to be changed about it.
+    /// Annotation of a place in a file, or an update of one.
     Annotation,
 }
 
 impl Node {
-    /// What the state of a channel of this kind is; none where every version has the same.
+    /// Returns the kind of the state of a channel; `None` if all versions have the same.
     pub fn of_state(kind: ChannelKind) -> Option<Self> {
         match kind {
             ChannelKind::Root => Some(Self::Root),
@@ -126,7 +126,7 @@ fn each_of_conversation(state: &mut Object, visit: &mut dyn FnMut(Node, &mut Obj
     }
 }
 
-/// What the user said, under the name that it has and the one that it had.
+/// Visits the user's message under its current and its former name.
 fn message_in(object: &mut Object, visit: &mut dyn FnMut(Node, &mut Object)) {
     one_in(object, "message", Node::Message, visit);
     one_in(object, "userMessage", Node::Message, visit);
@@ -151,7 +151,7 @@ pub fn text<'a>(object: &'a Object, member: &str) -> Option<&'a str> {
     object.get(member).and_then(Value::as_str)
 }
 
-/// What stands for a text, or for Markdown.
+/// Returns the text of a value that is plain text or Markdown.
 pub fn plain_text(value: Option<&Value>) -> String {
     let text = value.and_then(|value| value.as_str().or_else(|| value.get("markdown")?.as_str()));
     text.unwrap_or_default().to_owned()

@@ -1,4 +1,4 @@
-//! What some clients need that the protocol does not say, by what they call themselves.
+//! Needs of certain clients beyond the protocol, by the names that they give themselves.
 //!
 //! Owns: the table of quirks, which of them a connection has, and what they do to its messages.
 //! Never: does what is right for every client; that is done for every client.
@@ -16,7 +16,7 @@ use crate::wire::annotations::session_named_by;
 use crate::wire::rpc::{to_json, Incoming, Params};
 use crate::wire::uris;
 
-/// What is done for a client.
+/// Adjustment for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quirk {
     /// Sessions that are called `ahp-session:/<id>` are called `<provider>:/<id>`: it shows no
@@ -38,11 +38,11 @@ pub enum Quirk {
 /// A row of the table.
 #[derive(Debug)]
 pub struct QuirkRow {
-    /// What `clientInfo.name` begins with.
+    /// Prefix of `clientInfo.name`.
     pub client: &'static str,
     /// The release that it was seen in.
     pub seen_in: &'static str,
-    /// What is done.
+    /// Adjustment.
     pub quirk: Quirk,
 }
 
@@ -53,11 +53,11 @@ pub const QUIRKS: &[QuirkRow] = &[
     QuirkRow { client: "vscode-", seen_in: "Visual Studio Code 1.139.1", quirk: Quirk::RemoteFiles },
 ];
 
-/// What Visual Studio Code's own members of `_meta` begin with. It says its name when it
-/// initializes only.
+/// Prefix of Visual Studio Code's own members of `_meta`. It gives its name only when it
+/// initializes.
 const META: &str = "vscode.";
 
-/// Whether its window is on another machine than its files, in `_meta`.
+/// Member of `_meta` that tells whether its window is on another machine than its files.
 const CONNECTION_KIND: &str = "vscode.clientConnectionKind";
 const REMOTE: &str = "remote_extension_host";
 
@@ -121,7 +121,7 @@ fn without_default_directory(line: &mut Line) {
     }
 }
 
-/// Whether there may be a file in JSON text that has changed.
+/// Returns whether JSON text may mention a changed file.
 fn tells_files(text: &[u8]) -> bool {
     [b"\"content\":{".as_slice(), b"\"file:///"].iter().all(|what| memmem::find(text, what).is_some())
 }
@@ -207,10 +207,10 @@ fn with_uris(message: Incoming, members: &[&str], mut other: impl FnMut(&str) ->
     }
 }
 
-/// So many names are remembered that clients say sessions have.
+/// Maximum number of session names remembered that clients gave by themselves.
 const GUESSED_MAX: usize = 1024;
 
-/// So many sessions that were removed are remembered.
+/// Maximum number of removed sessions remembered.
 const REMOVED_MAX: usize = 256;
 
 /// Members that hold URIs of channels, one or several.
@@ -300,7 +300,7 @@ impl Quirks {
         }
     }
 
-    /// The same of JSON text.
+    /// Applies the adjustments to JSON text.
     pub fn apply_to_text(self, text: Bytes, spelling: &Spelling) -> Bytes {
         let has_sessions = self.sessions_by_provider && names_sessions(&text);
         let has_files = self.remote_files && tells_files(&text);
@@ -312,22 +312,22 @@ impl Quirks {
         to_json(&value).into()
     }
 
-    /// What such clients call a channel, if that is something else than the core does.
+    /// Returns the name of a channel for such clients, if it differs from the core's.
     pub fn called(self, channel: &str, spelling: &Spelling) -> Option<String> {
         spelling.spelled(channel).filter(|_| self.sessions_by_provider)
     }
 }
 
-/// Whether there may be the name of a session in JSON text that is not called by its provider.
+/// Returns whether JSON text may name a session without its provider.
 fn names_sessions(text: &[u8]) -> bool {
     [SCHEME, ENCODED_SCHEME].iter().any(|what| memmem::find(text, what.as_bytes()).is_some())
 }
 
-/// Which provider sessions are of, for [`Quirk::SessionsByProvider`].
+/// Providers of sessions, for [`Quirk::SessionsByProvider`].
 #[derive(Debug, Default, Clone)]
 pub struct Spelling {
     providers: BTreeMap<String, String>,
-    /// The same as clients say it that are back, of sessions that were not told of since the
+    /// Providers as returning clients say them, of sessions that were not mentioned since the
     /// process began.
     guessed: BTreeMap<String, String>,
     /// Sessions that are called by their provider, by everybody.
@@ -399,8 +399,8 @@ impl Spelling {
         line.bytes = line_of(&message);
     }
 
-    /// Whether a session of this name, or that of a chat, was told of, and is called otherwise to
-    /// clients with this quirk.
+    /// Returns whether a session of this URI, or that of a chat, was mentioned and has another name
+    /// for clients with this quirk.
     pub fn knows(&self, uri: &str) -> bool {
         match uris::session_of_chat(uri) {
             Some((_, session)) => self.providers.contains_key(&session),
@@ -473,7 +473,8 @@ impl Spelling {
     }
 }
 
-/// What else may be called by this: a session by its provider, or a chat of one.
+/// Returns the other URI that this may stand for: of a session by its provider, or of a chat of
+/// one.
 pub fn called_otherwise(uri: &str) -> Option<String> {
     match uris::session_of_chat(uri) {
         Some((before, session)) => {

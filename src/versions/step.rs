@@ -1,4 +1,4 @@
-//! What one version says differently from its newer neighbour.
+//! Differences of one version from its newer neighbour.
 //!
 //! Owns: the shape of that difference ([`VersionStep`]), what of a message it is shown, and the way
 //! of an action through several of them. Each difference is a module of its own, `v0_9_0` and so
@@ -16,14 +16,14 @@ use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 
-/// What a client asks: a request or a notification on its way up.
+/// Request or notification of a client, on its way up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// The method.
     pub method: String,
-    /// Its params.
+    /// Params.
     pub params: Object,
-    /// What it means besides.
+    /// Hint for the core.
     pub aside: Option<Aside>,
     /// How the answer is made from that of the core.
     pub reply: Reply,
@@ -32,12 +32,12 @@ pub struct Call {
 /// How the answer to a request is made from that of the core.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Reply {
-    /// It is the core's, translated.
+    /// Answer of the core, translated.
     #[default]
     Same,
     /// Some turns of the chat whose state the core answers.
     Turns {
-        /// Those before this turn; the newest when there is none.
+        /// Turn before which they are; `None` for the newest.
         before: Option<String>,
         /// At most so many.
         limit: Option<usize>,
@@ -51,7 +51,7 @@ pub struct Said {
     pub channel: String,
     /// The action.
     pub action: Object,
-    /// What it means besides.
+    /// Hint for the core.
     pub aside: Option<Aside>,
 }
 
@@ -88,13 +88,13 @@ impl Told {
 pub struct Shot {
     /// Of what kind the channel is.
     pub kind: ChannelKind,
-    /// Which channel, as the core names it.
+    /// URI of the channel, as the core names it.
     pub channel: String,
-    /// Which channel, as the client names it.
+    /// URI of the channel, as the client names it.
     pub resource: String,
     /// The state.
     pub state: Object,
-    /// What the list says of it, when it is a session and its version wants to know.
+    /// Summary in the list, for a session of a version that needs it.
     pub summary: Option<Object>,
     /// The last action that it knows of.
     pub from_seq: Value,
@@ -105,20 +105,19 @@ pub struct Shot {
 pub struct Notice {
     /// The method.
     pub method: String,
-    /// Its params.
+    /// Params.
     pub params: Object,
 }
 
-/// What a step may know besides the message.
+/// Context of a translation.
 pub struct Scene<'a> {
     /// The chat that an action is about, as the newest version sees it and before the action; none
     /// when it is not known.
     pub chat: Option<&'a Conversation>,
-    /// The same chat behind all that is replayed, where the action is replayed: nobody knows what
-    /// was before it.
+    /// Chat after everything that is replayed, for a replayed action: its state before is unknown.
     pub at_end: Option<&'a Conversation>,
-    /// Whether a user has read the session that an action is about: before the action, or after the
-    /// last one when several are replayed.
+    /// Set if the user has read the session of an action: before the action, or after the last one
+    /// if several are replayed.
     pub is_read: bool,
     /// The active clients of the session that an action is about, as the newest version sees them
     /// and with what the action changes; none when they are not known.
@@ -127,9 +126,9 @@ pub struct Scene<'a> {
     pub directories: &'a [Value],
     /// Clients of this version know that a session has chats.
     pub knows_chats: bool,
-    /// What clients of this version call sessions.
+    /// Names of sessions for clients of this version.
     pub names: &'a mut Names,
-    /// Who says it, on the way up.
+    /// Client that sends it, on the way up.
     pub client_id: &'a str,
     /// On the way down of an action: the differences that lie between the newest version and the
     /// step that is asked, for one that tells something else instead and has to say it as its newer
@@ -166,8 +165,8 @@ pub trait VersionStep: Sync {
     /// The older one of the two.
     fn dialect(&self) -> Dialect;
 
-    /// What its clients cannot be told or say, in the words of the chapter; each counts for all
-    /// older ones too.
+    /// Returns what its clients cannot be told or say, in the words of the chapter; each item holds
+    /// for all older versions, too.
     fn losses(&self) -> &'static [&'static str];
 
     /// Actions that the older one does not have. They are left out, unless

@@ -28,13 +28,13 @@ pub struct V0_1_0;
 
 /// Something changed under the client's hands.
 const CONFLICT: i32 = -32011;
-/// What is to be made is there already: the nearest to it before 0.2.0.
+/// Error code of a resource that exists already: the nearest one before 0.2.0.
 const ALREADY_EXISTS: i32 = -32010;
 
 /// The members of a customization that one who refers to it knows.
 const REFERENCE: [&str; 4] = ["uri", "description", "icons", "nonce"];
 
-/// Whether a channel is of a kind that is not there yet.
+/// Returns whether a channel is of a kind that does not exist yet.
 fn is_unknown(uri: &str) -> bool {
     is_watch(uri) || named_by_changeset(uri).is_some()
 }
@@ -365,7 +365,7 @@ fn resources_of_files(message: &mut Object) {
     }
 }
 
-/// What a client refers to, as the plugins that they are.
+/// Turns a client's references into the plugins that they were.
 fn plugins_of_references(client: &mut Object) {
     let Some(Value::Array(references)) = client.get_mut("customizations") else { return };
     for reference in references.iter_mut().filter_map(Value::as_object_mut) {

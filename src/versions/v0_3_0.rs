@@ -15,7 +15,7 @@ use crate::wire::uris;
 /// See the module.
 pub struct V0_3_0;
 
-/// What is said on a chat now and was said on its session.
+/// Actions on a chat that were actions on its session.
 const MOVED: [&str; 22] = [
     "turnStarted",
     "delta",
@@ -41,8 +41,8 @@ const MOVED: [&str; 22] = [
     "truncated",
 ];
 
-/// What takes a session's mark of having been read away, so that it must be set again: now these
-/// take away that of the chat alone.
+/// Actions that removed a session's mark of having been read, so that it must be set again: now
+/// they remove that of the chat alone.
 const UNREAD_BY: [&str; 2] = ["turnStarted", "inputRequested"];
 
 /// The members of a chat's state that were members of its session's.
@@ -193,7 +193,7 @@ impl VersionStep for V0_3_0 {
     }
 }
 
-/// Whether a channel is of a kind that is not there yet.
+/// Returns whether a channel is of a kind that does not exist yet.
 fn is_unknown(uri: &str) -> bool {
     uri.starts_with("ahp-chat:") || named_by_annotations(uri).is_some()
 }
@@ -224,8 +224,7 @@ fn one_by_one(mut told: Told) -> Vec<Told> {
     actions.into_iter().map(|action| Told { channel: channel.clone(), action }).collect()
 }
 
-/// What goes on in a session is what goes on in its one conversation: so its clients compute it
-/// too.
+/// Sets the activity of a session to that of its one conversation, as its clients compute it.
 fn with_activity(object: &mut Object, activity: u64) {
     if let Some(status) = object.get("status").and_then(Value::as_u64) {
         object.insert("status".to_owned(), (status & !ACTIVITY | activity & ACTIVITY).into());

@@ -145,7 +145,7 @@ impl VersionStep for V0_4_0 {
     }
 }
 
-/// What is selected in a session, as its summary says it, where this version has it.
+/// Returns the selection of a session from its summary, where this version has it.
 fn selection_of_meta(summary: &mut Object) {
     let Some(Value::Object(meta)) = summary.get_mut("_meta") else { return };
     let selected = meta.remove(SELECTED);
@@ -165,7 +165,7 @@ fn settings_of_model(object: &mut Object) {
     }
 }
 
-/// What is selected in a chat's state, as this version shows it.
+/// Returns the selection in a chat's state, as this version shows it.
 fn selection_in(state: &Object) -> Selection {
     let last = state.get("turns").and_then(Value::as_array).and_then(|turns| turns.last());
     let said = state.get("activeTurn").or(last).and_then(|turn| turn.get("message"));
@@ -192,7 +192,7 @@ fn select(change: SelectionChange, scene: &Scene<'_>) -> Aside {
     Aside::Selects { change, for_all_chats: scene.knows_chats }
 }
 
-/// What tells a session that something else is chosen now, because of what happened on its default
+/// Returns the actions that tell a session of a new choice, because of something on its default
 /// chat.
 fn choice_change(told: &Told, chat: Option<&Conversation>) -> Vec<Told> {
     let Some(session) = uris::session_of_default_chat(&told.channel) else { return Vec::new() };
@@ -214,15 +214,16 @@ fn choice_change(told: &Told, chat: Option<&Conversation>) -> Vec<Told> {
     choice(&session, &after, changes)
 }
 
-/// The same of an action that is replayed. What was chosen before it and behind it is not known,
-/// but what is in the end: that is told each time.
+/// Returns the actions for a replayed action. The choice before and after it is unknown, so the
+/// final one is told each time.
 fn choice_in(channel: &str, chat: &Conversation) -> Vec<Told> {
     let Some(session) = uris::session_of_default_chat(channel) else { return Vec::new() };
     let chosen = Selection::of(&shown(chat.state().draft.as_ref()), &said_last(chat));
     choice(&session, &chosen, [true, true])
 }
 
-/// What tells a session which model and which agent is chosen, as far as these change.
+/// Returns the actions that tell a session which model and which agent is chosen, as far as these
+/// change.
 fn choice(session: &str, chosen: &Selection, [model, agent]: [bool; 2]) -> Vec<Told> {
     let tell = |name: &str, member: &str, value: &Option<Value>| {
         let mut action = Object::new();

@@ -172,7 +172,7 @@ fn is_error(part: &Value) -> bool {
     part.get("kind").and_then(Value::as_str) == Some("error")
 }
 
-/// What takes a chat's last turn back and tells it anew, as one that runs.
+/// Returns the actions that remove a chat's last turn and start it anew.
 fn tell_anew(step: &V0_8_0, channel: &str, chat: &Conversation) -> Vec<Told> {
     let Some((turn, earlier)) = chat.history().turns().split_last() else { return Vec::new() };
     let mut actions = vec![cut_after(earlier.last())];

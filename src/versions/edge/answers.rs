@@ -21,7 +21,7 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::{error_line, to_json, Params, RequestId};
 use crate::wire::uris;
 
-/// What is asked for by a method that subscribes.
+/// Channels requested by a method that subscribes.
 #[derive(Debug, Default)]
 pub(super) struct SubscribeRequest {
     /// The number of the request.
@@ -30,7 +30,7 @@ pub(super) struct SubscribeRequest {
     pub(super) channels: Vec<String>,
     /// The channels that are asked for besides.
     besides: Vec<String>,
-    /// What of that was given up again.
+    /// Channels that were unsubscribed again.
     given_up: BTreeSet<String>,
 }
 
@@ -126,8 +126,9 @@ impl Edges {
         })
     }
 
-    /// What is asked for, without what a client means something else by: a session of another
-    /// provider, whose id is the same. That was taken for what is meant only before it was told of.
+    /// Returns the requested channels without those by which the client means another one: a
+    /// session of another provider with the same id. Such a URI was taken for the session only
+    /// before that was named.
     ///
     /// # Errors
     /// When nothing else is asked for.
@@ -176,7 +177,7 @@ impl Edges {
         }
     }
 
-    /// What follows from the answer to a method that subscribes, with these states in it.
+    /// Applies the answer to a method that subscribes, with its states.
     fn take_up(
         &mut self,
         connection: ConnectionId,

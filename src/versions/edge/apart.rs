@@ -16,21 +16,21 @@ use crate::versions::node::Node;
 use crate::versions::step::Shot;
 use crate::wire::rpc::{sorted, to_json};
 
-/// Where a state has its completed turns.
+/// Member of a state that holds its completed turns.
 const TURNS: &str = "turns";
 
 /// Turns that stand apart.
 pub(super) struct TurnsApart {
     /// The way to the version in which they are told.
     chain: Chain,
-    /// What the words begin with that stand for them.
+    /// Prefix of the words that stand for them.
     word: String,
     lists: Vec<ListApart>,
 }
 
 /// Turns of one chat.
 struct ListApart {
-    /// What stands for them; JSON text.
+    /// Placeholder, as JSON text.
     word: String,
     chat: String,
     turns: Vec<CompletedTurn>,
@@ -135,7 +135,7 @@ pub(super) struct LineApart {
 }
 
 impl LineApart {
-    /// Its text, as a whole.
+    /// Returns its whole text.
     pub(super) fn into_text(self) -> Bytes {
         let mut whole = Vec::new();
         self.apart.write(self.line, &mut |turn| self.apart.translated(turn), &mut |piece| {

@@ -1,4 +1,4 @@
-//! What the core says, on its way down to a connection.
+//! Messages of the core, on their way down to a connection.
 //!
 //! Owns: which lines a frame becomes, and the echo of a client's action in its own words.
 //! Never: translates an action twice for two connections of a version; the lane has it.
@@ -158,8 +158,8 @@ impl Edges {
     }
 }
 
-/// Where that goes which the core tells behind the first of its answers to a `reconnect`, until all
-/// of them are there.
+/// Returns the buffer for messages behind the first answer to a `reconnect`, until all of its
+/// answers are there.
 fn behind_return(peer: &mut Peer) -> Option<&mut Vec<Outgoing>> {
     let returns = |batch: &&mut Batch| batch.method == "reconnect" && !batch.answers.is_empty();
     peer.batches.values_mut().find(returns).map(|batch| &mut batch.behind)
@@ -187,7 +187,8 @@ pub(super) fn plain(frame: &Frame, version: &Value) -> Line {
     }
 }
 
-/// What one client alone is told: what became of its action, or older turns that it asked for.
+/// Translates a message for one client alone: the outcome of its action, or older turns that it
+/// asked for.
 fn answer_alone(lane: &mut Lane, peer: &mut Peer, line: &Bytes, told: &mut Vec<Outgoing>) {
     let Some(Head { server_seq, origin, rejection_reason }) = lane::read(line) else { return };
     let said = origin.as_ref().and_then(|own| take_said(&mut peer.said, own.client_seq));

@@ -1,5 +1,4 @@
-//! What takes long to write: answers because of the states in them, or of all that was missed, and
-//! turns that are loaded.
+//! Messages that take long to write: answers with large states or replays, and loaded turns.
 //!
 //! Owns: what it is made of, and its line, which can be made anywhere and at any time: what was
 //! known when it was to be told goes with it. It is made in pieces, one turn after the other, so
@@ -30,7 +29,7 @@ use crate::wire::rpc::{
     begin_result, error_line, notification_line, result_line, sorted, RequestId, RESULT_TAIL,
 };
 
-/// What takes long to write.
+/// Message that takes long to write.
 #[derive(Debug)]
 pub struct Unwritten {
     /// The request that it answers, if it is an answer.
@@ -40,7 +39,7 @@ pub struct Unwritten {
     /// The sessions that it tells of, each with its provider.
     sessions: Vec<(String, String)>,
     content: Content,
-    /// What its client needs besides, and what is known for that.
+    /// Adjustments for its client, with the names that they need.
     quirks: Option<(Quirks, Spelling)>,
 }
 
@@ -48,7 +47,7 @@ enum Content {
     /// The answer to this request, for a client that was answered this version.
     States(RequestId, LargeStates, Value),
     Turns(LoadedTurns),
-    /// Its lines are translated as it was known then, and each turn in them when it is written.
+    /// Lines that are translated as of the time of the request, each turn when it is written.
     Translated(Box<dyn FnOnce() -> Vec<LineApart> + Send>),
 }
 
@@ -120,7 +119,7 @@ impl Unwritten {
         Self { id: None, bytes, sessions: Vec::new(), content: Content::Translated(write), quirks: None }
     }
 
-    /// It is for a client with these quirks.
+    /// Has it adjusted for a client with these quirks.
     pub(super) fn apply_quirks(&mut self, has: Quirks, spelling: &mut Spelling) {
         for (session, provider) in &self.sessions {
             spelling.note(session, provider);
@@ -163,7 +162,7 @@ impl Unwritten {
         }
     }
 
-    /// Its lines, as one text.
+    /// Returns its lines as one text.
     pub fn text(self) -> Bytes {
         let mut whole = BytesMut::new();
         let mut take = |piece: Bytes| {
@@ -179,12 +178,12 @@ impl Unwritten {
 #[derive(Debug)]
 pub(super) enum Body {
     Read(Value),
-    /// It takes long to read.
+    /// Text that takes long to parse.
     Text(Bytes),
 }
 
 impl Body {
-    /// Whether it may tell what was missed.
+    /// Returns whether it may be a replay.
     fn is_replay(&self) -> bool {
         match self {
             Self::Read(value) => value.get("actions").is_some(),
@@ -299,7 +298,7 @@ impl Heard {
     }
 }
 
-/// What the answer to a client's request is made of.
+/// Components of the answer to a client's request.
 #[derive(Debug)]
 pub(super) struct Parts {
     /// The request.
@@ -307,7 +306,7 @@ pub(super) struct Parts {
     /// The method, as the core calls it.
     pub(super) method: String,
     pub(super) reply: Reply,
-    /// What is asked for, if the method subscribes.
+    /// Requested channels, if the method subscribes.
     pub(super) asked: Option<SubscribeRequest>,
     /// The core's result, without its states.
     pub(super) result: Body,
@@ -399,8 +398,8 @@ fn with_states(
     }
 }
 
-/// What a client asked for and does not get, in its words; one that may mean several channels gets
-/// any.
+/// Returns the requested channels that the client does not get, in its spelling; one that may mean
+/// several channels gets any.
 fn names_of_missing(
     lane: &mut Lane,
     peer: &Peer,

@@ -1,4 +1,4 @@
-//! What clients say, on its way up to the core.
+//! Messages of clients, on their way up to the core.
 //!
 //! Owns: which requests the core is asked instead of one of an older version, and what is
 //! subscribed to besides.
@@ -176,8 +176,8 @@ impl Edges {
         self.peers.entry(connection).or_default().batches.insert(inner, batch);
     }
 
-    /// What goes with the subscription to a channel goes with it. Returns whether the channel
-    /// itself stays subscribed to, because more is told of it than its actions.
+    /// Removes a channel with everything that belongs to its subscription. Returns whether the
+    /// channel itself stays subscribed, because more than its actions is told of it.
     fn forget_channel(&mut self, connection: ConnectionId, call: &Call, fed: &mut Vec<Incoming>) -> bool {
         let peer = self.peers.entry(connection).or_default();
         let Some(channel) = node::text(&call.params, "channel") else { return false };
@@ -249,8 +249,8 @@ fn params_of(params: &Object, aside: Option<Aside>) -> Params {
     Params::from_json(to_json(params)).with(aside)
 }
 
-/// Whether a channel is a session, as far as its URI tells: any that is none of another kind may
-/// be.
+/// Returns whether a channel is a session, as far as its URI tells: any that is of no other kind
+/// may be.
 fn is_session(uri: &str) -> bool {
     uri != uris::ROOT && !uri.starts_with("ahp-chat:") && !is_watch(uri)
 }
