@@ -147,7 +147,14 @@ impl Repository {
         let filters_on: HashSet<Vec<u8>> =
             on.filter(|name| git.runs_filter(name)).map(<[u8]>::to_vec).collect();
         if filters_on.contains(LFS) {
-            fs::create_dir_all(common.join("lfs"))?;
+            let folder = common.join("lfs");
+            if folder.is_symlink() {
+                let folder = folder.display();
+                return unusable(format!(
+                    "`{folder}` is a symbolic link, and LFS would write into what it leads to"
+                ));
+            }
+            fs::create_dir_all(folder)?;
             // An address without a host comes before that of the repository's own `.lfsconfig`, so
             // that nothing is downloaded.
             copied.push(setting("lfs.url", b"http:///"));

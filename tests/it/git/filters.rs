@@ -71,6 +71,23 @@ fn named_filter_runs_in_looks_turns_discard_restore_and_commit() {
 }
 
 #[test]
+fn folder_of_lfs_that_is_a_link_keeps_the_repository_unused() {
+    let repository = filtered();
+    let config = repository.home.join("gitconfig");
+    let mut config = fs::File::options().append(true).open(config).unwrap();
+    writeln!(config, "[filter \"lfs\"]\n clean = cat\n smudge = cat").unwrap();
+    std::os::unix::fs::symlink(&repository.home, repository.path(".git/lfs")).unwrap();
+    let mut command = program();
+    command.arg("--state-dir").arg(&repository.state).args(["--exclusive", "--git-filter", "lfs"]);
+    command.envs(environment(&repository.home));
+    let mut talk = Talk::with(command);
+    talk.create(super::SESSION, &repository.root);
+    talk.turn("t1", "/files a.x=two", || {});
+    let told = talk.rows().into_values().collect::<String>();
+    assert!(told.contains("/.git/lfs` is a symbolic link"), "{told}");
+}
+
+#[test]
 fn filters_that_nobody_has_named_stay_off() {
     for arguments in [&[][..], &["--git-filter", "other"]] {
         let repository = filtered();
