@@ -1,4 +1,4 @@
-//! What each agent has said of itself.
+//! Descriptions that agents have given of themselves.
 //!
 //! Owns: keeping it, by the agent's provider id, and giving all of it back at the start.
 //! Never: knows what it means, or keeps a host from starting. What is damaged is left out: the
@@ -18,8 +18,8 @@ pub(super) fn put(connection: &Connection, provider: &str, said: &[u8]) -> Resul
     Ok(())
 }
 
-/// What every agent has said that was ever here, in the order of their provider ids, as far as it
-/// can be read.
+/// Returns the descriptions of all agents that were ever here, by provider id, as far as they can
+/// be read.
 pub(super) fn all(connection: &Connection) -> Vec<(String, Bytes)> {
     let read = || -> rusqlite::Result<Vec<_>> {
         let mut statement = connection.prepare("SELECT provider, sum, said FROM agents ORDER BY provider")?;

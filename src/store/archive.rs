@@ -27,7 +27,7 @@ pub enum ArchiveError {
     /// There is none.
     #[error("there is no session {0}{1}")]
     NotFound(String, &'static str),
-    /// Its URI or that of one of its chats names another session that is listed.
+    /// Session whose URI, or that of one of its chats, names another listed session.
     #[error("{0} is in use: dispose of that session first")]
     InUse(String),
     /// The store failed.
@@ -38,11 +38,11 @@ pub enum ArchiveError {
 /// A session in the list for people.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ArchivedSession {
-    /// Its key.
+    /// Key.
     pub key: SessionKey,
     /// When it was put into the trash, in milliseconds since 1970, if it was.
     pub removed_at: Option<i64>,
-    /// Its summary (JSON text); that of one which is damaged says so.
+    /// Summary (JSON text); that of a damaged session says so.
     pub summary: Bytes,
     /// How large it is; none when something in it is damaged.
     pub extent: Option<Extent>,
@@ -51,9 +51,9 @@ pub struct ArchivedSession {
 /// A chat, as far as it can be read.
 #[derive(Debug)]
 pub struct Salvaged {
-    /// Its row and the actions that the row does not know of.
+    /// Row, and the actions that are newer than the row.
     pub chat: SavedChat,
-    /// Its completed turns, oldest first.
+    /// Completed turns, oldest first.
     pub turns: Vec<Result<CompletedTurn, StoreError>>,
     /// Why the actions that its row does not know of are not there.
     pub behind: Option<StoreError>,
@@ -62,7 +62,7 @@ pub struct Salvaged {
 /// A piece of a session.
 #[derive(Debug)]
 pub enum SessionPiece {
-    /// Its row: the first piece.
+    /// Row: the first piece.
     Session(SessionRow),
     /// A chat of it: its row and the actions that the row does not know of, without its completed
     /// turns.
@@ -81,7 +81,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Whether a database was made at this place, as far as can be told without it.
+    /// Returns whether a database was made at this place, as far as can be told without opening it.
     pub fn was_at(path: &Path) -> bool {
         !matches!(Mark::read(path), Ok(Mark::Absent))
     }
@@ -127,7 +127,7 @@ impl Archive {
         Ok(Self { connection, told: mark.reserved() })
     }
 
-    /// What every agent has said of itself that was ever here, by its provider id; JSON text.
+    /// Returns the descriptions (JSON text) of all agents that were ever here, by provider id.
     pub fn agents(&self) -> Vec<(String, Bytes)> {
         agents::all(&self.connection)
     }
@@ -358,8 +358,7 @@ pub struct Import<'a> {
     session: Option<SessionKey>,
     /// The chat whose turns come now, and how many have come.
     chat: Option<(ChatRow, Option<u64>, u64)>,
-    /// Which chat has a text at a place: chats that have begun as others did have the same ones
-    /// there.
+    /// Chats by the text at a place: chats that have begun as copies share such texts.
     kept: HashMap<(u64, [u8; 32]), ChatKey>,
 }
 

@@ -1,5 +1,4 @@
-//! Whether a session is what was written and how large it is, as far as this can be told without
-//! reading what was said in it.
+//! Checks of a session's rows and their size, as far as that is possible without reading its texts.
 //!
 //! Owns: its rows, its number of chats and turns, and that there is something in each turn's row.
 //! Never: reads a turn. One that is damaged is found when somebody wants to read it.
@@ -13,10 +12,9 @@ use crate::host::effects::SessionKey;
 /// How large a session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// How many turns there are in its chats: the completed ones, and those that run.
+    /// Number of turns in its chats, completed and running.
     pub turns: u64,
-    /// How many bytes it takes in the database, nearly: of what several chats share, each counts
-    /// all.
+    /// Size in the database, roughly, in bytes; what several chats share counts for each of them.
     pub bytes: u64,
 }
 

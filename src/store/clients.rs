@@ -1,4 +1,4 @@
-//! Which version of the protocol each client spoke last.
+//! Version of the protocol that each client spoke last.
 //!
 //! Owns: remembering it, for the newest [`CLIENTS_MAX`] of them.
 //! Never: knows what a version is.
@@ -7,7 +7,7 @@ use rusqlite::{params, Connection, OptionalExtension};
 
 use super::errors::StoreError;
 
-/// So many clients are remembered.
+/// Maximum number of clients that are remembered.
 const CLIENTS_MAX: u32 = 10_000;
 
 /// Remembers a client's version.

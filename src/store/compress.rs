@@ -1,4 +1,4 @@
-//! What takes less room on the disk than it has bytes.
+//! Compression of what the database holds.
 //!
 //! Owns: what is compressed, which shows in its first bytes, and what it was before.
 //! Never: knows what the bytes are. Nothing that is kept begins as what is compressed does: a text
@@ -7,10 +7,10 @@
 use std::borrow::Cow;
 use std::io::{self, Read};
 
-/// What everything that is compressed begins with: that of a frame of Zstandard.
+/// Prefix of everything compressed: that of a frame of Zstandard.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// What has fewer bytes is kept as it is: it would not get much smaller.
+/// Minimum size for compression, in bytes: less would not get much smaller.
 const BYTES_MIN: usize = 512;
 
 /// Zstandard's own choice between time and room.
@@ -31,13 +31,12 @@ pub(super) fn compressed(plain: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Whether these bytes are compressed.
+/// Returns whether these bytes are compressed.
 fn is_compressed(kept: &[u8]) -> bool {
     kept.starts_with(&MAGIC)
 }
 
-/// What was kept as these bytes, which are compressed. Of more than so many bytes, that is one too
-/// many.
+/// Decompresses these bytes; reads at most one byte more than `bytes_max`.
 ///
 /// # Errors
 /// When these are not what was kept.
@@ -49,8 +48,8 @@ fn plain(kept: &[u8], bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(plain)
 }
 
-/// What was kept as these bytes, compressed or not; none when they are not what was kept. Of more
-/// than so many bytes that is too many, unless nothing is compressed.
+/// Returns the bytes that were stored so, compressed or not; `None` if they are damaged. The limit
+/// holds for compressed ones alone.
 pub(super) fn restored(kept: &[u8], bytes_max: u64) -> Option<Cow<'_, [u8]>> {
     if is_compressed(kept) {
         plain(kept, bytes_max).ok().map(Cow::Owned)

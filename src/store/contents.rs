@@ -23,7 +23,7 @@ use super::uses;
 /// which it takes some alone.
 const CONTENT_BYTES_MIN: usize = 16 << 10;
 
-/// What is kept of a text with contents begins so. No text does, and nothing that is compressed.
+/// Prefix of the stored form of a text with contents. No text begins so, and nothing compressed.
 const MAGIC: [u8; 4] = *b"\0con";
 
 /// A content in a text: the key of its row, and where in the frame it belongs.
@@ -36,7 +36,7 @@ struct TextFrame<'a> {
 }
 
 impl<'a> TextFrame<'a> {
-    /// What is kept so; none when it is a text without contents, or is not what was written.
+    /// Parses the stored form; `None` if it is a text without contents, or damaged.
     fn read(kept: &'a [u8]) -> Option<Self> {
         let rest = kept.strip_prefix(&MAGIC)?;
         let (expected, rest) = rest.split_first_chunk::<4>()?;
@@ -66,7 +66,8 @@ impl<'a> TextFrame<'a> {
     }
 }
 
-/// What is to be kept of a text, whose contents are kept by this, and how many bytes these take.
+/// Returns the stored form of a text, whose contents are stored with this connection, and their
+/// size in bytes.
 pub(super) fn keep<'a>(connection: &Connection, text: &'a [u8]) -> Result<(Cow<'a, [u8]>, u64), StoreError> {
     let contents = contents_in(text);
     if contents.is_empty() {

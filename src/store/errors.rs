@@ -11,10 +11,10 @@ use rustix::process::{getrlimit, Resource};
 /// Why the database cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It was written by a newer program.
+    /// Database of a newer version of this program.
     #[error("the store {0} was written by a newer version of this program (schema {1}); it was not touched")]
     Newer(String, i64),
-    /// It was written by another program.
+    /// Database of another program.
     #[error("{0} is not a store of this program; it was not touched")]
     Foreign(String),
     /// A row is not what was written.
@@ -25,12 +25,12 @@ pub enum StoreError {
         "{0} {1}, although sessions were kept in it; nothing was changed: put a copy of it back, or remove the folder to begin anew"
     )]
     Lost(String, &'static str),
-    /// What is damaged cannot be made again.
+    /// Damage that cannot be repaired.
     #[error(
         "{0}; nothing was removed: `ahp-sidecar sessions list` and `sessions export URI` still read what can be read, and `sessions restore --from FILE` brings it into another folder"
     )]
     BeyondMending(Box<StoreError>),
-    /// What is damaged cannot be made again, and no way leads to any session any more.
+    /// Damage that cannot be repaired, and hides all sessions.
     #[error(
         "{0}; no session can be found in it any more, and nothing was removed: put a copy of it back, or remove the folder to begin anew"
     )]
@@ -54,7 +54,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether something in the database is not what was written, or not there any more.
+    /// Returns whether the database is damaged.
     pub(super) fn is_damage(&self) -> bool {
         match self {
             Self::Damaged(_) => true,
@@ -75,8 +75,8 @@ impl StoreError {
         }
     }
 
-    /// Whether what failed fails again however often it is tried: not so where there may be room
-    /// again, or where what is locked or away may come back.
+    /// Returns whether the failure is permanent: not so where there may be room again, or a file
+    /// may be unlocked or come back.
     pub fn is_for_good(&self) -> bool {
         match self {
             Self::Gone(..) | Self::Mark(..) => false,
@@ -98,7 +98,7 @@ impl StoreError {
         }
     }
 
-    /// The same, saying of damage what it was found in.
+    /// Names the damaged object in an error about damage.
     pub(super) fn on(self, what: impl Fn() -> String) -> Self {
         match self {
             Self::Damaged(row) => Self::Damaged(format!("{row}, of {},", what())),
@@ -108,7 +108,7 @@ impl StoreError {
     }
 }
 
-/// What to add to an error of SQLite, which does not tell a disk that fails from a file that may
+/// Returns a hint for an error of SQLite, which does not tell a failing disk from a file that may
 /// not grow.
 fn file_limit(error: &rusqlite::Error) -> String {
     let may_be_it = matches!(

@@ -34,28 +34,28 @@ pub enum FolderError {
     Held {
         /// The folder.
         folder: String,
-        /// Who holds it, as far as it told.
+        /// Process that holds it, as far as it has said so.
         holder: String,
     },
-    /// It is somebody else's.
+    /// Folder of another user.
     #[error("the state folder {folder} {what}: give another one with --state-dir, or serve without one with --ephemeral")]
     Foreign {
         /// The folder.
         folder: String,
-        /// What is wrong with it.
+        /// Reason.
         what: &'static str,
     },
-    /// It was there before us, others can look into it, and there is something else in it.
+    /// Folder with other content that other users can read.
     #[error(
         "the state folder {folder} has another purpose: it is open to others (mode {mode:03o}), and no sessions are in it; it was left as it is: if it is meant for sessions, `chmod 700` it, else name a folder with --state-dir that is not there yet, or serve without one with --ephemeral"
     )]
     Open {
         /// The folder.
         folder: String,
-        /// Its mode.
+        /// Mode of the folder.
         mode: u32,
     },
-    /// It cannot be made or opened.
+    /// Folder that cannot be created or opened.
     #[error(
         "the state folder {folder} cannot be used ({error}): give another one with --state-dir, or serve without one with --ephemeral"
     )]
@@ -79,7 +79,7 @@ pub fn chosen(asked: Option<&Path>) -> Result<PathBuf, FolderError> {
     }
 }
 
-/// Who holds this folder now; nobody does where there is no folder.
+/// Returns the holder of a folder; `None` if there is none, or no folder.
 ///
 /// # Errors
 /// When that cannot be seen.
@@ -107,19 +107,19 @@ pub struct StateFolder {
     lock: Option<File>,
 }
 
-/// What the file says that is locked while somebody holds the folder. Each is a line.
+/// Content of the lock file while the folder is held: one line for each field.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The process that holds it, or did.
     pub process: Option<u32>,
-    /// It lets others join it, at this place, which is empty while it is not known.
+    /// Place at which others can join it; empty while that is not known.
     pub host: Option<PathBuf>,
-    /// Nobody has held the folder before.
+    /// Set if nobody has held the folder before.
     is_first: bool,
 }
 
 impl Holder {
-    /// Who holds the folder, or did; nobody where nobody ever has.
+    /// Returns the present or last holder of the folder; empty if there never was one.
     ///
     /// # Errors
     /// When that cannot be read.
@@ -151,7 +151,7 @@ impl Holder {
         lock.write_all(&said)
     }
 
-    /// Whether the process is there that it names.
+    /// Returns whether the process exists that it names.
     pub fn lives(&self) -> bool {
         let process = self.process.and_then(|process| Pid::from_raw(i32::try_from(process).ok()?));
         process.is_some_and(|process| test_kill_process(process) != Err(Errno::SRCH))
@@ -216,7 +216,7 @@ impl StateFolder {
         Self::hold_existing(path)
     }
 
-    /// The same for a host that is to be started, and which others join.
+    /// Creates the folder and holds it for a host that is to be started, and which others join.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -227,7 +227,7 @@ impl StateFolder {
         Self::hold_as(path, Some(PathBuf::new()))
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -334,12 +334,13 @@ impl StateFolder {
         Ok(Self { path: path.to_owned(), was_held: true, lock })
     }
 
-    /// Whether a process has held this folder before.
+    /// Returns whether a process has held this folder before.
     pub fn was_held(&self) -> bool {
         self.was_held
     }
 
-    /// Where this file is in the folder. One that is there can be read by us alone from now on.
+    /// Returns the path of a file in the folder. An existing file is made readable by this user
+    /// alone.
     ///
     /// # Errors
     /// When we cannot write to it.

@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 /// The mark's name, beside the database.
 pub(super) const FILE_NAME: &str = "sessions.made";
 
-/// What a person who opens the file reads.
+/// Text for a person who opens the file.
 const ABOUT: &str =
     "The sessions of ahp-sidecar are in the file sessions.sqlite beside this one. While this file \
     is here, no new store is begun when that one is gone or empty. To begin anew, remove the whole folder.\n";
 
-/// What the mark says of the database beside it.
+/// Statement of the mark about the database beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// Nothing: there is no mark. Stores of older versions have none.
+    /// No mark. Stores of older versions have none.
     Absent,
     /// A database is being made, and holds nothing yet that anybody was told.
     Making,
@@ -97,7 +97,7 @@ impl Mark {
     }
 }
 
-/// Where the mark of a database is.
+/// Returns the path of a database's mark.
 pub(super) fn path_of(database: &Path) -> PathBuf {
     database.with_file_name(FILE_NAME)
 }

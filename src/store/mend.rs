@@ -28,7 +28,7 @@ struct SchemaObject {
     is_index: bool,
 }
 
-/// What is to be made again.
+/// Objects to be made again.
 pub(super) struct Plan {
     version: usize,
     /// A number up to which actions may have been told.
@@ -40,7 +40,7 @@ pub(super) struct Plan {
     /// The chats with a turn that runs, when the log misses actions.
     spoiled: Vec<i64>,
     indexes: Vec<SchemaObject>,
-    /// How many have what, when that is not known any more.
+    /// Use counts of texts, where they are not known any more.
     uses: Vec<(i64, TextUses)>,
 }
 
@@ -172,7 +172,7 @@ fn running(connection: &Connection) -> Vec<i64> {
     read().unwrap_or_default()
 }
 
-/// Whether actions can be appended to the log.
+/// Returns whether actions can be appended to the log.
 fn can_append(connection: &Connection) -> Result<bool, StoreError> {
     let appended = probe(connection).is_ok();
     if !connection.is_autocommit() {
@@ -194,7 +194,7 @@ pub(super) fn check_complete(connection: &Connection) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// What this database consists of: tables first, and last what may only be made when the others are
+/// Returns the objects of this database: tables first, and last those that need the others to be
 /// sound.
 fn objects(connection: &Connection) -> Result<Vec<SchemaObject>, StoreError> {
     let sql = "SELECT name, tbl_name, sql, type = 'index' FROM sqlite_schema
@@ -296,7 +296,7 @@ fn spoil(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
     rows::put_number(connection, "reserved", last)
 }
 
-/// So many bytes that take as much room as they are.
+/// Returns bytes that do not compress.
 fn noise(bytes: u32) -> Vec<u8> {
     (0..bytes).map(|number| crc32fast::hash(&number.to_le_bytes()).to_le_bytes()[0]).collect()
 }
@@ -334,7 +334,7 @@ fn make_index(connection: &Connection, index: &SchemaObject) -> Result<(), Store
     }
 }
 
-/// Whether an index is damaged and its table is not: else it stays as it is.
+/// Returns whether an index is damaged and its table is not: else it stays as it is.
 fn should_be_made_again(connection: &Connection, index: &SchemaObject) -> bool {
     if is_sound(connection, index) {
         return false;
@@ -349,7 +349,7 @@ fn should_be_made_again(connection: &Connection, index: &SchemaObject) -> bool {
     can_be
 }
 
-/// Whether an index can be read, and has what is in its table, as far as the table can be read.
+/// Returns whether an index is readable and agrees with its table, as far as the table is readable.
 fn is_sound(connection: &Connection, index: &SchemaObject) -> bool {
     let SchemaObject { name, table, sql, .. } = index;
     let condition = sql.split_once(" WHERE ").map_or("1", |(_, condition)| condition);

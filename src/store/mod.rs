@@ -1,4 +1,4 @@
-//! Where sessions outlive the process.
+//! Persistent sessions.
 //!
 //! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads;
 //! its `schema` and `upgrade`, `mend`, `check`, `ways`, `rows`, `running`, `turns`, `uses`,
@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use crate::host::log::ReplayWindow;
 
-/// Where sessions are kept.
+/// Place of the sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StatePlace {
     /// In memory: nothing outlives the process.
@@ -50,10 +50,10 @@ pub enum StatePlace {
     Folder(Option<PathBuf>),
 }
 
-/// How much is kept of what is over.
+/// Retention of what is over.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreOptions {
-    /// How many of the newest actions.
+    /// Number and size of the newest actions that are kept.
     pub window: ReplayWindow,
     /// For how long sessions that were removed; not at all when zero.
     pub trash: Duration,
@@ -63,12 +63,12 @@ pub struct StoreOptions {
     /// A turn that has ended so many processes in a row is given up, and after as many more its
     /// session is left alone; never when 0.
     pub deaths_max: u32,
-    /// How long a small commit takes where the disk is quick. After one that took longer, all are
-    /// left for a while to whoever can wait.
+    /// Maximum duration of a small commit on a fast disk. After a slower one, commits are left for
+    /// a while to the thread that can wait.
     pub at_once_within: Duration,
-    /// How many bytes of the texts of turns stay in memory that nobody has in their hands.
+    /// Maximum size of unused turn texts in memory, in bytes.
     pub text_bytes_max: usize,
-    /// How long a request may wait for something to be kept after all.
+    /// Time for which a request may wait for a failing store.
     pub patience: Duration,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Pack<'a> {
     pub(super) target: ChannelId,
     pub(super) first: u64,
     pub(super) last: u64,
-    /// How many bytes their lines have.
+    /// Size of their lines, in bytes.
     pub(super) line_bytes: u64,
     pub(super) packed: Vec<u8>,
     /// The last line without what it ends with.
@@ -71,7 +71,7 @@ impl<'a> Pack<'a> {
     }
 }
 
-/// So many actions of which nothing is left but their numbers.
+/// Returns a pack of actions that keeps nothing but their numbers.
 pub(super) fn emptied(first: u64, last: u64) -> Vec<u8> {
     // Each shares nothing with the one before it, and has no bytes of its own.
     let count = usize::try_from((last + 1).saturating_sub(first)).unwrap_or(usize::MAX);
@@ -126,7 +126,7 @@ fn ending(seq: u64) -> String {
     format!(",\"serverSeq\":{seq}}}}}\n")
 }
 
-/// How many bytes two texts have in common from the beginning.
+/// Returns the length of the common beginning of two texts, in bytes.
 fn shared(a: &[u8], b: &[u8]) -> usize {
     const CHUNK: usize = 32;
     let chunks = a.chunks_exact(CHUNK).zip(b.chunks_exact(CHUNK)).take_while(|(a, b)| a == b).count();

@@ -1,4 +1,4 @@
-//! What a host and `sessions` read back from the database.
+//! Reading from the database, for a host and for `sessions`.
 //!
 //! Owns: a connection of its own, on which everything that belongs together is read from one
 //! snapshot, and what is told of rows that are damaged.
@@ -30,21 +30,21 @@ use crate::host::log::ReplayWindow;
 pub struct Reader {
     connection: Connection,
     window: ReplayWindow,
-    /// Whether what the indexes do not name is not there, once that was looked at.
+    /// Set once it is known whether the indexes name every row.
     indexes_are_complete: Cell<Option<bool>>,
-    /// Where the texts of turns are read when somebody needs them; without it they are read with
-    /// their sessions.
+    /// Source of turn texts that are read when they are needed; `None` if they are read with their
+    /// sessions.
     texts: Option<Arc<Texts>>,
 }
 
-/// What has become of a session.
+/// Fate of a session.
 #[derive(Debug)]
 pub struct Whereabouts {
-    /// Which.
+    /// Key.
     pub key: SessionKey,
-    /// Its row; none where it is gone for good.
+    /// Row; `None` if it was removed for good.
     pub row: Option<SessionRow>,
-    /// It is in the trash.
+    /// Set if it is in the trash.
     pub is_removed: bool,
 }
 
@@ -141,8 +141,8 @@ impl Reader {
             .transpose()
     }
 
-    /// Whether what the indexes do not name is not there. Looked at once, since it takes looking at
-    /// every row.
+    /// Returns whether the indexes name every row. Checked once, since that takes reading every
+    /// row.
     fn trusts_indexes(&self) -> Result<bool, StoreError> {
         if self.indexes_are_complete.get().is_none() {
             self.indexes_are_complete.set(Some(ways::are_complete(&self.connection)?));
@@ -273,7 +273,7 @@ impl Reader {
         Ok(sessions)
     }
 
-    /// Whether everything after a number is there, and the number was given.
+    /// Returns whether the number was assigned and everything after it is there.
     fn knows(&self, cursor: u64) -> Result<bool, StoreError> {
         let pruned = rows::number(&self.connection, "pruned")?.unwrap_or(0);
         if cursor <= pruned {
@@ -349,7 +349,7 @@ fn find_by(
     }
 }
 
-/// Where a page of the list begins: what comes behind this date and key is on it.
+/// Returns the date and key behind which a page of the list begins.
 fn begin_of(page: &Page) -> (&str, u64) {
     match &page.after {
         Some(place) => (&place.modified_at, place.key.0),

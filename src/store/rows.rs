@@ -65,7 +65,7 @@ pub(super) fn put_life(connection: &Connection, start: u64) -> Result<(), StoreE
     Ok(())
 }
 
-/// Whether a life began behind this number.
+/// Returns whether a process began its numbers behind this one.
 pub(super) fn is_life(connection: &Connection, start: u64) -> Result<bool, StoreError> {
     let found: Option<u32> = connection
         .prepare_cached("SELECT sum FROM lives WHERE start = ?1")?
@@ -92,7 +92,7 @@ pub(super) fn put_actions(connection: &Connection, pack: &Pack<'_>) -> Result<()
     Ok(())
 }
 
-/// What [`actions`] reads, and for which rows: those with an action behind `?1`.
+/// Columns for [`actions`], of the rows with an action behind `?1`.
 pub(super) const ACTIONS_BEHIND: &str =
     "SELECT last, first, kind, key, sum, packed FROM actions WHERE last > ?1";
 
@@ -385,9 +385,9 @@ fn whole_chat(
 pub(super) struct StoredChat {
     /// The row, without turns and actions so far.
     pub(super) saved: SavedChat,
-    /// How many completed turns there must be.
+    /// Expected number of completed turns.
     pub(super) turns: u64,
-    /// What people are told that it is.
+    /// Name for people.
     name: String,
 }
 
@@ -430,7 +430,7 @@ pub(super) fn chat(
 }
 
 impl StoredChat {
-    /// Its completed turns, oldest first; each of them may be damaged.
+    /// Returns its completed turns, oldest first; each of them may be damaged.
     pub(super) fn turns<'a>(
         &'a self,
         connection: &'a Connection,
@@ -494,7 +494,7 @@ pub(super) struct ChannelName<'a> {
 }
 
 impl ChannelName<'_> {
-    /// That of this channel.
+    /// Returns the name of this channel.
     pub(super) fn of(id: ChannelId) -> Self {
         Self { kind: id.kind.name(), key: signed(id.key) }
     }
@@ -505,8 +505,8 @@ impl ChannelName<'_> {
     }
 }
 
-/// What a function is that statements of ours call: the same each time, and not for what a file
-/// says that is opened.
+/// Flags of functions that our statements call: deterministic, and not callable by what an opened
+/// file defines.
 pub(super) const PURE: FunctionFlags = FunctionFlags::SQLITE_UTF8
     .union(FunctionFlags::SQLITE_DETERMINISTIC)
     .union(FunctionFlags::SQLITE_DIRECTONLY);

@@ -1,4 +1,4 @@
-//! Whether the log has everything that has happened in a chat since its row was written.
+//! Completeness of the log of a chat since its row was written.
 //!
 //! Owns: that no row of the log behind a number is missing, is there twice, or says that it is
 //! another channel's.
@@ -24,7 +24,8 @@ struct LoggedRow<'a> {
 }
 
 impl LoggedRow<'_> {
-    /// Whether its checksum is that of a row which begins with this number, on this channel.
+    /// Returns whether its checksum is that of a row which begins with this number, on this
+    /// channel.
     fn was(&self, first: u64, channel: ChannelName<'_>) -> bool {
         i64::from(rows::actions_sum(first, self.last, channel, self.packed)) == self.sum
     }

@@ -18,14 +18,14 @@ use super::mark::{self, Mark};
 use super::sqlite::log_of;
 use super::{space, turns, upgrade, uses};
 
-/// What tells our databases from those of others: "AHPS".
+/// Id that tells our databases from those of others: "AHPS".
 const APPLICATION_ID: i64 = 0x4148_5053;
 
 /// How large a page is. A stream of small actions fills pages one after the other, and each is
 /// written twice: with pages of 4 KiB most of the time of a commit goes into so many writes.
 const PAGE_BYTES: u32 = 16 << 10;
 
-/// How long another reader of the database is waited for.
+/// Time to wait for another reader of the database.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 /// A step from one version to the next.
@@ -137,7 +137,7 @@ pub(super) fn refuse_what_is_lost(path: &Path, mark: Mark) -> Result<(), StoreEr
     }
 }
 
-/// Whether there is a store of ours in this folder, or the mark of one, which belong to this user.
+/// Returns whether this folder holds a store or a mark of one that belong to this user.
 pub(super) fn is_in(folder: &Path, user: u32) -> bool {
     let is_theirs =
         |path: &Path| fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.uid() == user);
@@ -225,7 +225,7 @@ pub(super) fn migrate(connection: &Connection) -> Result<usize, StoreError> {
     migrate_by(STEPS, connection)
 }
 
-/// What a database of this version consists of: an empty one, in memory.
+/// Creates an empty database of this version, in memory.
 pub(super) fn model(version: usize) -> Result<Connection, StoreError> {
     let connection = Connection::open_in_memory()?;
     migrate_by(STEPS.get(..version).unwrap_or(STEPS), &connection)?;
@@ -264,7 +264,7 @@ fn version_of(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
     Ok(version)
 }
 
-/// What SQLite says of a database under this name.
+/// Returns the value of a pragma.
 pub(super) fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, name, |row| row.get(0))
 }
@@ -308,7 +308,7 @@ mod tests {
         assert!(connection.prepare("SELECT size FROM things").is_err(), "half a step was kept");
     }
 
-    /// It cannot be seen elsewhere than on macOS, and does no harm there.
+    /// Checked on every system, as it does no harm, though it matters on macOS alone.
     #[test]
     fn a_sync_reaches_the_disk_on_macos_too() {
         let folder = tempfile::tempdir().unwrap();

@@ -12,15 +12,15 @@ use rusqlite::Connection;
 use super::errors::StoreError;
 use super::schema::{pragma, BUSY};
 
-/// What SQLite calls being able to give back pages without writing the database anew.
+/// Mode of SQLite in which free pages can be given back without rewriting the database.
 const INCREMENTAL: i64 = 2;
 
-/// How many pages are given back at once: so few that a commit which comes meanwhile waits for some
+/// Maximum number of pages given back at once while others wait: a commit then waits for some
 /// milliseconds.
 const PAGES_AT_ONCE: i64 = 128;
 
-/// The same when nobody waits: so few that the log stays small, also where there is hardly any room
-/// left.
+/// Maximum number of pages given back at once while nobody waits: the log stays small, also where
+/// there is hardly any room left.
 const PAGES_IN_PEACE: i64 = 1024;
 
 /// When everything in the log is in the database too, its file is cut to so many bytes by the next
@@ -76,7 +76,7 @@ fn write_anew(connection: &Connection) -> Result<(), StoreError> {
     Ok(connection.execute_batch("VACUUM")?)
 }
 
-/// How many bytes of the database are in use.
+/// Returns the size of the used part of the database, in bytes.
 pub(super) fn used(connection: &Connection) -> Result<u64, StoreError> {
     let pages = pragma(connection, "page_count")?.saturating_sub(pragma(connection, "freelist_count")?);
     Ok(u64::try_from(pages.saturating_mul(pragma(connection, "page_size")?)).unwrap_or_default())

@@ -33,7 +33,7 @@ use crate::wire::channels::ChannelKind;
 /// The database's name in the state folder.
 pub const FILE_NAME: &str = "sessions.sqlite";
 
-/// How many sequence numbers are reserved at once.
+/// Number of sequence numbers reserved at once.
 const BLOCK: u64 = 1 << 20;
 
 /// From so many pages on, the write-ahead log is written into the database.
@@ -47,11 +47,11 @@ const RECORDS_AT_ONCE_MAX: usize = 8;
 const SLOW_FOR: Duration = Duration::from_secs(1);
 const SLOW_FOR_TIMES: u32 = 100;
 
-/// How far the numbers jump when it cannot be read which ones were reserved: further than any life
+/// Jump of the sequence numbers when the last reservation cannot be read: further than any process
 /// gets.
 pub(super) const LEAP: u64 = 1 << 40;
 
-/// The one connection that writes.
+/// The only connection that writes.
 #[derive(Debug)]
 pub struct Writer {
     connection: Connection,
@@ -60,17 +60,17 @@ pub struct Writer {
     /// Numbers up to this one are reserved.
     reserved: u64,
     options: StoreOptions,
-    /// What was written since old actions were last removed; none when that is not known.
+    /// Amount written since old actions were removed last; `None` if it is not known.
     unpruned: Option<Unpruned>,
     /// Something was kept since damage was last mended.
     may_mend: bool,
     /// Damaged sessions in the trash, which are not removed from it.
     stays: BTreeSet<SessionKey>,
-    /// How many pages the write-ahead log has had after the last commit.
+    /// Number of pages of the write-ahead log after the last commit.
     log_pages: Arc<AtomicU32>,
     /// The log was written into the database: the next commit may begin it anew, which syncs it.
     log_may_begin: bool,
-    /// What becomes of the texts of turns in memory.
+    /// Texts of turns that may leave memory.
     texts: Option<Arc<Texts>>,
     /// Until when the disk is taken for slow.
     slow_until: Option<Instant>,
@@ -93,7 +93,7 @@ impl Unpruned {
         self
     }
 
-    /// Whether no action is too old for the window, as far as these go.
+    /// Returns whether these figures are within the window.
     fn fits(self, window: &ReplayWindow) -> bool {
         self.actions <= window.actions_max && self.bytes <= window.bytes_max
     }
@@ -447,7 +447,7 @@ fn in_transaction(
     Ok(transaction.commit()?)
 }
 
-/// What the agents of the life before were; none when that is not known.
+/// Returns the checksum of the agents of the last process; `None` if it is not known.
 fn last_agents(connection: &Connection) -> Result<Option<u32>, StoreError> {
     match rows::number(connection, "agents") {
         Err(StoreError::Damaged(what)) => {

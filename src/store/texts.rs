@@ -25,34 +25,33 @@ pub(super) struct TextName {
     pub(super) key: i64,
     /// How large it is.
     pub(super) bytes: u64,
-    /// Its checksum.
+    /// Checksum.
     pub(super) sum: u32,
 }
 
 /// The texts of a database.
 #[derive(Debug)]
 pub struct Texts {
-    /// What they are read with, one at a time.
+    /// Connection for reading, one text at a time.
     reader: Mutex<Connection>,
     bytes_max: usize,
     held: Mutex<HeldTexts>,
 }
 
-/// What is known of the texts that somebody has.
+/// Texts that somebody holds.
 #[derive(Debug, Default)]
 struct HeldTexts {
     /// By their keys; some of them nobody has any more.
     known: HashMap<i64, WeakTurnText>,
-    /// How many may be known before those are looked for that nobody has.
+    /// Number of known texts at which unused ones are dropped.
     known_max: usize,
-    /// Those that are in memory and can be read again, in the order in which they are asked to go,
-    /// with their sizes.
+    /// Texts in memory that can be read again, in the order of their eviction, with their sizes.
     queue: VecDeque<(WeakTurnText, usize)>,
     /// The sizes together.
     bytes: usize,
 }
 
-/// Where one text can be read again.
+/// Source of one text.
 #[derive(Debug)]
 struct Stored {
     name: TextName,
@@ -75,8 +74,8 @@ impl TextSource for Stored {
 }
 
 impl Texts {
-    /// Those of the database at this place that a [`Writer`](super::sqlite::Writer) has made; so
-    /// many bytes of them stay in memory when they were used.
+    /// Opens the texts of the database at this place, made by a [`Writer`](super::sqlite::Writer);
+    /// keeps up to `bytes_max` bytes of used ones in memory.
     ///
     /// # Errors
     /// When it cannot be opened.

@@ -29,7 +29,7 @@ pub(super) fn take_out(connection: &Connection, key: SessionKey) -> Result<(), S
     Ok(())
 }
 
-/// Whether a session is in the trash.
+/// Returns whether a session is in the trash.
 pub(super) fn has(connection: &Connection, key: SessionKey) -> Result<bool, StoreError> {
     let removed = connection
         .prepare_cached("SELECT removed_at IS NOT NULL FROM sessions WHERE key = ?1")?
@@ -92,13 +92,13 @@ fn retire(connection: &Connection, key: u64) -> Result<(), StoreError> {
 /// be brought back.
 const GOING: i64 = -1;
 
-/// So many bytes of turns are removed at once, or one turn.
+/// Maximum size of turns removed at once, in bytes, unless one turn is larger.
 const BYTES_AT_ONCE: u64 = 4 << 20;
 
-/// So many turns are removed at once.
+/// Maximum number of turns removed at once.
 const TURNS_AT_ONCE: u32 = 1000;
 
-/// So many sessions are looked at at once.
+/// Maximum number of sessions looked at at once.
 const SESSIONS_AT_ONCE: u32 = 16;
 
 /// Removes for good a little of what has been in the trash for so long; where there is no room, of

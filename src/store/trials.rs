@@ -9,21 +9,21 @@ use super::errors::StoreError;
 use super::rows::signed;
 use crate::host::effects::SessionKey;
 
-/// What is to become of a session whose turn ran when its process ended.
+/// Treatment of a session whose turn ran when its process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TrialVerdict {
-    /// Its turn is ended, and may be resumed.
+    /// End of the turn, which may be resumed.
     TakeUp,
-    /// It has ended the process too often: its turn is ended for good.
+    /// End of the turn for good, because it has ended the process too often.
     GiveUp,
-    /// That has ended the process just as often: nothing is done with it.
+    /// No treatment, because that has ended the process just as often.
     LeaveAlone,
 }
 
 /// How a session has fared.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trial {
-    /// So many processes in a row have ended while it was on trial.
+    /// Number of processes in a row that have ended while it was on trial.
     pub(super) deaths: u32,
     pub(super) verdict: TrialVerdict,
 }

@@ -26,7 +26,7 @@ use crate::wire::rpc::to_json;
 
 const BY_PLACE: &str = "INDEXED BY turns_by_place";
 
-/// What a row consists of, as [`TurnRow::read`] reads it.
+/// Columns of a row, as [`TurnRow::read`] reads it.
 const COLUMNS: &str = "place, id, text, bytes, text_sum, sum, facts, content_bytes";
 
 /// A turn's row.
@@ -34,9 +34,9 @@ pub(super) struct TurnRow {
     pub(super) place: u64,
     id: String,
     text: TextName,
-    /// What is known of the turn without its text.
+    /// Facts about the turn that are known without its text.
     facts: Option<TurnFacts>,
-    /// How many bytes the contents of its text take.
+    /// Size of the contents of its text, in bytes.
     content_bytes: u64,
     is_sound: bool,
 }
@@ -52,7 +52,7 @@ impl TurnRow {
 }
 
 impl TextName {
-    /// Whether this is what was written under it.
+    /// Returns whether this is the text that was written under it.
     fn is_of(self, text: &[u8]) -> bool {
         text.len() as u64 == self.bytes && sum(&[text]) == self.sum
     }
@@ -85,7 +85,7 @@ fn kept_facts(facts: &TurnFacts) -> Vec<u8> {
     [&sum(&[&json]).to_le_bytes()[..], &json].concat()
 }
 
-/// What is kept so; none where nothing is, or something else: that is found out when the text is
+/// Parses stored facts; `None` if there are none or they are damaged, which shows when the text is
 /// read.
 fn facts_of(kept: ValueRef<'_>) -> Option<TurnFacts> {
     let (expected, json) = kept.as_blob().ok()?.split_first_chunk::<4>()?;
@@ -220,15 +220,15 @@ fn cut_from_to(connection: &Connection, chat: ChatKey, first: u64, last: u64) ->
     Ok(())
 }
 
-/// How many completed turns a chat has, by their places.
+/// Returns the number of completed turns of a chat, by their places.
 pub(super) fn there(connection: &Connection, chat: ChatKey) -> Result<u64, StoreError> {
     let sql = "SELECT ifnull(max(place) + 1, 0) FROM turns WHERE chat = ?1";
     let turns = connection.prepare_cached(sql)?.query_row(params![signed(chat.0)], |row| row.get(0))?;
     Ok(unsigned(turns))
 }
 
-/// How many turns of a chat have a text, as far as this is told without reading any, and how many
-/// bytes these take.
+/// Returns the number and size in bytes of a chat's turns with a text, as far as this is known
+/// without reading one.
 pub(super) fn with_text(connection: &Connection, chat: ChatKey) -> Result<(u64, u64), StoreError> {
     let sql = "SELECT count(*), ifnull(sum(length(x.text) + ifnull(t.content_bytes, 0)), 0)
         FROM turns t JOIN texts x ON x.key = t.text
@@ -255,7 +255,7 @@ pub(super) fn last(
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// What becomes of the texts of turns that are read.
+/// Treatment of the texts of turns that are read.
 pub(super) enum TextReading {
     /// They are read, too. Those that several turns have are in memory once: these are those that
     /// somebody has.

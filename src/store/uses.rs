@@ -1,4 +1,4 @@
-//! How many turns have a text, and how many texts a content.
+//! Use counts: of turns by text, and of texts by content.
 //!
 //! Owns: counting that, and removing what nobody has any more.
 //! Never: removes what a row names that is damaged, or of which it is not known how many have it.
@@ -75,13 +75,13 @@ pub(super) fn teach(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// How many turns have a text that several have had, or how many texts a content.
+/// Number of turns with a text, or of texts with a content, where there were several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TextUses(i64);
 
 impl TextUses {
     const KNOWN_ONE: Self = Self(1);
-    /// Its row is damaged: the text stays for good.
+    /// Count of a damaged row: the text stays for good.
     const UNKNOWN: Self = Self(i64::MAX);
 
     fn and_one(self) -> Self {
@@ -96,7 +96,7 @@ impl TextUses {
         }
     }
 
-    /// The same if this is its checksum.
+    /// Returns the count if this is its checksum.
     fn checked(self, text: i64, expected: Option<u32>) -> Self {
         if expected == Some(self.sum(text)) {
             self
@@ -110,7 +110,7 @@ impl TextUses {
     }
 }
 
-/// How many turns have this text; none when it is one, which goes without saying.
+/// Returns the number of turns with this text; `None` if it is one, which is not stored.
 pub(super) fn uses(connection: &Connection, text: i64) -> Result<Option<TextUses>, StoreError> {
     let found = connection
         .prepare_cached("SELECT uses, sum FROM shared_texts WHERE key = ?1")?

@@ -19,7 +19,7 @@ struct Index {
     table: &'static str,
     name: &'static str,
     column: &'static str,
-    /// Which rows it has.
+    /// Rows that it names.
     of: &'static str,
 }
 
@@ -29,8 +29,8 @@ const INDEXES: [Index; 3] = [
     Index { table: "chats", name: "chats_by_uri", column: "uri", of: "key IS NOT NULL" },
 ];
 
-/// Whether the indexes name every row, as far as the rows can be read: what they do not name is not
-/// there.
+/// Returns whether the indexes name every row, as far as the rows can be read: then a row that they
+/// do not name does not exist.
 ///
 /// # Errors
 /// When that cannot be found out, for another reason than damage.
@@ -71,7 +71,7 @@ pub(super) struct NamedSession {
     pub(super) key: SessionKey,
     /// When it was put into the trash, in milliseconds since 1970, if it was.
     pub(super) removed_at: Option<i64>,
-    /// Its date; empty when it is not known.
+    /// Date; empty if it is not known.
     pub(super) modified_at: String,
 }
 
