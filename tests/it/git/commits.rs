@@ -259,7 +259,8 @@ fn watched_slowly(repository: &Repository) -> (Talk, std::path::PathBuf, std::pa
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     assert_eq!(talk.changeset("uncommitted")["status"], "ready");
-    talk.follow(&format!("{SESSION}/changeset/uncommitted"));
+    let followed = talk.follow(&format!("{SESSION}/changeset/uncommitted"));
+    assert!(followed["status"] == "ready" || followed["status"] == "recomputing", "{followed}");
     (talk, blocks, waits)
 }
 
@@ -268,10 +269,13 @@ fn watched_slowly(repository: &Repository) -> (Talk, std::path::PathBuf, std::pa
 fn ask_unseen(repository: &Repository, operation: &str, change: impl FnOnce()) -> (Talk, Value) {
     let (mut talk, blocks, waits) = watched_slowly(repository);
     fs::write(&blocks, "").unwrap();
-    change();
+    // A look begins, and waits. One that has begun before the change might have told of it.
+    let touched = fs::File::options().write(true).open(repository.path("a")).unwrap();
+    touched.set_modified(std::time::SystemTime::now()).unwrap();
     while !waits.exists() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+    change();
     let channel = format!("{SESSION}/changeset/uncommitted");
     let params = json!({ "channel": channel, "operationId": operation, "_meta": { "message": "x" } });
     let request =
