@@ -1,4 +1,4 @@
-//! What the core tells a backend about one chat's conversation, and what is known of the agents.
+//! Commands of the core to a backend about one chat's conversation, and descriptions of agents.
 //!
 //! Owns: the words of its [`Command`]s; what a backend reports is an [`Event`].
 //! Never: acts. Free of the words of any agent protocol, so that every kind of backend fits.
@@ -19,51 +19,48 @@ use super::RunId;
 use super::{Event, TurnEvent};
 use crate::state::history::CompletedTurn;
 
-/// What a backend says of itself, without starting anything.
+/// Description of an agent that a backend gives without starting anything.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentDescription {
-    /// What clients are shown in the root state.
+    /// Agent as clients see it in the root state.
     pub info: AgentInfo,
-    /// What `createSession.config` may hold.
+    /// Schema of `createSession.config`.
     pub config: SessionConfigSchema,
-    /// What a line of a message can begin with to mean something special, in the order to offer
-    /// them.
+    /// Commands with which a line of a message can begin, in the order to offer them.
     pub commands: Vec<AgentCommand>,
-    /// Whether it can go on with any turn that was interrupted by the end of the process. Where
-    /// that depends on the conversation, its [`Handle`] tells.
+    /// Set if it can resume any turn that was interrupted by the end of the process. Otherwise the
+    /// [`Handle`] of a conversation tells.
     pub resumes: bool,
-    /// Whether it takes in what the user adds while it works. Otherwise that is the next message.
+    /// Set if it takes in messages while it works. Otherwise such a message is the next one.
     pub steers: bool,
-    /// Whether it may have settings that are not in the schema, because it has not said yet which
-    /// it has.
+    /// Set if it may have settings beyond the schema, because it has not said yet which it has.
     pub may_have_more_settings: bool,
-    /// What it is, beyond its provider id: what another agent of this id said of itself is not true
-    /// of this one.
+    /// Identity beyond the provider id: descriptions of another agent with this id do not hold for
+    /// this one.
     pub identity: String,
 }
 
-/// What an agent says of itself once it runs; members that it has said nothing of are none. What
-/// one report leaves out stays what it was. Kept, and true for the next process until the agent
-/// says otherwise.
+/// Description that an agent gives once it runs; `None` for what it has not said. What one report
+/// leaves out stays as it was. Stored, and valid for the next process until the agent says
+/// otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SelfDescription {
-    /// What it calls itself, for people; what its operator calls it comes first.
+    /// Title for people; that of the operator comes first.
     pub title: Option<String>,
-    /// Its version, as it says it.
+    /// Version.
     pub version: Option<String>,
     /// The models that a message can choose among.
     pub models: Option<Vec<SessionModelInfo>>,
-    /// What its sessions can be configured by, with what a new one has unless told otherwise.
+    /// Settings of its sessions, with the values of a new one.
     pub config: Option<SessionConfigSchema>,
-    /// What a line of a message can begin with to mean something special, in the order to offer
-    /// them.
+    /// Commands with which a line of a message can begin, in the order to offer them.
     pub commands: Option<Vec<AgentCommand>>,
-    /// What it can do.
+    /// Capabilities.
     pub capabilities: Option<AgentCapabilities>,
-    /// What it needs tokens for.
+    /// Resources for which it needs tokens.
     pub protected_resources: Option<Vec<ProtectedResourceMetadata>>,
-    /// Whether it takes in what the user adds while it works.
+    /// Set if it takes in messages while it works.
     pub steers: Option<bool>,
 }
 
@@ -89,15 +86,15 @@ impl SelfDescription {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentCommand {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it does, for people.
+    /// Description for people.
     pub description: String,
-    /// What is to follow the name, for people, if anything is.
+    /// Hint for people about the argument, if there is one.
     pub argument_hint: Option<String>,
 }
 
-/// What a backend is told about one chat's conversation.
+/// Command to a backend about one chat's conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// Open a conversation. Answered by [`Event::Opened`] or [`Event::OpenFailed`].
@@ -106,9 +103,9 @@ pub enum Command {
     StartTurn {
         /// This attempt.
         run: RunId,
-        /// What the user said.
+        /// Message of the user.
         message: Message,
-        /// What was said in the chats that the user attached.
+        /// Transcripts of the chats that the user attached.
         attached: Vec<Transcript>,
     },
     /// Go on with a turn that ended in an error which the backend called resumable. Answered like
@@ -116,12 +113,12 @@ pub enum Command {
     ResumeTurn {
         /// This attempt.
         run: RunId,
-        /// What the user said when the turn began.
+        /// Message of the user that began the turn.
         message: Message,
-        /// What was said in the chats that the user attached.
+        /// Transcripts of the chats that the user attached.
         attached: Vec<Transcript>,
-        /// What the turn holds so far, its error last: where to go on is to be found in it, because
-        /// the conversation may have been opened anew since.
+        /// Parts of the turn so far, its error last: they tell where to go on, because the
+        /// conversation may have been opened anew since.
         so_far: Vec<ResponsePart>,
         /// The last [`TurnEvent::Progress`] that was reported in this turn.
         progress: Option<u64>,
@@ -134,11 +131,11 @@ pub enum Command {
     },
     /// The session's configuration was changed.
     Configure {
-        /// All of it, valid by the agent's own schema.
+        /// All settings, valid by the agent's own schema.
         all: JsonObject,
         /// The settings that are not what they were.
         changed: BTreeSet<String>,
-        /// Which change this is, counted in the conversation from 1.
+        /// Number of the change in the conversation, from 1.
         number: u64,
     },
     /// Stop the run; it must still report its end, which tells that the next one may begin.
@@ -154,7 +151,7 @@ pub enum Command {
         tool_call_id: String,
         /// The option's id among those offered; none when the agent offered none that fits.
         option: Option<String>,
-        /// Whether the call may run.
+        /// Set if the call may run.
         approved: bool,
     },
     /// A result that had to be confirmed was.
@@ -163,7 +160,7 @@ pub enum Command {
         run: RunId,
         /// The tool call.
         tool_call_id: String,
-        /// Whether the agent may use the result.
+        /// Set if the agent may use the result.
         approved: bool,
     },
     /// A tool call that was to run on a client is over: the client has finished it, or nobody will.
@@ -172,7 +169,7 @@ pub enum Command {
         run: RunId,
         /// The tool call.
         tool_call_id: String,
-        /// What came of it.
+        /// Result of the call.
         result: ToolCallResult,
     },
     /// A question was settled.
@@ -194,15 +191,15 @@ pub enum Command {
         run: RunId,
         /// The pending message's id.
         id: String,
-        /// What the user added.
+        /// Message of the user.
         message: Message,
-        /// What was said in the chats that the user attached.
+        /// Transcripts of the chats that the user attached.
         attached: Vec<Transcript>,
     },
     /// The user does not want to wait for the command in a terminal: it goes on, and the call that
     /// waits for it ends with what there is.
     Background {
-        /// What the backend calls the terminal.
+        /// Name of the terminal for the backend.
         terminal: String,
     },
     /// The directories that the agent works in have changed. True for what it does next; under a
@@ -233,7 +230,7 @@ impl Token {
         Self(secret)
     }
 
-    /// What only the resource that it is for may see.
+    /// Returns the secret, which only the resource may see that it is for.
     pub fn secret(&self) -> &str {
         &self.0
     }
@@ -248,10 +245,10 @@ impl fmt::Debug for Token {
 /// Tokens by the resources that they are for.
 pub type Tokens = BTreeMap<String, Token>;
 
-/// What a backend needs to open a conversation.
+/// Request to open a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenConversation {
-    /// Which agent.
+    /// Provider id of the agent.
     pub provider: String,
     /// `file:` URIs; the first is where the agent works.
     pub working_directories: Vec<String>,
@@ -259,8 +256,7 @@ pub struct OpenConversation {
     pub config: JsonObject,
     /// The tokens that the agent may use, of those that it declares resources for.
     pub tokens: Tokens,
-    /// What was said before, when the conversation must be taken up anew or goes on from another
-    /// one.
+    /// Earlier turns, if the conversation must be taken up anew or continues another one.
     pub history: Vec<CompletedTurn>,
     /// The name of the last [`Event::Handle`] that was reported; none when the history is not what
     /// the agent knows.
@@ -268,16 +264,16 @@ pub struct OpenConversation {
     /// The name of the conversation that this one goes on from, while the agent knows of that just
     /// what the history is: a copy of it needs not be told.
     pub copy_of: Option<String>,
-    /// What was said in chats that the user attached to messages of the history, by the id of the
-    /// turn: of the newest ones, as far as they are kept.
+    /// Transcripts of chats that the user attached to messages of the history, by the id of the
+    /// turn: of the newest ones, as far as they are stored.
     pub attached: BTreeMap<String, Vec<Transcript>>,
     /// The part of what was said before that the user opened the conversation about.
     pub selection: Option<String>,
-    /// What [`Command::ClientTools`] says when the conversation opens.
+    /// Tools as in [`Command::ClientTools`] when the conversation opens.
     pub client_tools: Vec<ToolDefinition>,
 }
 
-/// What a transcript is of.
+/// Subject of a transcript.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum TranscriptOf {
@@ -287,8 +283,8 @@ pub enum TranscriptOf {
     Chat,
     /// Annotations: each with the file, the lines and what was said to them.
     Annotations,
-    /// What the user has had run since the agent's last message: each line, how it has ended, and
-    /// what it has printed.
+    /// Commands that the user has run since the agent's last message: each line with its exit code
+    /// and output.
     Commands,
 }
 
@@ -298,31 +294,31 @@ impl TranscriptOf {
     }
 }
 
-/// What was said in a chat that is attached to a message, up to the turn that the attachment names,
-/// or in annotations that are: as it was when the message was accepted.
+/// Transcript of an attached chat, up to the turn that the attachment names, or of attached
+/// annotations, as of when the message was accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transcript {
-    /// What was said where.
+    /// Subject.
     #[serde(default, skip_serializing_if = "TranscriptOf::is_chat")]
     pub of: TranscriptOf,
     /// The URI of the channel. The store has had it under the name of the first kind.
     #[serde(rename = "chat")]
     pub resource: String,
-    /// What the user calls the attachment.
+    /// Label of the attachment.
     pub label: String,
-    /// It, in words.
+    /// Text.
     pub text: String,
     /// The beginning is not there, because it would be too much.
     pub cut: bool,
 }
 
-/// What an agent calls a conversation.
+/// Name of a conversation for the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handle {
     /// The name, which means nothing to anybody else.
     pub name: String,
-    /// Whether the conversation can be taken up by it when the agent, or the host, has ended; and
-    /// with it a turn that was cut by that: such a turn may be resumed.
+    /// Set if the agent can take the conversation up after it or the host has ended, and resume a
+    /// turn that was interrupted by that.
     pub resumes: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a backend reports about one chat's conversation.
+//! Events that a backend reports about one chat's conversation.
 //!
 //! Owns: the words of its reports: [`Event`]s, and the [`TurnEvent`]s of a turn that runs.
 //! Never: acts. Free of the words of any agent protocol, so that every kind of backend fits.
@@ -12,46 +12,45 @@ use super::Command;
 use super::{Handle, RunId, SelfDescription};
 use crate::wire::rpc::json_bytes;
 
-/// What a backend reports about one chat's conversation.
+/// Event that a backend reports about one chat's conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// The conversation is open.
     Opened,
-    /// How far the opening has got, for clients that want to know; may be reported any number of
-    /// times.
+    /// Progress of the opening, for clients that want to know; may be reported any number of times.
     Opening {
-        /// So much is done, in a measure of its own.
+        /// Amount that is done, in a measure of its own.
         done: u64,
         /// Of so much, if that is known.
         total: Option<u64>,
-        /// What is done now, for people.
+        /// Description of the current step, for people.
         message: Option<String>,
     },
     /// The opening waits for the user to do something elsewhere, such as logging in in a browser.
     /// May be reported any number of times.
     Awaits {
-        /// What is to be done, for people.
+        /// Description of what the user must do.
         what: String,
     },
     /// The conversation could not be opened.
     OpenFailed {
-        /// What is missing.
+        /// Kind of the failure.
         kind: OpenFailure,
         /// Why, for people.
         reason: String,
     },
-    /// What the agent calls the conversation: kept, and given back when it is opened again. None
-    /// when the agent does not know any more, or not yet, what was said in it.
+    /// Name of the conversation for the agent: stored, and given back when it is opened again.
+    /// `None` if the agent does not remember the conversation any more, or not yet.
     Handle(Option<Handle>),
-    /// What the agent says of itself, for all of its sessions: what is new of it.
+    /// News in the agent's description, for all of its sessions.
     Described(Box<SelfDescription>),
     /// The session can be configured by this now, and is so: what the agent says, with what it has
     /// yet to be told. Where that is not what [`Command::Configure`] asked for, the agent has not
     /// taken it.
     Configured {
-        /// All of it.
+        /// All settings.
         config: Box<SessionConfigState>,
-        /// What is changed is to be so in the session's other conversations, too.
+        /// Set if changes apply to the session's other conversations, too.
         spreads: bool,
         /// The number of the last change that is taken into account.
         heard: u64,
@@ -61,9 +60,9 @@ pub enum Event {
     /// Something about the conversation that has no place of its own: kept, and shown to clients
     /// that look for it, in place of the last one of this name.
     Note {
-        /// What it is called.
+        /// Name.
         name: String,
-        /// What it is; none when it is not so any more.
+        /// Value; `None` to remove the note.
         value: Option<Value>,
     },
     /// The token for this resource is no good, or not any more. Followed by [`Command::Tokens`]
@@ -81,8 +80,8 @@ pub enum Event {
     Begins(TurnCause),
     /// Something about a run.
     Turn(RunId, TurnEvent),
-    /// What the agent has left running in the background, in the place of what was said of it
-    /// before under this id; `None` if it has ended. It ends with the conversation, too.
+    /// Command that the agent has left running in the background, in place of an earlier one of
+    /// this id; `None` if it has ended. It ends with the conversation, too.
     Background {
         /// The agent's id of it.
         id: String,
@@ -92,9 +91,9 @@ pub enum Event {
     /// Something about a terminal in which a command of the agent's runs. It may outlast the run in
     /// which it began.
     Terminal {
-        /// What the backend calls the terminal; no other one of the conversation is called so.
+        /// Name of the terminal for the backend, unique in the conversation.
         name: String,
-        /// What.
+        /// Event.
         event: TerminalEvent,
     },
     /// The conversation is closed, while nothing ran in it: a run that was started meanwhile was
@@ -103,13 +102,13 @@ pub enum Event {
     /// The backend is gone without a word; every run with it. It is opened anew for the next turn;
     /// if the conversation's [`Handle`] says so, a run that was cut may be resumed.
     Died {
-        /// What is known of the death, for people.
+        /// Reason, for people.
         reason: String,
     },
 }
 
 impl Event {
-    /// How much room it takes while it waits to be heard, in bytes, nearly.
+    /// Returns the memory that it takes while it is queued, roughly, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Turn(_, event) => event.bytes(),
@@ -137,11 +136,11 @@ pub enum TurnCause {
     Background,
 }
 
-/// What a backend reports about a terminal.
+/// Event that a backend reports about a terminal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TerminalEvent {
-    /// It is there, in a call of the turn that runs. Until then nothing is told of it, and content
-    /// of the call that has the name as its `resource` shows it from then on.
+    /// Start of a terminal in a call of the running turn. Nothing about it is sent before, and
+    /// content of the call whose `resource` is the name shows it from then on.
     Opened {
         /// The call.
         call: String,
@@ -153,14 +152,14 @@ pub enum TerminalEvent {
     },
     /// The command has printed more.
     Data(String),
-    /// What comes next does not follow what came before, or is not the beginning: there was too
-    /// much to tell all of it.
+    /// Gap: what follows does not continue what came before, because there was too much to send all
+    /// of it.
     Cleared,
     /// The command has ended, with this status where it has one. Nothing follows.
     Exited(Option<i64>),
 }
 
-/// What is missing when a conversation cannot be opened.
+/// Kind of a failure to open a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenFailure {
     /// An agent that answers.
@@ -179,7 +178,7 @@ impl OpenFailure {
     }
 }
 
-/// What a backend reports about a run.
+/// Event that a backend reports about a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TurnEvent {
     /// A new part of the answer begins, with this much of its text.
@@ -188,9 +187,9 @@ pub enum TurnEvent {
     Text(TextKind, String),
     /// Something that is said of the conversation, and not by the agent.
     Notice(String),
-    /// What the agent is doing now.
+    /// Current activity of the agent.
     Activity(Option<String>),
-    /// How far it has got, in a measure of its own: kept, and given back when the turn is resumed.
+    /// Progress in a measure of the agent's own: stored, and given back when the turn is resumed.
     Progress(u64),
     /// An event after which the agent has got so far: both are kept, or neither, so that nothing
     /// which was told is done again when the turn is resumed.
@@ -221,9 +220,9 @@ pub enum TurnEvent {
         id: String,
         /// The whole input.
         input: String,
-        /// What the call does, for people.
+        /// Description of the call, for people.
         message: StringOrMarkdown,
-        /// Whether it may run.
+        /// Gate that the call must pass before it runs.
         gate: ToolGate,
     },
     /// A call begins of a tool that an active client of the session carries out. The client begins
@@ -246,7 +245,7 @@ pub enum TurnEvent {
         name: String,
         /// The whole input.
         input: String,
-        /// What the call does, for people.
+        /// Description of the call, for people.
         message: StringOrMarkdown,
     },
     /// The host is to run a command in a terminal of the system's, in a call of this id. Answered
@@ -254,10 +253,10 @@ pub enum TurnEvent {
     Command {
         /// The agent's id of the call.
         id: String,
-        /// What the user's shell is to run.
+        /// Line for the user's shell.
         line: String,
     },
-    /// What a running tool call has produced so far; replaces what it had.
+    /// Content of a running tool call, in place of what it had.
     ToolContent {
         /// The call.
         id: String,
@@ -270,7 +269,7 @@ pub enum TurnEvent {
         id: String,
         /// How it ended.
         outcome: ToolOutcome,
-        /// Whether the user must confirm the result before the agent uses it; answered by
+        /// Set if the user must confirm the result before the agent uses it; answered by
         /// [`Command::ResultConfirmed`].
         review: bool,
     },
@@ -278,11 +277,11 @@ pub enum TurnEvent {
     Question {
         /// The agent's id of the question.
         id: String,
-        /// What it is about, for people.
+        /// Message for people.
         message: Option<String>,
-        /// What the user is to open, or to look at.
+        /// URL for the user to open.
         url: Option<String>,
-        /// What is asked.
+        /// Questions.
         questions: Vec<ChatInputQuestion>,
     },
     /// The agent does not want to know any more. Not answered.
@@ -323,15 +322,15 @@ impl Besides {
     }
 }
 
-/// What is told besides an event, by the few agents that say it.
+/// Additional facts about an event, which few agents give.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Besides {
-    /// What has no place of its own, by name. Of a tool call it is all that there is now, and
-    /// replaces what was told before, unless it is empty.
+    /// Facts that have no place of their own, by name. Those of a tool call replace all earlier
+    /// ones, unless there are none.
     pub meta: JsonObject,
     /// The changes of files that a tool call which asks for a permission is going to make.
     pub edits: Vec<FileEdit>,
-    /// What a tool call has produced, for programs.
+    /// Result of a tool call, for programs.
     pub structured: Option<JsonObject>,
 }
 
@@ -344,12 +343,12 @@ pub enum TextKind {
     Reasoning,
 }
 
-/// What a tool call needs before it runs.
+/// Gate that a tool call must pass before it runs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToolGate {
-    /// Nothing.
+    /// No gate.
     Open,
-    /// Nothing any more: the user has allowed it for good.
+    /// No gate any more: the user has allowed the call for good.
     AllowedBefore,
     /// The user's decision among these options. Answered by [`Command::Permission`].
     Ask(Vec<PermissionOption>),
@@ -360,14 +359,13 @@ pub enum ToolGate {
 pub struct PermissionOption {
     /// The agent's id of the option.
     pub id: String,
-    /// What the agent calls it, for people; when it does not say, the host has words for what it
-    /// means.
+    /// Label for people; `None` if the agent gives none and the host's own words are used.
     pub label: Option<String>,
-    /// What it means.
+    /// Meaning.
     pub kind: PermissionKind,
 }
 
-/// What choosing a [`PermissionOption`] means.
+/// Meaning of a [`PermissionOption`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PermissionKind {
     /// This call may run.
@@ -381,7 +379,7 @@ pub enum PermissionKind {
 }
 
 impl PermissionKind {
-    /// Whether the call may run.
+    /// Returns whether the call may run.
     pub fn approves(self) -> bool {
         matches!(self, Self::AllowOnce | Self::AllowAlways)
     }
@@ -390,11 +388,11 @@ impl PermissionKind {
 /// How a tool call ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolOutcome {
-    /// Whether it did what it was to do.
+    /// Set if it has succeeded.
     pub success: bool,
-    /// What it did, for people.
+    /// Summary for people.
     pub message: StringOrMarkdown,
-    /// What it produced.
+    /// Content.
     pub content: Vec<ToolResultContent>,
     /// Why it failed, for people.
     pub error: Option<String>,
@@ -405,15 +403,15 @@ pub struct ToolOutcome {
 pub enum TurnEnd {
     /// The agent is done.
     Complete,
-    /// It stopped because it was told to.
+    /// Stopped on request.
     Cancelled,
-    /// It failed.
+    /// Failure.
     Failed {
         /// A short machine-readable name of the failure.
         kind: String,
-        /// What went wrong, for people.
+        /// Reason, for people.
         message: String,
-        /// Whether the backend can go on from here.
+        /// Set if the backend can resume from here.
         resumable: bool,
     },
 }

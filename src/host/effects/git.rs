@@ -1,4 +1,4 @@
-//! What the core asks to be done with repositories of git, and what it hears of that.
+//! Jobs in repositories of git, and reports about them.
 //!
 //! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`KeptChange`] between two
 //! states of a folder is.
@@ -18,20 +18,20 @@ pub const KEPT_FILE_BYTES_MAX: u64 = 100 << 20;
 pub struct GitJob {
     /// The `file:` URIs of the directories.
     pub directories: Vec<String>,
-    /// How long it may take.
+    /// Time limit, in milliseconds.
     pub within_ms: u64,
-    /// What.
+    /// Work to do.
     pub work: GitWork,
 }
 
-/// What is to be done.
+/// Work in a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GitWork {
     /// Keep what is in the folder now.
     Checkpoint {
-        /// What of the session stands in the names of the refs that keep it.
+        /// Name of the session in the refs that keep its checkpoints.
         keeper: String,
-        /// Which of them this is; later ones have greater numbers.
+        /// Number of the checkpoint; later ones have greater numbers.
         number: u64,
         /// The last one of the session: where nothing has changed since, it is taken again.
         last: Option<Checkpoint>,
@@ -41,26 +41,26 @@ pub enum GitWork {
         /// which git does not look are told.
         said: Vec<String>,
     },
-    /// What has changed from one to the other.
+    /// Comparison of two checkpoints.
     Compare {
         /// The earlier one.
         before: Checkpoint,
         /// The later one.
         after: Checkpoint,
     },
-    /// What is there now, against what was committed.
+    /// Status of the folder against the commits.
     Look {
         /// The branch that the session began on, if that is known.
         base: Option<String>,
         /// The files are asked for, too, and not only how many they are.
         files: bool,
     },
-    /// All that is not committed is to become a commit.
+    /// Commit of all uncommitted changes.
     Commit {
-        /// Its message.
+        /// Message.
         message: String,
-        /// What is not committed, as somebody has seen it: where it is otherwise now, nothing is
-        /// committed.
+        /// Uncommitted changes as a client has seen them: nothing is committed if they are
+        /// different now.
         shown: Vec<KeptChange>,
         /// The name and number by which contents are kept that the user has staged and changed
         /// again since.
@@ -71,9 +71,9 @@ pub enum GitWork {
     KeepAgain {
         /// See [`GitWork::Checkpoint`]; nothing is kept by this name yet.
         keeper: String,
-        /// What git calls the states of the folder, the first ones first.
+        /// Ids of checkpoints, the oldest first.
         checkpoints: Vec<String>,
-        /// What it calls contents of single files.
+        /// Ids of contents of single files.
         contents: Vec<String>,
     },
     /// The session is gone: what was kept for it is wanted no more.
@@ -83,7 +83,7 @@ pub enum GitWork {
     },
     /// A content that was given out.
     Read {
-        /// What git calls it.
+        /// Content to read.
         content: GitContent,
         /// The `file:` URI of the file that it is of.
         file: String,
@@ -98,8 +98,7 @@ pub enum GitWork {
         own: Vec<String>,
         /// Files of which calls have said both sides.
         said: Vec<SaidFile>,
-        /// What is there is kept first, as by [`GitWork::Checkpoint`] with this name and number,
-        /// where that is said.
+        /// Name and number of a checkpoint to make first, as by [`GitWork::Checkpoint`].
         kept_first: Option<(String, u64)>,
         /// The name and number by which the contents of all files are kept that are about to be
         /// changed, and their bytes where git would not give those back; `None` where the caller
@@ -111,9 +110,9 @@ pub enum GitWork {
 /// A state of a folder that is kept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// What git calls it: a commit, or the tree itself.
+    /// Id of the commit, or of the tree itself.
     pub commit: String,
-    /// What it calls the files in it.
+    /// Id of the tree.
     pub tree: String,
     /// Number of files of which it names the versions: large ones, and new ones that were too many.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -127,12 +126,12 @@ fn is_zero<T: Default + PartialEq>(count: &T) -> bool {
     *count == T::default()
 }
 
-/// What git calls a content of a file.
+/// Content of a file in git.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GitContent {
-    /// Its id; the version of the file where the content is not kept.
+    /// Object id, or the version of the file if the content is not stored.
     pub blob: String,
-    /// Its mode: whether it is a link, or a program.
+    /// Mode: a link, a program or another file.
     pub mode: u32,
 }
 
@@ -140,29 +139,29 @@ impl GitContent {
     /// The mode of a link.
     pub const LINK: u32 = 0o120_000;
 
-    /// Whether it is a link, so that the content is where that leads.
+    /// Returns whether it is a link, so that the content is its target.
     pub fn is_link(&self) -> bool {
         self.mode == Self::LINK
     }
 
-    /// Whether git keeps it: it has an id then.
+    /// Returns whether git stores it: then it has an id.
     pub fn is_kept(&self) -> bool {
         !self.blob.is_empty() && self.blob.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 }
 
-/// What has become of a file.
+/// Change of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptChange {
-    /// Its `file:` URI; of one that is not there any more, the URI that it had.
+    /// URI (`file:`) of the file; its former one if it was removed.
     pub file: String,
-    /// What it was called before, if that was otherwise.
+    /// Former URI, if it was renamed.
     pub renamed_from: Option<String>,
-    /// What was in it; none when it was not there.
+    /// Content before; `None` if the file did not exist.
     pub before: Option<GitContent>,
-    /// What is in it; none when it is not there.
+    /// Content now; `None` if the file does not exist.
     pub after: Option<GitContent>,
-    /// What has become of its lines; none where it has none.
+    /// Numbers of changed lines; `None` if it has no lines.
     pub lines: Option<LineCounts>,
 }
 
@@ -171,9 +170,9 @@ pub struct KeptChange {
 pub struct GitTaken {
     /// The `file:` URI of the file.
     pub file: String,
-    /// What must be in it now; none when it must not be there.
+    /// Expected content; `None` if the file must not exist.
     pub now: Option<GitContent>,
-    /// What is to be in it; none when it is not to be there.
+    /// Wanted content; `None` to remove the file.
     pub wanted: Option<GitContent>,
     /// The bytes that were in it where those are not what git gives: what git calls them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -187,14 +186,14 @@ pub struct GitTaken {
 }
 
 impl GitTaken {
-    /// What git calls the contents of both sides, as far as they are kept.
+    /// Returns the object ids of both sides, as far as they are stored.
     pub fn contents(&self) -> Vec<String> {
         let sides = [&self.now, &self.wanted].into_iter().flatten().filter(|content| content.is_kept());
         let bytes = [&self.bytes_now, &self.bytes_wanted].into_iter().flatten();
         sides.map(|content| &content.blob).chain(bytes).cloned().collect()
     }
 
-    /// That this is taken back in turn.
+    /// Returns the reverse request.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {
@@ -213,8 +212,8 @@ impl GitTaken {
 pub struct SaidFile {
     /// The `file:` URI of the file.
     pub file: String,
-    /// Its text now and the text that it is to have, each `None` where the file does not exist
-    /// then; `None` where either is not known any more.
+    /// Expected and wanted text, each `None` where the file does not exist then; `None` where
+    /// either is not known any more.
     pub sides: Option<(Option<String>, Option<String>)>,
     /// The permissions that it is to have where it is made, if they are known.
     pub mode_wanted: Option<u32>,
@@ -225,44 +224,43 @@ pub struct SaidFile {
 pub struct UnseenFile {
     /// The `file:` URI of the file.
     pub file: String,
-    /// What tells its version now apart from others; `None` where it does not exist.
+    /// Version of the file; `None` where it does not exist.
     pub version: Option<String>,
 }
 
-/// What is heard of a [`GitJob`].
+/// Report about a [`GitJob`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GitReport {
     /// There is no repository: nothing is to be said about that.
     NoRepository,
     /// There is one, and it is not used, or git is not there; why, for people.
     Unusable(String),
-    /// It was not done; why, for people.
+    /// Failure, with the reason for people.
     Failed(String),
-    /// What is in the folder is kept.
+    /// Checkpoint.
     Kept {
         /// The `file:` URI of the repository's folder.
         root: String,
         /// By this name.
         checkpoint: Checkpoint,
-        /// What has changed since each of those that were asked about; none where that is not
-        /// known.
+        /// Changes since each of the requested checkpoints; `None` where they are not known.
         since: Vec<Option<Vec<KeptChange>>>,
         /// Of the files that calls say they have changed, those at which git does not look.
         unseen: Vec<UnseenFile>,
     },
-    /// What has changed.
+    /// Changes.
     Compared(Vec<KeptChange>),
-    /// What is there.
+    /// Status.
     Seen(Box<GitSight>),
     /// A content; in base64.
     Content(String),
-    /// What has become of each of the files, those of which calls have said both sides last.
+    /// Outcome for each file, those of which calls have said both sides last.
     TakenBack(Vec<FileTaken>),
-    /// It is committed.
+    /// Commit that was made.
     Committed(GitCommit),
-    /// Nothing is committed, since it cannot be as it is; why, for people.
+    /// Refusal to commit, with the reason for people.
     NotCommitted(String),
-    /// It is done, and nothing else is to be said.
+    /// Success without further data.
     Done,
 }
 
@@ -275,7 +273,7 @@ pub struct GitCommit {
     pub branch: Option<String>,
 }
 
-/// What is there in a repository now.
+/// Status of a repository.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitSight {
     /// The `file:` URI of the repository's folder.
@@ -288,16 +286,15 @@ pub struct GitSight {
     pub is_detached: bool,
     /// The branch that it is compared with, if it is one.
     pub base: Option<String>,
-    /// What it is compared with, for people, where that is not the branch that the session began
-    /// on.
+    /// Description of the base for people, if it is not the branch that the session began on.
     pub base_note: Option<String>,
     /// The branch elsewhere that it follows.
     pub upstream: Option<String>,
-    /// So many commits are there and not here.
+    /// Number of commits that only the upstream has.
     pub incoming: Option<u64>,
-    /// So many are here and not there.
+    /// Number of commits that only this branch has.
     pub outgoing: Option<u64>,
-    /// So many files are not committed as they are.
+    /// Number of files that differ from the commit.
     pub uncommitted_count: u64,
     /// There are commits that the base has not.
     pub has_branch_changes: bool,

@@ -1,4 +1,4 @@
-//! What tells connections, channels and attempts at turns from each other.
+//! Keys of connections, channels and runs.
 //!
 //! Owns: the keys by which the core, the store and the backends name them.
 //! Never: shown to a client, which knows channels by their URIs.
@@ -72,9 +72,9 @@ impl From<AnnotationsKey> for SessionKey {
 /// A channel, as the log and the store know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId {
-    /// Its kind.
+    /// Kind.
     pub kind: ChannelKind,
-    /// Which of its kind.
+    /// Key among those of the kind.
     pub key: u64,
 }
 

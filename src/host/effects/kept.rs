@@ -1,4 +1,4 @@
-//! What goes to the store and comes back from it.
+//! Records for the store, and what is read back from it.
 //!
 //! Owns: the records that a step leaves to be kept, the rows in them, and the shapes in which
 //! sessions, past actions and the list of sessions are read again; and what is listed of a session
@@ -19,7 +19,7 @@ use crate::state::history::CompletedTurn;
 use crate::state::status::with_activity;
 use crate::wire::rpc::sorted;
 
-/// What the store keeps of a step.
+/// Record of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// An action was sequenced.
@@ -32,9 +32,9 @@ pub enum Record {
     Chat(ChatRow),
     /// A chat is gone.
     ChatRemoved {
-        /// Its key.
+        /// Key.
         key: ChatKey,
-        /// Its URI.
+        /// URI.
         uri: String,
     },
     /// A channel of a kind that has no records of its own is new or has changed.
@@ -44,11 +44,11 @@ pub enum Record {
     /// A chat has completed turns that another one has, at the same places: nothing of them is
     /// written again.
     TurnsShared {
-        /// The other chat.
+        /// Other chat.
         from: ChatKey,
         /// The new chat.
         to: ChatKey,
-        /// Where they are.
+        /// Places of the turns.
         places: Range<u64>,
     },
     /// A chat has no more completed turns than so many.
@@ -65,18 +65,18 @@ pub enum Record {
     Survived(SessionKey),
     /// A client speaks this version of the protocol: remembered for when it comes back.
     Client {
-        /// Its id.
+        /// Id.
         id: String,
         /// The version's name.
         version: &'static str,
     },
     /// The checksum of what clients are told of the agents.
     Agents(u32),
-    /// What the agent of this provider id has said of itself; JSON text.
+    /// Description that the agent of this provider id has given of itself; JSON text.
     AgentSaid {
         /// The provider id.
         provider: String,
-        /// All that it has said.
+        /// Whole description.
         said: Bytes,
     },
     /// Something in this step must survive the loss of power.
@@ -84,7 +84,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// How many bytes it holds; nearly.
+    /// Returns its size, roughly, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Action(_, action) => action.line.len(),
@@ -98,40 +98,40 @@ impl Record {
     }
 }
 
-/// What is kept of a session besides its chats.
+/// Stored form of a session without its chats.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionRow {
-    /// Its key.
+    /// Key.
     pub key: SessionKey,
-    /// Its URI.
+    /// URI.
     pub uri: String,
     /// When it was modified: what the list is sorted by.
     pub modified_at: String,
-    /// What `listSessions` says of it; JSON text.
+    /// Summary for `listSessions`; JSON text.
     pub summary: Bytes,
     /// Everything else; JSON text.
     pub body: Bytes,
 }
 
-/// What is kept of a channel whose kind has no rows of its own.
+/// Stored form of a channel whose kind has no rows of its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChannelRow {
-    /// Which it is.
+    /// Id.
     pub id: ChannelId,
-    /// What its kind keeps of it; JSON text.
+    /// Content, which the kind decides; JSON text.
     pub body: Bytes,
 }
 
-/// What is kept of a chat besides its completed turns.
+/// Stored form of a chat without its completed turns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatRow {
-    /// Its key.
+    /// Key.
     pub key: ChatKey,
-    /// Whose chat it is.
+    /// Session of the chat.
     pub session: SessionKey,
-    /// Its URI.
+    /// URI.
     pub uri: String,
-    /// Whether a turn runs in it.
+    /// Set if a turn runs in it.
     pub running: bool,
     /// The last sequence number that the row knows of.
     pub as_of: u64,
@@ -142,31 +142,31 @@ pub struct ChatRow {
 /// A session as it was saved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SavedSession {
-    /// Its row.
+    /// Row.
     pub row: SessionRow,
-    /// Its chats, in no order.
+    /// Chats, in no order.
     pub chats: Vec<SavedChat>,
-    /// So many processes in a row have ended while its interrupted turn was taken up, where those
-    /// are too many: the turn is given up. Else 0.
+    /// Number of processes in a row that have ended while its interrupted turn was resumed, if that
+    /// is too high: the turn is given up. Otherwise 0.
     pub deaths: u32,
 }
 
 /// A chat as it was saved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SavedChat {
-    /// Its row.
+    /// Row.
     pub row: ChatRow,
-    /// Its completed turns, oldest first.
+    /// Completed turns, oldest first.
     pub turns: Vec<CompletedTurn>,
     /// The lines of the actions on it that are younger than its row, oldest first.
     pub actions: Vec<Bytes>,
     /// Some of them were left out, because no turn may be as large as all of them make it.
     pub sifted: bool,
-    /// How far the agent had got in the turn that runs.
+    /// Progress of the agent in the running turn.
     pub progress: Option<u64>,
 }
 
-/// What a store has of what happened behind a number.
+/// Stored actions behind a number.
 #[derive(Debug, Default)]
 pub struct Past {
     /// The actions, in order.
@@ -199,7 +199,7 @@ pub struct Listed {
 pub struct Place {
     /// When it was modified.
     pub modified_at: String,
-    /// Which.
+    /// Key.
     pub key: SessionKey,
 }
 

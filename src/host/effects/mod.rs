@@ -1,4 +1,4 @@
-//! What goes into the core and what comes out of it: plain data.
+//! Inputs and outputs of the core: plain data.
 //!
 //! Owns: [`Input`] and [`Output`], the words that the core and the backends use with each other
 //! ([`Command`], [`Event`]), and what the caller lends to each step ([`Now`], [`Ids`]).
@@ -50,51 +50,51 @@ pub struct Now {
     pub monotonic_ms: u64,
 }
 
-/// Where fresh ids come from.
+/// Source of fresh ids.
 pub trait Ids {
     /// An id that was never given before.
     fn fresh(&mut self) -> String;
 }
 
-/// Everything that can make the core move.
+/// Input of the core.
 #[derive(Debug)]
 pub enum Input {
     /// A client has connected; it has not said anything.
     Opened {
-        /// Where.
+        /// Connection.
         connection: ConnectionId,
         /// The `file:` URI of the folder that it is to start browsing at.
         default_directory: Option<String>,
     },
     /// A client said something.
     Said {
-        /// Where.
+        /// Connection.
         connection: ConnectionId,
-        /// What.
+        /// Message.
         message: Incoming,
-        /// What was looked up for it.
+        /// Results of the lookups that the message required.
         recalled: Recalled,
     },
     /// A page of the list was read for a request, and sessions have changed since that began.
     Listed {
-        /// Whose request.
+        /// Connection of the request.
         connection: ConnectionId,
-        /// Which.
+        /// Id of the request.
         id: RequestId,
-        /// What was asked for.
+        /// Requested page.
         page: Page,
-        /// What was read.
+        /// Sessions that were read.
         listed: Listed,
     },
     /// A client can say nothing any more, and is still told what happens. Its turns are ended in
     /// this way; when they are over, its connection is ([`Output::Departed`], [`Output::Closed`]).
     Ended {
-        /// Its connection.
+        /// Connection.
         connection: ConnectionId,
         /// In this way.
         how: Shutdown,
-        /// It has lost its connection, and is expected to come back within this time, under
-        /// whatever name.
+        /// Time within which the client is expected back, under whatever name, if it has lost its
+        /// connection.
         expected: Option<Duration>,
     },
     /// A client is gone.
@@ -107,12 +107,12 @@ pub enum Input {
     Agents(Vec<AgentDescription>),
     /// An agent was met that was to be: what it says of itself.
     Met {
-        /// Its provider id.
+        /// Provider id.
         provider: String,
-        /// What it has said.
+        /// Description.
         said: Box<SelfDescription>,
     },
-    /// What the core has had watched itself is watched from now on: the channel of the watch.
+    /// Start of a watch that the core itself has asked for: its channel.
     Watches(String),
     /// Files have changed that are watched.
     FilesChanged {
@@ -121,18 +121,18 @@ pub enum Input {
         /// Each file and folder, with what has become of it; at least one.
         changes: Vec<(String, ResourceChangeType)>,
     },
-    /// It was tried to make files what they were.
+    /// Outcome of reverting files.
     TakenBack {
-        /// What was asked for.
+        /// Request.
         taken: Box<TakeBack>,
-        /// What has become of each of the files.
+        /// Outcome for each of the files.
         outcomes: Vec<FileTaken>,
     },
     /// Watches that must begin before a message of this connection is handled have no room.
     WatchesLackRoom(ConnectionId),
     /// Something is heard of the program in a terminal.
     Pty(TerminalKey, PtyEvent),
-    /// What has come of what git was asked under this number.
+    /// Report about the git job of this number.
     Git(u64, GitReport),
     /// A timer that was asked for has run out.
     Timer(Timer),
@@ -152,7 +152,7 @@ pub enum Input {
         /// Why, for people.
         reason: String,
     },
-    /// Nothing can be kept now, or everything is kept again.
+    /// Failure of the store, or its end.
     Failing(Option<Failing>),
 }
 
@@ -163,14 +163,14 @@ impl Input {
     }
 }
 
-/// What a message names that was not in memory, as it was found before the message is handled. What
-/// has come back to memory meanwhile counts as it is there.
+/// Results of the lookups that a message required, made before it is handled. What has come back to
+/// memory meanwhile takes precedence.
 #[derive(Debug, Default)]
 pub struct Recalled {
-    /// What the store has of the actions after the cursor of a `reconnect`; none when it cannot
-    /// continue exactly from there.
+    /// Stored actions behind the cursor of a `reconnect`; `None` if the store cannot continue
+    /// exactly from there.
     pub past: Option<Past>,
-    /// What was found out about the directories.
+    /// Findings about directories.
     pub findings: Findings,
     /// The sessions that the channels belong to.
     pub restored: Vec<LoadedSession>,
@@ -200,12 +200,12 @@ pub enum Shutdown {
     Cancel,
 }
 
-/// What the core asks to be reminded of.
+/// Timer of the core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Timer {
     /// The time for turns to end after the end of input is up.
     Drain,
-    /// The same for the turns of one client among others.
+    /// End of the time for the turns of one disconnected client.
     Departure(ConnectionId),
     /// A client that has lost this connection was expected back until now.
     Return(ConnectionId),
@@ -217,7 +217,7 @@ pub enum Timer {
     Trial(SessionKey),
     /// A client was asked this, and has had the time to answer.
     Asked(u64),
-    /// What has changed in the repository of a session was gathered for long enough.
+    /// End of the debounce of changes in a session's repository.
     Look(SessionKey),
     /// A repository that nobody follows any more was watched for long enough; with the number of
     /// that time.
@@ -240,14 +240,14 @@ pub enum Timer {
     Unfollowed(SessionKey, u64),
 }
 
-/// Everything that the core asks of its surroundings, in order.
+/// Output of the core: a request to its surroundings. Outputs are carried out in order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Output {
     /// Send this to a connection.
     Frame(ConnectionId, Frame),
     /// The turns of a client that can say nothing any more are over.
     Departed {
-        /// Its connection, which is closed now.
+        /// Connection, which is closed now.
         connection: ConnectionId,
         /// Something was declined because nobody was left to answer, or a turn was cut by the time
         /// limit.
@@ -259,7 +259,7 @@ pub enum Output {
     States(ConnectionId, RequestId, Box<LargeStates>),
     /// Tell a connection completed turns, of which the same is true.
     Turns(ConnectionId, Box<LoadedTurns>),
-    /// Nothing more is sent to a connection: its client is gone.
+    /// End of a connection: its client is gone, and nothing more is sent to it.
     Closed(ConnectionId),
     /// Keep this: it must be safe before any frame of the same step goes out.
     Record(Record),
@@ -269,7 +269,7 @@ pub enum Output {
     /// Find out what an agent says of itself, by beginning a conversation with it that nobody takes
     /// part in. Answered by [`Input::Met`].
     Meet {
-        /// Its provider id.
+        /// Provider id.
         provider: String,
         /// The tokens that it may use.
         tokens: Tokens,
@@ -301,8 +301,8 @@ pub enum Output {
 }
 
 impl Output {
-    /// Whether it neither shows nor changes anything that is kept: it is true whatever becomes of
-    /// the records of its step and of those before, so it needs not wait for them.
+    /// Returns whether it neither shows nor changes anything stored: it holds whatever becomes of
+    /// the records of its step and earlier ones, so it need not wait for them.
     pub fn stands_alone(&self) -> bool {
         match self {
             Self::Frame(_, Frame::Result { method, .. }) => *method == Method::Ping,
@@ -315,7 +315,7 @@ impl Output {
         }
     }
 
-    /// How many bytes of text it holds that are to be written; nearly.
+    /// Returns the length of its text to be written, roughly, in bytes.
     pub fn frame_bytes(&self) -> usize {
         match self {
             Self::Frame(_, frame) => frame.bytes(),
@@ -333,7 +333,7 @@ pub enum Frame {
     Result {
         /// The id that the client gave.
         id: RequestId,
-        /// What is answered.
+        /// Method of the request.
         method: Method,
         /// The result.
         result: Bytes,
@@ -344,31 +344,31 @@ pub enum Frame {
     Error {
         /// The id, where there is one to echo.
         id: Option<RequestId>,
-        /// What went wrong.
+        /// Error.
         error: RpcError,
     },
     /// A sequenced action, serialised once and shared by all who get it.
     Action(ActionLine),
-    /// The same, of an action with a `delta`, for a client that has said for how many milliseconds
-    /// such may be held back to be merged.
+    /// Sequenced action with a `delta`, for a client that has said for how many milliseconds such
+    /// may be held back to be merged.
     Delta(ActionLine, u64),
     /// An action for one client alone, which is no change: refused, or acknowledged because it
     /// changed nothing, or turns that are loaded. A whole line.
     Answer(Bytes),
     /// A request to the client; `params` is JSON text.
     Request {
-        /// Its id, which no other request has.
+        /// Id, unique among all requests of the host.
         number: u64,
-        /// Its method.
+        /// Method.
         method: &'static str,
-        /// Its params.
+        /// Params.
         params: Bytes,
     },
     /// A protocol notification; `params` is JSON text.
     Notification {
-        /// Its method.
+        /// Method.
         method: &'static str,
-        /// Its params.
+        /// Params.
         params: Bytes,
     },
 }
@@ -388,7 +388,7 @@ impl Frame {
         }
     }
 
-    /// How many bytes of text it holds that are to be written; nearly.
+    /// Returns the length of its text to be written, roughly, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Action(action) | Self::Delta(action, _) => action.line.len(),
@@ -405,7 +405,7 @@ impl Frame {
 pub struct ActionLine {
     /// The line.
     pub line: Bytes,
-    /// Where it stands in the sequence.
+    /// Sequence number.
     pub server_seq: u64,
     /// Set when the line only appends text to a part: such lines of one part may be merged while
     /// they wait.
@@ -417,7 +417,7 @@ pub struct ActionLine {
 pub struct PartKey {
     /// The run that writes it.
     pub run: RunId,
-    /// Its number in the run.
+    /// Number in the run.
     pub part: u32,
 }
 
@@ -426,7 +426,7 @@ pub struct PartKey {
 pub enum Resource {
     /// A file's content.
     Read {
-        /// Its `file:` URI.
+        /// URI (`file:`).
         uri: String,
         /// How the client wants it encoded, if it cares.
         encoding: Option<ContentEncoding>,
@@ -437,7 +437,7 @@ pub enum Resource {
         uri: String,
         /// The `file:` URI of the repository's folder.
         root: String,
-        /// What git calls it.
+        /// Content in git.
         content: GitContent,
         /// The `file:` URI of the file that it is of.
         file: String,
@@ -447,49 +447,49 @@ pub enum Resource {
     },
     /// A folder's entries.
     List {
-        /// Its `file:` URI.
+        /// URI (`file:`).
         uri: String,
     },
-    /// What is known of a file or folder.
+    /// Metadata of a file or folder.
     Resolve {
-        /// Its URI.
+        /// URI.
         uri: String,
-        /// What the URI shows, in a `data:` URI, if it is none of a file.
+        /// Content in a `data:` URI, if the URI is that of no file.
         content: Option<String>,
         /// Of a link: what it leads to.
         follows_links: bool,
     },
-    /// Whether it can be watched.
+    /// Check whether it can be watched.
     Watch(Watched),
     /// Files that may be meant by what is typed.
     Files(FilesMeant),
     /// Files that are to be what they were.
     TakeBack {
-        /// Which, and how. Answered by [`Input::TakenBack`].
+        /// Files to revert. Answered by [`Input::TakenBack`].
         taken: Box<TakeBack>,
         /// The URIs of the folders below which clients may change files.
         below: Vec<String>,
     },
     /// Something that is to be changed.
     Change {
-        /// What.
+        /// Change.
         change: Box<Change>,
         /// The URIs of the folders below which clients may: those that sessions work in.
         below: Vec<String>,
     },
 }
 
-/// What is in a file, nothing where there is none; and none of that where nobody knows it.
+/// Text of a file, `Some(None)` where there is no file; `None` where the text is not known.
 pub type FileText = Option<Option<String>>;
 
 /// Files that are to be what they were before, or what they were before that was asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TakeBack {
-    /// Whose changes they are.
+    /// Session of the changes.
     pub session: SessionKey,
-    /// What the changes are of.
+    /// Scope of the changes.
     pub scope: ChangesetScope,
-    /// What was taken back is to be there again.
+    /// Set if reverted changes are restored.
     pub restores: bool,
     /// The `file:` URI of the folder of the repository that keeps what they were; none where the
     /// calls have said it.
@@ -500,9 +500,9 @@ pub struct TakeBack {
     pub bytes_kept: Option<(String, u64)>,
     /// The files.
     pub files: Vec<TakenFile>,
-    /// Those that stay as they are, each with the reason, for people.
+    /// Files that are left alone, each with the reason for people.
     pub left: Vec<String>,
-    /// Those that were what they were to be when they were taken back: they are not touched now,
+    /// Files that had the wanted content already when they were reverted: they are not touched now,
     /// either.
     pub untouched: Vec<DiscardedFile>,
 }
@@ -510,37 +510,37 @@ pub struct TakeBack {
 /// A file that is to be another one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TakenFile {
-    /// What is kept of it.
+    /// Stored form.
     pub row: DiscardedFile,
-    /// What must be in it now.
+    /// Expected text.
     pub now: FileText,
-    /// What is to be in it.
+    /// Wanted text.
     pub wanted: FileText,
-    /// The same, where git keeps both.
+    /// Expected and wanted content, where git stores both.
     pub kept: Option<GitTaken>,
 }
 
 impl TakenFile {
-    /// Its `file:` URI.
+    /// Returns the `file:` URI.
     pub fn uri(&self) -> &str {
         &self.row.edit.file
     }
 }
 
-/// What has become of such a file.
+/// Outcome for such a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileTaken {
-    /// It is what it was to be.
+    /// Reverted.
     Done {
-        /// What git calls the bytes that were in it, where it would not give them back and they
-        /// were to be kept.
+        /// Object id of the former bytes, if git would not give them back and they were to be
+        /// stored.
         bytes: Option<String>,
-        /// Its permissions, if it was removed.
+        /// Permissions of a file that was removed.
         mode: Option<u32>,
     },
-    /// It was what it was to be already, and was not touched.
+    /// Already as wanted, and not touched.
     Already,
-    /// Nothing was done to it; why, for people.
+    /// Left alone, with the reason for people.
     Refused(String),
 }
 
@@ -551,13 +551,13 @@ pub enum Change {
     Write(ResourceWriteParams),
     /// A folder that is to be made.
     Mkdir(ResourceMkdirParams),
-    /// What is to be removed.
+    /// Removal.
     Delete(ResourceDeleteParams),
-    /// What is to be moved.
+    /// Move.
     Move(ResourceMoveParams),
-    /// What is to be copied.
+    /// Copy.
     Copy(ResourceCopyParams),
-    /// Whether something may be read or changed.
+    /// Question whether something may be read or changed.
     Ask(ResourceRequestParams),
 }
 
@@ -566,10 +566,10 @@ pub enum Change {
 pub struct FilesMeant {
     /// The `file:` URIs of the directories that they are in.
     pub directories: Vec<String>,
-    /// What the word begins with that is typed.
+    /// First character of the word that is typed.
     pub mark: char,
     /// The word behind that, up to the cursor.
     pub typed: String,
-    /// Where the whole word begins and ends, in UTF-16 code units.
+    /// Beginning and end of the whole word, in UTF-16 code units.
     pub range: (Option<i64>, Option<i64>),
 }

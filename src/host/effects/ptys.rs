@@ -6,20 +6,20 @@
 
 use std::fmt;
 
-/// What is to be done with the program in a terminal.
+/// Command to the program in a terminal.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PtyCommand {
     /// Start it. Answered by [`PtyEvent::Started`] or [`PtyEvent::NotStarted`].
     Start(PtyLaunch),
-    /// It is typed this. Answered by [`PtyEvent::Took`], in one piece or in several.
+    /// Typed text. Answered by [`PtyEvent::Took`], in one piece or in several.
     Type(TypedText),
-    /// Its screen has this size now.
+    /// New size of the screen.
     Resize(ScreenSize),
     /// End it, with all that it has started. Nothing more is heard of it.
     End,
 }
 
-/// What is typed. It may be a password: nothing prints it.
+/// Typed text. It may be a password: nothing prints it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TypedText(pub String);
 
@@ -29,7 +29,7 @@ impl fmt::Debug for TypedText {
     }
 }
 
-/// How many characters a screen has.
+/// Size of a screen, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScreenSize {
     /// In a row.
@@ -49,19 +49,19 @@ pub struct PtyLaunch {
     pub size: ScreenSize,
 }
 
-/// What is heard of the program in a terminal.
+/// Event of the program in a terminal.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PtyEvent {
-    /// It runs.
+    /// Start.
     Started {
         /// The name of the program, for people.
         program: String,
     },
-    /// It cannot be started; nothing more is heard of it.
+    /// Failure to start, with the reason; the last event.
     NotStarted(String),
-    /// It has printed this.
+    /// Output.
     Data(String),
-    /// It, or the shell in the terminal, calls the terminal so.
+    /// Title, from the program or the shell.
     Title(String),
     /// The shell in it works in this directory now, a `file:` URI.
     Directory(String),
@@ -71,11 +71,11 @@ pub enum PtyEvent {
     CommandBegun(String),
     /// The line that the shell ran last is done, with this exit code if it has said one.
     CommandDone(Option<i64>),
-    /// It has printed nothing for a while, and seems to wait for something to be typed.
+    /// Silence: the program seems to wait for input.
     Waits,
-    /// It was given so many bytes of what was typed.
+    /// Number of bytes of typed text that the program was given.
     Took(usize),
-    /// It has ended, with this exit code unless a signal has ended it; nothing more is heard of it.
+    /// End, with the exit code unless a signal has ended it; the last event.
     Exited(Option<i64>),
 }
 

@@ -42,7 +42,7 @@ impl Rope {
         list
     }
 
-    /// What is in that list.
+    /// Returns the items of that list.
     pub fn items(chat: &str, turns: Vec<CompletedTurn>) -> Self {
         Self(vec![Strand::Turns(chat.to_owned(), turns)])
     }
@@ -111,7 +111,7 @@ impl Rope {
         })
     }
 
-    /// All of it.
+    /// Returns the whole text.
     pub fn into_text(self) -> Vec<u8> {
         let mut whole = Vec::new();
         self.write(&mut |turn| turn, &mut |piece| {

@@ -42,7 +42,7 @@ impl ToldState {
         }
     }
 
-    /// Whether all of its completed turns are in memory.
+    /// Returns whether all of its completed turns are in memory.
     pub fn is_here(&self) -> bool {
         self.turns.iter().all(CompletedTurn::is_here)
     }
@@ -52,7 +52,7 @@ impl ToldState {
         self.turns.iter().map(CompletedTurn::bytes).sum()
     }
 
-    /// It and where it stands, as JSON text; without its turns as `said` says it.
+    /// Returns its JSON text with its sequence number; `said` adjusts all of it but the turns.
     fn rope(self, said: &mut dyn FnMut(&mut Value)) -> Rope {
         let mut snapshot = json!({ "fromSeq": self.from_seq, "resource": self.channel });
         // It cannot fail: see `to_json`.
@@ -82,9 +82,9 @@ impl ToldState {
 /// A result with the states of channels, which may be large.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LargeStates {
-    /// What is answered.
+    /// Method of the request.
     pub method: Method,
-    /// What the result says besides.
+    /// Other members of the result.
     pub besides: JsonObject,
     /// The states.
     pub states: Vec<ToldState>,
@@ -98,7 +98,7 @@ impl LargeStates {
         self.states.iter().map(|state| state.kind).collect()
     }
 
-    /// Whether all that is in them is in memory.
+    /// Returns whether all that is in them is in memory.
     pub fn is_here(&self) -> bool {
         self.states.iter().all(ToldState::is_here)
     }
@@ -114,7 +114,7 @@ impl LargeStates {
         self.rope(&mut |_| {}).into_text()
     }
 
-    /// The same; what is in it without turns as `said` says it.
+    /// Returns the JSON text of the result; `said` adjusts all of it but the turns.
     pub fn rope(self, said: &mut dyn FnMut(&mut Value)) -> Rope {
         let mut besides: Value = self.besides.into_iter().collect();
         said(&mut besides);
@@ -136,14 +136,14 @@ pub struct LoadedTurns {
     pub chat: String,
     /// These, oldest first.
     pub turns: Vec<CompletedTurn>,
-    /// Where earlier ones are to be asked for, if there are any.
+    /// Cursor for earlier turns, if there are any.
     pub next_cursor: Option<String>,
     /// The number of the last action that the client was told before.
     pub server_seq: u64,
 }
 
 impl LoadedTurns {
-    /// Whether all of them are in memory.
+    /// Returns whether all of them are in memory.
     pub fn is_here(&self) -> bool {
         self.turns.iter().all(CompletedTurn::is_here)
     }
@@ -159,7 +159,7 @@ impl LoadedTurns {
         self.rope(&channel).into_text().into()
     }
 
-    /// The same, for a client that calls the chat this.
+    /// Returns the JSON text for a client that has this name for the chat.
     pub fn rope(self, channel: &str) -> Rope {
         let action = ChatTurnsLoadedAction { turns: Vec::new(), turns_next_cursor: self.next_cursor };
         let action = serde_json::to_value(StateAction::ChatTurnsLoaded(action)).unwrap_or_default();
