@@ -129,7 +129,7 @@ impl Backlog {
     }
 }
 
-/// Whether two lines are the same bytes in memory.
+/// Returns whether two lines are the same bytes in memory.
 fn is_same(one: &Bytes, other: &Bytes) -> bool {
     one.as_ptr() == other.as_ptr() && one.len() == other.len()
 }

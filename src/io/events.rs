@@ -1,4 +1,4 @@
-//! Everything that can wake the loop.
+//! Events that wake the loop.
 //!
 //! Owns: the closed list of causes ([`LoopEvent`]), and waiting for the next one of those that are
 //! wanted.
@@ -26,19 +26,19 @@ use crate::host::effects::ConnectionId;
 use crate::host::Findings;
 use crate::watches::engine::WatchReport;
 
-/// How many reports of agents are taken in one step.
+/// Maximum number of agents' reports taken in one step.
 const REPORTS_AT_ONCE: usize = 256;
 
-/// What wakes the loop.
+/// Event that wakes the loop.
 #[derive(Debug)]
 pub enum LoopEvent {
     /// Something has happened on a connection.
     Link(link::LinkNews),
-    /// What agents report, in order.
+    /// Reports of agents, in order.
     Reports(Vec<Report>),
     /// An agent was met that was to be, by its provider id.
     Met(String, Box<Meeting>),
-    /// What became of what was given to the store.
+    /// Outcome of a commit.
     Kept(CommitEvent),
     /// Something was read from the store for a connection.
     Read(ConnectionId, Read),
@@ -70,41 +70,41 @@ pub enum LoopEvent {
     Unheard,
 }
 
-/// Which events are wanted, besides those that always are.
+/// Events that are wanted besides those that always are.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wants {
-    /// What agents report, and what changes of watched files.
+    /// Reports of agents, and changes of watched files.
     pub reports: bool,
-    /// What programs in terminals report.
+    /// Reports of programs in terminals.
     pub ptys: bool,
     /// This time.
     pub due: Option<Instant>,
-    /// That clients have said more than was heard.
+    /// Set if clients have sent more than was received.
     pub unheard: bool,
 }
 
-/// Where they come from.
+/// Sources of events.
 #[derive(Debug)]
 pub struct Events {
-    /// What happens on connections.
+    /// Events of connections.
     pub links: mpsc::UnboundedReceiver<link::LinkNews>,
-    /// What agents report.
+    /// Reports of agents.
     pub reports: mpsc::Receiver<Report>,
-    /// What comes of meeting agents.
+    /// Outcomes of meeting agents.
     pub met: mpsc::UnboundedReceiver<(String, Meeting)>,
-    /// What becomes of what is given to the store.
+    /// Outcomes of commits.
     pub kept: mpsc::UnboundedReceiver<CommitEvent>,
-    /// What is read from it.
+    /// Results of reading the store.
     pub read: mpsc::UnboundedReceiver<(ConnectionId, Read)>,
-    /// What is found out about directories.
+    /// Findings about directories.
     pub looked: mpsc::UnboundedReceiver<(ConnectionId, Findings)>,
     /// Answers about resources.
     pub resources: mpsc::UnboundedReceiver<ResourceAnswer>,
-    /// What comes of watching files.
+    /// Reports of watches.
     pub watches: News,
-    /// What is heard of programs in terminals.
+    /// Reports of programs in terminals.
     pub ptys: mpsc::UnboundedReceiver<PtyReport>,
-    /// What is heard of git.
+    /// Reports of git.
     pub git: mpsc::UnboundedReceiver<GitNews>,
     /// Pieces of what takes long to write.
     pub pieces: mpsc::UnboundedReceiver<Piece>,

@@ -1,4 +1,4 @@
-//! What git is asked, and the process that runs it.
+//! Jobs for git, and the process that runs it.
 //!
 //! Owns: starting that process when something is asked for the first time, and again when it has
 //! ended; what waits for it; and that everything that was asked is answered once, whatever becomes
@@ -29,27 +29,27 @@ use crate::wire::rpc::{to_json, RequestId};
 /// The mode of this program in which it runs git.
 pub const MODE: &str = "run-git";
 
-/// How long the process may be silent about something whose own time is up.
+/// Time that the process may be silent about a job beyond the job's own limit.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long a content may take that a client reads.
+/// Time limit for a content that a client reads, in milliseconds.
 const READ_WITHIN_MS: u64 = 10_000;
 
-/// How long files may take that become what they were.
+/// Time limit for reverting files, in milliseconds.
 const TAKEN_WITHIN_MS: u64 = 60_000;
 
 /// Something that is heard of the process.
 #[derive(Debug)]
 pub enum GitNews {
-    /// It has answered.
+    /// Report about a job.
     Heard(HeardOfGit),
-    /// It has ended; with which of them it was.
+    /// End of the process of this number.
     Ended(u64),
-    /// It should have answered by now.
+    /// Expired time limit of the job of this number.
     Overdue(u64),
 }
 
-/// Who wants to know.
+/// Origin of a job.
 #[derive(Debug)]
 enum AskedBy {
     /// The core, under this number.
@@ -60,7 +60,7 @@ enum AskedBy {
     Taker { connection: ConnectionId, id: RequestId, taken: Box<TakeBack> },
 }
 
-/// What has come of something.
+/// Outcome of a job.
 #[derive(Debug)]
 pub enum GitOutcome {
     /// The core is told.
@@ -72,7 +72,7 @@ pub enum GitOutcome {
 /// The process, while it runs.
 #[derive(Debug)]
 struct RunningGit {
-    /// Which one it is.
+    /// Number of the process.
     number: u64,
     /// Ends when this is dropped.
     lines: mpsc::UnboundedSender<Vec<u8>>,
@@ -83,7 +83,7 @@ struct RunningGit {
 pub struct GitProgram {
     /// The program that it runs under; `None` where no programs are started.
     pub guard: Option<GuardProgram>,
-    /// Where files of its own are.
+    /// Folder for its own files.
     pub folder: PathBuf,
     /// Size above which the content of a file is not checkpointed, in bytes.
     pub kept_file_bytes: u64,
@@ -91,11 +91,11 @@ pub struct GitProgram {
     pub filters: Vec<String>,
 }
 
-/// What git is asked.
+/// Queue of jobs for git.
 #[derive(Debug)]
 pub struct GitAsker {
     program: GitProgram,
-    /// What is the host's own.
+    /// Paths of the host's own files.
     own: Vec<String>,
     process: Option<RunningGit>,
     waiting: BTreeMap<u64, AskedBy>,
@@ -265,7 +265,7 @@ impl GitAsker {
         })
     }
 
-    /// Nothing is waited for.
+    /// Returns whether no job is pending.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -22,9 +22,9 @@ use crate::wire::rpc::Incoming;
 pub struct HeldMessage {
     /// The message.
     pub message: Incoming,
-    /// What it names.
+    /// Names in it.
     pub named: Named,
-    /// What was found out about the directories; none when they were not looked at.
+    /// Findings about its directories; `None` if they were not looked at.
     pub findings: Option<Findings>,
     /// Watches that nobody follows were given up for those that it follows.
     pub made_room: bool,
@@ -34,7 +34,7 @@ pub struct HeldMessage {
     pub version: Option<Option<Dialect>>,
     /// The sessions that are kept, each with its provider, once that was looked up.
     pub sessions_kept: Option<Vec<(String, String)>>,
-    /// It waits until the store knows what memory has let go.
+    /// Set while it waits for the store to have what memory has evicted.
     pub waits_for_store: bool,
     /// When the reading of what is read now began.
     began: Tick,
@@ -52,7 +52,7 @@ pub struct HeldMessage {
 }
 
 impl HeldMessage {
-    /// Nothing was looked up for this message so far.
+    /// Holds a message for which nothing was looked up yet.
     pub fn new(message: Incoming, named: Named) -> Self {
         Self {
             message,
@@ -109,7 +109,7 @@ impl HeldMessage {
         self.texts.take().unwrap_or_default()
     }
 
-    /// It is known of a channel why it cannot be read.
+    /// Notes why a channel cannot be read.
     pub fn cannot_read(&mut self, uri: String, reason: String, now: &ChangedSince) {
         self.looked_up.insert(uri.clone(), now.tick);
         self.unreadable.insert(uri, reason);
@@ -158,7 +158,7 @@ impl HeldMessage {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tick(u64);
 
-/// Which sessions and chats have changed since somebody has begun to read any of them.
+/// Sessions and chats that have changed since the oldest pending read.
 #[derive(Debug, Default)]
 pub struct ChangedSince {
     tick: Tick,
@@ -186,7 +186,7 @@ impl ChangedSince {
         }
     }
 
-    /// Nobody reads now.
+    /// Forgets the changes, because nothing is being read.
     pub fn forget(&mut self) {
         self.changed.clear();
     }
@@ -196,7 +196,7 @@ impl ChangedSince {
         self.tick
     }
 
-    /// Whether the list of sessions has changed since.
+    /// Returns whether the list of sessions has changed since.
     pub fn list_has_changed(&self, since: Tick) -> bool {
         self.list > since
     }

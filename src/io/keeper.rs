@@ -1,4 +1,4 @@
-//! What keeps the records of each step, and holds back what the step says until they are safe.
+//! Commits the records of each step, and holds back its outputs until they are durable.
 //!
 //! Owns: the thread that commits, so that a slow disk holds up nobody who is not waiting for it;
 //! the order of what is held back; trying again while nothing can be committed; when there is time
@@ -27,10 +27,10 @@ use crate::store::sqlite::{self, Writer};
 use crate::store::texts::Texts;
 use crate::store::StoreOptions;
 
-/// How long a commit that failed waits before it is tried again.
+/// Delay before a failed commit is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
 
-/// So much can be read from the store at the same time.
+/// Number of threads that read from the store.
 const READERS: usize = 2;
 
 /// From so many bytes on that wait to be committed, agents are not read: what a client says then
@@ -47,16 +47,15 @@ const CALM_AFTER: Duration = Duration::from_secs(1);
 /// While there is time, so long is waited for a step in between.
 const BREATH: Duration = Duration::from_millis(10);
 
-/// So often it is looked for what has been in the trash for long enough, whether or not there is
-/// time.
+/// Interval of checks for expired sessions in the trash, whether or not there is time.
 const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
 
-/// What the thread that commits tells.
+/// Event of the committing thread.
 #[derive(Debug)]
 pub enum CommitEvent {
     /// Every step up to this one is safe.
     Safe(u64),
-    /// Nothing can be committed.
+    /// Failure to commit.
     Failing(Trouble),
 }
 
@@ -65,7 +64,7 @@ pub enum CommitEvent {
 pub enum Keeper {
     /// Nothing outlives the process.
     Memory(Memory),
-    /// Everything does.
+    /// Everything outlives the process.
     Disk(Box<Disk>),
 }
 
@@ -76,10 +75,10 @@ pub struct Disk {
     writer: Arc<Mutex<Writer>>,
     steps: Sender<StepToCommit>,
     last_step: u64,
-    /// What each step says, in order, until it is safe.
+    /// Outputs of steps, in order, until they are durable.
     held: VecDeque<HeldOutputs>,
     held_bytes: usize,
-    /// How many of the held steps a client has caused.
+    /// Number of held steps that clients have caused.
     held_of_clients: usize,
     /// The last sequence number that is safe.
     safe: u64,
@@ -90,7 +89,7 @@ pub struct Disk {
     folder: StateFolder,
 }
 
-/// What is to be committed of a step.
+/// Records of a step for the committing thread.
 #[derive(Debug)]
 struct StepToCommit {
     number: u64,
@@ -99,20 +98,20 @@ struct StepToCommit {
     bytes: usize,
 }
 
-/// What one step says.
+/// Outputs of one step.
 #[derive(Debug)]
 struct HeldOutputs {
     step: u64,
     /// Something that a client said has caused it, at least in part.
     of_client: bool,
     outputs: Vec<Output>,
-    /// What the step takes up in memory until it is safe, nearly.
+    /// Memory that the step takes until it is durable, roughly, in bytes.
     bytes: usize,
     /// The last sequence number of the step, if it has any.
     head: Option<u64>,
     /// The sessions and chats whose rows it changes.
     uris: Vec<String>,
-    /// It was made while nothing could be committed: what it answers tells only what is safe.
+    /// Set if it was made while commits failed: its answers tell only what is durable.
     in_trouble: bool,
 }
 
@@ -121,11 +120,11 @@ struct HeldOutputs {
 pub struct Opened {
     /// The keeper.
     pub keeper: Keeper,
-    /// Where its last life ended.
+    /// State in which the last process ended.
     pub start: Start,
-    /// What the thread that commits tells.
+    /// Events of the committing thread.
     pub told: UnboundedReceiver<CommitEvent>,
-    /// What the store can be read with; nothing where everything is in memory.
+    /// Readers of the store; none if everything is in memory.
     pub readers: Vec<Reader>,
 }
 
@@ -216,7 +215,7 @@ impl Keeper {
         }
     }
 
-    /// What may go out because every step up to this one is safe.
+    /// Takes the outputs that may go out because every step up to this one is durable.
     pub fn release(&mut self, up_to: u64) -> impl Iterator<Item = Output> {
         let mut released = Vec::new();
         if let Self::Disk(disk) = self {
@@ -232,7 +231,7 @@ impl Keeper {
         released.into_iter().flatten()
     }
 
-    /// Nothing can be committed now. Returns the last sequence number that is safe.
+    /// Notes that commits fail. Returns the last durable sequence number.
     pub fn fail(&mut self, trouble: Trouble) -> u64 {
         match self {
             Self::Memory(_) => 0,
@@ -243,7 +242,7 @@ impl Keeper {
         }
     }
 
-    /// What answers requests that were heard while nothing can be committed, of what is held back.
+    /// Takes the held answers to requests that were received while commits fail.
     pub fn take_answers(&mut self) -> Vec<TroubleAnswer> {
         let Self::Disk(disk) = self else { return Vec::new() };
         let Some(trouble) = &disk.trouble else { return Vec::new() };
@@ -261,19 +260,19 @@ impl Keeper {
         answers
     }
 
-    /// Whether nothing can be committed now.
+    /// Returns whether commits fail now.
     pub fn is_failing(&self) -> bool {
         matches!(self, Self::Disk(disk) if disk.trouble.is_some())
     }
 
-    /// Whether nothing will ever be committed any more: what is held back is never told.
+    /// Returns whether commits have failed for good: what is held back is never sent.
     pub fn is_beyond_hope(&self) -> bool {
         matches!(self, Self::Disk(disk) if disk.trouble.as_ref().is_some_and(|it| it.is_for_good))
     }
 
-    /// Whether what stands alone may go out before what is held back. Not before what clients have
-    /// caused: a client can rely on it that what it said was heard when something that it said
-    /// later is answered.
+    /// Returns whether an output that stands alone may go out before those held back. Not before
+    /// those that clients have caused: once a later message of a client is answered, it can rely on
+    /// it that earlier ones were received.
     pub fn may_be_overtaken(&self) -> bool {
         match self {
             Self::Memory(_) => true,
@@ -281,7 +280,7 @@ impl Keeper {
         }
     }
 
-    /// Whether there is room for what agents say, when so many bytes more are on their way here.
+    /// Returns whether there is room for reports of agents, with `coming` more bytes in flight.
     pub fn has_room_for_agents(&self, coming: usize) -> bool {
         match self {
             Self::Memory(_) => true,
@@ -297,12 +296,12 @@ impl Keeper {
         }
     }
 
-    /// Whether the store does not know a session or chat as it is yet.
+    /// Returns whether the stored form of a session or chat is not current yet.
     pub fn holds(&self, uri: &str) -> bool {
         matches!(self, Self::Disk(disk) if disk.held.iter().any(|held| held.uris.iter().any(|it| it == uri)))
     }
 
-    /// Whether nothing is held back.
+    /// Returns whether nothing is held back.
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Memory(_) => true,
@@ -324,7 +323,7 @@ impl Keeper {
         }
     }
 
-    /// What is kept in memory, where that is all.
+    /// Returns the sessions in memory, if they are stored nowhere else.
     pub fn memory(&self) -> Option<&Memory> {
         match self {
             Self::Memory(memory) => Some(memory),

@@ -27,14 +27,14 @@ use crate::host::effects::{ConnectionId, Shutdown};
 use crate::versions::dialect::Dialect;
 use crate::versions::Outgoing;
 
-/// How many batches of lines of a connection may wait for the loop.
+/// Maximum number of batches of lines of a connection that wait for the loop.
 const BATCHES_MAX: usize = 2;
 
 /// Bytes of an unfinished message after each of which the loop is woken, to look at what all
 /// connections hold.
 const WAKE_EVERY: usize = 1 << 20;
 
-/// How much is given to a writer at once, in bytes.
+/// Maximum amount given to a writer at once, in bytes.
 pub const CHUNK_BYTES: usize = 256 << 10;
 
 /// Lines shorter than this are copied together before they are written, so that one call writes
@@ -44,52 +44,52 @@ pub(super) const COPY_BELOW: usize = 64 << 10;
 /// Lines that were read at once, or why nothing more can be read.
 pub type LineBatch = io::Result<Vec<InputLine>>;
 
-/// What happens on connections, in order.
+/// Event of a connection.
 #[derive(Debug)]
 pub enum LinkNews {
     /// There is a new one.
     Opened(Box<Link>),
-    /// Its client has said something, or can say nothing any more.
+    /// Received lines, or the end of the input.
     Heard(ConnectionId),
-    /// What became of the chunk that its writer was given.
+    /// Outcome of the chunk that the writer was given.
     Written(ConnectionId, Written),
-    /// It is to end now.
+    /// Request to end now.
     Leaves(ConnectionId),
 }
 
-/// What became of a chunk, or a part of it.
+/// Outcome of a chunk, or a part of it.
 #[derive(Debug)]
 pub enum Written {
-    /// So many more bytes of it are out.
+    /// Number of further bytes that were written.
     Bytes(usize),
-    /// Nobody reads any more.
+    /// Closed reader.
     Gone,
-    /// The same, and what its client has said before is still heard: what it is told is thrown
-    /// away.
+    /// Closed reader of a client whose earlier lines are still received: all that it would be sent
+    /// is dropped.
     Unread,
-    /// It is lost, although somebody may read: a full disk, for one.
+    /// Write error that is not a closed reader, for example a full disk.
     Failed(io::Error),
 }
 
-/// What follows from the end of a connection.
+/// Consequence of the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtEnd {
     /// The process was there for this connection, and leaves.
     Leave,
-    /// Nothing for others.
+    /// None for others.
     Close,
 }
 
-/// What its client has asked for of a connection.
+/// Settings of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
     /// The `file:` URI that it is told as its starting point.
     pub default_directory: Option<String>,
     /// The longest line that is read, in bytes.
     pub line_bytes_max: usize,
-    /// What its turns get when it can say nothing any more.
+    /// Treatment of the client's turns when its input ends.
     pub at_end: Shutdown,
-    /// Its version, where its first messages do not tell it.
+    /// Version to assume if the first messages do not tell it.
     pub assume_version: Option<Dialect>,
     /// Within what time its client is expected back when its connection is lost; none: it is not.
     pub returns_within: Option<Duration>,
@@ -98,7 +98,7 @@ pub struct Terms {
     pub patience: Option<Duration>,
 }
 
-/// What takes the lines of a connection away. It is given one chunk at a time.
+/// Writer of a connection's lines. It is given one chunk at a time.
 pub trait LineSink: Send {
     /// Gives it the next chunk: the one before is out. Returns how many bytes are out already; when
     /// the others are, its [`Receipts`] say so.
@@ -108,7 +108,7 @@ pub trait LineSink: Send {
     fn cut_off(&mut self, _why: &str) {}
 }
 
-/// Where new connections come in.
+/// Accepts new connections.
 #[derive(Debug, Clone)]
 pub struct Door {
     limits: OutboxLimits,
@@ -189,7 +189,7 @@ fn tell(to: &mpsc::UnboundedSender<LinkNews>, news: LinkNews) -> bool {
     heard
 }
 
-/// Where a writer tells what became of its chunk.
+/// Reports of a writer about its chunk.
 #[derive(Debug, Clone)]
 pub struct Receipts {
     id: ConnectionId,
@@ -202,7 +202,7 @@ impl Receipts {
         tell(&self.news, LinkNews::Written(self.id, written))
     }
 
-    /// Nobody reads any more, as is seen without writing.
+    /// Reports a closed reader that was noticed without writing.
     pub fn lost(&self) -> bool {
         self.tell(Written::Gone)
     }
@@ -216,9 +216,9 @@ impl Receipts {
 /// Bytes of a client that are in memory and were not heard.
 #[derive(Debug, Default)]
 struct ReceivedBytes {
-    /// Those of the message that has begun and is not complete.
+    /// Size of the message that has begun and is not complete.
     unfinished: AtomicUsize,
-    /// Those of complete messages.
+    /// Size of complete messages.
     complete: AtomicUsize,
 }
 
@@ -245,7 +245,7 @@ impl Received {
     }
 }
 
-/// What the client of a connection says. It can say nothing more when this is dropped.
+/// Sender of a client's lines. Dropping it ends the client's input.
 #[derive(Debug)]
 pub struct ClientLines {
     id: ConnectionId,
@@ -256,7 +256,7 @@ pub struct ClientLines {
 }
 
 impl ClientLines {
-    /// Its client says nothing more because the connection was lost, not because it has said all.
+    /// Ends the input because the connection was lost, not because the client has closed it.
     pub fn lost(self) {
         self.is_lost.store(true, Ordering::Release);
     }
@@ -269,14 +269,14 @@ impl ClientLines {
         said && tell(&self.news, LinkNews::Heard(self.id))
     }
 
-    /// The same from a task.
+    /// Sends a batch from a task.
     pub async fn say(&self, batch: LineBatch) -> bool {
         let Some(batches) = &self.batches else { return false };
         self.received.add_complete(&batch);
         batches.send(batch).await.is_ok() && tell(&self.news, LinkNews::Heard(self.id))
     }
 
-    /// The same if there is room for it at once.
+    /// Sends a batch if there is room for it at once.
     #[cfg(test)]
     pub fn try_say(&self, batch: LineBatch) -> bool {
         if self.batches.as_ref().is_none_or(|batches| batches.capacity() == 0) {
@@ -299,7 +299,7 @@ impl ClientLines {
         }
     }
 
-    /// Which connection's.
+    /// Returns the connection.
     pub fn connection(&self) -> ConnectionId {
         self.id
     }
@@ -312,59 +312,59 @@ impl Drop for ClientLines {
     }
 }
 
-/// What goes out behind a state that is being written. Another one is written when the one before
-/// it is out.
+/// Message behind a state that is being written. Another state is written when the one before it is
+/// out.
 #[derive(Debug)]
 pub struct Behind {
     /// This.
     pub told: Outgoing,
-    /// Its client has asked for it.
+    /// Set if it is an answer to the client.
     pub is_answer: bool,
 }
 
 /// One connection.
 pub struct Link {
-    /// Which.
+    /// Id.
     pub id: ConnectionId,
-    /// What follows from its end.
+    /// Consequence of its end.
     pub at_end: AtEnd,
-    /// What its client has asked for.
+    /// Settings.
     pub terms: Terms,
-    /// What waits to be written.
+    /// Queue of lines to be written.
     pub outbox: Outbox,
     /// A message that waits for something to be looked up: nothing more is heard before it.
     pub held: Option<Box<HeldMessage>>,
     /// Requests that are answered elsewhere; a state that is being written is counted by `outbox`.
     pub unanswered: UnansweredRequests,
-    /// What it is told is thrown away.
+    /// Set if everything sent to it is dropped.
     pub nobody_reads: bool,
-    /// What is written for it elsewhere, piece by piece, and what is to go out behind that.
+    /// Message that is being written elsewhere, piece by piece, and messages behind it.
     pub writing: Option<(OngoingWrite, Vec<Behind>)>,
     /// Bytes of the lines that are behind it.
     behind_bytes: usize,
     received: Arc<ReceivedBytes>,
-    /// It is over: what waits is still written.
+    /// Set when it is over: queued lines are still written.
     pub closing: bool,
-    /// Its client can say nothing any more, and its turns are being ended.
+    /// Set when its client can send nothing any more, and its turns are being ended.
     pub has_departed: bool,
     /// Something was declined or cut then.
     pub cut: bool,
-    /// Its input did not end but fail.
+    /// Error with which its input has ended.
     pub unreadable: Option<io::Error>,
     /// When it is over, whatever is still to be answered.
     pub leave_by: Option<Instant>,
     lines: mpsc::Receiver<LineBatch>,
     /// Lines that were read and not heard.
     unheard: std::vec::IntoIter<InputLine>,
-    /// Whether there may be a batch, or the end.
+    /// Set if there may be a batch, or the end.
     may_have_more: bool,
     has_ended: bool,
     writer: Box<dyn LineSink>,
-    /// So many bytes of the last chunk are not out yet, as far as the writer has said.
+    /// Number of bytes of the last chunk that the writer has not reported yet.
     being_written: usize,
     /// When it was seen last that the client reads, or that there was nothing to read.
     progress_at: Instant,
-    /// Its client says nothing more because the connection was lost.
+    /// Set when its input has ended because the connection was lost.
     is_lost: Arc<AtomicBool>,
 }
 
@@ -374,18 +374,17 @@ impl fmt::Debug for Link {
     }
 }
 
-/// What is heard on a connection.
+/// Event of one connection.
 #[derive(Debug)]
 pub enum LinkEvent {
     /// A line.
     Line(InputLine),
-    /// That there is nothing more; not because the input ended, but because it failed, when there
-    /// is an error.
+    /// End of the input, with the error if it has failed.
     End(Option<io::Error>),
 }
 
 impl Behind {
-    /// Its size, in bytes; nearly.
+    /// Returns its size, roughly, in bytes.
     pub fn bytes(&self) -> usize {
         match &self.told {
             Outgoing::Line(line) => line.bytes.len(),
@@ -399,7 +398,7 @@ impl Link {
         !self.has_ended && self.held.is_none() && (!self.unheard.as_slice().is_empty() || self.may_have_more)
     }
 
-    /// What its client has said next.
+    /// Takes the next event of its client.
     fn hear(&mut self) -> Option<LinkEvent> {
         if let Some(line) = self.unheard.next() {
             return Some(self.heard(line));
@@ -473,13 +472,13 @@ impl Link {
         self.terms.returns_within.filter(|_| self.is_lost.load(Ordering::Acquire))
     }
 
-    /// Nothing more is heard of its client.
+    /// Stops receiving from its client.
     pub fn stop_hearing(&mut self) {
         self.has_ended = true;
         self.held = None;
     }
 
-    /// It is over but for answers that are made elsewhere.
+    /// Returns whether it is over but for answers that are made elsewhere.
     pub fn waits_for_answers_only(&self) -> bool {
         self.closing && !self.unanswered.is_empty() && self.outbox.bytes() == 0
     }
@@ -518,7 +517,7 @@ impl Link {
         self.writer.cut_off(why);
     }
 
-    /// It is over, and nothing more is to be written.
+    /// Returns whether it is over, and nothing is left to be written.
     pub fn is_done(&self) -> bool {
         self.closing && self.unanswered.is_empty() && self.outbox.bytes() == 0
     }
@@ -528,7 +527,7 @@ impl Link {
 #[derive(Debug, Default)]
 pub struct Links {
     links: BTreeMap<ConnectionId, Link>,
-    /// The one that was heard last.
+    /// Connection that was served last.
     last_heard: Option<ConnectionId>,
 }
 
@@ -548,12 +547,12 @@ impl Links {
         self.links.remove(&id)
     }
 
-    /// All of them.
+    /// Returns all connections.
     pub fn iter(&self) -> Values<'_, ConnectionId, Link> {
         self.links.values()
     }
 
-    /// All of them.
+    /// Returns all connections.
     pub fn iter_mut(&mut self) -> ValuesMut<'_, ConnectionId, Link> {
         self.links.values_mut()
     }
@@ -565,12 +564,12 @@ impl Links {
         }
     }
 
-    /// Whether any connection that may be heard has something to say.
+    /// Returns whether any connection that may be served has an event.
     pub fn any_to_hear(&self, may: impl Fn(&Link) -> bool) -> bool {
         self.links.values().any(|link| link.may_be_heard() && may(link))
     }
 
-    /// What is said next on any connection that may be heard. They take turns.
+    /// Takes the next event of any connection that may be served. They take turns.
     pub fn hear(&mut self, may: impl Fn(&Link) -> bool) -> Option<(ConnectionId, LinkEvent)> {
         let begin = self.last_heard.map_or(Bound::Unbounded, Bound::Excluded);
         let behind = self.links.range_mut((begin, Bound::Unbounded));

@@ -1,4 +1,4 @@
-//! What waits to be written.
+//! Queue of lines to be written to a client.
 //!
 //! Owns: the order of lines, counting what waits in bytes, holding deltas back to be merged for as
 //! long as their client allows, and merging them while the pipe is behind: then what waits is
@@ -29,7 +29,7 @@ pub struct OutboxLimits {
     pub total: usize,
     /// The longest line that merging makes.
     pub merged_max: usize,
-    /// How long a client that keeps agents waiting may read nothing, where another one reads.
+    /// Time for which a client that keeps agents waiting may read nothing, while another one reads.
     pub patience: Duration,
 }
 
@@ -108,11 +108,11 @@ pub struct Outbox {
     limits: OutboxLimits,
     backlog: Backlog,
     lines: VecDeque<Queued>,
-    /// How many of them, from the front, nothing may overtake: those up to the last one that is no
-    /// delta.
+    /// Number of queued lines, from the front, that nothing may overtake: those up to the last one
+    /// that is no delta.
     fixed: usize,
-    /// What is held back, behind everything else: once for a part, in the order of what came last
-    /// for it.
+    /// Deltas held back behind everything else, one for each part, in the order of their last
+    /// change.
     held: Vec<HeldDeltas>,
     /// Deltas that are still being merged: behind all lines.
     merging: Option<(PartKey, Box<SharedDeltas>)>,
@@ -163,7 +163,7 @@ impl Outbox {
         self.unread() + self.coming
     }
 
-    /// Those that wait for the client.
+    /// Returns the number of bytes that wait for the client.
     pub fn unread(&self) -> usize {
         self.waiting + self.taken
     }
@@ -173,13 +173,12 @@ impl Outbox {
         self.unread() - self.shared
     }
 
-    /// Whether there is room for what agents say, when so many bytes more are on their way here.
+    /// Returns whether there is room for reports of agents, with `coming` more bytes in flight.
     pub fn has_room_for_agents(&self, coming: usize) -> bool {
         self.bytes() + coming < self.limits.agents_above
     }
 
-    /// Whether there is room for answers to what clients say, when so many bytes more are on their
-    /// way here.
+    /// Returns whether there is room for answers to clients, with `coming` more bytes in flight.
     pub fn has_room_for_clients(&self, coming: usize) -> bool {
         self.bytes() + coming < self.limits.clients_above
     }
@@ -203,17 +202,17 @@ impl Outbox {
         progress.checked_add(self.limits.patience).filter(|_| self.unread() > 0)
     }
 
-    /// So many bytes will be put in here.
+    /// Notes that so many bytes will be queued.
     pub fn expect(&mut self, bytes: usize) {
         self.coming += bytes;
     }
 
-    /// So many bytes that were expected are put in now.
+    /// Notes that so many of the expected bytes are queued now.
     pub fn expected_come(&mut self, bytes: usize) {
         self.coming = self.coming.saturating_sub(bytes);
     }
 
-    /// So many bytes are to be put in here because its client has asked for them.
+    /// Notes that so many bytes will be queued because the client has asked for them.
     pub fn note_answer(&mut self, bytes: usize) {
         self.asked += bytes;
     }
@@ -330,7 +329,7 @@ impl Outbox {
         taken
     }
 
-    /// What was taken has been written.
+    /// Notes that bytes which were taken are written.
     pub fn written(&mut self, bytes: usize) {
         self.taken = self.taken.saturating_sub(bytes);
         if self.bytes() == 0 {

@@ -1,4 +1,4 @@
-//! What is read from the store while clients wait for it.
+//! Reads from the store while clients wait for the result.
 //!
 //! Owns: the threads that read, and make sessions of what they read: a long chat, a long list and
 //! old actions hold up nobody but who asks for them.
@@ -27,7 +27,7 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::RequestId;
 
-/// What a message needs from the store.
+/// Request for what a message needs from the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadRequest {
     /// The version that this client spoke last.
@@ -36,20 +36,20 @@ pub struct ReadRequest {
     pub past: Option<u64>,
     /// The sessions that these URIs name, or a chat of which they name.
     pub uris: Vec<String>,
-    /// Which sessions there are.
+    /// Set if the list of sessions is needed.
     pub kept: bool,
     /// The texts of turns, which are to be in memory.
     pub texts: Vec<TurnText>,
 }
 
 impl ReadRequest {
-    /// Nothing at all.
+    /// Returns whether nothing is needed.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What the store has of it.
+/// Result of such a request.
 #[derive(Debug, Default)]
 pub struct ReadResult {
     /// The version, if it was wanted.
@@ -66,7 +66,7 @@ pub struct ReadResult {
     pub texts: Vec<Bytes>,
 }
 
-/// What a connection gets of what was read.
+/// Result of a read for a connection.
 #[derive(Debug)]
 pub enum Read {
     /// For the message that is held.
@@ -80,9 +80,9 @@ pub enum Read {
 /// A request for a page of the list.
 #[derive(Debug, Clone)]
 pub struct ListRequest {
-    /// Which.
+    /// Id of the request.
     pub id: RequestId,
-    /// What is asked for.
+    /// Requested page.
     pub page: Page,
     /// When the reading began; none where something was on its way to the store then.
     pub began: Option<Tick>,
@@ -93,13 +93,13 @@ pub struct ListRequest {
 pub struct ListRead {
     /// The request.
     pub asked: ListRequest,
-    /// What was read.
+    /// Sessions that were read.
     pub listed: Listed,
     /// The answer that it makes where nothing has changed meanwhile.
     pub answer: Frame,
 }
 
-/// What is to be read, and for whom.
+/// Job for a reading thread.
 #[derive(Debug)]
 pub struct ReadJob {
     connection: ConnectionId,
@@ -115,7 +115,7 @@ enum Task {
 /// The threads that read.
 #[derive(Debug)]
 pub struct Readers {
-    /// What they read with, before they begin.
+    /// Readers of the threads, before these begin.
     at_rest: Vec<Reader>,
     /// How large what is read may be.
     limits: Limits,
@@ -126,7 +126,7 @@ pub struct Readers {
 }
 
 impl Task {
-    /// What makes what comes of it, should it fail inside.
+    /// Returns a function for the result if the job panics.
     fn failing(&self) -> Box<dyn FnOnce() -> Read> {
         match self {
             Self::Recall(wanted) => {
@@ -161,7 +161,7 @@ impl Readers {
         (Self { at_rest, limits, jobs, to_do: Arc::new(Mutex::new(to_do)), tell, running: 0 }, told)
     }
 
-    /// What can be read with at once, before the threads begin.
+    /// Returns a reader for use before the threads begin.
     pub fn at_rest(&self) -> Option<&Reader> {
         self.at_rest.first()
     }
@@ -208,7 +208,7 @@ impl Readers {
         self.running = self.running.saturating_sub(1);
     }
 
-    /// Nothing is read now.
+    /// Returns whether nothing is being read.
     pub fn is_idle(&self) -> bool {
         self.running == 0
     }
@@ -293,8 +293,8 @@ fn look_up(reader: &Reader, limits: &Limits, wanted: ReadRequest) -> ReadResult 
     found
 }
 
-/// What happened behind a number, if all of it is there. A session that cannot be read is left out:
-/// whoever lists the sessions is told of it.
+/// Returns the actions behind a number, if all of them are there. A session that cannot be read is
+/// left out: a list of the sessions tells of it.
 fn past_since(reader: &Reader, cursor: u64) -> Result<Option<Past>, StoreError> {
     let Some(actions) = reader.actions_since(cursor)? else { return Ok(None) };
     let mut sessions = BTreeMap::new();
@@ -328,7 +328,7 @@ pub struct ByHand {
 
 #[cfg(test)]
 impl ByHand {
-    /// What is to be read next, if anything is.
+    /// Returns the next job, if there is one.
     pub fn next(&self) -> Option<ReadJob> {
         self.to_do.lock().unwrap().try_recv().ok()
     }

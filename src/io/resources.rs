@@ -1,5 +1,4 @@
-//! What clients read and change of this machine's files, and read of `data:` URIs: the `resource*`
-//! methods.
+//! The `resource*` methods: reading and changing files of this machine, and reading `data:` URIs.
 //!
 //! Owns: doing it on threads of its own, a few at a time, because a file system may take its time
 //! or for ever. What a client asks for about the same files is done in that order, unless both are
@@ -28,29 +27,29 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};
 pub use changing::Ground;
 
-/// So many requests wait, of all clients.
+/// Maximum number of waiting requests of all clients.
 const WAITING_MAX: usize = 1024;
 
 /// And so many bytes of what they bring.
 const WAITING_BYTES_MAX: usize = 256 << 20;
 
-/// So many of each client may wait, however many of others do.
+/// Number of requests that each client may have waiting, however many others wait.
 const ASSURED: usize = 64;
 
 /// And so many bytes of what they bring.
 const ASSURED_BYTES: usize = 32 << 20;
 
-/// So many that wait, of each client, are looked at for the next one that may begin.
+/// Maximum number of waiting requests of each client that are considered for the next start.
 const LOOKED_AT: usize = 64;
 
-/// What is done one beside the other, or one after the other.
+/// Lane of jobs, with a limit on how many run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobLane {
-    /// What is read.
+    /// Reads.
     Reads,
     /// Files that are written and folders that are made.
     Writes,
-    /// What is moved, copied and removed, which may take long.
+    /// Moves, copies and removals, which may take long.
     Trees,
 }
 
@@ -74,7 +73,7 @@ impl JobLane {
         }
     }
 
-    /// So many are done at the same time.
+    /// Returns how many jobs of the lane run at once.
     fn at_once(self) -> usize {
         match self {
             Self::Reads => 4,
@@ -87,15 +86,15 @@ impl JobLane {
 /// An answer, and whose it is.
 #[derive(Debug)]
 pub struct ResourceAnswer {
-    /// Who has asked.
+    /// Connection of the request.
     pub connection: ConnectionId,
     /// The answer.
     pub answer: JobOutcome,
-    /// Which job it was, if it was begun.
+    /// Number of the job, if it was begun.
     job: Option<u64>,
 }
 
-/// What has come of a request.
+/// Outcome of a request.
 #[derive(Debug)]
 pub enum JobOutcome {
     /// This answers it.
@@ -124,7 +123,7 @@ struct RunningJob {
     about: About,
 }
 
-/// What a job is about.
+/// Paths that a job is about.
 #[derive(Debug, Default)]
 struct About {
     /// The files and folders, as they are named.
@@ -157,7 +156,7 @@ impl About {
         }
     }
 
-    /// Whether one of the two must be over before the other one begins.
+    /// Returns whether one of the two must end before the other begins.
     fn touches(&self, other: &Self) -> bool {
         let meet = |one: &PathBuf| other.paths.iter().any(|two| one.starts_with(two) || two.starts_with(one));
         (self.changes || other.changes) && self.paths.iter().any(meet)
@@ -168,7 +167,7 @@ fn named<const COUNT: usize>(uris: [&String; COUNT]) -> Vec<PathBuf> {
     uris.into_iter().filter_map(|uri| path_of(uri).ok()).collect()
 }
 
-/// What is read or changed, and what waits to be.
+/// Jobs in progress and waiting.
 #[derive(Debug)]
 pub struct Resources {
     waiting: VecDeque<ResourceJob>,
@@ -207,7 +206,7 @@ impl Resources {
         self.waiting.push_back(ResourceJob { number, connection, id, resource, lane, about });
     }
 
-    /// Whether one more request of a client may wait, which brings so much.
+    /// Returns whether one more request of a client, of this size, may wait.
     fn has_room_for(&self, connection: ConnectionId, bytes: usize) -> bool {
         if self.waiting.len() < WAITING_MAX && self.waiting_bytes.saturating_add(bytes) <= WAITING_BYTES_MAX {
             return true;
@@ -239,9 +238,9 @@ impl Resources {
         }
     }
 
-    /// Whether a job, which waits at this place, has to wait for another one: that runs, or that
-    /// its client has asked for before. What another client has asked for and cannot be begun,
-    /// because that does not read, is nothing to wait for.
+    /// Returns whether a job at this place has to wait for another one: one that runs, or an
+    /// earlier one of its client. An earlier job of another client that cannot begin because that
+    /// client does not read is none.
     fn must_wait(&self, at: usize, job: &ResourceJob) -> bool {
         let mut before = self.waiting.iter().take(at).filter(|other| other.connection == job.connection);
         self.running.iter().any(|running| running.about.touches(&job.about))
@@ -283,14 +282,13 @@ impl Resources {
         self.running.retain(|running| answered.job != Some(running.number));
     }
 
-    /// Nothing is done, and nothing waits to be.
+    /// Returns whether no job runs or waits.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 }
 
-/// How much a request brings that is to be written, in bytes.
-/// What is to be taken back, if that is what is asked for.
+/// Returns the request to revert files, if that is what is asked for.
 fn taken_by(resource: &Resource) -> Option<Box<TakeBack>> {
     match resource {
         Resource::TakeBack { taken, .. } => Some(taken.clone()),

@@ -61,14 +61,14 @@ struct Sidecar {
     options: RunOptions,
     host: Host,
     edges: Edges,
-    /// What is said to a client because of one output; empty in between.
+    /// Messages to a client that follow from one output; empty in between.
     told: Vec<Outgoing>,
-    /// What the core is to hear of one message; empty in between.
+    /// Messages to the core that follow from one of a client; empty in between.
     fed: Vec<Incoming>,
     agents: Agents,
     clock: Clock,
     ids: Box<dyn Ids>,
-    /// What the core asks for in this step.
+    /// Outputs of the core in this step.
     outputs: Vec<Output>,
     /// Some of that was caused by what a client said.
     outputs_of_client: bool,
@@ -76,7 +76,7 @@ struct Sidecar {
     keeper: Keeper,
     /// None where everything is in memory.
     readers: Option<Readers>,
-    /// What changes while messages wait for what is read.
+    /// Changes while messages wait for reads.
     changes: ChangedSince,
     resources: Resources,
     watches: Watches,
@@ -84,12 +84,12 @@ struct Sidecar {
     git: GitAsker,
     states: StateWriters,
     directories: Directories,
-    /// Where connections come in.
+    /// Acceptor of connections.
     door: Door,
     links: Links,
     /// The processes that lend us their stdin and stdout; none where we have our own.
     fronts: Option<Fronts>,
-    /// Where others connect.
+    /// Listeners.
     listeners: Listeners,
     /// The agents in force; none where they cannot change.
     configuration: Option<Configuration>,
@@ -108,7 +108,7 @@ struct Sidecar {
     agents_by: Option<Instant>,
     /// We were asked to leave twice.
     leaves_at_once: bool,
-    /// Nobody can say anything any more.
+    /// Set when nobody can send anything any more.
     input_has_ended: bool,
     /// The time that turns were given after the end of input is up.
     drained: bool,
@@ -253,7 +253,7 @@ impl Sidecar {
         }
     }
 
-    /// What is done last before anything is heard.
+    /// Finishes the start, before anything is received.
     fn begin(&mut self) -> std::io::Result<()> {
         self.readers.as_mut().map_or(Ok(()), Readers::begin)
     }
@@ -361,7 +361,7 @@ impl Sidecar {
         Ok(None)
     }
 
-    /// What is on its way to clients and not in the queue of any, in bytes.
+    /// Returns the number of bytes in flight to clients that are in no queue.
     fn coming_bytes(&self) -> usize {
         self.keeper.held_bytes() + self.unsettled_bytes
     }
@@ -451,7 +451,7 @@ impl Sidecar {
         Ok(None)
     }
 
-    /// Whether something is under way that is neither an agent's nor a client's.
+    /// Returns whether something is in progress that is neither an agent's nor a client's.
     fn waits_for_others(&self) -> bool {
         let reads = self.readers.as_ref().is_some_and(|readers| !readers.is_idle());
         let holds = self.links.iter().any(|link| link.held.is_some());

@@ -1,4 +1,4 @@
-//! What takes long to write, and is written in pieces.
+//! Threads that write long messages in pieces.
 //!
 //! Owns: the threads that do it, one for each, so that a long chat holds up nobody but who opens
 //! it; and that a thread is never further ahead of its client than a few pieces, so that memory
@@ -22,17 +22,17 @@ use crate::wire::rpc::RequestId;
 /// How large a piece is, in bytes, but for the last one.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// So many bytes may be on their way to a client, nearly.
+/// Maximum number of bytes in flight to a client, roughly.
 const AHEAD_BYTES: usize = 4 * PIECE_BYTES;
 
 /// A piece that was written, and whose it is.
 #[derive(Debug)]
 pub struct Piece {
-    /// Whose.
+    /// Connection.
     pub connection: ConnectionId,
     /// The text.
     pub text: Bytes,
-    /// Whether it is the last one; it is not all when writing has failed.
+    /// Set for the last piece, with how the writing has ended.
     pub last: Option<PieceEnd>,
 }
 
@@ -45,18 +45,18 @@ pub enum PieceEnd {
     Failed,
 }
 
-/// What is being written for a connection.
+/// Message that is being written for a connection.
 #[derive(Debug)]
 pub struct OngoingWrite {
     /// The request that it answers, if it is an answer.
     pub id: Option<RequestId>,
-    /// Whether some of it has gone out.
+    /// Set once some of it has gone out.
     pub has_begun: bool,
-    /// How many bytes are still expected.
+    /// Number of bytes that are still expected.
     expected: usize,
     /// Each lets the thread give one more piece. The thread ends when this is gone.
     wanted: Sender<()>,
-    /// How many were wanted and have not come.
+    /// Number of pieces that were requested and have not arrived.
     wanted_now: usize,
     /// Number of bytes that the thread holds for this client alone.
     held: Arc<AtomicUsize>,
@@ -79,7 +79,7 @@ impl OngoingWrite {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Nobody wants the rest: the thread ends.
+    /// Ends the thread: nobody wants the rest.
     pub fn give_up(self, outbox: &mut Outbox) {
         outbox.expected_come(self.expected);
     }
@@ -96,14 +96,14 @@ impl OngoingWrite {
     }
 }
 
-/// Where it is written.
+/// Starts the threads.
 #[derive(Debug)]
 pub struct StateWriters {
     pieces: mpsc::UnboundedSender<Piece>,
 }
 
 impl StateWriters {
-    /// Nothing to do so far; what is written comes out of the receiver.
+    /// Returns the starter, and the receiver of what is written.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Piece>) {
         let (pieces, receiver) = mpsc::unbounded_channel();
         (Self { pieces }, receiver)
@@ -146,7 +146,7 @@ struct Pieces {
     buffer: BytesMut,
     pieces: mpsc::UnboundedSender<Piece>,
     go_on: Receiver<()>,
-    /// Nobody wants the rest.
+    /// Set when nobody wants the rest.
     is_over: bool,
 }
 

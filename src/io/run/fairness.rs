@@ -1,4 +1,4 @@
-//! Who waits for whom when a client does not read.
+//! Clients that do not read, and who waits for them.
 //!
 //! Owns: whether agents wait, and cutting off a client that others would have to wait for, or that
 //! keeps more waiting than memory is for. What it was not told it is told when it comes back.
@@ -20,7 +20,7 @@ impl Sidecar {
             && (self.links.iter().all(has_room) || self.links.iter().any(|link| self.reads(link)))
     }
 
-    /// Whether a client listens, and reads what it is told.
+    /// Returns whether a client listens and reads.
     fn reads(&self, link: &Link) -> bool {
         let listens = !link.closing && !link.has_departed && self.host.is_welcome(link.id);
         listens && link.outbox.has_room_for_agents(self.coming_bytes())
@@ -31,7 +31,7 @@ impl Sidecar {
         self.cuts().map(|(_, at)| at).min()
     }
 
-    /// Those that are to be cut off, and when.
+    /// Returns the clients to be disconnected, each with the time.
     fn cuts(&self) -> impl Iterator<Item = (ConnectionId, Instant)> + '_ {
         // It has room itself, so it is none of those.
         let others_read = self.links.iter().any(|link| self.reads(link));

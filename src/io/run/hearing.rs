@@ -23,7 +23,7 @@ use crate::status::{EXIT_CUT, EXIT_FAILURE};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::Incoming;
 
-/// So many lines are heard in one step, of all clients together, which take turns.
+/// Maximum number of lines received in one step, of all clients together, which take turns.
 const LINES_AT_ONCE: usize = 256;
 
 impl Sidecar {
@@ -52,7 +52,7 @@ impl Sidecar {
         Ok(None)
     }
 
-    /// Whether any client has said something that can be heard now.
+    /// Returns whether any client has sent something that can be received now.
     pub(super) fn has_clients_to_hear(&self) -> bool {
         let coming = self.coming_bytes();
         self.links.any_to_hear(|link| link.outbox.has_room_for_clients(coming))
@@ -123,7 +123,7 @@ impl Sidecar {
         }
     }
 
-    /// Somebody has changed what they may change under us.
+    /// Handles a change of a file that others may change under a running host.
     pub(super) fn hear_upkeep(&mut self, news: UpkeepNews) -> Option<Exit> {
         match news {
             UpkeepNews::Configuration(reading) => self.take_up(*reading),
@@ -168,7 +168,7 @@ impl Sidecar {
         self.feed(Input::Ended { connection, how: Shutdown::Cancel, expected: None });
     }
 
-    /// What became of a chunk that was given to a connection's writer.
+    /// Handles the outcome of a chunk that a writer was given.
     pub(super) fn hear_writer(
         &mut self,
         connection: ConnectionId,

@@ -12,19 +12,19 @@ use super::{Exit, Sidecar};
 use crate::host::effects::{Input, Shutdown};
 use crate::io::watch::Loss;
 
-/// How long the last frames may take to get out when we were asked to leave.
+/// Time limit for the last frames after a request to leave.
 pub(super) const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
 
-/// How long the agents are waited for, which begin to leave when we do.
+/// Time limit for the agents, which begin to leave when the host does.
 pub(super) const AGENTS_WITHIN: Duration = Duration::from_millis(1900);
 
-/// How long the store may take to close. What it has to do then the next process can do, too.
+/// Time limit for closing the store. What is left then the next process can do, too.
 const CLOSE_WITHIN: Duration = Duration::from_millis(500);
 
-/// The same when we were asked to leave.
+/// Time limit for closing the store after a request to leave.
 const CLOSE_IN_HASTE: Duration = Duration::from_millis(100);
 
-/// Who asks us to leave waits no longer than this, whatever goes on.
+/// Maximum time from a request to leave to the end of the process.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
 const _: () = assert!(
     LEAVE_WITHIN.as_millis() <= AGENTS_WITHIN.as_millis()
@@ -34,7 +34,7 @@ const _: () = assert!(
 /// Why a client whose input has ended is not told the rest.
 pub(super) const NOT_TOLD: &str = "the store took nothing to the end: what was not told is lost";
 
-/// How long a file system that does not answer is waited for, when all else is over that is to end
+/// Returns how long to wait for a file system that does not answer, when everything else has ended
 /// in this way.
 pub(super) fn patience(how: Shutdown) -> Duration {
     match how {
@@ -44,7 +44,7 @@ pub(super) fn patience(how: Shutdown) -> Duration {
 }
 
 impl Sidecar {
-    /// What follows from a reason to leave: the end, or what leads to it.
+    /// Handles a reason to leave. Returns the exit if it follows at once.
     pub(super) fn hear_loss(&mut self, loss: Loss) -> Option<Exit> {
         let why = match loss {
             Loss::Reader => return Some(Exit::Done),

@@ -1,4 +1,4 @@
-//! What the store knows and the core does not remember.
+//! Lookups in the store of what the core does not have in memory.
 //!
 //! Owns: having looked up what a message names before it is heard, again if it has changed
 //! meanwhile; and hearing what became of what was given to the store.
@@ -78,7 +78,7 @@ impl Sidecar {
         }
     }
 
-    /// What the store can be read with before anybody is heard.
+    /// Returns a reader of the store for use before anything is received.
     fn reader(&self) -> Option<&Reader> {
         self.readers.as_ref()?.at_rest()
     }
@@ -92,7 +92,7 @@ impl Sidecar {
         }
     }
 
-    /// Whether everything is known that a message names. What is not is looked up.
+    /// Returns whether everything that a message names is known. Starts the lookup of what is not.
     fn knows_all(&mut self, connection: ConnectionId, held: &mut HeldMessage) -> bool {
         if held.findings.is_none() && !held.named.directories.is_empty() {
             self.directories.look(connection, held.named.directories.iter().cloned().collect());
@@ -137,8 +137,7 @@ impl Sidecar {
         false
     }
 
-    /// Everything is known that a message names: it is translated and heard, with nothing in
-    /// between.
+    /// Translates and feeds a message of which everything is known, with nothing in between.
     fn hear_message(&mut self, connection: ConnectionId, mut held: HeldMessage) {
         if let Some(sessions) = held.sessions_kept.take() {
             self.edges.meet(&sessions);

@@ -36,9 +36,9 @@ use crate::store::{StatePlace, StoreOptions};
 pub struct RunOptions {
     /// Serve nobody on stdin and stdout, and stay until a signal asks to leave.
     pub stays: bool,
-    /// Where others connect.
+    /// Listeners to begin with.
     pub listening: Option<Listening>,
-    /// What belongs to the connection on stdin and stdout.
+    /// Settings of the connection on stdin and stdout.
     pub terms: Terms,
     /// Leave when the process that started us is gone.
     pub watch_parent: bool,
@@ -52,15 +52,15 @@ pub struct RunOptions {
     pub own_files: Vec<PathBuf>,
     /// Filters of the user's git configuration that git runs.
     pub git_filters: Vec<String>,
-    /// What sessions that nobody uses may take in memory, in bytes, where the store has them.
+    /// Memory for idle sessions that are in the store, too, in bytes.
     pub memory_budget: usize,
-    /// What may wait to be written.
+    /// Limits on what waits to be written.
     pub outbox: OutboxLimits,
-    /// Where sessions are kept.
+    /// Place of the sessions.
     pub state: StatePlace,
     /// The folder that this is, once it is held.
     pub state_folder: Option<PathBuf>,
-    /// How much is kept there of what is over.
+    /// Retention of what is over.
     pub store: StoreOptions,
     /// How programs in terminals are started; none where none can be.
     pub guard: Option<GuardProgram>,
@@ -242,7 +242,7 @@ fn open_keeper(options: &mut RunOptions, held: Option<StateFolder>) -> Result<Op
         .map_err(StateError)
 }
 
-/// Where files are that are there only while git works on them.
+/// Returns the folder for files that exist only while git works on them.
 pub(super) fn scratch_of(state: &StatePlace) -> PathBuf {
     let chosen = match state {
         StatePlace::Folder(asked) => folder::chosen(asked.as_deref()).ok(),

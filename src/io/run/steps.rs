@@ -120,7 +120,8 @@ impl Sidecar {
         self.unsettled_bytes += self.outputs[before..].iter().map(Output::frame_bytes).sum::<usize>();
     }
 
-    /// Whether what stands alone may go out before everything that waits for its records.
+    /// Returns whether an output that stands alone may go out before everything that waits for its
+    /// records.
     fn may_be_overtaken(&self) -> bool {
         !self.outputs_of_client && self.keeper.may_be_overtaken()
     }
@@ -231,7 +232,7 @@ impl Sidecar {
         }
     }
 
-    /// What this client is told is thrown away: nothing that takes long is written for it.
+    /// Drops everything for this client from now on: nothing that takes long is written for it.
     pub(super) fn write_nothing_more(&mut self, connection: ConnectionId) {
         let Some(link) = self.links.get_mut(connection) else { return };
         link.nobody_reads = true;
@@ -321,17 +322,18 @@ impl Sidecar {
     }
 }
 
-/// Whether a client is sent this because it has asked.
+/// Returns whether a frame is an answer.
 fn is_answer(frame: &Frame) -> bool {
     matches!(frame, Frame::Result { .. } | Frame::Error { .. })
 }
 
-/// Whether something ran to its end, rather than panicking. A panic is logged where it happens.
+/// Returns whether something ran to its end, rather than panicking. A panic is logged where it
+/// happens.
 fn survives(run: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(run)).is_ok()
 }
 
-/// Whether a request of this connection is answered among these outputs.
+/// Returns whether a request of this connection is answered among these outputs.
 fn answers(outputs: &[Output], from: ConnectionId, request: &RequestId) -> bool {
     outputs.iter().any(|output| match output {
         Output::Frame(to, Frame::Result { id, .. }) | Output::States(to, id, _) => {
