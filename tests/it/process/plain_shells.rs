@@ -302,7 +302,7 @@ fn fish_that_tells_its_commands_is_as_without_that() {
 #[test]
 fn programs_of_others_that_hook_into_a_shell_are_as_without_that() {
     let Ok(folder) = std::env::var("TEST_SHELL_PROGRAMS") else {
-        return skipped("programs that hook into a shell: `TEST_SHELL_PROGRAMS` names no folder with them");
+        return skipped("a program that hooks into a shell (`TEST_SHELL_PROGRAMS` names no folder of them)");
     };
     for name in ["bash", "zsh", "fish"] {
         let Some(path) = installed(name) else { continue };
