@@ -25,6 +25,7 @@ fn housekeeping_between_turns_opens_no_turn() {
     let command = json!({ "name": "x", "description": "d" });
     let stray = [
         text_update("agent_message_chunk", "\n"),
+        text_update("agent_message_chunk", "[MODE_UPDATE] plan"),
         text_update("user_message_chunk", "an echo"),
         json!({ "sessionUpdate": "tool_call_update", "toolCallId": "call_1", "status": "completed" }),
         json!({ "sessionUpdate": "plan", "entries": [{ "content": "x", "priority": "low", "status": "in_progress" }] }),

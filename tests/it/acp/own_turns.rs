@@ -112,6 +112,23 @@ fn cancelled_own_turn_is_cancelled_at_the_agent_and_the_next_prompt_is_heard() {
 }
 
 #[test]
+fn text_that_follows_the_cancellation_of_an_own_turn_opens_no_turn() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    let title = json!({ "sessionUpdate": "session_info_update", "title": "All is said" });
+    let own =
+        watched.goes_on(&format!("say first\nthen\nsay later\nuncancelled\nsay too late\nupdate {title}"));
+    watched.action_where(|action| action["part"]["content"] == "later");
+    watched.heard.clear();
+    watched.cancel(&own);
+    watched.action_where(|action| action["title"] == "All is said");
+    assert_eq!(watched.heard("chat/turnCancelled").len(), 1, "{:?}", watched.heard);
+    assert_eq!(watched.heard("chat/turnStarted").len(), 0, "{:?}", watched.heard);
+    assert_eq!(watched.turn("t2", "say second"), "second");
+    watched.leave();
+}
+
+#[test]
 fn messages_of_the_user_come_behind_an_own_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
@@ -202,6 +219,29 @@ fn command_in_the_background_is_shown_until_it_ends_and_keeps_its_agent() {
     assert!(chat.get("activity").is_none() && left == 0, "{chat}");
     // Nothing needs it any more.
     watched.wait_for_agents(0);
+    watched.leave();
+}
+
+#[test]
+fn usage_update_that_names_its_origin_ends_an_own_turn_and_the_work_in_the_background() {
+    let mut watched = Setting::with(&[]).start();
+    watched.session();
+    // As Claude says that it is done: nothing before says what it goes on for.
+    let over = json!({ "sessionUpdate": "usage_update", "used": 1, "size": 2,
+        "_meta": { "_claude/origin": { "kind": "task-notification" } } });
+    watched.turn("t1", &format!("background make all\nthen\nsay built\nupdate {over}\nsay another"));
+    let work = watched.heard("chat/backgroundWorkSet")[0]["work"]["id"].clone();
+    watched.heard.clear();
+    watched.has_heard_the_end();
+    let own = watched.action("chat/turnStarted");
+    assert_eq!(own["message"]["text"], "What the agent had left in the background has ended.");
+    watched.ends(own["turnId"].as_str().unwrap(), "chat/turnComplete");
+    assert_eq!(watched.said(), "built");
+    assert_eq!(watched.heard("chat/backgroundWorkRemoved")[0]["id"], work);
+    watched.heard.clear();
+    let other = watched.own_turn();
+    watched.ends(&other, "chat/turnComplete");
+    assert_eq!(watched.said(), "another");
     watched.leave();
 }
 

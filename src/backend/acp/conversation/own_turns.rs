@@ -188,7 +188,8 @@ impl AcpConversation {
         if self.run.is_some() {
             return self.held_behind_answer(said);
         }
-        let follows = !self.own_turns.held.is_empty() && matches!(said, AgentSaid::Withdrawn(_));
+        let follows =
+            !self.own_turns.held.is_empty() && (matches!(said, AgentSaid::Withdrawn(_)) || says_end(&said));
         if !follows {
             let Some(cause) = self.needs_turn(&said) else { return Some(said) };
             if self.is_of_cancelled() {
@@ -480,6 +481,16 @@ impl AcpConversation {
             AgentSaid::Notified { method, params } if method == START_TURN => Some(cause_of(params)),
             _ => None,
         }
+    }
+}
+
+/// Returns whether a message may say that the agent is done. Received before the held messages, it
+/// would end nothing, and their turn would last until the agent has been silent.
+fn says_end(said: &AgentSaid) -> bool {
+    match said {
+        AgentSaid::Update(update) => update.get().contains(CLAUDE_ORIGIN),
+        AgentSaid::Notified { method, .. } => method == END_TURN,
+        _ => false,
     }
 }
 
