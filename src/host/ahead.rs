@@ -10,7 +10,7 @@ use std::time::Duration;
 use ahp_types::commands::DisposeSessionParams;
 use ahp_types::notifications::SessionAddedParams;
 
-use super::effects::{ChannelId, Output, Timer};
+use super::effects::{Output, Timer};
 use super::model::{Session, SessionKey};
 use super::{Host, Step};
 use crate::wire::asides::Aside;
@@ -25,19 +25,22 @@ const UNFOLLOWED_MAX: Duration = Duration::from_secs(60);
 impl Host {
     /// Whether a session is made ahead of use.
     pub(super) fn is_made_ahead(&self, aside: Option<&Aside>) -> bool {
-        let ahead = || self.channels.sessions.values().filter(|session| session.ahead).count();
+        let ahead = || self.ledger.channels.sessions.values().filter(|session| session.ahead).count();
         aside == Some(&Aside::MadeAhead) && ahead() < AHEAD_MAX
     }
 
     /// Something begins in a session: if it was made ahead, it is one like the others from now on.
     pub(super) fn begin_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.channels.sessions.known_mut(key).filter(|session| session.ahead) else {
+        let Some(session) = self.ledger.channels.sessions.known_mut(key).filter(|session| session.ahead)
+        else {
             return;
         };
         session.ahead = false;
-        self.unsaved.insert(key.into());
+        self.ledger.mark_dirty(key.into());
         let chats = self.chats_of(key);
-        self.unsaved.extend(chats.into_iter().map(ChannelId::from));
+        for chat in chats {
+            self.ledger.mark_dirty(chat.into());
+        }
         self.show_session(step, key);
     }
 
@@ -46,22 +49,23 @@ impl Host {
         self.session_count += 1;
         self.count_sessions(step);
         let Some(summary) = self.summary(key) else { return };
-        let Some(session) = self.channels.sessions.known_mut(key) else { return };
-        session.shown_at = self.head;
+        let head = self.ledger.head();
+        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
+        session.shown_at = head;
         session.told = summary.clone();
-        let channel = self.channels.root.channel.uri.clone();
-        self.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
+        let channel = self.ledger.channels.root.channel.uri.clone();
+        self.ledger.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
     }
 
     /// Somebody may have followed a session last: one that was made ahead is disposed of if nobody
     /// does so for a while.
     pub(super) fn watch_unfollowed(&mut self, step: &mut Step<'_>) {
-        let unfollowed = self.channels.sessions.iter().filter(|(_, session)| {
+        let unfollowed = self.ledger.channels.sessions.iter().filter(|(_, session)| {
             session.ahead && session.channel.subscribers.is_empty() && session.unfollowed.is_none()
         });
         for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
-            let number = self.fresh_key();
-            if let Some(session) = self.channels.sessions.known_mut(key) {
+            let number = self.ledger.fresh_key();
+            if let Some(session) = self.ledger.channels.sessions.known_mut(key) {
                 session.unfollowed = Some(number);
                 step.say(Output::Timer(Timer::Unfollowed(key, number), UNFOLLOWED_MAX));
             }
@@ -73,7 +77,7 @@ impl Host {
     pub(super) fn unfollowed_for_long(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
         let is_due = |session: &&Session| session.ahead && session.unfollowed == Some(number);
         // It may be gone since.
-        let Some(session) = self.channels.sessions.get(&key).filter(is_due) else { return };
+        let Some(session) = self.ledger.channels.sessions.get(&key).filter(is_due) else { return };
         let channel = session.channel.uri.clone();
         tracing::info!(
             session = channel,

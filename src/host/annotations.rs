@@ -58,9 +58,9 @@ impl Host {
     /// A session is in memory now: so are its annotations. There are none where something else, of
     /// an older store, is called like them.
     pub(super) fn add_annotations(&mut self, key: SessionKey, annotations: Vec<Annotation>) {
-        let Some(session) = self.channels.sessions.known_mut(key) else { return };
+        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
         let uri = annotations_uri(&session.channel.uri);
-        if self.channels.by_uri.contains_key(&uri) {
+        if self.ledger.channels.by_uri.contains_key(&uri) {
             tracing::warn!(
                 uri,
                 "a session has no annotations: a channel of another kind is called like them"
@@ -70,20 +70,20 @@ impl Host {
         }
         let key = AnnotationsKey::from(key);
         let channel = Channel::new(uri.clone(), session.channel.born_at);
-        self.channels.by_uri.insert(uri, key.into());
-        self.channels.annotations.insert(key, Annotations::new(channel, annotations));
+        self.ledger.channels.by_uri.insert(uri, key.into());
+        self.ledger.channels.annotations.insert(key, Annotations::new(channel, annotations));
     }
 
     /// A session is not in memory any more.
     pub(super) fn remove_annotations_of(&mut self, session: SessionKey) {
         let key = AnnotationsKey::from(session);
         self.remove_channel(key.into());
-        self.channels.annotations.remove(&key);
+        self.ledger.channels.annotations.remove(&key);
     }
 
     /// The annotations of a session.
     pub(super) fn annotations_of(&self, session: SessionKey) -> &[Annotation] {
-        self.channels.annotations.get(&session.into()).map_or(&[], Annotations::list)
+        self.ledger.channels.annotations.get(&session.into()).map_or(&[], Annotations::list)
     }
 
     /// What they take in memory, nearly, in bytes.
@@ -97,14 +97,14 @@ impl Host {
     }
 
     fn its_annotations(&self, session: &Session) -> Option<&Annotations> {
-        let key = self.channels.by_uri.get(&session.channel.uri)?.session()?;
-        self.channels.annotations.get(&key.into())
+        let key = self.ledger.channels.by_uri.get(&session.channel.uri)?.session()?;
+        self.ledger.channels.annotations.get(&key.into())
     }
 
     /// Has a session say how many annotations there are.
     pub(super) fn count_annotations(&mut self, key: AnnotationsKey) {
-        let Some(annotations) = self.channels.annotations.known(key) else { return };
-        let Some(session) = self.channels.sessions.known_mut(key.into()) else { return };
+        let Some(annotations) = self.ledger.channels.annotations.known(key) else { return };
+        let Some(session) = self.ledger.channels.sessions.known_mut(key.into()) else { return };
         session.state.annotations = Some(summary_of(&session.channel.uri, annotations.list()));
         self.session_changed(key.into());
     }
@@ -120,7 +120,9 @@ impl Host {
         action: StateAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let Some(annotations) = self.channels.annotations.known(key) else { return Ok(Verdict::Unchanged) };
+        let Some(annotations) = self.ledger.channels.annotations.known(key) else {
+            return Ok(Verdict::Unchanged);
+        };
         let id = annotation_named_in(&action).unwrap_or_default();
         let known = annotations.get(id);
         match (&action, known) {
@@ -192,15 +194,15 @@ impl Host {
         if known.is_some_and(|known| known.origin == *origin) {
             return Ok(());
         }
-        if self.find_session(&origin.session) != Some(key) {
+        if self.ledger.find_session(&origin.session) != Some(key) {
             return Err(Refusal::OriginOfOtherSession(origin.session.clone()));
         }
         let of_session =
-            |chat: &ChatKey| self.channels.chats.known(*chat).is_some_and(|it| it.session == key);
+            |chat: &ChatKey| self.ledger.channels.chats.known(*chat).is_some_and(|it| it.session == key);
         let chats = match &origin.chat {
             None => self.chats_of(key),
             Some(uri) => {
-                let chat = self.find_chat(uri).filter(of_session);
+                let chat = self.ledger.find_chat(uri).filter(of_session);
                 vec![chat.ok_or_else(|| Refusal::NoChatOfSession(uri.clone()))?]
             }
         };
@@ -212,13 +214,13 @@ impl Host {
     }
 
     fn has_had_turn(&self, chat: ChatKey, id: &str) -> bool {
-        self.channels.chats.known(chat).is_some_and(|chat| chat.has_had_turn(id))
+        self.ledger.channels.chats.known(chat).is_some_and(|chat| chat.has_had_turn(id))
     }
 
     /// The annotations of this channel, or those of these ids, in words; none when there is no such
     /// channel.
     pub(super) fn annotations_in_words(&self, uri: &str, ids: Option<&[String]>) -> Option<String> {
-        let annotations = self.channels.annotations.known(self.find(uri)?.annotations()?)?;
+        let annotations = self.ledger.channels.annotations.known(self.ledger.find(uri)?.annotations()?)?;
         let chosen = annotations.list().iter().filter(|it| ids.is_none_or(|ids| ids.contains(&it.id)));
         let mut words: String = chosen.map(in_words).collect();
         let gone = ids.into_iter().flatten().filter(|id| annotations.get(id).is_none()).count();

@@ -89,9 +89,9 @@ impl Host {
         bytes_max: usize,
     ) -> Result<Transcript, Refusal> {
         let uri = &attachment.resource;
-        let found = self.find_chat(uri).and_then(|key| self.channels.chats.known(key));
+        let found = self.ledger.find_chat(uri).and_then(|key| self.ledger.channels.chats.known(key));
         let Some(chat) = found else {
-            return Err(match self.unreadable.get(uri) {
+            return Err(match self.ledger.why_unreadable(uri) {
                 Some(reason) => Refusal::AttachedUnreadable { chat: uri.clone(), reason: reason.clone() },
                 None => Refusal::AttachedMissing(uri.clone()),
             });
@@ -117,7 +117,7 @@ impl Host {
 
     /// Keeps the transcripts of a message that begins a turn.
     pub(super) fn attach_to_turn(&mut self, key: ChatKey, turn_id: &str, transcripts: Vec<Transcript>) {
-        if let Some(chat) = self.channels.chats.known_mut(key).filter(|_| !transcripts.is_empty()) {
+        if let Some(chat) = self.ledger.channels.chats.known_mut(key).filter(|_| !transcripts.is_empty()) {
             chat.attached.turns.insert(turn_id.to_owned(), transcripts);
         }
     }
@@ -133,7 +133,8 @@ impl Host {
         id: &str,
         transcripts: &[Transcript],
     ) -> Result<(), Refusal> {
-        let waiting = self.channels.chats.known(key).into_iter().flat_map(|chat| &chat.attached.pending);
+        let waiting =
+            self.ledger.channels.chats.known(key).into_iter().flat_map(|chat| &chat.attached.pending);
         let others = waiting.filter(|(other, _)| *other != id).map(|(_, transcripts)| bytes_of(transcripts));
         if transcripts.is_empty() || others.sum::<usize>() + bytes_of(transcripts) <= CHAT_BYTES_MAX {
             return Ok(());
@@ -143,7 +144,7 @@ impl Host {
 
     /// Keeps the transcripts of a pending message, in place of those that it had.
     pub(super) fn attach_to_pending(&mut self, key: ChatKey, id: &str, transcripts: Vec<Transcript>) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let before = chat.attached.pending.remove(id);
         if !transcripts.is_empty() {
             chat.attached.pending.insert(id.to_owned(), transcripts);
@@ -152,12 +153,13 @@ impl Host {
         }
         // No action carries them.
         chat.saved.row_due = true;
-        self.unsaved.insert(key.into());
+        self.ledger.mark_dirty(key.into());
     }
 
     /// The transcripts of a pending message that begins a turn are those of the turn.
     pub(super) fn attached_by_queue(&mut self, key: ChatKey, id: &str, turn_id: &str) {
-        let moved = self.channels.chats.known_mut(key).and_then(|chat| chat.attached.pending.remove(id));
+        let moved =
+            self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.attached.pending.remove(id));
         self.attach_to_turn(key, turn_id, moved.unwrap_or_default());
     }
 }

@@ -18,7 +18,7 @@ pub(super) const OF_AGENT: &str = "call:";
 impl Host {
     /// A command has ended, which may have gone on behind its call.
     pub(super) fn background_work_is_over(&mut self, step: &mut Step<'_>, key: TerminalKey) {
-        let Some(terminal) = self.channels.terminals.known(key) else { return };
+        let Some(terminal) = self.ledger.channels.terminals.known(key) else { return };
         let Some(chat) = terminal.chat else { return };
         let id = terminal.channel.uri.clone();
         self.remove_background_work(step, chat, |work| *work == id);
@@ -47,7 +47,7 @@ impl Host {
     /// Returns what a chat says of its work in the background while it says nothing else: versions
     /// before 1.0.0 have no other word for it.
     pub(super) fn background_activity(&self, chat: ChatKey) -> Option<String> {
-        let works = self.channels.chats.known(chat)?.conversation.state().background_work.as_ref()?;
+        let works = self.ledger.channels.chats.known(chat)?.conversation.state().background_work.as_ref()?;
         let labels = works.iter().filter_map(|work| match work {
             BackgroundWork::Shell(work) => Some(work.label.as_str()),
             _ => None,
@@ -59,7 +59,7 @@ impl Host {
 
     /// Says what goes on in the background of a chat in which nothing else does.
     pub(super) fn show_background_activity(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        if self.channels.chats.known(chat).is_some_and(|chat| chat.run.is_none() && !chat.awaits) {
+        if self.ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_none() && !chat.awaits) {
             self.set_activity(step, chat, None);
         }
     }
@@ -75,7 +75,7 @@ impl Host {
         chat: ChatKey,
         is_over: impl Fn(&String) -> bool,
     ) {
-        let Some(works) = self.channels.chats.known(chat) else { return };
+        let Some(works) = self.ledger.channels.chats.known(chat) else { return };
         let works = works.conversation.state().background_work.iter().flatten();
         let ids = works.filter_map(|work| match work {
             BackgroundWork::Shell(work) => Some(work.id.clone()),

@@ -73,7 +73,7 @@ fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
 
 impl Host {
     fn call(&self, call: &CallRef) -> Option<&ToolCallState> {
-        self.channels.chats.known(call.key)?.conversation.tool(&call.id)
+        self.ledger.channels.chats.known(call.key)?.conversation.tool(&call.id)
     }
 
     /// An agent begins a tool call.
@@ -166,7 +166,7 @@ impl Host {
     /// Asks an open question once more, under another id: real clients show a question no more when
     /// they have answered it, whatever became of the answer, nor another one of its id.
     pub(super) fn ask_again(&mut self, step: &mut Step<'_>, key: ChatKey, mut request: ChatInputRequest) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let first = run.first_id(&request.id).to_owned();
         let is_free = |id: &String| !run.asked_again.contains_key(id) && !chat.conversation.has_part(id);
@@ -179,7 +179,7 @@ impl Host {
 
     /// An agent does not want to know any more what it asked, by the id that it calls that.
     pub(super) fn question_was_withdrawn(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let Some(run) = chat.run.as_ref() else { return };
         let is_open = |shown: &String| {
             let question = chat.conversation.question(shown);
@@ -197,7 +197,7 @@ impl Host {
             Question(String),
             Call(Box<ToolCallState>),
         }
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let parts = chat.conversation.state().active_turn.iter().flat_map(|turn| &turn.response_parts);
         let open: Vec<Open> = parts
             .filter_map(|part| match part {
@@ -280,7 +280,8 @@ impl Host {
 
     /// What the agent is told of a result that was looked at: a client's call is over only now.
     pub(super) fn reviewed(&self, key: ChatKey, run: RunId, tool_call_id: String, approved: bool) -> Command {
-        let call = self.channels.chats.known(key).and_then(|chat| chat.conversation.tool(&tool_call_id));
+        let call =
+            self.ledger.channels.chats.known(key).and_then(|chat| chat.conversation.tool(&tool_call_id));
         let of_client = call.is_some_and(|call| client_of_call(call).is_some());
         of_client
             .then(|| self.result_for_agent(key, run, &tool_call_id))
@@ -313,9 +314,11 @@ impl Host {
             ToolGate::AllowedBefore => (Some(ToolCallConfirmationReason::Setting), None),
             ToolGate::Ask(options) => {
                 let language =
-                    self.channels.chats.known(call.key).map(|chat| chat.language).unwrap_or_default();
+                    self.ledger.channels.chats.known(call.key).map(|chat| chat.language).unwrap_or_default();
                 let shown = options.iter().map(|option| shown(option, language)).collect();
-                if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+                if let Some(run) =
+                    self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut())
+                {
                     run.permissions.insert(id.clone(), options);
                 }
                 (None, Some(shown))
@@ -356,7 +359,7 @@ impl Host {
 
     /// Nobody can be shown the question, so the agent must not wait for an answer.
     fn refuse_unshown(&mut self, step: &mut Step<'_>, call: CallRef, gate: ToolGate) {
-        let run = self.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
+        let run = self.ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
         if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
             let option = rejection_among(&options);
             let refused = Command::Permission { run, tool_call_id: call.id, option, approved: false };
@@ -422,7 +425,7 @@ impl Host {
         mut meta: JsonObject,
         content: &[ToolResultContent],
     ) -> JsonObject {
-        let session = self.channels.chats.known(call.key).map(|chat| chat.session);
+        let session = self.ledger.channels.chats.known(call.key).map(|chat| chat.session);
         let edits = content.iter().any(|content| matches!(content, ToolResultContent::FileEdit(_)));
         if let Some(session) = session.filter(|_| edits) {
             if meta.is_empty() {

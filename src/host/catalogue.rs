@@ -145,7 +145,7 @@ impl Session {
 impl Host {
     /// A session's summary, with what is selected in it.
     pub(super) fn summary(&self, key: SessionKey) -> Option<SessionSummary> {
-        let session = self.channels.sessions.known(key)?;
+        let session = self.ledger.channels.sessions.known(key)?;
         let summary =
             summary_of(&session.channel.uri, &session.state, &session.created_at, &session.modified_at);
         let changes = session.changes.clone();
@@ -155,9 +155,9 @@ impl Host {
     /// Brings everything that is derived from a chat in line with it. Called after every action on
     /// a chat that may have changed its status, activity, title or time.
     pub(super) fn sync_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let session_key = chat.session;
-        let Some(session) = self.channels.sessions.known(session_key) else { return };
+        let Some(session) = self.ledger.channels.sessions.known(session_key) else { return };
         let row = row_of(chat.conversation.state());
         let old = session.state.chats.iter().find(|old| old.resource == row.resource);
         if let Some(action) = row_change(old, row) {
@@ -168,7 +168,7 @@ impl Host {
 
     /// Brings what is derived from a session's rows in line with them.
     pub(super) fn sync_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.channels.sessions.known_mut(key) else { return };
+        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
         let (status, activity) = session.leading_row().map_or((SessionStatus::Idle.bits(), None), |row| {
             (activity_of(row.status), row.activity.clone())
         });
@@ -190,7 +190,7 @@ impl Host {
 
     /// Brings a session's list of open requests in line with a tool call of a chat.
     pub(super) fn sync_tool_request(&mut self, step: &mut Step<'_>, key: ChatKey, tool_call_id: &str) {
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let id = format!("{}#tool/{tool_call_id}", chat.channel.uri);
         let turn_id = chat.conversation.state().active_turn.as_ref().map(|turn| turn.id.clone());
         let request = turn_id.and_then(|turn_id| {
@@ -231,7 +231,7 @@ impl Host {
 
     /// Brings a session's list of open requests in line with a question of a chat.
     pub(super) fn sync_question_request(&mut self, step: &mut Step<'_>, key: ChatKey, request_id: &str) {
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let id = format!("{}#input/{request_id}", chat.channel.uri);
         let request = chat.conversation.question(request_id).map(|question| {
             SessionInputRequest::ChatInput(SessionChatInputRequest {
@@ -250,7 +250,7 @@ impl Host {
         id: String,
         request: Option<SessionInputRequest>,
     ) {
-        let Some(session) = self.channels.sessions.known(key) else { return };
+        let Some(session) = self.ledger.channels.sessions.known(key) else { return };
         let old = session.state.input_needed.iter().flatten().find(|old| request_id(old) == id);
         let action = match (old, request) {
             (Some(old), Some(request)) if *old == request => return,
@@ -270,13 +270,13 @@ impl Host {
     /// nothing else.
     pub(super) fn mark_unread(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let is_read = |status: u32| status & SessionStatus::IsRead.bits() != 0;
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let session = chat.session;
         if is_read(chat.conversation.state().status) {
             let unread = StateAction::ChatIsReadChanged(ChatIsReadChangedAction { is_read: false });
             self.sequence(step, key, unread, None);
         }
-        if self.channels.sessions.known(session).is_some_and(|session| is_read(session.state.status)) {
+        if self.ledger.channels.sessions.known(session).is_some_and(|session| is_read(session.state.status)) {
             let unread = StateAction::SessionIsReadChanged(SessionIsReadChangedAction { is_read: false });
             self.sequence(step, session, unread, None);
             self.session_changed(session);
@@ -285,7 +285,8 @@ impl Host {
 
     /// Names a session on behalf of `by`, unless somebody whose word weighs more has named it.
     pub(super) fn name_session(&mut self, step: &mut Step<'_>, key: SessionKey, title: &str, by: TitleBy) {
-        let Some(session) = self.channels.sessions.known_mut(key).filter(|session| session.title_by <= by)
+        let Some(session) =
+            self.ledger.channels.sessions.known_mut(key).filter(|session| session.title_by <= by)
         else {
             return;
         };
@@ -293,7 +294,7 @@ impl Host {
         if by == TitleBy::User {
             self.begin_session(step, key);
         }
-        if self.channels.sessions.known(key).is_some_and(|session| session.state.title != title) {
+        if self.ledger.channels.sessions.known(key).is_some_and(|session| session.state.title != title) {
             let action =
                 StateAction::SessionTitleChanged(SessionTitleChangedAction { title: title.to_owned() });
             self.sequence(step, key, action, None);
@@ -303,7 +304,7 @@ impl Host {
 
     /// Names a chat on behalf of `by`, unless somebody whose word weighs more has named it.
     pub(super) fn name_chat(&mut self, step: &mut Step<'_>, key: ChatKey, title: &str, by: TitleBy) {
-        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.title_by <= by) else {
+        let Some(chat) = self.ledger.channels.chats.known_mut(key).filter(|chat| chat.title_by <= by) else {
             return;
         };
         chat.title_by = by;
@@ -314,17 +315,17 @@ impl Host {
     /// Something about a session has changed: it is to be told in summaries, and saved.
     pub(super) fn session_changed(&mut self, key: SessionKey) {
         self.summaries.due.insert(key);
-        self.unsaved.insert(key.into());
+        self.ledger.mark_dirty(key.into());
     }
 
     /// Tells the changed summaries, except those of streaming sessions whose change can wait.
     pub(super) fn settle_summaries(&mut self, step: &mut Step<'_>) {
-        if self.failing.is_some() {
+        if self.ledger.failing().is_some() {
             return;
         }
         for key in std::mem::take(&mut self.summaries.due) {
             let Some(mut summary) = self.summary(key) else { continue };
-            let Some(session) = self.channels.sessions.known(key) else { continue };
+            let Some(session) = self.ledger.channels.sessions.known(key) else { continue };
             let streams = status_is(summary.status, SessionStatus::InProgress);
             let (activity, modified_at) = (session.told.activity.clone(), session.told.modified_at.clone());
             let activity = std::mem::replace(&mut summary.activity, activity);
@@ -343,7 +344,7 @@ impl Host {
     /// Tells the summaries that were held back.
     pub(super) fn tell_summaries(&mut self, step: &mut Step<'_>) {
         self.summaries.timed = false;
-        if self.failing.is_some() {
+        if self.ledger.failing().is_some() {
             return;
         }
         for key in std::mem::take(&mut self.summaries.held) {
@@ -355,7 +356,7 @@ impl Host {
     /// that is told later is counted from what was told last, and whoever lists now must know the
     /// same.
     pub(super) fn tell_summaries_now(&mut self, step: &mut Step<'_>) {
-        if self.failing.is_some() {
+        if self.ledger.failing().is_some() {
             return;
         }
         for key in std::mem::take(&mut self.summaries.due) {
@@ -373,18 +374,19 @@ impl Host {
 
     fn tell_this_summary(&mut self, step: &mut Step<'_>, key: SessionKey, summary: SessionSummary) {
         self.summaries.held.remove(&key);
-        let Some(session) = self.channels.sessions.known_mut(key).filter(|session| !session.ahead) else {
+        let Some(session) = self.ledger.channels.sessions.known_mut(key).filter(|session| !session.ahead)
+        else {
             return;
         };
         let Some(changes) = summary_changes(&session.told, &summary) else { return };
         let params = SessionSummaryChangedParams {
-            channel: self.channels.root.channel.uri.clone(),
+            channel: self.ledger.channels.root.channel.uri.clone(),
             session: summary.resource.clone(),
             changes,
         };
         let params = session.written_rows.summary_changes(params);
         session.told = summary;
-        self.notify_root_of(step, "root/sessionSummaryChanged", &params);
+        self.ledger.notify_root_of(step, "root/sessionSummaryChanged", &params);
     }
 }
 

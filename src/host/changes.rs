@@ -380,14 +380,14 @@ impl Host {
     pub(super) fn edit_time(&self, session: SessionKey, now_ms: i64) -> i64 {
         let turns = self.turns_of_session(session);
         let said = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at));
-        let discarded = self.channels.sessions.known(session).map(|session| &session.discarded);
+        let discarded = self.ledger.channels.sessions.known(session).map(|session| &session.discarded);
         let last = said.chain(discarded.into_iter().flatten().map(|file| file.edit.at)).max();
         last.map_or(now_ms, |last| now_ms.max(last.saturating_add(1)))
     }
 
     /// The turns of a chat in which files were edited, oldest first.
     pub(super) fn turns_with_edits(&self, key: ChatKey) -> Vec<TurnOf<'_>> {
-        let Some(chat) = self.channels.chats.known(key) else { return Vec::new() };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return Vec::new() };
         let completed = chat.conversation.history().edited().map(|turn| {
             let TurnEdits { started_at, edits } = turn.edits();
             TurnOf { chat: key, id: turn.id(), started_at, edits: edits.iter().collect() }
@@ -418,13 +418,14 @@ impl Host {
         key: SessionKey,
         is_meant: impl Fn(&DiscardedFile) -> bool,
     ) -> Vec<SaidEdit<'_>> {
-        let Some(session) = self.channels.sessions.known(key) else { return Vec::new() };
+        let Some(session) = self.ledger.channels.sessions.known(key) else { return Vec::new() };
         let nowhere = (ChatKey(0), "");
         let said =
             session.discarded.iter().filter(|file| !file.is_unsure && file.kept.is_none() && is_meant(file));
         let discards = said.map(|file| {
             let [before_in, after_in] = [&file.before_in, &file.after_in].map(|place| {
-                let place = place.as_ref().and_then(|it| Some((self.find_chat(&it.chat)?, it.turn.as_str())));
+                let place =
+                    place.as_ref().and_then(|it| Some((self.ledger.find_chat(&it.chat)?, it.turn.as_str())));
                 place.unwrap_or(nowhere)
             });
             SaidEdit { before_in, after_in, edit: &file.edit, is_discard: true }
@@ -435,7 +436,7 @@ impl Host {
     /// What is left of edits: clients have had git take some of them back, in what a turn or the
     /// session has changed. That is no edit of a content that a call has said.
     pub(super) fn left_of<'a>(&self, key: SessionKey, mut said: Vec<SaidEdit<'a>>) -> Vec<SaidEdit<'a>> {
-        let Some(session) = self.channels.sessions.known(key) else { return said };
+        let Some(session) = self.ledger.channels.sessions.known(key) else { return said };
         let mut taken_back: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
         for file in session.discarded.iter().filter(|file| file.kept.is_some() && !file.is_unsure) {
             let changeset = format!("{}{}", session.channel.uri, file.scope);
@@ -460,7 +461,7 @@ impl Host {
     /// The chat of a session in which the turn of this id is: its default chat, if it is there.
     pub(super) fn chat_of_turn(&self, session: SessionKey, id: &str) -> Option<ChatKey> {
         let has_turn = |key: &ChatKey| {
-            self.channels.chats.known(*key).is_some_and(|chat| {
+            self.ledger.channels.chats.known(*key).is_some_and(|chat| {
                 let active = chat.conversation.state().active_turn.as_ref();
                 chat.conversation.history().contains(id) || active.is_some_and(|turn| turn.id == id)
             })
@@ -494,7 +495,7 @@ impl Host {
     ) -> ChangedFile {
         let placed = |(chat, turn): (ChatKey, &str), content: &Option<EditContent>| {
             let content = content.clone()?;
-            let chat_uri = self.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone());
+            let chat_uri = self.ledger.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone());
             Some(PlacedContent {
                 chat,
                 chat_uri: chat_uri.unwrap_or_default(),
@@ -532,7 +533,7 @@ impl Host {
     ) -> (FileText, FileText) {
         let mut text = |place: &Option<ContentPlace>, content: &Option<EditContent>| match (place, content) {
             (Some(place), Some(content)) => {
-                let chat = self.find_chat(&place.chat)?;
+                let chat = self.ledger.find_chat(&place.chat)?;
                 let (chat_uri, turn) = (place.chat.clone(), place.turn.clone());
                 self.text_placed(&PlacedContent { chat, chat_uri, turn, content: content.clone() }, found)
                     .map(Some)
@@ -544,7 +545,7 @@ impl Host {
 
     /// A content of an edit.
     fn text_placed(&self, placed: &PlacedContent, found: &mut FoundTexts) -> Option<String> {
-        let chat = self.channels.chats.get(&placed.chat)?;
+        let chat = self.ledger.channels.chats.get(&placed.chat)?;
         let id = &placed.content.id;
         let is_active =
             chat.conversation.state().active_turn.as_ref().is_some_and(|turn| turn.id == placed.turn);
@@ -593,7 +594,7 @@ impl Host {
         scope: &ChangesetScope,
         known: &[ChangedFile],
     ) -> Vec<ChangedFile> {
-        let Some(session) = self.channels.sessions.known(key) else { return Vec::new() };
+        let Some(session) = self.ledger.channels.sessions.known(key) else { return Vec::new() };
         let unseen = match scope {
             ChangesetScope::Session => session.kept.unseen_in(None),
             ChangesetScope::Turn(id) => session.kept.unseen_in(Some(id)),
@@ -626,7 +627,7 @@ impl Host {
 
     /// Those between two states that git keeps, without what clients have had taken back.
     fn kept_files(&self, key: SessionKey, scope: &ChangesetScope, states: &ComparedPair) -> Vec<ChangedFile> {
-        let Some(session) = self.channels.sessions.known(key) else { return Vec::new() };
+        let Some(session) = self.ledger.channels.sessions.known(key) else { return Vec::new() };
         let changes = self.changes.compared.known(states).unwrap_or_default();
         let files =
             changes.iter().map(|change| ChangedFile::of(change, &session.channel.uri, &session.kept, false));
@@ -648,7 +649,7 @@ impl Host {
 
     /// Those that are not as they were committed. None where there is no repository.
     fn files_now(&self, key: SessionKey, scope: &ChangesetScope) -> Option<Vec<ChangedFile>> {
-        let session = self.channels.sessions.known(key)?;
+        let session = self.ledger.channels.sessions.known(key)?;
         session.kept.root.as_ref()?;
         let changes = self.known_sight(key).map_or(&[][..], |seen| match scope {
             ChangesetScope::Branch => &seen.branch_changes,

@@ -155,10 +155,14 @@ fn may_have_changed(call: &ToolCallState) -> bool {
 impl Host {
     /// Takes note of an action on a chat that may change which files were changed.
     pub(super) fn note_edits(&mut self, key: ChatKey, action: &StateAction) {
-        let Some(session) = self.channels.chats.known(key).map(|chat| chat.session) else { return };
-        let is_offered =
-            self.channels.sessions.known(session).is_some_and(|session| session.state.changesets.is_some());
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(session) = self.ledger.channels.chats.known(key).map(|chat| chat.session) else { return };
+        let is_offered = self
+            .ledger
+            .channels
+            .sessions
+            .known(session)
+            .is_some_and(|session| session.state.changesets.is_some());
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let has_edits = match action {
             StateAction::ChatToolCallComplete(done) => {
                 let at = edited_at(done.meta.as_ref());
@@ -199,7 +203,7 @@ impl Host {
     /// Tells what has changed about changesets, and lets those out of memory that are too many.
     pub(super) fn settle_changesets(&mut self, step: &mut Step<'_>) {
         while let Some((session, have_files)) = self.changes.due.pop_first() {
-            if self.channels.sessions.get(&session).is_none() {
+            if self.ledger.channels.sessions.get(&session).is_none() {
                 continue;
             }
             if have_files {
@@ -212,9 +216,9 @@ impl Host {
         self.compare_what_is_wanted(step);
         self.settle_sights(step);
         self.let_go_of_compared();
-        if self.channels.changesets.len() > UNFOLLOWED_MAX {
+        if self.ledger.channels.changesets.len() > UNFOLLOWED_MAX {
             let unfollowed =
-                self.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
+                self.ledger.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
             let unfollowed: Vec<ChangesetKey> = unfollowed.map(|(key, _)| *key).collect();
             for key in unfollowed {
                 self.forget_changeset(key);
@@ -225,9 +229,13 @@ impl Host {
     /// Brings what a session and its chats say of their changes in line with these.
     fn sync_changes(&mut self, step: &mut Step<'_>, key: SessionKey) {
         let chats = self.chats_of(key);
-        let is_offered =
-            self.channels.sessions.known(key).is_some_and(|session| session.state.changesets.is_some());
-        let Some(session) = self.channels.sessions.known(key) else { return };
+        let is_offered = self
+            .ledger
+            .channels
+            .sessions
+            .known(key)
+            .is_some_and(|session| session.state.changesets.is_some());
+        let Some(session) = self.ledger.channels.sessions.known(key) else { return };
         let (uri, kept) = (&session.channel.uri, &session.kept);
         let has_repository = kept.root.is_some();
         let rows_of_chat = vec![row_of_turns(uri, kept)];
@@ -240,7 +248,7 @@ impl Host {
         let of_session = self.changed_files(key, &ChangesetScope::Session).unwrap_or_default();
         let is_kept = self.kept_states(key, &ChangesetScope::Session).is_some();
         for chat in chats {
-            let chat_uri = self.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
+            let chat_uri = self.ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
             let files = match is_alone && is_kept {
                 // All that was done in the session was done in it.
                 true => of_session.clone(),
@@ -251,15 +259,19 @@ impl Host {
                     net_of(said)
                 }),
             };
-            let Some(of_chat) = self.channels.chats.known_mut(chat) else { continue };
+            let Some(of_chat) = self.ledger.channels.chats.known_mut(chat) else { continue };
             let state = of_chat.conversation.state();
             let changes = told_summary(&files, state.changes.as_ref());
             if changes != state.changes && (is_known || !is_alone) {
                 of_chat.conversation.set_changes(changes);
                 self.sync_chat(step, chat);
             }
-            let offered =
-                self.channels.chats.known(chat).map(|chat| chat.conversation.state().changesets.clone());
+            let offered = self
+                .ledger
+                .channels
+                .chats
+                .known(chat)
+                .map(|chat| chat.conversation.state().changesets.clone());
             let is_due = match offered {
                 Some(Some(offered)) => offered != rows_of_chat,
                 Some(None) => has_repository || !files.is_empty(),
@@ -271,7 +283,7 @@ impl Host {
                 self.sequence(step, chat, offered, None);
             }
         }
-        let Some(session) = self.channels.sessions.known_mut(key) else { return };
+        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
         let changes = told_summary(&of_session, session.changes.as_ref());
         let is_due = session.state.changesets.as_ref() != Some(&rows);
         if changes != session.changes && is_known {
@@ -317,7 +329,7 @@ impl Host {
             ChangesetScope::Session => (None, self.is_being_kept(session, None)),
             ChangesetScope::Turn(_) if is_kept => (None, false),
             ChangesetScope::Turn(id) => {
-                let chat = self.channels.chats.known(self.chat_of_turn(session, id)?)?;
+                let chat = self.ledger.channels.chats.known(self.chat_of_turn(session, id)?)?;
                 let is_running =
                     chat.conversation.history().get(id).is_none() || self.is_being_kept(session, Some(id));
                 let is_unknown = files.is_empty() && !is_running && hides_changes(chat, id);
@@ -332,7 +344,7 @@ impl Host {
             let operations = self.operations_of(session, scope, false);
             return Some(ChangesetState { operations, ..state_of(Vec::new(), Some(error), false) });
         }
-        let reviewed = &self.channels.sessions.known(session)?.reviewed;
+        let reviewed = &self.ledger.channels.sessions.known(session)?.reviewed;
         let of_scope = reviewed.get(&mark_of(scope));
         let shown = files.iter().map(|file| {
             let mark = of_scope.and_then(|marks| marks.get(&file.file));
@@ -358,7 +370,7 @@ impl Host {
 
     /// The changesets of a session that are in memory.
     fn changesets_of(&self, session: SessionKey) -> Vec<ChangesetKey> {
-        let all = self.channels.changesets.iter();
+        let all = self.ledger.channels.changesets.iter();
         all.filter(|(_, changeset)| changeset.session == session).map(|(key, _)| *key).collect()
     }
 
@@ -371,12 +383,12 @@ impl Host {
 
     /// Tells those who follow a changeset what is otherwise about it.
     fn sync_changeset(&mut self, step: &mut Step<'_>, key: ChangesetKey) {
-        let Some(changeset) = self.channels.changesets.known(key) else { return };
+        let Some(changeset) = self.ledger.channels.changesets.known(key) else { return };
         let (session, scope) = (changeset.session, changeset.scope.clone());
         let Some(wanted) = self.changeset_state(session, &scope) else {
             return self.clear_changeset(step, key);
         };
-        let Some(changeset) = self.channels.changesets.known(key) else { return };
+        let Some(changeset) = self.ledger.channels.changesets.known(key) else { return };
         let ChangesetState { status, error, files, operations } = again(&changeset.state, wanted);
         let mut actions = changes_between(&changeset.state.files, &files);
         if changeset.state.operations != operations {
@@ -393,7 +405,13 @@ impl Host {
 
     /// There is no such changeset any more.
     fn clear_changeset(&mut self, step: &mut Step<'_>, key: ChangesetKey) {
-        if self.channels.changesets.known(key).is_some_and(|changeset| !changeset.state.files.is_empty()) {
+        if self
+            .ledger
+            .channels
+            .changesets
+            .known(key)
+            .is_some_and(|changeset| !changeset.state.files.is_empty())
+        {
             let cleared = StateAction::ChangesetCleared(ChangesetClearedAction {});
             self.sequence(step, key, cleared, None);
         }
@@ -420,7 +438,7 @@ impl Host {
 
     fn forget_changeset(&mut self, key: ChangesetKey) {
         self.remove_channel(key.into());
-        self.channels.changesets.remove(&key);
+        self.ledger.channels.changesets.remove(&key);
     }
 
     /// Whether nobody would notice that the changesets of a session are not in memory.
@@ -428,9 +446,13 @@ impl Host {
         if self.has_operations(&session.channel.uri) {
             return false;
         }
-        let key = self.find_session(&session.channel.uri);
-        let mut followed =
-            self.channels.changesets.values().filter(|changeset| !changeset.channel.subscribers.is_empty());
+        let key = self.ledger.find_session(&session.channel.uri);
+        let mut followed = self
+            .ledger
+            .channels
+            .changesets
+            .values()
+            .filter(|changeset| !changeset.channel.subscribers.is_empty());
         followed.all(|changeset| Some(changeset.session) != key)
     }
 
@@ -438,24 +460,26 @@ impl Host {
     pub(super) fn bring_back_changesets<'a>(&mut self, uris: impl IntoIterator<Item = &'a String>) {
         for uri in uris {
             let Some((session, scope)) = named_by_changeset(uri) else { continue };
-            let Some(session) = self.find_session(session).filter(|_| self.find(uri).is_none()) else {
+            let Some(session) = self.ledger.find_session(session).filter(|_| self.ledger.find(uri).is_none())
+            else {
                 continue;
             };
             let Some(state) = self.changeset_state(session, &scope) else { continue };
-            let Some(of_session) = self.channels.sessions.known(session) else { continue };
+            let Some(of_session) = self.ledger.channels.sessions.known(session) else { continue };
             let uri = changeset_uri(&of_session.channel.uri, &scope);
             let key = key_of(&uri);
             // What was told of it before now, if anything was, does not lead to this.
-            let channel = Channel::new(uri.clone(), self.head);
-            self.channels.by_uri.insert(uri, key.into());
-            self.channels.changesets.insert(key, Changeset { channel, state, session, scope });
+            let channel = Channel::new(uri.clone(), self.ledger.head());
+            self.ledger.channels.by_uri.insert(uri, key.into());
+            self.ledger.channels.changesets.insert(key, Changeset { channel, state, session, scope });
         }
     }
 
     /// Takes away the marks of files that were changed since: they do not come back when a file is
     /// again what it was.
     fn drop_fallen_marks(&mut self, key: SessionKey) {
-        let Some(session) = self.channels.sessions.known(key).filter(|it| !it.reviewed.is_empty()) else {
+        let Some(session) = self.ledger.channels.sessions.known(key).filter(|it| !it.reviewed.is_empty())
+        else {
             return;
         };
         let (mut reviewed, uri) = (session.reviewed.clone(), session.channel.uri.clone());
@@ -472,9 +496,11 @@ impl Host {
             marks.retain(|file, version| versions.get(&**file) == Some(version));
             !marks.is_empty()
         });
-        if let Some(session) = self.channels.sessions.known_mut(key).filter(|it| it.reviewed != reviewed) {
+        if let Some(session) =
+            self.ledger.channels.sessions.known_mut(key).filter(|it| it.reviewed != reviewed)
+        {
             session.reviewed = reviewed;
-            self.unsaved.insert(key.into());
+            self.ledger.mark_dirty(key.into());
         }
     }
 
@@ -492,7 +518,9 @@ impl Host {
         let StateAction::ChangesetFilesReviewChanged(review) = &action else {
             return Ok(Verdict::Unchanged);
         };
-        let Some(changeset) = self.channels.changesets.known(key) else { return Ok(Verdict::Unchanged) };
+        let Some(changeset) = self.ledger.channels.changesets.known(key) else {
+            return Ok(Verdict::Unchanged);
+        };
         let (session, scope) = (changeset.session, changeset.scope.clone());
         let named = changeset.state.files.iter().filter(|file| review.files.contains(&file.id));
         let named: Vec<(String, bool)> =
@@ -507,7 +535,7 @@ impl Host {
         let files = self.changed_files(session, &scope).unwrap_or_default();
         let versions: BTreeMap<String, String> =
             files.into_iter().map(|file| (file.file.clone(), file.version())).collect();
-        if let Some(of_session) = self.channels.sessions.known_mut(session) {
+        if let Some(of_session) = self.ledger.channels.sessions.known_mut(session) {
             let marks = of_session.reviewed.entry(mark_of(&scope)).or_default();
             for (file, _) in named {
                 match versions.get(&file).filter(|_| is_reviewed) {
@@ -517,7 +545,7 @@ impl Host {
             }
             of_session.reviewed.retain(|_, marks| !marks.is_empty());
         }
-        self.unsaved.insert(session.into());
+        self.ledger.mark_dirty(session.into());
         self.sequence(step, key, action, Some(origin));
         Ok(Verdict::Done)
     }

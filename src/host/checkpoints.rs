@@ -285,7 +285,7 @@ impl Host {
         work: GitWork,
         what: AskedFor,
     ) -> u64 {
-        let number = self.fresh_key();
+        let number = self.ledger.fresh_key();
         self.asked_of_git.insert(number, what);
         step.say(Output::Git(number, Box::new(GitJob { directories, within_ms, work })));
         number
@@ -293,14 +293,14 @@ impl Host {
 
     /// What git keeps for a session, and what contents are called there, have names from here on.
     fn name_what_is_kept(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
         let kept = &mut of_session.kept;
         if kept.keeper.is_empty() {
             kept.keeper = step.ids.fresh();
             if kept.secret.is_empty() {
                 kept.secret = step.ids.fresh();
             }
-            self.unsaved.insert(session.into());
+            self.ledger.mark_dirty(session.into());
         }
     }
 
@@ -327,7 +327,7 @@ impl Host {
         said: Vec<String>,
     ) -> Option<GitWork> {
         self.name_what_is_kept(step, session);
-        let kept = &mut self.channels.sessions.known_mut(session)?.kept;
+        let kept = &mut self.ledger.channels.sessions.known_mut(session)?.kept;
         let ((keeper, number), last) = (kept.next(), kept.last.clone());
         Some(GitWork::Checkpoint { keeper, number, last, since, said })
     }
@@ -339,12 +339,12 @@ impl Host {
         if within_ms == 0 || directories.is_empty() {
             return;
         }
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let (session, Some(run)) = (chat.session, chat.run.as_ref().map(|run| run.id)) else { return };
         let Some(work) = self.keeping(step, session, Vec::new(), Vec::new()) else { return };
         let number = self.ask_git(step, (directories, within_ms), work, AskedFor::Before(key, run));
         step.say(Output::Timer(Timer::Kept(number), std::time::Duration::from_millis(within_ms)));
-        if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+        if let Some(run) = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
             run.kept_by = Some(number);
         }
     }
@@ -368,22 +368,22 @@ impl Host {
         note: Option<String>,
         has_repository: bool,
     ) {
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let session = chat.session;
-        if let Some(of_session) = self.channels.sessions.known_mut(session) {
+        if let Some(of_session) = self.ledger.channels.sessions.known_mut(session) {
             let kept = &mut of_session.kept;
             if !has_repository {
                 kept.root = kept.root.take().filter(|_| note.is_some());
             }
             (kept.note, kept.last) = (note, None);
-            self.unsaved.insert(session.into());
+            self.ledger.mark_dirty(session.into());
             self.files_may_have_changed(session, true);
         }
         self.turn_waits_no_more(step, key, run);
     }
 
     fn turn_waits_no_more(&mut self, step: &mut Step<'_>, key: ChatKey, id: RunId) {
-        let run = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut());
+        let run = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut());
         if let Some(run) = run.filter(|run| run.id == id && run.kept_by.is_some()) {
             run.kept_by = None;
             self.advance(step, key);
@@ -400,7 +400,7 @@ impl Host {
                     _ => Vec::new(),
                 };
                 let after = self.folder_is_kept(session, since, report);
-                let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+                let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
                 if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
                     (kept.after, kept.unseen) = (after, unseen);
                 }
@@ -410,11 +410,11 @@ impl Host {
                 self.folder_is_kept(session, since, report);
             }
             Some(AskedFor::Again(session)) => {
-                let of_session = self.channels.sessions.known_mut(session);
+                let of_session = self.ledger.channels.sessions.known_mut(session);
                 // Else it is tried again when the session is read the next time.
                 if let Some(of_session) = of_session.filter(|_| report == GitReport::Done) {
                     of_session.kept.is_brought = false;
-                    self.unsaved.insert(session.into());
+                    self.ledger.mark_dirty(session.into());
                 }
             }
             Some(AskedFor::Sight(session)) => self.repository_is_seen(step, session, report),
@@ -456,18 +456,18 @@ impl Host {
             GitReport::Failed(why) => return self.folder_was_not_kept(step, (key, run), Some(why), true),
             _ => return self.folder_was_not_kept(step, (key, run), None, false),
         };
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let session = chat.session;
         let is_its = chat.run.as_ref().is_some_and(|it| it.id == run);
         let turn = chat.conversation.state().active_turn.as_ref().filter(|_| is_its);
         let turn = turn.map(|turn| (chat.channel.uri.clone(), turn.id.clone()));
         let is_new = |chat: ChatKey| {
-            let chat = self.channels.chats.known(chat);
+            let chat = self.ledger.channels.chats.known(chat);
             chat.is_some_and(|chat| chat.all_turns().next().is_none() && chat.removed_turns.is_empty())
         };
         let is_whole = self.chats_of(session).into_iter().all(is_new);
         if let Some((chat, turn)) = turn {
-            let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+            let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
             let kept = &mut of_session.kept;
             if kept.root.as_ref() != Some(&root) || kept.turns.is_empty() {
                 // Where it works elsewhere from here on, what was kept before is not of the same
@@ -487,7 +487,7 @@ impl Host {
                 overlaps_others: false,
                 unseen: Vec::new(),
             });
-            self.unsaved.insert(session.into());
+            self.ledger.mark_dirty(session.into());
             self.note_overlaps(key, false);
             self.files_may_have_changed(session, true);
         }
@@ -501,7 +501,7 @@ impl Host {
         since: Vec<Checkpoint>,
         report: GitReport,
     ) -> Option<Checkpoint> {
-        let of_session = self.channels.sessions.known_mut(session)?;
+        let of_session = self.ledger.channels.sessions.known_mut(session)?;
         let (after, note) = match report {
             GitReport::Kept { checkpoint, since: compared, .. } => {
                 for (before, changes) in since.into_iter().zip(compared) {
@@ -518,32 +518,33 @@ impl Host {
         of_session.kept.last.clone_from(&after);
         of_session.kept.note = note;
         of_session.kept.is_asked = false;
-        self.unsaved.insert(session.into());
+        self.ledger.mark_dirty(session.into());
         self.files_may_have_changed(session, true);
         after
     }
 
     /// A turn that was over goes on: what is behind it is not known yet.
     pub(super) fn turn_goes_on(&mut self, key: ChatKey) {
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let session = chat.session;
         let Some(turn) = &chat.conversation.state().active_turn else { return };
         let (chat, turn) = (chat.channel.uri.clone(), turn.id.clone());
-        let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
         let last = of_session.kept.turns.last();
         let is_last = last.is_some_and(|last| (&last.chat, &last.turn) == (&chat, &turn));
         if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
             kept.after = None;
             // What others have done since its end is between its two states, too.
             kept.overlaps |= !is_last;
-            self.unsaved.insert(session.into());
+            self.ledger.mark_dirty(session.into());
         }
     }
 
     /// The last turn of a chat is over: what is in its folder now is kept, if it was before.
     pub(super) fn keep_folder_behind(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let directories = self.effective_directories(key);
-        let Some(chat) = self.channels.chats.known(key).filter(|_| self.config.limits.kept_within_ms > 0)
+        let Some(chat) =
+            self.ledger.channels.chats.known(key).filter(|_| self.config.limits.kept_within_ms > 0)
         else {
             return;
         };
@@ -553,7 +554,7 @@ impl Host {
         said.extend(turn.edits().edits.iter().map(|edit| edit.file.clone()));
         let said = said.into_iter().take(SAID_MAX).collect();
         let (chat, turn) = (chat.channel.uri.clone(), turn.id().to_owned());
-        let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
         let kept = &mut of_session.kept;
         let Some(before) = kept.turn_mut(&chat, &turn).map(|turn| turn.before.clone()) else { return };
         let mut since = vec![before];
@@ -566,16 +567,16 @@ impl Host {
     }
 
     fn is_asked_to_keep(&mut self, session: SessionKey) {
-        if let Some(of_session) = self.channels.sessions.known_mut(session) {
+        if let Some(of_session) = self.ledger.channels.sessions.known_mut(session) {
             of_session.kept.is_asked = true;
-            self.unsaved.insert(session.into());
+            self.ledger.mark_dirty(session.into());
         }
     }
 
     /// A session is taken from the store that has come from elsewhere: what is known of it is kept
     /// for it from here on.
     pub(super) fn keep_what_was_brought(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        let of_session = self.channels.sessions.known(session).filter(|it| it.kept.is_brought);
+        let of_session = self.ledger.channels.sessions.known(session).filter(|it| it.kept.is_brought);
         let Some(of_session) = of_session.filter(|_| self.config.limits.kept_within_ms > 0) else { return };
         let Some(root) = of_session.kept.root.clone() else { return };
         let checkpoints = of_session.kept.known_states();
@@ -588,7 +589,7 @@ impl Host {
         contents.sort_unstable();
         contents.dedup();
         self.name_what_is_kept(step, session);
-        let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
         let kept = &mut of_session.kept;
         // What is kept later has greater numbers.
         kept.count = kept.count.max(checkpoints.len() as u64 + 1);
@@ -599,14 +600,14 @@ impl Host {
     /// A session is taken from the store: what a host before this one was asked to keep, and has
     /// not heard of, is kept now.
     pub(super) fn keep_what_was_asked_for(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        let kept = self.channels.sessions.known(session).map(|session| &session.kept);
+        let kept = self.ledger.channels.sessions.known(session).map(|session| &session.kept);
         let Some(kept) = kept.filter(|kept| kept.is_asked && !self.is_being_kept(session, None)) else {
             return;
         };
         let last = kept.turns.last().filter(|turn| turn.after.is_none());
         let chat = last.and_then(|last| {
-            let chat = self.find_chat(&last.chat)?;
-            let history = self.channels.chats.known(chat)?.conversation.history();
+            let chat = self.ledger.find_chat(&last.chat)?;
+            let history = self.ledger.channels.chats.known(chat)?.conversation.history();
             history.last().is_some_and(|turn| turn.id() == last.turn).then_some(chat)
         });
         match chat {
@@ -617,7 +618,7 @@ impl Host {
 
     /// Files of a session were taken back: what is in its folder now is kept.
     pub(super) fn keep_folder_now(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        let Some(of_session) = self.channels.sessions.known(session) else { return };
+        let Some(of_session) = self.ledger.channels.sessions.known(session) else { return };
         let Some(root) = of_session.kept.root.clone() else { return };
         let since: Vec<Checkpoint> =
             of_session.kept.turns.first().map(|first| first.before.clone()).into_iter().collect();
@@ -628,12 +629,12 @@ impl Host {
 
     /// A session is gone, and its chats: what was kept for it may go, and what is being kept.
     pub(super) fn forget_kept_folder(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        let Some(of_session) = self.channels.sessions.known(session) else { return };
+        let Some(of_session) = self.ledger.channels.sessions.known(session) else { return };
         let (root, keeper) = (of_session.kept.root.clone(), of_session.kept.keeper.clone());
         for asked in self.asked_of_git.values_mut() {
             let is_kept = match asked {
                 AskedFor::Behind { session: of, .. } | AskedFor::Now { session: of, .. } => *of == session,
-                AskedFor::Before(chat, _) => !self.channels.chats.contains_key(chat),
+                AskedFor::Before(chat, _) => !self.ledger.channels.chats.contains_key(chat),
                 _ => false,
             };
             if is_kept {
@@ -661,6 +662,7 @@ impl Host {
         }
         let run_of = |chat: &super::model::Chat| chat.run.as_ref().map(|run| run.phase);
         let beside: Vec<(ChatKey, bool)> = self
+            .ledger
             .channels
             .chats
             .iter()
@@ -670,7 +672,7 @@ impl Host {
             })
             .collect();
         for (other, works) in beside {
-            let session = |chat: ChatKey| self.channels.chats.known(chat).map(|chat| chat.session);
+            let session = |chat: ChatKey| self.ledger.channels.chats.known(chat).map(|chat| chat.session);
             let are_others = session(key) != session(other);
             for (chat, _) in [(key, works), (other, begins)].into_iter().filter(|(_, is_mixed)| *is_mixed) {
                 self.note_overlap(chat, are_others);
@@ -680,22 +682,22 @@ impl Host {
 
     /// What the turn that runs in a chat does, and what another one does, is not told apart.
     fn note_overlap(&mut self, key: ChatKey, is_of_another_session: bool) {
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let Some(turn) = &chat.conversation.state().active_turn else { return };
         let (uri, turn, session) = (chat.channel.uri.clone(), turn.id.clone(), chat.session);
-        let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
         if let Some(kept) = of_session.kept.turn_mut(&uri, &turn) {
             kept.overlaps = true;
             kept.overlaps_others |= is_of_another_session;
-            self.unsaved.insert(session.into());
+            self.ledger.mark_dirty(session.into());
         }
     }
 
     /// Whether two chats work in one repository, as far as that is known.
     fn share_a_repository(&self, one: ChatKey, other: ChatKey) -> bool {
         let folders = |chat: ChatKey| {
-            let session = self.channels.chats.known(chat).map(|chat| chat.session);
-            let session = session.and_then(|session| self.channels.sessions.known(session));
+            let session = self.ledger.channels.chats.known(chat).map(|chat| chat.session);
+            let session = session.and_then(|session| self.ledger.channels.sessions.known(session));
             let root = session.and_then(|session| session.kept.root.clone());
             root.map_or_else(|| self.effective_directories(chat), |root| vec![root])
         };
@@ -709,7 +711,7 @@ impl Host {
 
     /// Whether git is asked for something that must be known of a session that stays in memory.
     pub(super) fn asks_git_for(&self, session: &super::model::Session) -> bool {
-        let key = self.find_session(&session.channel.uri);
+        let key = self.ledger.find_session(&session.channel.uri);
         self.asked_of_git.values().any(|asked| match asked {
             AskedFor::Behind { session, .. } | AskedFor::Now { session, .. } => Some(*session) == key,
             AskedFor::Between((session, ..)) | AskedFor::Again(session) => Some(*session) == key,
@@ -746,7 +748,7 @@ impl Host {
             COMPARED_AT_ONCE.saturating_sub(self.asked_of_git.values().filter(is_comparing).count());
         while room > 0 {
             let Some(pair) = self.changes.compared.wanted.pop_front() else { return };
-            let session = self.channels.sessions.known(pair.0);
+            let session = self.ledger.channels.sessions.known(pair.0);
             let Some(root) = session.and_then(|session| session.kept.root.clone()) else {
                 self.changes.compared.pairs.remove(&pair);
                 continue;
@@ -761,10 +763,10 @@ impl Host {
     /// Lets go of what lies between states that no changeset in memory shows, when that is too
     /// much.
     pub(super) fn let_go_of_compared(&mut self) {
-        if self.changes.compared.pairs.len() <= COMPARED_MAX + self.channels.changesets.len() {
+        if self.changes.compared.pairs.len() <= COMPARED_MAX + self.ledger.channels.changesets.len() {
             return;
         }
-        let shown = self.channels.changesets.values();
+        let shown = self.ledger.channels.changesets.values();
         let shown: BTreeSet<ComparedPair> =
             shown.filter_map(|changeset| self.kept_states(changeset.session, &changeset.scope)).collect();
         let stays = |pair: &ComparedPair, between: &mut Between| {
@@ -776,7 +778,7 @@ impl Host {
     /// Somebody follows a changeset of which it could not be known what it shows: it is tried
     /// again.
     pub(super) fn compared_is_followed(&mut self, target: ChannelId) {
-        let changeset = target.changeset().and_then(|key| self.channels.changesets.get(&key));
+        let changeset = target.changeset().and_then(|key| self.ledger.channels.changesets.get(&key));
         let Some((session, scope)) = changeset.map(|it| (it.session, it.scope.clone())) else { return };
         if let Some(states) = self.kept_states(session, &scope) {
             if self.changes.compared.try_again(&states) {
@@ -787,20 +789,20 @@ impl Host {
 
     /// From what to what that has gone which a changeset is of; none where only calls tell that.
     pub(super) fn kept_states(&self, key: SessionKey, scope: &ChangesetScope) -> Option<ComparedPair> {
-        let kept = &self.channels.sessions.known(key)?.kept;
+        let kept = &self.ledger.channels.sessions.known(key)?.kept;
         kept.root.as_ref()?;
         let (before, after) = match scope {
             ChangesetScope::Session => kept.whole()?,
             ChangesetScope::Uncommitted | ChangesetScope::Branch => return None,
             ChangesetScope::Compare(one, other) => {
                 let after = |id: &String| {
-                    let chat = self.channels.chats.known(self.chat_of_turn(key, id)?)?;
+                    let chat = self.ledger.channels.chats.known(self.chat_of_turn(key, id)?)?;
                     kept.behind(&chat.channel.uri, id)
                 };
                 (after(one)?, after(other)?)
             }
             ChangesetScope::Turn(id) => {
-                let chat = self.channels.chats.known(self.chat_of_turn(key, id)?)?;
+                let chat = self.ledger.channels.chats.known(self.chat_of_turn(key, id)?)?;
                 chat.conversation.history().get(id)?;
                 let is_fork = matches!(chat.conversation.state().origin, Some(ChatOrigin::Fork { .. }));
                 kept.of_turn(&chat.channel.uri, id, is_fork)?
@@ -819,9 +821,11 @@ impl Host {
         encoding: Option<Option<ContentEncoding>>,
     ) -> Result<Option<Resource>, RpcError> {
         let Some((channel, id)) = named_by_content(uri) else { return Ok(None) };
-        let Some(key) = self.find(&channel).and_then(|channel| channel.session()) else { return Ok(None) };
+        let Some(key) = self.ledger.find(&channel).and_then(|channel| channel.session()) else {
+            return Ok(None);
+        };
         let gone = || RpcError::resource_not_found(uri);
-        let kept = &self.channels.sessions.known(key).ok_or_else(gone)?.kept;
+        let kept = &self.ledger.channels.sessions.known(key).ok_or_else(gone)?.kept;
         let content = kept.content_of(&id).ok_or_else(gone)?;
         let root = kept.root.clone().ok_or_else(gone)?;
         let file = file_of_content(uri).unwrap_or_default();

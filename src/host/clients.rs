@@ -53,7 +53,7 @@ impl Host {
     /// A session has come back from the store: those of its active clients that are not there have
     /// some time to come back too.
     pub(super) fn await_clients(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.channels.sessions.known(key) else { return };
+        let Some(session) = self.ledger.channels.sessions.known(key) else { return };
         let active = session.state.active_clients.iter().map(|client| client.client_id.clone());
         for client in active.collect::<Vec<_>>() {
             if !self.can_speak(&client) {
@@ -67,9 +67,18 @@ impl Host {
         if self.absences.values().any(|absence| *absence == known) {
             return;
         }
-        let number = self.fresh_key();
+        let number = self.ledger.fresh_key();
         self.absences.insert(number, known);
         step.say(Output::Timer(Timer::Absence(number), ABSENCE_MAX));
+    }
+
+    /// Notes that a client has subscribed to a session: it stays, and the client takes part in it
+    /// again.
+    pub(super) fn session_is_followed(&mut self, key: SessionKey, client_id: &str) {
+        if let Some(session) = self.ledger.channels.sessions.known_mut(key) {
+            session.unfollowed = None;
+        }
+        self.client_is_back(key, client_id);
     }
 
     /// A client takes part in a session again.
@@ -81,7 +90,7 @@ impl Host {
     pub(super) fn absence_is_over(&mut self, step: &mut Step<'_>, number: u64) {
         let Some((session, client_id)) = self.absences.remove(&number) else { return };
         // The session may be gone since.
-        if self.channels.sessions.contains_key(&session) {
+        if self.ledger.channels.sessions.contains_key(&session) {
             self.remove_active_client(step, session, &client_id, None);
         }
     }
@@ -98,7 +107,7 @@ impl Host {
                 continue;
             }
             // Nothing may happen now that a snapshot in the answer would show.
-            if self.failing.is_some() {
+            if self.ledger.failing().is_some() {
                 self.await_client(step, session, client_id);
             } else {
                 self.leave_session(step, session, client_id);
@@ -109,9 +118,8 @@ impl Host {
     /// A client does not follow a session any more on one of its connections.
     pub(super) fn leave_session(&mut self, step: &mut Step<'_>, session: SessionKey, client_id: &str) {
         let channel = session.into();
-        let follows = self.connections.values().any(|connection| {
-            connection.client_id.as_deref() == Some(client_id)
-                && connection.subscriptions.contains_key(&channel)
+        let follows = self.connections.iter().any(|(connection, client)| {
+            client.client_id.as_deref() == Some(client_id) && self.ledger.is_subscribed(*connection, channel)
         });
         if !follows {
             self.remove_active_client(step, session, client_id, None);
@@ -150,11 +158,12 @@ impl Host {
 
     /// The same for one chat, once its agent is open.
     pub(super) fn tell_tools(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
+        let Some(chat) =
+            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
             return;
         };
-        let Some(session) = self.channels.sessions.known(chat.session) else { return };
+        let Some(session) = self.ledger.channels.sessions.known(chat.session) else { return };
         let tools = tools_of_clients(session);
         if chat.tools_told != tools {
             chat.tools_told.clone_from(&tools);
@@ -172,7 +181,8 @@ impl Host {
         client_id: &str,
         tools: &Value,
     ) -> Result<StateAction, Refusal> {
-        let active = self.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
+        let active =
+            self.ledger.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
         let own = active.unwrap_or_default().iter().find(|client| client.client_id == client_id);
         let Some(own) = own else { return Err(Refusal::NotActive) };
         let tools = Vec::<ToolDefinition>::deserialize(tools)
@@ -193,7 +203,8 @@ impl Host {
         client_id: &str,
         action: &StateAction,
     ) -> Result<(), Refusal> {
-        let active = self.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
+        let active =
+            self.ledger.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
         let active = active.unwrap_or_default();
         let own = active.iter().find(|client| client.client_id == client_id);
         match (action, active.first()) {
@@ -210,19 +221,19 @@ impl Host {
     }
 
     fn is_active(&self, session: SessionKey, client_id: &str) -> bool {
-        self.channels.sessions.known(session).is_some_and(|session| {
+        self.ledger.channels.sessions.known(session).is_some_and(|session| {
             session.state.active_clients.iter().any(|client| client.client_id == client_id)
         })
     }
 
     /// The sessions in memory that a client is active in.
     fn sessions_with(&self, client_id: &str) -> Vec<SessionKey> {
-        self.channels.sessions.keys().copied().filter(|key| self.is_active(*key, client_id)).collect()
+        self.ledger.channels.sessions.keys().copied().filter(|key| self.is_active(*key, client_id)).collect()
     }
 
     /// The calls of a chat's running turn that a client is to finish.
     fn calls_on(&self, key: ChatKey, client_id: &str) -> Vec<CallRef> {
-        let Some(chat) = self.channels.chats.known(key) else { return Vec::new() };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return Vec::new() };
         let calls = chat.conversation.tools().filter(|call| {
             let open = matches!(
                 call,
@@ -241,12 +252,12 @@ impl Host {
     /// The active client of a chat's session that a tool is to run on, with what it says of the
     /// tool. Those that are there go first, and of these the one that began the turn.
     fn provider_of(&self, key: ChatKey, tool: &str) -> Option<(String, ToolDefinition)> {
-        let chat = self.channels.chats.known(key)?;
+        let chat = self.ledger.channels.chats.known(key)?;
         let asker = chat.run.as_ref().and_then(|run| run.by.as_deref());
         let is_absent = |client: &str| {
             self.absences.values().any(|(session, absent)| *session == chat.session && absent == client)
         };
-        let session = self.channels.sessions.known(chat.session)?;
+        let session = self.ledger.channels.sessions.known(chat.session)?;
         let offers = session.state.active_clients.iter().filter_map(|client| {
             let offered = client.tools.iter().find(|offered| offered.name == tool)?;
             Some((client.client_id.as_str(), offered))
@@ -265,7 +276,12 @@ impl Host {
         tool: String,
         meta: Option<JsonObject>,
     ) {
-        if self.channels.chats.known(call.key).is_some_and(|chat| chat.conversation.tool(&call.id).is_some())
+        if self
+            .ledger
+            .channels
+            .chats
+            .known(call.key)
+            .is_some_and(|chat| chat.conversation.tool(&call.id).is_some())
         {
             tracing::warn!(?call, "an agent began the same tool call twice");
             return;
@@ -292,12 +308,13 @@ impl Host {
     pub(super) fn call_on_client(&mut self, step: &mut Step<'_>, call: CallRef, errand: Errand) {
         let Errand { tool, input, message } = errand;
         let nobody = format!("no active client of this session offers the tool `{tool}`");
-        let begun = |host: &Self| host.channels.chats.known(call.key)?.conversation.tool(&call.id).cloned();
+        let begun =
+            |host: &Self| host.ledger.channels.chats.known(call.key)?.conversation.tool(&call.id).cloned();
         if begun(self).is_none() {
             self.start_client_call(step, &call, tool, None);
         }
         let Some(state) = begun(self) else { return };
-        let session = self.channels.chats.known(call.key).map(|chat| chat.session);
+        let session = self.ledger.channels.chats.known(call.key).map(|chat| chat.session);
         let is_there = |client| session.is_some_and(|session| self.is_active(session, client));
         let is_offered = client_of_call(&state).is_some_and(is_there);
         match state {
@@ -336,7 +353,8 @@ impl Host {
 
     /// Ends a call that its client will not finish, and tells the agent.
     pub(super) fn fail_client_call(&mut self, step: &mut Step<'_>, call: &CallRef, why: &str) {
-        let state = self.channels.chats.known(call.key).and_then(|chat| chat.conversation.tool(&call.id));
+        let state =
+            self.ledger.channels.chats.known(call.key).and_then(|chat| chat.conversation.tool(&call.id));
         let content = match state {
             Some(ToolCallState::Running(state)) => state.content.clone().unwrap_or_default(),
             _ => Vec::new(),
@@ -344,7 +362,7 @@ impl Host {
         let message = "Was not carried out".into();
         let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
         self.finish_call(step, call, outcome, false, Besides::default());
-        let run = self.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
+        let run = self.ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
         if let Some(command) = run.and_then(|run| self.result_for_agent(call.key, run, &call.id)) {
             self.tell_agent(step, call.key, command);
         }
@@ -353,7 +371,7 @@ impl Host {
     /// What the agent is told of a call that was to run on a client and is over; none of any other
     /// call.
     pub(super) fn result_for_agent(&self, key: ChatKey, run: RunId, tool_call_id: &str) -> Option<Command> {
-        let result = match self.channels.chats.known(key)?.conversation.tool(tool_call_id)? {
+        let result = match self.ledger.channels.chats.known(key)?.conversation.tool(tool_call_id)? {
             ToolCallState::Completed(call) => ToolCallResult {
                 success: call.success,
                 past_tense_message: call.past_tense_message.clone(),

@@ -101,7 +101,7 @@ impl Host {
     /// Whether the turn that waits in a chat is a command; then it begins as soon as its session is
     /// there.
     pub(super) fn begins_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
-        let Some(chat) = self.channels.chats.known(key) else { return false };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return false };
         let Some(turn) = &chat.conversation.state().active_turn else { return false };
         let Some(line) = self.command_in(&turn.message.text).map(str::to_owned) else { return false };
         // What is in the folder is kept first, so that what the command changes is known.
@@ -109,11 +109,11 @@ impl Host {
             return true;
         }
         let turn_id = turn.id.clone();
-        if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+        if let Some(run) = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
             run.phase = RunPhase::Command;
         }
         self.note_overlaps(key, true);
-        let id = format!("{CALL}{}", self.fresh_key());
+        let id = format!("{CALL}{}", self.ledger.fresh_key());
         self.run_command(step, key, CommandCall { turn_id, id, line, agent: None, waits: false });
         true
     }
@@ -125,10 +125,11 @@ impl Host {
     }
 
     fn run_command(&mut self, step: &mut Step<'_>, chat: ChatKey, call: CommandCall) {
-        let number = self.fresh_key();
+        let number = self.ledger.fresh_key();
         let key = TerminalKey(number);
         let directory = self.effective_directories(chat).into_iter().next();
-        let Some(uri) = self.channels.chats.known(chat).map(|it| terminal_uri(&it.channel.uri, number))
+        let Some(uri) =
+            self.ledger.channels.chats.known(chat).map(|it| terminal_uri(&it.channel.uri, number))
         else {
             return;
         };
@@ -154,7 +155,7 @@ impl Host {
         };
         let pty = Pty { is_named: true, call: Some(call), ..Pty::default() };
         let terminal = Terminal {
-            channel: Channel::new(uri.clone(), self.head + 1),
+            channel: Channel::new(uri.clone(), self.ledger.head() + 1),
             state,
             chat: Some(chat),
             pty: Some(pty),
@@ -195,7 +196,7 @@ impl Host {
 
     /// The turn ends in which a command runs, and the command with it.
     pub(super) fn end_commands_of(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        let terminals = self.channels.terminals.iter();
+        let terminals = self.ledger.channels.terminals.iter();
         let of_chat = terminals.filter(|(_, terminal)| terminal.chat == Some(chat) && terminal.is_command());
         for key in of_chat.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.settle_command(step, key, Err("the turn ended before the command did".to_owned()));
@@ -204,7 +205,7 @@ impl Host {
 
     /// A command has run as long as it may.
     pub(super) fn time_of_command_is_up(&mut self, step: &mut Step<'_>, key: TerminalKey) {
-        if self.channels.terminals.get(&key).is_some_and(Terminal::is_command) {
+        if self.ledger.channels.terminals.get(&key).is_some_and(Terminal::is_command) {
             let minutes = RUNS_AT_MOST.as_secs() / 60;
             let why = format!("it was ended: it had run for {minutes} minutes, which is as long as it may");
             self.command_is_over(step, key, Err(why));
@@ -221,7 +222,7 @@ impl Host {
     ) -> Option<(ChatKey, CommandCall)> {
         self.command_goes_on(step, key);
         self.end_program(step, key);
-        let terminal = self.channels.terminals.get_mut(&key)?;
+        let terminal = self.ledger.channels.terminals.get_mut(&key)?;
         let (chat, call) = (terminal.chat?, terminal.pty.as_mut()?.call.take()?);
         self.terminals_changed = true;
         let printed: String = terminal.state.content.iter().map(text_of).collect();
@@ -259,7 +260,7 @@ impl Host {
     }
 
     fn command_waits_now(&mut self, step: &mut Step<'_>, key: TerminalKey, waits: bool) {
-        let Some(terminal) = self.channels.terminals.get_mut(&key) else { return };
+        let Some(terminal) = self.ledger.channels.terminals.get_mut(&key) else { return };
         let call = terminal.pty.as_mut().and_then(|pty| pty.call.as_mut());
         let (Some(chat), Some(call)) = (terminal.chat, call) else { return };
         if std::mem::replace(&mut call.waits, waits) != waits {

@@ -58,7 +58,7 @@ impl Host {
         params: &InvokeChangesetOperationParams,
     ) -> Result<WantedCommit, RpcError> {
         let gone = || RpcError::resource_not_found(&params.channel);
-        let of_session = self.channels.sessions.known(session).ok_or_else(gone)?;
+        let of_session = self.ledger.channels.sessions.known(session).ok_or_else(gone)?;
         let message = match params.meta.as_ref().and_then(|meta| meta.get(MESSAGE)) {
             None if of_session.title_by == TitleBy::Nobody => "",
             None => of_session.state.title.as_str(),
@@ -78,16 +78,16 @@ impl Host {
 
     pub(super) fn ask_git_to_commit(&mut self, step: &mut Step<'_>, wanted: WantedCommit) {
         let WantedCommit { session, root, message, shown } = wanted;
-        let Some(of_session) = self.channels.sessions.known_mut(session) else { return };
+        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
         let staged_kept = of_session.kept.next();
-        self.unsaved.insert(session.into());
+        self.ledger.mark_dirty(session.into());
         let work = GitWork::Commit { message, shown, staged_kept };
         self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Commit(session));
     }
 
     /// It was tried to commit what is not committed.
     pub(super) fn it_is_committed(&mut self, step: &mut Step<'_>, session: SessionKey, report: GitReport) {
-        if self.channels.sessions.contains_key(&session) {
+        if self.ledger.channels.sessions.contains_key(&session) {
             self.files_may_have_changed(session, true);
             self.look_at_repository(session);
         }

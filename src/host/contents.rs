@@ -241,7 +241,7 @@ impl Host {
     /// approved is in the state no more when it has been approved, and its contents are still
     /// looked at.
     pub(super) fn note_contents(&mut self, key: ChatKey, action: &StateAction) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         match action {
             StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_) => chat.previews.clear(),
             StateAction::ChatToolCallReady(ready) => {
@@ -262,9 +262,9 @@ impl Host {
     /// `-32008` when it is not there any more, or never was.
     pub(super) fn content_called(&self, uri: &str) -> Result<Option<String>, RpcError> {
         let Some((chat, id)) = named_by_content(uri) else { return Ok(None) };
-        let chat = match self.find(&chat).map(ChannelId::chat) {
-            Some(Some(key)) => self.channels.chats.known(key),
-            None if self.unreadable.contains_key(&chat) => return Err(self.not_found(&chat)),
+        let chat = match self.ledger.find(&chat).map(ChannelId::chat) {
+            Some(Some(key)) => self.ledger.channels.chats.known(key),
+            None if self.ledger.is_unreadable(&chat) => return Err(self.ledger.not_found(&chat)),
             _ => None,
         };
         let Some(chat) = chat else { return Err(RpcError::resource_not_found(uri)) };

@@ -92,8 +92,13 @@ impl Host {
             client.tokens.insert(resource, HeldToken { token: Token::new(token), until_ms });
         }
         let client_id = client.client_id.clone();
-        let of_client =
-            self.channels.chats.iter().filter(|(_, chat)| chat.sponsor == client_id).map(|(&key, _)| key);
+        let of_client = self
+            .ledger
+            .channels
+            .chats
+            .iter()
+            .filter(|(_, chat)| chat.sponsor == client_id)
+            .map(|(&key, _)| key);
         for chat in of_client.collect::<Vec<_>>() {
             self.tell_tokens(step, chat);
         }
@@ -148,7 +153,13 @@ impl Host {
 
     /// Whose chat it is, if that agent is there.
     pub(super) fn agent_of(&self, key: ChatKey) -> Option<&AgentDescription> {
-        let provider = &self.channels.sessions.known(self.channels.chats.known(key)?.session)?.state.provider;
+        let provider = &self
+            .ledger
+            .channels
+            .sessions
+            .known(self.ledger.channels.chats.known(key)?.session)?
+            .state
+            .provider;
         self.agents.of(provider)
     }
 
@@ -187,7 +198,7 @@ impl Host {
         let Some(agent) = self.agent_of(key) else { return };
         let (provider, logins) = (agent.info.provider.clone(), logins(agent));
         self.agents.login_is_needed(&provider, step.now.monotonic_ms);
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let (sponsor, had) = (chat.sponsor.clone(), chat.tokens_told.clone());
         let Some(client_id) = sponsor else { return };
         let has = self.tokens_of(step, &client_id);
@@ -210,7 +221,7 @@ impl Host {
                 client.tokens.remove(resource);
             }
         }
-        if let Some(chat) = self.channels.chats.known_mut(key) {
+        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             chat.tokens_told.remove(resource);
         }
     }
@@ -218,7 +229,7 @@ impl Host {
     /// The tokens that a chat's agent may use: those of the client that asked for its work last,
     /// for the resources that it declares.
     pub(super) fn tokens_for(&self, step: &Step<'_>, key: ChatKey) -> Tokens {
-        let sponsor = self.channels.chats.known(key).and_then(|chat| chat.sponsor.as_deref());
+        let sponsor = self.ledger.channels.chats.known(key).and_then(|chat| chat.sponsor.as_deref());
         let (Some(client_id), Some(agent)) = (sponsor, self.agent_of(key)) else { return Tokens::new() };
         self.tokens_for_agent(step, client_id, agent)
     }
@@ -238,7 +249,8 @@ impl Host {
     /// Tells a chat's agent its tokens, once it is open, if it knows others.
     pub(super) fn tell_tokens(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let tokens = self.tokens_for(step, key);
-        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
+        let Some(chat) =
+            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
             return;
         };
@@ -252,7 +264,7 @@ impl Host {
     pub(super) fn token_was_refused(&mut self, step: &mut Step<'_>, key: ChatKey, resource: &str) {
         let metadata =
             self.agent_of(key).into_iter().flat_map(declared).find(|known| known.resource == resource);
-        let (Some(chat), Some(metadata)) = (self.channels.chats.known(key), metadata.cloned()) else {
+        let (Some(chat), Some(metadata)) = (self.ledger.channels.chats.known(key), metadata.cloned()) else {
             tracing::warn!(?key, resource, "an agent needs a login for a resource that it does not declare");
             return;
         };

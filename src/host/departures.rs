@@ -138,7 +138,7 @@ impl Host {
 
     /// The client whose turn runs in a chat, or ran there last: who queued a message is not known.
     fn owner_of(&self, key: ChatKey) -> Option<&str> {
-        let chat = self.channels.chats.known(key)?;
+        let chat = self.ledger.channels.chats.known(key)?;
         let by = chat.run.as_ref().and_then(|run| run.by.as_deref());
         by.or(chat.sponsor.as_deref())
     }

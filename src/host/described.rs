@@ -18,9 +18,9 @@ impl Host {
         key: ChatKey,
         news: SelfDescription,
     ) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         chat.commands = news.commands.clone().or(chat.commands.take());
-        let session = self.channels.sessions.known(chat.session);
+        let session = self.ledger.channels.sessions.known(chat.session);
         let Some(provider) = session.map(|session| session.state.provider.clone()) else { return };
         self.learn_of_agent(step, &provider, news);
     }
@@ -44,7 +44,7 @@ impl Host {
 
     fn tell_if_agents_changed(&mut self, step: &mut Step<'_>) {
         let agents = self.agents.infos();
-        if agents != self.channels.root.state.agents {
+        if agents != self.ledger.channels.root.state.agents {
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             self.sequence(step, ChannelId::ROOT, changed, None);
             self.note_agents(step);
@@ -73,7 +73,7 @@ impl Host {
     /// Keeps the checksum of what clients are told of the agents; whether it is another one than
     /// before.
     pub(super) fn note_agents(&mut self, step: &mut Step<'_>) -> bool {
-        let sum = crc32fast::hash(&to_sorted_json(&self.channels.root.state.agents));
+        let sum = crc32fast::hash(&to_sorted_json(&self.ledger.channels.root.state.agents));
         let changed = self.config.start.agents.replace(sum) != Some(sum);
         if changed {
             step.say(Output::Record(Record::Agents(sum)));

@@ -51,7 +51,7 @@ impl Host {
         key: SessionKey,
     ) -> Result<MultipleWorkingDirectoriesCapability, Refusal> {
         let provider =
-            self.channels.sessions.known(key).map_or("", |session| session.state.provider.as_str());
+            self.ledger.channels.sessions.known(key).map_or("", |session| session.state.provider.as_str());
         let agent = self.agents.of(provider);
         let capabilities = agent.and_then(|agent| agent.info.capabilities.as_ref());
         let several = capabilities.and_then(|capabilities| capabilities.multiple_working_directories.clone());
@@ -59,7 +59,7 @@ impl Host {
     }
 
     fn directories_of(&self, key: SessionKey) -> &[String] {
-        let session = self.channels.sessions.known(key);
+        let session = self.ledger.channels.sessions.known(key);
         session.and_then(|session| session.state.working_directories.as_deref()).unwrap_or_default()
     }
 
@@ -144,6 +144,7 @@ impl Host {
     fn chats_in(&self, key: SessionKey, directory: Option<&str>) -> Vec<ChatKey> {
         let is_in = |chat: &ChatKey| {
             let chosen = self
+                .ledger
                 .channels
                 .chats
                 .known(*chat)
@@ -181,6 +182,7 @@ impl Host {
     /// Takes those directories from a chat that are none of a session's.
     pub(super) fn keep_directories_of(&mut self, step: &mut Step<'_>, key: ChatKey, session: SessionKey) {
         let chosen = self
+            .ledger
             .channels
             .chats
             .known(key)
@@ -202,7 +204,7 @@ impl Host {
         action: StateAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let Some(session) = self.channels.chats.known(key).map(|chat| chat.session) else {
+        let Some(session) = self.ledger.channels.chats.known(key).map(|chat| chat.session) else {
             return Ok(Verdict::Unchanged);
         };
         self.directories_capability(session)?;
@@ -213,6 +215,7 @@ impl Host {
                     return Err(Refusal::NoDirectoryOfChatsSession(a.directory));
                 }
                 let chosen = self
+                    .ledger
                     .channels
                     .chats
                     .known(key)
@@ -244,7 +247,7 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) -> bool {
         let changes =
-            self.channels.chats.known(key).is_some_and(|chat| chat.conversation.would_change(&action));
+            self.ledger.channels.chats.known(key).is_some_and(|chat| chat.conversation.would_change(&action));
         if changes {
             self.sequence(step, key, action, origin);
             self.sync_chat(step, key);
@@ -255,7 +258,7 @@ impl Host {
     /// The directories that a chat's agent works in: those that were chosen for it, else all of the
     /// session's.
     pub(super) fn effective_directories(&self, key: ChatKey) -> Vec<String> {
-        let Some(chat) = self.channels.chats.known(key) else { return Vec::new() };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return Vec::new() };
         match &chat.conversation.state().working_directories {
             Some(chosen) => chosen.clone(),
             None => self.directories_of(chat.session).to_vec(),
@@ -265,7 +268,8 @@ impl Host {
     /// Tells a chat's agent where it works, once it is open, if it knows otherwise.
     pub(super) fn tell_directories(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let directories = self.effective_directories(key);
-        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
+        let Some(chat) =
+            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
             return;
         };

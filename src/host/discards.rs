@@ -174,7 +174,7 @@ impl Host {
         }
         let running = self.changes.operations.running.get(&session).filter(|it| it.scope == *scope);
         let failed = self.changes.operations.failed.get(&(session, mark_of(scope)));
-        let works = |chat| self.channels.chats.known(chat).is_some_and(|chat| chat.run.is_some());
+        let works = |chat| self.ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_some());
         let is_disabled = self.chats_of(session).into_iter().any(works);
         for operation in &mut operations {
             if is_disabled {
@@ -195,7 +195,7 @@ impl Host {
         scope: &ChangesetScope,
     ) -> impl Iterator<Item = &DiscardedFile> {
         let of_scope = mark_of(scope);
-        let session = self.channels.sessions.known(session);
+        let session = self.ledger.channels.sessions.known(session);
         let discarded = session.map(|session| session.discarded.as_slice()).unwrap_or_default();
         let last = discarded.iter().filter(|file| file.scope == of_scope).map(|file| file.edit.at).max();
         discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
@@ -242,7 +242,7 @@ impl Host {
         changeset: &str,
     ) -> Option<(&InvokeChangesetOperationParams, &mut Vec<Asker>)> {
         let (uri, _) = named_by_changeset(changeset)?;
-        let session = self.find_session(uri)?;
+        let session = self.ledger.find_session(uri)?;
         let Operations { held, running, .. } = &mut self.changes.operations;
         let is_of = |held: &&mut HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
         match held.iter_mut().rev().find(is_of) {
@@ -259,9 +259,10 @@ impl Host {
         connection: ConnectionId,
         params: &InvokeChangesetOperationParams,
     ) -> Option<Vec<ChangesetFile>> {
-        let changeset = self.channels.changesets.get(&self.find(&params.channel)?.changeset()?)?;
+        let changeset =
+            self.ledger.channels.changesets.get(&self.ledger.find(&params.channel)?.changeset()?)?;
         let mut offered = changeset.state.operations.iter().flatten();
-        let session = &self.channels.sessions.known(changeset.session)?.channel.uri;
+        let session = &self.ledger.channels.sessions.known(changeset.session)?.channel.uri;
         let sees = shows_now(&changeset.scope)
             && !self.has_operations(session)
             && matches!(changeset.state.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing)
@@ -272,7 +273,7 @@ impl Host {
 
     /// The files of a changeset that are not what its client had seen, by their ids.
     fn files_not_seen(&self, key: ChangesetKey, seen: &[ChangesetFile]) -> Vec<String> {
-        let Some(changeset) = self.channels.changesets.get(&key) else { return Vec::new() };
+        let Some(changeset) = self.ledger.channels.changesets.get(&key) else { return Vec::new() };
         let edits: HashMap<&str, &FileEdit> =
             seen.iter().map(|file| (file.id.as_str(), &file.edit)).collect();
         let files = changeset.state.files.iter();
@@ -287,7 +288,7 @@ impl Host {
         for mut held in std::mem::take(&mut self.changes.operations.held) {
             held.askers.retain(|(connection, _)| self.connections.contains_key(connection));
             let Some((connection, id)) = held.askers.first().cloned() else { continue };
-            let of = held.of().and_then(|(uri, scope)| Some((self.find_session(uri)?, scope)));
+            let of = held.of().and_then(|(uri, scope)| Some((self.ledger.find_session(uri)?, scope)));
             if let Some((session, scope)) = of {
                 let is_first = !waiting.contains(&session);
                 if !is_first || !self.is_clear_what_it_shows(session, &scope, &mut held.look) {
@@ -352,7 +353,7 @@ impl Host {
         let operations = &self.changes.operations;
         let is_of = |held: &HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
         operations.held.iter().any(is_of)
-            || self.find_session(uri).is_some_and(|key| operations.running.contains_key(&key))
+            || self.ledger.find_session(uri).is_some_and(|key| operations.running.contains_key(&key))
     }
 
     /// What is to be done with the files of a changeset.
@@ -366,10 +367,10 @@ impl Host {
     ) -> Result<Begun, RpcError> {
         self.bring_back_changesets([&params.channel]);
         if let Some((session, _)) = named_by_changeset(&params.channel) {
-            self.find_session(session).ok_or_else(|| RpcError::channel_not_found(session))?;
+            self.ledger.find_session(session).ok_or_else(|| RpcError::channel_not_found(session))?;
         }
-        let key = self.find(&params.channel).and_then(|id| id.changeset());
-        let found = key.and_then(|key| Some((key, self.channels.changesets.get(&key)?)));
+        let key = self.ledger.find(&params.channel).and_then(|id| id.changeset());
+        let found = key.and_then(|key| Some((key, self.ledger.channels.changesets.get(&key)?)));
         let (key, changeset) = found.ok_or_else(|| RpcError::resource_not_found(&params.channel))?;
         let (session, scope) = (changeset.session, changeset.scope.clone());
         let unseen = seen.map(|seen| self.files_not_seen(key, seen)).unwrap_or_default();
@@ -438,14 +439,14 @@ impl Host {
             return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
         }
         let is_kept = taken.iter().any(|file| file.row.kept.is_some());
-        let kept = self.channels.sessions.known_mut(session).map(|session| &mut session.kept);
+        let kept = self.ledger.channels.sessions.known_mut(session).map(|session| &mut session.kept);
         let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
         if let Some(kept) = kept.filter(|_| is_kept) {
             root.clone_from(&kept.root);
             // Nobody else has what is not committed.
             kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next());
             bytes_kept = Some(kept.next());
-            self.unsaved.insert(session.into());
+            self.ledger.mark_dirty(session.into());
         }
         let files = taken;
         let taken =
@@ -463,9 +464,9 @@ impl Host {
         for file in &mut taken.files {
             (file.row.edit.at, file.row.is_unsure) = (at, true);
         }
-        let Some(session) = self.channels.sessions.known_mut(taken.session) else { return };
+        let Some(session) = self.ledger.channels.sessions.known_mut(taken.session) else { return };
         session.discarded.extend(taken.files.iter().map(|file| file.row.clone()));
-        self.unsaved.insert(taken.session.into());
+        self.ledger.mark_dirty(taken.session.into());
     }
 
     /// An operation is being carried out from now on: whoever follows its changeset is told so.
@@ -494,7 +495,7 @@ impl Host {
     ) {
         let Some(running) = self.changes.operations.running.remove(&session) else { return };
         let RunningOperation { askers, scope, params } = running;
-        if self.channels.sessions.contains_key(&session) {
+        if self.ledger.channels.sessions.contains_key(&session) {
             if let Err(error) = &told {
                 let why = error_info("operationFailed".to_owned(), &error.message);
                 let failed = &mut self.changes.operations.failed;
@@ -566,7 +567,7 @@ impl Host {
         }
         done.extend(untouched);
         let is_empty = done.is_empty();
-        if let Some(session) = self.channels.sessions.get_mut(&session) {
+        if let Some(session) = self.ledger.channels.sessions.get_mut(&session) {
             let is_settled = |file: &DiscardedFile| match restores {
                 true => done.contains(file),
                 false => file.is_unsure && Some(file.edit.at) == begun_at,
@@ -576,8 +577,8 @@ impl Host {
         if !restores {
             self.keep_discarded(session, &scope, done, step.now.unix_ms);
         }
-        if self.channels.sessions.contains_key(&session) {
-            self.unsaved.insert(session.into());
+        if self.ledger.channels.sessions.contains_key(&session) {
+            self.ledger.mark_dirty(session.into());
             self.files_may_have_changed(session, true);
             if root.is_some() && !is_empty {
                 self.keep_folder_now(step, session);
@@ -595,7 +596,7 @@ impl Host {
     /// Whether a host before this one has begun to take the same change of a file back, and may
     /// have done it.
     fn was_begun_before(&self, session: SessionKey, file: &DiscardedFile, begun_at: Option<i64>) -> bool {
-        let session = self.channels.sessions.known(session);
+        let session = self.ledger.channels.sessions.known(session);
         session.is_some_and(|session| {
             session.discarded.iter().any(|known| {
                 known.is_unsure
@@ -615,7 +616,7 @@ impl Host {
         mut done: Vec<DiscardedFile>,
         now_ms: i64,
     ) {
-        if !self.channels.sessions.contains_key(&session) {
+        if !self.ledger.channels.sessions.contains_key(&session) {
             return;
         }
         let shown = self.changed_files(session, scope).unwrap_or_default();
@@ -627,7 +628,7 @@ impl Host {
         for file in &mut done {
             (file.edit.at, file.is_unsure) = (at, false);
         }
-        let Some(session) = self.channels.sessions.known_mut(session) else { return };
+        let Some(session) = self.ledger.channels.sessions.known_mut(session) else { return };
         // Of the same that a host before this one has begun it is known now that it is done.
         let known: BTreeSet<_> = done.iter().map(|file| (file.scope.as_str(), file.change())).collect();
         session

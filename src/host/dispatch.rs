@@ -129,7 +129,7 @@ impl Host {
                 Ok(Answer::Returned(states, missed))
             }
             Method::Subscribe => self.serve_subscribe(step, connection, &params.read()?).map(Answer::States),
-            Method::FetchTurns => self.fetch_turns(step, connection, &params.read()?).map(json),
+            Method::FetchTurns => self.ledger.fetch_turns(step, connection, &params.read()?).map(json),
             Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
             Method::ListSessions => {
                 let params: ListSessionsParams = params.read()?;
@@ -143,23 +143,23 @@ impl Host {
                 Ok(Answer::Page(page))
             }
             Method::CreateSession => {
-                self.check_keeping()?;
+                self.ledger.check_keeping()?;
                 self.create_session(step, connection, params.read()?, aside).map(Answer::Created)
             }
             Method::DisposeSession => {
-                self.check_keeping()?;
+                self.ledger.check_keeping()?;
                 self.dispose_session(step, &params.read()?).map(nothing)
             }
             Method::CreateChat => {
-                self.check_keeping()?;
+                self.ledger.check_keeping()?;
                 self.create_chat(step, connection, params.read()?, aside).map(nothing)
             }
             Method::DisposeChat => {
-                self.check_keeping()?;
+                self.ledger.check_keeping()?;
                 self.dispose_chat(step, &params.read()?).map(nothing)
             }
             Method::MoveChat => {
-                self.check_keeping()?;
+                self.ledger.check_keeping()?;
                 self.move_chat(step, params.read()?).map(|moved| json(to_json(&moved)))
             }
             Method::Authenticate => self.authenticate(step, connection, params).map(|()| Answer::Json(EMPTY)),
@@ -172,7 +172,7 @@ impl Host {
                 Meant::Files(files) => Answer::Resource(Resource::Files(files)),
             }),
             Method::InvokeChangesetOperation => {
-                self.check_keeping()?;
+                self.ledger.check_keeping()?;
                 Ok(Answer::Operation(Box::new(params.read()?)))
             }
             Method::CreateResourceWatch
@@ -203,7 +203,7 @@ impl Host {
     pub(super) fn forget_client(&mut self, connection: ConnectionId) {
         let Some(client) = self.connections.get(&connection) else { return };
         let default_directory = client.default_directory.clone();
-        for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
+        for target in self.ledger.subscribed(connection).collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
         self.connections.insert(connection, Connection { default_directory, ..Connection::default() });
@@ -217,7 +217,7 @@ impl Host {
             answers_nothing: client.answers_nothing,
             is_leaving: self.departures.contains_key(connection),
         });
-        let active = self.channels.sessions.values().flat_map(|session| &session.state.active_clients);
+        let active = self.ledger.channels.sessions.values().flat_map(|session| &session.state.active_clients);
         let published = active.flat_map(|client| {
             let published = client.customizations.iter().flatten();
             published.map(|published| (client.client_id.as_str(), published.uri.as_str()))
@@ -229,8 +229,8 @@ impl Host {
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.relays.end_to(step, connection);
         self.relays.end_for(step, connection);
-        let Some(client) = self.connections.get(&connection) else { return };
-        for target in client.subscriptions.keys().copied().collect::<Vec<_>>() {
+        let Some(_client) = self.connections.get(&connection) else { return };
+        for target in self.ledger.subscribed(connection).collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
         let client = self.connections.remove(&connection);

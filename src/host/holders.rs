@@ -58,9 +58,11 @@ impl Host {
             TerminalClaim::Client(claim) => Err(Refusal::ClaimOfOther(claim.client_id.clone())),
             TerminalClaim::Session(claim) => {
                 let unknown = |uri: &String| Refusal::ClaimUnknown(uri.clone());
-                let session = self.find_session(&claim.session).ok_or_else(|| unknown(&claim.session))?;
-                let chat = self.find_chat(&claim.chat).ok_or_else(|| unknown(&claim.chat))?;
-                let is_in = self.channels.chats.known(chat).is_some_and(|chat| chat.session == session);
+                let session =
+                    self.ledger.find_session(&claim.session).ok_or_else(|| unknown(&claim.session))?;
+                let chat = self.ledger.find_chat(&claim.chat).ok_or_else(|| unknown(&claim.chat))?;
+                let is_in =
+                    self.ledger.channels.chats.known(chat).is_some_and(|chat| chat.session == session);
                 if is_in {
                     Ok(())
                 } else {
@@ -72,7 +74,7 @@ impl Host {
 
     /// Whether the client is gone that has a terminal.
     pub(super) fn holder_is_gone(&self, key: TerminalKey) -> bool {
-        match self.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
+        match self.ledger.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
             Some(TerminalClaim::Client(claim)) => !self.can_speak(&claim.client_id),
             _ => false,
         }
@@ -83,7 +85,7 @@ impl Host {
     /// # Errors
     /// When another client has it, or a session has and the client does not follow it.
     pub(super) fn check_use(&self, key: TerminalKey, client: &str) -> Result<(), Refusal> {
-        let Some(terminal) = self.channels.terminals.known(key) else { return Ok(()) };
+        let Some(terminal) = self.ledger.channels.terminals.known(key) else { return Ok(()) };
         let is_clients = |connection: &ConnectionId| {
             self.connections.get(connection).is_some_and(|it| it.client_id.as_deref() == Some(client))
         };
@@ -110,7 +112,9 @@ impl Host {
             return self.claim_pty(step, key, claimed, origin);
         }
         self.check_use(key, &origin.client_id)?;
-        let Some(terminal) = self.channels.terminals.known_mut(key) else { return Ok(Verdict::Unchanged) };
+        let Some(terminal) = self.ledger.channels.terminals.known_mut(key) else {
+            return Ok(Verdict::Unchanged);
+        };
         let runs = terminal.runs();
         let Some(pty) = terminal.pty.as_mut() else { return Ok(Verdict::Unchanged) };
         match &action {
@@ -166,7 +170,7 @@ impl Host {
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
         self.check_claim(&origin.client_id, &claimed.claim)?;
-        let Some(terminal) = self.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
+        let Some(terminal) = self.ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
         if terminal.chat.is_some() {
             return Err(Refusal::OutputOfAgent("belongs to its call"));
         }
@@ -183,24 +187,25 @@ impl Host {
     }
 
     pub(super) fn ptys_held_by(&self, chat: ChatKey) -> Vec<TerminalKey> {
-        let Some(uri) = self.channels.chats.known(chat).map(|chat| &chat.channel.uri) else {
+        let Some(uri) = self.ledger.channels.chats.known(chat).map(|chat| &chat.channel.uri) else {
             return Vec::new();
         };
         let is_held = |it: &Terminal| {
             let holds = matches!(&it.state.claim, TerminalClaim::Session(claim) if claim.chat == *uri);
             it.pty.is_some() && it.chat.is_none() && holds
         };
-        let terminals = self.channels.terminals.iter();
+        let terminals = self.ledger.channels.terminals.iter();
         terminals.filter(|(_, terminal)| is_held(terminal)).map(|(key, _)| *key).collect()
     }
 
     /// A chat is one of another session now: so are the terminals that clients have given it.
     pub(super) fn hand_ptys_over(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        let session = self.channels.chats.known(chat).map(|chat| chat.session);
-        let session = session.and_then(|key| self.channels.sessions.known(key));
+        let session = self.ledger.channels.chats.known(chat).map(|chat| chat.session);
+        let session = session.and_then(|key| self.ledger.channels.sessions.known(key));
         let Some(session) = session.map(|session| session.channel.uri.clone()) else { return };
         for key in self.ptys_held_by(chat) {
-            let claim = self.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
+            let claim =
+                self.ledger.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
             let Some(TerminalClaim::Session(mut claim)) = claim else { continue };
             claim.session.clone_from(&session);
             let claimed = TerminalClaimedAction { claim: TerminalClaim::Session(claim) };

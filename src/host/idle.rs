@@ -40,9 +40,9 @@ impl Host {
     pub(super) fn note_use(&mut self, key: SessionKey) {
         self.uses += 1;
         let is_large =
-            self.channels.sessions.get(&key).is_some_and(|it| self.memory_bytes(it) >= LARGE_BYTES);
+            self.ledger.channels.sessions.get(&key).is_some_and(|it| self.memory_bytes(it) >= LARGE_BYTES);
         self.idle_due |= is_large;
-        if let Some(session) = self.channels.sessions.get_mut(&key) {
+        if let Some(session) = self.ledger.channels.sessions.get_mut(&key) {
             session.used = self.uses;
         }
     }
@@ -51,11 +51,11 @@ impl Host {
     /// may. The store has all of them as they are.
     pub(super) fn let_idle_sessions_go(&mut self, step: &mut Step<'_>) {
         let is_due = self.idle_due || self.uses >= self.idle_looked_for + IDLE_EVERY;
-        if !is_due || self.failing.is_some() || self.config.memory_budget == usize::MAX {
+        if !is_due || self.ledger.failing().is_some() || self.config.memory_budget == usize::MAX {
             return;
         }
         (self.idle_due, self.idle_looked_for) = (false, self.uses);
-        let sessions = self.channels.sessions.iter();
+        let sessions = self.ledger.channels.sessions.iter();
         let idle = sessions.filter(|(key, session)| self.is_idle(session) && !self.summaries.mentions(**key));
         let mut idle: Vec<(u64, SessionKey, usize)> =
             idle.map(|(key, session)| (session.used, *key, self.memory_bytes(session))).collect();
@@ -78,13 +78,13 @@ impl Host {
         for &chat in &chats {
             self.close_conversation(step, chat);
             self.forget_terminals_of(chat);
-            if let Some(chat) = self.channels.chats.remove(&chat) {
-                self.channels.by_uri.remove(&chat.channel.uri);
+            if let Some(chat) = self.ledger.channels.chats.remove(&chat) {
+                self.ledger.channels.by_uri.remove(&chat.channel.uri);
             }
         }
-        if let Some(session) = self.channels.sessions.remove(&key) {
-            self.channels.by_uri.remove(&session.channel.uri);
-            self.let_go_lately.note(key, session, chats, self.head, self.log.floor());
+        if let Some(session) = self.ledger.channels.sessions.remove(&key) {
+            self.ledger.channels.by_uri.remove(&session.channel.uri);
+            self.let_go_lately.note(key, session, chats, self.ledger.head(), self.ledger.floor());
         }
     }
 
@@ -115,6 +115,6 @@ impl Host {
     }
 
     fn its_chats<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = &'a Chat> {
-        self.channels.chats_of(session).filter_map(|key| self.channels.chats.known(key))
+        self.ledger.channels.chats_of(session).filter_map(|key| self.ledger.channels.chats.known(key))
     }
 }

@@ -10,8 +10,8 @@ use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;
 
 use super::effects::{ChannelId, ChatKey, ChatRow, KEPT_FILE_BYTES_MAX};
+use super::ledger::{BEHIND_BYTES_MAX, BEHIND_TIMES};
 use super::refusal::Refusal;
-use super::save::{BEHIND_BYTES_MAX, BEHIND_TIMES};
 use super::turns::Ending;
 use super::{Host, Step};
 use crate::wire::action_lines::envelope_of;
@@ -64,7 +64,7 @@ impl Default for Limits {
 impl Host {
     /// Ends a chat's turn if it has become too large.
     pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let is_too_large = self.channels.chats.known(key).is_some_and(|chat| {
+        let is_too_large = self.ledger.channels.chats.known(key).is_some_and(|chat| {
             chat.run.is_some() && chat.conversation.turn_bytes() > self.config.limits.turn_bytes
         });
         if is_too_large {

@@ -119,25 +119,27 @@ impl Host {
     /// once, with an error, resumable if its agent can go on.
     pub(super) fn restore(&mut self, step: &mut Step<'_>, loaded: LoadedSession) {
         let LoadedSession { key, uris, deaths, made } = loaded;
-        if self.disposed.contains(&key) || uris.iter().any(|uri| self.channels.by_uri.contains_key(uri)) {
+        if self.disposed.contains(&key)
+            || uris.iter().any(|uri| self.ledger.channels.by_uri.contains_key(uri))
+        {
             return;
         }
         let (LoadedAlone { mut session, annotations, seen }, chats) = match made {
             Ok(made) => made,
             Err(reason) => {
                 tracing::error!(session = uris[0], reason, "a session cannot be read");
-                self.unreadable.extend(uris.into_iter().map(|uri| (uri, reason.clone())));
+                self.ledger.note_unreadable(uris.into_iter().map(|uri| (uri, reason.clone())));
                 return;
             }
         };
         for uri in &uris {
-            self.unreadable.remove(uri);
+            self.ledger.note_readable(uri);
         }
         let mended = mend_catalogue(&mut session, &chats);
-        self.channels.by_uri.insert(session.channel.uri.clone(), key.into());
+        self.ledger.channels.by_uri.insert(session.channel.uri.clone(), key.into());
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
         let told = session.told.clone();
-        self.channels.sessions.insert(key, session);
+        self.ledger.channels.sessions.insert(key, session);
         self.add_annotations(key, annotations);
         if let Some(seen) = seen {
             self.sight_was_kept(key, seen);
@@ -147,10 +149,10 @@ impl Host {
         for LoadedChat { key, mut chat, is_cut } in chats {
             if is_cut {
                 // A cursor from before does not lead to what is left.
-                chat.channel.born_at = self.head + 1;
+                chat.channel.born_at = self.ledger.head() + 1;
             }
-            self.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
-            self.channels.chats.insert(key, chat);
+            self.ledger.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
+            self.ledger.channels.chats.insert(key, chat);
         }
         self.note_use(key);
         // A program that did not know of it may have kept the summary.
@@ -167,8 +169,12 @@ impl Host {
         self.keep_what_was_brought(step, key);
         self.keep_what_was_asked_for(step, key);
         if mended {
-            let default =
-                self.channels.sessions.known(key).and_then(|session| session.state.default_chat.clone());
+            let default = self
+                .ledger
+                .channels
+                .sessions
+                .known(key)
+                .and_then(|session| session.state.default_chat.clone());
             self.set_movable(step, &default.unwrap_or_default(), false);
             self.sync_session(step, key);
         }
@@ -180,9 +186,9 @@ impl Host {
     /// Ends a turn that ran when its process ended. So many processes in a row have ended while it
     /// was taken up that it is given up, if that is not none.
     fn end_interrupted_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cut: bool, deaths: u32) {
-        let run = self.fresh_run();
-        let is_command = self.channels.chats.known(key).is_some_and(|chat| self.had_command_run(chat));
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let run = self.ledger.fresh_run();
+        let is_command = self.ledger.channels.chats.known(key).is_some_and(|chat| self.had_command_run(chat));
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(turn) = &chat.conversation.state().active_turn else { return };
         let lasted_ms = lasted_since(step, Some(&turn.started_at));
         let is_own = is_begun_by_agent(&turn.message);
@@ -202,7 +208,7 @@ impl Host {
         } else {
             let can_always = self.agent_of(key).map(|agent| agent.resumes);
             let resumable = can_always.is_some_and(|always| {
-                always || self.channels.chats.known(key).is_some_and(Chat::can_be_taken_up)
+                always || self.ledger.channels.chats.known(key).is_some_and(Chat::can_be_taken_up)
             });
             // What a command has done is not done again, and an agent has nothing to take up:
             // neither in that, nor where nobody had asked it for anything.

@@ -103,13 +103,13 @@ impl Host {
             |key: &SessionKey| self.disposed.contains(key) || kept.get(key).is_some_and(was_removed);
         let chats_let_go = self.let_go_lately.by_chats(cursor);
         let mut let_go = BTreeSet::new();
-        let recent = self.log.since(cursor.max(self.log.floor())).into_iter().flatten();
+        let recent = self.ledger.actions_since(cursor);
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
-            let in_memory = self.channels.session_of(*target);
+            let in_memory = self.ledger.channels.session_of(*target);
             let Some(key) = in_memory.or_else(|| chats_let_go.get(&target.chat()?).copied()) else {
                 continue;
             };
-            match self.channels.sessions.get(&key) {
+            match self.ledger.channels.sessions.get(&key) {
                 Some(session) if session.ahead => {}
                 Some(session) if session.shown_at > cursor => {
                     missed.added.insert(key);
@@ -124,8 +124,9 @@ impl Host {
                 None => {}
             }
         }
-        let is_absent =
-            |key: &SessionKey| !self.channels.sessions.contains_key(key) && !self.disposed.contains(key);
+        let is_absent = |key: &SessionKey| {
+            !self.ledger.channels.sessions.contains_key(key) && !self.disposed.contains(key)
+        };
         for (key, kept) in &kept {
             // What memory remembers of it is as young or younger.
             let is_told = !let_go.contains(key) && is_absent(key);
@@ -142,7 +143,7 @@ impl Host {
     /// Tells a client that is back what it has missed. It comes directly behind the answer: whoever
     /// lists the sessions after that knows what this changes, or has it changed already.
     pub(super) fn tell_missed(&self, step: &mut Step<'_>, connection: ConnectionId, missed: Missed) {
-        let channel = &self.channels.root.channel.uri;
+        let channel = &self.ledger.channels.root.channel.uri;
         let mut notify = |method, params: Vec<u8>| {
             let params = params.into();
             step.say(Output::Frame(connection, Frame::Notification { method, params }));
@@ -152,7 +153,7 @@ impl Host {
             notify("root/sessionRemoved", to_sorted_json(&params));
         }
         let in_memory = |keys: BTreeSet<SessionKey>| {
-            keys.into_iter().filter_map(|key| Some(self.channels.sessions.known(key)?.told.clone()))
+            keys.into_iter().filter_map(|key| Some(self.ledger.channels.sessions.known(key)?.told.clone()))
         };
         for summary in in_memory(missed.added).chain(missed.kept_added) {
             let params = SessionAddedParams { channel: channel.clone(), summary };

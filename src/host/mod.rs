@@ -8,26 +8,26 @@
 //! the same outputs, byte for byte.
 //!
 //! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), `channels`
-//! (what tells the kinds of channels apart), [`state`](crate::state) and `sequence` (how state
-//! changes), `dispatch` with `handlers` (requests), `actions` (what clients may change), `refusal`
-//! (why they may not), `turns`, `reports`, `calls`, `pending` and `attached` (the life of a turn,
-//! what agents report in it, what is open in it, the queue, and chats that are attached to
-//! messages), `clients` (those that take part in a session, and what runs on them), `directories`
-//! (where agents work), `credentials` (with whose tokens), `agents` and `described` (what agents
-//! are), `contents` (what stands on the sides of changes of files), `progress` (how far they are
-//! with opening), `catalogue` (what sessions and chats say of themselves), `config` (what can be
-//! configured), `settings` (what is made of that), `locale` (the host's own words), `notes` (what
-//! has no place of its own), `origins` (which agent's conversation a chat can be a copy of),
-//! `selection` (which model a message is for), `windows` (which turns each client holds), `cursors`
-//! (what names the next page), `missed` (what is told beside a replay), [`rows`], `save` and
-//! `loaded` (what is kept, and how it comes back), [`limits`] (how large things may get),
-//! `shutdown`, `departures` (the end of one client among others), `watches` (files that are
-//! watched), `terminals` and `scrollback` (what commands print), `ptys` and `holders` (programs
-//! that clients type into), `commands` (what users have run), `background` (what agents leave
-//! running), `changes` and `changesets` (which files were changed), `checkpoints` (what git keeps
-//! of folders), `sights` (what it says is there now), `discards` (and taking changes back),
-//! `annotations` (what people say to places in files), `relays` (files that clients serve), and
-//! [`log`] (the replay window).
+//! (what tells the kinds of channels apart), [`state`](crate::state) and `ledger` (how state
+//! changes, and who receives it), `router` (who reacts to what has happened), `dispatch` with
+//! `handlers` (requests), `actions` (what clients may change), `refusal` (why they may not),
+//! `turns`, `reports`, `calls`, `pending` and `attached` (the life of a turn, what agents report in
+//! it, what is open in it, the queue, and chats that are attached to messages), `clients` (those
+//! that take part in a session, and what runs on them), `directories` (where agents work),
+//! `credentials` (with whose tokens), `agents` and `described` (what agents are), `contents` (what
+//! stands on the sides of changes of files), `progress` (how far they are with opening),
+//! `catalogue` (what sessions and chats say of themselves), `config` (what can be configured),
+//! `settings` (what is made of that), `locale` (the host's own words), `notes` (what has no place
+//! of its own), `origins` (which agent's conversation a chat can be a copy of), `selection` (which
+//! model a message is for), `cursors` (what names the next page), `missed` (what is told beside a
+//! replay), [`rows`], `save` and `loaded` (what is kept, and how it comes back), [`limits`] (how
+//! large things may get), `shutdown`, `departures` (the end of one client among others), `watches`
+//! (files that are watched), `terminals` and `scrollback` (what commands print), `ptys` and
+//! `holders` (programs that clients type into), `commands` (what users have run), `background`
+//! (what agents leave running), `changes` and `changesets` (which files were changed),
+//! `checkpoints` (what git keeps of folders), `sights` (what it says is there now), `discards` (and
+//! taking changes back), `annotations` (what people say to places in files), and `relays` (files
+//! that clients serve).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -59,10 +59,10 @@ pub mod effects;
 mod handlers;
 mod holders;
 pub mod idle;
+mod ledger;
 pub mod limits;
 mod loaded;
 mod locale;
-pub mod log;
 mod missed;
 mod model;
 mod needed;
@@ -74,18 +74,19 @@ mod ptys;
 mod refusal;
 mod relays;
 mod reports;
+mod router;
 pub mod rows;
 mod save;
 mod scrollback;
 mod selection;
-mod sequence;
 mod settings;
 mod shutdown;
 mod sights;
 mod terminals;
+#[cfg(test)]
+mod testing;
 mod turns;
 mod watches;
-mod windows;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -95,10 +96,11 @@ use ahp_types::state::ConfigSchema;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use effects::{
-    AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, Recalled, Record, RunId, Timer,
-};
+use effects::{AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, Recalled, Record, Timer};
+use ledger::Ledger;
 use model::{ChannelId, Connection, SessionKey};
+
+pub use ledger::log;
 
 use crate::wire::errors::RpcError;
 pub use actions::ClientAction;
@@ -165,11 +167,8 @@ const CLIENT_ID_BYTES_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct Host {
     config: Config,
+    ledger: Ledger,
     agents: agents::AgentTable,
-    /// The last sequence number given.
-    head: u64,
-    log: log::ReplayLog,
-    channels: channels::Channels,
     /// How many sessions there are, in memory or not.
     session_count: u64,
     /// How often any session was used, and how often when idle ones were last looked for.
@@ -177,17 +176,11 @@ pub struct Host {
     idle_looked_for: u64,
     /// Set when a large session may be idle now.
     idle_due: bool,
-    /// Channels that the store does not know as they are.
-    unsaved: BTreeSet<ChannelId>,
-    /// Set while the store takes nothing.
-    failing: Option<effects::Failing>,
     /// Sessions that were disposed of: what the store still says of them, before it has heard, is
     /// not true.
     disposed: HashSet<SessionKey>,
     /// Sessions that are not in memory any more.
     let_go_lately: missed::LetGo,
-    /// URIs of sessions and chats that cannot be read, each with the reason.
-    unreadable: HashMap<String, String>,
     connections: BTreeMap<ConnectionId, Connection>,
     /// Ids of clients that were given a place in this sequence, the newest last.
     clients: VecDeque<String>,
@@ -195,7 +188,6 @@ pub struct Host {
     absences: BTreeMap<u64, (SessionKey, String)>,
     /// How many turns run.
     runs: usize,
-    last_key: u64,
     summaries: catalogue::Summaries,
     shutdown: Option<shutdown::ShuttingDown>,
     /// Clients that can say nothing any more, until their turns are over.
@@ -241,27 +233,20 @@ impl Host {
     /// A host without sessions.
     pub fn new(mut config: Config) -> Self {
         let agents = agents::AgentTable::at_start(std::mem::take(&mut config.agents), &config.start);
-        let mut channels = channels::Channels::at_start(&config);
-        channels.root.state.agents = agents.infos();
-        let unsaved = (!channels.root.was_kept).then_some(ChannelId::ROOT).into_iter().collect();
+        let mut ledger = Ledger::at_start(&config);
+        ledger.channels.root.state.agents = agents.infos();
         Self {
-            head: config.start.head,
-            log: log::ReplayLog::new(config.replay_window, config.start.head),
-            channels,
+            ledger,
             session_count: config.start.sessions,
             uses: 0,
             idle_looked_for: 0,
             idle_due: false,
-            unsaved,
-            failing: None,
             disposed: HashSet::new(),
             let_go_lately: missed::LetGo::default(),
-            unreadable: HashMap::new(),
             connections: BTreeMap::new(),
             clients: VecDeque::new(),
             absences: BTreeMap::new(),
             runs: 0,
-            last_key: config.start.last_key,
             summaries: catalogue::Summaries::default(),
             shutdown: None,
             departures: BTreeMap::new(),
@@ -338,10 +323,10 @@ impl Host {
             Input::Save => self.save(step),
             Input::Restored(saved) => self.restore(step, *saved),
             Input::Unreadable { uris, reason } => {
-                self.unreadable.extend(uris.into_iter().map(|uri| (uri, reason.clone())));
+                self.ledger.note_unreadable(uris.into_iter().map(|uri| (uri, reason.clone())));
             }
             Input::Failing(failing) => {
-                self.failing = failing;
+                self.ledger.set_failing(failing);
                 self.tell_summaries(step);
             }
         }
@@ -360,8 +345,9 @@ impl Host {
             self.restore(step, saved);
         }
         // What somebody else has brought back meanwhile can be read.
-        self.unreadable
-            .extend(unreadable.into_iter().filter(|(uri, _)| !self.channels.by_uri.contains_key(uri)));
+        let absent = unreadable.into_iter().filter(|(uri, _)| !self.ledger.channels.by_uri.contains_key(uri));
+        let absent: Vec<_> = absent.collect();
+        self.ledger.note_unreadable(absent);
         (step.past, step.findings) = (past, findings);
     }
 
@@ -369,7 +355,7 @@ impl Host {
     /// clients may come back with what they know, and be told only what they missed.
     fn tell_of_agents(&mut self, step: &mut Step<'_>) {
         if self.note_agents(step) && self.config.start.continues {
-            let agents = self.channels.root.state.agents.clone();
+            let agents = self.ledger.channels.root.state.agents.clone();
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             self.sequence(step, ChannelId::ROOT, changed, None);
         }
@@ -379,37 +365,5 @@ impl Host {
     /// How many turns run now.
     pub fn running_turns(&self) -> usize {
         self.runs
-    }
-
-    fn fresh_key(&mut self) -> u64 {
-        self.last_key += 1;
-        self.last_key
-    }
-
-    fn fresh_run(&mut self) -> RunId {
-        RunId(self.fresh_key())
-    }
-
-    /// The channel of this URI.
-    fn find(&self, uri: &str) -> Option<ChannelId> {
-        self.channels.find(uri)
-    }
-
-    /// The session of this URI.
-    fn find_session(&self, uri: &str) -> Option<SessionKey> {
-        self.find(uri)?.session()
-    }
-
-    /// The chat of this URI.
-    fn find_chat(&self, uri: &str) -> Option<ChatKey> {
-        self.find(uri)?.chat()
-    }
-
-    /// The error about a URI that names no channel in memory.
-    fn not_found(&self, uri: &str) -> RpcError {
-        match self.unreadable.get(uri) {
-            Some(reason) => RpcError::unavailable(format_args!("`{uri}` cannot be read: {reason}")),
-            None => RpcError::channel_not_found(uri),
-        }
     }
 }

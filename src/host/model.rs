@@ -60,7 +60,6 @@ pub(super) struct Connection {
     pub(super) sees_no_questions: bool,
     /// Its client answers no requests.
     pub(super) answers_nothing: bool,
-    pub(super) subscriptions: BTreeMap<ChannelId, Subscription>,
     /// By the resources that they are for.
     pub(super) tokens: BTreeMap<String, HeldToken>,
 }

@@ -27,7 +27,7 @@ impl Host {
         restored: impl Iterator<Item = &'a LoadedSession> + Clone,
     ) -> Vec<TurnText> {
         let chat = |uri: &str| {
-            let here = self.find_chat(uri).and_then(|key| self.channels.chats.known(key));
+            let here = self.ledger.find_chat(uri).and_then(|key| self.ledger.channels.chats.known(key));
             here.or_else(|| restored.clone().find_map(|loaded| loaded.chat(uri)))
         };
         let mut needed = Vec::new();

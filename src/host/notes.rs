@@ -19,7 +19,7 @@ pub(super) type Notes = JsonObject;
 impl Host {
     /// Keeps a note of a chat, in place of the last one of its name.
     pub(super) fn note(&mut self, step: &mut Step<'_>, key: ChatKey, name: String, value: Option<Value>) {
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let (session, uri) = (chat.session, chat.channel.uri.clone());
         self.change_notes(step, session, |meta| put(meta, &uri, name, value));
     }
@@ -55,7 +55,7 @@ impl Host {
         key: SessionKey,
         change: impl FnOnce(&mut JsonObject),
     ) {
-        let Some(session) = self.channels.sessions.known(key) else { return };
+        let Some(session) = self.ledger.channels.sessions.known(key) else { return };
         let mut meta = session.state.meta.clone().unwrap_or_default();
         change(&mut meta);
         let meta = Some(meta).filter(|meta| !meta.is_empty());

@@ -13,15 +13,15 @@ impl Host {
     /// What the agent calls the conversation that a chat goes on from: while that is over where
     /// this chat begins, and nothing has been said here. Else what was said must be told.
     pub(super) fn copyable_origin(&self, key: ChatKey) -> Option<String> {
-        let chat = self.channels.chats.known(key)?;
+        let chat = self.ledger.channels.chats.known(key)?;
         let state = chat.conversation.state();
         let (Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }), None) =
             (&state.origin, &chat.handle)
         else {
             return None;
         };
-        let from = self.find_chat(uri)?;
-        let source = self.channels.chats.known(from)?;
+        let from = self.ledger.find_chat(uri)?;
+        let source = self.ledger.channels.chats.known(from)?;
         let provider = |key| self.agent_of(key).map(|agent| &agent.info.provider);
         let is_quiet = source.run.is_none() && source.settling.is_none();
         let resumes = chat.run.as_ref().is_some_and(|run| run.resumes);

@@ -19,7 +19,7 @@ use super::{Host, Step};
 impl Host {
     /// A client asked for something on this chat: the queue may go on after what stopped it.
     pub(super) fn release_queue(&mut self, key: ChatKey) {
-        if let Some(chat) = self.channels.chats.known_mut(key) {
+        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             chat.queue_held = false;
         }
     }
@@ -30,7 +30,8 @@ impl Host {
         if self.is_cancelling(key) || self.open_own_turn(step, key) {
             return;
         }
-        let Some(chat) = self.channels.chats.known(key).filter(|chat| chat.run.is_none() && !chat.queue_held)
+        let Some(chat) =
+            self.ledger.channels.chats.known(key).filter(|chat| chat.run.is_none() && !chat.queue_held)
         else {
             return;
         };
@@ -65,7 +66,7 @@ impl Host {
     /// Returns the id of the turn that a queued message begins: that which a client has given the
     /// turn itself, where its start had to wait.
     fn turn_id_of_queued(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) -> String {
-        let chat = self.channels.chats.known_mut(key);
+        let chat = self.ledger.channels.chats.known_mut(key);
         let is_turn = chat.is_some_and(|chat| chat.turns_queued.remove(id) && !chat.has_had_turn(id));
         if is_turn {
             return id.to_owned();
@@ -75,7 +76,8 @@ impl Host {
 
     /// An id that no turn of the chat has had: those that are counted begin anew with each process.
     pub(super) fn fresh_turn_id(&self, step: &mut Step<'_>, key: ChatKey) -> String {
-        let known = |id: &String| self.channels.chats.known(key).is_some_and(|chat| chat.has_had_turn(id));
+        let known =
+            |id: &String| self.ledger.channels.chats.known(key).is_some_and(|chat| chat.has_had_turn(id));
         loop {
             let id = step.ids.fresh();
             if !known(&id) {
@@ -92,7 +94,7 @@ impl Host {
     /// Notes that a steering message has nothing to steer, as neither runs anything nor is anything
     /// queued: the next turn begins with it. One that was put back waits for the next run.
     pub(super) fn note_unsteerable(&mut self, key: ChatKey, id: &str) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let state = chat.conversation.state();
         let waits = state.steering_message.as_ref().is_some_and(|it| it.id == id);
         let is_queued = state.queued_messages.iter().flatten().next().is_some();
@@ -106,13 +108,13 @@ impl Host {
         if !self.steers(key) {
             return;
         }
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
         // It is run, or begins a turn, when the one is over that runs.
         if self.command_in(&pending.message.text).is_some() || chat.unsteered.contains(&pending.id) {
             return;
         }
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) else { return };
         run.handed_over.push(pending.clone());
         let run = run.id;
@@ -125,14 +127,14 @@ impl Host {
 
     /// The agent has taken a steering message in.
     pub(super) fn steering_arrived(&mut self, key: ChatKey, id: &str) {
-        if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+        if let Some(run) = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
             run.handed_over.retain(|pending| pending.id != id);
         }
     }
 
     /// The agent does not take a steering message in: the next turn begins with it.
     pub(super) fn steering_was_refused(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let Some(at) = run.handed_over.iter().position(|pending| pending.id == id) else { return };
         let refused = run.handed_over.remove(at);
@@ -150,7 +152,7 @@ impl Host {
         mut handed_over: Vec<PendingMessage>,
     ) {
         let Some(newest) = handed_over.pop() else { return };
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let newer = chat.conversation.state().steering_message.is_some();
         let lost = handed_over.len() + usize::from(newer);
         if lost > 0 {
@@ -167,7 +169,7 @@ impl Host {
     }
 
     fn consume(&mut self, step: &mut Step<'_>, key: ChatKey, kind: PendingMessageKind, id: String) {
-        if let Some(chat) = self.channels.chats.known_mut(key) {
+        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             chat.consumed.insert(id.clone());
             chat.unsteered.remove(&id);
         }

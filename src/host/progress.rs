@@ -42,7 +42,7 @@ impl Host {
         total: Option<u64>,
         message: Option<String>,
     ) {
-        let opening = self.channels.chats.known_mut(key).and_then(|chat| chat.opening.as_mut());
+        let opening = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.as_mut());
         let Some(Opening { token, connection, told }) = opening else { return };
         let done = told.map_or(done, |(before, _)| before.max(done));
         *told = Some((done, total));
@@ -57,7 +57,8 @@ impl Host {
     /// The opening of a conversation waits for the user: the client that asked to be told is told
     /// for what, and all others see it as what the chat is doing.
     pub(super) fn opening_awaits(&mut self, step: &mut Step<'_>, key: ChatKey, what: String) {
-        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Opening)
+        let Some(chat) =
+            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Opening)
         else {
             return;
         };
@@ -69,14 +70,14 @@ impl Host {
 
     /// The user is not waited for any more.
     pub(super) fn nothing_is_awaited(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        if self.channels.chats.known_mut(key).is_some_and(|chat| std::mem::take(&mut chat.awaits)) {
+        if self.ledger.channels.chats.known_mut(key).is_some_and(|chat| std::mem::take(&mut chat.awaits)) {
             self.set_activity(step, key, None);
         }
     }
 
     /// A conversation is open, or will not be.
     pub(super) fn opening_is_over(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let opening = self.channels.chats.known_mut(key).and_then(|chat| chat.opening.take());
+        let opening = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.take());
         let Some(Opening { token, connection, told: Some((done, total)) }) = opening else { return };
         let all = total.unwrap_or(done).max(done);
         self.tell_progress(step, connection, token, all, Some(all), None);

@@ -82,7 +82,7 @@ impl Host {
         connection: ConnectionId,
         params: CreateTerminalParams,
     ) -> Result<Box<NewPty>, RpcError> {
-        self.check_keeping()?;
+        self.ledger.check_keeping()?;
         if self.config.limits.ptys == 0 {
             return Err(RpcError::terminal_denied(
                 "this host starts no shells for clients: it runs with `--no-terminals`",
@@ -92,7 +92,10 @@ impl Host {
         let made_by = client.and_then(|client| client.client_id.clone()).unwrap_or_default();
         self.check_ptys_have_room(Some(&made_by)).map_err(RpcError::invalid_params)?;
         let uri = params.channel;
-        if self.find(&uri).is_some() || self.unreadable.contains_key(&uri) || is_root(&uri) || is_watch(&uri)
+        if self.ledger.find(&uri).is_some()
+            || self.ledger.is_unreadable(&uri)
+            || is_root(&uri)
+            || is_watch(&uri)
         {
             return Err(RpcError::already_exists(&uri));
         }
@@ -103,7 +106,7 @@ impl Host {
         }
         self.check_claim(&made_by, &params.claim).map_err(|refusal| match &refusal {
             Refusal::ClaimOfOther(_) => RpcError::terminal_denied(format_args!("`claim`: {refusal}")),
-            Refusal::ClaimUnknown(uri) => self.not_found(uri),
+            Refusal::ClaimUnknown(uri) => self.ledger.not_found(uri),
             _ => RpcError::invalid_params(format_args!("`claim`: {refusal}")),
         })?;
         let name = params.name.unwrap_or_default();
@@ -135,7 +138,7 @@ impl Host {
     /// else where the client starts browsing.
     fn directory_for(&self, connection: ConnectionId, claim: &TerminalClaim) -> Option<String> {
         let of_session = match claim {
-            TerminalClaim::Session(claim) => self.find_chat(&claim.chat),
+            TerminalClaim::Session(claim) => self.ledger.find_chat(&claim.chat),
             _ => None,
         };
         let of_session = of_session.and_then(|chat| self.effective_directories(chat).into_iter().next());
@@ -152,7 +155,7 @@ impl Host {
             return Err("this host starts no shells for clients: it runs with `--no-terminals`".to_owned());
         }
         let (mut all, mut of_client) = (0, 0);
-        for terminal in self.channels.terminals.values().filter(|terminal| terminal.runs()) {
+        for terminal in self.ledger.channels.terminals.values().filter(|terminal| terminal.runs()) {
             let Some(pty) = &terminal.pty else { continue };
             all += 1;
             of_client += usize::from(client == Some(&pty.made_by));
@@ -175,8 +178,8 @@ impl Host {
         id: RequestId,
         new: NewPty,
     ) {
-        let key = TerminalKey(self.fresh_key());
-        let number = self.fresh_key();
+        let key = TerminalKey(self.ledger.fresh_key());
+        let number = self.ledger.fresh_key();
         let launch = PtyLaunch { command: None, directory: new.state.cwd.clone(), size: new.size };
         let pty = Pty {
             asked: Some((connection, id)),
@@ -186,7 +189,7 @@ impl Host {
             ..Pty::default()
         };
         // It has no past: whoever knew something under this URI knew something else.
-        let channel = Channel::new(new.uri, self.head + 1);
+        let channel = Channel::new(new.uri, self.ledger.head() + 1);
         let terminal = Terminal {
             channel,
             state: new.state,
@@ -205,7 +208,7 @@ impl Host {
 
     /// Takes in what is heard of the program in a terminal.
     pub(super) fn pty_reports(&mut self, step: &mut Step<'_>, key: TerminalKey, event: PtyEvent) {
-        let terminal = self.channels.terminals.get_mut(&key).filter(|terminal| terminal.runs());
+        let terminal = self.ledger.channels.terminals.get_mut(&key).filter(|terminal| terminal.runs());
         let Some((pty, state)) = terminal.and_then(|it| Some((it.pty.as_mut()?, &it.state))) else {
             tracing::debug!(?key, ?event, "what is heard of a terminal that has ended was ignored");
             return;
@@ -279,7 +282,7 @@ impl Host {
     /// nobody has said it.
     fn line_begins(&mut self, step: &mut Step<'_>, key: TerminalKey, command_line: String) {
         self.line_ends(step, key, None);
-        let terminal = self.channels.terminals.get_mut(&key);
+        let terminal = self.ledger.channels.terminals.get_mut(&key);
         let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
         pty.lines += 1;
         let command_id = format!("cmd-{}", pty.lines);
@@ -291,7 +294,7 @@ impl Host {
 
     /// The line that a shell runs is done, if it runs one.
     pub(super) fn line_ends(&mut self, step: &mut Step<'_>, key: TerminalKey, exit_code: Option<i64>) {
-        let terminal = self.channels.terminals.get_mut(&key);
+        let terminal = self.ledger.channels.terminals.get_mut(&key);
         let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
         let Some((command_id, since_ms)) = pty.line.take() else { return };
         let lasted_ms = i64::try_from(step.now.monotonic_ms.saturating_sub(since_ms)).unwrap_or(i64::MAX);
@@ -301,7 +304,8 @@ impl Host {
 
     /// Of many terminals whose program has ended the oldest go.
     fn forget_ended_ptys(&mut self, step: &mut Step<'_>) {
-        let ptys = self.channels.terminals.iter().filter(|(_, it)| it.pty.is_some() && it.chat.is_none());
+        let ptys =
+            self.ledger.channels.terminals.iter().filter(|(_, it)| it.pty.is_some() && it.chat.is_none());
         let ended: Vec<TerminalKey> = ptys.filter(|(_, it)| !it.runs()).map(|(key, _)| *key).collect();
         for key in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
             self.remove_pty(step, *key);
@@ -312,7 +316,7 @@ impl Host {
     pub(super) fn list_terminals(&mut self, step: &mut Step<'_>) {
         let is_listed =
             |it: &&Terminal| it.chat.is_none() && it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
-        let listed = self.channels.terminals.values().filter(is_listed);
+        let listed = self.ledger.channels.terminals.values().filter(is_listed);
         let terminals: Vec<TerminalInfo> = listed
             .map(|terminal| TerminalInfo {
                 resource: terminal.channel.uri.clone(),
@@ -321,7 +325,7 @@ impl Host {
                 lifecycle: terminal.state.lifecycle.clone(),
             })
             .collect();
-        if self.channels.root.state.terminals.as_deref().unwrap_or_default() != terminals {
+        if self.ledger.channels.root.state.terminals.as_deref().unwrap_or_default() != terminals {
             let changed = StateAction::RootTerminalsChanged(RootTerminalsChangedAction { terminals });
             self.sequence(step, ChannelId::ROOT, changed, None);
         }
@@ -330,7 +334,7 @@ impl Host {
     /// Tells that the terminals are gone which the process before this one has told of: its clients
     /// may come back with what they know, and be told only what they missed.
     pub(super) fn tell_that_terminals_have_ended(&mut self, step: &mut Step<'_>) {
-        if std::mem::take(&mut self.channels.root.told_of_terminals) && self.config.start.continues {
+        if std::mem::take(&mut self.ledger.channels.root.told_of_terminals) && self.config.start.continues {
             let none = RootTerminalsChangedAction { terminals: Vec::new() };
             self.sequence(step, ChannelId::ROOT, StateAction::RootTerminalsChanged(none), None);
         }
@@ -346,8 +350,8 @@ impl Host {
         connection: ConnectionId,
         params: &DisposeTerminalParams,
     ) -> Result<(), RpcError> {
-        let key = self.find(&params.channel).and_then(ChannelId::terminal);
-        let found = key.and_then(|key| Some((key, self.channels.terminals.get(&key)?)));
+        let key = self.ledger.find(&params.channel).and_then(ChannelId::terminal);
+        let found = key.and_then(|key| Some((key, self.ledger.channels.terminals.get(&key)?)));
         let Some((key, terminal)) = found else { return Err(RpcError::resource_not_found(&params.channel)) };
         if terminal.pty.is_none() || terminal.chat.is_some() {
             return Err(RpcError::terminal_denied(
@@ -365,7 +369,7 @@ impl Host {
 
     /// Ends a terminal, with what runs in it.
     fn remove_pty(&mut self, step: &mut Step<'_>, key: TerminalKey) {
-        let Some(terminal) = self.channels.terminals.get_mut(&key) else { return };
+        let Some(terminal) = self.ledger.channels.terminals.get_mut(&key) else { return };
         let asked = terminal.pty.as_mut().and_then(|pty| pty.asked.take());
         self.end_program(step, key);
         if let Some((connection, id)) = asked {
@@ -373,13 +377,13 @@ impl Host {
             step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
         }
         self.remove_channel(key.into());
-        self.channels.terminals.remove(&key);
+        self.ledger.channels.terminals.remove(&key);
         self.list_terminals(step);
     }
 
     /// Ends what runs in a terminal, if it has not ended.
     pub(super) fn end_program(&mut self, step: &mut Step<'_>, key: TerminalKey) {
-        if self.channels.terminals.get(&key).is_some_and(Terminal::runs) {
+        if self.ledger.channels.terminals.get(&key).is_some_and(Terminal::runs) {
             step.say(Output::Pty(key, PtyCommand::End));
             self.line_ends(step, key, None);
             let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
@@ -396,28 +400,34 @@ impl Host {
 
     /// The clients that have terminals may be gone, or here again.
     pub(super) fn settle_ptys(&mut self, step: &mut Step<'_>) {
-        let keys: Vec<TerminalKey> = self.channels.terminals.keys().copied().collect();
+        let keys: Vec<TerminalKey> = self.ledger.channels.terminals.keys().copied().collect();
         let grace = Duration::from_millis(self.config.limits.terminal_grace_ms);
         for key in keys {
             let is_gone = self.holder_is_gone(key);
-            let number = self.last_key + 1;
-            let terminal = self.channels.terminals.get_mut(&key);
-            let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { continue };
-            match (is_gone, pty.time) {
-                (false, Some(_)) if pty.was_followed => pty.time = None,
+            let pty_of =
+                |terminal: &'_ Terminal| terminal.pty.as_ref().map(|pty| (pty.time, pty.was_followed));
+            let Some((time, was_followed)) = self.ledger.channels.terminals.get(&key).and_then(pty_of) else {
+                continue;
+            };
+            let time = match (is_gone, time) {
+                (false, Some(_)) if was_followed => None,
                 (true, None) => {
-                    pty.time = Some(number);
-                    self.last_key = number;
+                    let number = self.ledger.fresh_key();
                     step.say(Output::Timer(Timer::Terminal(key, number), grace));
+                    Some(number)
                 }
-                _ => {}
+                (_, time) => time,
+            };
+            let terminal = self.ledger.channels.terminals.get_mut(&key);
+            if let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) {
+                pty.time = time;
             }
         }
     }
 
     /// The time is up within which somebody should have followed a terminal, or come back for it.
     pub(super) fn time_of_terminal_is_up(&mut self, step: &mut Step<'_>, key: TerminalKey, number: u64) {
-        let terminal = self.channels.terminals.get(&key);
+        let terminal = self.ledger.channels.terminals.get(&key);
         let time = terminal.and_then(|terminal| terminal.pty.as_ref()?.time);
         if time == Some(number) {
             self.remove_pty(step, key);

@@ -349,34 +349,11 @@ fn check(method: Method, result: &Bytes) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::directories::Findings;
-    use crate::host::effects::{Ids, Now};
+    use crate::host::testing::outputs_of;
     use crate::wire::rpc::Incoming;
-
-    struct NoIds;
-
-    impl Ids for NoIds {
-        fn fresh(&mut self) -> String {
-            unreachable!("relays name nothing")
-        }
-    }
 
     const ASKS: ConnectionId = ConnectionId(1);
     const SERVES: ConnectionId = ConnectionId(2);
-
-    /// Does something in a step. Returns what is told in it.
-    fn told(act: impl FnOnce(&mut Step<'_>)) -> Vec<Output> {
-        let mut out = Vec::new();
-        act(&mut Step {
-            now: Now { unix_ms: 0, monotonic_ms: 0 },
-            ids: &mut NoIds,
-            out: &mut out,
-            past: None,
-            findings: Findings::new(),
-            refused_watches: BTreeMap::new(),
-        });
-        out
-    }
 
     fn server(client_id: &str) -> FileServers<'_> {
         let client_id = Some(client_id);
@@ -401,7 +378,7 @@ mod tests {
     /// Passes a request on. Returns its number.
     fn ask(relays: &mut Relays) -> u64 {
         let relay = route(relays, "virtual://me/x", server("me")).unwrap().unwrap();
-        let outputs = told(|step| relays.ask(step, ASKS, RequestId::inner(7), relay));
+        let outputs = outputs_of(|step| relays.ask(step, ASKS, RequestId::inner(7), relay));
         match outputs[..] {
             [Output::Frame(SERVES, Frame::Request { number, .. }), Output::Timer(Timer::Asked(timed), _)] => {
                 assert_eq!(number, timed);
@@ -428,11 +405,11 @@ mod tests {
             let mut relays = Relays::default();
             let number = ask(&mut relays);
             assert!(relays.has_pending_of(ASKS) && !relays.has_pending_of(SERVES));
-            let answers = told(|step| end(&mut relays, step, number));
+            let answers = outputs_of(|step| end(&mut relays, step, number));
             assert!(matches!(answers[..], [Output::Frame(ASKS, _)]), "{first}: {answers:?}");
             assert!(!relays.has_pending_of(ASKS));
             for other in ends {
-                assert!(told(|step| other(&mut relays, step, number)).is_empty(), "behind {first}");
+                assert!(outputs_of(|step| other(&mut relays, step, number)).is_empty(), "behind {first}");
             }
         }
     }
@@ -441,7 +418,7 @@ mod tests {
     fn answer_of_another_client_ends_nothing() {
         let mut relays = Relays::default();
         let number = ask(&mut relays);
-        assert!(told(|step| relays.reply(step, ASKS, reply(number, "{}"))).is_empty());
+        assert!(outputs_of(|step| relays.reply(step, ASKS, reply(number, "{}"))).is_empty());
         assert!(relays.has_pending_of(ASKS));
     }
 
@@ -461,7 +438,7 @@ mod tests {
         let mut relays = Relays::default();
         let last = (0..ASKED_MAX).map(|_| ask(&mut relays)).last().unwrap();
         assert!(route(&relays, "virtual://me/x", server("me")).is_err());
-        told(|step| relays.time_out(step, last));
+        outputs_of(|step| relays.time_out(step, last));
         assert!(route(&relays, "virtual://me/x", server("me")).is_ok());
     }
 }

@@ -35,7 +35,7 @@ impl Host {
     /// Takes in what an agent reports.
     pub(super) fn agent_reports(&mut self, step: &mut Step<'_>, key: ChatKey, event: Event) {
         // What its agent had said before it heard of that may still arrive.
-        let Some(chat) = self.channels.chats.get_mut(&key) else {
+        let Some(chat) = self.ledger.channels.chats.get_mut(&key) else {
             tracing::debug!(?key, "an event of an agent was ignored: its chat is gone");
             return;
         };
@@ -51,7 +51,7 @@ impl Host {
                 let session = chat.session;
                 self.nothing_is_awaited(step, key);
                 self.opening_is_over(step, key);
-                let session_of = self.channels.sessions.known(session);
+                let session_of = self.ledger.channels.sessions.known(session);
                 if session_of.is_some_and(|session| session.is_creating() || session.has_failed()) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
                     self.sequence(step, session, ready, None);
@@ -70,7 +70,7 @@ impl Host {
                 if chat.handle != handle {
                     chat.handle = handle;
                     chat.saved.row_due = true;
-                    self.unsaved.insert(key.into());
+                    self.ledger.mark_dirty(key.into());
                 }
             }
             Event::Configured { config, spreads, heard } => {
@@ -112,8 +112,9 @@ impl Host {
     /// The agent has closed the conversation while nothing ran in it: what was started since is
     /// started again.
     fn agent_has_left(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let fresh = self.fresh_run();
-        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
+        let fresh = self.ledger.fresh_run();
+        let Some(chat) =
+            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
             return;
         };
@@ -135,7 +136,7 @@ impl Host {
 
     /// The agent could not be started, or is gone: whatever waited for it fails.
     fn agent_is_gone(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         if chat.agent == AgentLink::Closed {
             return;
         }
@@ -157,14 +158,15 @@ impl Host {
                 self.end_turn(step, other, gone(true), None);
             }
         }
-        let run = self.channels.chats.known(key).and_then(|chat| chat.run.as_ref());
+        let run = self.ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref());
         if run.is_some_and(|run| run.phase == RunPhase::Command) {
             return;
         }
         let is_own = run.is_some_and(|run| run.is_own);
         // Where no agent has ever started, trying again is beginning.
-        let has_failed = self.channels.sessions.known(session).is_some_and(Session::has_failed);
-        let resumable = has_failed || self.channels.chats.known(key).is_some_and(Chat::can_be_taken_up);
+        let has_failed = self.ledger.channels.sessions.known(session).is_some_and(Session::has_failed);
+        let resumable =
+            has_failed || self.ledger.channels.chats.known(key).is_some_and(Chat::can_be_taken_up);
         self.end_turn(step, key, gone(resumable && !is_own), None);
     }
 
@@ -177,7 +179,7 @@ impl Host {
         besides: Besides,
     ) {
         let Some(turn_id) =
-            self.channels.chats.known(key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
+            self.ledger.channels.chats.known(key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
         else {
             return;
         };
@@ -187,7 +189,7 @@ impl Host {
                 self.append_text(step, key, run, Passage { turn_id, kind, content, meta: meta() });
             }
             TurnEvent::Part(kind, content) => {
-                let chat = self.channels.chats.known(key);
+                let chat = self.ledger.channels.chats.known(key);
                 let content = chat.map_or_else(String::new, |chat| chat.set_apart(kind, content));
                 self.open_part(step, key, Passage { turn_id, kind, content, meta: meta() });
             }
@@ -197,7 +199,7 @@ impl Host {
             TurnEvent::Steered(id) => self.steering_arrived(key, &id),
             TurnEvent::NotSteered(id) => self.steering_was_refused(step, key, &id),
             TurnEvent::Progress(progress) => {
-                if let Some(chat) = self.channels.chats.known_mut(key) {
+                if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
                     chat.progress.insert(turn_id, progress);
                     step.say(Output::Record(Record::Progress(key, progress)));
                 }
@@ -251,7 +253,9 @@ impl Host {
                         Ending::Failed { kind, message, resumable }
                     }
                 };
-                if let Some(run) = self.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+                if let Some(run) =
+                    self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut())
+                {
                     run.phase = RunPhase::Over;
                 }
                 self.end_turn(step, key, ending, None);
@@ -261,7 +265,8 @@ impl Host {
 
     /// Text goes on in the part at the end if that is of its kind; else it begins one.
     fn append_text(&mut self, step: &mut Step<'_>, key: ChatKey, run: RunId, passage: Passage) {
-        let open = self.channels.chats.known(key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
+        let open =
+            self.ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
         let Some(open) = open.filter(|open| open.kind == passage.kind) else {
             return self.open_part(step, key, passage);
         };
@@ -275,12 +280,12 @@ impl Host {
                 StateAction::ChatReasoning(ChatReasoningAction { turn_id, part_id, content, meta })
             }
         };
-        self.sequence_part(step, key.into(), action, None, delta);
+        self.sequence_part(step, key.into(), &action, None, delta);
     }
 
     fn open_part(&mut self, step: &mut Step<'_>, key: ChatKey, passage: Passage) {
         let Passage { turn_id, kind, content, meta } = passage;
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let (number, id) = chat.next_part();
         let Some(run) = chat.run.as_mut() else { return };
         run.open_part = Some(OpenPart { kind, id: id.clone(), number });
@@ -309,7 +314,7 @@ impl Host {
 
     /// Text that follows begins a new part.
     pub(super) fn end_part(&mut self, key: ChatKey) {
-        if let Some(chat) = self.channels.chats.known_mut(key) {
+        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             chat.end_part();
         }
     }
@@ -317,7 +322,8 @@ impl Host {
     /// Shows what an agent does now, or nothing.
     pub(super) fn set_activity(&mut self, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
         let activity = activity.or_else(|| self.background_activity(key));
-        let now = self.channels.chats.known(key).map(|chat| chat.conversation.state().activity.clone());
+        let now =
+            self.ledger.channels.chats.known(key).map(|chat| chat.conversation.state().activity.clone());
         if now.is_some_and(|now| now != activity) {
             let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
             self.sequence(step, key, action, None);

@@ -12,74 +12,26 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use ahp_types::actions::StateAction;
 use ahp_types::state::ChatOrigin;
 use bytes::Bytes;
 
 use super::attached;
-use super::effects::{ChatRow, Output, Past, Record, SessionRow};
+use super::effects::{ChatRow, Output, Record, SessionRow};
 use super::model::{Chat, SessionKey};
 use super::rows::{ChatBody, SessionBody};
 use super::{ChatKey, Host, Step};
 use crate::wire::names::Named;
 
-/// A running turn's row is saved again only after so many bytes of actions, however small it is.
-const BEHIND_BYTES_MIN: usize = 1 << 20;
-
-/// And after so many times its own bytes: in the store actions are packed, and each row is written
-/// twice.
-pub(super) const BEHIND_TIMES: usize = 4;
-
-/// But always after so many: a process that takes the chat up has all of them in memory at once.
-pub(super) const BEHIND_BYTES_MAX: usize = 64 << 20;
-
 impl Host {
-    /// Takes note of what an action, just sequenced, leaves to be saved.
-    pub(super) fn note_change(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: &StateAction,
-        bytes: usize,
-    ) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
-        let saved = &mut chat.saved;
-        saved.behind_bytes += bytes;
-        match action {
-            StateAction::ChatTurnResume(_) | StateAction::ChatTruncated(_) => {
-                saved.turns_kept = saved.turns_kept.min(chat.conversation.history().len());
-                saved.row_due = true;
-            }
-            StateAction::ChatTurnStarted(_) => saved.row_due = true,
-            StateAction::ChatTurnComplete(_)
-            | StateAction::ChatTurnCancelled(_)
-            | StateAction::ChatError(_) => {
-                saved.row_due = true;
-                step.say(Output::Record(Record::Sync));
-            }
-            StateAction::ChatToolCallConfirmed(_) | StateAction::ChatInputCompleted(_) => {
-                step.say(Output::Record(Record::Sync));
-            }
-            _ => {}
-        }
-        let behind_max = (BEHIND_TIMES * saved.row_bytes).clamp(BEHIND_BYTES_MIN, BEHIND_BYTES_MAX);
-        saved.row_due |= chat.run.is_none() || saved.behind_bytes > behind_max;
-        if saved.row_due {
-            self.unsaved.insert(key.into());
-        }
-    }
-
     /// Leaves everything that has changed to be saved, and then lets sessions that nobody uses out
     /// of memory.
     pub(super) fn save(&mut self, step: &mut Step<'_>) {
-        let mut unsaved = std::mem::take(&mut self.unsaved);
-        // What is gone since has left a record that says so.
-        unsaved.retain(|id| self.channels.get(*id).is_some());
+        let unsaved = self.ledger.take_dirty();
         if !unsaved.is_empty() {
             self.uses += 1;
             for id in &unsaved {
-                let session = self.channels.session_of(*id);
-                if let Some(session) = session.and_then(|key| self.channels.sessions.known_mut(key)) {
+                let session = self.ledger.channels.session_of(*id);
+                if let Some(session) = session.and_then(|key| self.ledger.channels.sessions.known_mut(key)) {
                     session.used = self.uses;
                 }
             }
@@ -92,7 +44,7 @@ impl Host {
 
     /// Leaves a session to be saved.
     pub(super) fn save_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        if self.channels.sessions.known(key).is_some_and(|session| !session.ahead) {
+        if self.ledger.channels.sessions.known(key).is_some_and(|session| !session.ahead) {
             if let Some(row) = self.session_row(key) {
                 step.say(Output::Record(Record::Session(row)));
             }
@@ -102,8 +54,8 @@ impl Host {
     /// Leaves a chat to be saved, if what the store has of it does not make up for what has
     /// changed.
     pub(super) fn save_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.known(key) else { return };
-        let is_kept = self.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
+        let is_kept = self.ledger.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
         if is_kept && chat.saved.row_due {
             self.save_whole_chat(step, key);
         }
@@ -111,22 +63,23 @@ impl Host {
 
     fn save_whole_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let shared = self.turns_kept_elsewhere(key);
-        if let Some(chat) = self.channels.chats.known_mut(key) {
-            save_chat(step, key, chat, shared, self.head);
+        let head = self.ledger.head();
+        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
+            save_chat(step, key, chat, shared, head);
         }
     }
 
     /// The chat that a new one goes on from, and where the two have the same turns that the store
     /// has already.
     fn turns_kept_elsewhere(&self, key: ChatKey) -> Option<(ChatKey, Vec<Range<usize>>)> {
-        let chat = self.channels.chats.known(key).filter(|chat| !chat.saved.context)?;
+        let chat = self.ledger.channels.chats.known(key).filter(|chat| !chat.saved.context)?;
         let Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }) =
             &chat.conversation.state().origin
         else {
             return None;
         };
-        let from = self.find_chat(uri)?;
-        let source = self.channels.chats.known(from).filter(|source| source.saved.context)?;
+        let from = self.ledger.find_chat(uri)?;
+        let source = self.ledger.channels.chats.known(from).filter(|source| source.saved.context)?;
         let kept = source.context.len() + source.saved.turns.min(source.saved.turns_kept);
         let mut places: Vec<Range<usize>> = Vec::new();
         for (place, (theirs, ours)) in source.all_turns().take(kept).zip(chat.all_turns()).enumerate() {
@@ -141,7 +94,7 @@ impl Host {
 
     /// Leaves a chat that has another session than before to be saved, behind that session.
     pub(super) fn save_moved(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let session = self.channels.chats.known(key).map(|chat| chat.session);
+        let session = self.ledger.channels.chats.known(key).map(|chat| chat.session);
         if let Some(row) = session.and_then(|session| self.session_row(session)) {
             step.say(Output::Record(Record::Session(row)));
         }
@@ -151,12 +104,12 @@ impl Host {
     /// A session's row, whole.
     fn session_row(&mut self, key: SessionKey) -> Option<SessionRow> {
         let summary = self.summary(key)?;
-        let session = self.channels.sessions.known_mut(key)?;
+        let session = self.ledger.channels.sessions.known_mut(key)?;
         let summary = session.written_rows.summary(summary);
         let chats = std::mem::take(&mut session.state.chats);
         let rows = session.written_rows.whole.list(&chats);
         let row = self.session_row_with(key, summary, rows);
-        if let Some(session) = self.channels.sessions.known_mut(key) {
+        if let Some(session) = self.ledger.channels.sessions.known_mut(key) {
             session.state.chats = chats;
         }
         row
@@ -164,7 +117,7 @@ impl Host {
 
     /// A session's row with this text of the rows of its chats, which are not in its state.
     fn session_row_with(&self, key: SessionKey, summary: Bytes, rows: Vec<u8>) -> Option<SessionRow> {
-        let session = self.channels.sessions.known(key)?;
+        let session = self.ledger.channels.sessions.known(key)?;
         let body = SessionBody {
             state: Cow::Borrowed(&session.state),
             created_at: Cow::Borrowed(&session.created_at),
@@ -189,21 +142,12 @@ impl Host {
 
     /// The URIs that a message names and that are not in memory.
     pub fn absent(&self, named: &Named) -> Vec<String> {
-        let uris = named.channels.union(&named.attached);
-        uris.filter(|uri| self.find(uri).is_none()).cloned().collect()
+        self.ledger.absent(named)
     }
 
     /// The cursor of a `reconnect` that reaches further back than what is in memory.
     pub fn cursor_into_the_past(&self, named: &Named) -> Option<u64> {
-        let cursor = named.cursor?;
-        self.log.since(cursor).is_none().then_some(cursor).filter(|cursor| *cursor < self.head)
-    }
-
-    /// Whether these actions, read from the store, go on to those that are in memory: what memory
-    /// has forgotten must have arrived there.
-    pub(super) fn reaches_memory(&self, past: &Past) -> bool {
-        let floor = self.log.floor();
-        floor == self.config.start.head || past.actions.iter().any(|(_, line)| line.server_seq == floor)
+        self.ledger.cursor_into_the_past(named)
     }
 }
 

@@ -64,7 +64,7 @@ impl Host {
         change: &SelectionChange,
         for_all_chats: bool,
     ) -> Result<Verdict, Refusal> {
-        let session = target.session().and_then(|key| Some((key, self.channels.sessions.known(key)?)));
+        let session = target.session().and_then(|key| Some((key, self.ledger.channels.sessions.known(key)?)));
         let Some((key, session)) = session else {
             return Err(Refusal::SelectsOnSessions);
         };
@@ -115,11 +115,11 @@ impl Host {
         change: SelectionChange,
         asked: Option<PendingAction>,
     ) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         if chat.conversation.state().active_turn.is_some() {
             chat.selecting.push(Waiting { change, asked });
             chat.saved.row_due = true;
-            self.unsaved.insert(key.into());
+            self.ledger.mark_dirty(key.into());
         } else {
             self.select(step, key, &change, asked);
         }
@@ -127,7 +127,7 @@ impl Host {
 
     /// Selects in a chat in which no turn runs what was waiting for that.
     pub(super) fn select_what_waits(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         for waiting in std::mem::take(&mut chat.selecting) {
             self.select(step, key, &waiting.change, waiting.asked);
         }
@@ -148,7 +148,7 @@ impl Host {
         }
         if let Some(PendingAction { connection, channel, action, origin }) = asked {
             if self.connections.contains_key(&connection) {
-                self.answer_action(step, connection, &channel, &action, &origin, None);
+                self.ledger.answer_action(step, connection, &channel, &action, &origin, None);
             }
         }
     }
@@ -160,7 +160,7 @@ impl Host {
         selection: &Selection,
         origin: Option<ActionOrigin>,
     ) {
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let draft = chat.conversation.state().draft.clone().unwrap_or_else(empty_message);
         let draft = Some(Message {
             model: typed(selection.model.as_ref()),
@@ -174,7 +174,7 @@ impl Host {
     /// A message that names no model or agent is for what is selected now, in its chat or else in
     /// the session's own. Where the agent has no such model any more it stays as it is.
     pub(super) fn address(&self, key: ChatKey, message: &mut Message) {
-        let Some(session) = self.channels.chats.known(key).map(|chat| chat.session) else { return };
+        let Some(session) = self.ledger.channels.chats.known(key).map(|chat| chat.session) else { return };
         let own = self.own_chat(session);
         let mut selected = self.selected_in(key);
         if selected == Selection::default() {
@@ -190,7 +190,7 @@ impl Host {
 
     /// Turns are about to be removed that say what is selected: it stays so.
     pub(super) fn keep_selection(&mut self, step: &mut Step<'_>, key: ChatKey, action: &ChatTruncatedAction) {
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let state = chat.conversation.state();
         let before = selection_of(&chat.conversation);
         let running = state.active_turn.as_ref();
@@ -209,17 +209,18 @@ impl Host {
 
     /// Whether a pending message is for what is selected when its turn begins.
     pub(super) fn let_follow(&mut self, key: ChatKey, id: &str, follows: bool) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
         if changed {
             chat.saved.row_due = true;
-            self.unsaved.insert(key.into());
+            self.ledger.mark_dirty(key.into());
         }
     }
 
     /// Forgets messages that do not wait any more.
     pub(super) fn forget_followers(&mut self, key: ChatKey) {
-        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| !chat.following.is_empty()) else {
+        let Some(chat) = self.ledger.channels.chats.known_mut(key).filter(|chat| !chat.following.is_empty())
+        else {
             return;
         };
         let state = chat.conversation.state();
@@ -252,10 +253,10 @@ impl Host {
 
     /// The chat that is its session's own: the first one, or the default one when that is gone.
     pub(super) fn own_chat(&self, key: SessionKey) -> Option<ChatKey> {
-        let session: &Session = self.channels.sessions.known(key)?;
+        let session: &Session = self.ledger.channels.sessions.known(key)?;
         let chat = |uri: &String| {
-            let chat = self.channels.by_uri.get(uri)?.chat()?;
-            (self.channels.chats.known(chat)?.session == key).then_some(chat)
+            let chat = self.ledger.channels.by_uri.get(uri)?.chat()?;
+            (self.ledger.channels.chats.known(chat)?.session == key).then_some(chat)
         };
         let first = default_chat_of(&session.channel.uri);
         chat(&first).or_else(|| session.state.default_chat.as_ref().and_then(chat))
@@ -282,11 +283,12 @@ impl Host {
                 | StateAction::ChatTurnStarted(_)
                 | StateAction::ChatTruncated(_)
         );
-        let Some(key) = self.channels.chats.known(key).filter(|_| selects).map(|chat| chat.session) else {
+        let Some(key) = self.ledger.channels.chats.known(key).filter(|_| selects).map(|chat| chat.session)
+        else {
             return;
         };
         let selected = self.selected_for_summary(key);
-        let Some(session) = self.channels.sessions.known_mut(key) else { return };
+        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
         if session.selected != selected {
             session.selected = selected;
             self.session_changed(key);
@@ -294,7 +296,7 @@ impl Host {
     }
 
     fn selected_in(&self, key: ChatKey) -> Selection {
-        self.channels.chats.known(key).map(|chat| selection_of(&chat.conversation)).unwrap_or_default()
+        self.ledger.channels.chats.known(key).map(|chat| selection_of(&chat.conversation)).unwrap_or_default()
     }
 }
 

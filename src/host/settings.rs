@@ -43,10 +43,11 @@ impl Host {
         spreads: bool,
         heard: u64,
     ) {
-        let Some(told) = self.channels.chats.known_mut(chat) else { return };
+        let next = self.ledger.head() + 1;
+        let Some(told) = self.ledger.channels.chats.known_mut(chat) else { return };
         let key = told.session;
         told.settings_told.unheard.retain(|_, number| *number > heard);
-        let Some(session) = self.channels.sessions.known_mut(key) else { return };
+        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
         // What was changed since is not the agent's to say yet.
         for name in told.settings_told.unheard.keys() {
             if let (Some(value), Some(changed)) = (config.values.get_mut(name), session.config.get(name)) {
@@ -66,7 +67,7 @@ impl Host {
         let before = shown.as_ref().map(|config| config.values.clone()).unwrap_or_default();
         if shown.is_none_or(|shown| shown.schema != config.schema) {
             // A cursor from before does not lead to what can be chosen now.
-            session.channel.born_at = self.head + 1;
+            session.channel.born_at = next;
         }
         session.state.config = Some(SessionConfigState { schema: config.schema, values: before.clone() });
         let action = SessionConfigChangedAction { config: config.values, replace: Some(true) };
@@ -83,7 +84,8 @@ impl Host {
         before: &JsonObject,
         by: Option<(ChatKey, bool)>,
     ) {
-        let Some(session) = self.channels.sessions.known_mut(key) else { return };
+        let _next = self.ledger.head() + 1;
+        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
         let Some(config) = &session.state.config else { return };
         session.config.clone_from(&config.values);
         let all = config.values.clone();
@@ -106,7 +108,8 @@ impl Host {
         all: &JsonObject,
         changed: &BTreeSet<String>,
     ) {
-        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.agent != AgentLink::Closed)
+        let Some(chat) =
+            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent != AgentLink::Closed)
         else {
             return;
         };
@@ -121,9 +124,10 @@ impl Host {
 
     /// Tells a chat's agent, which is open now, what has changed meanwhile.
     pub(super) fn tell_due_settings(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let changed: BTreeSet<String> = chat.settings_told.unheard.keys().cloned().collect();
-        let Some(session) = self.channels.sessions.known(chat.session).filter(|_| !changed.is_empty()) else {
+        let Some(session) = self.ledger.channels.sessions.known(chat.session).filter(|_| !changed.is_empty())
+        else {
             return;
         };
         let all = session.config.clone();

@@ -71,7 +71,7 @@ impl Host {
             return;
         }
         let Some((chat, run)) =
-            self.channels.chats.known(key).and_then(|chat| Some((chat, chat.run.as_ref()?)))
+            self.ledger.channels.chats.known(key).and_then(|chat| Some((chat, chat.run.as_ref()?)))
         else {
             return;
         };
@@ -146,7 +146,7 @@ impl Host {
         if self.somebody_may_see_questions() {
             return;
         }
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let Some((run, request_id)) = chat.run.as_ref().map(|run| (run.id, run.first_id(id).to_owned()))
         else {
             return;
@@ -190,13 +190,23 @@ impl Host {
     }
 
     pub(super) fn running_chats(&self) -> Vec<ChatKey> {
-        self.channels.chats.iter().filter(|(_, chat)| chat.run.is_some()).map(|(&key, _)| key).collect()
+        self.ledger
+            .channels
+            .chats
+            .iter()
+            .filter(|(_, chat)| chat.run.is_some())
+            .map(|(&key, _)| key)
+            .collect()
     }
 
     /// The ids of everything in the running turn that waits for the user.
     pub(super) fn waiting_for_user(&self, key: ChatKey) -> Vec<String> {
-        let turn =
-            self.channels.chats.known(key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
+        let turn = self
+            .ledger
+            .channels
+            .chats
+            .known(key)
+            .and_then(|chat| chat.conversation.state().active_turn.as_ref());
         let parts = turn.into_iter().flat_map(|turn| &turn.response_parts);
         parts
             .filter_map(|part| match part {

@@ -159,7 +159,7 @@ impl Host {
     /// The session whose repository a channel shows as it is now, if it does.
     fn session_shown_now(&self, target: ChannelId) -> Option<SessionKey> {
         let key = Some(target.key).filter(|_| target.kind == ChannelKind::Changeset)?;
-        let changeset = self.channels.changesets.get(&ChangesetKey(key))?;
+        let changeset = self.ledger.channels.changesets.get(&ChangesetKey(key))?;
         shows_now(&changeset.scope).then_some(changeset.session)
     }
 
@@ -232,7 +232,7 @@ impl Host {
     }
 
     fn follows_sight(&self, session: SessionKey) -> bool {
-        self.channels.changesets.values().any(|changeset| {
+        self.ledger.channels.changesets.values().any(|changeset| {
             changeset.session == session
                 && shows_now(&changeset.scope)
                 && !changeset.channel.subscribers.is_empty()
@@ -258,7 +258,7 @@ impl Host {
             let files = follows || sight.wants_files;
             (sight.is_due, sight.asked, sight.wants_files) = (false, Some(files), false);
             sight.looks += 1;
-            let Some(of_session) = self.channels.sessions.known(session) else {
+            let Some(of_session) = self.ledger.channels.sessions.known(session) else {
                 self.changes.sights.forget(session);
                 continue;
             };
@@ -357,7 +357,7 @@ impl Host {
         }
         let (was_old, had_trouble) = (sight.is_old, sight.trouble.is_some());
         sight.is_old = std::mem::take(&mut sight.is_old_again) || (was_old && !files);
-        let Some(of_session) = self.channels.sessions.known_mut(session) else {
+        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else {
             return self.changes.sights.forget(session);
         };
         let mut has_changed = true;
@@ -378,7 +378,7 @@ impl Host {
                 if kept.root.is_none() || kept.base.is_none() {
                     kept.root = Some(seen.root.clone());
                     kept.base = kept.base.take().or_else(|| seen.branch.clone());
-                    self.unsaved.insert(session.into());
+                    self.ledger.mark_dirty(session.into());
                 }
                 has_changed = are_new || had_trouble || sight.known.as_ref() != Some(&*seen);
                 sight.known = Some(*seen);
@@ -397,7 +397,7 @@ impl Host {
                 sight.trouble = Some(why.clone());
                 if of_session.kept.root.is_none() && of_session.kept.note.is_none() {
                     of_session.kept.note = Some(why);
-                    self.unsaved.insert(session.into());
+                    self.ledger.mark_dirty(session.into());
                 }
                 return self.files_may_have_changed(session, true);
             }
@@ -408,7 +408,7 @@ impl Host {
             None => drop(notes.shift_remove(GIT)),
         });
         if has_changed {
-            self.unsaved.insert(session.into());
+            self.ledger.mark_dirty(session.into());
         }
         if has_changed || was_old {
             self.files_may_have_changed(session, has_changed);

@@ -148,7 +148,7 @@ impl Host {
             }
             return;
         }
-        let runs = |key: &TerminalKey| self.channels.terminals.get(key).is_some_and(Terminal::runs);
+        let runs = |key: &TerminalKey| self.ledger.channels.terminals.get(key).is_some_and(Terminal::runs);
         let Some(key) = known.filter(runs) else {
             tracing::debug!(
                 ?chat,
@@ -160,7 +160,7 @@ impl Host {
         let action = match event {
             TerminalEvent::Data(data) => StateAction::TerminalData(TerminalDataAction { data }),
             TerminalEvent::Cleared => {
-                let Some(terminal) = self.channels.terminals.known_mut(key) else { return };
+                let Some(terminal) = self.ledger.channels.terminals.known_mut(key) else { return };
                 terminal.is_cut = true;
                 if terminal.state.content.is_empty() {
                     return;
@@ -182,7 +182,7 @@ impl Host {
 
     /// The terminal that the agent of a chat calls by this name.
     fn terminal_called(&self, chat: ChatKey, name: &str) -> Option<TerminalKey> {
-        let mut terminals = self.channels.terminals.iter();
+        let mut terminals = self.ledger.channels.terminals.iter();
         let found = terminals
             .find(|(_, terminal)| terminal.chat == Some(chat) && terminal.name.as_deref() == Some(name));
         found.map(|(key, _)| *key)
@@ -190,8 +190,8 @@ impl Host {
 
     fn open_terminal(&mut self, key: ChatKey, new: NewTerminal) {
         let NewTerminal { name, call, title, detaches, since } = new;
-        let number = self.fresh_key();
-        let Some(chat) = self.channels.chats.known(key) else { return };
+        let number = self.ledger.fresh_key();
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let Some(run) = &chat.run else { return };
         let claim = self.claim_of(key, Some(run.turn_id.clone()), Some(call));
         let state = TerminalState {
@@ -206,7 +206,7 @@ impl Host {
             is_pty: Some(false),
         };
         // It has no past: nobody knows its URI.
-        let channel = Channel::new(terminal_uri(&chat.channel.uri, number), self.head);
+        let channel = Channel::new(terminal_uri(&chat.channel.uri, number), self.ledger.head());
         let name = Some(name);
         let terminal = Terminal {
             channel,
@@ -223,8 +223,8 @@ impl Host {
     }
 
     pub(super) fn add_terminal(&mut self, key: TerminalKey, terminal: Terminal) {
-        self.channels.by_uri.insert(terminal.channel.uri.clone(), key.into());
-        self.channels.terminals.insert(key, terminal);
+        self.ledger.channels.by_uri.insert(terminal.channel.uri.clone(), key.into());
+        self.ledger.channels.terminals.insert(key, terminal);
     }
 
     /// Who has a terminal in which a chat's agent runs a command.
@@ -234,8 +234,8 @@ impl Host {
         turn_id: Option<String>,
         tool_call_id: Option<String>,
     ) -> TerminalClaim {
-        let chat = self.channels.chats.known(chat);
-        let session = chat.and_then(|chat| self.channels.sessions.known(chat.session));
+        let chat = self.ledger.channels.chats.known(chat);
+        let session = chat.and_then(|chat| self.ledger.channels.sessions.known(chat.session));
         TerminalClaim::Session(TerminalSessionClaim {
             session: session.map(|session| session.channel.uri.clone()).unwrap_or_default(),
             chat: chat.map(|chat| chat.channel.uri.clone()).unwrap_or_default(),
@@ -261,17 +261,18 @@ impl Host {
 
     /// Whether there is something to say of a terminal.
     fn place_terminal(&self, chat: ChatKey, block: &mut ToolResultTerminalContent) -> bool {
-        let by_uri = || self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
+        let by_uri = || self.ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
         let called = self.terminal_called(chat, &block.resource);
-        let of_chat = self.channels.chats.known(chat);
+        let of_chat = self.ledger.channels.chats.known(chat);
         let kept = of_chat.and_then(|chat| {
             let TerminalKey(number) = chat.kept_terminals.get(&block.resource)?;
             Some(terminal_uri(&chat.channel.uri, *number))
         });
-        let kept_in_memory = || kept.as_ref().and_then(|uri| self.channels.by_uri.get(uri)?.terminal());
+        let kept_in_memory =
+            || kept.as_ref().and_then(|uri| self.ledger.channels.by_uri.get(uri)?.terminal());
         let made_again;
         let key = called.or_else(by_uri).or_else(kept_in_memory);
-        let terminal = match (key.and_then(|key| self.channels.terminals.get(&key)), &kept) {
+        let terminal = match (key.and_then(|key| self.ledger.channels.terminals.get(&key)), &kept) {
             (Some(terminal), _) => terminal,
             (None, Some(uri)) => match self.terminal_shown(uri) {
                 Some((_, terminal)) => {
@@ -294,8 +295,8 @@ impl Host {
     pub(super) fn terminals_are_kept(&mut self, content: &[ToolResultContent]) {
         for content in content {
             let ToolResultContent::Terminal(block) = content else { continue };
-            let key = self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
-            let terminal = key.and_then(|key| self.channels.terminals.get_mut(&key));
+            let key = self.ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
+            let terminal = key.and_then(|key| self.ledger.channels.terminals.get_mut(&key));
             if let Some(terminal) = terminal.filter(|_| block.result.is_some()) {
                 terminal.is_kept = true;
                 self.terminals_changed = true;
@@ -304,21 +305,21 @@ impl Host {
     }
 
     fn terminals_of(&self, chat: ChatKey) -> Vec<TerminalKey> {
-        let terminals = self.channels.terminals.iter();
+        let terminals = self.ledger.channels.terminals.iter();
         terminals.filter(|(_, terminal)| terminal.chat == Some(chat)).map(|(key, _)| *key).collect()
     }
 
     /// The agent's side of a chat is gone, and with it what it has had run. Another one may use the
     /// same names.
     pub(super) fn end_terminals_of(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        if let Some(chat) = self.channels.chats.known_mut(chat) {
+        if let Some(chat) = self.ledger.channels.chats.known_mut(chat) {
             chat.kept_terminals.clear();
         }
         self.terminals_changed = true;
         self.remove_background_work(step, chat, |work| work.starts_with(OF_AGENT));
         for key in self.terminals_of(chat) {
             // What the user has had run is none of its.
-            let terminal = self.channels.terminals.known_mut(key).filter(|it| it.pty.is_none());
+            let terminal = self.ledger.channels.terminals.known_mut(key).filter(|it| it.pty.is_none());
             let Some(terminal) = terminal else { continue };
             terminal.name = None;
             if terminal.runs() {
@@ -332,7 +333,8 @@ impl Host {
     /// A chat is one of another session now.
     pub(super) fn hand_terminals_over(&mut self, step: &mut Step<'_>, chat: ChatKey) {
         for key in self.terminals_of(chat) {
-            let claim = self.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
+            let claim =
+                self.ledger.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
             let Some(TerminalClaim::Session(before)) = claim else { continue };
             let claim = self.claim_of(chat, before.turn_id, before.tool_call_id);
             let claimed = StateAction::TerminalClaimed(TerminalClaimedAction { claim });
@@ -345,15 +347,19 @@ impl Host {
     pub(super) fn forget_terminals_of(&mut self, chat: ChatKey) {
         for key in self.terminals_of(chat) {
             self.remove_channel(key.into());
-            self.channels.terminals.remove(&key);
+            self.ledger.channels.terminals.remove(&key);
         }
     }
 
     /// Whether nobody would notice that the terminals of a session are not in memory.
     pub(super) fn has_idle_terminals(&self, session: &Session) -> bool {
-        let chats: Vec<ChatKey> = self.channels.chats_of(session).collect();
-        let mut terminals =
-            self.channels.terminals.values().filter(|it| it.chat.is_some_and(|chat| chats.contains(&chat)));
+        let chats: Vec<ChatKey> = self.ledger.channels.chats_of(session).collect();
+        let mut terminals = self
+            .ledger
+            .channels
+            .terminals
+            .values()
+            .filter(|it| it.chat.is_some_and(|chat| chats.contains(&chat)));
         terminals.all(|terminal| !terminal.runs() && terminal.channel.subscribers.is_empty())
     }
 
@@ -366,12 +372,12 @@ impl Host {
         self.settle_ptys(step);
         let is_of_call = |it: &Terminal| it.pty.is_none() || it.chat.is_some();
         let is_over = |it: &Terminal| is_of_call(it) && !it.runs() && it.channel.subscribers.is_empty();
-        let over = self.channels.terminals.iter().filter(|(_, it)| is_over(it));
+        let over = self.ledger.channels.terminals.iter().filter(|(_, it)| is_over(it));
         let going = over.filter(|(_, it)| it.is_kept || !self.may_be_shown(it));
         for key in going.map(|(key, _)| *key).collect::<Vec<_>>() {
-            let Some(terminal) = self.channels.terminals.remove(&key) else { continue };
-            self.channels.by_uri.remove(&terminal.channel.uri);
-            let chat = terminal.chat.and_then(|chat| self.channels.chats.known_mut(chat));
+            let Some(terminal) = self.ledger.channels.terminals.remove(&key) else { continue };
+            self.ledger.channels.by_uri.remove(&terminal.channel.uri);
+            let chat = terminal.chat.and_then(|chat| self.ledger.channels.chats.known_mut(chat));
             if let (Some(chat), Some(name), true) = (chat, terminal.name, terminal.is_kept) {
                 chat.kept_terminals.insert(name, key);
             }
@@ -381,7 +387,9 @@ impl Host {
     /// Whether a call shows a terminal, or its agent may still have one of the turn that runs show
     /// it.
     fn may_be_shown(&self, terminal: &Terminal) -> bool {
-        let Some(chat) = terminal.chat.and_then(|chat| self.channels.chats.known(chat)) else { return false };
+        let Some(chat) = terminal.chat.and_then(|chat| self.ledger.channels.chats.known(chat)) else {
+            return false;
+        };
         (terminal.name.is_some() && chat.run.is_some())
             || turn_showing(&chat.conversation, &terminal.channel.uri).is_some()
     }
@@ -389,7 +397,7 @@ impl Host {
     /// Makes the terminals again that are asked for, as far as calls of chats in memory show them.
     pub(super) fn bring_back_terminals<'a>(&mut self, uris: impl IntoIterator<Item = &'a String>) {
         for uri in uris {
-            if self.find(uri).is_none() {
+            if self.ledger.find(uri).is_none() {
                 if let Some((key, terminal)) = self.terminal_shown(uri) {
                     self.add_terminal(key, terminal);
                     self.terminals_changed = true;
@@ -400,9 +408,9 @@ impl Host {
 
     fn terminal_shown(&self, uri: &str) -> Option<(TerminalKey, Terminal)> {
         let (chat, number) = named_by_terminal(uri)?;
-        let key = self.find_chat(&chat)?;
-        let uri = terminal_uri(&self.channels.chats.known(key)?.channel.uri, number);
-        let (turn, parts) = turn_showing(&self.channels.chats.known(key)?.conversation, &uri)?;
+        let key = self.ledger.find_chat(&chat)?;
+        let uri = terminal_uri(&self.ledger.channels.chats.known(key)?.channel.uri, number);
+        let (turn, parts) = turn_showing(&self.ledger.channels.chats.known(key)?.conversation, &uri)?;
         let Shown { call, block, text } = shown_in(&parts, &uri)?;
         let result = block.result.as_ref();
         let output = result.and_then(|result| result.preview.as_deref()).or(text).unwrap_or_default();
@@ -421,10 +429,10 @@ impl Host {
             is_pty: block.is_pty,
         };
         // What was told last of one whose end the call does not say does not lead to this.
-        let session = self.channels.sessions.known(self.channels.chats.known(key)?.session)?;
+        let session = self.ledger.channels.sessions.known(self.ledger.channels.chats.known(key)?.session)?;
         // Nor does it to what was typed into: that was written down nowhere but in the call.
         let is_told = result.is_some() && block.is_pty != Some(true);
-        let born_at = if is_told { session.channel.born_at } else { self.head + 1 };
+        let born_at = if is_told { session.channel.born_at } else { self.ledger.head() + 1 };
         let channel = Channel::new(uri, born_at);
         let is_cut = result.is_some_and(|result| result.truncated == Some(true));
         let (since, detaches, is_kept) = (String::new(), false, true);
@@ -452,11 +460,12 @@ impl Host {
             let Some(mut read) = turn.read() else { continue };
             let mut is_changed = false;
             for block in terminals_in(&mut read) {
-                let known = self.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
-                let terminal = known.and_then(|key| self.channels.terminals.get(&key));
+                let known = self.ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
+                let terminal = known.and_then(|key| self.ledger.channels.terminals.get(&key));
                 if !terminal.is_some_and(Terminal::runs) && named_by_terminal(&block.resource).is_some() {
                     let copy = copies.entry(block.resource.clone());
-                    block.resource = copy.or_insert_with(|| terminal_uri(chat, self.fresh_key())).clone();
+                    block.resource =
+                        copy.or_insert_with(|| terminal_uri(chat, self.ledger.fresh_key())).clone();
                     is_changed = true;
                 }
             }
@@ -477,7 +486,7 @@ impl Host {
         action: StateAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let Some(terminal) = self.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
+        let Some(terminal) = self.ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
         if terminal.pty.is_some() {
             return self.client_uses_pty(step, key, action, origin);
         }
@@ -501,7 +510,7 @@ impl Host {
         claimed: TerminalClaimedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let Some(terminal) = self.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
+        let Some(terminal) = self.ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
         let Some(chat) = terminal.chat else { return Ok(Verdict::Unchanged) };
         let name = terminal.name.clone();
         if claimed.claim != self.claim_of(chat, None, None) {

@@ -75,7 +75,7 @@ impl Host {
     /// Opens a turn for what an agent does by itself, at once or when nothing else runs in its
     /// chat.
     pub(super) fn agent_begins(&mut self, step: &mut Step<'_>, key: ChatKey, cause: TurnCause) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         // The agent was told of a turn meanwhile: what it does is of that.
         let is_told = chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Started);
         if chat.agent != AgentLink::Open || is_told || chat.settling.is_some() {
@@ -90,7 +90,7 @@ impl Host {
     /// Opens the turn that the agent of a chat waits for, if nothing runs there. Returns whether it
     /// did.
     pub(super) fn open_own_turn(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
-        let Some(chat) = self.channels.chats.known_mut(key).filter(|chat| chat.run.is_none()) else {
+        let Some(chat) = self.ledger.channels.chats.known_mut(key).filter(|chat| chat.run.is_none()) else {
             return false;
         };
         let Some(cause) = chat.begins.take() else { return false };
@@ -126,8 +126,8 @@ impl Host {
         origin: Option<ActionOrigin>,
         is_own: bool,
     ) {
-        let run = self.fresh_run();
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let run = self.ledger.fresh_run();
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         action.started_at = step.timestamp();
         chat.consumed.extend(action.queued_message_id.clone());
         let mut run = Run::new(run, action.turn_id.clone(), step.now.monotonic_ms);
@@ -143,6 +143,7 @@ impl Host {
             Some(title) => {
                 self.name_chat(step, key, &title, TitleBy::FirstMessage);
                 if self
+                    .ledger
                     .channels
                     .sessions
                     .known(session)
@@ -166,9 +167,9 @@ impl Host {
         action: ChatTurnResumeAction,
         origin: Option<ActionOrigin>,
     ) {
-        let run = self.fresh_run();
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
-        let never_begun = self.channels.sessions.known(chat.session).is_some_and(Session::has_failed);
+        let run = self.ledger.fresh_run();
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
+        let never_begun = self.ledger.channels.sessions.known(chat.session).is_some_and(Session::has_failed);
         // The end of a turn is told as its start and how long it took, so the time that it was
         // given up counts; a wall clock that was set back must not take any of it away.
         let turn = chat.conversation.history().last().and_then(CompletedTurn::read);
@@ -205,13 +206,13 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         self.end_turn_quietly(step, key, Ending::Cancelled { meta: None }, None);
-        if let Some(chat) = self.channels.chats.known_mut(key) {
+        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             let history = chat.conversation.history();
             let kept = action.turn_id.as_ref().and_then(|id| history.through(id)).unwrap_or_default().len();
             chat.removed_turns.extend(history.since(kept).iter().map(|turn| turn.id().to_owned()));
         }
         self.sequence(step, key, StateAction::ChatTruncated(action), origin);
-        if let Some(chat) = self.channels.chats.known_mut(key) {
+        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             let history = chat.conversation.history();
             chat.progress.retain(|id, _| history.contains(id));
             // What the agent calls by it is longer than what is left.
@@ -240,7 +241,7 @@ impl Host {
         let held = matches!(ending, Ending::Failed { resumable: true, .. });
         self.end_turn_quietly(step, key, ending, origin);
         if held {
-            if let Some(chat) = self.channels.chats.known_mut(key) {
+            if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
                 chat.queue_held = true;
             }
         }
@@ -255,12 +256,12 @@ impl Host {
         ending: Ending,
         origin: Option<ActionOrigin>,
     ) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.take() else { return };
         self.terminals_changed = true;
         self.runs -= 1;
         self.end_commands_of(step, key);
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         if !matches!(ending, Ending::Failed { resumable: true, .. }) {
             chat.progress.remove(&run.turn_id);
         }
@@ -291,17 +292,17 @@ impl Host {
         self.put_back_steering(step, key, run.handed_over);
         self.forget_followers(key);
         self.select_what_waits(step, key);
-        if let Some(chat) = self.channels.chats.known(key).filter(|_| !run.interrupted) {
+        if let Some(chat) = self.ledger.channels.chats.known(key).filter(|_| !run.interrupted) {
             step.say(Output::Record(Record::Survived(chat.session)));
         }
         if cancelled
-            && self.channels.chats.known(key).is_some_and(|chat| chat.awaits)
+            && self.ledger.channels.chats.known(key).is_some_and(|chat| chat.awaits)
             && !self.is_creating(key)
         {
             // What the user is asked to do was for this turn.
             self.close_conversation(step, key);
         }
-        let open = self.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open);
+        let open = self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open);
         if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
             // The agent does not know yet that it is over.
             chat.settling = Some(run.id);
@@ -314,8 +315,8 @@ impl Host {
         let working_directories = self.effective_directories(key);
         let tokens = self.tokens_for(step, key);
         let copy_of = self.copyable_origin(key);
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
-        let Some(session) = self.channels.sessions.known(chat.session) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
+        let Some(session) = self.ledger.channels.sessions.known(chat.session) else { return };
         let client_tools = tools_of_clients(session);
         chat.agent = AgentLink::Opening;
         let state = chat.conversation.state();
@@ -344,8 +345,9 @@ impl Host {
     /// Has the agent of a session that is being created open a conversation, its default chat's:
     /// the session is ready when that is open, and turns in its other chats wait for it too.
     pub(super) fn open_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.channels.sessions.known(key) else { return };
-        let default = session.state.default_chat.as_ref().and_then(|uri| self.channels.by_uri.get(uri));
+        let Some(session) = self.ledger.channels.sessions.known(key) else { return };
+        let default =
+            session.state.default_chat.as_ref().and_then(|uri| self.ledger.channels.by_uri.get(uri));
         if let Some(chat) = default.and_then(|id| id.chat()) {
             self.open_conversation(step, chat);
         }
@@ -353,7 +355,7 @@ impl Host {
 
     /// Has the agent forget the chat's conversation.
     pub(super) fn close_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         if chat.agent != AgentLink::Closed {
             chat.agent = AgentLink::Closed;
             chat.begins = None;
@@ -374,15 +376,15 @@ impl Host {
         let waits = |chat: &Chat| {
             chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Waiting { resume: false })
         };
-        if self.channels.chats.known(key).is_some_and(waits) && self.begins_command(step, key) {
+        if self.ledger.channels.chats.known(key).is_some_and(waits) && self.begins_command(step, key) {
             return;
         }
         self.tell_tokens(step, key);
         self.tell_tools(step, key);
         let agent = self.agent_of(key).map(|agent| agent.info.clone());
-        let commands = self.channels.chats.known(key).filter(|chat| waits(chat));
+        let commands = self.ledger.channels.chats.known(key).filter(|chat| waits(chat));
         let commands = commands.and_then(|chat| self.told_of_commands(chat));
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };
         if chat.settling.is_some() {
@@ -428,8 +430,12 @@ impl Host {
 
     /// Whether a chat's session is being created.
     pub(super) fn is_creating(&self, key: ChatKey) -> bool {
-        let session =
-            self.channels.chats.known(key).and_then(|chat| self.channels.sessions.known(chat.session));
+        let session = self
+            .ledger
+            .channels
+            .chats
+            .known(key)
+            .and_then(|chat| self.ledger.channels.sessions.known(chat.session));
         session.is_some_and(Session::is_creating)
     }
 }

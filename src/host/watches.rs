@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::channels::Watch;
 use super::effects::{ChannelId, ConnectionId, Frame, Output, Timer, WatchKey};
-use super::sequence::unsequenced_line;
+use super::ledger::unsequenced_line;
 use super::{Host, Step};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -34,7 +34,7 @@ impl Host {
     /// The watches that a message follows and that must begin before it is handled; not more than
     /// may be followed.
     pub fn watches_to_begin(&self, named: &Named) -> Vec<String> {
-        let absent = named.watches.iter().filter(|uri| self.find(uri).is_none());
+        let absent = named.watches.iter().filter(|uri| self.ledger.find(uri).is_none());
         absent.take(WATCHES_MAX).cloned().collect()
     }
 
@@ -43,11 +43,11 @@ impl Host {
         for (uri, how) in begun {
             match how.map(|()| Watched::named_by(&uri)) {
                 // Somebody else has begun it meanwhile.
-                Ok(Some(_)) if self.find(&uri).is_some() => step.say(Output::Unwatch(uri)),
+                Ok(Some(_)) if self.ledger.find(&uri).is_some() => step.say(Output::Unwatch(uri)),
                 Ok(Some(watched)) => {
-                    let key = WatchKey(self.fresh_key());
-                    self.channels.by_uri.insert(uri.clone(), key.into());
-                    self.channels.watches.insert(key, Watch::new(uri, watched));
+                    let key = WatchKey(self.ledger.fresh_key());
+                    self.ledger.channels.by_uri.insert(uri.clone(), key.into());
+                    self.ledger.channels.watches.insert(key, Watch::new(uri, watched));
                     self.watches_changed = true;
                 }
                 Ok(None) => step.say(Output::Unwatch(uri)),
@@ -68,10 +68,12 @@ impl Host {
         connection: ConnectionId,
         uri: &str,
     ) -> Result<(), RpcError> {
-        let Some(client) = self.connections.get(&connection).filter(|_| is_watch(uri)) else { return Ok(()) };
-        let follows = |target: ChannelId| client.subscriptions.contains_key(&target);
-        let watches = client.subscriptions.keys().filter(|target| target.kind == ChannelKind::Watch);
-        if watches.count() < WATCHES_MAX || self.find(uri).is_some_and(follows) {
+        if !is_watch(uri) {
+            return Ok(());
+        }
+        let follows = |target: ChannelId| self.ledger.is_subscribed(connection, target);
+        let watches = self.ledger.subscribed(connection).filter(|target| target.kind == ChannelKind::Watch);
+        if watches.count() < WATCHES_MAX || self.ledger.find(uri).is_some_and(follows) {
             return Ok(());
         }
         Err(RpcError::invalid_params(format_args!("a connection follows at most {WATCHES_MAX} watches")))
@@ -85,7 +87,7 @@ impl Host {
         changes: Vec<(String, ResourceChangeType)>,
     ) {
         // It may have ended meanwhile.
-        let channel = self.find(watch).and_then(|target| self.channels.get(target));
+        let channel = self.ledger.find(watch).and_then(|target| self.ledger.channels.get(target));
         for &connection in channel.map_or(&[][..], |channel| &channel.subscribers) {
             let frame = Frame::Answer(self.changes_line(watch, &changes));
             step.say(Output::Frame(connection, frame));
@@ -100,7 +102,7 @@ impl Host {
         watches: &[ChannelId],
     ) {
         for target in watches.iter().filter(|target| target.kind == ChannelKind::Watch) {
-            let Some(watch) = self.channels.watches.get(&WatchKey(target.key)) else { continue };
+            let Some(watch) = self.ledger.channels.watches.get(&WatchKey(target.key)) else { continue };
             let all = [(watch.state.root.clone(), ResourceChangeType::Updated)];
             let frame = Frame::Answer(self.changes_line(&watch.channel.uri, &all));
             step.say(Output::Frame(connection, frame));
@@ -114,7 +116,7 @@ impl Host {
             .collect();
         let changes = json!({ "items": items });
         let action = StateAction::ResourceWatchChanged(ResourceWatchChangedAction { changes });
-        unsequenced_line(watch, &action, self.told_head())
+        unsequenced_line(watch, &action, self.ledger.told_head())
     }
 
     /// Somebody may have followed a watch last, or follow one again: one that nobody follows stays
@@ -124,17 +126,21 @@ impl Host {
             return;
         }
         let mut left = Vec::new();
-        for (key, watch) in &mut self.channels.watches {
-            match (watch.channel.subscribers.is_empty(), watch.unfollowed) {
-                (false, _) => watch.unfollowed = None,
+        for key in self.ledger.channels.watches.keys().copied().collect::<Vec<_>>() {
+            let Some(watch) = self.ledger.channels.watches.get(&key) else { continue };
+            let unfollowed = match (watch.channel.subscribers.is_empty(), watch.unfollowed) {
+                (false, _) => None,
                 (true, None) => {
-                    self.last_key += 1;
-                    watch.unfollowed = Some(self.last_key);
-                    step.say(Output::Timer(Timer::Watch(*key, self.last_key), UNFOLLOWED_MAX));
+                    let number = self.ledger.fresh_key();
+                    step.say(Output::Timer(Timer::Watch(key, number), UNFOLLOWED_MAX));
+                    Some(number)
                 }
-                (true, Some(_)) => {}
+                (true, since) => since,
+            };
+            left.extend(unfollowed.map(|since| (since, key)));
+            if let Some(watch) = self.ledger.channels.watches.get_mut(&key) {
+                watch.unfollowed = unfollowed;
             }
-            left.extend(watch.unfollowed.map(|since| (since, *key)));
         }
         left.sort_unstable();
         let too_many = left.len().saturating_sub(UNFOLLOWED_COUNT_MAX);
@@ -145,14 +151,14 @@ impl Host {
 
     /// The time is up in which a watch that nobody followed might be followed again.
     pub(super) fn watch_is_unfollowed(&mut self, step: &mut Step<'_>, key: WatchKey, number: u64) {
-        if self.channels.watches.get(&key).is_some_and(|watch| watch.unfollowed == Some(number)) {
+        if self.ledger.channels.watches.get(&key).is_some_and(|watch| watch.unfollowed == Some(number)) {
             self.end_watch(step, key);
         }
     }
 
     /// Gives up what nobody follows, so that a message can be handled whose watches have no room.
     pub(super) fn make_room_for_watches(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        let watches = self.channels.watches.iter();
+        let watches = self.ledger.channels.watches.iter();
         let unfollowed = watches.filter(|(_, watch)| watch.channel.subscribers.is_empty());
         for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.end_watch(step, key);
@@ -161,8 +167,8 @@ impl Host {
     }
 
     fn end_watch(&mut self, step: &mut Step<'_>, key: WatchKey) {
-        let Some(watch) = self.channels.watches.remove(&key) else { return };
-        self.channels.by_uri.remove(&watch.channel.uri);
+        let Some(watch) = self.ledger.channels.watches.remove(&key) else { return };
+        self.ledger.channels.by_uri.remove(&watch.channel.uri);
         step.say(Output::Unwatch(watch.channel.uri));
     }
 }

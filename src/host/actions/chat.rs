@@ -78,7 +78,7 @@ impl Host {
     }
 
     pub(super) fn chat(&self, key: ChatKey) -> Result<&Chat, Refusal> {
-        self.channels.chats.known(key).ok_or(Refusal::ChatGone)
+        self.ledger.channels.chats.known(key).ok_or(Refusal::ChatGone)
     }
 
     /// Sequences an action that has no effect besides the state, if it has one there.
@@ -146,7 +146,7 @@ impl Host {
         let queued =
             ChatPendingMessageSetAction { kind: PendingMessageKind::Queued, id: id.clone(), message };
         let verdict = self.client_sets_pending(step, key, queued, origin)?;
-        if let Some(chat) = self.channels.chats.known_mut(key) {
+        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             chat.turns_queued.insert(id);
         }
         Ok(verdict)
@@ -158,7 +158,7 @@ impl Host {
         session: SessionKey,
         message: &Message,
     ) -> Result<(), Refusal> {
-        let provider = self.channels.sessions.known(session).map(|session| &session.state.provider);
+        let provider = self.ledger.channels.sessions.known(session).map(|session| &session.state.provider);
         let agent = provider.and_then(|provider| self.agents.of(provider));
         match (agent, &message.model) {
             (Some(agent), Some(model)) => check_model(&agent.info, model),
@@ -171,7 +171,7 @@ impl Host {
         let mut clients = self.connections.values();
         let client = clients.find(|client| client.client_id.as_deref() == Some(client_id));
         let language = client.map(|client| client.language).unwrap_or_default();
-        if let Some(chat) = self.channels.chats.known_mut(key) {
+        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             chat.language = language;
         }
     }

@@ -86,15 +86,15 @@ impl Host {
         aside: Option<&Aside>,
     ) -> Result<(), RpcError> {
         // "Server MUST silently ignore the action (no echo)": chat and session channel pages.
-        let target = self.find(&params.channel);
-        let unreadable = self.unreadable.get(&params.channel);
+        let target = self.ledger.find(&params.channel);
+        let unreadable = self.ledger.why_unreadable(&params.channel);
         if target.is_none() && unreadable.is_none() {
             tracing::debug!(channel = params.channel, "an action on an unknown channel was ignored");
             return Ok(());
         }
         let client_id = self.connections.get(&connection).and_then(|client| client.client_id.clone());
         let origin = ActionOrigin { client_id: client_id.unwrap_or_default(), client_seq: params.client_seq };
-        let verdict = match (target, &self.failing) {
+        let verdict = match (target, self.ledger.failing()) {
             (None, _) => Err(Refusal::SessionUnreadable(unreadable.cloned().unwrap_or_default())),
             (_, Some(failing)) => Err(Refusal::NothingIsKept(failing.reason.clone())),
             (Some(target), None) => {
@@ -108,7 +108,7 @@ impl Host {
             }
         };
         let mut answer = |refusal| {
-            self.answer_action(step, connection, &params.channel, &params.action, &origin, refusal);
+            self.ledger.answer_action(step, connection, &params.channel, &params.action, &origin, refusal);
         };
         match &verdict {
             Ok(Verdict::Done) => {}
@@ -147,7 +147,7 @@ impl Host {
         // Real clients name a chat this way, and a session, which they show by its default chat.
         if let StateAction::SessionTitleChanged(a) = &action {
             self.name_chat(step, key, &a.title, TitleBy::User);
-            let session = self.channels.chats.known(key).map(|chat| chat.session);
+            let session = self.ledger.channels.chats.known(key).map(|chat| chat.session);
             if let Some(session) = session.filter(|_| self.is_default(key)) {
                 self.name_session(step, session, &a.title, TitleBy::User);
             }

@@ -28,7 +28,9 @@ impl Host {
         ) {
             return self.client_changes_directories(step, key, action, origin);
         }
-        let Some(session) = self.channels.sessions.known_mut(key) else { return Ok(Verdict::Unchanged) };
+        let Some(session) = self.ledger.channels.sessions.known_mut(key) else {
+            return Ok(Verdict::Unchanged);
+        };
         match &action {
             StateAction::SessionTitleChanged(_) => session.title_by = TitleBy::User,
             StateAction::SessionIsReadChanged(_) | StateAction::SessionIsArchivedChanged(_) => {}

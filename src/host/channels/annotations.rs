@@ -6,18 +6,16 @@
 //! session has it.
 
 use ahp::reducers::{apply_action_to_annotations, ReduceOutcome};
-use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::actions::StateAction;
 use ahp_types::state::{Annotation, AnnotationsState, SnapshotState};
 
 use super::{Channels, Kind, Table};
-use crate::host::actions::{actions_of, ClientAction, Verdict};
+use crate::host::actions::{actions_of, ClientAction};
 use crate::host::effects::{AnnotationsKey, ChannelId, SessionKey};
 use crate::host::model::Channel;
-use crate::host::refusal::Refusal;
-use crate::host::{Config, Host, Step};
+use crate::host::Config;
 use crate::state::history::CompletedTurn;
 use crate::wire::annotations::{annotations_uri, named_by_annotations};
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::json_bytes;
 
@@ -116,21 +114,6 @@ impl Kind for Annotations {
 
     fn session_of(_: &Channels, key: AnnotationsKey) -> Option<SessionKey> {
         Some(key.into())
-    }
-
-    fn change(
-        host: &mut Host,
-        step: &mut Step<'_>,
-        key: AnnotationsKey,
-        action: StateAction,
-        origin: ActionOrigin,
-        _: Option<&Aside>,
-    ) -> Result<Verdict, Refusal> {
-        host.annotate(step, key, action, origin)
-    }
-
-    fn after_action(host: &mut Host, _: &mut Step<'_>, key: AnnotationsKey, _: &StateAction, _: usize) {
-        host.count_annotations(key);
     }
 }
 

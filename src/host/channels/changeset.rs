@@ -7,17 +7,15 @@
 //! asks for it.
 
 use ahp::reducers::{apply_action_to_changeset, ReduceOutcome};
-use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::actions::StateAction;
 use ahp_types::state::{ChangesetState, SnapshotState};
 
 use super::{Channels, Kind, Table};
-use crate::host::actions::{actions_of, ClientAction, Verdict};
+use crate::host::actions::{actions_of, ClientAction};
 use crate::host::effects::{ChangesetKey, ChannelId, SessionKey};
 use crate::host::model::Channel;
-use crate::host::refusal::Refusal;
-use crate::host::{Config, Host, Step};
+use crate::host::Config;
 use crate::state::history::CompletedTurn;
-use crate::wire::asides::Aside;
 use crate::wire::changesets::{changeset_uri, named_by_changeset, ChangesetScope};
 use crate::wire::channels::ChannelKind;
 
@@ -71,19 +69,6 @@ impl Kind for Changeset {
     fn session_of(channels: &Channels, key: ChangesetKey) -> Option<SessionKey> {
         channels.changesets.get(&key).map(|changeset| changeset.session)
     }
-
-    fn change(
-        host: &mut Host,
-        step: &mut Step<'_>,
-        key: ChangesetKey,
-        action: StateAction,
-        origin: ActionOrigin,
-        _: Option<&Aside>,
-    ) -> Result<Verdict, Refusal> {
-        host.review_files(step, key, action, origin)
-    }
-
-    fn after_action(_: &mut Host, _: &mut Step<'_>, _: ChangesetKey, _: &StateAction, _: usize) {}
 }
 
 impl From<ChangesetKey> for ChannelId {

@@ -1,24 +1,20 @@
 //! The channels of chats.
 //!
-//! Owns: what a chat's channel is: which of the host's functions answer for chats what every kind
-//! is asked.
-//! Never: holds what those functions do.
+//! Owns: the answers of chats to the questions that every kind of channel is asked.
+//! Never: carries out an action.
 
 use ahp::reducers::ReduceOutcome;
-use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 
 use super::session::called_by_provider;
 use super::{Channels, Kind, Table};
-use crate::host::actions::{actions_of, read_action, ClientAction, Verdict};
+use crate::host::actions::{actions_of, ClientAction};
 use crate::host::effects::{ActionLine, ChatKey, SessionKey};
-use crate::host::model::{Channel, Chat, Session, Subscription};
-use crate::host::refusal::Refusal;
-use crate::host::selection::PendingAction;
-use crate::host::windows::{cursor_before, Loading, StateIsNeeded};
-use crate::host::{Config, Host, Step};
+use crate::host::ledger::{cursor_before, Loading, RowNote, StateIsNeeded};
+use crate::host::model::{Channel, Chat, Subscription};
+use crate::host::Config;
 use crate::state::history::CompletedTurn;
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::uris;
 
@@ -92,93 +88,11 @@ impl Kind for Chat {
         action.kind == Self::KIND || action.name == "session/titleChanged"
     }
 
-    fn read_action(
-        host: &Host,
-        key: ChatKey,
-        asked: &PendingAction,
-        aside: Option<&Aside>,
-    ) -> Result<StateAction, Refusal> {
-        read_action::<Self>(&asked.action, |name, members| {
-            if aside == Some(&Aside::InRunningTurn) {
-                let run = host.channels.chats.known(key).and_then(|chat| chat.run.as_ref());
-                let turn = run.map_or("", |run| &*run.turn_id);
-                members.entry("turnId").or_insert_with(|| turn.into());
-            }
-            // These two are the host's clock's to say: it replaces them, so a client may leave them
-            // out.
-            match name {
-                "chat/turnStarted" => members.entry("startedAt").or_insert_with(|| "".into()),
-                "chat/turnCancelled" => members.entry("duration").or_insert_with(|| 0.into()),
-                _ => return,
-            };
-        })
+    fn note_row(&mut self, action: &StateAction, line_bytes: usize) -> RowNote {
+        Chat::note_row(self, action, line_bytes)
     }
 
-    fn grows(host: &mut Host, key: ChatKey, action: &StateAction) -> Option<(&'static str, usize)> {
-        match action {
-            StateAction::SessionTitleChanged(_) => {
-                let session = host.channels.chats.known(key)?.session;
-                Session::grows(host, session, action)
-            }
-            StateAction::ChatPendingMessageSet(_)
-            | StateAction::ChatDraftChanged(_)
-            | StateAction::ChatWorkingDirectorySet(_) => {
-                // A draft takes the place of the one before.
-                let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
-                let chat = host.channels.chats.known_mut(key)?;
-                Some(("the chat, without its turns,", chat.conversation.bytes_besides_turns(with_draft)))
-            }
-            _ => None,
-        }
-    }
-
-    fn change(
-        host: &mut Host,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: StateAction,
-        origin: ActionOrigin,
-        aside: Option<&Aside>,
-    ) -> Result<Verdict, Refusal> {
-        host.change_chat_as_meant(step, key, action, origin, aside)
-    }
-
-    fn after_answer(host: &mut Host, step: &mut Step<'_>, key: ChatKey) {
-        host.end_if_too_large(step, key);
-        // What a queue waited for may have come. Only now: an acknowledgement after what follows
-        // would put a message back that was just taken up, where its sender applies it.
-        if host.failing.is_none() {
-            host.take_next_queued(step, key);
-        }
-    }
-
-    fn before_action(host: &mut Host, step: &mut Step<'_>, key: ChatKey, action: &StateAction) {
-        host.load_before(step, key, action);
-    }
-
-    fn after_action(
-        host: &mut Host,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: &StateAction,
-        line_bytes: usize,
-    ) {
-        host.note_contents(key, action);
-        host.note_edits(key, action);
-        host.windows_after(key, action);
-        host.selection_after(key, action);
-        host.note_change(step, key, action, line_bytes);
-    }
-
-    fn save(host: &mut Host, step: &mut Step<'_>, key: ChatKey) {
-        host.save_chat(step, key);
-    }
-
-    fn loading_in_replay(
-        host: &Host,
-        key: ChatKey,
-        actions: &[&ActionLine],
-    ) -> Result<Option<Loading>, StateIsNeeded> {
-        host.loading_of_chat(key, actions)
+    fn loading_in_replay(&self, actions: &[&ActionLine]) -> Result<Option<Loading>, StateIsNeeded> {
+        Chat::loading_in_replay(self, actions)
     }
 }

@@ -5,9 +5,10 @@
 //! Never: changes a state other than by the reducer of its kind, which `sequence` alone asks for.
 //!
 //! To add a kind, write a module here that answers the questions for a type of its own, declare it
-//! below, and add its line to the list in `wire::channels`. `sample`, which only tests have, is one
-//! that needed nothing else: its channels are subscribed to, changed, replayed, kept, and there
-//! again in the next host.
+//! below, add its line to the list in `wire::channels`, and say in `router::kinds` what becomes of
+//! the actions that clients dispatch on it. `sample`, which only tests have, is one that needed
+//! nothing else: its channels are subscribed to, changed, replayed, kept, and there again in the
+//! next host.
 
 mod annotations;
 mod changeset;
@@ -25,25 +26,22 @@ use std::ops::{Deref, DerefMut};
 use std::panic::Location;
 
 use ahp::reducers::ReduceOutcome;
-use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 
-use super::actions::{read_action, ClientAction, Verdict};
+use super::actions::ClientAction;
 use super::effects::{ActionLine, ChannelId, ChatKey, SessionKey};
+use super::ledger::{Loading, RowNote, StateIsNeeded};
 use super::model::{Channel, Chat, Session, Subscription};
-use super::refusal::Refusal;
-use super::selection::PendingAction;
-use super::windows::{Loading, StateIsNeeded};
-use super::{Config, Host, Step};
+use super::Config;
 use crate::state::history::CompletedTurn;
-use crate::wire::asides::Aside;
 use crate::wire::channels::{with_channel_kinds, ChannelKind};
 use crate::wire::errors::RpcError;
 pub(super) use annotations::{named_in as annotation_named_in, Annotations};
 pub(super) use changeset::Changeset;
 pub(super) use root::Root;
 #[cfg(test)]
-use sample::Sample;
+pub(super) use sample::Sample;
 pub(super) use terminal::{CommandCall, Pty, Terminal};
 pub(super) use watch::Watch;
 
@@ -99,55 +97,11 @@ pub(super) trait Kind: Sized {
         None
     }
 
-    /// The action that a client dispatches.
-    ///
-    /// # Errors
-    /// When it is none that clients may dispatch here.
-    fn read_action(
-        _host: &Host,
-        _key: Self::Key,
-        asked: &PendingAction,
-        _aside: Option<&Aside>,
-    ) -> Result<StateAction, Refusal> {
-        read_action::<Self>(&asked.action, |_, _| ())
+    /// Notes an action that was applied, which has so many bytes on the wire. Returns what it means
+    /// for the channel's row in the store; nothing for channels without one.
+    fn note_row(&mut self, _action: &StateAction, _line_bytes: usize) -> RowNote {
+        RowNote::default()
     }
-
-    /// What this action makes larger: its name, and how many bytes of JSON text it has; none when
-    /// there is no limit to it.
-    fn grows(_host: &mut Host, _key: Self::Key, _action: &StateAction) -> Option<(&'static str, usize)> {
-        None
-    }
-
-    /// Carries out an action that a client dispatches.
-    ///
-    /// # Errors
-    /// When it may not be; nothing has happened then.
-    fn change(
-        host: &mut Host,
-        step: &mut Step<'_>,
-        key: Self::Key,
-        action: StateAction,
-        origin: ActionOrigin,
-        aside: Option<&Aside>,
-    ) -> Result<Verdict, Refusal>;
-
-    /// What follows when a client has been answered about its action.
-    fn after_answer(_host: &mut Host, _step: &mut Step<'_>, _key: Self::Key) {}
-
-    /// What must be told before an action that is about to be sequenced.
-    fn before_action(_host: &mut Host, _step: &mut Step<'_>, _key: Self::Key, _action: &StateAction) {}
-
-    /// Takes note of an action that was sequenced, which has so many bytes on the wire.
-    fn after_action(
-        host: &mut Host,
-        step: &mut Step<'_>,
-        key: Self::Key,
-        action: &StateAction,
-        line_bytes: usize,
-    );
-
-    /// Leaves the channel to be kept as it is now.
-    fn save(_host: &mut Host, _step: &mut Step<'_>, _key: Self::Key) {}
 
     /// Whether what happens on it is written to the store. Whoever has missed something of a
     /// channel of which nothing is gets its state, unless memory has all of it.
@@ -155,22 +109,12 @@ pub(super) trait Kind: Sized {
         true
     }
 
-    /// A client follows the channel.
-    fn is_followed(_host: &mut Host, _key: Self::Key, _client_id: &str) {}
-
-    /// A client has said that it does not follow the channel any more on one of its connections.
-    fn is_left(_host: &mut Host, _step: &mut Step<'_>, _key: Self::Key, _client_id: &str) {}
-
     /// What a client that comes back, with a window that nobody knows, must be told within a replay
     /// to apply these actions, which are all of the channel's in it.
     ///
     /// # Errors
     /// When it must be given the state instead.
-    fn loading_in_replay(
-        _host: &Host,
-        _key: Self::Key,
-        _actions: &[&ActionLine],
-    ) -> Result<Option<Loading>, StateIsNeeded> {
+    fn loading_in_replay(&self, _actions: &[&ActionLine]) -> Result<Option<Loading>, StateIsNeeded> {
         Ok(None)
     }
 }
@@ -410,82 +354,35 @@ impl Channels {
         by_kind!(id.kind, K => K::all(self).at(id.key).map_or(0, |of_kind| of_kind.first_turn(how)))
     }
 
-    /// The session that a channel is or belongs to.
-    /// The chats of a session, in the order of its catalogue.
-    pub(super) fn chats_of<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = ChatKey> + 'a {
-        session.state.chats.iter().filter_map(|row| self.by_uri.get(&row.resource)?.chat())
+    /// Notes an action that was applied; see [`Kind::note_row`].
+    pub(super) fn note_row(&mut self, id: ChannelId, action: &StateAction, line_bytes: usize) -> RowNote {
+        by_kind!(id.kind, K => {
+            K::all_mut(self).at_mut(id.key).map_or(RowNote::default(), |of_kind| of_kind.note_row(action, line_bytes))
+        })
     }
 
-    pub(super) fn session_of(&self, id: ChannelId) -> Option<SessionKey> {
-        by_kind!(id.kind, K => K::session_of(self, id.key.into()))
-    }
-}
-
-/// What the kind of a channel answers; see the functions of [`Kind`] that are called alike.
-impl Host {
-    pub(super) fn read_action(
-        &self,
-        id: ChannelId,
-        asked: &PendingAction,
-        aside: Option<&Aside>,
-    ) -> Result<StateAction, Refusal> {
-        by_kind!(id.kind, K => K::read_action(self, id.key.into(), asked, aside))
-    }
-
-    pub(super) fn what_grows(
-        &mut self,
-        id: ChannelId,
-        action: &StateAction,
-    ) -> Option<(&'static str, usize)> {
-        by_kind!(id.kind, K => K::grows(self, id.key.into(), action))
-    }
-
-    pub(super) fn change(
-        &mut self,
-        step: &mut Step<'_>,
-        id: ChannelId,
-        action: StateAction,
-        origin: ActionOrigin,
-        aside: Option<&Aside>,
-    ) -> Result<Verdict, Refusal> {
-        by_kind!(id.kind, K => K::change(self, step, id.key.into(), action, origin, aside))
-    }
-
-    pub(super) fn after_answer(&mut self, step: &mut Step<'_>, id: ChannelId) {
-        by_kind!(id.kind, K => K::after_answer(self, step, id.key.into()));
-    }
-
-    pub(super) fn before_action(&mut self, step: &mut Step<'_>, id: ChannelId, action: &StateAction) {
-        by_kind!(id.kind, K => K::before_action(self, step, id.key.into(), action));
-    }
-
-    pub(super) fn after_action(
-        &mut self,
-        step: &mut Step<'_>,
-        id: ChannelId,
-        action: &StateAction,
-        line_bytes: usize,
-    ) {
-        by_kind!(id.kind, K => K::after_action(self, step, id.key.into(), action, line_bytes));
-    }
-
-    pub(super) fn save_channel(&mut self, step: &mut Step<'_>, id: ChannelId) {
-        by_kind!(id.kind, K => K::save(self, step, id.key.into()));
-    }
-
-    pub(super) fn is_followed(&mut self, id: ChannelId, client_id: &str) {
-        by_kind!(id.kind, K => K::is_followed(self, id.key.into(), client_id));
-    }
-
-    pub(super) fn is_left(&mut self, step: &mut Step<'_>, id: ChannelId, client_id: &str) {
-        by_kind!(id.kind, K => K::is_left(self, step, id.key.into(), client_id));
-    }
-
+    /// Returns what must be sent within a replay; see [`Kind::loading_in_replay`].
+    ///
+    /// # Errors
+    /// When the client must be given the state instead.
     pub(super) fn loading_in_replay(
         &self,
         id: ChannelId,
         actions: &[&ActionLine],
     ) -> Result<Option<Loading>, StateIsNeeded> {
-        by_kind!(id.kind, K => K::loading_in_replay(self, id.key.into(), actions))
+        by_kind!(id.kind, K => match K::all(self).at(id.key) {
+            Some(of_kind) => of_kind.loading_in_replay(actions),
+            None => Ok(None),
+        })
+    }
+
+    /// Returns the chats of a session, in the order of its catalogue.
+    pub(super) fn chats_of<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = ChatKey> + 'a {
+        session.state.chats.iter().filter_map(|row| self.by_uri.get(&row.resource)?.chat())
+    }
+
+    /// Returns the session that a channel is or belongs to.
+    pub(super) fn session_of(&self, id: ChannelId) -> Option<SessionKey> {
+        by_kind!(id.kind, K => K::session_of(self, id.key.into()))
     }
 }

@@ -6,20 +6,20 @@
 //! program by any.
 
 use ahp::reducers::{apply_action_to_root, ReduceOutcome};
-use ahp_types::actions::{ActionOrigin, RootConfigChangedAction, StateAction};
+use ahp_types::actions::{RootConfigChangedAction, StateAction};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{RootConfigState, RootState, SnapshotState};
 use serde::{Deserialize, Serialize};
 
 use super::{Channels, Keyed, Kind};
-use crate::host::actions::{actions_of, ClientAction, Verdict};
+use crate::host::actions::{actions_of, ClientAction};
 use crate::host::config::check_root_change;
 use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
+use crate::host::ledger::RowNote;
 use crate::host::model::Channel;
 use crate::host::refusal::Refusal;
-use crate::host::{Config, Host, Step};
+use crate::host::{Config, Step};
 use crate::state::history::CompletedTurn;
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::{to_json, to_sorted_json};
 use crate::wire::uris;
@@ -156,45 +156,43 @@ impl Kind for Root {
         uris::is_root(uri).then_some(TheOne)
     }
 
-    fn change(
-        host: &mut Host,
-        step: &mut Step<'_>,
-        _: TheOne,
-        action: StateAction,
-        origin: ActionOrigin,
-        _: Option<&Aside>,
-    ) -> Result<Verdict, Refusal> {
-        let StateAction::RootConfigChanged(RootConfigChangedAction { config: values, replace }) = &action
+    fn note_row(&mut self, action: &StateAction, _: usize) -> RowNote {
+        let is_due =
+            matches!(action, StateAction::RootConfigChanged(_) | StateAction::RootTerminalsChanged(_));
+        RowNote { is_due, is_sync: false }
+    }
+}
+
+impl Root {
+    /// Returns whether a client's action changes anything.
+    ///
+    /// # Errors
+    /// When it may not be carried out.
+    pub(in crate::host) fn check_change(&self, action: &StateAction) -> Result<bool, Refusal> {
+        let StateAction::RootConfigChanged(RootConfigChangedAction { config: values, replace }) = action
         else {
             return Err(Refusal::OnlyRootConfig);
         };
-        let mut after = host.channels.root.state.clone();
+        let mut after = self.state.clone();
         if let Some(config) = &after.config {
             check_root_change(config, values, *replace == Some(true))?;
         }
-        apply_action_to_root(&mut after, &action);
-        if after == host.channels.root.state {
-            return Ok(Verdict::Unchanged);
+        apply_action_to_root(&mut after, action);
+        if after == self.state {
+            return Ok(false);
         }
         if let Some(config) = &after.config {
             check_has_room(&config.values)?;
         }
-        host.sequence(step, ChannelId::ROOT, action, Some(origin));
-        Ok(Verdict::Done)
+        Ok(true)
     }
 
-    fn after_action(host: &mut Host, _: &mut Step<'_>, _: TheOne, action: &StateAction, _: usize) {
-        if matches!(action, StateAction::RootConfigChanged(_) | StateAction::RootTerminalsChanged(_)) {
-            host.unsaved.insert(ChannelId::ROOT);
-        }
-    }
-
-    fn save(host: &mut Host, step: &mut Step<'_>, _: TheOne) {
-        let root = &host.channels.root;
-        let values = root.state.config.as_ref().map(|config| config.values.clone()).unwrap_or_default();
-        let has_terminals = root.state.terminals.as_ref().is_some_and(|terminals| !terminals.is_empty());
-        let lists_terminals = root.state.terminals.is_some();
-        let body = RootBody { born_at: root.channel.born_at, values, has_terminals, lists_terminals };
+    /// Leaves the row of the root channel to be saved.
+    pub(in crate::host) fn save(&self, step: &mut Step<'_>) {
+        let values = self.state.config.as_ref().map(|config| config.values.clone()).unwrap_or_default();
+        let has_terminals = self.state.terminals.as_ref().is_some_and(|terminals| !terminals.is_empty());
+        let lists_terminals = self.state.terminals.is_some();
+        let body = RootBody { born_at: self.channel.born_at, values, has_terminals, lists_terminals };
         let body = to_sorted_json(&body).into();
         step.say(Output::Record(Record::Channel(ChannelRow { id: ChannelId::ROOT, body })));
     }

@@ -7,17 +7,16 @@
 use std::collections::BTreeMap;
 
 use ahp::reducers::{apply_action_to_annotations, ReduceOutcome};
-use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::actions::StateAction;
 use ahp_types::state::{AnnotationsState, SnapshotState};
 
 use super::Kind;
-use crate::host::actions::{actions_of, ClientAction, Verdict};
+use crate::host::actions::{actions_of, ClientAction};
 use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
+use crate::host::ledger::RowNote;
 use crate::host::model::Channel;
-use crate::host::refusal::Refusal;
-use crate::host::{Config, Host, Step};
+use crate::host::{Config, Step};
 use crate::state::history::CompletedTurn;
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::to_sorted_json;
 
@@ -83,34 +82,22 @@ impl Kind for Sample {
         Some((SnapshotState::Annotations(Box::new(self.state.clone())), &[]))
     }
 
-    fn change(
-        host: &mut Host,
-        step: &mut Step<'_>,
-        key: SampleKey,
-        action: StateAction,
-        origin: ActionOrigin,
-        _: Option<&Aside>,
-    ) -> Result<Verdict, Refusal> {
-        let Some(sample) = host.channels.samples.get(&key) else {
-            return Err(Refusal::SampleGone);
-        };
-        let mut after = sample.state.clone();
-        apply_action_to_annotations(&mut after, &action);
-        if after == sample.state {
-            return Ok(Verdict::Unchanged);
-        }
-        host.sequence(step, key, action, Some(origin));
-        Ok(Verdict::Done)
+    fn note_row(&mut self, _: &StateAction, _: usize) -> RowNote {
+        RowNote { is_due: true, is_sync: false }
+    }
+}
+
+impl Sample {
+    /// Returns whether an action changes anything.
+    pub(in crate::host) fn is_change(&self, action: &StateAction) -> bool {
+        let mut after = self.state.clone();
+        apply_action_to_annotations(&mut after, action);
+        after != self.state
     }
 
-    fn after_action(host: &mut Host, _: &mut Step<'_>, key: SampleKey, _: &StateAction, _: usize) {
-        host.unsaved.insert(key.into());
-    }
-
-    fn save(host: &mut Host, step: &mut Step<'_>, key: SampleKey) {
-        if let Some(sample) = host.channels.samples.get(&key) {
-            let body = to_sorted_json(&sample.state).into();
-            step.say(Output::Record(Record::Channel(ChannelRow { id: key.into(), body })));
-        }
+    /// Leaves the row of the channel to be saved.
+    pub(in crate::host) fn save(&self, step: &mut Step<'_>, id: ChannelId) {
+        let body = to_sorted_json(&self.state).into();
+        step.say(Output::Record(Record::Channel(ChannelRow { id, body })));
     }
 }

@@ -5,20 +5,17 @@
 //! Never: holds what those functions do.
 
 use ahp::reducers::{apply_action_to_session, ReduceOutcome};
-use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 
 use super::{Channels, Kind, Table};
-use crate::host::actions::{actions_of, read_action, ClientAction, Verdict};
+use crate::host::actions::{actions_of, ClientAction};
 use crate::host::effects::SessionKey;
+use crate::host::ledger::RowNote;
 use crate::host::model::{Channel, Session};
-use crate::host::refusal::Refusal;
-use crate::host::selection::PendingAction;
-use crate::host::{Config, Host, Step};
+use crate::host::Config;
 use crate::state::history::CompletedTurn;
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
-use crate::wire::rpc::json_bytes;
 use crate::wire::uris;
 
 const NO_CUSTOMIZATIONS: &str = "no agent of this host offers customizations";
@@ -76,66 +73,8 @@ impl Kind for Session {
         Some(key)
     }
 
-    fn read_action(
-        host: &Host,
-        key: SessionKey,
-        asked: &PendingAction,
-        aside: Option<&Aside>,
-    ) -> Result<StateAction, Refusal> {
-        let client_id = &asked.origin.client_id;
-        match aside {
-            Some(Aside::OffersTools(tools)) => host.offer_of_tools(key, client_id, tools),
-            Some(Aside::KnowsOneClient) => {
-                let action = read_action::<Self>(&asked.action, |_, _| ())?;
-                host.check_one_client(key, client_id, &action)?;
-                Ok(action)
-            }
-            _ => read_action::<Self>(&asked.action, |_, _| ()),
-        }
-    }
-
-    fn grows(host: &mut Host, key: SessionKey, action: &StateAction) -> Option<(&'static str, usize)> {
-        match action {
-            StateAction::SessionTitleChanged(_)
-            | StateAction::SessionConfigChanged(_)
-            | StateAction::SessionActiveClientSet(_)
-            | StateAction::SessionWorkingDirectorySet(_)
-            | StateAction::SessionWorkingDirectoryReplaced(_) => {
-                let session = host.channels.sessions.known(key)?;
-                Some(("the session", json_bytes(&session.state)))
-            }
-            _ => None,
-        }
-    }
-
-    fn change(
-        host: &mut Host,
-        step: &mut Step<'_>,
-        key: SessionKey,
-        action: StateAction,
-        origin: ActionOrigin,
-        _: Option<&Aside>,
-    ) -> Result<Verdict, Refusal> {
-        host.change_session(step, key, action, origin)
-    }
-
-    fn after_action(host: &mut Host, _: &mut Step<'_>, key: SessionKey, _: &StateAction, _: usize) {
-        host.unsaved.insert(key.into());
-    }
-
-    fn save(host: &mut Host, step: &mut Step<'_>, key: SessionKey) {
-        host.save_session(step, key);
-    }
-
-    fn is_followed(host: &mut Host, key: SessionKey, client_id: &str) {
-        if let Some(session) = host.channels.sessions.known_mut(key) {
-            session.unfollowed = None;
-        }
-        host.client_is_back(key, client_id);
-    }
-
-    fn is_left(host: &mut Host, step: &mut Step<'_>, key: SessionKey, client_id: &str) {
-        host.leave_session(step, key, client_id);
+    fn note_row(&mut self, _: &StateAction, _: usize) -> RowNote {
+        RowNote { is_due: true, is_sync: false }
     }
 }
 

@@ -6,21 +6,19 @@
 //! the channel is made again from that when somebody asks for it.
 
 use ahp::reducers::{apply_action_to_terminal, ReduceOutcome};
-use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::actions::StateAction;
 use ahp_types::state::{
     SnapshotState, TerminalClaim, TerminalCommandResult, TerminalLifecycleState, TerminalSessionClaim,
     TerminalState,
 };
 
 use super::{Channels, Kind, Table};
-use crate::host::actions::{actions_of, ClientAction, Verdict};
+use crate::host::actions::{actions_of, ClientAction};
 use crate::host::effects::{ChannelId, ChatKey, ConnectionId, RunId, SessionKey, TerminalKey};
 use crate::host::model::Channel;
-use crate::host::refusal::Refusal;
 use crate::host::scrollback::{cut, text_of};
-use crate::host::{Config, Host, Step};
+use crate::host::Config;
 use crate::state::history::CompletedTurn;
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::RequestId;
 use crate::wire::terminals::{
@@ -174,28 +172,9 @@ impl Kind for Terminal {
         channels.chats.get(&chat).map(|chat| chat.session)
     }
 
-    fn change(
-        host: &mut Host,
-        step: &mut Step<'_>,
-        key: TerminalKey,
-        action: StateAction,
-        origin: ActionOrigin,
-        _: Option<&Aside>,
-    ) -> Result<Verdict, Refusal> {
-        host.client_changes_terminal(step, key, action, origin)
-    }
-
-    fn after_action(_: &mut Host, _: &mut Step<'_>, _: TerminalKey, _: &StateAction, _: usize) {}
-
     /// What a program shows that is typed into may be secret: that is never written down.
     fn is_written_down(&self) -> bool {
         self.pty.is_none()
-    }
-
-    fn is_followed(host: &mut Host, key: TerminalKey, _: &str) {
-        if let Some(pty) = host.channels.terminals.get_mut(&key).and_then(|terminal| terminal.pty.as_mut()) {
-            pty.was_followed = true;
-        }
     }
 }
 

@@ -8,17 +8,15 @@
 use std::collections::BTreeMap;
 
 use ahp::reducers::{apply_action_to_resource_watch, ReduceOutcome};
-use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::actions::StateAction;
 use ahp_types::state::{ResourceWatchState, SnapshotState};
 
 use super::Kind;
-use crate::host::actions::{ClientAction, Verdict};
+use crate::host::actions::ClientAction;
 use crate::host::effects::{ChannelId, WatchKey};
 use crate::host::model::Channel;
-use crate::host::refusal::Refusal;
-use crate::host::{Config, Host, Step};
+use crate::host::Config;
 use crate::state::history::CompletedTurn;
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::watches::Watched;
 
@@ -69,19 +67,6 @@ impl Kind for Watch {
     fn snapshot(&self, _: WatchKey, _: usize) -> Option<(SnapshotState, &[CompletedTurn])> {
         Some((SnapshotState::ResourceWatch(Box::new(self.state.clone())), &[]))
     }
-
-    fn change(
-        _: &mut Host,
-        _: &mut Step<'_>,
-        _: WatchKey,
-        _: StateAction,
-        _: ActionOrigin,
-        _: Option<&Aside>,
-    ) -> Result<Verdict, Refusal> {
-        Err(Refusal::WatchesAreNotDispatchedTo)
-    }
-
-    fn after_action(_: &mut Host, _: &mut Step<'_>, _: WatchKey, _: &StateAction, _: usize) {}
 }
 
 impl From<WatchKey> for ChannelId {

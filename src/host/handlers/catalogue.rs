@@ -67,7 +67,7 @@ impl Host {
         let uri = params.channel.clone();
         let chat_uri = default_chat_of(&uri);
         let is_known =
-            |uri: &str| self.channels.by_uri.contains_key(uri) || self.unreadable.contains_key(uri);
+            |uri: &str| self.ledger.channels.by_uri.contains_key(uri) || self.ledger.is_unreadable(uri);
         let taken = |uri: &str| is_known(uri) || is_root(uri);
         if taken(&uri) || taken(&chat_uri) || taken(&annotations_uri(&uri)) {
             return Err(RpcError::session_already_exists(&uri));
@@ -102,8 +102,8 @@ impl Host {
         let ahead = self.is_made_ahead(aside);
         let now = step.timestamp();
         // The next number is that of the count of sessions, which is told with the session itself.
-        let born_at = self.head + 1;
-        let (session, chat) = (SessionKey(self.fresh_key()), ChatKey(self.fresh_key()));
+        let born_at = self.ledger.head() + 1;
+        let (session, chat) = (SessionKey(self.ledger.fresh_key()), ChatKey(self.ledger.fresh_key()));
         let empty = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
         let channel = Channel::new(chat_uri.clone(), born_at);
         let first = self.beginning_chat(channel, session, empty, beginning);
@@ -115,17 +115,17 @@ impl Host {
             ..creating_session(&uri, provider, directories, row)
         };
         state.active_clients.extend(params.active_client);
-        self.channels.by_uri.insert(uri.clone(), session.into());
-        self.channels.by_uri.insert(chat_uri, chat.into());
+        self.ledger.channels.by_uri.insert(uri.clone(), session.into());
+        self.ledger.channels.by_uri.insert(chat_uri, chat.into());
         let sponsor = self.connections.get(&connection).and_then(|client| client.client_id.clone());
         let opening = params.progress_token.map(|token| Opening::new(token, connection));
         let first = Chat { sponsor, opening, ..first };
-        self.channels.chats.insert(chat, first);
+        self.ledger.channels.chats.insert(chat, first);
         if !ahead {
-            self.unsaved.insert(session.into());
-            self.unsaved.insert(chat.into());
+            self.ledger.mark_dirty(session.into());
+            self.ledger.mark_dirty(chat.into());
         }
-        self.channels.sessions.insert(
+        self.ledger.channels.sessions.insert(
             session,
             Session {
                 told: summary_of(&uri, &state, &now, &now),
@@ -172,7 +172,7 @@ impl Host {
     /// Tells of a new session, unless it is made ahead of use, and has its agent open the
     /// conversation.
     pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
-        if self.channels.sessions.known(new.session).is_some_and(|session| !session.ahead) {
+        if self.ledger.channels.sessions.known(new.session).is_some_and(|session| !session.ahead) {
             self.show_session(step, new.session);
         }
         self.open_session(step, new.session);
@@ -185,21 +185,22 @@ impl Host {
         step: &mut Step<'_>,
         params: &DisposeSessionParams,
     ) -> Result<(), RpcError> {
-        let key = match self.find(&params.channel).map(ChannelId::session) {
+        let key = match self.ledger.find(&params.channel).map(ChannelId::session) {
             Some(Some(key)) => key,
             // It is gone already, which is what the client wants; one that heard of a failure would
             // ask again for ever.
-            None if !self.unreadable.contains_key(&params.channel) => return Ok(()),
-            _ => return Err(self.not_found(&params.channel)),
+            None if !self.ledger.is_unreadable(&params.channel) => return Ok(()),
+            _ => return Err(self.ledger.not_found(&params.channel)),
         };
         for chat in self.chats_of(key) {
             // There is no next turn for what the agent has not taken in.
-            if let Some(run) = self.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
+            if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
                 run.handed_over.clear();
             }
             self.cancel_turn(step, chat);
             self.opening_is_over(step, chat);
-            let Some(uri) = self.channels.chats.known(chat).map(|chat| chat.channel.uri.clone()) else {
+            let Some(uri) = self.ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone())
+            else {
                 continue;
             };
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
@@ -211,7 +212,7 @@ impl Host {
         self.forget_kept_folder(step, key);
         self.remove_annotations_of(key);
         self.remove_channel(key.into());
-        let Some(session) = self.channels.sessions.remove(&key) else { return Ok(()) };
+        let Some(session) = self.ledger.channels.sessions.remove(&key) else { return Ok(()) };
         self.disposed.insert(key);
         self.summaries.forget(key);
         if session.ahead {
@@ -221,20 +222,21 @@ impl Host {
         self.session_count = self.session_count.saturating_sub(1);
         step.say(Output::Record(Record::SessionRemoved(key)));
         self.count_sessions(step);
-        let params = SessionRemovedParams { channel: self.channels.root.channel.uri.clone(), session: uri };
-        self.notify_root(step, "root/sessionRemoved", params);
+        let params =
+            SessionRemovedParams { channel: self.ledger.channels.root.channel.uri.clone(), session: uri };
+        self.ledger.notify_root(step, "root/sessionRemoved", params);
         Ok(())
     }
 
     /// The result of a `listSessions` that looks at nothing but memory.
     pub(in crate::host) fn summaries_in_memory(&self) -> Vec<u8> {
-        let summaries = self.channels.sessions.keys().filter_map(|key| self.summary(*key));
+        let summaries = self.ledger.channels.sessions.keys().filter_map(|key| self.summary(*key));
         listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
     }
 
     /// The result of a `listSessions` that names the sessions.
     pub(in crate::host) fn summaries_of(&self, uris: &[String]) -> Vec<u8> {
-        let summaries = uris.iter().filter_map(|uri| self.summary(self.find_session(uri)?));
+        let summaries = uris.iter().filter_map(|uri| self.summary(self.ledger.find_session(uri)?));
         listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
     }
 
@@ -250,7 +252,7 @@ impl Host {
         mut listed: Listed,
     ) {
         // While nothing can be kept, what is safe is what the store has.
-        if self.failing.is_none() {
+        if self.ledger.failing().is_none() {
             self.tell_summaries_now(step);
             self.bring_up_to_date(page, &mut listed);
         }
@@ -261,7 +263,7 @@ impl Host {
     /// Puts the sessions that are in memory, as they were told last, in the place of what was read
     /// of them.
     fn bring_up_to_date(&self, page: &Page, listed: &mut Listed) {
-        let sessions = &self.channels.sessions;
+        let sessions = &self.ledger.channels.sessions;
         let is_known =
             |place: &Place| sessions.contains_key(&place.key) || self.disposed.contains(&place.key);
         listed.sessions.retain(|(place, _)| !is_known(place));
@@ -301,8 +303,8 @@ impl Host {
 
     /// The chats of a session, in the order of its catalogue.
     pub(in crate::host) fn chats_of(&self, key: SessionKey) -> Vec<ChatKey> {
-        let session = self.channels.sessions.known(key);
-        session.map(|session| self.channels.chats_of(session).collect()).unwrap_or_default()
+        let session = self.ledger.channels.sessions.known(key);
+        session.map(|session| self.ledger.channels.chats_of(session).collect()).unwrap_or_default()
     }
 
     pub(in crate::host) fn count_sessions(&mut self, step: &mut Step<'_>) {
@@ -316,21 +318,11 @@ impl Host {
     pub(in crate::host) fn remove_chat(&mut self, step: &mut Step<'_>, chat: ChatKey) {
         self.end_ptys_of(step, chat);
         self.forget_terminals_of(chat);
-        if let Some(session) = self.channels.chats.known(chat).map(|chat| chat.session) {
+        if let Some(session) = self.ledger.channels.chats.known(chat).map(|chat| chat.session) {
             self.files_may_have_changed(session, true);
         }
         self.remove_channel(chat.into());
-        self.channels.chats.remove(&chat);
-    }
-
-    /// Takes a channel out of reach, with all subscriptions to it.
-    pub(in crate::host) fn remove_channel(&mut self, target: ChannelId) {
-        let Some(channel) = self.channels.get(target) else { return };
-        let (uri, subscribers) = (channel.uri.clone(), channel.subscribers.clone());
-        self.channels.by_uri.remove(&uri);
-        for connection in subscribers {
-            self.unsubscribe(connection, target);
-        }
+        self.ledger.channels.chats.remove(&chat);
     }
 }
 

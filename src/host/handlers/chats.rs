@@ -60,8 +60,8 @@ impl Host {
         mut params: CreateChatParams,
         aside: Option<&Aside>,
     ) -> Result<(), RpcError> {
-        let Some(key) = self.find_session(&params.channel) else {
-            return Err(self.not_found(&params.channel));
+        let Some(key) = self.ledger.find_session(&params.channel) else {
+            return Err(self.ledger.not_found(&params.channel));
         };
         let session = self.usable_session(key)?;
         let agent = self.agent_called(Some(&session.state.provider))?;
@@ -79,7 +79,7 @@ impl Host {
                 "`chat`: a chat's URI is `ahp-chat:/<id>`, of at most 4,096 bytes",
             ));
         }
-        if self.find(&params.chat).is_some() || self.unreadable.contains_key(&params.chat) {
+        if self.ledger.find(&params.chat).is_some() || self.ledger.is_unreadable(&params.chat) {
             return Err(RpcError::already_exists(&params.chat));
         }
         let directories = self
@@ -99,7 +99,8 @@ impl Host {
             beginning.directories = directories?;
         }
         if let Some(Aside::Begins { selection, .. }) = aside {
-            let provider = self.channels.sessions.known(key).map(|session| session.state.provider.clone());
+            let provider =
+                self.ledger.channels.sessions.known(key).map(|session| session.state.provider.clone());
             beginning.draft = self.first_draft(&provider.unwrap_or_default(), selection)?;
         }
         let chat = self.add_chat(step, key, params.chat, beginning);
@@ -126,14 +127,14 @@ impl Host {
     fn take_charge(&mut self, chat: ChatKey, connection: ConnectionId) {
         let client_id = self.connections.get(&connection).and_then(|client| client.client_id.clone());
         self.speak_as(chat, client_id.as_deref().unwrap_or_default());
-        if let Some(chat) = self.channels.chats.known_mut(chat) {
+        if let Some(chat) = self.ledger.channels.chats.known_mut(chat) {
             chat.sponsor = client_id;
         }
     }
 
     /// A session in which something can be begun.
     pub(super) fn usable_session(&self, key: SessionKey) -> Result<&Session, RpcError> {
-        let session = self.channels.sessions.needed(key)?;
+        let session = self.ledger.channels.sessions.needed(key)?;
         if session.state.lifecycle == SessionLifecycle::Failed {
             let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
             return Err(RpcError::unavailable(format_args!("the session could not be created: {why}")));
@@ -218,8 +219,8 @@ impl Host {
 
     /// The chat of a session that another one comes from.
     fn source_chat(&self, key: SessionKey, uri: &str) -> Result<(ChatKey, &Chat), RpcError> {
-        let chat = self.find_chat(uri);
-        let found = chat.and_then(|key| self.channels.chats.known(key).map(|chat| (key, chat)));
+        let chat = self.ledger.find_chat(uri);
+        let found = chat.and_then(|key| self.ledger.channels.chats.known(key).map(|chat| (key, chat)));
         found.filter(|(_, chat)| chat.session == key).ok_or_else(|| {
             RpcError::invalid_params(format_args!("`source.chat`: `{uri}` is no chat of this session"))
         })
@@ -227,16 +228,16 @@ impl Host {
 
     fn add_chat(&mut self, step: &mut Step<'_>, key: SessionKey, uri: String, from: Beginning) -> ChatKey {
         self.begin_session(step, key);
-        let chat = ChatKey(self.fresh_key());
+        let chat = ChatKey(self.ledger.fresh_key());
         let state =
             ChatState { movable: Some(true), ..empty_chat(uri.clone(), CHAT_TITLE, &step.timestamp()) };
         // The next number is that of the chat's row in the session.
-        let channel = Channel::new(uri.clone(), self.head + 1);
+        let channel = Channel::new(uri.clone(), self.ledger.head() + 1);
         let new = self.beginning_chat(channel, key, state, from);
         let summary = row_of(new.conversation.state());
-        self.channels.by_uri.insert(uri, chat.into());
-        self.channels.chats.insert(chat, new);
-        self.unsaved.insert(chat.into());
+        self.ledger.channels.by_uri.insert(uri, chat.into());
+        self.ledger.channels.chats.insert(chat, new);
+        self.ledger.mark_dirty(chat.into());
         let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary });
         self.sequence(step, key, added, None);
         self.sync_session(step, key);
@@ -260,7 +261,7 @@ impl Host {
         let mut history = History::default();
         if let Some((source, mut turns)) = from.copied {
             self.copy_terminals(&channel.uri, &mut turns);
-            if let Some(source) = self.channels.chats.known(source) {
+            if let Some(source) = self.ledger.channels.chats.known(source) {
                 state.title.clone_from(&source.conversation.state().title);
                 title_by = source.title_by;
                 progress = source.progress.clone();
@@ -284,11 +285,11 @@ impl Host {
         step: &mut Step<'_>,
         params: &DisposeChatParams,
     ) -> Result<(), RpcError> {
-        let Some(chat) = self.find_chat(&params.channel) else {
-            return Err(self.not_found(&params.channel));
+        let Some(chat) = self.ledger.find_chat(&params.channel) else {
+            return Err(self.ledger.not_found(&params.channel));
         };
-        let key = self.channels.chats.needed(chat)?.session;
-        let session = self.channels.sessions.needed(key)?;
+        let key = self.ledger.channels.chats.needed(chat)?.session;
+        let session = self.ledger.channels.sessions.needed(key)?;
         let mut others = session.state.chats.iter().filter(|row| row.resource != params.channel);
         let Some(heir) = others.next().map(|row| row.resource.clone()) else {
             return Err(RpcError::invalid_params(
@@ -296,7 +297,7 @@ impl Host {
             ));
         };
         // There is no next turn for what the agent has not taken in.
-        if let Some(run) = self.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
+        if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
             run.handed_over.clear();
         }
         self.cancel_turn(step, chat);
@@ -306,7 +307,7 @@ impl Host {
         self.take_from_catalogue(step, key, &params.channel);
         self.close_conversation(step, chat);
         self.remove_chat(step, chat);
-        self.unsaved.remove(&chat.into());
+        self.ledger.mark_clean(chat.into());
         let uri = params.channel.clone();
         step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));
         self.reopen_session(step, key);
@@ -325,10 +326,12 @@ impl Host {
     /// one.
     pub(super) fn reopen_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
         let opens = |chat: &ChatKey| {
-            self.channels.chats.known(*chat).is_some_and(|chat| chat.agent == AgentLink::Opening)
+            self.ledger.channels.chats.known(*chat).is_some_and(|chat| chat.agent == AgentLink::Opening)
         };
         let creating = |session: &Session| session.state.lifecycle == SessionLifecycle::Creating;
-        if self.channels.sessions.known(key).is_some_and(creating) && !self.chats_of(key).iter().any(opens) {
+        if self.ledger.channels.sessions.known(key).is_some_and(creating)
+            && !self.chats_of(key).iter().any(opens)
+        {
             self.open_session(step, key);
         }
     }
@@ -341,7 +344,8 @@ impl Host {
         chat: String,
         origin: Option<ActionOrigin>,
     ) {
-        let before = self.channels.sessions.known(key).and_then(|session| session.state.default_chat.clone());
+        let before =
+            self.ledger.channels.sessions.known(key).and_then(|session| session.state.default_chat.clone());
         self.appoint_default_chat(step, key, chat, origin);
         if let Some(before) = before {
             self.set_movable(step, &before, true);
@@ -363,9 +367,9 @@ impl Host {
     }
 
     pub(in crate::host) fn set_movable(&mut self, step: &mut Step<'_>, uri: &str, movable: bool) {
-        let Some(chat) = self.find_chat(uri) else { return };
+        let Some(chat) = self.ledger.find_chat(uri) else { return };
         let changes = |chat: &Chat| chat.conversation.state().movable != Some(movable);
-        if self.channels.chats.known(chat).is_some_and(changes) {
+        if self.ledger.channels.chats.known(chat).is_some_and(changes) {
             let action = StateAction::ChatMovableChanged(ChatMovableChangedAction { movable });
             self.sequence(step, chat, action, None);
             self.sync_chat(step, chat);
@@ -374,8 +378,8 @@ impl Host {
 
     /// Whether a chat is its session's default one.
     pub(in crate::host) fn is_default(&self, key: ChatKey) -> bool {
-        let Some(chat) = self.channels.chats.known(key) else { return false };
-        let session = self.channels.sessions.known(chat.session);
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return false };
+        let session = self.ledger.channels.sessions.known(chat.session);
         session.is_some_and(|session| session.state.default_chat.as_ref() == Some(&chat.channel.uri))
     }
 }

@@ -33,13 +33,14 @@ impl Host {
     /// What may be meant by what the user has typed: a command of the session's agent, or a file
     /// where it works.
     pub(in crate::host) fn completions(&self, params: &CompletionsParams) -> Result<Meant, RpcError> {
-        let target = self.find(&params.channel).ok_or_else(|| self.not_found(&params.channel))?;
-        let session = self.channels.session_of(target);
-        let session = session.and_then(|key| self.channels.sessions.known(key)).ok_or_else(|| {
+        let target =
+            self.ledger.find(&params.channel).ok_or_else(|| self.ledger.not_found(&params.channel))?;
+        let session = self.ledger.channels.session_of(target);
+        let session = session.and_then(|key| self.ledger.channels.sessions.known(key)).ok_or_else(|| {
             RpcError::invalid_params("`channel` must be a session or a chat: nothing is said elsewhere")
         })?;
         let typed = Typed::at(&params.text, params.offset)?;
-        let default = || self.find_chat(session.state.default_chat.as_deref()?);
+        let default = || self.ledger.find_chat(session.state.default_chat.as_deref()?);
         let chat = target.chat().or_else(default);
         let items = match params.kind {
             CompletionItemKind::UserMessage => {
@@ -58,8 +59,9 @@ impl Host {
     /// last anywhere.
     fn commands_of(&self, session: &Session, chat: Option<ChatKey>) -> impl Iterator<Item = &AgentCommand> {
         let agent = self.agents.of(&session.state.provider);
-        let of_chat =
-            chat.and_then(|key| self.channels.chats.known(key)).and_then(|chat| chat.commands.as_ref());
+        let of_chat = chat
+            .and_then(|key| self.ledger.channels.chats.known(key))
+            .and_then(|chat| chat.commands.as_ref());
         of_chat.or(agent.map(|agent| &agent.commands)).into_iter().flatten()
     }
 

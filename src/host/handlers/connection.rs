@@ -4,22 +4,17 @@
 //! Never: changes a channel's state. Snapshot and registration are one step, so that what a client
 //! is sent afterwards is exactly what its snapshot lacks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use ahp_types::commands::{InitializeResult, SubscribeParams, UnsubscribeParams};
-use ahp_types::common::JsonObject;
 use serde_json::Value;
 
-use crate::host::contents::told_envelope;
 use crate::host::dispatch::States;
-use crate::host::effects::ToldState;
-use crate::host::effects::{ConnectionId, LargeStates, Past, LARGE_BYTES};
+use crate::host::effects::{ConnectionId, LargeStates, LARGE_BYTES};
 use crate::host::locale::Language;
 use crate::host::missed::Missed;
 use crate::host::model::{ChannelId, Subscription, Window};
-use crate::host::windows::by_channel;
 use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
-use crate::wire::action_lines::envelope_of;
 use crate::wire::annotations::session_named_by;
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
@@ -64,7 +59,7 @@ impl Host {
         let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
         self.bring_back_terminals(wanted);
         self.bring_back_changesets(wanted);
-        self.check_all_safe(wanted)?;
+        self.ledger.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
         if let Some(client) = self.connections.get_mut(&connection) {
             client.language = Language::of(params.locale.as_deref().unwrap_or_default());
@@ -82,7 +77,7 @@ impl Host {
         let client = self.connections.get(&connection);
         let result = serde_json::to_value(InitializeResult {
             protocol_version: String::new(),
-            server_seq: i64::try_from(self.told_head()).unwrap_or(i64::MAX),
+            server_seq: i64::try_from(self.ledger.told_head()).unwrap_or(i64::MAX),
             server_info: Some(self.config.server_info.clone()),
             meta: None,
             snapshots: Vec::new(),
@@ -112,14 +107,12 @@ impl Host {
     ) -> Result<(Subscribed, Missed), RpcError> {
         self.bring_back_terminals(&params.subscriptions);
         self.bring_back_changesets(&params.subscriptions);
-        self.check_all_safe(&params.subscriptions)?;
+        self.ledger.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.config.start.continues || self.clients.contains(&params.client_id);
-        let head = self.head;
+        let head = self.ledger.head();
         let before = self.admit(connection, &params.client_id)?;
-        let client = self.connections.get(&connection);
-        let held: Vec<_> = client.iter().flat_map(|client| client.subscriptions.keys().copied()).collect();
-        for target in held {
+        for target in self.ledger.subscribed(connection).collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
         if let Some(before) = before.filter(|before| *before != params.client_id) {
@@ -132,14 +125,14 @@ impl Host {
         // One that was beyond the head is none of ours, whatever has moved the head since.
         let cursor = u64::try_from(params.last_seen_server_seq).ok().filter(|&at| known && at <= head);
         let cursor = cursor.filter(|&cursor| {
-            wanted
-                .iter()
-                .all(|&target| self.channels.get(target).is_some_and(|channel| channel.born_at <= cursor))
+            wanted.iter().all(|&target| {
+                self.ledger.channels.get(target).is_some_and(|channel| channel.born_at <= cursor)
+            })
         });
         let mut past = step.past.take();
         let missed = cursor.filter(|_| wanted.contains(&ChannelId::ROOT));
         let missed = missed.map(|cursor| self.missed_since(cursor, past.as_mut()));
-        let replay = cursor.and_then(|cursor| self.replay(cursor, past, &wanted));
+        let replay = cursor.and_then(|cursor| self.ledger.replay(cursor, past, &wanted));
         if let Some(actions) = replay {
             let mut result = b"{\"type\":\"replay\",\"actions\":[".to_vec();
             result.extend_from_slice(&actions);
@@ -178,47 +171,6 @@ impl Host {
         }
     }
 
-    /// The envelopes after `cursor` of these channels, as the inside of a JSON array; none when not
-    /// all of them are known. `past` is what the store has of them, as far as memory does not reach
-    /// back to the cursor.
-    fn replay(&self, cursor: u64, past: Option<Past>, wanted: &[ChannelId]) -> Option<Vec<u8>> {
-        let wanted: BTreeSet<_> = wanted.iter().collect();
-        let floor = self.log.floor();
-        let past = if cursor < floor {
-            let past = past?;
-            let all_written = wanted.iter().all(|target| self.channels.is_written_down(**target));
-            if !all_written || !self.reaches_memory(&past) {
-                return None;
-            }
-            past.actions
-        } else {
-            Vec::new()
-        };
-        let old = past.iter().filter(|(_, line)| line.server_seq <= floor);
-        let actions = old.chain(self.log.since(cursor.max(floor))?);
-        let actions: Vec<_> = actions
-            .filter(|(target, _)| wanted.contains(target))
-            .map(|(target, line)| (*target, line))
-            .collect();
-        let mut loadings = BTreeMap::new();
-        for (channel, lines) in by_channel(&actions) {
-            let loading = self.loading_in_replay(channel, &lines).ok()?;
-            loadings.extend(loading.map(|loading| (loading.before, loading.envelope)));
-        }
-        let mut told = Vec::new();
-        let mut add = |envelope: &[u8]| {
-            told.extend_from_slice(if told.is_empty() { b"" } else { b"," });
-            told.extend_from_slice(envelope);
-        };
-        for (_, line) in actions {
-            if let Some(loading) = loadings.get(&line.server_seq) {
-                add(loading);
-            }
-            add(&told_envelope(line, envelope_of(&line.line)));
-        }
-        Some(told)
-    }
-
     /// Answers the channel's state and delivers what follows it.
     pub(in crate::host) fn serve_subscribe(
         &mut self,
@@ -232,24 +184,14 @@ impl Host {
         let not_found = || match step.refused_watches.remove(&params.channel) {
             Some(refused) => refused,
             None if is_no_conversation(&params.channel) => RpcError::resource_not_found(&params.channel),
-            None => self.not_found(&params.channel),
+            None => self.ledger.not_found(&params.channel),
         };
-        let target = self.find(&params.channel).ok_or_else(not_found)?;
-        self.check_safe(target)?;
+        let target = self.ledger.find(&params.channel).ok_or_else(not_found)?;
+        self.ledger.check_safe(target)?;
         let how = Subscription::asked_for(params)?;
-        let first_turn = self.channels.first_turn(target, &how);
+        let first_turn = self.ledger.channels.first_turn(target, &how);
         self.subscribe(connection, target, Subscription { window: Window::From(first_turn), ..how });
-        Ok(self.states_of(Method::Subscribe, &[target], first_turn).into())
-    }
-
-    /// The states of these channels, from this turn on, as this method answers them.
-    fn states_of(&mut self, method: Method, targets: &[ChannelId], first_turn: usize) -> LargeStates {
-        let states: Vec<_> =
-            targets.iter().filter_map(|&target| self.told_state(target, first_turn)).collect();
-        let chats = targets.iter().filter_map(|target| self.channels.chats.known(target.chat()?));
-        let running: usize = chats.map(|chat| chat.conversation.turn_bytes()).sum();
-        let bytes = running + states.iter().map(ToldState::turns_bytes).sum::<usize>();
-        LargeStates { method, besides: JsonObject::default(), states, bytes }
+        Ok(self.ledger.states_of(Method::Subscribe, &[target], first_turn).into())
     }
 
     /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a
@@ -260,9 +202,9 @@ impl Host {
         connection: ConnectionId,
         params: &UnsubscribeParams,
     ) -> Result<(), RpcError> {
-        let Some(target) = self.find(&params.channel) else { return Ok(()) };
+        let Some(target) = self.ledger.find(&params.channel) else { return Ok(()) };
         let client = self.connections.get(&connection);
-        let client = client.filter(|client| client.subscriptions.contains_key(&target));
+        let client = client.filter(|_| self.ledger.is_subscribed(connection, target));
         let client_id = client.and_then(|client| client.client_id.clone());
         self.unsubscribe(connection, target);
         if let Some(client_id) = client_id {
@@ -270,11 +212,6 @@ impl Host {
         }
         self.watch_unfollowed(step);
         Ok(())
-    }
-
-    /// [`Host::check_safe`] for all of these channels that exist.
-    fn check_all_safe(&self, uris: &[String]) -> Result<(), RpcError> {
-        uris.iter().filter_map(|uri| self.find(uri)).try_for_each(|target| self.check_safe(target))
     }
 
     /// Marks a connection as open, for this client; returns whose it was before.
@@ -302,7 +239,7 @@ impl Host {
     /// Subscribes to those channels that exist; returns their states, as this method answers them.
     fn take_up(&mut self, connection: ConnectionId, method: Method, uris: &[String]) -> LargeStates {
         let (targets, _) = self.resolve(uris);
-        let states = self.states_of(method, &targets, 0);
+        let states = self.ledger.states_of(method, &targets, 0);
         for target in targets {
             self.subscribe(connection, target, Subscription::default());
         }
@@ -315,7 +252,7 @@ impl Host {
         let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
         let mut watches = 0;
         for uri in uris {
-            match self.find(uri) {
+            match self.ledger.find(uri) {
                 Some(target) if target.kind == ChannelKind::Watch && watches == WATCHES_MAX => {
                     missing.push(uri.clone());
                 }

@@ -35,8 +35,8 @@ impl Host {
     ) -> Result<Beginning, RpcError> {
         let invalid = |why: String| RpcError::invalid_params(format_args!("`fork{why}"));
         let source = ForkSource::deserialize(source).map_err(|why| invalid(format!("`: {why}")))?;
-        let Some(key) = self.find_session(&source.session) else {
-            return Err(self.not_found(&source.session));
+        let Some(key) = self.ledger.find_session(&source.session) else {
+            return Err(self.ledger.not_found(&source.session));
         };
         let session = self.usable_session(key)?;
         let provider = params.provider.get_or_insert_with(|| session.state.provider.clone());
@@ -48,7 +48,7 @@ impl Host {
             params.working_directories.clone_from(&session.state.working_directories);
         }
         let from = self.own_chat(key);
-        let chat = from.and_then(|from| Some((from, self.channels.chats.known(from)?)));
+        let chat = from.and_then(|from| Some((from, self.ledger.channels.chats.known(from)?)));
         let Some((from, chat)) = chat else {
             return Err(RpcError::internal(format_args!(
                 "the session `{}` has no chat of its own",

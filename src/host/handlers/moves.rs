@@ -24,14 +24,14 @@ impl Host {
         step: &mut Step<'_>,
         params: MoveChatParams,
     ) -> Result<MoveChatResult, RpcError> {
-        let Some(key) = self.find_chat(&params.channel) else {
-            return Err(self.not_found(&params.channel));
+        let Some(key) = self.ledger.find_chat(&params.channel) else {
+            return Err(self.ledger.not_found(&params.channel));
         };
         let from = self.movable_from(key)?;
         match params.destination {
             ChatMoveDestination::Session(to) => {
-                let Some(session) = self.find_session(&to.session) else {
-                    return Err(self.not_found(&to.session));
+                let Some(session) = self.ledger.find_session(&to.session) else {
+                    return Err(self.ledger.not_found(&to.session));
                 };
                 self.check_anchor(session, &params.channel, to.after.as_deref())?;
                 if session != from {
@@ -53,7 +53,7 @@ impl Host {
 
     /// The session of a chat that may be moved at all.
     fn movable_from(&self, key: ChatKey) -> Result<SessionKey, RpcError> {
-        let chat = self.channels.chats.needed(key)?;
+        let chat = self.ledger.channels.chats.needed(key)?;
         if chat.conversation.state().movable != Some(true) {
             return Err(RpcError::invalid_params(
                 "`channel`: this chat is not movable; a session's default chat stays with it",
@@ -67,7 +67,7 @@ impl Host {
         if after == chat {
             return Err(RpcError::invalid_params("`destination.after` is the chat itself"));
         }
-        let session = self.channels.sessions.needed(session)?;
+        let session = self.ledger.channels.sessions.needed(session)?;
         if session.state.chats.iter().any(|row| row.resource == after) {
             return Ok(());
         }
@@ -78,7 +78,7 @@ impl Host {
     }
 
     fn check_at_rest(&self, key: ChatKey) -> Result<(), RpcError> {
-        let chat = self.channels.chats.needed(key)?;
+        let chat = self.ledger.channels.chats.needed(key)?;
         match &chat.run {
             Some(_) => Err(RpcError::turn_in_progress(&chat.channel.uri)),
             None => Ok(()),
@@ -90,7 +90,12 @@ impl Host {
         self.check_at_rest(key)?;
         let to = self.usable_session(session)?;
         self.chats_capability(to)?;
-        let from = self.channels.chats.known(key).and_then(|chat| self.channels.sessions.known(chat.session));
+        let from = self
+            .ledger
+            .channels
+            .chats
+            .known(key)
+            .and_then(|chat| self.ledger.channels.sessions.known(chat.session));
         if from.is_none_or(|from| from.state.provider != to.state.provider) {
             return Err(RpcError::invalid_params(format_args!(
                 "`destination.session`: `{}` is a session of another agent",
@@ -111,13 +116,14 @@ impl Host {
         self.begin_session(step, to);
         self.close_conversation(step, key);
         self.keep_directories_of(step, key, to);
-        let Some(chat) = self.channels.chats.known_mut(key) else { return };
+        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let from = std::mem::replace(&mut chat.session, to);
         let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
         let notes = self.take_notes(step, from, &uri);
         self.take_from_catalogue(step, from, &uri);
         self.reopen_session(step, from);
         if self
+            .ledger
             .channels
             .sessions
             .known(to)
@@ -138,7 +144,7 @@ impl Host {
 
     /// Puts a chat behind another one of its session, or before all of them.
     fn place_behind(&mut self, step: &mut Step<'_>, key: SessionKey, chat: &str, after: Option<&str>) {
-        let Some(session) = self.channels.sessions.known(key) else { return };
+        let Some(session) = self.ledger.channels.sessions.known(key) else { return };
         let before: Vec<&str> = session.state.chats.iter().map(|row| row.resource.as_str()).collect();
         let mut order: Vec<&str> = before.iter().copied().filter(|uri| *uri != chat).collect();
         let place = after.and_then(|after| order.iter().position(|uri| *uri == after));
@@ -153,17 +159,17 @@ impl Host {
 
     /// Makes a session like the chat's own, of which the chat is the only one.
     fn move_to_new_session(&mut self, step: &mut Step<'_>, key: ChatKey) -> Result<String, RpcError> {
-        let chat = self.channels.chats.needed(key)?;
+        let chat = self.ledger.channels.chats.needed(key)?;
         let from = self.usable_session(chat.session)?;
         let scheme = from.channel.uri.split_once(':').map_or("ahp-session", |(scheme, _)| scheme).to_owned();
         let uri = loop {
             let uri = format!("{scheme}:/{}", step.ids.fresh());
-            if self.find(&uri).is_none() && !self.unreadable.contains_key(&uri) {
+            if self.ledger.find(&uri).is_none() && !self.ledger.is_unreadable(&uri) {
                 break uri;
             }
         };
         self.set_movable(step, &chat.channel.uri.clone(), false);
-        let chat = self.channels.chats.needed(key)?;
+        let chat = self.ledger.channels.chats.needed(key)?;
         let from = self.usable_session(chat.session)?;
         let row = row_of(chat.conversation.state());
         let is_read = row.status & SessionStatus::IsRead.bits();
@@ -182,7 +188,7 @@ impl Host {
             kept: Default::default(),
             // The next number is that of the count of sessions, which is told with the session
             // itself.
-            channel: Channel::new(uri.clone(), self.head + 1),
+            channel: Channel::new(uri.clone(), self.ledger.head() + 1),
             state,
             created_at: now.clone(),
             modified_at: now,
@@ -190,25 +196,25 @@ impl Host {
             title_by: chat.title_by,
             used: self.uses,
             ahead: false,
-            shown_at: self.head,
+            shown_at: self.ledger.head(),
             unfollowed: None,
             written_rows: WrittenRows::default(),
         };
-        let to = SessionKey(self.fresh_key());
-        self.channels.by_uri.insert(uri.clone(), to.into());
-        self.channels.sessions.insert(to, session);
+        let to = SessionKey(self.ledger.fresh_key());
+        self.ledger.channels.by_uri.insert(uri.clone(), to.into());
+        self.ledger.channels.sessions.insert(to, session);
         self.add_annotations(to, Vec::new());
         self.session_count += 1;
-        self.unsaved.insert(to.into());
+        self.ledger.mark_dirty(to.into());
         self.count_sessions(step);
         self.hand_over(step, key, to);
         let summary =
             self.summary(to).ok_or_else(|| RpcError::internal("a session that was just made is gone"))?;
-        if let Some(session) = self.channels.sessions.known_mut(to) {
+        if let Some(session) = self.ledger.channels.sessions.known_mut(to) {
             session.told = summary.clone();
         }
-        let params = SessionAddedParams { channel: self.channels.root.channel.uri.clone(), summary };
-        self.notify_root(step, "root/sessionAdded", params);
+        let params = SessionAddedParams { channel: self.ledger.channels.root.channel.uri.clone(), summary };
+        self.ledger.notify_root(step, "root/sessionAdded", params);
         Ok(uri)
     }
 }

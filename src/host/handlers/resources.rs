@@ -57,7 +57,7 @@ impl Host {
 
     /// The folders that the sessions work in that are in memory.
     pub(in crate::host) fn folders_of_sessions(&self) -> Vec<String> {
-        let sessions = self.channels.sessions.values();
+        let sessions = self.ledger.channels.sessions.values();
         let folders = sessions.flat_map(|session| session.state.working_directories.iter().flatten());
         folders.collect::<BTreeSet<_>>().into_iter().cloned().collect()
     }

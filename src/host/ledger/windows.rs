@@ -18,10 +18,13 @@ use ahp_types::commands::{FetchTurnsParams, SubscribeParams};
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::cursors::CursorOf;
-use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, LoadedTurns, Output, LARGE_BYTES};
-use super::model::{Subscription, Window};
-use super::{Host, Step};
+use super::Ledger;
+use crate::host::cursors::CursorOf;
+use crate::host::effects::{
+    ActionLine, ChannelId, ChatKey, ConnectionId, Frame, LoadedTurns, Output, LARGE_BYTES,
+};
+use crate::host::model::{Chat, Subscription, Window};
+use crate::host::Step;
 use crate::state::history::{CompletedTurn, History};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::errors::RpcError;
@@ -34,7 +37,7 @@ impl Subscription {
     ///
     /// # Errors
     /// `-32602` when a number is one that means nothing.
-    pub(super) fn asked_for(params: &SubscribeParams) -> Result<Self, RpcError> {
+    pub(in crate::host) fn asked_for(params: &SubscribeParams) -> Result<Self, RpcError> {
         let at_least_0 = |name: &str, number: Option<i64>| match number.map(u64::try_from) {
             None => Ok(None),
             Some(Ok(number)) => Ok(Some(number)),
@@ -61,14 +64,14 @@ impl Window {
     }
 }
 
-impl Host {
+impl Ledger {
     /// `fetchTurns`: loads the page of turns before the client's window, and has it told before the
     /// answer.
     ///
     /// # Errors
     /// `-32001` when there is no such channel; `-32602` when it is no chat, when the client has not
     /// subscribed to it, and when the cursor is none of this chat's.
-    pub(super) fn fetch_turns(
+    pub(in crate::host) fn fetch_turns(
         &mut self,
         step: &mut Step<'_>,
         connection: ConnectionId,
@@ -149,41 +152,36 @@ impl Host {
         }
     }
 
-    /// Loads what clients lack of a chat and must have to apply an action that is about to be
-    /// sequenced.
-    pub(super) fn load_before(&mut self, step: &mut Step<'_>, key: ChatKey, action: &StateAction) {
+    /// Sends the turns that subscribers of a chat lack and must have to apply an action that is
+    /// about to be sequenced.
+    pub(super) fn send_turns_before(&mut self, step: &mut Step<'_>, target: ChannelId, action: &StateAction) {
         let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: Some(named) }) = action else { return };
+        let Some(key) = target.chat() else { return };
         let Some(chat) = self.channels.chats.known(key) else { return };
         let turns = chat.conversation.history();
         let (there, at) = (turns.len(), turns.place_of(named));
         for connection in chat.channel.subscribers.clone() {
-            let window = self.subscription(connection, key.into()).map(|subscription| subscription.window);
+            let window = self.subscription(connection, target).map(|subscription| subscription.window);
             if let Some(lacked) = window.and_then(|window| window.lacks(at, there)) {
                 self.load(step, connection, key, 0..lacked);
             }
         }
     }
 
-    /// Takes note of what an action, just sequenced, leaves of windows: where no turn is left,
-    /// every client holds all of them.
-    pub(super) fn windows_after(&mut self, key: ChatKey, action: &StateAction) {
+    /// Notes what an action, just applied, leaves of windows: where no turn is left, every client
+    /// holds all of them.
+    pub(super) fn note_windows(&mut self, target: ChannelId, action: &StateAction) {
         let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: None }) = action else { return };
-        let subscribers = self.channels.chats.known(key).map(|chat| chat.channel.subscribers.clone());
+        let subscribers = self.channels.get(target).map(|channel| channel.subscribers.clone());
         for connection in subscribers.unwrap_or_default() {
-            if let Some(subscription) = self.subscription_mut(connection, key.into()) {
+            if let Some(subscription) = self.subscription_mut(connection, target) {
                 subscription.window = Window::From(0);
             }
         }
     }
+}
 
-    fn subscription(&self, connection: ConnectionId, target: ChannelId) -> Option<&Subscription> {
-        self.connections.get(&connection)?.subscriptions.get(&target)
-    }
-
-    fn subscription_mut(&mut self, connection: ConnectionId, target: ChannelId) -> Option<&mut Subscription> {
-        self.connections.get_mut(&connection)?.subscriptions.get_mut(&target)
-    }
-
+impl Chat {
     /// What a client that comes back, with a window that nobody knows, must be told of a chat
     /// within a replay, so that it can apply all of it: before a truncation, every turn that may be
     /// named. `actions` are those of the chat, in order.
@@ -192,9 +190,8 @@ impl Host {
     /// When the state must be told instead: as the turns were then, nobody knows them any more,
     /// they would have to be told more than once, or they are large, and a state is written where
     /// nobody waits for it.
-    pub(super) fn loading_of_chat(
+    pub(in crate::host) fn loading_in_replay(
         &self,
-        key: ChatKey,
         actions: &[&ActionLine],
     ) -> Result<Option<Loading>, StateIsNeeded> {
         let mut cut: Option<(u64, String)> = None;
@@ -209,17 +206,15 @@ impl Host {
                 _ => {}
             }
         }
-        let (Some((before, named)), Some(chat)) = (cut, self.channels.chats.known(key)) else {
-            return Ok(None);
-        };
+        let Some((before, named)) = cut else { return Ok(None) };
         if changed_since.contains(&named) {
             return Err(StateIsNeeded);
         }
-        let turns = chat.conversation.history().turns();
+        let turns = self.conversation.history().turns();
         let is_later = |turn: &CompletedTurn| changed_since.contains(turn.id());
         let known = turns.iter().position(is_later).and_then(|at| turns.get(..at)).unwrap_or(turns);
         let loaded = LoadedTurns {
-            chat: chat.channel.uri.clone(),
+            chat: self.channel.uri.clone(),
             turns: known.to_vec(),
             next_cursor: None,
             server_seq: before.saturating_sub(1),
@@ -233,15 +228,15 @@ impl Host {
 
 /// A replay cannot tell what a client must know.
 #[derive(Debug)]
-pub(super) struct StateIsNeeded;
+pub(in crate::host) struct StateIsNeeded;
 
 /// An envelope that is no part of the log, in a replay.
 #[derive(Debug)]
-pub(super) struct Loading {
+pub(in crate::host) struct Loading {
     /// The number of the action that it comes before.
-    pub(super) before: u64,
+    pub(in crate::host) before: u64,
     /// The envelope; JSON text.
-    pub(super) envelope: Bytes,
+    pub(in crate::host) envelope: Bytes,
 }
 
 /// What an action says of a turn as a whole.
@@ -276,7 +271,11 @@ impl Naming {
 }
 
 /// The cursor of a window that begins at this turn: it names the turn before.
-pub(super) fn cursor_before(ChatKey(number): ChatKey, history: &History, start: usize) -> Option<String> {
+pub(in crate::host) fn cursor_before(
+    ChatKey(number): ChatKey,
+    history: &History,
+    start: usize,
+) -> Option<String> {
     let before = history.turns().get(start.checked_sub(1)?)?;
     Some(CursorOf::Turns.write(format_args!("{number}:{}", before.id())))
 }
@@ -289,7 +288,7 @@ fn read_cursor(ChatKey(number): ChatKey, cursor: &str) -> Option<String> {
 }
 
 /// The actions of a replay by the channel that they are on.
-pub(super) fn by_channel<'a>(
+pub(in crate::host) fn by_channel<'a>(
     actions: &[(ChannelId, &'a ActionLine)],
 ) -> BTreeMap<ChannelId, Vec<&'a ActionLine>> {
     let mut channels: BTreeMap<ChannelId, Vec<&ActionLine>> = BTreeMap::new();

@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-use super::effects::ActionLine;
-use super::effects::ChannelId;
+use crate::host::effects::ActionLine;
+use crate::host::effects::ChannelId;
 
 /// How far back a client can catch up.
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,146 @@
+//! Answers to clients that subscribe or come back: states, and replays of what they missed.
+//!
+//! Owns: which states may be told, and the envelopes of a replay, from memory and from the store.
+//! Never: decides which channels a client may have.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ahp_types::common::JsonObject;
+
+use super::windows::by_channel;
+use super::Ledger;
+use crate::host::contents::{tell_state, told_envelope};
+use crate::host::effects::{ActionLine, ChannelId, LargeStates, Past, ToldState};
+use crate::wire::action_lines::envelope_of;
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::names::Named;
+
+impl Ledger {
+    /// Checks that all of a channel's state may be told. State that the store does not have yet may
+    /// not: a process that starts anew would not know it.
+    ///
+    /// # Errors
+    /// `-32603` with the reason.
+    pub(in crate::host) fn check_safe(&self, target: ChannelId) -> Result<(), RpcError> {
+        match self.failing() {
+            Some(failing)
+                if self.channels.get(target).is_some_and(|channel| channel.last_seq > failing.safe) =>
+            {
+                Err(RpcError::unavailable(&failing.reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks [`check_safe`](Self::check_safe) for all of these channels that exist.
+    ///
+    /// # Errors
+    /// `-32603` with the reason.
+    pub(in crate::host) fn check_all_safe(&self, uris: &[String]) -> Result<(), RpcError> {
+        uris.iter().filter_map(|uri| self.find(uri)).try_for_each(|target| self.check_safe(target))
+    }
+
+    /// Returns the state of a channel; of a chat, with its completed turns from this one on.
+    fn told_state(&self, target: ChannelId, first_turn: usize) -> Option<ToldState> {
+        let (mut state, turns) = self.channels.state(target, first_turn)?;
+        tell_state(&mut state);
+        let channel = self.channels.get(target)?.uri.clone();
+        let from_seq = i64::try_from(self.told_head()).unwrap_or(i64::MAX);
+        Some(ToldState { kind: target.kind, channel, state, turns: turns.to_vec(), from_seq })
+    }
+
+    /// Returns the states of these channels in the form that a method answers them, chats with
+    /// their completed turns from this one on.
+    pub(in crate::host) fn states_of(
+        &self,
+        method: Method,
+        targets: &[ChannelId],
+        first_turn: usize,
+    ) -> LargeStates {
+        let states: Vec<_> =
+            targets.iter().filter_map(|&target| self.told_state(target, first_turn)).collect();
+        let chats = targets.iter().filter_map(|target| self.channels.chats.known(target.chat()?));
+        let running: usize = chats.map(|chat| chat.conversation.turn_bytes()).sum();
+        let bytes = running + states.iter().map(ToldState::turns_bytes).sum::<usize>();
+        LargeStates { method, besides: JsonObject::default(), states, bytes }
+    }
+
+    /// Returns the envelopes after `cursor` of these channels, as the inside of a JSON array;
+    /// `None` when not all of them are known. `past` holds actions from the store, where memory
+    /// does not reach back to the cursor.
+    pub(in crate::host) fn replay(
+        &self,
+        cursor: u64,
+        past: Option<Past>,
+        wanted: &[ChannelId],
+    ) -> Option<Vec<u8>> {
+        let wanted: BTreeSet<_> = wanted.iter().collect();
+        let floor = self.log.floor();
+        let past = if cursor < floor {
+            let past = past?;
+            let all_written = wanted.iter().all(|target| self.channels.is_written_down(**target));
+            if !all_written || !self.reaches_memory(&past) {
+                return None;
+            }
+            past.actions
+        } else {
+            Vec::new()
+        };
+        let old = past.iter().filter(|(_, line)| line.server_seq <= floor);
+        let actions = old.chain(self.log.since(cursor.max(floor))?);
+        let actions: Vec<_> = actions
+            .filter(|(target, _)| wanted.contains(target))
+            .map(|(target, line)| (*target, line))
+            .collect();
+        let mut loadings = BTreeMap::new();
+        for (channel, lines) in by_channel(&actions) {
+            let loading = self.channels.loading_in_replay(channel, &lines).ok()?;
+            loadings.extend(loading.map(|loading| (loading.before, loading.envelope)));
+        }
+        let mut told = Vec::new();
+        let mut add = |envelope: &[u8]| {
+            told.extend_from_slice(if told.is_empty() { b"" } else { b"," });
+            told.extend_from_slice(envelope);
+        };
+        for (_, line) in actions {
+            if let Some(loading) = loadings.get(&line.server_seq) {
+                add(loading);
+            }
+            add(&told_envelope(line, envelope_of(&line.line)));
+        }
+        Some(told)
+    }
+
+    /// Returns the actions in memory that lie after `cursor`, with their channels.
+    pub(in crate::host) fn actions_since(
+        &self,
+        cursor: u64,
+    ) -> impl Iterator<Item = &(ChannelId, ActionLine)> + '_ {
+        self.log.since(cursor.max(self.log.floor())).into_iter().flatten()
+    }
+
+    /// Returns the number before that of the oldest action in memory.
+    pub(in crate::host) fn floor(&self) -> u64 {
+        self.log.floor()
+    }
+
+    /// Returns whether actions that were read from the store go on to those in memory: all that
+    /// memory has forgotten must have arrived in the store.
+    pub(in crate::host) fn reaches_memory(&self, past: &Past) -> bool {
+        let floor = self.log.floor();
+        floor == self.first_head || past.actions.iter().any(|(_, line)| line.server_seq == floor)
+    }
+
+    /// Returns the URIs that a message names and that are not in memory.
+    pub(in crate::host) fn absent(&self, named: &Named) -> Vec<String> {
+        let uris = named.channels.union(&named.attached);
+        uris.filter(|uri| self.find(uri).is_none()).cloned().collect()
+    }
+
+    /// Returns the cursor of a `reconnect` if it reaches further back than memory.
+    pub(in crate::host) fn cursor_into_the_past(&self, named: &Named) -> Option<u64> {
+        let cursor = named.cursor?;
+        self.log.since(cursor).is_none().then_some(cursor).filter(|cursor| *cursor < self.head)
+    }
+}

@@ -1,0 +1,81 @@
+//! Rows of the store that an action leaves out of date.
+//!
+//! Owns: noting which rows must be saved, and which actions must be on disk before anything else is
+//! sent.
+//! Never: writes a row: `save` does, before anything of the step is sent.
+//!
+//! While a turn runs, the saved actions make up for what the chat's row lacks, so the row is saved
+//! again only when they have grown much larger than it, or are many.
+
+use ahp_types::actions::StateAction;
+
+use super::Ledger;
+use crate::host::effects::{ChannelId, Output, Record};
+use crate::host::model::Chat;
+use crate::host::Step;
+
+/// Minimum bytes of actions after which the row of a chat with a running turn is saved again.
+const BEHIND_BYTES_MIN: usize = 1 << 20;
+
+/// Multiple of a row's size that the actions behind it may have: the store packs actions, and
+/// writes each row twice.
+pub(in crate::host) const BEHIND_TIMES: usize = 4;
+
+/// Maximum bytes of actions behind a row: a process that loads the chat has all of them in memory
+/// at once.
+pub(in crate::host) const BEHIND_BYTES_MAX: usize = 64 << 20;
+
+/// What an action means for the row of its channel.
+#[derive(Debug, Default, Clone, Copy)]
+pub(in crate::host) struct RowNote {
+    /// The row must be saved.
+    pub(in crate::host) is_due: bool,
+    /// The action must be on disk before anything that follows is sent.
+    pub(in crate::host) is_sync: bool,
+}
+
+impl Chat {
+    /// Notes an action of this many bytes that was applied to the chat.
+    pub(in crate::host) fn note_row(&mut self, action: &StateAction, line_bytes: usize) -> RowNote {
+        let saved = &mut self.saved;
+        saved.behind_bytes += line_bytes;
+        let mut is_sync = false;
+        match action {
+            StateAction::ChatTurnResume(_) | StateAction::ChatTruncated(_) => {
+                saved.turns_kept = saved.turns_kept.min(self.conversation.history().len());
+                saved.row_due = true;
+            }
+            StateAction::ChatTurnStarted(_) => saved.row_due = true,
+            StateAction::ChatTurnComplete(_)
+            | StateAction::ChatTurnCancelled(_)
+            | StateAction::ChatError(_) => {
+                saved.row_due = true;
+                is_sync = true;
+            }
+            StateAction::ChatToolCallConfirmed(_) | StateAction::ChatInputCompleted(_) => is_sync = true,
+            _ => {}
+        }
+        let behind_max = (BEHIND_TIMES * saved.row_bytes).clamp(BEHIND_BYTES_MIN, BEHIND_BYTES_MAX);
+        saved.row_due |= self.run.is_none() || saved.behind_bytes > behind_max;
+        RowNote { is_due: saved.row_due, is_sync }
+    }
+}
+
+impl Ledger {
+    /// Notes what an action, just applied, means for the rows of the store.
+    pub(super) fn note_row(
+        &mut self,
+        step: &mut Step<'_>,
+        target: ChannelId,
+        action: &StateAction,
+        line_bytes: usize,
+    ) {
+        let RowNote { is_due, is_sync } = self.channels.note_row(target, action, line_bytes);
+        if is_sync {
+            step.say(Output::Record(Record::Sync));
+        }
+        if is_due {
+            self.mark_dirty(target);
+        }
+    }
+}

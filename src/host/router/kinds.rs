@@ -1,0 +1,296 @@
+//! Actions of clients by the kind of their channel, and reactions to what happens on one.
+//!
+//! Owns: which owner checks and carries out an action on each kind of channel, and which owners
+//! react, in which order, when an action was sequenced or a subscription was made or ended.
+//! Never: decides anything itself.
+
+use ahp_types::actions::{ActionOrigin, StateAction};
+
+use crate::host::actions::{read_action, Verdict};
+use crate::host::channels::{Annotations, Changeset, Root, Terminal, Watch};
+use crate::host::effects::{ChannelId, ChatKey, ConnectionId, PartKey, SessionKey};
+use crate::host::model::{Chat, Session, Subscription};
+use crate::host::refusal::Refusal;
+use crate::host::selection::PendingAction;
+use crate::host::{Host, Step};
+use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
+use crate::wire::rpc::json_bytes;
+
+impl Host {
+    /// Reads the action that a client dispatches on a channel.
+    ///
+    /// # Errors
+    /// When clients may not dispatch it there.
+    pub(in crate::host) fn read_action(
+        &self,
+        id: ChannelId,
+        asked: &PendingAction,
+        aside: Option<&Aside>,
+    ) -> Result<StateAction, Refusal> {
+        let action = &asked.action;
+        let as_it_is = |_: &str, _: &mut _| ();
+        match id.kind {
+            ChannelKind::Root => read_action::<Root>(action, as_it_is),
+            ChannelKind::Session => self.read_session_action(id.key.into(), asked, aside),
+            ChannelKind::Chat => self.read_chat_action(id.key.into(), asked, aside),
+            ChannelKind::Terminal => read_action::<Terminal>(action, as_it_is),
+            ChannelKind::Watch => read_action::<Watch>(action, as_it_is),
+            ChannelKind::Annotations => read_action::<Annotations>(action, as_it_is),
+            ChannelKind::Changeset => read_action::<Changeset>(action, as_it_is),
+            #[cfg(test)]
+            ChannelKind::Sample => read_action::<crate::host::channels::Sample>(action, as_it_is),
+        }
+    }
+
+    fn read_session_action(
+        &self,
+        key: SessionKey,
+        asked: &PendingAction,
+        aside: Option<&Aside>,
+    ) -> Result<StateAction, Refusal> {
+        let client_id = &asked.origin.client_id;
+        if let Some(Aside::OffersTools(tools)) = aside {
+            return self.offer_of_tools(key, client_id, tools);
+        }
+        let action = read_action::<Session>(&asked.action, |_, _| ())?;
+        if let Some(Aside::KnowsOneClient) = aside {
+            self.check_one_client(key, client_id, &action)?;
+        }
+        Ok(action)
+    }
+
+    fn read_chat_action(
+        &self,
+        key: ChatKey,
+        asked: &PendingAction,
+        aside: Option<&Aside>,
+    ) -> Result<StateAction, Refusal> {
+        read_action::<Chat>(&asked.action, |name, members| {
+            if aside == Some(&Aside::InRunningTurn) {
+                let run = self.ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref());
+                let turn = run.map_or("", |run| &*run.turn_id);
+                members.entry("turnId").or_insert_with(|| turn.into());
+            }
+            // These two are the host's clock's to say: it replaces them, so a client may leave them
+            // out.
+            match name {
+                "chat/turnStarted" => members.entry("startedAt").or_insert_with(|| "".into()),
+                "chat/turnCancelled" => members.entry("duration").or_insert_with(|| 0.into()),
+                _ => return,
+            };
+        })
+    }
+
+    /// Returns what an action makes larger: its name, and its size in bytes of JSON text; `None`
+    /// when its size has no limit.
+    pub(in crate::host) fn what_grows(
+        &mut self,
+        id: ChannelId,
+        action: &StateAction,
+    ) -> Option<(&'static str, usize)> {
+        let session = match (id.kind, action) {
+            (ChannelKind::Chat, StateAction::SessionTitleChanged(_)) => {
+                self.ledger.channels.session_of(id)?
+            }
+            (
+                ChannelKind::Session,
+                StateAction::SessionTitleChanged(_)
+                | StateAction::SessionConfigChanged(_)
+                | StateAction::SessionActiveClientSet(_)
+                | StateAction::SessionWorkingDirectorySet(_)
+                | StateAction::SessionWorkingDirectoryReplaced(_),
+            ) => SessionKey::from(id.key),
+            (
+                ChannelKind::Chat,
+                StateAction::ChatPendingMessageSet(_)
+                | StateAction::ChatDraftChanged(_)
+                | StateAction::ChatWorkingDirectorySet(_),
+            ) => {
+                // A draft takes the place of the one before.
+                let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
+                let chat = self.ledger.channels.chats.known_mut(id.key.into())?;
+                return Some((
+                    "the chat, without its turns,",
+                    chat.conversation.bytes_besides_turns(with_draft),
+                ));
+            }
+            _ => return None,
+        };
+        Some(("the session", json_bytes(&self.ledger.channels.sessions.known(session)?.state)))
+    }
+
+    /// Carries out an action that a client dispatches.
+    ///
+    /// # Errors
+    /// When it may not be; nothing has happened then.
+    pub(in crate::host) fn change(
+        &mut self,
+        step: &mut Step<'_>,
+        id: ChannelId,
+        action: StateAction,
+        origin: ActionOrigin,
+        aside: Option<&Aside>,
+    ) -> Result<Verdict, Refusal> {
+        let is_change = match id.kind {
+            ChannelKind::Session => return self.change_session(step, id.key.into(), action, origin),
+            ChannelKind::Chat => {
+                return self.change_chat_as_meant(step, id.key.into(), action, origin, aside)
+            }
+            ChannelKind::Terminal => {
+                return self.client_changes_terminal(step, id.key.into(), action, origin)
+            }
+            ChannelKind::Annotations => return self.annotate(step, id.key.into(), action, origin),
+            ChannelKind::Changeset => return self.review_files(step, id.key.into(), action, origin),
+            ChannelKind::Watch => return Err(Refusal::WatchesAreNotDispatchedTo),
+            ChannelKind::Root => self.ledger.channels.root.check_change(&action)?,
+            #[cfg(test)]
+            ChannelKind::Sample => match self.ledger.channels.samples.get(&id.key.into()) {
+                Some(sample) => sample.is_change(&action),
+                None => return Err(Refusal::SampleGone),
+            },
+        };
+        if !is_change {
+            return Ok(Verdict::Unchanged);
+        }
+        self.sequence(step, id, action, Some(origin));
+        Ok(Verdict::Done)
+    }
+
+    /// Does what must follow the answer to a client's action.
+    pub(in crate::host) fn after_answer(&mut self, step: &mut Step<'_>, id: ChannelId) {
+        let Some(chat) = id.chat() else { return };
+        self.end_if_too_large(step, chat);
+        // What a queue waited for may have come. Only now: an acknowledgement after what follows
+        // would put a message back that was just taken up, where its sender applies it.
+        if self.ledger.failing().is_none() {
+            self.take_next_queued(step, chat);
+        }
+    }
+
+    /// Sequences an action; see [`Ledger::sequence`](crate::host::ledger::Ledger::sequence). Owners
+    /// that care are told before this returns.
+    pub(in crate::host) fn sequence(
+        &mut self,
+        step: &mut Step<'_>,
+        target: impl Into<ChannelId>,
+        action: StateAction,
+        origin: Option<ActionOrigin>,
+    ) {
+        self.sequence_part(step, target.into(), &action, origin.as_ref(), None);
+    }
+
+    /// Sequences an action that may be merged with others of the same part while it waits.
+    pub(in crate::host) fn sequence_part(
+        &mut self,
+        step: &mut Step<'_>,
+        id: ChannelId,
+        action: &StateAction,
+        origin: Option<&ActionOrigin>,
+        part: Option<PartKey>,
+    ) {
+        if !self.ledger.sequence(step, id, action, origin, part) {
+            return;
+        }
+        match id.kind {
+            ChannelKind::Chat => {
+                let chat = id.key.into();
+                self.note_contents(chat, action);
+                self.note_edits(chat, action);
+                self.selection_after(chat, action);
+            }
+            ChannelKind::Annotations => self.count_annotations(id.key.into()),
+            _ => {}
+        }
+    }
+
+    /// Leaves the row of a channel to be saved as the channel is now.
+    pub(in crate::host) fn save_channel(&mut self, step: &mut Step<'_>, id: ChannelId) {
+        match id.kind {
+            ChannelKind::Session => self.save_session(step, id.key.into()),
+            ChannelKind::Chat => self.save_chat(step, id.key.into()),
+            ChannelKind::Root => self.ledger.channels.root.save(step),
+            #[cfg(test)]
+            ChannelKind::Sample => {
+                if let Some(sample) = self.ledger.channels.samples.get(&id.key.into()) {
+                    sample.save(step, id);
+                }
+            }
+            ChannelKind::Terminal
+            | ChannelKind::Watch
+            | ChannelKind::Annotations
+            | ChannelKind::Changeset => {}
+        }
+    }
+
+    /// Subscribes a connection to a channel, or changes how it is subscribed. Owners that care are
+    /// told before this returns.
+    pub(in crate::host) fn subscribe(
+        &mut self,
+        connection: ConnectionId,
+        target: ChannelId,
+        how: Subscription,
+    ) {
+        let Some(client) = self.connections.get(&connection) else { return };
+        let client_id = client.client_id.clone();
+        self.ledger.subscribe(connection, target, how);
+        match target.kind {
+            ChannelKind::Watch => self.watches_changed = true,
+            ChannelKind::Changeset => {
+                self.sight_is_followed(target);
+                self.compared_is_followed(target);
+            }
+            ChannelKind::Terminal => {
+                self.terminals_changed = true;
+                let terminal = self.ledger.channels.terminals.get_mut(&target.key.into());
+                if let (Some(pty), Some(_)) = (terminal.and_then(|it| it.pty.as_mut()), &client_id) {
+                    pty.was_followed = true;
+                }
+            }
+            ChannelKind::Session => {
+                if let Some(client_id) = client_id {
+                    self.session_is_followed(target.key.into(), &client_id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends a connection's subscription to a channel. Owners that care are told before this
+    /// returns.
+    pub(in crate::host) fn unsubscribe(&mut self, connection: ConnectionId, target: ChannelId) {
+        self.ledger.unsubscribe(connection, target);
+        self.subscription_ended(target);
+    }
+
+    /// Removes a channel's URI and all subscriptions to it. Its state is left to the caller.
+    pub(in crate::host) fn remove_channel(&mut self, target: ChannelId) {
+        let Some(channel) = self.ledger.channels.get(target) else { return };
+        let subscribers = channel.subscribers.len();
+        self.ledger.unlink(target);
+        for _ in 0..subscribers {
+            self.subscription_ended(target);
+        }
+    }
+
+    /// Tells owners that care that a subscription to a channel has ended.
+    fn subscription_ended(&mut self, target: ChannelId) {
+        match target.kind {
+            ChannelKind::Watch => self.watches_changed = true,
+            ChannelKind::Terminal => self.terminals_changed = true,
+            ChannelKind::Changeset => self.sight_is_left(target),
+            _ => {}
+        }
+        if let Some(session) = self.ledger.channels.session_of(target) {
+            self.note_use(session);
+        }
+    }
+
+    /// Takes note that a client has said it does not follow a channel any more on one of its
+    /// connections.
+    pub(in crate::host) fn is_left(&mut self, step: &mut Step<'_>, target: ChannelId, client_id: &str) {
+        if let Some(session) = target.session() {
+            self.leave_session(step, session, client_id);
+        }
+    }
+}
