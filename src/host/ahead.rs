@@ -5,6 +5,7 @@
 //! disposing of those that nobody follows any more.
 //! Never: knows which clients do that; what they make is marked.
 
+use crate::host::ledger::Ledger;
 use std::time::Duration;
 
 use ahp_types::commands::DisposeSessionParams;
@@ -23,12 +24,6 @@ const AHEAD_MAX: usize = 256;
 const UNFOLLOWED_MAX: Duration = Duration::from_secs(60);
 
 impl Host {
-    /// Whether a session is made ahead of use.
-    pub(super) fn is_made_ahead(&self, aside: Option<&Aside>) -> bool {
-        let ahead = || self.ledger.channels.sessions.values().filter(|session| session.ahead).count();
-        aside == Some(&Aside::MadeAhead) && ahead() < AHEAD_MAX
-    }
-
     /// Something begins in a session: if it was made ahead, it is one like the others from now on.
     pub(super) fn begin_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
         let Some(session) = self.ledger.channels.sessions.known_mut(key).filter(|session| session.ahead)
@@ -37,7 +32,7 @@ impl Host {
         };
         session.ahead = false;
         self.ledger.mark_dirty(key.into());
-        let chats = self.chats_of(key);
+        let chats = self.ledger.channels.chats_in(key);
         for chat in chats {
             self.ledger.mark_dirty(chat.into());
         }
@@ -46,30 +41,14 @@ impl Host {
 
     /// Tells of a session that nobody was told of.
     pub(super) fn show_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        self.session_count += 1;
-        self.count_sessions(step);
-        let Some(summary) = self.summary(key) else { return };
+        self.count_sessions(step, 1);
+        let Some(summary) = self.ledger.channels.summary(key) else { return };
         let head = self.ledger.head();
         let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
         session.shown_at = head;
         session.told = summary.clone();
         let channel = self.ledger.channels.root.channel.uri.clone();
         self.ledger.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
-    }
-
-    /// Somebody may have followed a session last: one that was made ahead is disposed of if nobody
-    /// does so for a while.
-    pub(super) fn watch_unfollowed(&mut self, step: &mut Step<'_>) {
-        let unfollowed = self.ledger.channels.sessions.iter().filter(|(_, session)| {
-            session.ahead && session.channel.subscribers.is_empty() && session.unfollowed.is_none()
-        });
-        for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
-            let number = self.ledger.fresh_key();
-            if let Some(session) = self.ledger.channels.sessions.known_mut(key) {
-                session.unfollowed = Some(number);
-                step.say(Output::Timer(Timer::Unfollowed(key, number), UNFOLLOWED_MAX));
-            }
-        }
     }
 
     /// The time is up in which a session that was made ahead, and that nobody followed, might be
@@ -85,6 +64,27 @@ impl Host {
         );
         if let Err(error) = self.dispose_session(step, &DisposeSessionParams { channel, meta: None }) {
             tracing::warn!(%error, "a session whose client has gone before its first turn cannot be disposed of");
+        }
+    }
+}
+
+/// Whether a session is made ahead of use.
+pub(super) fn is_made_ahead(ledger: &Ledger, aside: Option<&Aside>) -> bool {
+    let ahead = || ledger.channels.sessions.values().filter(|session| session.ahead).count();
+    aside == Some(&Aside::MadeAhead) && ahead() < AHEAD_MAX
+}
+
+/// Somebody may have followed a session last: one that was made ahead is disposed of if nobody
+/// does so for a while.
+pub(super) fn watch_unfollowed(ledger: &mut Ledger, step: &mut Step<'_>) {
+    let unfollowed = ledger.channels.sessions.iter().filter(|(_, session)| {
+        session.ahead && session.channel.subscribers.is_empty() && session.unfollowed.is_none()
+    });
+    for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
+        let number = ledger.fresh_key();
+        if let Some(session) = ledger.channels.sessions.known_mut(key) {
+            session.unfollowed = Some(number);
+            step.say(Output::Timer(Timer::Unfollowed(key, number), UNFOLLOWED_MAX));
         }
     }
 }

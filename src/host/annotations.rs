@@ -9,14 +9,13 @@
 //! The meaning of every action is that of the official reducers. No action carries the numbers in a
 //! session's state: they are right in each snapshot and summary.
 
+use crate::host::ledger::Ledger;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use ahp::reducers::apply_action_to_annotations;
 use ahp_types::actions::{ActionOrigin, StateAction};
-use ahp_types::state::{
-    Annotation, AnnotationEntry, AnnotationOrigin, AnnotationsState, AnnotationsSummary, TextRange,
-};
+use ahp_types::state::{Annotation, AnnotationEntry, AnnotationOrigin, AnnotationsState, TextRange};
 
 use super::actions::Verdict;
 use super::channels::{annotation_named_in, Annotations};
@@ -44,71 +43,7 @@ const ID_BYTES_MAX: usize = 256;
 /// So many bytes of JSON text all annotations of a session have at most.
 const BYTES_MAX: usize = 4 << 20;
 
-/// What a session with this URI says of its annotations.
-pub(super) fn summary_of(session: &str, annotations: &[Annotation]) -> AnnotationsSummary {
-    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-    AnnotationsSummary {
-        resource: annotations_uri(session),
-        annotation_count: number(annotations.len()),
-        entry_count: number(annotations.iter().map(|annotation| annotation.entries.len()).sum()),
-    }
-}
-
 impl Host {
-    /// A session is in memory now: so are its annotations. There are none where something else, of
-    /// an older store, is called like them.
-    pub(super) fn add_annotations(&mut self, key: SessionKey, annotations: Vec<Annotation>) {
-        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
-        let uri = annotations_uri(&session.channel.uri);
-        if self.ledger.channels.by_uri.contains_key(&uri) {
-            tracing::warn!(
-                uri,
-                "a session has no annotations: a channel of another kind is called like them"
-            );
-            session.state.annotations = None;
-            return;
-        }
-        let key = AnnotationsKey::from(key);
-        let channel = Channel::new(uri.clone(), session.channel.born_at);
-        self.ledger.channels.by_uri.insert(uri, key.into());
-        self.ledger.channels.annotations.insert(key, Annotations::new(channel, annotations));
-    }
-
-    /// A session is not in memory any more.
-    pub(super) fn remove_annotations_of(&mut self, session: SessionKey) {
-        let key = AnnotationsKey::from(session);
-        self.remove_channel(key.into());
-        self.ledger.channels.annotations.remove(&key);
-    }
-
-    /// The annotations of a session.
-    pub(super) fn annotations_of(&self, session: SessionKey) -> &[Annotation] {
-        self.ledger.channels.annotations.get(&session.into()).map_or(&[], Annotations::list)
-    }
-
-    /// What they take in memory, nearly, in bytes.
-    pub(super) fn annotations_bytes(&self, session: &Session) -> usize {
-        self.its_annotations(session).map_or(0, Annotations::bytes)
-    }
-
-    /// Whether nobody would notice that the annotations of a session are not in memory.
-    pub(super) fn has_idle_annotations(&self, session: &Session) -> bool {
-        self.its_annotations(session).is_none_or(|it| it.channel.subscribers.is_empty())
-    }
-
-    fn its_annotations(&self, session: &Session) -> Option<&Annotations> {
-        let key = self.ledger.channels.by_uri.get(&session.channel.uri)?.session()?;
-        self.ledger.channels.annotations.get(&key.into())
-    }
-
-    /// Has a session say how many annotations there are.
-    pub(super) fn count_annotations(&mut self, key: AnnotationsKey) {
-        let Some(annotations) = self.ledger.channels.annotations.known(key) else { return };
-        let Some(session) = self.ledger.channels.sessions.known_mut(key.into()) else { return };
-        session.state.annotations = Some(summary_of(&session.channel.uri, annotations.list()));
-        self.session_changed(key.into());
-    }
-
     /// Carries out what a client says of annotations.
     ///
     /// # Errors
@@ -132,7 +67,7 @@ impl Host {
                 check_entries(&annotation.entries)?;
                 check_resource(&annotation.resource)?;
                 annotation.range.as_ref().map_or(Ok(()), check_range)?;
-                self.check_origin(key.into(), &annotation.origin, known)?;
+                check_origin(&self.ledger, key.into(), &annotation.origin, known)?;
                 if known.is_none() && annotations.list().len() >= ANNOTATIONS_MAX {
                     return Err(Refusal::TooManyAnnotations(ANNOTATIONS_MAX));
                 }
@@ -146,7 +81,7 @@ impl Host {
                 update.resource.as_deref().map_or(Ok(()), check_resource)?;
                 update.range.as_ref().map_or(Ok(()), check_range)?;
                 if let Some(origin) = &update.origin {
-                    self.check_origin(key.into(), origin, Some(known))?;
+                    check_origin(&self.ledger, key.into(), origin, Some(known))?;
                 }
             }
             (StateAction::AnnotationsEntrySet(set), Some(known)) => {
@@ -179,58 +114,100 @@ impl Host {
             return Err(Refusal::AnnotationsTooLarge(BYTES_MAX));
         }
         self.begin_session(step, key.into());
-        self.sequence(step, key, action, Some(origin));
+        self.ledger.sequence(step, key, action, Some(origin));
         Ok(Verdict::Done)
     }
+}
 
-    /// Whether an annotation can have come up there. One that has may be said again although the
-    /// chat or the turn is gone.
-    fn check_origin(
-        &self,
-        key: SessionKey,
-        origin: &AnnotationOrigin,
-        known: Option<&Annotation>,
-    ) -> Result<(), Refusal> {
-        if known.is_some_and(|known| known.origin == *origin) {
-            return Ok(());
-        }
-        if self.ledger.find_session(&origin.session) != Some(key) {
-            return Err(Refusal::OriginOfOtherSession(origin.session.clone()));
-        }
-        let of_session =
-            |chat: &ChatKey| self.ledger.channels.chats.known(*chat).is_some_and(|it| it.session == key);
-        let chats = match &origin.chat {
-            None => self.chats_of(key),
-            Some(uri) => {
-                let chat = self.ledger.find_chat(uri).filter(of_session);
-                vec![chat.ok_or_else(|| Refusal::NoChatOfSession(uri.clone()))?]
-            }
-        };
-        match &origin.turn_id {
-            None => Ok(()),
-            Some(id) if chats.iter().any(|chat| self.has_had_turn(*chat, id)) => Ok(()),
-            Some(id) => Err(Refusal::NoSuchTurn(id.clone())),
-        }
+/// A session is in memory now: so are its annotations. There are none where something else, of
+/// an older store, is called like them.
+pub(super) fn add_annotations(ledger: &mut Ledger, key: SessionKey, annotations: Vec<Annotation>) {
+    let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
+    let uri = annotations_uri(&session.channel.uri);
+    if ledger.channels.by_uri.contains_key(&uri) {
+        tracing::warn!(uri, "a session has no annotations: a channel of another kind is called like them");
+        session.state.annotations = None;
+        return;
     }
+    let key = AnnotationsKey::from(key);
+    let channel = Channel::new(uri.clone(), session.channel.born_at);
+    ledger.channels.by_uri.insert(uri, key.into());
+    ledger.channels.annotations.insert(key, Annotations::new(channel, annotations));
+}
 
-    fn has_had_turn(&self, chat: ChatKey, id: &str) -> bool {
-        self.ledger.channels.chats.known(chat).is_some_and(|chat| chat.has_had_turn(id))
-    }
+/// A session is not in memory any more.
+pub(super) fn remove_annotations_of(ledger: &mut Ledger, session: SessionKey) {
+    let key = AnnotationsKey::from(session);
+    ledger.unlink(key.into());
+    ledger.channels.annotations.remove(&key);
+}
 
-    /// The annotations of this channel, or those of these ids, in words; none when there is no such
-    /// channel.
-    pub(super) fn annotations_in_words(&self, uri: &str, ids: Option<&[String]>) -> Option<String> {
-        let annotations = self.ledger.channels.annotations.known(self.ledger.find(uri)?.annotations()?)?;
-        let chosen = annotations.list().iter().filter(|it| ids.is_none_or(|ids| ids.contains(&it.id)));
-        let mut words: String = chosen.map(in_words).collect();
-        let gone = ids.into_iter().flatten().filter(|id| annotations.get(id).is_none()).count();
-        if gone > 0 {
-            put(&mut words, format_args!("({gone} of those that were attached: not there any more)\n"));
-        } else if words.is_empty() {
-            words.push_str("(none)\n");
-        }
-        Some(words)
+/// The annotations of a session.
+pub(super) fn annotations_of(ledger: &Ledger, session: SessionKey) -> &[Annotation] {
+    ledger.channels.annotations.get(&session.into()).map_or(&[], Annotations::list)
+}
+
+/// What they take in memory, nearly, in bytes.
+pub(super) fn annotations_bytes(ledger: &Ledger, session: &Session) -> usize {
+    its_annotations(ledger, session).map_or(0, Annotations::bytes)
+}
+
+/// Whether nobody would notice that the annotations of a session are not in memory.
+pub(super) fn has_idle_annotations(ledger: &Ledger, session: &Session) -> bool {
+    its_annotations(ledger, session).is_none_or(|it| it.channel.subscribers.is_empty())
+}
+
+fn its_annotations<'a>(ledger: &'a Ledger, session: &Session) -> Option<&'a Annotations> {
+    let key = ledger.channels.by_uri.get(&session.channel.uri)?.session()?;
+    ledger.channels.annotations.get(&key.into())
+}
+
+/// Whether an annotation can have come up there. One that has may be said again although the
+/// chat or the turn is gone.
+fn check_origin(
+    ledger: &Ledger,
+    key: SessionKey,
+    origin: &AnnotationOrigin,
+    known: Option<&Annotation>,
+) -> Result<(), Refusal> {
+    if known.is_some_and(|known| known.origin == *origin) {
+        return Ok(());
     }
+    if ledger.find_session(&origin.session) != Some(key) {
+        return Err(Refusal::OriginOfOtherSession(origin.session.clone()));
+    }
+    let of_session = |chat: &ChatKey| ledger.channels.chats.known(*chat).is_some_and(|it| it.session == key);
+    let chats = match &origin.chat {
+        None => ledger.channels.chats_in(key),
+        Some(uri) => {
+            let chat = ledger.find_chat(uri).filter(of_session);
+            vec![chat.ok_or_else(|| Refusal::NoChatOfSession(uri.clone()))?]
+        }
+    };
+    match &origin.turn_id {
+        None => Ok(()),
+        Some(id) if chats.iter().any(|chat| has_had_turn(ledger, *chat, id)) => Ok(()),
+        Some(id) => Err(Refusal::NoSuchTurn(id.clone())),
+    }
+}
+
+fn has_had_turn(ledger: &Ledger, chat: ChatKey, id: &str) -> bool {
+    ledger.channels.chats.known(chat).is_some_and(|chat| chat.has_had_turn(id))
+}
+
+/// The annotations of this channel, or those of these ids, in words; none when there is no such
+/// channel.
+pub(super) fn annotations_in_words(ledger: &Ledger, uri: &str, ids: Option<&[String]>) -> Option<String> {
+    let annotations = ledger.channels.annotations.known(ledger.find(uri)?.annotations()?)?;
+    let chosen = annotations.list().iter().filter(|it| ids.is_none_or(|ids| ids.contains(&it.id)));
+    let mut words: String = chosen.map(in_words).collect();
+    let gone = ids.into_iter().flatten().filter(|id| annotations.get(id).is_none()).count();
+    if gone > 0 {
+        put(&mut words, format_args!("({gone} of those that were attached: not there any more)\n"));
+    } else if words.is_empty() {
+        words.push_str("(none)\n");
+    }
+    Some(words)
 }
 
 /// Whether an id is none that can be given.

@@ -6,6 +6,8 @@
 //! another chat" on the chat channel page of the specification.
 //! Never: follows an attachment inside a transcript: it stays a reference.
 
+use crate::host::annotations;
+use crate::host::ledger::Ledger;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -18,7 +20,6 @@ use serde::Deserialize;
 use super::effects::{ChatKey, Transcript, TranscriptOf};
 use super::model::Chat;
 use super::refusal::Refusal;
-use super::Host;
 use crate::state::history::CompletedTurn;
 use crate::wire::names::ATTACHED_MAX;
 use crate::wire::text;
@@ -47,121 +48,116 @@ impl Attached {
     }
 }
 
-impl Host {
-    /// Fixes up to where each chat that is attached to a message counts, and gives the transcripts
-    /// of the chats and annotations.
-    ///
-    /// # Errors
-    /// When a chat, a turn or a session's annotations are not there.
-    pub(super) fn resolve_attached(&self, message: &mut Message) -> Result<Vec<Transcript>, Refusal> {
-        let is_told =
-            |it: &&mut _| matches!(it, MessageAttachment::Chat(_) | MessageAttachment::Annotations(_));
-        let mut told: Vec<&mut MessageAttachment> =
-            message.attachments.iter_mut().flatten().filter(is_told).collect();
-        if told.len() > ATTACHED_MAX {
-            return Err(Refusal::TooManyAttached { max: ATTACHED_MAX, attached: told.len() });
-        }
-        let bytes_max = MESSAGE_BYTES_MAX / told.len().max(1);
-        let transcripts = told.iter_mut().filter_map(|attachment| match attachment {
-            MessageAttachment::Chat(chat) => Some(self.transcript_of(chat, bytes_max)),
-            MessageAttachment::Annotations(it) => Some(self.attached_annotations(it, bytes_max)),
-            _ => None,
+/// Fixes up to where each chat that is attached to a message counts, and gives the transcripts
+/// of the chats and annotations.
+///
+/// # Errors
+/// When a chat, a turn or a session's annotations are not there.
+pub(super) fn resolve_attached(ledger: &Ledger, message: &mut Message) -> Result<Vec<Transcript>, Refusal> {
+    let is_told = |it: &&mut _| matches!(it, MessageAttachment::Chat(_) | MessageAttachment::Annotations(_));
+    let mut told: Vec<&mut MessageAttachment> =
+        message.attachments.iter_mut().flatten().filter(is_told).collect();
+    if told.len() > ATTACHED_MAX {
+        return Err(Refusal::TooManyAttached { max: ATTACHED_MAX, attached: told.len() });
+    }
+    let bytes_max = MESSAGE_BYTES_MAX / told.len().max(1);
+    let transcripts = told.iter_mut().filter_map(|attachment| match attachment {
+        MessageAttachment::Chat(chat) => Some(transcript_of(ledger, chat, bytes_max)),
+        MessageAttachment::Annotations(it) => Some(attached_annotations(ledger, it, bytes_max)),
+        _ => None,
+    });
+    transcripts.collect()
+}
+
+fn attached_annotations(
+    ledger: &Ledger,
+    attachment: &MessageAnnotationsAttachment,
+    bytes_max: usize,
+) -> Result<Transcript, Refusal> {
+    let resource = attachment.resource.clone();
+    let all = annotations::annotations_in_words(ledger, &resource, attachment.annotation_ids.as_deref());
+    let all = all.ok_or_else(|| Refusal::AttachedAnnotationsMissing(resource.clone()))?;
+    let text = text::last_bytes(&all, bytes_max).to_owned();
+    let cut = text.len() < all.len();
+    Ok(Transcript { of: TranscriptOf::Annotations, resource, label: attachment.label.clone(), text, cut })
+}
+
+fn transcript_of(
+    ledger: &Ledger,
+    attachment: &mut MessageChatAttachment,
+    bytes_max: usize,
+) -> Result<Transcript, Refusal> {
+    let uri = &attachment.resource;
+    let found = ledger.find_chat(uri).and_then(|key| ledger.channels.chats.known(key));
+    let Some(chat) = found else {
+        return Err(match ledger.why_unreadable(uri) {
+            Some(reason) => Refusal::AttachedUnreadable { chat: uri.clone(), reason: reason.clone() },
+            None => Refusal::AttachedMissing(uri.clone()),
         });
-        transcripts.collect()
-    }
+    };
+    let history = chat.conversation.history();
+    let turns = match &attachment.end_turn {
+        None => history.turns(),
+        Some(id) => match history.through(id) {
+            Some(turns) => turns,
+            None => return Err(Refusal::AttachedTurnNotOver { turn: id.clone(), chat: uri.clone() }),
+        },
+    };
+    attachment.end_turn = turns.last().map(|turn| turn.id().to_owned());
+    let (text, cut) = text_of(turns, bytes_max);
+    Ok(Transcript {
+        of: TranscriptOf::Chat,
+        resource: uri.clone(),
+        label: attachment.label.clone(),
+        text,
+        cut,
+    })
+}
 
-    fn attached_annotations(
-        &self,
-        attachment: &MessageAnnotationsAttachment,
-        bytes_max: usize,
-    ) -> Result<Transcript, Refusal> {
-        let resource = attachment.resource.clone();
-        let all = self.annotations_in_words(&resource, attachment.annotation_ids.as_deref());
-        let all = all.ok_or_else(|| Refusal::AttachedAnnotationsMissing(resource.clone()))?;
-        let text = text::last_bytes(&all, bytes_max).to_owned();
-        let cut = text.len() < all.len();
-        Ok(Transcript { of: TranscriptOf::Annotations, resource, label: attachment.label.clone(), text, cut })
+/// Keeps the transcripts of a message that begins a turn.
+pub(super) fn attach_to_turn(ledger: &mut Ledger, key: ChatKey, turn_id: &str, transcripts: Vec<Transcript>) {
+    if let Some(chat) = ledger.channels.chats.known_mut(key).filter(|_| !transcripts.is_empty()) {
+        chat.attached.turns.insert(turn_id.to_owned(), transcripts);
     }
+}
 
-    fn transcript_of(
-        &self,
-        attachment: &mut MessageChatAttachment,
-        bytes_max: usize,
-    ) -> Result<Transcript, Refusal> {
-        let uri = &attachment.resource;
-        let found = self.ledger.find_chat(uri).and_then(|key| self.ledger.channels.chats.known(key));
-        let Some(chat) = found else {
-            return Err(match self.ledger.why_unreadable(uri) {
-                Some(reason) => Refusal::AttachedUnreadable { chat: uri.clone(), reason: reason.clone() },
-                None => Refusal::AttachedMissing(uri.clone()),
-            });
-        };
-        let history = chat.conversation.history();
-        let turns = match &attachment.end_turn {
-            None => history.turns(),
-            Some(id) => match history.through(id) {
-                Some(turns) => turns,
-                None => return Err(Refusal::AttachedTurnNotOver { turn: id.clone(), chat: uri.clone() }),
-            },
-        };
-        attachment.end_turn = turns.last().map(|turn| turn.id().to_owned());
-        let (text, cut) = text_of(turns, bytes_max);
-        Ok(Transcript {
-            of: TranscriptOf::Chat,
-            resource: uri.clone(),
-            label: attachment.label.clone(),
-            text,
-            cut,
-        })
+/// Whether a chat can keep the transcripts of one more pending message, in place of those that
+/// it had.
+///
+/// # Errors
+/// When they are too many.
+pub(super) fn check_room(
+    ledger: &Ledger,
+    key: ChatKey,
+    id: &str,
+    transcripts: &[Transcript],
+) -> Result<(), Refusal> {
+    let waiting = ledger.channels.chats.known(key).into_iter().flat_map(|chat| &chat.attached.pending);
+    let others = waiting.filter(|(other, _)| *other != id).map(|(_, transcripts)| bytes_of(transcripts));
+    if transcripts.is_empty() || others.sum::<usize>() + bytes_of(transcripts) <= CHAT_BYTES_MAX {
+        return Ok(());
     }
+    Err(Refusal::AttachedFull)
+}
 
-    /// Keeps the transcripts of a message that begins a turn.
-    pub(super) fn attach_to_turn(&mut self, key: ChatKey, turn_id: &str, transcripts: Vec<Transcript>) {
-        if let Some(chat) = self.ledger.channels.chats.known_mut(key).filter(|_| !transcripts.is_empty()) {
-            chat.attached.turns.insert(turn_id.to_owned(), transcripts);
-        }
+/// Keeps the transcripts of a pending message, in place of those that it had.
+pub(super) fn attach_to_pending(ledger: &mut Ledger, key: ChatKey, id: &str, transcripts: Vec<Transcript>) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let before = chat.attached.pending.remove(id);
+    if !transcripts.is_empty() {
+        chat.attached.pending.insert(id.to_owned(), transcripts);
+    } else if before.is_none() {
+        return;
     }
+    // No action carries them.
+    chat.saved.row_due = true;
+    ledger.mark_dirty(key.into());
+}
 
-    /// Whether a chat can keep the transcripts of one more pending message, in place of those that
-    /// it had.
-    ///
-    /// # Errors
-    /// When they are too many.
-    pub(super) fn check_room(
-        &self,
-        key: ChatKey,
-        id: &str,
-        transcripts: &[Transcript],
-    ) -> Result<(), Refusal> {
-        let waiting =
-            self.ledger.channels.chats.known(key).into_iter().flat_map(|chat| &chat.attached.pending);
-        let others = waiting.filter(|(other, _)| *other != id).map(|(_, transcripts)| bytes_of(transcripts));
-        if transcripts.is_empty() || others.sum::<usize>() + bytes_of(transcripts) <= CHAT_BYTES_MAX {
-            return Ok(());
-        }
-        Err(Refusal::AttachedFull)
-    }
-
-    /// Keeps the transcripts of a pending message, in place of those that it had.
-    pub(super) fn attach_to_pending(&mut self, key: ChatKey, id: &str, transcripts: Vec<Transcript>) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        let before = chat.attached.pending.remove(id);
-        if !transcripts.is_empty() {
-            chat.attached.pending.insert(id.to_owned(), transcripts);
-        } else if before.is_none() {
-            return;
-        }
-        // No action carries them.
-        chat.saved.row_due = true;
-        self.ledger.mark_dirty(key.into());
-    }
-
-    /// The transcripts of a pending message that begins a turn are those of the turn.
-    pub(super) fn attached_by_queue(&mut self, key: ChatKey, id: &str, turn_id: &str) {
-        let moved =
-            self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.attached.pending.remove(id));
-        self.attach_to_turn(key, turn_id, moved.unwrap_or_default());
-    }
+/// The transcripts of a pending message that begins a turn are those of the turn.
+pub(super) fn attached_by_queue(ledger: &mut Ledger, key: ChatKey, id: &str, turn_id: &str) {
+    let moved = ledger.channels.chats.known_mut(key).and_then(|chat| chat.attached.pending.remove(id));
+    attach_to_turn(ledger, key, turn_id, moved.unwrap_or_default());
 }
 
 /// Forgets the transcripts of messages that are gone, and of the oldest ones when they are too

@@ -4,91 +4,91 @@
 //! Never: runs or ends anything: `terminals` tells of the commands that run in terminals of the
 //! host, an agent of its own.
 
+use crate::host::ledger::Ledger;
+use crate::host::reports;
 use ahp_types::actions::{ChatBackgroundWorkRemovedAction, ChatBackgroundWorkSetAction, StateAction};
 use ahp_types::state::{BackgroundShellWork, BackgroundWork};
 
 use super::effects::{BackgroundCommand, ChatKey, TerminalKey};
 use super::terminals::TITLE_BYTES_MAX;
-use super::{Host, Step};
+use super::Step;
 use crate::wire::text;
 
 /// Beginning of the id of work that an agent has announced; other work has the URI of its terminal.
 pub(super) const OF_AGENT: &str = "call:";
 
-impl Host {
-    /// A command has ended, which may have gone on behind its call.
-    pub(super) fn background_work_is_over(&mut self, step: &mut Step<'_>, key: TerminalKey) {
-        let Some(terminal) = self.ledger.channels.terminals.known(key) else { return };
-        let Some(chat) = terminal.chat else { return };
-        let id = terminal.channel.uri.clone();
-        self.remove_background_work(step, chat, |work| *work == id);
-    }
+/// A command has ended, which may have gone on behind its call.
+pub(super) fn background_work_is_over(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+    let Some(terminal) = ledger.channels.terminals.known(key) else { return };
+    let Some(chat) = terminal.chat else { return };
+    let id = terminal.channel.uri.clone();
+    remove_background_work(ledger, step, chat, |work| *work == id);
+}
 
-    /// Shows what an agent has left running in the background, or that it has ended.
-    pub(super) fn agent_leaves_running(
-        &mut self,
-        step: &mut Step<'_>,
-        chat: ChatKey,
-        id: &str,
-        command: Option<BackgroundCommand>,
-    ) {
-        let id = format!("{OF_AGENT}{id}");
-        let Some(BackgroundCommand { label, line }) = command else {
-            return self.remove_background_work(step, chat, |work| *work == id);
-        };
-        let started_at = step.timestamp();
-        let work = BackgroundShellWork { id, label, started_at, meta: None, command: line, terminal: None };
-        let work = BackgroundWork::Shell(work);
-        let set = StateAction::ChatBackgroundWorkSet(ChatBackgroundWorkSetAction { work });
-        self.sequence(step, chat, set, None);
-        self.show_background_activity(step, chat);
-    }
+/// Shows what an agent has left running in the background, or that it has ended.
+pub(super) fn agent_leaves_running(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    chat: ChatKey,
+    id: &str,
+    command: Option<BackgroundCommand>,
+) {
+    let id = format!("{OF_AGENT}{id}");
+    let Some(BackgroundCommand { label, line }) = command else {
+        return remove_background_work(ledger, step, chat, |work| *work == id);
+    };
+    let started_at = step.timestamp();
+    let work = BackgroundShellWork { id, label, started_at, meta: None, command: line, terminal: None };
+    let work = BackgroundWork::Shell(work);
+    let set = StateAction::ChatBackgroundWorkSet(ChatBackgroundWorkSetAction { work });
+    ledger.sequence(step, chat, set, None);
+    show_background_activity(ledger, step, chat);
+}
 
-    /// Returns what a chat says of its work in the background while it says nothing else: versions
-    /// before 1.0.0 have no other word for it.
-    pub(super) fn background_activity(&self, chat: ChatKey) -> Option<String> {
-        let works = self.ledger.channels.chats.known(chat)?.conversation.state().background_work.as_ref()?;
-        let labels = works.iter().filter_map(|work| match work {
-            BackgroundWork::Shell(work) => Some(work.label.as_str()),
-            _ => None,
-        });
-        let labels: Vec<&str> = labels.collect();
-        let shown = text::first_bytes(&text::message(&labels.join(", ")), TITLE_BYTES_MAX).to_owned();
-        (!labels.is_empty()).then(|| format!("In the background: {shown}"))
-    }
+/// Returns what a chat says of its work in the background while it says nothing else: versions
+/// before 1.0.0 have no other word for it.
+pub(super) fn background_activity(ledger: &Ledger, chat: ChatKey) -> Option<String> {
+    let works = ledger.channels.chats.known(chat)?.conversation.state().background_work.as_ref()?;
+    let labels = works.iter().filter_map(|work| match work {
+        BackgroundWork::Shell(work) => Some(work.label.as_str()),
+        _ => None,
+    });
+    let labels: Vec<&str> = labels.collect();
+    let shown = text::first_bytes(&text::message(&labels.join(", ")), TITLE_BYTES_MAX).to_owned();
+    (!labels.is_empty()).then(|| format!("In the background: {shown}"))
+}
 
-    /// Says what goes on in the background of a chat in which nothing else does.
-    pub(super) fn show_background_activity(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        if self.ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_none() && !chat.awaits) {
-            self.set_activity(step, chat, None);
-        }
+/// Says what goes on in the background of a chat in which nothing else does.
+pub(super) fn show_background_activity(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    if ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_none() && !chat.awaits) {
+        reports::set_activity(ledger, step, chat, None);
     }
+}
 
-    /// What went on behind the calls of a chat has ended with the process before this one.
-    pub(super) fn background_work_is_gone(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        self.remove_background_work(step, chat, |_| true);
-    }
+/// What went on behind the calls of a chat has ended with the process before this one.
+pub(super) fn background_work_is_gone(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    remove_background_work(ledger, step, chat, |_| true);
+}
 
-    pub(super) fn remove_background_work(
-        &mut self,
-        step: &mut Step<'_>,
-        chat: ChatKey,
-        is_over: impl Fn(&String) -> bool,
-    ) {
-        let Some(works) = self.ledger.channels.chats.known(chat) else { return };
-        let works = works.conversation.state().background_work.iter().flatten();
-        let ids = works.filter_map(|work| match work {
-            BackgroundWork::Shell(work) => Some(work.id.clone()),
-            _ => None,
-        });
-        let over: Vec<String> = ids.filter(is_over).collect();
-        if over.is_empty() {
-            return;
-        }
-        for id in over {
-            let removed = StateAction::ChatBackgroundWorkRemoved(ChatBackgroundWorkRemovedAction { id });
-            self.sequence(step, chat, removed, None);
-        }
-        self.show_background_activity(step, chat);
+pub(super) fn remove_background_work(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    chat: ChatKey,
+    is_over: impl Fn(&String) -> bool,
+) {
+    let Some(works) = ledger.channels.chats.known(chat) else { return };
+    let works = works.conversation.state().background_work.iter().flatten();
+    let ids = works.filter_map(|work| match work {
+        BackgroundWork::Shell(work) => Some(work.id.clone()),
+        _ => None,
+    });
+    let over: Vec<String> = ids.filter(is_over).collect();
+    if over.is_empty() {
+        return;
     }
+    for id in over {
+        let removed = StateAction::ChatBackgroundWorkRemoved(ChatBackgroundWorkRemovedAction { id });
+        ledger.sequence(step, chat, removed, None);
+    }
+    show_background_activity(ledger, step, chat);
 }

@@ -6,6 +6,14 @@
 //! Never: decides when a turn is over, or checks what a client asks; that is in `turns` and in
 //! `actions`.
 
+use crate::host::catalogue;
+use crate::host::changes;
+use crate::host::clients;
+use crate::host::ledger::Ledger;
+use crate::host::reports;
+use crate::host::shutdown;
+use crate::host::terminals;
+use crate::host::turns;
 use ahp_types::actions::{
     ChatInputCompletedAction, ChatInputRequestedAction, ChatToolCallCompleteAction,
     ChatToolCallConfirmedAction, ChatToolCallContentChangedAction, ChatToolCallDeltaAction,
@@ -72,93 +80,22 @@ fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
 }
 
 impl Host {
-    fn call(&self, call: &CallRef) -> Option<&ToolCallState> {
-        self.ledger.channels.chats.known(call.key)?.conversation.tool(&call.id)
-    }
-
-    /// An agent begins a tool call.
-    pub(super) fn start_call(
-        &mut self,
-        step: &mut Step<'_>,
-        call: CallRef,
-        name: String,
-        display: String,
-        meta: Option<JsonObject>,
-    ) {
-        if self.call(&call).is_some() {
-            tracing::warn!(?call, "an agent began the same tool call twice");
-            return;
-        }
-        self.end_part(call.key);
-        let action = StateAction::ChatToolCallStart(ChatToolCallStartAction {
-            turn_id: call.turn_id,
-            tool_call_id: call.id,
-            meta,
-            tool_name: name,
-            display_name: display,
-            intention: None,
-            contributor: None,
-        });
-        self.sequence(step, call.key, action, None);
-    }
-
-    /// More of a call's input has come.
-    pub(super) fn append_input(&mut self, step: &mut Step<'_>, call: CallRef, delta: String) {
-        if !matches!(self.call(&call), Some(ToolCallState::Streaming(_))) {
-            tracing::debug!(
-                ?call,
-                "input for a tool call was ignored: its input is complete, or the call is unknown"
-            );
-            return;
-        }
-        let action = StateAction::ChatToolCallDelta(ChatToolCallDeltaAction {
-            turn_id: call.turn_id,
-            tool_call_id: call.id,
-            meta: None,
-            content: Some(delta),
-            invocation_message: None,
-        });
-        self.sequence(step, call.key, action, None);
-    }
-
     /// An agent says that a call's input is complete.
     pub(super) fn call_is_ready(&mut self, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
         // A status report must not wipe out a question that the user is looking at.
-        let asked = matches!(self.call(&call), Some(ToolCallState::PendingConfirmation(_)));
+        let asked = matches!(call_state(&self.ledger, &call), Some(ToolCallState::PendingConfirmation(_)));
         if !asked || matches!(ready.gate, ToolGate::Ask(_)) {
             self.ready_call(step, call, ready);
         }
     }
 
-    /// What a running call has produced so far.
-    pub(super) fn set_content(
-        &mut self,
-        step: &mut Step<'_>,
-        call: CallRef,
-        content: Vec<ToolResultContent>,
-        meta: Option<JsonObject>,
-    ) {
-        if !matches!(self.call(&call), Some(ToolCallState::Running(_))) {
-            tracing::debug!(?call, "content for a tool call was ignored: the call does not run");
-            return;
-        }
-        let content = self.place_terminals(call.key, content);
-        let action = StateAction::ChatToolCallContentChanged(ChatToolCallContentChangedAction {
-            turn_id: call.turn_id,
-            tool_call_id: call.id,
-            meta,
-            content,
-        });
-        self.sequence(step, call.key, action, None);
-    }
-
     /// An agent asks the user something.
     pub(super) fn ask(&mut self, step: &mut Step<'_>, key: ChatKey, request: ChatInputRequest) {
         let id = request.id.clone();
-        self.end_part(key);
+        reports::end_part(&mut self.ledger, key);
         let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
-        self.sequence(step, key, action, None);
-        self.question_changed(step, key, &id);
+        self.ledger.sequence(step, key, action, None);
+        question_changed(&mut self.ledger, step, key, &id);
         self.decline_if_alone(step, key, &id);
         self.decline_if_unseen(step, key, &id);
     }
@@ -173,21 +110,8 @@ impl Host {
         let Some(id) = (1_u64..).map(|times| format!("{first}~{times}")).find(is_free) else { return };
         run.asked_again.insert(id.clone(), first);
         let before = std::mem::replace(&mut request.id, id);
-        self.settle_question(step, key, before, ChatInputResponseKind::Cancel);
+        settle_question(&mut self.ledger, step, key, before, ChatInputResponseKind::Cancel);
         self.ask(step, key, request);
-    }
-
-    /// An agent does not want to know any more what it asked, by the id that it calls that.
-    pub(super) fn question_was_withdrawn(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let Some(run) = chat.run.as_ref() else { return };
-        let is_open = |shown: &String| {
-            let question = chat.conversation.question(shown);
-            run.first_id(shown) == id && question.is_some_and(|question| question.response.is_none())
-        };
-        if let Some(shown) = self.waiting_for_user(key).into_iter().find(is_open) {
-            self.settle_question(step, key, shown, ChatInputResponseKind::Cancel);
-        }
     }
 
     /// Closes what a turn leaves open: questions are cancelled, calls that wait are refused, calls
@@ -215,7 +139,9 @@ impl Host {
             .collect();
         for open in open {
             match open {
-                Open::Question(id) => self.settle_question(step, key, id, ChatInputResponseKind::Cancel),
+                Open::Question(id) => {
+                    settle_question(&mut self.ledger, step, key, id, ChatInputResponseKind::Cancel)
+                }
                 Open::Call(state) => {
                     let id = tool_call_id(&state).to_owned();
                     self.close_call(step, CallRef { key, turn_id: turn_id.to_owned(), id }, &state);
@@ -228,9 +154,9 @@ impl Host {
         match state {
             ToolCallState::PendingConfirmation(_) => {
                 let reason = ToolCallCancellationReason::Skipped;
-                self.refuse_call(step, call, Denial { option: None, reason, why: None });
+                refuse_call(&mut self.ledger, step, call, Denial { option: None, reason, why: None });
             }
-            ToolCallState::PendingResultConfirmation(_) => self.refuse_result(step, call),
+            ToolCallState::PendingResultConfirmation(_) => refuse_result(&mut self.ledger, step, call),
             _ => {
                 let outcome = ToolOutcome {
                     success: false,
@@ -246,67 +172,14 @@ impl Host {
         }
     }
 
-    /// Denies a call that waits for a permission, on the host's own behalf.
-    pub(super) fn refuse_call(&mut self, step: &mut Step<'_>, call: CallRef, denial: Denial) {
-        let CallRef { key, turn_id, id } = call;
-        let action = ChatToolCallConfirmedAction {
-            turn_id,
-            tool_call_id: id.clone(),
-            meta: None,
-            approved: false,
-            confirmed: None,
-            reason: Some(denial.reason),
-            edited_tool_input: None,
-            user_suggestion: None,
-            reason_message: denial.why.map(Into::into),
-            selected_option_id: denial.option,
-        };
-        self.sequence(step, key, StateAction::ChatToolCallConfirmed(action), None);
-        self.tool_changed(step, key, &id);
-    }
-
-    /// Denies a result that waits to be confirmed, on the host's own behalf.
-    pub(super) fn refuse_result(&mut self, step: &mut Step<'_>, call: CallRef) {
-        let CallRef { key, turn_id, id } = call;
-        let action = ChatToolCallResultConfirmedAction {
-            turn_id,
-            tool_call_id: id.clone(),
-            meta: None,
-            approved: false,
-        };
-        self.sequence(step, key, StateAction::ChatToolCallResultConfirmed(action), None);
-        self.tool_changed(step, key, &id);
-    }
-
-    /// What the agent is told of a result that was looked at: a client's call is over only now.
-    pub(super) fn reviewed(&self, key: ChatKey, run: RunId, tool_call_id: String, approved: bool) -> Command {
-        let call =
-            self.ledger.channels.chats.known(key).and_then(|chat| chat.conversation.tool(&tool_call_id));
-        let of_client = call.is_some_and(|call| client_of_call(call).is_some());
-        of_client
-            .then(|| self.result_for_agent(key, run, &tool_call_id))
-            .flatten()
-            .unwrap_or(Command::ResultConfirmed { run, tool_call_id, approved })
-    }
-
-    /// Settles a question on the host's own behalf.
-    pub(super) fn settle_question(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        request_id: String,
-        response: ChatInputResponseKind,
-    ) {
-        let action = ChatInputCompletedAction { request_id: request_id.clone(), response, answers: None };
-        self.sequence(step, key, StateAction::ChatInputCompleted(action), None);
-        self.question_changed(step, key, &request_id);
-    }
-
     fn ready_call(&mut self, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
         use ToolCallState::{PendingConfirmation, Running, Streaming};
-        if !matches!(self.call(&call), Some(Streaming(_) | Running(_) | PendingConfirmation(_))) {
+        if !matches!(
+            call_state(&self.ledger, &call),
+            Some(Streaming(_) | Running(_) | PendingConfirmation(_))
+        ) {
             tracing::debug!(?call, "a tool call was not made ready: it is unknown or over");
-            return self.refuse_unshown(step, call, ready.gate);
+            return refuse_unshown(&mut self.ledger, step, call, ready.gate);
         }
         let CallRef { key, turn_id, id } = call;
         let (confirmed, options) = match ready.gate.clone() {
@@ -325,46 +198,9 @@ impl Host {
             }
         };
         let call = CallRef { key, turn_id, id: id.clone() };
-        self.sequence_ready(step, &call, ready, confirmed, options);
-        self.tool_changed(step, key, &id);
+        sequence_ready(&mut self.ledger, step, &call, ready, confirmed, options);
+        tool_changed(&mut self.ledger, step, key, &id);
         self.decline_if_alone(step, key, &id);
-    }
-
-    fn sequence_ready(
-        &mut self,
-        step: &mut Step<'_>,
-        call: &CallRef,
-        ready: Readiness,
-        confirmed: Option<ToolCallConfirmationReason>,
-        options: Option<Vec<ConfirmationOption>>,
-    ) {
-        let Besides { meta, edits, .. } = ready.besides;
-        let action = StateAction::ChatToolCallReady(ChatToolCallReadyAction {
-            turn_id: call.turn_id.clone(),
-            tool_call_id: call.id.clone(),
-            meta: Some(meta).filter(|meta| !meta.is_empty()),
-            contributor: None,
-            intention: None,
-            invocation_message: ready.message,
-            tool_input: (!ready.input.is_empty()).then_some(ToolInput::Inline(ready.input)),
-            confirmation_title: None,
-            risk_assessment: None,
-            edits: (!edits.is_empty()).then_some(FileEditCollection { items: edits }),
-            editable: None,
-            confirmed,
-            options,
-        });
-        self.sequence(step, call.key, action, None);
-    }
-
-    /// Nobody can be shown the question, so the agent must not wait for an answer.
-    fn refuse_unshown(&mut self, step: &mut Step<'_>, call: CallRef, gate: ToolGate) {
-        let run = self.ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
-        if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
-            let option = rejection_among(&options);
-            let refused = Command::Permission { run, tool_call_id: call.id, option, approved: false };
-            self.tell_agent(step, call.key, refused);
-        }
     }
 
     /// A call is over.
@@ -376,7 +212,7 @@ impl Host {
         review: bool,
         besides: Besides,
     ) {
-        match self.call(call) {
+        match call_state(&self.ledger, call) {
             Some(ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_)) => {}
             // A call can only be over after it was ready.
             Some(ToolCallState::Streaming(state)) => {
@@ -387,7 +223,7 @@ impl Host {
                 let ready = Readiness { input, message, gate, besides: Besides::default() };
                 if state.contributor.is_some() {
                     // Its client would begin with what runs, if only for a moment.
-                    self.sequence_ready(step, call, ready, None, None);
+                    sequence_ready(&mut self.ledger, step, call, ready, None, None);
                 } else {
                     self.ready_call(step, call.clone(), ready);
                 }
@@ -397,9 +233,9 @@ impl Host {
                 return;
             }
         }
-        let content = self.place_terminals(call.key, outcome.content);
-        self.terminals_are_kept(&content);
-        let meta = self.with_edit_time(step, call, besides.meta, &content);
+        let content = terminals::place_terminals(&self.ledger, call.key, outcome.content);
+        terminals::terminals_are_kept(&mut self.ledger, &content);
+        let meta = with_edit_time(&self.ledger, step, call, besides.meta, &content);
         let action = StateAction::ChatToolCallComplete(ChatToolCallCompleteAction {
             turn_id: call.turn_id.clone(),
             tool_call_id: call.id.clone(),
@@ -413,44 +249,219 @@ impl Host {
             },
             requires_result_confirmation: review.then_some(true),
         });
-        self.sequence(step, call.key, action, None);
-        self.tool_changed(step, call.key, &call.id);
+        self.ledger.sequence(step, call.key, action, None);
+        tool_changed(&mut self.ledger, step, call.key, &call.id);
     }
+}
 
-    /// What is told besides the end of a call, with when it has edited files if it has.
-    fn with_edit_time(
-        &self,
-        step: &Step<'_>,
-        call: &CallRef,
-        mut meta: JsonObject,
-        content: &[ToolResultContent],
-    ) -> JsonObject {
-        let session = self.ledger.channels.chats.known(call.key).map(|chat| chat.session);
-        let edits = content.iter().any(|content| matches!(content, ToolResultContent::FileEdit(_)));
-        if let Some(session) = session.filter(|_| edits) {
-            if meta.is_empty() {
-                // What is told takes the place of what was told before.
-                let before = self.call(call).map(|call| json!(call)["_meta"].take());
-                meta = before
-                    .and_then(|meta| meta.as_object().cloned())
-                    .unwrap_or_default()
-                    .into_iter()
-                    .collect();
-            }
-            meta.insert(EDITED_AT.to_owned(), self.edit_time(session, step.now.unix_ms).into());
+fn call_state<'a>(ledger: &'a Ledger, call: &CallRef) -> Option<&'a ToolCallState> {
+    ledger.channels.chats.known(call.key)?.conversation.tool(&call.id)
+}
+
+/// An agent begins a tool call.
+pub(super) fn start_call(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    call: CallRef,
+    name: String,
+    display: String,
+    meta: Option<JsonObject>,
+) {
+    if call_state(ledger, &call).is_some() {
+        tracing::warn!(?call, "an agent began the same tool call twice");
+        return;
+    }
+    reports::end_part(ledger, call.key);
+    let action = StateAction::ChatToolCallStart(ChatToolCallStartAction {
+        turn_id: call.turn_id,
+        tool_call_id: call.id,
+        meta,
+        tool_name: name,
+        display_name: display,
+        intention: None,
+        contributor: None,
+    });
+    ledger.sequence(step, call.key, action, None);
+}
+
+/// More of a call's input has come.
+pub(super) fn append_input(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, delta: String) {
+    if !matches!(call_state(ledger, &call), Some(ToolCallState::Streaming(_))) {
+        tracing::debug!(
+            ?call,
+            "input for a tool call was ignored: its input is complete, or the call is unknown"
+        );
+        return;
+    }
+    let action = StateAction::ChatToolCallDelta(ChatToolCallDeltaAction {
+        turn_id: call.turn_id,
+        tool_call_id: call.id,
+        meta: None,
+        content: Some(delta),
+        invocation_message: None,
+    });
+    ledger.sequence(step, call.key, action, None);
+}
+
+/// What a running call has produced so far.
+pub(super) fn set_content(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    call: CallRef,
+    content: Vec<ToolResultContent>,
+    meta: Option<JsonObject>,
+) {
+    if !matches!(call_state(ledger, &call), Some(ToolCallState::Running(_))) {
+        tracing::debug!(?call, "content for a tool call was ignored: the call does not run");
+        return;
+    }
+    let content = terminals::place_terminals(ledger, call.key, content);
+    let action = StateAction::ChatToolCallContentChanged(ChatToolCallContentChangedAction {
+        turn_id: call.turn_id,
+        tool_call_id: call.id,
+        meta,
+        content,
+    });
+    ledger.sequence(step, call.key, action, None);
+}
+
+/// An agent does not want to know any more what it asked, by the id that it calls that.
+pub(super) fn question_was_withdrawn(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let Some(run) = chat.run.as_ref() else { return };
+    let is_open = |shown: &String| {
+        let question = chat.conversation.question(shown);
+        run.first_id(shown) == id && question.is_some_and(|question| question.response.is_none())
+    };
+    if let Some(shown) = shutdown::waiting_for_user(ledger, key).into_iter().find(is_open) {
+        settle_question(ledger, step, key, shown, ChatInputResponseKind::Cancel);
+    }
+}
+
+/// Denies a call that waits for a permission, on the host's own behalf.
+pub(super) fn refuse_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, denial: Denial) {
+    let CallRef { key, turn_id, id } = call;
+    let action = ChatToolCallConfirmedAction {
+        turn_id,
+        tool_call_id: id.clone(),
+        meta: None,
+        approved: false,
+        confirmed: None,
+        reason: Some(denial.reason),
+        edited_tool_input: None,
+        user_suggestion: None,
+        reason_message: denial.why.map(Into::into),
+        selected_option_id: denial.option,
+    };
+    ledger.sequence(step, key, StateAction::ChatToolCallConfirmed(action), None);
+    tool_changed(ledger, step, key, &id);
+}
+
+/// Denies a result that waits to be confirmed, on the host's own behalf.
+pub(super) fn refuse_result(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef) {
+    let CallRef { key, turn_id, id } = call;
+    let action =
+        ChatToolCallResultConfirmedAction { turn_id, tool_call_id: id.clone(), meta: None, approved: false };
+    ledger.sequence(step, key, StateAction::ChatToolCallResultConfirmed(action), None);
+    tool_changed(ledger, step, key, &id);
+}
+
+/// What the agent is told of a result that was looked at: a client's call is over only now.
+pub(super) fn reviewed(
+    ledger: &Ledger,
+    key: ChatKey,
+    run: RunId,
+    tool_call_id: String,
+    approved: bool,
+) -> Command {
+    let call = ledger.channels.chats.known(key).and_then(|chat| chat.conversation.tool(&tool_call_id));
+    let of_client = call.is_some_and(|call| client_of_call(call).is_some());
+    of_client
+        .then(|| clients::result_for_agent(ledger, key, run, &tool_call_id))
+        .flatten()
+        .unwrap_or(Command::ResultConfirmed { run, tool_call_id, approved })
+}
+
+/// Settles a question on the host's own behalf.
+pub(super) fn settle_question(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    request_id: String,
+    response: ChatInputResponseKind,
+) {
+    let action = ChatInputCompletedAction { request_id: request_id.clone(), response, answers: None };
+    ledger.sequence(step, key, StateAction::ChatInputCompleted(action), None);
+    question_changed(ledger, step, key, &request_id);
+}
+
+fn sequence_ready(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    call: &CallRef,
+    ready: Readiness,
+    confirmed: Option<ToolCallConfirmationReason>,
+    options: Option<Vec<ConfirmationOption>>,
+) {
+    let Besides { meta, edits, .. } = ready.besides;
+    let action = StateAction::ChatToolCallReady(ChatToolCallReadyAction {
+        turn_id: call.turn_id.clone(),
+        tool_call_id: call.id.clone(),
+        meta: Some(meta).filter(|meta| !meta.is_empty()),
+        contributor: None,
+        intention: None,
+        invocation_message: ready.message,
+        tool_input: (!ready.input.is_empty()).then_some(ToolInput::Inline(ready.input)),
+        confirmation_title: None,
+        risk_assessment: None,
+        edits: (!edits.is_empty()).then_some(FileEditCollection { items: edits }),
+        editable: None,
+        confirmed,
+        options,
+    });
+    ledger.sequence(step, call.key, action, None);
+}
+
+/// Nobody can be shown the question, so the agent must not wait for an answer.
+fn refuse_unshown(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, gate: ToolGate) {
+    let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
+    if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
+        let option = rejection_among(&options);
+        let refused = Command::Permission { run, tool_call_id: call.id, option, approved: false };
+        turns::tell_agent(ledger, step, call.key, refused);
+    }
+}
+
+/// What is told besides the end of a call, with when it has edited files if it has.
+fn with_edit_time(
+    ledger: &Ledger,
+    step: &Step<'_>,
+    call: &CallRef,
+    mut meta: JsonObject,
+    content: &[ToolResultContent],
+) -> JsonObject {
+    let session = ledger.channels.chats.known(call.key).map(|chat| chat.session);
+    let edits = content.iter().any(|content| matches!(content, ToolResultContent::FileEdit(_)));
+    if let Some(session) = session.filter(|_| edits) {
+        if meta.is_empty() {
+            // What is told takes the place of what was told before.
+            let before = call_state(ledger, call).map(|call| json!(call)["_meta"].take());
+            meta =
+                before.and_then(|meta| meta.as_object().cloned()).unwrap_or_default().into_iter().collect();
         }
-        meta
+        meta.insert(EDITED_AT.to_owned(), changes::edit_time(ledger, session, step.now.unix_ms).into());
     }
+    meta
+}
 
-    /// What follows from any change of a tool call's state.
-    pub(super) fn tool_changed(&mut self, step: &mut Step<'_>, key: ChatKey, tool_call_id: &str) {
-        self.sync_chat(step, key);
-        self.sync_tool_request(step, key, tool_call_id);
-    }
+/// What follows from any change of a tool call's state.
+pub(super) fn tool_changed(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, tool_call_id: &str) {
+    catalogue::sync_chat(ledger, step, key);
+    catalogue::sync_tool_request(ledger, step, key, tool_call_id);
+}
 
-    /// What follows from any change of a question's state.
-    pub(super) fn question_changed(&mut self, step: &mut Step<'_>, key: ChatKey, request_id: &str) {
-        self.sync_chat(step, key);
-        self.sync_question_request(step, key, request_id);
-    }
+/// What follows from any change of a question's state.
+pub(super) fn question_changed(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, request_id: &str) {
+    catalogue::sync_chat(ledger, step, key);
+    catalogue::sync_question_request(ledger, step, key, request_id);
 }

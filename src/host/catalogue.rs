@@ -6,22 +6,19 @@
 //! of the specification, "Chat aggregation" and "Aggregated input requests".
 //! Never: changes a chat.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
-
+use crate::host::ledger::Ledger;
 use ahp_types::actions::{
     ChatIsReadChangedAction, PartialChatSummary, SessionActivityChangedAction, SessionChatAddedAction,
     SessionChatUpdatedAction, SessionInputNeededRemovedAction, SessionInputNeededSetAction,
     SessionIsReadChangedAction, SessionTitleChangedAction, StateAction,
 };
-use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
 use ahp_types::state::{
     ChatState, ChatSummary, SessionChatInputRequest, SessionChatSummary, SessionInputRequest, SessionState,
     SessionStatus, SessionSummary, SessionToolClientExecutionRequest, SessionToolConfirmationRequest,
     ToolCallConfirmationState, ToolCallRunningState, ToolCallState,
 };
 
-use super::effects::{ChatKey, Output, Timer};
+use super::effects::ChatKey;
 use super::model::{Session, SessionKey, TitleBy};
 use super::{Host, Step};
 use crate::state::status::{activity_of, status_is, with_activity};
@@ -35,30 +32,6 @@ pub(super) const CHAT_TITLE: &str = "New Chat";
 
 /// The longest title that is made from a message, in characters.
 const TITLE_CHARS_MAX: usize = 80;
-
-/// How long changes of a streaming session's summary are held back to be merged.
-const SUMMARY_HOLD: Duration = Duration::from_millis(200);
-
-/// Sessions whose summary may differ from what the root channel's subscribers were told.
-#[derive(Debug, Default)]
-pub(super) struct Summaries {
-    due: BTreeSet<SessionKey>,
-    /// Those whose change can wait until the timer runs out.
-    held: BTreeSet<SessionKey>,
-    /// The timer runs: one is enough, however often sessions are held and told meanwhile.
-    timed: bool,
-}
-
-impl Summaries {
-    pub(super) fn mentions(&self, key: SessionKey) -> bool {
-        self.due.contains(&key) || self.held.contains(&key)
-    }
-
-    pub(super) fn forget(&mut self, key: SessionKey) {
-        self.due.remove(&key);
-        self.held.remove(&key);
-    }
-}
 
 /// A chat's row in its session's catalogue.
 pub(super) fn row_of(state: &ChatState) -> ChatSummary {
@@ -143,146 +116,6 @@ impl Session {
 }
 
 impl Host {
-    /// A session's summary, with what is selected in it.
-    pub(super) fn summary(&self, key: SessionKey) -> Option<SessionSummary> {
-        let session = self.ledger.channels.sessions.known(key)?;
-        let summary =
-            summary_of(&session.channel.uri, &session.state, &session.created_at, &session.modified_at);
-        let changes = session.changes.clone();
-        Some(SessionSummary { meta: self.selected_for_summary(key), changes, ..summary })
-    }
-
-    /// Brings everything that is derived from a chat in line with it. Called after every action on
-    /// a chat that may have changed its status, activity, title or time.
-    pub(super) fn sync_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let session_key = chat.session;
-        let Some(session) = self.ledger.channels.sessions.known(session_key) else { return };
-        let row = row_of(chat.conversation.state());
-        let old = session.state.chats.iter().find(|old| old.resource == row.resource);
-        if let Some(action) = row_change(old, row) {
-            self.sequence(step, session_key, action, None);
-            self.sync_session(step, session_key);
-        }
-    }
-
-    /// Brings what is derived from a session's rows in line with them.
-    pub(super) fn sync_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
-        let (status, activity) = session.leading_row().map_or((SessionStatus::Idle.bits(), None), |row| {
-            (activity_of(row.status), row.activity.clone())
-        });
-        // No action carries the activity bits of a session's status; clients get them in snapshots
-        // and summaries.
-        session.state.status = with_activity(session.state.status, status);
-        // A wall clock that was set back does not make a session older than it is.
-        let rows = session.state.chats.iter().map(|row| &row.modified_at);
-        let newest = rows.fold(&session.created_at, |newest, time| newest.max(time)).clone();
-        if newest != session.modified_at {
-            session.modified_at = newest;
-        }
-        if session.state.activity != activity {
-            let action = StateAction::SessionActivityChanged(SessionActivityChangedAction { activity });
-            self.sequence(step, key, action, None);
-        }
-        self.session_changed(key);
-    }
-
-    /// Brings a session's list of open requests in line with a tool call of a chat.
-    pub(super) fn sync_tool_request(&mut self, step: &mut Step<'_>, key: ChatKey, tool_call_id: &str) {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let id = format!("{}#tool/{tool_call_id}", chat.channel.uri);
-        let turn_id = chat.conversation.state().active_turn.as_ref().map(|turn| turn.id.clone());
-        let request = turn_id.and_then(|turn_id| {
-            let (id, chat_uri) = (id.clone(), chat.channel.uri.clone());
-            let call = chat.conversation.tool(tool_call_id)?;
-            let tool_call = match call {
-                ToolCallState::PendingConfirmation(call) => {
-                    ToolCallConfirmationState::PendingConfirmation(call.clone())
-                }
-                ToolCallState::PendingResultConfirmation(call) => {
-                    ToolCallConfirmationState::PendingResultConfirmation(call.clone())
-                }
-                ToolCallState::Running(running) => {
-                    let client_id = client_of_call(call)?.to_owned();
-                    // The work as it was given; what has come of it so far is shown in the chat.
-                    let tool_call = ToolCallRunningState { content: None, ..running.clone() };
-                    return Some(SessionInputRequest::ToolClientExecution(
-                        SessionToolClientExecutionRequest {
-                            id,
-                            chat: chat_uri,
-                            turn_id,
-                            client_id,
-                            tool_call,
-                        },
-                    ));
-                }
-                _ => return None,
-            };
-            Some(SessionInputRequest::ToolConfirmation(SessionToolConfirmationRequest {
-                id,
-                chat: chat_uri,
-                turn_id,
-                tool_call,
-            }))
-        });
-        self.sync_request(step, chat.session, id, request);
-    }
-
-    /// Brings a session's list of open requests in line with a question of a chat.
-    pub(super) fn sync_question_request(&mut self, step: &mut Step<'_>, key: ChatKey, request_id: &str) {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let id = format!("{}#input/{request_id}", chat.channel.uri);
-        let request = chat.conversation.question(request_id).map(|question| {
-            SessionInputRequest::ChatInput(SessionChatInputRequest {
-                id: id.clone(),
-                chat: chat.channel.uri.clone(),
-                request: question.request.clone(),
-            })
-        });
-        self.sync_request(step, chat.session, id, request);
-    }
-
-    fn sync_request(
-        &mut self,
-        step: &mut Step<'_>,
-        key: SessionKey,
-        id: String,
-        request: Option<SessionInputRequest>,
-    ) {
-        let Some(session) = self.ledger.channels.sessions.known(key) else { return };
-        let old = session.state.input_needed.iter().flatten().find(|old| request_id(old) == id);
-        let action = match (old, request) {
-            (Some(old), Some(request)) if *old == request => return,
-            (_, Some(request)) => {
-                StateAction::SessionInputNeededSet(Box::new(SessionInputNeededSetAction { request }))
-            }
-            (Some(_), None) => StateAction::SessionInputNeededRemoved(SessionInputNeededRemovedAction { id }),
-            (None, None) => return,
-        };
-        self.sequence(step, key, action, None);
-        // The reducer judges the session's status by this list alone.
-        self.sync_session(step, key);
-    }
-
-    /// Says of a chat and its session that nobody has seen what has changed: the flag means "viewed
-    /// since its last modification". The reducers take it from a chat when a turn begins, and from
-    /// nothing else.
-    pub(super) fn mark_unread(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let is_read = |status: u32| status & SessionStatus::IsRead.bits() != 0;
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let session = chat.session;
-        if is_read(chat.conversation.state().status) {
-            let unread = StateAction::ChatIsReadChanged(ChatIsReadChangedAction { is_read: false });
-            self.sequence(step, key, unread, None);
-        }
-        if self.ledger.channels.sessions.known(session).is_some_and(|session| is_read(session.state.status)) {
-            let unread = StateAction::SessionIsReadChanged(SessionIsReadChangedAction { is_read: false });
-            self.sequence(step, session, unread, None);
-            self.session_changed(session);
-        }
-    }
-
     /// Names a session on behalf of `by`, unless somebody whose word weighs more has named it.
     pub(super) fn name_session(&mut self, step: &mut Step<'_>, key: SessionKey, title: &str, by: TitleBy) {
         let Some(session) =
@@ -297,97 +130,154 @@ impl Host {
         if self.ledger.channels.sessions.known(key).is_some_and(|session| session.state.title != title) {
             let action =
                 StateAction::SessionTitleChanged(SessionTitleChangedAction { title: title.to_owned() });
-            self.sequence(step, key, action, None);
-            self.session_changed(key);
+            self.ledger.sequence(step, key, action, None);
+            self.ledger.session_changed(key);
         }
     }
+}
 
-    /// Names a chat on behalf of `by`, unless somebody whose word weighs more has named it.
-    pub(super) fn name_chat(&mut self, step: &mut Step<'_>, key: ChatKey, title: &str, by: TitleBy) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key).filter(|chat| chat.title_by <= by) else {
-            return;
-        };
-        chat.title_by = by;
-        chat.conversation.set_title(title.to_owned());
-        self.sync_chat(step, key);
+/// Brings everything that is derived from a chat in line with it. Called after every action on
+/// a chat that may have changed its status, activity, title or time.
+pub(super) fn sync_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let session_key = chat.session;
+    let Some(session) = ledger.channels.sessions.known(session_key) else { return };
+    let row = row_of(chat.conversation.state());
+    let old = session.state.chats.iter().find(|old| old.resource == row.resource);
+    if let Some(action) = row_change(old, row) {
+        ledger.sequence(step, session_key, action, None);
+        sync_session(ledger, step, session_key);
     }
+}
 
-    /// Something about a session has changed: it is to be told in summaries, and saved.
-    pub(super) fn session_changed(&mut self, key: SessionKey) {
-        self.summaries.due.insert(key);
-        self.ledger.mark_dirty(key.into());
+/// Brings what is derived from a session's rows in line with them.
+pub(super) fn sync_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+    let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
+    let (status, activity) = session
+        .leading_row()
+        .map_or((SessionStatus::Idle.bits(), None), |row| (activity_of(row.status), row.activity.clone()));
+    // No action carries the activity bits of a session's status; clients get them in snapshots
+    // and summaries.
+    session.state.status = with_activity(session.state.status, status);
+    // A wall clock that was set back does not make a session older than it is.
+    let rows = session.state.chats.iter().map(|row| &row.modified_at);
+    let newest = rows.fold(&session.created_at, |newest, time| newest.max(time)).clone();
+    if newest != session.modified_at {
+        session.modified_at = newest;
     }
+    if session.state.activity != activity {
+        let action = StateAction::SessionActivityChanged(SessionActivityChangedAction { activity });
+        ledger.sequence(step, key, action, None);
+    }
+    ledger.session_changed(key);
+}
 
-    /// Tells the changed summaries, except those of streaming sessions whose change can wait.
-    pub(super) fn settle_summaries(&mut self, step: &mut Step<'_>) {
-        if self.ledger.failing().is_some() {
-            return;
-        }
-        for key in std::mem::take(&mut self.summaries.due) {
-            let Some(mut summary) = self.summary(key) else { continue };
-            let Some(session) = self.ledger.channels.sessions.known(key) else { continue };
-            let streams = status_is(summary.status, SessionStatus::InProgress);
-            let (activity, modified_at) = (session.told.activity.clone(), session.told.modified_at.clone());
-            let activity = std::mem::replace(&mut summary.activity, activity);
-            let modified_at = std::mem::replace(&mut summary.modified_at, modified_at);
-            if !(streams && summary == session.told) {
-                self.tell_this_summary(step, key, SessionSummary { activity, modified_at, ..summary });
-                continue;
+/// Brings a session's list of open requests in line with a tool call of a chat.
+pub(super) fn sync_tool_request(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, tool_call_id: &str) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let id = format!("{}#tool/{tool_call_id}", chat.channel.uri);
+    let turn_id = chat.conversation.state().active_turn.as_ref().map(|turn| turn.id.clone());
+    let request = turn_id.and_then(|turn_id| {
+        let (id, chat_uri) = (id.clone(), chat.channel.uri.clone());
+        let call = chat.conversation.tool(tool_call_id)?;
+        let tool_call = match call {
+            ToolCallState::PendingConfirmation(call) => {
+                ToolCallConfirmationState::PendingConfirmation(call.clone())
             }
-            if !std::mem::replace(&mut self.summaries.timed, true) {
-                step.say(Output::Timer(Timer::Summaries, SUMMARY_HOLD));
+            ToolCallState::PendingResultConfirmation(call) => {
+                ToolCallConfirmationState::PendingResultConfirmation(call.clone())
             }
-            self.summaries.held.insert(key);
-        }
-    }
-
-    /// Tells the summaries that were held back.
-    pub(super) fn tell_summaries(&mut self, step: &mut Step<'_>) {
-        self.summaries.timed = false;
-        if self.ledger.failing().is_some() {
-            return;
-        }
-        for key in std::mem::take(&mut self.summaries.held) {
-            self.tell_summary(step, key);
-        }
-    }
-
-    /// Tells every summary that has changed, held back or not. Before sessions are listed: a change
-    /// that is told later is counted from what was told last, and whoever lists now must know the
-    /// same.
-    pub(super) fn tell_summaries_now(&mut self, step: &mut Step<'_>) {
-        if self.ledger.failing().is_some() {
-            return;
-        }
-        for key in std::mem::take(&mut self.summaries.due) {
-            self.tell_summary(step, key);
-        }
-        self.tell_summaries(step);
-    }
-
-    fn tell_summary(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        match self.summary(key) {
-            Some(summary) => self.tell_this_summary(step, key, summary),
-            None => self.summaries.forget(key),
-        }
-    }
-
-    fn tell_this_summary(&mut self, step: &mut Step<'_>, key: SessionKey, summary: SessionSummary) {
-        self.summaries.held.remove(&key);
-        let Some(session) = self.ledger.channels.sessions.known_mut(key).filter(|session| !session.ahead)
-        else {
-            return;
+            ToolCallState::Running(running) => {
+                let client_id = client_of_call(call)?.to_owned();
+                // The work as it was given; what has come of it so far is shown in the chat.
+                let tool_call = ToolCallRunningState { content: None, ..running.clone() };
+                return Some(SessionInputRequest::ToolClientExecution(SessionToolClientExecutionRequest {
+                    id,
+                    chat: chat_uri,
+                    turn_id,
+                    client_id,
+                    tool_call,
+                }));
+            }
+            _ => return None,
         };
-        let Some(changes) = summary_changes(&session.told, &summary) else { return };
-        let params = SessionSummaryChangedParams {
-            channel: self.ledger.channels.root.channel.uri.clone(),
-            session: summary.resource.clone(),
-            changes,
-        };
-        let params = session.written_rows.summary_changes(params);
-        session.told = summary;
-        self.ledger.notify_root_of(step, "root/sessionSummaryChanged", &params);
+        Some(SessionInputRequest::ToolConfirmation(SessionToolConfirmationRequest {
+            id,
+            chat: chat_uri,
+            turn_id,
+            tool_call,
+        }))
+    });
+    sync_request(ledger, step, chat.session, id, request);
+}
+
+/// Brings a session's list of open requests in line with a question of a chat.
+pub(super) fn sync_question_request(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    request_id: &str,
+) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let id = format!("{}#input/{request_id}", chat.channel.uri);
+    let request = chat.conversation.question(request_id).map(|question| {
+        SessionInputRequest::ChatInput(SessionChatInputRequest {
+            id: id.clone(),
+            chat: chat.channel.uri.clone(),
+            request: question.request.clone(),
+        })
+    });
+    sync_request(ledger, step, chat.session, id, request);
+}
+
+fn sync_request(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    id: String,
+    request: Option<SessionInputRequest>,
+) {
+    let Some(session) = ledger.channels.sessions.known(key) else { return };
+    let old = session.state.input_needed.iter().flatten().find(|old| request_id(old) == id);
+    let action = match (old, request) {
+        (Some(old), Some(request)) if *old == request => return,
+        (_, Some(request)) => {
+            StateAction::SessionInputNeededSet(Box::new(SessionInputNeededSetAction { request }))
+        }
+        (Some(_), None) => StateAction::SessionInputNeededRemoved(SessionInputNeededRemovedAction { id }),
+        (None, None) => return,
+    };
+    ledger.sequence(step, key, action, None);
+    // The reducer judges the session's status by this list alone.
+    sync_session(ledger, step, key);
+}
+
+/// Says of a chat and its session that nobody has seen what has changed: the flag means "viewed
+/// since its last modification". The reducers take it from a chat when a turn begins, and from
+/// nothing else.
+pub(super) fn mark_unread(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let is_read = |status: u32| status & SessionStatus::IsRead.bits() != 0;
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let session = chat.session;
+    if is_read(chat.conversation.state().status) {
+        let unread = StateAction::ChatIsReadChanged(ChatIsReadChangedAction { is_read: false });
+        ledger.sequence(step, key, unread, None);
     }
+    if ledger.channels.sessions.known(session).is_some_and(|session| is_read(session.state.status)) {
+        let unread = StateAction::SessionIsReadChanged(SessionIsReadChangedAction { is_read: false });
+        ledger.sequence(step, session, unread, None);
+        ledger.session_changed(session);
+    }
+}
+
+/// Names a chat on behalf of `by`, unless somebody whose word weighs more has named it.
+pub(super) fn name_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, title: &str, by: TitleBy) {
+    let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.title_by <= by) else {
+        return;
+    };
+    chat.title_by = by;
+    chat.conversation.set_title(title.to_owned());
+    sync_chat(ledger, step, key);
 }
 
 /// The action that turns a chat's old row into the new one: an update where the reducer of updates
@@ -421,40 +311,6 @@ fn row_change(old: Option<&ChatSummary>, row: ChatSummary) -> Option<StateAction
             .filter(|directories| Some(directories) != old.working_directories.as_ref()),
     };
     Some(StateAction::SessionChatUpdated(SessionChatUpdatedAction { chat, changes }))
-}
-
-/// What has changed, without the members that identify a session; none when nothing has. A member
-/// that is gone cannot be expressed by leaving it out, so an activity that is over is told as an
-/// empty one, and `_meta` too.
-fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<PartialSessionSummary> {
-    if old == new {
-        return None;
-    }
-    let activity = (old.activity != new.activity).then(|| new.activity.clone().unwrap_or_default());
-    Some(PartialSessionSummary {
-        title: Some(&new.title).filter(|title| **title != old.title).cloned(),
-        status: Some(new.status).filter(|status| *status != old.status),
-        activity,
-        modified_at: Some(&new.modified_at).filter(|time| **time != old.modified_at).cloned(),
-        working_directories: new
-            .working_directories
-            .as_ref()
-            .filter(|directories| Some(*directories) != old.working_directories.as_ref())
-            .cloned(),
-        chats: new.chats.as_ref().filter(|chats| Some(*chats) != old.chats.as_ref()).cloned(),
-        default_chat: new
-            .default_chat
-            .as_ref()
-            .filter(|chat| Some(*chat) != old.default_chat.as_ref())
-            .cloned(),
-        annotations: new
-            .annotations
-            .clone()
-            .filter(|annotations| Some(annotations) != old.annotations.as_ref()),
-        changes: new.changes.clone().filter(|changes| Some(changes) != old.changes.as_ref()),
-        meta: (new.meta != old.meta).then(|| new.meta.clone().unwrap_or_default()),
-        ..PartialSessionSummary::default()
-    })
 }
 
 fn request_id(request: &SessionInputRequest) -> &str {

@@ -5,10 +5,13 @@
 //! behind the last; and in which order what several chats have done counts.
 //! Never: looks at a file, or tells anybody.
 
+use crate::host::checkpoints;
+use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
+use ahp_types::actions::StateAction;
 use ahp_types::state::{
     ChangesetFile, ContentRef, FileEdit, FileEditDiffStats, FileEditSide, ResponsePart, ToolCallState,
 };
@@ -18,7 +21,7 @@ use super::effects::{ChatKey, FileText, GitContent, GitTaken, KeptChange};
 use super::model::{Chat, SessionKey};
 use super::sights::shows_now;
 use super::Host;
-use crate::state::edits::{edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
+use crate::state::edits::{edited_at, edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
 use crate::wire::changesets::{changeset_uri, named_by_changeset, ChangesetScope};
 use crate::wire::tool_calls::tool_call_id;
 use crate::wire::uris::content_uri;
@@ -375,102 +378,6 @@ impl ChangedFile {
 }
 
 impl Host {
-    /// When the edits of a call of this session are said to be made, which is over now: later than
-    /// any before.
-    pub(super) fn edit_time(&self, session: SessionKey, now_ms: i64) -> i64 {
-        let turns = self.turns_of_session(session);
-        let said = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at));
-        let discarded = self.ledger.channels.sessions.known(session).map(|session| &session.discarded);
-        let last = said.chain(discarded.into_iter().flatten().map(|file| file.edit.at)).max();
-        last.map_or(now_ms, |last| now_ms.max(last.saturating_add(1)))
-    }
-
-    /// The turns of a chat in which files were edited, oldest first.
-    pub(super) fn turns_with_edits(&self, key: ChatKey) -> Vec<TurnOf<'_>> {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return Vec::new() };
-        let completed = chat.conversation.history().edited().map(|turn| {
-            let TurnEdits { started_at, edits } = turn.edits();
-            TurnOf { chat: key, id: turn.id(), started_at, edits: edits.iter().collect() }
-        });
-        let active = chat.conversation.state().active_turn.iter().map(|turn| TurnOf {
-            chat: key,
-            id: &turn.id,
-            started_at: &turn.started_at,
-            edits: active_edits(chat),
-        });
-        completed.chain(active.filter(|turn| !turn.edits.is_empty())).collect()
-    }
-
-    /// The turns of all chats of a session in which files were edited, in the order in which they
-    /// began. One that a fork has, too, is one.
-    pub(super) fn turns_of_session(&self, key: SessionKey) -> Vec<TurnOf<'_>> {
-        let mut turns: Vec<TurnOf<'_>> =
-            self.chats_of(key).into_iter().flat_map(|chat| self.turns_with_edits(chat)).collect();
-        turns.sort_by(|one, other| one.started_at.cmp(other.started_at));
-        let mut seen = BTreeSet::new();
-        turns.retain(|turn| seen.insert((turn.started_at, turn.id)));
-        turns
-    }
-
-    /// What clients have had taken back in a session, of what these files were taken back of.
-    pub(super) fn discards_of(
-        &self,
-        key: SessionKey,
-        is_meant: impl Fn(&DiscardedFile) -> bool,
-    ) -> Vec<SaidEdit<'_>> {
-        let Some(session) = self.ledger.channels.sessions.known(key) else { return Vec::new() };
-        let nowhere = (ChatKey(0), "");
-        let said =
-            session.discarded.iter().filter(|file| !file.is_unsure && file.kept.is_none() && is_meant(file));
-        let discards = said.map(|file| {
-            let [before_in, after_in] = [&file.before_in, &file.after_in].map(|place| {
-                let place =
-                    place.as_ref().and_then(|it| Some((self.ledger.find_chat(&it.chat)?, it.turn.as_str())));
-                place.unwrap_or(nowhere)
-            });
-            SaidEdit { before_in, after_in, edit: &file.edit, is_discard: true }
-        });
-        discards.collect()
-    }
-
-    /// What is left of edits: clients have had git take some of them back, in what a turn or the
-    /// session has changed. That is no edit of a content that a call has said.
-    pub(super) fn left_of<'a>(&self, key: SessionKey, mut said: Vec<SaidEdit<'a>>) -> Vec<SaidEdit<'a>> {
-        let Some(session) = self.ledger.channels.sessions.known(key) else { return said };
-        let mut taken_back: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
-        for file in session.discarded.iter().filter(|file| file.kept.is_some() && !file.is_unsure) {
-            let changeset = format!("{}{}", session.channel.uri, file.scope);
-            if let Some((_, scope)) = named_by_changeset(&changeset) {
-                taken_back.entry(&file.edit.file).or_default().push((file.edit.at, scope));
-            }
-        }
-        said.retain(|it| {
-            let mut of_file = taken_back.get(it.edit.file.as_str()).into_iter().flatten();
-            !of_file.any(|(at, scope)| {
-                let is_of = match scope {
-                    ChangesetScope::Session => true,
-                    ChangesetScope::Turn(id) => it.after_in.1 == id,
-                    _ => false,
-                };
-                is_of && it.edit.at < *at
-            })
-        });
-        said
-    }
-
-    /// The chat of a session in which the turn of this id is: its default chat, if it is there.
-    pub(super) fn chat_of_turn(&self, session: SessionKey, id: &str) -> Option<ChatKey> {
-        let has_turn = |key: &ChatKey| {
-            self.ledger.channels.chats.known(*key).is_some_and(|chat| {
-                let active = chat.conversation.state().active_turn.as_ref();
-                chat.conversation.history().contains(id) || active.is_some_and(|turn| turn.id == id)
-            })
-        };
-        let mut chats = self.chats_of(session);
-        chats.sort_by_key(|chat| !self.is_default(*chat));
-        chats.into_iter().find(has_turn)
-    }
-
     /// The files that these edits come to, with the counts of their lines.
     pub(super) fn net_files(
         &mut self,
@@ -482,90 +389,9 @@ impl Host {
         }
         let net = edits(self);
         let mut found = FoundTexts::default();
-        let files = net.iter().map(|net| self.changed_file(net, &mut counted, &mut found)).collect();
+        let files = net.iter().map(|net| changed_file(&self.ledger, net, &mut counted, &mut found)).collect();
         self.changes.counted = counted;
         files
-    }
-
-    fn changed_file(
-        &self,
-        net: &NetEdit<'_>,
-        counted: &mut CountedLines,
-        found: &mut FoundTexts,
-    ) -> ChangedFile {
-        let placed = |(chat, turn): (ChatKey, &str), content: &Option<EditContent>| {
-            let content = content.clone()?;
-            let chat_uri = self.ledger.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone());
-            Some(PlacedContent {
-                chat,
-                chat_uri: chat_uri.unwrap_or_default(),
-                turn: turn.to_owned(),
-                content,
-            })
-        };
-        let before = placed(net.first.before_in, &net.first.edit.before);
-        let after = placed(net.last.after_in, &net.last.edit.after);
-        let lines = net.lines.unwrap_or_else(|| {
-            let id = |side: &Option<PlacedContent>| {
-                side.as_ref().map_or(String::new(), |side| side.content.id.clone())
-            };
-            let mut text = |side: &Option<PlacedContent>| {
-                side.as_ref().and_then(|side| self.text_placed(side, found)).unwrap_or_default()
-            };
-            let count = || LineCounts::between(&text(&before), &text(&after));
-            *counted.entry((id(&before), id(&after))).or_insert_with(count)
-        });
-        ChangedFile {
-            file: net.last.edit.file.clone(),
-            renamed_from: None,
-            before: before.map(FileSide::Said),
-            after: after.map(FileSide::Said),
-            lines: Some(lines),
-        }
-    }
-
-    /// What was in a file when it was taken back, and what was put there. Either is none where that
-    /// is not known any more.
-    pub(super) fn sides_discarded(
-        &self,
-        file: &DiscardedFile,
-        found: &mut FoundTexts,
-    ) -> (FileText, FileText) {
-        let mut text = |place: &Option<ContentPlace>, content: &Option<EditContent>| match (place, content) {
-            (Some(place), Some(content)) => {
-                let chat = self.ledger.find_chat(&place.chat)?;
-                let (chat_uri, turn) = (place.chat.clone(), place.turn.clone());
-                self.text_placed(&PlacedContent { chat, chat_uri, turn, content: content.clone() }, found)
-                    .map(Some)
-            }
-            _ => Some(None),
-        };
-        (text(&file.before_in, &file.edit.before), text(&file.after_in, &file.edit.after))
-    }
-
-    /// A content of an edit.
-    fn text_placed(&self, placed: &PlacedContent, found: &mut FoundTexts) -> Option<String> {
-        let chat = self.ledger.channels.chats.get(&placed.chat)?;
-        let id = &placed.content.id;
-        let is_active =
-            chat.conversation.state().active_turn.as_ref().is_some_and(|turn| turn.id == placed.turn);
-        if is_active {
-            // Of the turn that runs it is known which call has said what.
-            let has_it = |call: &&ToolCallState| {
-                let edits = chat.call_edits.get(tool_call_id(call));
-                edits.into_iter().flatten().any(|edit| edit.has(id))
-            };
-            return CallEdit::texts_in(chat.conversation.tools().find(has_it)).remove(id);
-        }
-        let read = || {
-            let parts = chat.conversation.history().get(&placed.turn)?.read()?.response_parts;
-            let calls = parts.iter().filter_map(|part| match part {
-                ResponsePart::ToolCall(part) => Some(&part.tool_call),
-                _ => None,
-            });
-            Some(CallEdit::texts_in(calls))
-        };
-        found.of(placed.chat, &placed.turn, || read().unwrap_or_default()).get(id).cloned()
     }
 
     /// The files that were changed in what a changeset is of; none when that is not there. Where
@@ -578,7 +404,7 @@ impl Host {
         if shows_now(scope) {
             return self.files_now(session, scope);
         }
-        let Some(states) = self.kept_states(session, scope) else {
+        let Some(states) = checkpoints::kept_states(&self.ledger, session, scope) else {
             return self.said_files(session, scope);
         };
         let mut files = self.kept_files(session, scope, &states);
@@ -612,7 +438,7 @@ impl Host {
                 (file.to_owned(), Some(changed))
             })
             .collect();
-        for turn in self.turns_of_session(key) {
+        for turn in turns_of_session(&self.ledger, key) {
             let is_of = !matches!(scope, ChangesetScope::Turn(id) if turn.id != id);
             for edit in turn.edits.iter().filter(|_| is_of) {
                 // A call says what was in it.
@@ -663,19 +489,20 @@ impl Host {
     fn said_files(&mut self, session: SessionKey, scope: &ChangesetScope) -> Option<Vec<ChangedFile>> {
         match scope {
             ChangesetScope::Session => Some(self.net_files(|host| {
-                let mut said = host.left_of(session, said_in(host.turns_of_session(session)));
-                said.extend(host.discards_of(session, |_| true));
+                let mut said =
+                    left_of(&host.ledger, session, said_in(turns_of_session(&host.ledger, session)));
+                said.extend(discards_of(&host.ledger, session, |_| true));
                 net_of(said)
             })),
             ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => None,
             ChangesetScope::Turn(id) => {
-                let chat = self.chat_of_turn(session, id)?;
+                let chat = chat_of_turn(&self.ledger, session, id)?;
                 let of_scope = mark_of(scope);
                 Some(self.net_files(|host| {
-                    let mut turns = host.turns_with_edits(chat);
+                    let mut turns = turns_with_edits(&host.ledger, chat);
                     turns.retain(|turn| turn.id == id);
                     let mut said = said_in(turns);
-                    said.extend(host.discards_of(session, |file| file.scope == of_scope));
+                    said.extend(discards_of(&host.ledger, session, |file| file.scope == of_scope));
                     net_of(said)
                 }))
             }
@@ -683,8 +510,218 @@ impl Host {
     }
 }
 
+/// When the edits of a call of this session are said to be made, which is over now: later than
+/// any before.
+pub(super) fn edit_time(ledger: &Ledger, session: SessionKey, now_ms: i64) -> i64 {
+    let turns = turns_of_session(ledger, session);
+    let said = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at));
+    let discarded = ledger.channels.sessions.known(session).map(|session| &session.discarded);
+    let last = said.chain(discarded.into_iter().flatten().map(|file| file.edit.at)).max();
+    last.map_or(now_ms, |last| now_ms.max(last.saturating_add(1)))
+}
+
+/// The turns of a chat in which files were edited, oldest first.
+pub(super) fn turns_with_edits(ledger: &Ledger, key: ChatKey) -> Vec<TurnOf<'_>> {
+    let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
+    let completed = chat.conversation.history().edited().map(|turn| {
+        let TurnEdits { started_at, edits } = turn.edits();
+        TurnOf { chat: key, id: turn.id(), started_at, edits: edits.iter().collect() }
+    });
+    let active = chat.conversation.state().active_turn.iter().map(|turn| TurnOf {
+        chat: key,
+        id: &turn.id,
+        started_at: &turn.started_at,
+        edits: active_edits(chat),
+    });
+    completed.chain(active.filter(|turn| !turn.edits.is_empty())).collect()
+}
+
+/// The turns of all chats of a session in which files were edited, in the order in which they
+/// began. One that a fork has, too, is one.
+pub(super) fn turns_of_session(ledger: &Ledger, key: SessionKey) -> Vec<TurnOf<'_>> {
+    let mut turns: Vec<TurnOf<'_>> =
+        ledger.channels.chats_in(key).into_iter().flat_map(|chat| turns_with_edits(ledger, chat)).collect();
+    turns.sort_by(|one, other| one.started_at.cmp(other.started_at));
+    let mut seen = BTreeSet::new();
+    turns.retain(|turn| seen.insert((turn.started_at, turn.id)));
+    turns
+}
+
+/// What clients have had taken back in a session, of what these files were taken back of.
+pub(super) fn discards_of(
+    ledger: &Ledger,
+    key: SessionKey,
+    is_meant: impl Fn(&DiscardedFile) -> bool,
+) -> Vec<SaidEdit<'_>> {
+    let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
+    let nowhere = (ChatKey(0), "");
+    let said =
+        session.discarded.iter().filter(|file| !file.is_unsure && file.kept.is_none() && is_meant(file));
+    let discards = said.map(|file| {
+        let [before_in, after_in] = [&file.before_in, &file.after_in].map(|place| {
+            let place = place.as_ref().and_then(|it| Some((ledger.find_chat(&it.chat)?, it.turn.as_str())));
+            place.unwrap_or(nowhere)
+        });
+        SaidEdit { before_in, after_in, edit: &file.edit, is_discard: true }
+    });
+    discards.collect()
+}
+
+/// What is left of edits: clients have had git take some of them back, in what a turn or the
+/// session has changed. That is no edit of a content that a call has said.
+pub(super) fn left_of<'a>(
+    ledger: &Ledger,
+    key: SessionKey,
+    mut said: Vec<SaidEdit<'a>>,
+) -> Vec<SaidEdit<'a>> {
+    let Some(session) = ledger.channels.sessions.known(key) else { return said };
+    let mut taken_back: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
+    for file in session.discarded.iter().filter(|file| file.kept.is_some() && !file.is_unsure) {
+        let changeset = format!("{}{}", session.channel.uri, file.scope);
+        if let Some((_, scope)) = named_by_changeset(&changeset) {
+            taken_back.entry(&file.edit.file).or_default().push((file.edit.at, scope));
+        }
+    }
+    said.retain(|it| {
+        let mut of_file = taken_back.get(it.edit.file.as_str()).into_iter().flatten();
+        !of_file.any(|(at, scope)| {
+            let is_of = match scope {
+                ChangesetScope::Session => true,
+                ChangesetScope::Turn(id) => it.after_in.1 == id,
+                _ => false,
+            };
+            is_of && it.edit.at < *at
+        })
+    });
+    said
+}
+
+/// The chat of a session in which the turn of this id is: its default chat, if it is there.
+pub(super) fn chat_of_turn(ledger: &Ledger, session: SessionKey, id: &str) -> Option<ChatKey> {
+    let has_turn = |key: &ChatKey| {
+        ledger.channels.chats.known(*key).is_some_and(|chat| {
+            let active = chat.conversation.state().active_turn.as_ref();
+            chat.conversation.history().contains(id) || active.is_some_and(|turn| turn.id == id)
+        })
+    };
+    let mut chats = ledger.channels.chats_in(session);
+    chats.sort_by_key(|chat| !ledger.channels.is_default(*chat));
+    chats.into_iter().find(has_turn)
+}
+
+fn changed_file(
+    ledger: &Ledger,
+    net: &NetEdit<'_>,
+    counted: &mut CountedLines,
+    found: &mut FoundTexts,
+) -> ChangedFile {
+    let placed = |(chat, turn): (ChatKey, &str), content: &Option<EditContent>| {
+        let content = content.clone()?;
+        let chat_uri = ledger.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone());
+        Some(PlacedContent { chat, chat_uri: chat_uri.unwrap_or_default(), turn: turn.to_owned(), content })
+    };
+    let before = placed(net.first.before_in, &net.first.edit.before);
+    let after = placed(net.last.after_in, &net.last.edit.after);
+    let lines = net.lines.unwrap_or_else(|| {
+        let id = |side: &Option<PlacedContent>| {
+            side.as_ref().map_or(String::new(), |side| side.content.id.clone())
+        };
+        let mut text = |side: &Option<PlacedContent>| {
+            side.as_ref().and_then(|side| text_placed(ledger, side, found)).unwrap_or_default()
+        };
+        let count = || LineCounts::between(&text(&before), &text(&after));
+        *counted.entry((id(&before), id(&after))).or_insert_with(count)
+    });
+    ChangedFile {
+        file: net.last.edit.file.clone(),
+        renamed_from: None,
+        before: before.map(FileSide::Said),
+        after: after.map(FileSide::Said),
+        lines: Some(lines),
+    }
+}
+
+/// What was in a file when it was taken back, and what was put there. Either is none where that
+/// is not known any more.
+pub(super) fn sides_discarded(
+    ledger: &Ledger,
+    file: &DiscardedFile,
+    found: &mut FoundTexts,
+) -> (FileText, FileText) {
+    let mut text = |place: &Option<ContentPlace>, content: &Option<EditContent>| match (place, content) {
+        (Some(place), Some(content)) => {
+            let chat = ledger.find_chat(&place.chat)?;
+            let (chat_uri, turn) = (place.chat.clone(), place.turn.clone());
+            text_placed(ledger, &PlacedContent { chat, chat_uri, turn, content: content.clone() }, found)
+                .map(Some)
+        }
+        _ => Some(None),
+    };
+    (text(&file.before_in, &file.edit.before), text(&file.after_in, &file.edit.after))
+}
+
+/// A content of an edit.
+fn text_placed(ledger: &Ledger, placed: &PlacedContent, found: &mut FoundTexts) -> Option<String> {
+    let chat = ledger.channels.chats.get(&placed.chat)?;
+    let id = &placed.content.id;
+    let is_active = chat.conversation.state().active_turn.as_ref().is_some_and(|turn| turn.id == placed.turn);
+    if is_active {
+        // Of the turn that runs it is known which call has said what.
+        let has_it = |call: &&ToolCallState| {
+            let edits = chat.call_edits.get(tool_call_id(call));
+            edits.into_iter().flatten().any(|edit| edit.has(id))
+        };
+        return CallEdit::texts_in(chat.conversation.tools().find(has_it)).remove(id);
+    }
+    let read = || {
+        let parts = chat.conversation.history().get(&placed.turn)?.read()?.response_parts;
+        let calls = parts.iter().filter_map(|part| match part {
+            ResponsePart::ToolCall(part) => Some(&part.tool_call),
+            _ => None,
+        });
+        Some(CallEdit::texts_in(calls))
+    };
+    found.of(placed.chat, &placed.turn, || read().unwrap_or_default()).get(id).cloned()
+}
+
+impl Chat {
+    /// Notes the edits of files that an action says. Returns `None` where no changes of files can
+    /// differ because of it; else whether the files of them may, and not only whether a turn runs.
+    /// `is_offered` says whether changes are offered of the chat's session.
+    pub(super) fn note_edits(&mut self, action: &StateAction, is_offered: bool) -> Option<bool> {
+        match action {
+            StateAction::ChatToolCallComplete(done) => {
+                let at = edited_at(done.meta.as_ref());
+                let content = done.result.content.as_deref().unwrap_or_default();
+                let edits = CallEdit::all_in(content, at);
+                if edits.is_empty() || !done.result.success {
+                    return None;
+                }
+                self.call_edits.insert(done.tool_call_id.clone(), edits);
+                Some(true)
+            }
+            StateAction::ChatToolCallResultConfirmed(done) if !done.approved => {
+                Some(self.call_edits.remove(&done.tool_call_id).is_some())
+            }
+            StateAction::ChatTurnResume(_) => {
+                self.call_edits = edits_of_calls(self);
+                Some(false)
+            }
+            StateAction::ChatTurnStarted(_) => Some(false),
+            StateAction::ChatTurnComplete(_)
+            | StateAction::ChatTurnCancelled(_)
+            | StateAction::ChatError(_) => {
+                self.call_edits.clear();
+                Some(is_offered)
+            }
+            StateAction::ChatTruncated(_) => Some(is_offered),
+            _ => None,
+        }
+    }
+}
+
 /// What the calls of the turn that runs have said, by their ids.
-pub(super) fn edits_of_calls(chat: &Chat) -> HashMap<String, Vec<CallEdit>> {
+fn edits_of_calls(chat: &Chat) -> HashMap<String, Vec<CallEdit>> {
     let calls = chat.conversation.tools().filter_map(|call| {
         let edits = edits_of(call);
         (!edits.is_empty()).then(|| (tool_call_id(call).to_owned(), edits))

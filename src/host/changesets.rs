@@ -10,6 +10,10 @@
 //! A channel that somebody has followed stays in memory, and is told each change, while there is
 //! room; so who comes back is told what was missed. One that is made again is given as a state.
 
+use crate::host::catalogue;
+use crate::host::changes;
+use crate::host::checkpoints;
+use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ahp_types::actions::{
@@ -25,17 +29,17 @@ use ahp_types::state::{
 use uuid::Uuid;
 
 use super::actions::Verdict;
-use super::changes::{edits_of_calls, mark_of, net_of, said_in, ChangedFile, CountedLines, DiscardedFile};
+use super::changes::{mark_of, net_of, said_in, ChangedFile, CountedLines, DiscardedFile};
 use super::channels::Changeset;
 use super::checkpoints::{Between, ComparedStates, KeptFolder};
 use super::discards::Operations;
-use super::effects::{ChangesetKey, ChatKey};
+use super::effects::ChangesetKey;
 use super::model::{Channel, Chat, Session, SessionKey};
 use super::refusal::Refusal;
 use super::sights::{shows_now, Sights};
 use super::turns::error_info;
 use super::{Host, Step};
-use crate::state::edits::{edited_at, CallEdit, LineCounts};
+use crate::state::edits::LineCounts;
 use crate::state::history::CompletedTurn;
 use crate::wire::changesets::{
     changeset_uri, compare_template, named_by_changeset, turn_template, ChangesetScope,
@@ -56,8 +60,6 @@ const KIND: &str = "acp.kind";
 /// What is remembered of the changes of all sessions.
 #[derive(Debug, Default)]
 pub(super) struct ChangesMemory {
-    /// Sessions of which something may have changed; with whether files may have.
-    due: BTreeMap<SessionKey, bool>,
     pub(super) counted: CountedLines,
     /// What lies between states that git keeps.
     pub(super) compared: ComparedStates,
@@ -153,56 +155,9 @@ fn may_have_changed(call: &ToolCallState) -> bool {
 }
 
 impl Host {
-    /// Takes note of an action on a chat that may change which files were changed.
-    pub(super) fn note_edits(&mut self, key: ChatKey, action: &StateAction) {
-        let Some(session) = self.ledger.channels.chats.known(key).map(|chat| chat.session) else { return };
-        let is_offered = self
-            .ledger
-            .channels
-            .sessions
-            .known(session)
-            .is_some_and(|session| session.state.changesets.is_some());
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        let has_edits = match action {
-            StateAction::ChatToolCallComplete(done) => {
-                let at = edited_at(done.meta.as_ref());
-                let content = done.result.content.as_deref().unwrap_or_default();
-                let edits = CallEdit::all_in(content, at);
-                if edits.is_empty() || !done.result.success {
-                    return;
-                }
-                chat.call_edits.insert(done.tool_call_id.clone(), edits);
-                true
-            }
-            StateAction::ChatToolCallResultConfirmed(done) if !done.approved => {
-                chat.call_edits.remove(&done.tool_call_id).is_some()
-            }
-            StateAction::ChatTurnResume(_) => {
-                chat.call_edits = edits_of_calls(chat);
-                false
-            }
-            StateAction::ChatTurnStarted(_) => false,
-            StateAction::ChatTurnComplete(_)
-            | StateAction::ChatTurnCancelled(_)
-            | StateAction::ChatError(_) => {
-                chat.call_edits.clear();
-                is_offered
-            }
-            StateAction::ChatTruncated(_) => is_offered,
-            _ => return,
-        };
-        self.files_may_have_changed(session, has_edits);
-    }
-
-    /// Something may be otherwise about the changes of a session: which files they are, or whether
-    /// a turn runs.
-    pub(super) fn files_may_have_changed(&mut self, session: SessionKey, have_files: bool) {
-        *self.changes.due.entry(session).or_default() |= have_files;
-    }
-
     /// Tells what has changed about changesets, and lets those out of memory that are too many.
     pub(super) fn settle_changesets(&mut self, step: &mut Step<'_>) {
-        while let Some((session, have_files)) = self.changes.due.pop_first() {
+        while let Some((session, have_files)) = self.ledger.next_edited() {
             if self.ledger.channels.sessions.get(&session).is_none() {
                 continue;
             }
@@ -228,7 +183,7 @@ impl Host {
 
     /// Brings what a session and its chats say of their changes in line with these.
     fn sync_changes(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let chats = self.chats_of(key);
+        let chats = self.ledger.channels.chats_in(key);
         let is_offered = self
             .ledger
             .channels
@@ -240,22 +195,28 @@ impl Host {
         let has_repository = kept.root.is_some();
         let rows_of_chat = vec![row_of_turns(uri, kept)];
         let rows = rows_of_session(uri, kept, self.base_note_of(key));
-        if !is_offered && !has_repository && chats.iter().all(|chat| self.turns_with_edits(*chat).is_empty())
+        if !is_offered
+            && !has_repository
+            && chats.iter().all(|chat| changes::turns_with_edits(&self.ledger, *chat).is_empty())
         {
             return;
         }
         let (is_known, is_alone) = (self.is_known(key, &ChangesetScope::Session), chats.len() == 1);
         let of_session = self.changed_files(key, &ChangesetScope::Session).unwrap_or_default();
-        let is_kept = self.kept_states(key, &ChangesetScope::Session).is_some();
+        let is_kept = checkpoints::kept_states(&self.ledger, key, &ChangesetScope::Session).is_some();
         for chat in chats {
             let chat_uri = self.ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
             let files = match is_alone && is_kept {
                 // All that was done in the session was done in it.
                 true => of_session.clone(),
                 false => self.net_files(|host| {
-                    let mut said = host.left_of(key, said_in(host.turns_with_edits(chat)));
+                    let mut said = changes::left_of(
+                        &host.ledger,
+                        key,
+                        said_in(changes::turns_with_edits(&host.ledger, chat)),
+                    );
                     let is_its = |file: &DiscardedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
-                    said.extend(host.discards_of(key, is_its));
+                    said.extend(changes::discards_of(&host.ledger, key, is_its));
                     net_of(said)
                 }),
             };
@@ -264,7 +225,7 @@ impl Host {
             let changes = told_summary(&files, state.changes.as_ref());
             if changes != state.changes && (is_known || !is_alone) {
                 of_chat.conversation.set_changes(changes);
-                self.sync_chat(step, chat);
+                catalogue::sync_chat(&mut self.ledger, step, chat);
             }
             let offered = self
                 .ledger
@@ -280,7 +241,7 @@ impl Host {
             if is_due {
                 let changesets = Some(rows_of_chat.clone());
                 let offered = StateAction::ChatChangesetsChanged(ChatChangesetsChangedAction { changesets });
-                self.sequence(step, chat, offered, None);
+                self.ledger.sequence(step, chat, offered, None);
             }
         }
         let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
@@ -288,13 +249,13 @@ impl Host {
         let is_due = session.state.changesets.as_ref() != Some(&rows);
         if changes != session.changes && is_known {
             session.changes = changes;
-            self.session_changed(key);
+            self.ledger.session_changed(key);
         }
         if is_due {
             let changesets = Some(rows);
             let offered =
                 StateAction::SessionChangesetsChanged(SessionChangesetsChangedAction { changesets });
-            self.sequence(step, key, offered, None);
+            self.ledger.sequence(step, key, offered, None);
         }
     }
 
@@ -311,7 +272,7 @@ impl Host {
                 }
             }
         }
-        if let Some(states) = self.kept_states(session, scope) {
+        if let Some(states) = checkpoints::kept_states(&self.ledger, session, scope) {
             match self.changes.compared.between(&states) {
                 Between::Known(_) => {}
                 Between::Unknown(why) => {
@@ -321,7 +282,7 @@ impl Host {
                 Between::Asked => return Some(state_of(Vec::new(), None, true)),
             }
         }
-        let is_kept = self.kept_states(session, scope).is_some();
+        let is_kept = checkpoints::kept_states(&self.ledger, session, scope).is_some();
         let (trouble, is_running) = match scope {
             ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => {
                 (None, false)
@@ -329,7 +290,8 @@ impl Host {
             ChangesetScope::Session => (None, self.is_being_kept(session, None)),
             ChangesetScope::Turn(_) if is_kept => (None, false),
             ChangesetScope::Turn(id) => {
-                let chat = self.ledger.channels.chats.known(self.chat_of_turn(session, id)?)?;
+                let chat =
+                    self.ledger.channels.chats.known(changes::chat_of_turn(&self.ledger, session, id)?)?;
                 let is_running =
                     chat.conversation.history().get(id).is_none() || self.is_being_kept(session, Some(id));
                 let is_unknown = files.is_empty() && !is_running && hides_changes(chat, id);
@@ -364,19 +326,13 @@ impl Host {
         if shows_now(scope) {
             return self.known_sight(session).is_some();
         }
-        let states = self.kept_states(session, scope);
+        let states = checkpoints::kept_states(&self.ledger, session, scope);
         states.is_none_or(|states| self.changes.compared.known(&states).is_some())
-    }
-
-    /// The changesets of a session that are in memory.
-    fn changesets_of(&self, session: SessionKey) -> Vec<ChangesetKey> {
-        let all = self.ledger.channels.changesets.iter();
-        all.filter(|(_, changeset)| changeset.session == session).map(|(key, _)| *key).collect()
     }
 
     /// Tells those who follow the changesets of a session what is otherwise about them.
     pub(super) fn sync_changesets(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        for key in self.changesets_of(session) {
+        for key in changesets_of(&self.ledger, session) {
             self.sync_changeset(step, key);
         }
     }
@@ -399,7 +355,7 @@ impl Host {
             actions.push(StateAction::ChangesetStatusChanged(ChangesetStatusChangedAction { status, error }));
         }
         for action in actions {
-            self.sequence(step, key, action, None);
+            self.ledger.sequence(step, key, action, None);
         }
     }
 
@@ -413,7 +369,7 @@ impl Host {
             .is_some_and(|changeset| !changeset.state.files.is_empty())
         {
             let cleared = StateAction::ChangesetCleared(ChangesetClearedAction {});
-            self.sequence(step, key, cleared, None);
+            self.ledger.sequence(step, key, cleared, None);
         }
         self.forget_changeset(key);
     }
@@ -422,7 +378,7 @@ impl Host {
     pub(super) fn clear_changesets_of(&mut self, step: &mut Step<'_>, session: SessionKey) {
         self.changes.sights.forget(session);
         self.forget_failed_operations(session);
-        for key in self.changesets_of(session) {
+        for key in changesets_of(&self.ledger, session) {
             self.clear_changeset(step, key);
         }
     }
@@ -431,13 +387,14 @@ impl Host {
     pub(super) fn forget_changesets_of(&mut self, session: SessionKey) {
         self.changes.sights.forget(session);
         self.forget_failed_operations(session);
-        for key in self.changesets_of(session) {
+        for key in changesets_of(&self.ledger, session) {
             self.forget_changeset(key);
         }
     }
 
     fn forget_changeset(&mut self, key: ChangesetKey) {
-        self.remove_channel(key.into());
+        self.sight_is_left(key.into());
+        self.ledger.unlink(key.into());
         self.ledger.channels.changesets.remove(&key);
     }
 
@@ -546,9 +503,15 @@ impl Host {
             of_session.reviewed.retain(|_, marks| !marks.is_empty());
         }
         self.ledger.mark_dirty(session.into());
-        self.sequence(step, key, action, Some(origin));
+        self.ledger.sequence(step, key, action, Some(origin));
         Ok(Verdict::Done)
     }
+}
+
+/// The changesets of a session that are in memory.
+fn changesets_of(ledger: &Ledger, session: SessionKey) -> Vec<ChangesetKey> {
+    let all = ledger.channels.changesets.iter();
+    all.filter(|(_, changeset)| changeset.session == session).map(|(key, _)| *key).collect()
 }
 
 /// Whether a completed turn of a chat may have changed files that nobody has been told of.

@@ -10,6 +10,9 @@
 //! that is known, and which contents were given out.
 //! Never: runs git, or waits for it longer than a turn may.
 
+use crate::host::changes;
+use crate::host::directories;
+use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
@@ -291,19 +294,6 @@ impl Host {
         number
     }
 
-    /// What git keeps for a session, and what contents are called there, have names from here on.
-    fn name_what_is_kept(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
-        let kept = &mut of_session.kept;
-        if kept.keeper.is_empty() {
-            kept.keeper = step.ids.fresh();
-            if kept.secret.is_empty() {
-                kept.secret = step.ids.fresh();
-            }
-            self.ledger.mark_dirty(session.into());
-        }
-    }
-
     /// Asks what is there in the repository of a session now.
     pub(super) fn ask_git_to_look(
         &mut self,
@@ -313,35 +303,21 @@ impl Host {
         base: Option<String>,
         files: bool,
     ) {
-        self.name_what_is_kept(step, session);
+        name_what_is_kept(&mut self.ledger, step, session);
         let work = GitWork::Look { base, files };
         self.ask_git(step, (directories, WITHIN_MS), work, AskedFor::Sight(session));
-    }
-
-    /// What is asked to have the folder of a session kept.
-    fn keeping(
-        &mut self,
-        step: &mut Step<'_>,
-        session: SessionKey,
-        since: Vec<Checkpoint>,
-        said: Vec<String>,
-    ) -> Option<GitWork> {
-        self.name_what_is_kept(step, session);
-        let kept = &mut self.ledger.channels.sessions.known_mut(session)?.kept;
-        let ((keeper, number), last) = (kept.next(), kept.last.clone());
-        Some(GitWork::Checkpoint { keeper, number, last, since, said })
     }
 
     /// A turn begins: what is in its folder is kept first.
     pub(super) fn keep_folder_before(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let within_ms = self.config.limits.kept_within_ms;
-        let directories = self.effective_directories(key);
+        let directories = directories::effective_directories(&self.ledger, key);
         if within_ms == 0 || directories.is_empty() {
             return;
         }
         let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let (session, Some(run)) = (chat.session, chat.run.as_ref().map(|run| run.id)) else { return };
-        let Some(work) = self.keeping(step, session, Vec::new(), Vec::new()) else { return };
+        let Some(work) = keeping(&mut self.ledger, step, session, Vec::new(), Vec::new()) else { return };
         let number = self.ask_git(step, (directories, within_ms), work, AskedFor::Before(key, run));
         step.say(Output::Timer(Timer::Kept(number), std::time::Duration::from_millis(within_ms)));
         if let Some(run) = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
@@ -377,7 +353,7 @@ impl Host {
             }
             (kept.note, kept.last) = (note, None);
             self.ledger.mark_dirty(session.into());
-            self.files_may_have_changed(session, true);
+            self.ledger.note_edited(session, true);
         }
         self.turn_waits_no_more(step, key, run);
     }
@@ -426,7 +402,7 @@ impl Host {
                     _ => Between::Unknown(NOT_THERE.to_owned()),
                 };
                 self.changes.compared.keep(pair, between);
-                self.files_may_have_changed(session, true);
+                self.ledger.note_edited(session, true);
             }
             Some(AskedFor::Commit(session)) => self.it_is_committed(step, session, report),
             Some(AskedFor::Gone { keeper }) => {
@@ -465,7 +441,7 @@ impl Host {
             let chat = self.ledger.channels.chats.known(chat);
             chat.is_some_and(|chat| chat.all_turns().next().is_none() && chat.removed_turns.is_empty())
         };
-        let is_whole = self.chats_of(session).into_iter().all(is_new);
+        let is_whole = self.ledger.channels.chats_in(session).into_iter().all(is_new);
         if let Some((chat, turn)) = turn {
             let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
             let kept = &mut of_session.kept;
@@ -489,7 +465,7 @@ impl Host {
             });
             self.ledger.mark_dirty(session.into());
             self.note_overlaps(key, false);
-            self.files_may_have_changed(session, true);
+            self.ledger.note_edited(session, true);
         }
         self.turn_waits_no_more(step, key, run);
     }
@@ -519,30 +495,13 @@ impl Host {
         of_session.kept.note = note;
         of_session.kept.is_asked = false;
         self.ledger.mark_dirty(session.into());
-        self.files_may_have_changed(session, true);
+        self.ledger.note_edited(session, true);
         after
-    }
-
-    /// A turn that was over goes on: what is behind it is not known yet.
-    pub(super) fn turn_goes_on(&mut self, key: ChatKey) {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let session = chat.session;
-        let Some(turn) = &chat.conversation.state().active_turn else { return };
-        let (chat, turn) = (chat.channel.uri.clone(), turn.id.clone());
-        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
-        let last = of_session.kept.turns.last();
-        let is_last = last.is_some_and(|last| (&last.chat, &last.turn) == (&chat, &turn));
-        if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
-            kept.after = None;
-            // What others have done since its end is between its two states, too.
-            kept.overlaps |= !is_last;
-            self.ledger.mark_dirty(session.into());
-        }
     }
 
     /// The last turn of a chat is over: what is in its folder now is kept, if it was before.
     pub(super) fn keep_folder_behind(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let directories = self.effective_directories(key);
+        let directories = directories::effective_directories(&self.ledger, key);
         let Some(chat) =
             self.ledger.channels.chats.known(key).filter(|_| self.config.limits.kept_within_ms > 0)
         else {
@@ -560,17 +519,10 @@ impl Host {
         let mut since = vec![before];
         since.extend(kept.turns.first().map(|first| first.before.clone()));
         since.dedup();
-        let Some(work) = self.keeping(step, session, since.clone(), said) else { return };
+        let Some(work) = keeping(&mut self.ledger, step, session, since.clone(), said) else { return };
         let behind = AskedFor::Behind { session, chat, turn, since };
         self.ask_git(step, (directories, WITHIN_MS), work, behind);
-        self.is_asked_to_keep(session);
-    }
-
-    fn is_asked_to_keep(&mut self, session: SessionKey) {
-        if let Some(of_session) = self.ledger.channels.sessions.known_mut(session) {
-            of_session.kept.is_asked = true;
-            self.ledger.mark_dirty(session.into());
-        }
+        is_asked_to_keep(&mut self.ledger, session);
     }
 
     /// A session is taken from the store that has come from elsewhere: what is known of it is kept
@@ -588,7 +540,7 @@ impl Host {
             .collect();
         contents.sort_unstable();
         contents.dedup();
-        self.name_what_is_kept(step, session);
+        name_what_is_kept(&mut self.ledger, step, session);
         let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
         let kept = &mut of_session.kept;
         // What is kept later has greater numbers.
@@ -622,9 +574,9 @@ impl Host {
         let Some(root) = of_session.kept.root.clone() else { return };
         let since: Vec<Checkpoint> =
             of_session.kept.turns.first().map(|first| first.before.clone()).into_iter().collect();
-        let Some(work) = self.keeping(step, session, since.clone(), Vec::new()) else { return };
+        let Some(work) = keeping(&mut self.ledger, step, session, since.clone(), Vec::new()) else { return };
         self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Now { session, since });
-        self.is_asked_to_keep(session);
+        is_asked_to_keep(&mut self.ledger, session);
     }
 
     /// A session is gone, and its chats: what was kept for it may go, and what is being kept.
@@ -667,7 +619,8 @@ impl Host {
             .chats
             .iter()
             .filter_map(|(other, chat)| {
-                let phase = run_of(chat).filter(|_| *other != key && self.share_a_repository(key, *other))?;
+                let phase = run_of(chat)
+                    .filter(|_| *other != key && share_a_repository(&self.ledger, key, *other))?;
                 Some((*other, matches!(phase, RunPhase::Started | RunPhase::Command)))
             })
             .collect();
@@ -675,38 +628,9 @@ impl Host {
             let session = |chat: ChatKey| self.ledger.channels.chats.known(chat).map(|chat| chat.session);
             let are_others = session(key) != session(other);
             for (chat, _) in [(key, works), (other, begins)].into_iter().filter(|(_, is_mixed)| *is_mixed) {
-                self.note_overlap(chat, are_others);
+                note_overlap(&mut self.ledger, chat, are_others);
             }
         }
-    }
-
-    /// What the turn that runs in a chat does, and what another one does, is not told apart.
-    fn note_overlap(&mut self, key: ChatKey, is_of_another_session: bool) {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let Some(turn) = &chat.conversation.state().active_turn else { return };
-        let (uri, turn, session) = (chat.channel.uri.clone(), turn.id.clone(), chat.session);
-        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
-        if let Some(kept) = of_session.kept.turn_mut(&uri, &turn) {
-            kept.overlaps = true;
-            kept.overlaps_others |= is_of_another_session;
-            self.ledger.mark_dirty(session.into());
-        }
-    }
-
-    /// Whether two chats work in one repository, as far as that is known.
-    fn share_a_repository(&self, one: ChatKey, other: ChatKey) -> bool {
-        let folders = |chat: ChatKey| {
-            let session = self.ledger.channels.chats.known(chat).map(|chat| chat.session);
-            let session = session.and_then(|session| self.ledger.channels.sessions.known(session));
-            let root = session.and_then(|session| session.kept.root.clone());
-            root.map_or_else(|| self.effective_directories(chat), |root| vec![root])
-        };
-        let below = |one: &str, other: &str| {
-            let other = other.trim_end_matches('/');
-            one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        let (one, other) = (folders(one), folders(other));
-        one.iter().any(|one| other.iter().any(|other| below(one, other) || below(other, one)))
     }
 
     /// Whether git is asked for something that must be known of a session that stays in memory.
@@ -767,8 +691,9 @@ impl Host {
             return;
         }
         let shown = self.ledger.channels.changesets.values();
-        let shown: BTreeSet<ComparedPair> =
-            shown.filter_map(|changeset| self.kept_states(changeset.session, &changeset.scope)).collect();
+        let shown: BTreeSet<ComparedPair> = shown
+            .filter_map(|changeset| kept_states(&self.ledger, changeset.session, &changeset.scope))
+            .collect();
         let stays = |pair: &ComparedPair, between: &mut Between| {
             shown.contains(pair) || matches!(between, Between::Asked)
         };
@@ -780,55 +705,135 @@ impl Host {
     pub(super) fn compared_is_followed(&mut self, target: ChannelId) {
         let changeset = target.changeset().and_then(|key| self.ledger.channels.changesets.get(&key));
         let Some((session, scope)) = changeset.map(|it| (it.session, it.scope.clone())) else { return };
-        if let Some(states) = self.kept_states(session, &scope) {
+        if let Some(states) = kept_states(&self.ledger, session, &scope) {
             if self.changes.compared.try_again(&states) {
-                self.files_may_have_changed(session, false);
+                self.ledger.note_edited(session, false);
             }
         }
     }
+}
 
-    /// From what to what that has gone which a changeset is of; none where only calls tell that.
-    pub(super) fn kept_states(&self, key: SessionKey, scope: &ChangesetScope) -> Option<ComparedPair> {
-        let kept = &self.ledger.channels.sessions.known(key)?.kept;
-        kept.root.as_ref()?;
-        let (before, after) = match scope {
-            ChangesetScope::Session => kept.whole()?,
-            ChangesetScope::Uncommitted | ChangesetScope::Branch => return None,
-            ChangesetScope::Compare(one, other) => {
-                let after = |id: &String| {
-                    let chat = self.ledger.channels.chats.known(self.chat_of_turn(key, id)?)?;
-                    kept.behind(&chat.channel.uri, id)
-                };
-                (after(one)?, after(other)?)
-            }
-            ChangesetScope::Turn(id) => {
-                let chat = self.ledger.channels.chats.known(self.chat_of_turn(key, id)?)?;
-                chat.conversation.history().get(id)?;
-                let is_fork = matches!(chat.conversation.state().origin, Some(ChatOrigin::Fork { .. }));
-                kept.of_turn(&chat.channel.uri, id, is_fork)?
-            }
-        };
-        Some((key, before.clone(), after.clone()))
+/// What git keeps for a session, and what contents are called there, have names from here on.
+fn name_what_is_kept(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
+    let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
+    let kept = &mut of_session.kept;
+    if kept.keeper.is_empty() {
+        kept.keeper = step.ids.fresh();
+        if kept.secret.is_empty() {
+            kept.secret = step.ids.fresh();
+        }
+        ledger.mark_dirty(session.into());
     }
+}
 
-    /// What is asked of a content that git keeps; none where a URI is of no such content.
-    ///
-    /// # Errors
-    /// `-32008` when it was never given out, or its session is not there.
-    pub(super) fn kept_content(
-        &self,
-        uri: &str,
-        encoding: Option<Option<ContentEncoding>>,
-    ) -> Result<Option<Resource>, RpcError> {
-        let Some((channel, id)) = named_by_content(uri) else { return Ok(None) };
-        let Some(key) = self.ledger.find(&channel).and_then(|channel| channel.session()) else {
-            return Ok(None);
-        };
-        let gone = || RpcError::resource_not_found(uri);
-        let kept = &self.ledger.channels.sessions.known(key).ok_or_else(gone)?.kept;
-        let content = kept.content_of(&id).ok_or_else(gone)?;
-        let root = kept.root.clone().ok_or_else(gone)?;
-        let file = file_of_content(uri).unwrap_or_default();
-        Ok(Some(Resource::Kept { uri: uri.to_owned(), root, content, file, encoding }))
+/// What is asked to have the folder of a session kept.
+fn keeping(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    session: SessionKey,
+    since: Vec<Checkpoint>,
+    said: Vec<String>,
+) -> Option<GitWork> {
+    name_what_is_kept(ledger, step, session);
+    let kept = &mut ledger.channels.sessions.known_mut(session)?.kept;
+    let ((keeper, number), last) = (kept.next(), kept.last.clone());
+    Some(GitWork::Checkpoint { keeper, number, last, since, said })
+}
+
+/// A turn that was over goes on: what is behind it is not known yet.
+pub(super) fn turn_goes_on(ledger: &mut Ledger, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let session = chat.session;
+    let Some(turn) = &chat.conversation.state().active_turn else { return };
+    let (chat, turn) = (chat.channel.uri.clone(), turn.id.clone());
+    let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
+    let last = of_session.kept.turns.last();
+    let is_last = last.is_some_and(|last| (&last.chat, &last.turn) == (&chat, &turn));
+    if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
+        kept.after = None;
+        // What others have done since its end is between its two states, too.
+        kept.overlaps |= !is_last;
+        ledger.mark_dirty(session.into());
     }
+}
+
+fn is_asked_to_keep(ledger: &mut Ledger, session: SessionKey) {
+    if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
+        of_session.kept.is_asked = true;
+        ledger.mark_dirty(session.into());
+    }
+}
+
+/// What the turn that runs in a chat does, and what another one does, is not told apart.
+fn note_overlap(ledger: &mut Ledger, key: ChatKey, is_of_another_session: bool) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let Some(turn) = &chat.conversation.state().active_turn else { return };
+    let (uri, turn, session) = (chat.channel.uri.clone(), turn.id.clone(), chat.session);
+    let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
+    if let Some(kept) = of_session.kept.turn_mut(&uri, &turn) {
+        kept.overlaps = true;
+        kept.overlaps_others |= is_of_another_session;
+        ledger.mark_dirty(session.into());
+    }
+}
+
+/// Whether two chats work in one repository, as far as that is known.
+fn share_a_repository(ledger: &Ledger, one: ChatKey, other: ChatKey) -> bool {
+    let folders = |chat: ChatKey| {
+        let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
+        let session = session.and_then(|session| ledger.channels.sessions.known(session));
+        let root = session.and_then(|session| session.kept.root.clone());
+        root.map_or_else(|| directories::effective_directories(ledger, chat), |root| vec![root])
+    };
+    let below = |one: &str, other: &str| {
+        let other = other.trim_end_matches('/');
+        one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let (one, other) = (folders(one), folders(other));
+    one.iter().any(|one| other.iter().any(|other| below(one, other) || below(other, one)))
+}
+
+/// From what to what that has gone which a changeset is of; none where only calls tell that.
+pub(super) fn kept_states(ledger: &Ledger, key: SessionKey, scope: &ChangesetScope) -> Option<ComparedPair> {
+    let kept = &ledger.channels.sessions.known(key)?.kept;
+    kept.root.as_ref()?;
+    let (before, after) = match scope {
+        ChangesetScope::Session => kept.whole()?,
+        ChangesetScope::Uncommitted | ChangesetScope::Branch => return None,
+        ChangesetScope::Compare(one, other) => {
+            let after = |id: &String| {
+                let chat = ledger.channels.chats.known(changes::chat_of_turn(ledger, key, id)?)?;
+                kept.behind(&chat.channel.uri, id)
+            };
+            (after(one)?, after(other)?)
+        }
+        ChangesetScope::Turn(id) => {
+            let chat = ledger.channels.chats.known(changes::chat_of_turn(ledger, key, id)?)?;
+            chat.conversation.history().get(id)?;
+            let is_fork = matches!(chat.conversation.state().origin, Some(ChatOrigin::Fork { .. }));
+            kept.of_turn(&chat.channel.uri, id, is_fork)?
+        }
+    };
+    Some((key, before.clone(), after.clone()))
+}
+
+/// What is asked of a content that git keeps; none where a URI is of no such content.
+///
+/// # Errors
+/// `-32008` when it was never given out, or its session is not there.
+pub(super) fn kept_content(
+    ledger: &Ledger,
+    uri: &str,
+    encoding: Option<Option<ContentEncoding>>,
+) -> Result<Option<Resource>, RpcError> {
+    let Some((channel, id)) = named_by_content(uri) else { return Ok(None) };
+    let Some(key) = ledger.find(&channel).and_then(|channel| channel.session()) else {
+        return Ok(None);
+    };
+    let gone = || RpcError::resource_not_found(uri);
+    let kept = &ledger.channels.sessions.known(key).ok_or_else(gone)?.kept;
+    let content = kept.content_of(&id).ok_or_else(gone)?;
+    let root = kept.root.clone().ok_or_else(gone)?;
+    let file = file_of_content(uri).unwrap_or_default();
+    Ok(Some(Resource::Kept { uri: uri.to_owned(), root, content, file, encoding }))
 }

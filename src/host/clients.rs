@@ -4,6 +4,11 @@
 //! that a tool call runs on, and the end of a call whose client is gone.
 //! Never: decides what a client may say of itself or of a call; that is in `actions`.
 
+use crate::host::calls;
+use crate::host::ledger::Ledger;
+use crate::host::reports;
+use crate::host::turns;
+use crate::wire::channels::ChannelKind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -44,8 +49,8 @@ impl Host {
         if self.can_speak(client_id) {
             return;
         }
-        self.terminals_changed = true;
-        for session in self.sessions_with(client_id) {
+        self.ledger.touch(ChannelKind::Terminal);
+        for session in sessions_with(&self.ledger, client_id) {
             self.await_client(step, session, client_id);
         }
     }
@@ -72,15 +77,6 @@ impl Host {
         step.say(Output::Timer(Timer::Absence(number), ABSENCE_MAX));
     }
 
-    /// Notes that a client has subscribed to a session: it stays, and the client takes part in it
-    /// again.
-    pub(super) fn session_is_followed(&mut self, key: SessionKey, client_id: &str) {
-        if let Some(session) = self.ledger.channels.sessions.known_mut(key) {
-            session.unfollowed = None;
-        }
-        self.client_is_back(key, client_id);
-    }
-
     /// A client takes part in a session again.
     pub(super) fn client_is_back(&mut self, session: SessionKey, client_id: &str) {
         self.absences.retain(|_, (of, client)| *of != session || client != client_id);
@@ -102,7 +98,7 @@ impl Host {
         client_id: &str,
         kept: &BTreeSet<ChannelId>,
     ) {
-        for session in self.sessions_with(client_id) {
+        for session in sessions_with(&self.ledger, client_id) {
             if kept.contains(&session.into()) {
                 continue;
             }
@@ -119,7 +115,8 @@ impl Host {
     pub(super) fn leave_session(&mut self, step: &mut Step<'_>, session: SessionKey, client_id: &str) {
         let channel = session.into();
         let follows = self.connections.iter().any(|(connection, client)| {
-            client.client_id.as_deref() == Some(client_id) && self.ledger.is_subscribed(*connection, channel)
+            client.client_id.as_deref() == Some(client_id)
+                && self.ledger.subscriptions.contains(*connection, channel)
         });
         if !follows {
             self.remove_active_client(step, session, client_id, None);
@@ -135,118 +132,17 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         self.client_is_back(key, client_id);
-        if !self.is_active(key, client_id) {
+        if !is_active(&self.ledger, key, client_id) {
             return;
         }
         let removed = SessionActiveClientRemovedAction { client_id: client_id.to_owned() };
-        self.sequence(step, key, StateAction::SessionActiveClientRemoved(removed), origin);
-        for chat in self.chats_of(key) {
-            for call in self.calls_on(chat, client_id) {
+        self.ledger.sequence(step, key, StateAction::SessionActiveClientRemoved(removed), origin);
+        for chat in self.ledger.channels.chats_in(key) {
+            for call in calls_on(&self.ledger, chat, client_id) {
                 self.fail_client_call(step, &call, "the client that the tool ran on is gone");
             }
         }
-        self.tell_tools_in(step, key);
-    }
-
-    /// Tells the agents of a session's chats what tools its clients offer, where they know
-    /// otherwise.
-    pub(super) fn tell_tools_in(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        for chat in self.chats_of(session) {
-            self.tell_tools(step, chat);
-        }
-    }
-
-    /// The same for one chat, once its agent is open.
-    pub(super) fn tell_tools(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) =
-            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
-        else {
-            return;
-        };
-        let Some(session) = self.ledger.channels.sessions.known(chat.session) else { return };
-        let tools = tools_of_clients(session);
-        if chat.tools_told != tools {
-            chat.tools_told.clone_from(&tools);
-            self.tell_agent(step, key, Command::ClientTools { tools });
-        }
-    }
-
-    /// What it means that an active client, as it knows itself, offers other tools.
-    ///
-    /// # Errors
-    /// When it takes no part in the session, or these are no tools.
-    pub(super) fn offer_of_tools(
-        &self,
-        key: SessionKey,
-        client_id: &str,
-        tools: &Value,
-    ) -> Result<StateAction, Refusal> {
-        let active =
-            self.ledger.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
-        let own = active.unwrap_or_default().iter().find(|client| client.client_id == client_id);
-        let Some(own) = own else { return Err(Refusal::NotActive) };
-        let tools = Vec::<ToolDefinition>::deserialize(tools)
-            .map_err(|why| Refusal::Member { member: "tools".to_owned(), problem: why.to_string() })?;
-        let active_client = SessionActiveClient { tools, ..own.clone() };
-        Ok(StateAction::SessionActiveClientSet(SessionActiveClientSetAction { active_client }))
-    }
-
-    /// A client that is shown one active client takes what is acknowledged for true. So it is
-    /// refused what would change nothing but what it is shown: to go while another one is active,
-    /// and to come while another one is shown.
-    ///
-    /// # Errors
-    /// Says which of these it is.
-    pub(super) fn check_one_client(
-        &self,
-        key: SessionKey,
-        client_id: &str,
-        action: &StateAction,
-    ) -> Result<(), Refusal> {
-        let active =
-            self.ledger.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
-        let active = active.unwrap_or_default();
-        let own = active.iter().find(|client| client.client_id == client_id);
-        match (action, active.first()) {
-            (StateAction::SessionActiveClientRemoved(_), Some(first)) if own.is_none() => {
-                Err(Refusal::OtherIsActive(first.client_id.clone()))
-            }
-            (StateAction::SessionActiveClientSet(set), Some(first))
-                if first.client_id != client_id && own == Some(&set.active_client) =>
-            {
-                Err(Refusal::OtherIsShown(first.client_id.clone()))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn is_active(&self, session: SessionKey, client_id: &str) -> bool {
-        self.ledger.channels.sessions.known(session).is_some_and(|session| {
-            session.state.active_clients.iter().any(|client| client.client_id == client_id)
-        })
-    }
-
-    /// The sessions in memory that a client is active in.
-    fn sessions_with(&self, client_id: &str) -> Vec<SessionKey> {
-        self.ledger.channels.sessions.keys().copied().filter(|key| self.is_active(*key, client_id)).collect()
-    }
-
-    /// The calls of a chat's running turn that a client is to finish.
-    fn calls_on(&self, key: ChatKey, client_id: &str) -> Vec<CallRef> {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return Vec::new() };
-        let calls = chat.conversation.tools().filter(|call| {
-            let open = matches!(
-                call,
-                ToolCallState::Streaming(_)
-                    | ToolCallState::Running(_)
-                    | ToolCallState::PendingConfirmation(_)
-            );
-            open && client_of_call(call) == Some(client_id)
-        });
-        let turn_id = chat.run.as_ref().map(|run| run.turn_id.clone()).unwrap_or_default();
-        calls
-            .map(|call| CallRef { key, turn_id: turn_id.clone(), id: tool_call_id(call).to_owned() })
-            .collect()
+        tell_tools_in(&mut self.ledger, step, key);
     }
 
     /// The active client of a chat's session that a tool is to run on, with what it says of the
@@ -291,7 +187,7 @@ impl Host {
             provider.as_ref().and_then(|(_, tool)| tool.title.clone()).unwrap_or_else(|| tool.clone());
         let contributor = provider
             .map(|(client_id, _)| ToolCallContributor::Client(ToolCallClientContributor { client_id }));
-        self.end_part(call.key);
+        reports::end_part(&mut self.ledger, call.key);
         let started = ChatToolCallStartAction {
             turn_id: call.turn_id.clone(),
             tool_call_id: call.id.clone(),
@@ -301,7 +197,7 @@ impl Host {
             intention: None,
             contributor,
         };
-        self.sequence(step, call.key, StateAction::ChatToolCallStart(started), None);
+        self.ledger.sequence(step, call.key, StateAction::ChatToolCallStart(started), None);
     }
 
     /// An agent waits for what comes of a tool that a client carries out.
@@ -315,7 +211,7 @@ impl Host {
         }
         let Some(state) = begun(self) else { return };
         let session = self.ledger.channels.chats.known(call.key).map(|chat| chat.session);
-        let is_there = |client| session.is_some_and(|session| self.is_active(session, client));
+        let is_there = |client| session.is_some_and(|session| is_active(&self.ledger, session, client));
         let is_offered = client_of_call(&state).is_some_and(is_there);
         match state {
             ToolCallState::Streaming(_) => {}
@@ -342,8 +238,8 @@ impl Host {
             confirmed: Some(ToolCallConfirmationReason::NotNeeded),
             options: None,
         };
-        self.sequence(step, call.key, StateAction::ChatToolCallReady(ready), None);
-        self.tool_changed(step, call.key, &call.id);
+        self.ledger.sequence(step, call.key, StateAction::ChatToolCallReady(ready), None);
+        calls::tool_changed(&mut self.ledger, step, call.key, &call.id);
         if is_offered {
             self.decline_if_alone(step, call.key, &call.id);
         } else {
@@ -363,34 +259,132 @@ impl Host {
         let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
         self.finish_call(step, call, outcome, false, Besides::default());
         let run = self.ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
-        if let Some(command) = run.and_then(|run| self.result_for_agent(call.key, run, &call.id)) {
-            self.tell_agent(step, call.key, command);
+        if let Some(command) = run.and_then(|run| result_for_agent(&self.ledger, call.key, run, &call.id)) {
+            turns::tell_agent(&self.ledger, step, call.key, command);
         }
     }
+}
 
-    /// What the agent is told of a call that was to run on a client and is over; none of any other
-    /// call.
-    pub(super) fn result_for_agent(&self, key: ChatKey, run: RunId, tool_call_id: &str) -> Option<Command> {
-        let result = match self.ledger.channels.chats.known(key)?.conversation.tool(tool_call_id)? {
-            ToolCallState::Completed(call) => ToolCallResult {
-                success: call.success,
-                past_tense_message: call.past_tense_message.clone(),
-                content: call.content.clone(),
-                structured_content: call.structured_content.clone(),
-                error: call.error.clone(),
-            },
-            // Its result was not approved: the agent is not to see it.
-            ToolCallState::Cancelled(call) => ToolCallResult {
-                success: false,
-                past_tense_message: call.invocation_message.clone(),
-                content: None,
-                structured_content: None,
-                error: Some(json!({ "message": "the result was not approved" })),
-            },
-            _ => return None,
-        };
-        Some(Command::ToolResult { run, tool_call_id: tool_call_id.to_owned(), result })
+/// Tells the agents of a session's chats what tools its clients offer, where they know
+/// otherwise.
+pub(super) fn tell_tools_in(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
+    for chat in ledger.channels.chats_in(session) {
+        tell_tools(ledger, step, chat);
     }
+}
+
+/// The same for one chat, once its agent is open.
+pub(super) fn tell_tools(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open) else {
+        return;
+    };
+    let Some(session) = ledger.channels.sessions.known(chat.session) else { return };
+    let tools = tools_of_clients(session);
+    if chat.tools_told != tools {
+        chat.tools_told.clone_from(&tools);
+        turns::tell_agent(ledger, step, key, Command::ClientTools { tools });
+    }
+}
+
+/// What it means that an active client, as it knows itself, offers other tools.
+///
+/// # Errors
+/// When it takes no part in the session, or these are no tools.
+pub(super) fn offer_of_tools(
+    ledger: &Ledger,
+    key: SessionKey,
+    client_id: &str,
+    tools: &Value,
+) -> Result<StateAction, Refusal> {
+    let active = ledger.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
+    let own = active.unwrap_or_default().iter().find(|client| client.client_id == client_id);
+    let Some(own) = own else { return Err(Refusal::NotActive) };
+    let tools = Vec::<ToolDefinition>::deserialize(tools)
+        .map_err(|why| Refusal::Member { member: "tools".to_owned(), problem: why.to_string() })?;
+    let active_client = SessionActiveClient { tools, ..own.clone() };
+    Ok(StateAction::SessionActiveClientSet(SessionActiveClientSetAction { active_client }))
+}
+
+/// A client that is shown one active client takes what is acknowledged for true. So it is
+/// refused what would change nothing but what it is shown: to go while another one is active,
+/// and to come while another one is shown.
+///
+/// # Errors
+/// Says which of these it is.
+pub(super) fn check_one_client(
+    ledger: &Ledger,
+    key: SessionKey,
+    client_id: &str,
+    action: &StateAction,
+) -> Result<(), Refusal> {
+    let active = ledger.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
+    let active = active.unwrap_or_default();
+    let own = active.iter().find(|client| client.client_id == client_id);
+    match (action, active.first()) {
+        (StateAction::SessionActiveClientRemoved(_), Some(first)) if own.is_none() => {
+            Err(Refusal::OtherIsActive(first.client_id.clone()))
+        }
+        (StateAction::SessionActiveClientSet(set), Some(first))
+            if first.client_id != client_id && own == Some(&set.active_client) =>
+        {
+            Err(Refusal::OtherIsShown(first.client_id.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_active(ledger: &Ledger, session: SessionKey, client_id: &str) -> bool {
+    ledger.channels.sessions.known(session).is_some_and(|session| {
+        session.state.active_clients.iter().any(|client| client.client_id == client_id)
+    })
+}
+
+/// The sessions in memory that a client is active in.
+fn sessions_with(ledger: &Ledger, client_id: &str) -> Vec<SessionKey> {
+    ledger.channels.sessions.keys().copied().filter(|key| is_active(ledger, *key, client_id)).collect()
+}
+
+/// The calls of a chat's running turn that a client is to finish.
+fn calls_on(ledger: &Ledger, key: ChatKey, client_id: &str) -> Vec<CallRef> {
+    let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
+    let calls = chat.conversation.tools().filter(|call| {
+        let open = matches!(
+            call,
+            ToolCallState::Streaming(_) | ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_)
+        );
+        open && client_of_call(call) == Some(client_id)
+    });
+    let turn_id = chat.run.as_ref().map(|run| run.turn_id.clone()).unwrap_or_default();
+    calls.map(|call| CallRef { key, turn_id: turn_id.clone(), id: tool_call_id(call).to_owned() }).collect()
+}
+
+/// What the agent is told of a call that was to run on a client and is over; none of any other
+/// call.
+pub(super) fn result_for_agent(
+    ledger: &Ledger,
+    key: ChatKey,
+    run: RunId,
+    tool_call_id: &str,
+) -> Option<Command> {
+    let result = match ledger.channels.chats.known(key)?.conversation.tool(tool_call_id)? {
+        ToolCallState::Completed(call) => ToolCallResult {
+            success: call.success,
+            past_tense_message: call.past_tense_message.clone(),
+            content: call.content.clone(),
+            structured_content: call.structured_content.clone(),
+            error: call.error.clone(),
+        },
+        // Its result was not approved: the agent is not to see it.
+        ToolCallState::Cancelled(call) => ToolCallResult {
+            success: false,
+            past_tense_message: call.invocation_message.clone(),
+            content: None,
+            structured_content: None,
+            error: Some(json!({ "message": "the result was not approved" })),
+        },
+        _ => return None,
+    };
+    Some(Command::ToolResult { run, tool_call_id: tool_call_id.to_owned(), result })
 }
 
 /// The tools that a session's active clients offer: of those with one name, the one of the client

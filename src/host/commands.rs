@@ -9,6 +9,15 @@
 //! and what an agent is told of it.
 //! Never: runs anything while clients may have no terminals; starts a command again that has run.
 
+use crate::host::calls;
+use crate::host::clients;
+use crate::host::directories;
+use crate::host::ledger::Ledger;
+use crate::host::ptys;
+use crate::host::reports;
+use crate::host::terminals;
+use crate::host::turns;
+use crate::wire::channels::ChannelKind;
 use std::time::Duration;
 
 use ahp_types::common::JsonObject;
@@ -105,7 +114,8 @@ impl Host {
         let Some(turn) = &chat.conversation.state().active_turn else { return false };
         let Some(line) = self.command_in(&turn.message.text).map(str::to_owned) else { return false };
         // What is in the folder is kept first, so that what the command changes is known.
-        if self.is_creating(key) || chat.run.as_ref().is_some_and(|run| run.kept_by.is_some()) {
+        if turns::is_creating(&self.ledger, key) || chat.run.as_ref().is_some_and(|run| run.kept_by.is_some())
+        {
             return true;
         }
         let turn_id = turn.id.clone();
@@ -127,7 +137,7 @@ impl Host {
     fn run_command(&mut self, step: &mut Step<'_>, chat: ChatKey, call: CommandCall) {
         let number = self.ledger.fresh_key();
         let key = TerminalKey(number);
-        let directory = self.effective_directories(chat).into_iter().next();
+        let directory = directories::effective_directories(&self.ledger, chat).into_iter().next();
         let Some(uri) =
             self.ledger.channels.chats.known(chat).map(|it| terminal_uri(&it.channel.uri, number))
         else {
@@ -136,7 +146,14 @@ impl Host {
         let title = text::first_bytes(&text::message(&call.line), TITLE_BYTES_MAX).to_owned();
         let shown = CallRef { key: chat, turn_id: call.turn_id.clone(), id: call.id.clone() };
         let meta = JsonObject::from_iter([(TOOL_KIND.to_owned(), TOOL.into())]);
-        self.start_call(step, shown.clone(), TOOL.to_owned(), "Terminal".to_owned(), Some(meta));
+        calls::start_call(
+            &mut self.ledger,
+            step,
+            shown.clone(),
+            TOOL.to_owned(),
+            "Terminal".to_owned(),
+            Some(meta),
+        );
         let message = format!("Run {}", call.line).into();
         let (gate, besides) = (ToolGate::Open, Besides::default());
         let ready = Readiness { input: call.line.clone(), message, gate, besides };
@@ -149,7 +166,7 @@ impl Host {
             rows: Some(SCREEN.rows.into()),
             content: Vec::new(),
             lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
-            claim: self.claim_of(chat, Some(call.turn_id.clone()), Some(call.id.clone())),
+            claim: terminals::claim_of(&self.ledger, chat, Some(call.turn_id.clone()), Some(call.id.clone())),
             supports_command_detection: None,
             is_pty: Some(true),
         };
@@ -165,12 +182,12 @@ impl Host {
             is_kept: false,
             is_cut: false,
         };
-        self.add_terminal(key, terminal);
+        terminals::add_terminal(&mut self.ledger, key, terminal);
         if let Err(why) = self.check_ptys_have_room(None) {
             return self.command_is_over(step, key, Err(why));
         }
         let block = ToolResultTerminalContent { resource: uri, title, is_pty: Some(true), result: None };
-        self.set_content(step, shown, vec![ToolResultContent::Terminal(block)], None);
+        calls::set_content(&mut self.ledger, step, shown, vec![ToolResultContent::Terminal(block)], None);
         let launch = PtyLaunch { command: Some(line), directory, size: SCREEN };
         step.say(Output::Pty(key, PtyCommand::Start(launch)));
         step.say(Output::Timer(Timer::Command(key), RUNS_AT_MOST));
@@ -186,8 +203,8 @@ impl Host {
         let Some((chat, call)) = self.settle_command(step, key, outcome) else { return };
         match call.agent {
             Some(run) => {
-                if let Some(result) = self.result_for_agent(chat, run, &call.id) {
-                    self.tell_agent(step, chat, result);
+                if let Some(result) = clients::result_for_agent(&self.ledger, chat, run, &call.id) {
+                    turns::tell_agent(&self.ledger, step, chat, result);
                 }
             }
             None => self.end_turn(step, chat, Ending::Complete, None),
@@ -220,11 +237,12 @@ impl Host {
         key: TerminalKey,
         outcome: Result<Option<i64>, String>,
     ) -> Option<(ChatKey, CommandCall)> {
-        self.command_goes_on(step, key);
-        self.end_program(step, key);
+        command_goes_on(&mut self.ledger, step, key);
+        ptys::end_program(&mut self.ledger, step, key);
         let terminal = self.ledger.channels.terminals.get_mut(&key)?;
         let (chat, call) = (terminal.chat?, terminal.pty.as_mut()?.call.take()?);
-        self.terminals_changed = true;
+        self.ledger.touch(ChannelKind::Terminal);
+        let terminal = self.ledger.channels.terminals.get(&key)?;
         let printed: String = terminal.state.content.iter().map(text_of).collect();
         let printed = plain_text(&printed);
         let latest = text::last_bytes(&printed, TOLD_BYTES_MAX);
@@ -248,75 +266,74 @@ impl Host {
         self.finish_call(step, &shown, outcome, false, Besides::default());
         Some((chat, call))
     }
+}
 
-    /// A command seems to wait for something to be typed.
-    pub(super) fn command_waits(&mut self, step: &mut Step<'_>, key: TerminalKey) {
-        self.command_waits_now(step, key, true);
+/// A command seems to wait for something to be typed.
+pub(super) fn command_waits(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+    command_waits_now(ledger, step, key, true);
+}
+
+/// A command has printed more, or has ended: it does not wait any more.
+pub(super) fn command_goes_on(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+    command_waits_now(ledger, step, key, false);
+}
+
+fn command_waits_now(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, waits: bool) {
+    let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
+    let call = terminal.pty.as_mut().and_then(|pty| pty.call.as_mut());
+    let (Some(chat), Some(call)) = (terminal.chat, call) else { return };
+    if std::mem::replace(&mut call.waits, waits) != waits {
+        reports::set_activity(ledger, step, chat, waits.then(|| WAITS.to_owned()));
     }
+}
 
-    /// A command has printed more, or has ended: it does not wait any more.
-    pub(super) fn command_goes_on(&mut self, step: &mut Step<'_>, key: TerminalKey) {
-        self.command_waits_now(step, key, false);
-    }
-
-    fn command_waits_now(&mut self, step: &mut Step<'_>, key: TerminalKey, waits: bool) {
-        let Some(terminal) = self.ledger.channels.terminals.get_mut(&key) else { return };
-        let call = terminal.pty.as_mut().and_then(|pty| pty.call.as_mut());
-        let (Some(chat), Some(call)) = (terminal.chat, call) else { return };
-        if std::mem::replace(&mut call.waits, waits) != waits {
-            self.set_activity(step, chat, waits.then(|| WAITS.to_owned()));
-        }
-    }
-
-    /// What the user has had run since the agent's last message, for an agent.
-    pub(super) fn told_of_commands(&self, chat: &Chat) -> Option<Transcript> {
-        let (mut newest_first, mut bytes, mut cut) = (Vec::new(), 0, false);
-        for turn in chat.conversation.history().turns().iter().rev() {
-            let Some(ran) = self.ran_in(turn) else {
-                // In a turn of its own the agent is told nothing.
-                if turn.message().is_some_and(|message| is_begun_by_agent(&message)) {
-                    continue;
-                }
-                break;
-            };
-            let told = ran.told();
-            bytes += told.len();
-            if bytes > TOLD_TO_AGENT_BYTES_MAX {
-                cut = true;
-                // Of one that takes more than there is, the end is told.
-                if newest_first.is_empty() {
-                    newest_first.push(text::last_bytes(&told, TOLD_TO_AGENT_BYTES_MAX).to_owned());
-                }
-                break;
+/// What the user has had run since the agent's last message, for an agent.
+pub(super) fn told_of_commands(ledger: &Ledger, chat: &Chat) -> Option<Transcript> {
+    let (mut newest_first, mut bytes, mut cut) = (Vec::new(), 0, false);
+    for turn in chat.conversation.history().turns().iter().rev() {
+        let Some(ran) = ran_in(ledger, turn) else {
+            // In a turn of its own the agent is told nothing.
+            if turn.message().is_some_and(|message| is_begun_by_agent(&message)) {
+                continue;
             }
-            newest_first.push(told);
+            break;
+        };
+        let told = ran.told();
+        bytes += told.len();
+        if bytes > TOLD_TO_AGENT_BYTES_MAX {
+            cut = true;
+            // Of one that takes more than there is, the end is told.
+            if newest_first.is_empty() {
+                newest_first.push(text::last_bytes(&told, TOLD_TO_AGENT_BYTES_MAX).to_owned());
+            }
+            break;
         }
-        newest_first.reverse();
-        let text = newest_first.concat();
-        let label = "commands".to_owned();
-        let (of, resource) = (TranscriptOf::Commands, chat.channel.uri.clone());
-        (!text.is_empty()).then_some(Transcript { of, resource, label, text, cut })
+        newest_first.push(told);
     }
+    newest_first.reverse();
+    let text = newest_first.concat();
+    let label = "commands".to_owned();
+    let (of, resource) = (TranscriptOf::Commands, chat.channel.uri.clone());
+    (!text.is_empty()).then_some(Transcript { of, resource, label, text, cut })
+}
 
-    /// What was run in a turn that was a command.
-    fn ran_in(&self, turn: &CompletedTurn) -> Option<Ran> {
-        let text = turn.message()?.text;
-        let line = text.strip_prefix(COMMAND_PREFIX)?.trim().to_owned();
-        let turn: Turn = turn.read()?;
-        let call = turn.response_parts.iter().find_map(|part| match part {
-            ResponsePart::ToolCall(part) => match &part.tool_call {
-                ToolCallState::Completed(call) if call.tool_name == TOOL => Some(call),
-                _ => None,
-            },
+/// What was run in a turn that was a command.
+fn ran_in(_ledger: &Ledger, turn: &CompletedTurn) -> Option<Ran> {
+    let text = turn.message()?.text;
+    let line = text.strip_prefix(COMMAND_PREFIX)?.trim().to_owned();
+    let turn: Turn = turn.read()?;
+    let call = turn.response_parts.iter().find_map(|part| match part {
+        ResponsePart::ToolCall(part) => match &part.tool_call {
+            ToolCallState::Completed(call) if call.tool_name == TOOL => Some(call),
             _ => None,
-        })?;
-        let text = call.content.iter().flatten().find_map(|content| match content {
-            ToolResultContent::Text(text) => Some(text.text.trim_end().to_owned()),
-            _ => None,
-        });
-        let error = call.error.as_ref().and_then(|error| error["message"].as_str());
-        let end =
-            error.map_or("ended with exit code 0".to_owned(), |why| format!("did not end well ({why})"));
-        Some(Ran { line, printed: text.unwrap_or_default(), end })
-    }
+        },
+        _ => None,
+    })?;
+    let text = call.content.iter().flatten().find_map(|content| match content {
+        ToolResultContent::Text(text) => Some(text.text.trim_end().to_owned()),
+        _ => None,
+    });
+    let error = call.error.as_ref().and_then(|error| error["message"].as_str());
+    let end = error.map_or("ended with exit code 0".to_owned(), |why| format!("did not end well ({why})"));
+    Some(Ran { line, printed: text.unwrap_or_default(), end })
 }

@@ -88,7 +88,7 @@ impl Host {
     /// It was tried to commit what is not committed.
     pub(super) fn it_is_committed(&mut self, step: &mut Step<'_>, session: SessionKey, report: GitReport) {
         if self.ledger.channels.sessions.contains_key(&session) {
-            self.files_may_have_changed(session, true);
+            self.ledger.note_edited(session, true);
             self.look_at_repository(session);
         }
         let told = match report {

@@ -11,6 +11,7 @@
 //! and after every restart. Behind that stand the side and the path of the file, for those who show
 //! it.
 
+use crate::host::ledger::Ledger;
 use ahp_types::actions::{ActionEnvelope, ChatToolCallContentChangedAction, StateAction};
 use ahp_types::state::{
     ChatState, FileEditCollection, FileEditSide, ResponsePart, SessionInputRequest, SnapshotState,
@@ -19,8 +20,8 @@ use ahp_types::state::{
 };
 use bytes::Bytes;
 
-use super::effects::{ActionLine, ChannelId, ChatKey};
-use super::Host;
+use super::effects::{ActionLine, ChannelId};
+use super::model::Chat;
 use crate::state::edits::{id_of, INLINE};
 use crate::state::history::CompletedTurn;
 use crate::state::texts::{may_hold_contents, TOLD_BYTES_MAX};
@@ -236,62 +237,60 @@ pub(super) fn told_envelope(line: &ActionLine, envelope: Bytes) -> Bytes {
     }
 }
 
-impl Host {
-    /// Keeps the contents of an action on a chat while its turn runs: a change that was shown to be
-    /// approved is in the state no more when it has been approved, and its contents are still
-    /// looked at.
-    pub(super) fn note_contents(&mut self, key: ChatKey, action: &StateAction) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
+impl Chat {
+    /// Keeps the contents that an action shows to be approved while the turn runs: a change that
+    /// was approved is in the state no more, and its contents are still looked at.
+    pub(super) fn note_previews(&mut self, action: &StateAction) {
         match action {
-            StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_) => chat.previews.clear(),
+            StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_) => self.previews.clear(),
             StateAction::ChatToolCallReady(ready) => {
                 let mut edits = ready.edits.clone();
                 edits.each(&mut |shown| {
                     if let ShownContent::Side(_, of) = shown {
-                        chat.previews.insert(id_of(&of.content.uri), of.content.uri.clone());
+                        self.previews.insert(id_of(&of.content.uri), of.content.uri.clone());
                     }
                 });
             }
             _ => {}
         }
     }
+}
 
-    /// The content that a URI of ours calls, in a `data:` URI; none for other URIs.
-    ///
-    /// # Errors
-    /// `-32008` when it is not there any more, or never was.
-    pub(super) fn content_called(&self, uri: &str) -> Result<Option<String>, RpcError> {
-        let Some((chat, id)) = named_by_content(uri) else { return Ok(None) };
-        let chat = match self.ledger.find(&chat).map(ChannelId::chat) {
-            Some(Some(key)) => self.ledger.channels.chats.known(key),
-            None if self.ledger.is_unreadable(&chat) => return Err(self.ledger.not_found(&chat)),
-            _ => None,
-        };
-        let Some(chat) = chat else { return Err(RpcError::resource_not_found(uri)) };
-        if let Some(content) = chat.previews.get(&id) {
-            return Ok(Some(content.clone()));
-        }
-        let conversation = &chat.conversation;
-        let active = conversation.state().active_turn.iter().map(|turn| turn.response_parts.clone());
-        let completed = conversation.history().turns().iter().rev();
-        let completed = completed.filter(|turn| turn.facts().contents);
-        let completed = completed.filter_map(CompletedTurn::read).map(|turn| turn.response_parts);
-        let mut found = None;
-        for mut parts in active.chain(completed) {
-            parts.each(&mut |shown| {
-                let inline = match shown {
-                    ShownContent::Side(_, of) if of.content.uri.starts_with(INLINE) => {
-                        Some(std::mem::take(&mut of.content.uri))
-                    }
-                    ShownContent::Side(..) => None,
-                    ShownContent::Produced(content) => large(content).map(|(_, inline)| inline),
-                };
-                found = found.take().or(inline.filter(|inline| id_of(inline) == id));
-            });
-            if found.is_some() {
-                return Ok(found);
-            }
-        }
-        Err(RpcError::resource_not_found(uri))
+/// The content that a URI of ours calls, in a `data:` URI; none for other URIs.
+///
+/// # Errors
+/// `-32008` when it is not there any more, or never was.
+pub(super) fn content_called(ledger: &Ledger, uri: &str) -> Result<Option<String>, RpcError> {
+    let Some((chat, id)) = named_by_content(uri) else { return Ok(None) };
+    let chat = match ledger.find(&chat).map(ChannelId::chat) {
+        Some(Some(key)) => ledger.channels.chats.known(key),
+        None if ledger.why_unreadable(&chat).is_some() => return Err(ledger.not_found(&chat)),
+        _ => None,
+    };
+    let Some(chat) = chat else { return Err(RpcError::resource_not_found(uri)) };
+    if let Some(content) = chat.previews.get(&id) {
+        return Ok(Some(content.clone()));
     }
+    let conversation = &chat.conversation;
+    let active = conversation.state().active_turn.iter().map(|turn| turn.response_parts.clone());
+    let completed = conversation.history().turns().iter().rev();
+    let completed = completed.filter(|turn| turn.facts().contents);
+    let completed = completed.filter_map(CompletedTurn::read).map(|turn| turn.response_parts);
+    let mut found = None;
+    for mut parts in active.chain(completed) {
+        parts.each(&mut |shown| {
+            let inline = match shown {
+                ShownContent::Side(_, of) if of.content.uri.starts_with(INLINE) => {
+                    Some(std::mem::take(&mut of.content.uri))
+                }
+                ShownContent::Side(..) => None,
+                ShownContent::Produced(content) => large(content).map(|(_, inline)| inline),
+            };
+            found = found.take().or(inline.filter(|inline| id_of(inline) == id));
+        });
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Err(RpcError::resource_not_found(uri))
 }

@@ -4,6 +4,7 @@
 //! declare their resource, on behalf of the client that asked for a conversation last.
 //! Never: writes a token anywhere: not into a state, a record, a frame, an error or the log.
 
+use crate::host::turns;
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::notifications::{AuthRequiredParams, AuthRequiredReason};
 use ahp_types::state::ProtectedResourceMetadata;
@@ -256,7 +257,7 @@ impl Host {
         };
         if chat.tokens_told != tokens {
             chat.tokens_told.clone_from(&tokens);
-            self.tell_agent(step, key, Command::Tokens(tokens));
+            turns::tell_agent(&self.ledger, step, key, Command::Tokens(tokens));
         }
     }
 

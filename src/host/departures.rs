@@ -11,6 +11,8 @@
 //! then nothing is declined for want of clients, and what it has begun is not ended as long as
 //! anybody is there.
 
+use crate::host::ledger::Ledger;
+use crate::host::shutdown;
 use std::time::Duration;
 
 use super::effects::{ChatKey, ConnectionId, Output, Shutdown, Timer};
@@ -91,8 +93,8 @@ impl Host {
     }
 
     fn decline_all_that_waits(&mut self, step: &mut Step<'_>) {
-        for chat in self.running_chats() {
-            for id in self.waiting_for_user(chat) {
+        for chat in shutdown::running_chats(&self.ledger) {
+            for id in shutdown::waiting_for_user(&self.ledger, chat) {
                 self.decline_if_alone(step, chat, &id);
             }
         }
@@ -136,18 +138,11 @@ impl Host {
         clients.filter_map(|(_, client)| client.client_id.as_deref())
     }
 
-    /// The client whose turn runs in a chat, or ran there last: who queued a message is not known.
-    fn owner_of(&self, key: ChatKey) -> Option<&str> {
-        let chat = self.ledger.channels.chats.known(key)?;
-        let by = chat.run.as_ref().and_then(|run| run.by.as_deref());
-        by.or(chat.sponsor.as_deref())
-    }
-
     /// Whether what runs in a chat is for this client, which can say nothing any more, to be ended:
     /// it has begun it, or nobody is left who has.
     fn was_left_by(&self, key: ChatKey, connection: ConnectionId) -> bool {
         let Some(departure) = self.departures.get(&connection) else { return false };
-        match self.owner_of(key) {
+        match owner_of(&self.ledger, key) {
             Some(owner) if self.can_speak(owner) => false,
             owner if owner == departure.client_id.as_deref() => {
                 !(departure.is_lost && self.is_anybody_left())
@@ -160,7 +155,7 @@ impl Host {
     }
 
     fn chats_left_by(&self, connection: ConnectionId) -> Vec<ChatKey> {
-        let running = self.running_chats().into_iter();
+        let running = shutdown::running_chats(&self.ledger).into_iter();
         running.filter(|chat| self.was_left_by(*chat, connection)).collect()
     }
 
@@ -208,7 +203,7 @@ impl Host {
         let over = self.departures.iter().filter(|(_, departure)| departure.over);
         let over: Vec<ConnectionId> = over.map(|(connection, _)| *connection).collect();
         if !over.is_empty() {
-            self.tell_summaries(step);
+            self.summaries.send_held(&mut self.ledger, step);
         }
         for connection in over {
             let cut = self.departures.get(&connection).is_some_and(|departure| departure.cut);
@@ -217,4 +212,11 @@ impl Host {
             self.departures.remove(&connection);
         }
     }
+}
+
+/// The client whose turn runs in a chat, or ran there last: who queued a message is not known.
+fn owner_of(ledger: &Ledger, key: ChatKey) -> Option<&str> {
+    let chat = ledger.channels.chats.known(key)?;
+    let by = chat.run.as_ref().and_then(|run| run.by.as_deref());
+    by.or(chat.sponsor.as_deref())
 }

@@ -46,7 +46,7 @@ impl Host {
         let agents = self.agents.infos();
         if agents != self.ledger.channels.root.state.agents {
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
-            self.sequence(step, ChannelId::ROOT, changed, None);
+            self.ledger.sequence(step, ChannelId::ROOT, changed, None);
             self.note_agents(step);
         }
     }

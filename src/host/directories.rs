@@ -4,6 +4,9 @@
 //! as the agent can follow, and telling the agent.
 //! Never: looks at a file system; what is there is found out before the message is handled.
 
+use crate::host::catalogue;
+use crate::host::ledger::Ledger;
+use crate::host::turns;
 use std::collections::BTreeMap;
 
 use ahp_types::actions::{
@@ -58,11 +61,6 @@ impl Host {
         several.ok_or_else(|| Refusal::OneDirectory(provider.to_owned()))
     }
 
-    fn directories_of(&self, key: SessionKey) -> &[String] {
-        let session = self.ledger.channels.sessions.known(key);
-        session.and_then(|session| session.state.working_directories.as_deref()).unwrap_or_default()
-    }
-
     /// A client changes the directories of a session.
     pub(super) fn client_changes_directories(
         &mut self,
@@ -74,7 +72,7 @@ impl Host {
         let can = self.directories_capability(key)?;
         let (fixed, replaceable) =
             (can.immutable_primary == Some(true), can.primary_replacement == Some(true));
-        let now = self.directories_of(key);
+        let now = directories_of(&self.ledger, key);
         let place = |uri: &str| {
             let uri = canonical_file(uri).unwrap_or_else(|_| uri.to_owned());
             now.iter().position(|directory| *directory == uri)
@@ -118,40 +116,33 @@ impl Host {
             }
             _ => return Err(Refusal::NotServedOn("a session's channel")),
         };
-        let follow = self.chats_in(key, gone.as_deref());
+        let follow = chats_in(&self.ledger, key, gone.as_deref());
         for (chat, directory) in follow.iter().zip(gone.iter().cycle()) {
             let removed = ChatWorkingDirectoryRemovedAction { directory: directory.clone() };
-            self.change_chats_directories(
+            change_chats_directories(
+                &mut self.ledger,
                 step,
                 *chat,
                 StateAction::ChatWorkingDirectoryRemoved(removed),
                 None,
             );
         }
-        self.sequence(step, key, action, Some(origin));
-        self.session_changed(key);
+        self.ledger.sequence(step, key, action, Some(origin));
+        self.ledger.session_changed(key);
         for (chat, directory) in follow.iter().zip(new.iter().cycle()) {
             let set = ChatWorkingDirectorySetAction { directory: directory.clone() };
-            self.change_chats_directories(step, *chat, StateAction::ChatWorkingDirectorySet(set), None);
+            change_chats_directories(
+                &mut self.ledger,
+                step,
+                *chat,
+                StateAction::ChatWorkingDirectorySet(set),
+                None,
+            );
         }
-        for chat in self.chats_of(key) {
-            self.tell_directories(step, chat);
+        for chat in self.ledger.channels.chats_in(key) {
+            tell_directories(&mut self.ledger, step, chat);
         }
         Ok(Verdict::Done)
-    }
-
-    /// The chats of a session that have chosen this directory among the session's.
-    fn chats_in(&self, key: SessionKey, directory: Option<&str>) -> Vec<ChatKey> {
-        let is_in = |chat: &ChatKey| {
-            let chosen = self
-                .ledger
-                .channels
-                .chats
-                .known(*chat)
-                .and_then(|chat| chat.conversation.state().working_directories.as_ref());
-            chosen.zip(directory).is_some_and(|(chosen, gone)| chosen.iter().any(|one| one == gone))
-        };
-        self.chats_of(key).into_iter().filter(is_in).collect()
     }
 
     /// The directories that a new chat of a session is to work in, if some of the session's were
@@ -169,7 +160,7 @@ impl Host {
         let mut directories = Vec::new();
         for uri in chosen {
             let directory = canonical(uri)?;
-            if !self.directories_of(session).contains(&directory) {
+            if !directories_of(&self.ledger, session).contains(&directory) {
                 return Err(Refusal::NoDirectoryOfSession(uri.clone()));
             }
             if !directories.contains(&directory) {
@@ -177,23 +168,6 @@ impl Host {
             }
         }
         Ok(Some(directories))
-    }
-
-    /// Takes those directories from a chat that are none of a session's.
-    pub(super) fn keep_directories_of(&mut self, step: &mut Step<'_>, key: ChatKey, session: SessionKey) {
-        let chosen = self
-            .ledger
-            .channels
-            .chats
-            .known(key)
-            .and_then(|chat| chat.conversation.state().working_directories.clone());
-        let there = self.directories_of(session);
-        let gone: Vec<String> = chosen.into_iter().flatten().filter(|one| !there.contains(one)).collect();
-        for directory in gone {
-            let removed = ChatWorkingDirectoryRemovedAction { directory };
-            let action = StateAction::ChatWorkingDirectoryRemoved(removed);
-            self.change_chats_directories(step, key, action, None);
-        }
     }
 
     /// A client chooses among the directories of a session for one of its chats.
@@ -211,7 +185,7 @@ impl Host {
         let action = match action {
             StateAction::ChatWorkingDirectorySet(a) => {
                 let directory = canonical(&a.directory)?;
-                if !self.directories_of(session).contains(&directory) {
+                if !directories_of(&self.ledger, session).contains(&directory) {
                     return Err(Refusal::NoDirectoryOfChatsSession(a.directory));
                 }
                 let chosen = self
@@ -231,52 +205,89 @@ impl Host {
             }
             _ => return Err(Refusal::NotServedOn("a chat's channel")),
         };
-        if !self.change_chats_directories(step, key, action, Some(origin)) {
+        if !change_chats_directories(&mut self.ledger, step, key, action, Some(origin)) {
             return Ok(Verdict::Unchanged);
         }
-        self.tell_directories(step, key);
+        tell_directories(&mut self.ledger, step, key);
         Ok(Verdict::Done)
     }
+}
 
-    /// Changes the choice of a chat, if that makes a difference.
-    fn change_chats_directories(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: StateAction,
-        origin: Option<ActionOrigin>,
-    ) -> bool {
-        let changes =
-            self.ledger.channels.chats.known(key).is_some_and(|chat| chat.conversation.would_change(&action));
-        if changes {
-            self.sequence(step, key, action, origin);
-            self.sync_chat(step, key);
-        }
-        changes
+fn directories_of(ledger: &Ledger, key: SessionKey) -> &[String] {
+    let session = ledger.channels.sessions.known(key);
+    session.and_then(|session| session.state.working_directories.as_deref()).unwrap_or_default()
+}
+
+/// The chats of a session that have chosen this directory among the session's.
+fn chats_in(ledger: &Ledger, key: SessionKey, directory: Option<&str>) -> Vec<ChatKey> {
+    let is_in = |chat: &ChatKey| {
+        let chosen = ledger
+            .channels
+            .chats
+            .known(*chat)
+            .and_then(|chat| chat.conversation.state().working_directories.as_ref());
+        chosen.zip(directory).is_some_and(|(chosen, gone)| chosen.iter().any(|one| one == gone))
+    };
+    ledger.channels.chats_in(key).into_iter().filter(is_in).collect()
+}
+
+/// Takes those directories from a chat that are none of a session's.
+pub(super) fn keep_directories_of(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    session: SessionKey,
+) {
+    let chosen = ledger
+        .channels
+        .chats
+        .known(key)
+        .and_then(|chat| chat.conversation.state().working_directories.clone());
+    let there = directories_of(ledger, session);
+    let gone: Vec<String> = chosen.into_iter().flatten().filter(|one| !there.contains(one)).collect();
+    for directory in gone {
+        let removed = ChatWorkingDirectoryRemovedAction { directory };
+        let action = StateAction::ChatWorkingDirectoryRemoved(removed);
+        change_chats_directories(ledger, step, key, action, None);
     }
+}
 
-    /// The directories that a chat's agent works in: those that were chosen for it, else all of the
-    /// session's.
-    pub(super) fn effective_directories(&self, key: ChatKey) -> Vec<String> {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return Vec::new() };
-        match &chat.conversation.state().working_directories {
-            Some(chosen) => chosen.clone(),
-            None => self.directories_of(chat.session).to_vec(),
-        }
+/// Changes the choice of a chat, if that makes a difference.
+fn change_chats_directories(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    action: StateAction,
+    origin: Option<ActionOrigin>,
+) -> bool {
+    let changes =
+        ledger.channels.chats.known(key).is_some_and(|chat| chat.conversation.would_change(&action));
+    if changes {
+        ledger.sequence(step, key, action, origin);
+        catalogue::sync_chat(ledger, step, key);
     }
+    changes
+}
 
-    /// Tells a chat's agent where it works, once it is open, if it knows otherwise.
-    pub(super) fn tell_directories(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let directories = self.effective_directories(key);
-        let Some(chat) =
-            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
-        else {
-            return;
-        };
-        if chat.directories_told != directories {
-            chat.directories_told.clone_from(&directories);
-            self.tell_agent(step, key, Command::WorkIn { directories });
-        }
+/// The directories that a chat's agent works in: those that were chosen for it, else all of the
+/// session's.
+pub(super) fn effective_directories(ledger: &Ledger, key: ChatKey) -> Vec<String> {
+    let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
+    match &chat.conversation.state().working_directories {
+        Some(chosen) => chosen.clone(),
+        None => directories_of(ledger, chat.session).to_vec(),
+    }
+}
+
+/// Tells a chat's agent where it works, once it is open, if it knows otherwise.
+pub(super) fn tell_directories(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let directories = effective_directories(ledger, key);
+    let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open) else {
+        return;
+    };
+    if chat.directories_told != directories {
+        chat.directories_told.clone_from(&directories);
+        turns::tell_agent(ledger, step, key, Command::WorkIn { directories });
     }
 }
 

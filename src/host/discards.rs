@@ -20,6 +20,9 @@
 //! session, and is not over, gets the same answer: the same is not done twice because two windows,
 //! or two clicks, ask for it.
 
+use crate::host::changes;
+use crate::host::checkpoints;
+use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use ahp_types::commands::{ChangesetOperationTarget, InvokeChangesetOperationParams};
@@ -168,14 +171,14 @@ impl Host {
                 operations.push(commit_operation());
             }
         }
-        if self.last_discarded(session, scope).next().is_some() {
+        if last_discarded(&self.ledger, session, scope).next().is_some() {
             let scopes = vec![ChangesetOperationScope::Changeset];
             operations.push(operation(RESTORE, "Restore Discarded Changes", "redo", scopes));
         }
         let running = self.changes.operations.running.get(&session).filter(|it| it.scope == *scope);
         let failed = self.changes.operations.failed.get(&(session, mark_of(scope)));
         let works = |chat| self.ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_some());
-        let is_disabled = self.chats_of(session).into_iter().any(works);
+        let is_disabled = self.ledger.channels.chats_in(session).into_iter().any(works);
         for operation in &mut operations {
             if is_disabled {
                 operation.status = ChangesetOperationStatus::Disabled;
@@ -186,19 +189,6 @@ impl Host {
             }
         }
         (!operations.is_empty()).then_some(operations)
-    }
-
-    /// The files that were taken back last of what a changeset is of.
-    fn last_discarded(
-        &self,
-        session: SessionKey,
-        scope: &ChangesetScope,
-    ) -> impl Iterator<Item = &DiscardedFile> {
-        let of_scope = mark_of(scope);
-        let session = self.ledger.channels.sessions.known(session);
-        let discarded = session.map(|session| session.discarded.as_slice()).unwrap_or_default();
-        let last = discarded.iter().filter(|file| file.scope == of_scope).map(|file| file.edit.at).max();
-        discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
     }
 
     /// What a client asks to be done with the files of a changeset is done as soon as it is known
@@ -271,16 +261,6 @@ impl Host {
         sees.then(|| changeset.state.files.clone())
     }
 
-    /// The files of a changeset that are not what its client had seen, by their ids.
-    fn files_not_seen(&self, key: ChangesetKey, seen: &[ChangesetFile]) -> Vec<String> {
-        let Some(changeset) = self.ledger.channels.changesets.get(&key) else { return Vec::new() };
-        let edits: HashMap<&str, &FileEdit> =
-            seen.iter().map(|file| (file.id.as_str(), &file.edit)).collect();
-        let files = changeset.state.files.iter();
-        let unseen = files.filter(|file| edits.get(file.id.as_str()) != Some(&&file.edit));
-        unseen.map(|file| file.id.clone()).collect()
-    }
-
     /// Begins with the operations that have waited long enough. Those of one session come one after
     /// the other.
     pub(super) fn settle_operations(&mut self, step: &mut Step<'_>) {
@@ -301,7 +281,7 @@ impl Host {
             match self.invoke_changeset_operation(&params, seen.as_deref()) {
                 Ok(Begun::TakeBack(mut taken)) => {
                     self.operation_begins(step, taken.session, askers, params);
-                    self.keep_what_is_begun(&mut taken, step.now.unix_ms);
+                    keep_what_is_begun(&mut self.ledger, &mut taken, step.now.unix_ms);
                     let below = self.folders_of_sessions();
                     let taken = Resource::TakeBack { taken: taken.into(), below };
                     step.say(Output::Resource(connection, id, taken));
@@ -336,7 +316,7 @@ impl Host {
         if self.is_being_kept(session, turn) {
             return false;
         }
-        let states = self.kept_states(session, scope);
+        let states = checkpoints::kept_states(&self.ledger, session, scope);
         states.is_none_or(|states| !matches!(self.changes.compared.between(&states), Between::Asked))
     }
 
@@ -373,7 +353,7 @@ impl Host {
         let found = key.and_then(|key| Some((key, self.ledger.channels.changesets.get(&key)?)));
         let (key, changeset) = found.ok_or_else(|| RpcError::resource_not_found(&params.channel))?;
         let (session, scope) = (changeset.session, changeset.scope.clone());
-        let unseen = seen.map(|seen| self.files_not_seen(key, seen)).unwrap_or_default();
+        let unseen = seen.map(|seen| files_not_seen(&self.ledger, key, seen)).unwrap_or_default();
         let id = params.operation_id.as_str();
         let mut files = self.changed_files(session, &scope).unwrap_or_default();
         if files.len() > FILES_MAX {
@@ -409,12 +389,12 @@ impl Host {
         let restores = id == RESTORE;
         let mut untouched = Vec::new();
         if restores {
-            for file in self.last_discarded(session, &scope) {
+            for file in last_discarded(&self.ledger, session, &scope) {
                 if file.is_untouched {
                     untouched.push(file.clone());
                     continue;
                 }
-                let (found, left) = self.sides_discarded(file, &mut found_texts);
+                let (found, left) = changes::sides_discarded(&self.ledger, file, &mut found_texts);
                 let kept = file.kept.clone().map(GitTaken::reversed);
                 let kept = kept.map(|kept| GitTaken { mode_wanted: file.mode, ..kept });
                 taken.push(TakenFile { row: file.clone(), now: left, wanted: found, kept });
@@ -426,7 +406,7 @@ impl Host {
                     continue;
                 }
                 for row in DiscardedFile::all_of(changed, &mark_of(&scope)) {
-                    let (found, left) = self.sides_discarded(&row, &mut found_texts);
+                    let (found, left) = changes::sides_discarded(&self.ledger, &row, &mut found_texts);
                     let kept = row.kept.clone();
                     taken.push(TakenFile { row, now: found, wanted: left, kept });
                 }
@@ -452,21 +432,6 @@ impl Host {
         let taken =
             TakeBack { session, scope, restores, root, kept_first, bytes_kept, files, left, untouched };
         Ok(Begun::TakeBack(taken))
-    }
-
-    /// Keeps what is about to be taken back before it is: should the host end meanwhile, it can be
-    /// brought back.
-    fn keep_what_is_begun(&mut self, taken: &mut TakeBack, now_ms: i64) {
-        if taken.restores {
-            return;
-        }
-        let at = self.edit_time(taken.session, now_ms);
-        for file in &mut taken.files {
-            (file.row.edit.at, file.row.is_unsure) = (at, true);
-        }
-        let Some(session) = self.ledger.channels.sessions.known_mut(taken.session) else { return };
-        session.discarded.extend(taken.files.iter().map(|file| file.row.clone()));
-        self.ledger.mark_dirty(taken.session.into());
     }
 
     /// An operation is being carried out from now on: whoever follows its changeset is told so.
@@ -557,7 +522,8 @@ impl Host {
                     done.push(row);
                 }
                 FileTaken::Already => {
-                    let is_untouched = !restores && !self.was_begun_before(session, &file.row, begun_at);
+                    let is_untouched =
+                        !restores && !was_begun_before(&self.ledger, session, &file.row, begun_at);
                     let mut row = file.row;
                     row.is_untouched = is_untouched;
                     done.push(row);
@@ -579,7 +545,7 @@ impl Host {
         }
         if self.ledger.channels.sessions.contains_key(&session) {
             self.ledger.mark_dirty(session.into());
-            self.files_may_have_changed(session, true);
+            self.ledger.note_edited(session, true);
             if root.is_some() && !is_empty {
                 self.keep_folder_now(step, session);
                 self.look_at_repository(session);
@@ -591,20 +557,6 @@ impl Host {
             false => Ok((!refused.is_empty()).then(|| format!("some files stay as they are: {said}"))),
         };
         self.operation_is_over(step, session, told);
-    }
-
-    /// Whether a host before this one has begun to take the same change of a file back, and may
-    /// have done it.
-    fn was_begun_before(&self, session: SessionKey, file: &DiscardedFile, begun_at: Option<i64>) -> bool {
-        let session = self.ledger.channels.sessions.known(session);
-        session.is_some_and(|session| {
-            session.discarded.iter().any(|known| {
-                known.is_unsure
-                    && Some(known.edit.at) != begun_at
-                    && known.scope == file.scope
-                    && known.change() == file.change()
-            })
-        })
     }
 
     /// Keeps that files were taken back, but for those that the changeset does not show like that
@@ -623,7 +575,7 @@ impl Host {
         let shown: Vec<DiscardedFile> =
             shown.iter().flat_map(|changed| DiscardedFile::all_of(changed, "")).collect();
         let shown: BTreeSet<_> = shown.iter().map(DiscardedFile::change).collect();
-        let at = self.edit_time(session, now_ms);
+        let at = changes::edit_time(&self.ledger, session, now_ms);
         done.retain(|file| shown.contains(&file.change()));
         for file in &mut done {
             (file.edit.at, file.is_unsure) = (at, false);
@@ -645,4 +597,60 @@ impl Host {
             session.discarded.retain(|file| file.edit.at != time);
         }
     }
+}
+
+/// The files that were taken back last of what a changeset is of.
+fn last_discarded<'a>(
+    ledger: &'a Ledger,
+    session: SessionKey,
+    scope: &ChangesetScope,
+) -> impl Iterator<Item = &'a DiscardedFile> {
+    let of_scope = mark_of(scope);
+    let session = ledger.channels.sessions.known(session);
+    let discarded = session.map(|session| session.discarded.as_slice()).unwrap_or_default();
+    let last = discarded.iter().filter(|file| file.scope == of_scope).map(|file| file.edit.at).max();
+    discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
+}
+
+/// The files of a changeset that are not what its client had seen, by their ids.
+fn files_not_seen(ledger: &Ledger, key: ChangesetKey, seen: &[ChangesetFile]) -> Vec<String> {
+    let Some(changeset) = ledger.channels.changesets.get(&key) else { return Vec::new() };
+    let edits: HashMap<&str, &FileEdit> = seen.iter().map(|file| (file.id.as_str(), &file.edit)).collect();
+    let files = changeset.state.files.iter();
+    let unseen = files.filter(|file| edits.get(file.id.as_str()) != Some(&&file.edit));
+    unseen.map(|file| file.id.clone()).collect()
+}
+
+/// Keeps what is about to be taken back before it is: should the host end meanwhile, it can be
+/// brought back.
+fn keep_what_is_begun(ledger: &mut Ledger, taken: &mut TakeBack, now_ms: i64) {
+    if taken.restores {
+        return;
+    }
+    let at = changes::edit_time(ledger, taken.session, now_ms);
+    for file in &mut taken.files {
+        (file.row.edit.at, file.row.is_unsure) = (at, true);
+    }
+    let Some(session) = ledger.channels.sessions.known_mut(taken.session) else { return };
+    session.discarded.extend(taken.files.iter().map(|file| file.row.clone()));
+    ledger.mark_dirty(taken.session.into());
+}
+
+/// Whether a host before this one has begun to take the same change of a file back, and may
+/// have done it.
+fn was_begun_before(
+    ledger: &Ledger,
+    session: SessionKey,
+    file: &DiscardedFile,
+    begun_at: Option<i64>,
+) -> bool {
+    let session = ledger.channels.sessions.known(session);
+    session.is_some_and(|session| {
+        session.discarded.iter().any(|known| {
+            known.is_unsure
+                && Some(known.edit.at) != begun_at
+                && known.scope == file.scope
+                && known.change() == file.change()
+        })
+    })
 }

@@ -3,6 +3,9 @@
 //! Owns: the order of checks (is the connection open, is the method served) and the answers.
 //! Never: does what a method asks for; that is in `handlers`.
 
+use crate::host::ahead;
+use crate::host::missed;
+use crate::host::ptys;
 use ahp_types::commands::InvokeChangesetOperationParams;
 use bytes::Bytes;
 
@@ -53,11 +56,13 @@ impl Host {
                     }
                     Ok((method, Answer::Returned(states, missed))) => {
                         step.say(with_states(id, method, states));
-                        self.tell_missed(step, connection, missed);
+                        missed::tell_missed(&self.ledger, step, connection, missed);
                     }
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
                     Ok((_, Answer::Relay(relay))) => self.relays.ask(step, connection, id, relay),
-                    Ok((_, Answer::Terminal(new))) => self.create_terminal(step, connection, id, *new),
+                    Ok((_, Answer::Terminal(new))) => {
+                        ptys::create_terminal(&mut self.ledger, step, connection, id, *new)
+                    }
                     Ok((_, Answer::Operation(params))) => {
                         self.hold_operation(step, (connection, id), *params)
                     }
@@ -139,7 +144,7 @@ impl Host {
                     _ => {}
                 }
                 let page = Self::page_of(&params)?;
-                self.tell_summaries_now(step);
+                self.summaries.send_all(&mut self.ledger, step);
                 Ok(Answer::Page(page))
             }
             Method::CreateSession => {
@@ -203,7 +208,7 @@ impl Host {
     pub(super) fn forget_client(&mut self, connection: ConnectionId) {
         let Some(client) = self.connections.get(&connection) else { return };
         let default_directory = client.default_directory.clone();
-        for target in self.ledger.subscribed(connection).collect::<Vec<_>>() {
+        for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
         self.connections.insert(connection, Connection { default_directory, ..Connection::default() });
@@ -230,7 +235,7 @@ impl Host {
         self.relays.end_to(step, connection);
         self.relays.end_for(step, connection);
         let Some(_client) = self.connections.get(&connection) else { return };
-        for target in self.ledger.subscribed(connection).collect::<Vec<_>>() {
+        for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
         let client = self.connections.remove(&connection);
@@ -239,7 +244,7 @@ impl Host {
             self.relays.note_gone(client_id);
         }
         self.decline_all_unseen(step);
-        self.watch_unfollowed(step);
+        ahead::watch_unfollowed(&mut self.ledger, step);
         step.say(Output::Closed(connection));
     }
 }

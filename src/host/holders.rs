@@ -4,6 +4,9 @@
 //! how much may be typed, which sizes and titles there are.
 //! Never: makes or ends a terminal.
 
+use crate::host::ledger::Ledger;
+use crate::host::ptys;
+use crate::wire::channels::ChannelKind;
 use ahp_types::actions::{ActionOrigin, StateAction, TerminalClaimedAction, TerminalResizedAction};
 use ahp_types::state::TerminalClaim;
 
@@ -48,30 +51,6 @@ pub(super) fn title_of(title: &str) -> Result<(), Refusal> {
 }
 
 impl Host {
-    /// Whether a client may be said to have a terminal in this way.
-    ///
-    /// # Errors
-    /// Why not.
-    pub(super) fn check_claim(&self, client: &str, claim: &TerminalClaim) -> Result<(), Refusal> {
-        match claim {
-            TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
-            TerminalClaim::Client(claim) => Err(Refusal::ClaimOfOther(claim.client_id.clone())),
-            TerminalClaim::Session(claim) => {
-                let unknown = |uri: &String| Refusal::ClaimUnknown(uri.clone());
-                let session =
-                    self.ledger.find_session(&claim.session).ok_or_else(|| unknown(&claim.session))?;
-                let chat = self.ledger.find_chat(&claim.chat).ok_or_else(|| unknown(&claim.chat))?;
-                let is_in =
-                    self.ledger.channels.chats.known(chat).is_some_and(|chat| chat.session == session);
-                if is_in {
-                    Ok(())
-                } else {
-                    Err(Refusal::NoChatOfSession(claim.chat.clone()))
-                }
-            }
-        }
-    }
-
     /// Whether the client is gone that has a terminal.
     pub(super) fn holder_is_gone(&self, key: TerminalKey) -> bool {
         match self.ledger.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
@@ -156,8 +135,8 @@ impl Host {
             StateAction::TerminalCleared(_) => pty.line = None,
             _ => {}
         }
-        self.sequence(step, key, action, Some(origin));
-        self.list_terminals(step);
+        self.ledger.sequence(step, key, action, Some(origin));
+        ptys::list_terminals(&mut self.ledger, step);
         Ok(Verdict::Done)
     }
 
@@ -169,7 +148,7 @@ impl Host {
         claimed: TerminalClaimedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        self.check_claim(&origin.client_id, &claimed.claim)?;
+        check_claim(&self.ledger, &origin.client_id, &claimed.claim)?;
         let Some(terminal) = self.ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
         if terminal.chat.is_some() {
             return Err(Refusal::OutputOfAgent("belongs to its call"));
@@ -180,37 +159,58 @@ impl Host {
         if terminal.state.claim == claimed.claim {
             return Ok(Verdict::Unchanged);
         }
-        self.sequence(step, key, StateAction::TerminalClaimed(claimed), Some(origin));
-        self.terminals_changed = true;
-        self.list_terminals(step);
+        self.ledger.sequence(step, key, StateAction::TerminalClaimed(claimed), Some(origin));
+        self.ledger.touch(ChannelKind::Terminal);
+        ptys::list_terminals(&mut self.ledger, step);
         Ok(Verdict::Done)
     }
+}
 
-    pub(super) fn ptys_held_by(&self, chat: ChatKey) -> Vec<TerminalKey> {
-        let Some(uri) = self.ledger.channels.chats.known(chat).map(|chat| &chat.channel.uri) else {
-            return Vec::new();
-        };
-        let is_held = |it: &Terminal| {
-            let holds = matches!(&it.state.claim, TerminalClaim::Session(claim) if claim.chat == *uri);
-            it.pty.is_some() && it.chat.is_none() && holds
-        };
-        let terminals = self.ledger.channels.terminals.iter();
-        terminals.filter(|(_, terminal)| is_held(terminal)).map(|(key, _)| *key).collect()
-    }
-
-    /// A chat is one of another session now: so are the terminals that clients have given it.
-    pub(super) fn hand_ptys_over(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        let session = self.ledger.channels.chats.known(chat).map(|chat| chat.session);
-        let session = session.and_then(|key| self.ledger.channels.sessions.known(key));
-        let Some(session) = session.map(|session| session.channel.uri.clone()) else { return };
-        for key in self.ptys_held_by(chat) {
-            let claim =
-                self.ledger.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
-            let Some(TerminalClaim::Session(mut claim)) = claim else { continue };
-            claim.session.clone_from(&session);
-            let claimed = TerminalClaimedAction { claim: TerminalClaim::Session(claim) };
-            self.sequence(step, key, StateAction::TerminalClaimed(claimed), None);
+/// Whether a client may be said to have a terminal in this way.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check_claim(ledger: &Ledger, client: &str, claim: &TerminalClaim) -> Result<(), Refusal> {
+    match claim {
+        TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
+        TerminalClaim::Client(claim) => Err(Refusal::ClaimOfOther(claim.client_id.clone())),
+        TerminalClaim::Session(claim) => {
+            let unknown = |uri: &String| Refusal::ClaimUnknown(uri.clone());
+            let session = ledger.find_session(&claim.session).ok_or_else(|| unknown(&claim.session))?;
+            let chat = ledger.find_chat(&claim.chat).ok_or_else(|| unknown(&claim.chat))?;
+            let is_in = ledger.channels.chats.known(chat).is_some_and(|chat| chat.session == session);
+            if is_in {
+                Ok(())
+            } else {
+                Err(Refusal::NoChatOfSession(claim.chat.clone()))
+            }
         }
-        self.list_terminals(step);
     }
+}
+
+pub(super) fn ptys_held_by(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey> {
+    let Some(uri) = ledger.channels.chats.known(chat).map(|chat| &chat.channel.uri) else {
+        return Vec::new();
+    };
+    let is_held = |it: &Terminal| {
+        let holds = matches!(&it.state.claim, TerminalClaim::Session(claim) if claim.chat == *uri);
+        it.pty.is_some() && it.chat.is_none() && holds
+    };
+    let terminals = ledger.channels.terminals.iter();
+    terminals.filter(|(_, terminal)| is_held(terminal)).map(|(key, _)| *key).collect()
+}
+
+/// A chat is one of another session now: so are the terminals that clients have given it.
+pub(super) fn hand_ptys_over(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
+    let session = session.and_then(|key| ledger.channels.sessions.known(key));
+    let Some(session) = session.map(|session| session.channel.uri.clone()) else { return };
+    for key in ptys_held_by(ledger, chat) {
+        let claim = ledger.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
+        let Some(TerminalClaim::Session(mut claim)) = claim else { continue };
+        claim.session.clone_from(&session);
+        let claimed = TerminalClaimedAction { claim: TerminalClaim::Session(claim) };
+        ledger.sequence(step, key, StateAction::TerminalClaimed(claimed), None);
+    }
+    ptys::list_terminals(ledger, step);
 }

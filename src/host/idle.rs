@@ -6,6 +6,10 @@
 //! Never: lets go of a session that somebody follows, that works, or that the store does not have
 //! as it is.
 
+use crate::host::annotations;
+use crate::host::ledger::Ledger;
+use crate::host::terminals;
+use crate::host::turns;
 use ahp_types::state::SessionLifecycle;
 
 use super::model::{Chat, Session, SessionKey};
@@ -20,7 +24,8 @@ pub const SESSION_BYTES: usize = 16 << 10;
 /// through all that are in memory.
 const IDLE_EVERY: u64 = 16;
 
-/// What is so large is looked for at once, in bytes.
+/// Size in bytes of a session that idle ones are looked for at once because of: it was loaded, or
+/// has lost a subscriber, and perhaps nobody uses it again.
 const LARGE_BYTES: usize = 1 << 20;
 
 impl Chat {
@@ -34,31 +39,23 @@ impl Chat {
 }
 
 impl Host {
-    /// This session was used just now, and perhaps never again: it was loaded, or somebody has
-    /// stopped following it. A large one does not stay until others were used so often that idle
-    /// ones are looked for.
-    pub(super) fn note_use(&mut self, key: SessionKey) {
-        self.uses += 1;
-        let is_large =
-            self.ledger.channels.sessions.get(&key).is_some_and(|it| self.memory_bytes(it) >= LARGE_BYTES);
-        self.idle_due |= is_large;
-        if let Some(session) = self.ledger.channels.sessions.get_mut(&key) {
-            session.used = self.uses;
-        }
-    }
-
     /// Lets the least recently used of the idle sessions out of memory, if they take more than they
     /// may. The store has all of them as they are.
     pub(super) fn let_idle_sessions_go(&mut self, step: &mut Step<'_>) {
-        let is_due = self.idle_due || self.uses >= self.idle_looked_for + IDLE_EVERY;
+        let left = self.ledger.take_left();
+        let mut left = left.iter().filter_map(|key| self.ledger.channels.sessions.get(key));
+        self.idle_due |= left.any(|session| memory_bytes(&self.ledger, session) >= LARGE_BYTES);
+        let is_due = self.idle_due || self.ledger.uses() >= self.idle_looked_for + IDLE_EVERY;
         if !is_due || self.ledger.failing().is_some() || self.config.memory_budget == usize::MAX {
             return;
         }
-        (self.idle_due, self.idle_looked_for) = (false, self.uses);
+        (self.idle_due, self.idle_looked_for) = (false, self.ledger.uses());
         let sessions = self.ledger.channels.sessions.iter();
-        let idle = sessions.filter(|(key, session)| self.is_idle(session) && !self.summaries.mentions(**key));
+        let idle = sessions.filter(|(key, session)| {
+            self.is_idle(session) && !self.summaries.is_pending(&self.ledger, **key)
+        });
         let mut idle: Vec<(u64, SessionKey, usize)> =
-            idle.map(|(key, session)| (session.used, *key, self.memory_bytes(session))).collect();
+            idle.map(|(key, session)| (session.used, *key, memory_bytes(&self.ledger, session))).collect();
         let mut bytes: usize = idle.iter().map(|(_, _, bytes)| bytes).sum();
         // One that alone takes more than all may does not push out the others.
         idle.sort_unstable_by_key(|(used, _, bytes)| (*bytes <= self.config.memory_budget, *used));
@@ -72,12 +69,12 @@ impl Host {
     }
 
     fn let_go(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let chats = self.chats_of(key);
+        let chats = self.ledger.channels.chats_in(key);
         self.forget_changesets_of(key);
-        self.remove_annotations_of(key);
+        annotations::remove_annotations_of(&mut self.ledger, key);
         for &chat in &chats {
-            self.close_conversation(step, chat);
-            self.forget_terminals_of(chat);
+            turns::close_conversation(&mut self.ledger, step, chat);
+            terminals::forget_terminals_of(&mut self.ledger, chat);
             if let Some(chat) = self.ledger.channels.chats.remove(&chat) {
                 self.ledger.channels.by_uri.remove(&chat.channel.uri);
             }
@@ -93,11 +90,11 @@ impl Host {
         session.channel.subscribers.is_empty()
             && !session.ahead
             && session.state.lifecycle != SessionLifecycle::Creating
-            && self.has_idle_terminals(session)
+            && terminals::has_idle_terminals(&self.ledger, session)
             && self.has_idle_changesets(session)
             && !self.asks_git_for(session)
-            && self.has_idle_annotations(session)
-            && self.its_chats(session).all(|chat| {
+            && annotations::has_idle_annotations(&self.ledger, session)
+            && its_chats(&self.ledger, session).all(|chat| {
                 let in_background = chat.conversation.state().background_work.as_ref();
                 chat.channel.subscribers.is_empty()
                     && chat.run.is_none()
@@ -106,15 +103,15 @@ impl Host {
                     && in_background.is_none_or(Vec::is_empty)
             })
     }
+}
 
-    /// What a session takes in memory, nearly, in bytes.
-    fn memory_bytes(&self, session: &Session) -> usize {
-        SESSION_BYTES
-            + self.annotations_bytes(session)
-            + self.its_chats(session).map(Chat::memory_bytes).sum::<usize>()
-    }
+/// What a session takes in memory, nearly, in bytes.
+fn memory_bytes(ledger: &Ledger, session: &Session) -> usize {
+    SESSION_BYTES
+        + annotations::annotations_bytes(ledger, session)
+        + its_chats(ledger, session).map(Chat::memory_bytes).sum::<usize>()
+}
 
-    fn its_chats<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = &'a Chat> {
-        self.ledger.channels.chats_of(session).filter_map(|key| self.ledger.channels.chats.known(key))
-    }
+fn its_chats<'a>(ledger: &'a Ledger, session: &'a Session) -> impl Iterator<Item = &'a Chat> {
+    ledger.channels.chats_of(session).filter_map(|key| ledger.channels.chats.known(key))
 }

@@ -5,6 +5,9 @@
 //! Never: reads anything itself. What takes long is made where the rows are read, so that nobody
 //! else waits for it, however large a chat is: the host only takes it in.
 
+use crate::host::annotations;
+use crate::host::background;
+use crate::host::catalogue;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,8 +15,8 @@ use std::time::Duration;
 use ahp::reducers::ReduceOutcome;
 use ahp_types::state::{Annotation, SessionLifecycle, SessionState, SessionSummary};
 
-use super::annotations;
 use super::catalogue::row_of;
+use super::channels::annotations_summary;
 use super::effects::{GitSight, Handle, Output, SavedChat, SavedSession, SessionRow, Timer};
 use super::limits::{is_output, Limits};
 use super::locale::Language;
@@ -140,7 +143,7 @@ impl Host {
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
         let told = session.told.clone();
         self.ledger.channels.sessions.insert(key, session);
-        self.add_annotations(key, annotations);
+        annotations::add_annotations(&mut self.ledger, key, annotations);
         if let Some(seen) = seen {
             self.sight_was_kept(key, seen);
         }
@@ -154,16 +157,16 @@ impl Host {
             self.ledger.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
             self.ledger.channels.chats.insert(key, chat);
         }
-        self.note_use(key);
+        self.ledger.note_use(key);
         // A program that did not know of it may have kept the summary.
         let is_other =
             |summary: SessionSummary| (summary.meta, summary.annotations) != (told.meta, told.annotations);
-        if self.summary(key).is_some_and(is_other) {
-            self.session_changed(key);
+        if self.ledger.channels.summary(key).is_some_and(is_other) {
+            self.ledger.session_changed(key);
         }
         self.await_clients(step, key);
         for (chat, is_cut) in keys {
-            self.background_work_is_gone(step, chat);
+            background::background_work_is_gone(&mut self.ledger, step, chat);
             self.end_interrupted_turn(step, chat, is_cut, deaths);
         }
         self.keep_what_was_brought(step, key);
@@ -176,7 +179,7 @@ impl Host {
                 .known(key)
                 .and_then(|session| session.state.default_chat.clone());
             self.set_movable(step, &default.unwrap_or_default(), false);
-            self.sync_session(step, key);
+            catalogue::sync_session(&mut self.ledger, step, key);
         }
         if creating {
             self.open_session(step, key);
@@ -196,7 +199,6 @@ impl Host {
         run.phase = RunPhase::Over;
         run.interrupted = true;
         chat.run = Some(run);
-        self.runs += 1;
         let session = chat.session;
         // Held back until what the recovery did is safe: then it was survived.
         let survived = if deaths > 0 { Timer::Trial(session) } else { Timer::Recovered(session) };
@@ -255,7 +257,7 @@ fn read_session(row: &SessionRow) -> Result<LoadedAlone, String> {
         kept.map(|kept| (kept.meta, kept.changes, kept.annotations)).unwrap_or_default();
     let told = SessionSummary { meta, changes, annotations, ..told };
     let annotations = body.annotations.into_owned();
-    let counted = Some(annotations::summary_of(&row.uri, &annotations));
+    let counted = Some(annotations_summary(&row.uri, &annotations));
     let session = Session {
         channel: Channel::new(row.uri.clone(), body.born_at),
         state: SessionState { annotations: counted, ..body.state.into_owned() },

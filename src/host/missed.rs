@@ -5,6 +5,8 @@
 //! Never: reads the store. What happened before memory begins was read of it, with the sessions in
 //! which that was.
 
+use crate::host::ledger::Ledger;
+use crate::host::watches;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::notifications::{
@@ -139,33 +141,33 @@ impl Host {
         }
         missed
     }
+}
 
-    /// Tells a client that is back what it has missed. It comes directly behind the answer: whoever
-    /// lists the sessions after that knows what this changes, or has it changed already.
-    pub(super) fn tell_missed(&self, step: &mut Step<'_>, connection: ConnectionId, missed: Missed) {
-        let channel = &self.ledger.channels.root.channel.uri;
-        let mut notify = |method, params: Vec<u8>| {
-            let params = params.into();
-            step.say(Output::Frame(connection, Frame::Notification { method, params }));
-        };
-        for session in missed.removed {
-            let params = SessionRemovedParams { channel: channel.clone(), session };
-            notify("root/sessionRemoved", to_sorted_json(&params));
-        }
-        let in_memory = |keys: BTreeSet<SessionKey>| {
-            keys.into_iter().filter_map(|key| Some(self.ledger.channels.sessions.known(key)?.told.clone()))
-        };
-        for summary in in_memory(missed.added).chain(missed.kept_added) {
-            let params = SessionAddedParams { channel: channel.clone(), summary };
-            notify("root/sessionAdded", to_sorted_json(&params));
-        }
-        for summary in in_memory(missed.changed).chain(missed.kept_changed) {
-            let (session, changes) = (summary.resource.clone(), all_of(&summary));
-            let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
-            notify("root/sessionSummaryChanged", to_sorted_json(&params));
-        }
-        self.tell_watches_anew(step, connection, &missed.followed);
+/// Tells a client that is back what it has missed. It comes directly behind the answer: whoever
+/// lists the sessions after that knows what this changes, or has it changed already.
+pub(super) fn tell_missed(ledger: &Ledger, step: &mut Step<'_>, connection: ConnectionId, missed: Missed) {
+    let channel = &ledger.channels.root.channel.uri;
+    let mut notify = |method, params: Vec<u8>| {
+        let params = params.into();
+        step.say(Output::Frame(connection, Frame::Notification { method, params }));
+    };
+    for session in missed.removed {
+        let params = SessionRemovedParams { channel: channel.clone(), session };
+        notify("root/sessionRemoved", to_sorted_json(&params));
     }
+    let in_memory = |keys: BTreeSet<SessionKey>| {
+        keys.into_iter().filter_map(|key| Some(ledger.channels.sessions.known(key)?.told.clone()))
+    };
+    for summary in in_memory(missed.added).chain(missed.kept_added) {
+        let params = SessionAddedParams { channel: channel.clone(), summary };
+        notify("root/sessionAdded", to_sorted_json(&params));
+    }
+    for summary in in_memory(missed.changed).chain(missed.kept_changed) {
+        let (session, changes) = (summary.resource.clone(), all_of(&summary));
+        let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
+        notify("root/sessionSummaryChanged", to_sorted_json(&params));
+    }
+    watches::tell_watches_anew(ledger, step, connection, &missed.followed);
 }
 
 /// All of a summary that may have changed.

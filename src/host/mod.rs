@@ -82,6 +82,7 @@ mod selection;
 mod settings;
 mod shutdown;
 mod sights;
+mod summaries;
 mod terminals;
 #[cfg(test)]
 mod testing;
@@ -169,10 +170,7 @@ pub struct Host {
     config: Config,
     ledger: Ledger,
     agents: agents::AgentTable,
-    /// How many sessions there are, in memory or not.
-    session_count: u64,
-    /// How often any session was used, and how often when idle ones were last looked for.
-    uses: u64,
+    /// Number of uses of any session when idle ones were last looked for.
     idle_looked_for: u64,
     /// Set when a large session may be idle now.
     idle_due: bool,
@@ -186,19 +184,13 @@ pub struct Host {
     clients: VecDeque<String>,
     /// Active clients that are not there, by the numbers of their timers.
     absences: BTreeMap<u64, (SessionKey, String)>,
-    /// How many turns run.
-    runs: usize,
-    summaries: catalogue::Summaries,
     shutdown: Option<shutdown::ShuttingDown>,
     /// Clients that can say nothing any more, until their turns are over.
     departures: BTreeMap<ConnectionId, departures::Departure>,
     /// Connections that clients have lost who are expected back.
     expected: BTreeSet<ConnectionId>,
     relays: relays::Relays,
-    /// Who follows watches may be others than before.
-    watches_changed: bool,
-    /// Who follows terminals may be others than before, or one has ended.
-    terminals_changed: bool,
+    summaries: summaries::Summaries,
     changes: changesets::ChangesMemory,
     /// What git was asked, by the numbers.
     asked_of_git: BTreeMap<u64, checkpoints::AskedFor>,
@@ -237,8 +229,6 @@ impl Host {
         ledger.channels.root.state.agents = agents.infos();
         Self {
             ledger,
-            session_count: config.start.sessions,
-            uses: 0,
             idle_looked_for: 0,
             idle_due: false,
             disposed: HashSet::new(),
@@ -246,15 +236,12 @@ impl Host {
             connections: BTreeMap::new(),
             clients: VecDeque::new(),
             absences: BTreeMap::new(),
-            runs: 0,
-            summaries: catalogue::Summaries::default(),
             shutdown: None,
             departures: BTreeMap::new(),
             expected: BTreeSet::new(),
             relays: relays::Relays::default(),
+            summaries: summaries::Summaries::default(),
             agents,
-            watches_changed: false,
-            terminals_changed: false,
             changes: changesets::ChangesMemory::default(),
             asked_of_git: BTreeMap::new(),
             config,
@@ -291,7 +278,9 @@ impl Host {
             Input::Timer(Timer::Unfollowed(session, number)) => {
                 self.unfollowed_for_long(step, session, number);
             }
-            Input::Timer(Timer::Watch(watch, number)) => self.watch_is_unfollowed(step, watch, number),
+            Input::Timer(Timer::Watch(watch, number)) => {
+                watches::watch_is_unfollowed(&mut self.ledger, step, watch, number)
+            }
             Input::Timer(Timer::Asked(number)) => self.relays.time_out(step, number),
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
             Input::Git(number, report) => self.git_reports(step, number, report),
@@ -299,17 +288,19 @@ impl Host {
             Input::Timer(Timer::Stay(session, number)) => self.time_to_stay_is_up(session, number),
             Input::Timer(Timer::Kept(number)) => self.folder_is_not_kept_in_time(step, number),
             Input::Timer(Timer::Terminal(terminal, number)) => {
-                self.time_of_terminal_is_up(step, terminal, number);
+                ptys::time_of_terminal_is_up(&mut self.ledger, step, terminal, number);
             }
             Input::Timer(Timer::Command(terminal)) => self.time_of_command_is_up(step, terminal),
             Input::Watches(watch) => self.repository_is_watched(&watch),
             Input::FilesChanged { watch, changes } => {
                 self.repository_has_changed(step, &watch);
-                self.files_have_changed(step, &watch, changes);
+                watches::files_have_changed(&self.ledger, step, &watch, changes);
             }
             Input::TakenBack { taken, outcomes } => self.files_were_taken_back(step, *taken, outcomes),
-            Input::WatchesLackRoom(connection) => self.make_room_for_watches(step, connection),
-            Input::Timer(Timer::Summaries) => self.tell_summaries(step),
+            Input::WatchesLackRoom(connection) => {
+                watches::make_room_for_watches(&mut self.ledger, step, connection)
+            }
+            Input::Timer(Timer::Summaries) => self.summaries.send_held(&mut self.ledger, step),
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
             Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
             Input::Listed { connection, id, page, listed } => {
@@ -317,7 +308,7 @@ impl Host {
             }
             Input::Shutdown(how) => self.shut_down(step, how),
             Input::Settled => {
-                self.settle_summaries(step);
+                self.summaries.settle(&mut self.ledger, step);
                 self.see_off(step);
             }
             Input::Save => self.save(step),
@@ -327,10 +318,10 @@ impl Host {
             }
             Input::Failing(failing) => {
                 self.ledger.set_failing(failing);
-                self.tell_summaries(step);
+                self.summaries.send_held(&mut self.ledger, step);
             }
         }
-        self.settle_watches(step);
+        watches::settle_watches(&mut self.ledger, step);
         self.settle_terminals(step);
         self.settle_changesets(step);
         self.check_done(step);
@@ -340,7 +331,7 @@ impl Host {
     /// Takes in what was looked up for the message that is handled next.
     fn take_back(&mut self, step: &mut Step<'_>, recalled: Recalled) {
         let Recalled { past, findings, restored, watches, unreadable } = recalled;
-        self.take_watches(step, watches);
+        watches::take_watches(&mut self.ledger, step, watches);
         for saved in restored {
             self.restore(step, saved);
         }
@@ -357,13 +348,13 @@ impl Host {
         if self.note_agents(step) && self.config.start.continues {
             let agents = self.ledger.channels.root.state.agents.clone();
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
-            self.sequence(step, ChannelId::ROOT, changed, None);
+            self.ledger.sequence(step, ChannelId::ROOT, changed, None);
         }
         self.tell_that_terminals_have_ended(step);
     }
 
     /// How many turns run now.
     pub fn running_turns(&self) -> usize {
-        self.runs
+        self.ledger.channels.chats.values().filter(|chat| chat.run.is_some()).count()
     }
 }

@@ -12,9 +12,9 @@ use ahp_types::state::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::annotations;
 use super::attached::Attached;
 use super::changes::DiscardedFile;
+use super::channels::annotations_summary;
 use super::checkpoints::KeptFolder;
 use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Token, Tokens,
@@ -469,7 +469,7 @@ pub(super) fn creating_session(
         origin: None,
         project: None,
         working_directories,
-        annotations: Some(annotations::summary_of(uri, &[])),
+        annotations: Some(annotations_summary(uri, &[])),
         lifecycle: SessionLifecycle::Creating,
         creation_error: None,
         server_tools: None,

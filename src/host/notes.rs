@@ -5,64 +5,75 @@
 //! Owns: `SessionState._meta`, which clients do not fill.
 //! Never: looks into a note, or keeps one of a chat that is not there.
 
+use crate::host::ledger::Ledger;
 use ahp_types::actions::{SessionMetaChangedAction, StateAction};
 use ahp_types::common::JsonObject;
 use serde_json::Value;
 
 use super::effects::ChatKey;
 use super::model::SessionKey;
-use super::{Host, Step};
+use super::Step;
 
 /// The notes of one chat, by their names.
 pub(super) type Notes = JsonObject;
 
-impl Host {
-    /// Keeps a note of a chat, in place of the last one of its name.
-    pub(super) fn note(&mut self, step: &mut Step<'_>, key: ChatKey, name: String, value: Option<Value>) {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let (session, uri) = (chat.session, chat.channel.uri.clone());
-        self.change_notes(step, session, |meta| put(meta, &uri, name, value));
-    }
+/// Keeps a note of a chat, in place of the last one of its name.
+pub(super) fn note(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    name: String,
+    value: Option<Value>,
+) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let (session, uri) = (chat.session, chat.channel.uri.clone());
+    change_notes(ledger, step, session, |meta| put(meta, &uri, name, value));
+}
 
-    /// Takes the notes of a chat out of a session.
-    pub(super) fn take_notes(&mut self, step: &mut Step<'_>, session: SessionKey, chat: &str) -> Notes {
-        let mut taken = Notes::new();
-        self.change_notes(step, session, |meta| {
-            let names: Vec<String> = meta.keys().cloned().collect();
-            for name in names {
-                if let Some(value) = meta.get(&name).and_then(|by_chat| by_chat.get(chat)).cloned() {
-                    put(meta, chat, name.clone(), None);
-                    taken.insert(name, value);
-                }
+/// Takes the notes of a chat out of a session.
+pub(super) fn take_notes(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey, chat: &str) -> Notes {
+    let mut taken = Notes::new();
+    change_notes(ledger, step, session, |meta| {
+        let names: Vec<String> = meta.keys().cloned().collect();
+        for name in names {
+            if let Some(value) = meta.get(&name).and_then(|by_chat| by_chat.get(chat)).cloned() {
+                put(meta, chat, name.clone(), None);
+                taken.insert(name, value);
             }
-        });
-        taken
-    }
-
-    /// Keeps all these notes of a chat.
-    pub(super) fn keep_notes(&mut self, step: &mut Step<'_>, session: SessionKey, chat: &str, notes: Notes) {
-        self.change_notes(step, session, |meta| {
-            for (name, value) in notes {
-                put(meta, chat, name, Some(value));
-            }
-        });
-    }
-
-    /// Changes what a session says.
-    pub(super) fn change_notes(
-        &mut self,
-        step: &mut Step<'_>,
-        key: SessionKey,
-        change: impl FnOnce(&mut JsonObject),
-    ) {
-        let Some(session) = self.ledger.channels.sessions.known(key) else { return };
-        let mut meta = session.state.meta.clone().unwrap_or_default();
-        change(&mut meta);
-        let meta = Some(meta).filter(|meta| !meta.is_empty());
-        if meta != session.state.meta {
-            let action = StateAction::SessionMetaChanged(SessionMetaChangedAction { meta });
-            self.sequence(step, key, action, None);
         }
+    });
+    taken
+}
+
+/// Keeps all these notes of a chat.
+pub(super) fn keep_notes(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    session: SessionKey,
+    chat: &str,
+    notes: Notes,
+) {
+    change_notes(ledger, step, session, |meta| {
+        for (name, value) in notes {
+            put(meta, chat, name, Some(value));
+        }
+    });
+}
+
+/// Changes what a session says.
+pub(super) fn change_notes(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    change: impl FnOnce(&mut JsonObject),
+) {
+    let Some(session) = ledger.channels.sessions.known(key) else { return };
+    let mut meta = session.state.meta.clone().unwrap_or_default();
+    change(&mut meta);
+    let meta = Some(meta).filter(|meta| !meta.is_empty());
+    if meta != session.state.meta {
+        let action = StateAction::SessionMetaChanged(SessionMetaChangedAction { meta });
+        ledger.sequence(step, key, action, None);
     }
 }
 

@@ -6,6 +6,9 @@
 //! took in.
 //! Never: pushes the queue into an agent.
 
+use crate::host::attached;
+use crate::host::ledger::Ledger;
+use crate::host::turns;
 use ahp_types::actions::{
     ChatPendingMessageRemovedAction, ChatPendingMessageSetAction, ChatTurnStartedAction, StateAction,
 };
@@ -17,13 +20,6 @@ use super::turns::as_agent_hears;
 use super::{Host, Step};
 
 impl Host {
-    /// A client asked for something on this chat: the queue may go on after what stopped it.
-    pub(super) fn release_queue(&mut self, key: ChatKey) {
-        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
-            chat.queue_held = false;
-        }
-    }
-
     /// Starts a turn with the first queued message, if nothing runs and nothing holds the queue.
     /// What was to steer an agent that cannot be steered comes before the queue.
     pub(super) fn take_next_queued(&mut self, step: &mut Step<'_>, key: ChatKey) {
@@ -49,9 +45,9 @@ impl Host {
         if chat.following.contains(&id) {
             self.address(key, &mut message);
         }
-        let turn_id = self.turn_id_of_queued(step, key, &id);
-        self.attached_by_queue(key, &id, &turn_id);
-        self.consume(step, key, kind, id.clone());
+        let turn_id = turn_id_of_queued(&mut self.ledger, step, key, &id);
+        attached::attached_by_queue(&mut self.ledger, key, &id, &turn_id);
+        consume(&mut self.ledger, step, key, kind, id.clone());
         let turn = ChatTurnStartedAction {
             turn_id,
             // Replaced by the host's clock.
@@ -63,44 +59,9 @@ impl Host {
         self.start_turn(step, key, turn, None);
     }
 
-    /// Returns the id of the turn that a queued message begins: that which a client has given the
-    /// turn itself, where its start had to wait.
-    fn turn_id_of_queued(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) -> String {
-        let chat = self.ledger.channels.chats.known_mut(key);
-        let is_turn = chat.is_some_and(|chat| chat.turns_queued.remove(id) && !chat.has_had_turn(id));
-        if is_turn {
-            return id.to_owned();
-        }
-        self.fresh_turn_id(step, key)
-    }
-
-    /// An id that no turn of the chat has had: those that are counted begin anew with each process.
-    pub(super) fn fresh_turn_id(&self, step: &mut Step<'_>, key: ChatKey) -> String {
-        let known =
-            |id: &String| self.ledger.channels.chats.known(key).is_some_and(|chat| chat.has_had_turn(id));
-        loop {
-            let id = step.ids.fresh();
-            if !known(&id) {
-                return id;
-            }
-        }
-    }
-
     /// Whether the chat's agent takes in what the user adds while it works.
     fn steers(&self, key: ChatKey) -> bool {
         self.agent_of(key).is_none_or(|agent| agent.steers)
-    }
-
-    /// Notes that a steering message has nothing to steer, as neither runs anything nor is anything
-    /// queued: the next turn begins with it. One that was put back waits for the next run.
-    pub(super) fn note_unsteerable(&mut self, key: ChatKey, id: &str) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        let state = chat.conversation.state();
-        let waits = state.steering_message.as_ref().is_some_and(|it| it.id == id);
-        let is_queued = state.queued_messages.iter().flatten().next().is_some();
-        if chat.run.is_none() && chat.begins.is_none() && !waits && !is_queued {
-            chat.unsteered.insert(id.to_owned());
-        }
     }
 
     /// Hands the steering message to the agent, if it works on something and takes it.
@@ -121,59 +82,100 @@ impl Host {
         let PendingMessage { id, message } = pending;
         let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
         let message = as_agent_hears(self.agent_of(key).map(|agent| &agent.info), &message);
-        self.consume(step, key, PendingMessageKind::Steering, id.clone());
-        self.tell_agent(step, key, Command::Steer { run, id, message, attached });
+        consume(&mut self.ledger, step, key, PendingMessageKind::Steering, id.clone());
+        turns::tell_agent(&self.ledger, step, key, Command::Steer { run, id, message, attached });
     }
+}
 
-    /// The agent has taken a steering message in.
-    pub(super) fn steering_arrived(&mut self, key: ChatKey, id: &str) {
-        if let Some(run) = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
-            run.handed_over.retain(|pending| pending.id != id);
+/// A client asked for something on this chat: the queue may go on after what stopped it.
+pub(super) fn release_queue(ledger: &mut Ledger, key: ChatKey) {
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        chat.queue_held = false;
+    }
+}
+
+/// Returns the id of the turn that a queued message begins: that which a client has given the
+/// turn itself, where its start had to wait.
+fn turn_id_of_queued(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) -> String {
+    let chat = ledger.channels.chats.known_mut(key);
+    let is_turn = chat.is_some_and(|chat| chat.turns_queued.remove(id) && !chat.has_had_turn(id));
+    if is_turn {
+        return id.to_owned();
+    }
+    fresh_turn_id(ledger, step, key)
+}
+
+/// An id that no turn of the chat has had: those that are counted begin anew with each process.
+pub(super) fn fresh_turn_id(ledger: &Ledger, step: &mut Step<'_>, key: ChatKey) -> String {
+    let known = |id: &String| ledger.channels.chats.known(key).is_some_and(|chat| chat.has_had_turn(id));
+    loop {
+        let id = step.ids.fresh();
+        if !known(&id) {
+            return id;
         }
     }
+}
 
-    /// The agent does not take a steering message in: the next turn begins with it.
-    pub(super) fn steering_was_refused(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        let Some(run) = chat.run.as_mut() else { return };
-        let Some(at) = run.handed_over.iter().position(|pending| pending.id == id) else { return };
-        let refused = run.handed_over.remove(at);
-        chat.unsteered.insert(refused.id.clone());
-        self.put_back_steering(step, key, vec![refused]);
+/// Notes that a steering message has nothing to steer, as neither runs anything nor is anything
+/// queued: the next turn begins with it. One that was put back waits for the next run.
+pub(super) fn note_unsteerable(ledger: &mut Ledger, key: ChatKey, id: &str) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let state = chat.conversation.state();
+    let waits = state.steering_message.as_ref().is_some_and(|it| it.id == id);
+    let is_queued = state.queued_messages.iter().flatten().next().is_some();
+    if chat.run.is_none() && chat.begins.is_none() && !waits && !is_queued {
+        chat.unsteered.insert(id.to_owned());
     }
+}
 
-    /// Puts back what the agent of a run that is over was handed and has not taken in, so that the
-    /// next run is handed it. There is room for one message: a newer one replaces an older one, as
-    /// it does while they wait.
-    pub(super) fn put_back_steering(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        mut handed_over: Vec<PendingMessage>,
-    ) {
-        let Some(newest) = handed_over.pop() else { return };
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        let newer = chat.conversation.state().steering_message.is_some();
-        let lost = handed_over.len() + usize::from(newer);
-        if lost > 0 {
-            tracing::warn!(chat = chat.channel.uri, lost, "steering messages were lost: no agent took them");
-        }
-        if newer {
-            return;
-        }
-        chat.consumed.remove(&newest.id);
-        let PendingMessage { id, message } = newest;
-        let kind = PendingMessageKind::Steering;
-        let set = ChatPendingMessageSetAction { kind, id, message };
-        self.sequence(step, key, StateAction::ChatPendingMessageSet(set), None);
+/// The agent has taken a steering message in.
+pub(super) fn steering_arrived(ledger: &mut Ledger, key: ChatKey, id: &str) {
+    if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+        run.handed_over.retain(|pending| pending.id != id);
     }
+}
 
-    fn consume(&mut self, step: &mut Step<'_>, key: ChatKey, kind: PendingMessageKind, id: String) {
-        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
-            chat.consumed.insert(id.clone());
-            chat.unsteered.remove(&id);
-        }
-        let removed = ChatPendingMessageRemovedAction { kind, id };
-        self.sequence(step, key, StateAction::ChatPendingMessageRemoved(removed), None);
+/// The agent does not take a steering message in: the next turn begins with it.
+pub(super) fn steering_was_refused(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let Some(run) = chat.run.as_mut() else { return };
+    let Some(at) = run.handed_over.iter().position(|pending| pending.id == id) else { return };
+    let refused = run.handed_over.remove(at);
+    chat.unsteered.insert(refused.id.clone());
+    put_back_steering(ledger, step, key, vec![refused]);
+}
+
+/// Puts back what the agent of a run that is over was handed and has not taken in, so that the
+/// next run is handed it. There is room for one message: a newer one replaces an older one, as
+/// it does while they wait.
+pub(super) fn put_back_steering(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    mut handed_over: Vec<PendingMessage>,
+) {
+    let Some(newest) = handed_over.pop() else { return };
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let newer = chat.conversation.state().steering_message.is_some();
+    let lost = handed_over.len() + usize::from(newer);
+    if lost > 0 {
+        tracing::warn!(chat = chat.channel.uri, lost, "steering messages were lost: no agent took them");
     }
+    if newer {
+        return;
+    }
+    chat.consumed.remove(&newest.id);
+    let PendingMessage { id, message } = newest;
+    let kind = PendingMessageKind::Steering;
+    let set = ChatPendingMessageSetAction { kind, id, message };
+    ledger.sequence(step, key, StateAction::ChatPendingMessageSet(set), None);
+}
+
+fn consume(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, kind: PendingMessageKind, id: String) {
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        chat.consumed.insert(id.clone());
+        chat.unsteered.remove(&id);
+    }
+    let removed = ChatPendingMessageRemovedAction { kind, id };
+    ledger.sequence(step, key, StateAction::ChatPendingMessageRemoved(removed), None);
 }

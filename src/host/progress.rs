@@ -4,6 +4,8 @@
 //! exactly once.
 //! Never: makes progress up; a token under which nothing was reported is never used.
 
+use crate::host::ledger::Ledger;
+use crate::host::reports;
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::notifications::ProgressParams;
 use bytes::Bytes;
@@ -65,14 +67,7 @@ impl Host {
         chat.awaits = true;
         let (done, total) = chat.opening.as_ref().and_then(|opening| opening.told).unwrap_or_default();
         self.opening_goes_on(step, key, done, total, Some(what.clone()));
-        self.set_activity(step, key, Some(what));
-    }
-
-    /// The user is not waited for any more.
-    pub(super) fn nothing_is_awaited(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        if self.ledger.channels.chats.known_mut(key).is_some_and(|chat| std::mem::take(&mut chat.awaits)) {
-            self.set_activity(step, key, None);
-        }
+        reports::set_activity(&mut self.ledger, step, key, Some(what));
     }
 
     /// A conversation is open, or will not be.
@@ -104,5 +99,12 @@ impl Host {
         };
         let params = Bytes::from(to_sorted_json(&params));
         step.say(Output::Frame(connection, Frame::Notification { method: "root/progress", params }));
+    }
+}
+
+/// The user is not waited for any more.
+pub(super) fn nothing_is_awaited(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    if ledger.channels.chats.known_mut(key).is_some_and(|chat| std::mem::take(&mut chat.awaits)) {
+        reports::set_activity(ledger, step, key, None);
     }
 }

@@ -9,6 +9,12 @@
 //! it. One that no client has followed, or whose client is gone, ends after a while: nobody would
 //! know of it. It has no past behind the end of this process.
 
+use crate::host::commands;
+use crate::host::directories;
+use crate::host::holders;
+use crate::host::ledger::Ledger;
+use crate::host::terminals;
+use crate::wire::channels::ChannelKind;
 use std::time::Duration;
 
 use ahp_types::actions::{
@@ -93,7 +99,7 @@ impl Host {
         self.check_ptys_have_room(Some(&made_by)).map_err(RpcError::invalid_params)?;
         let uri = params.channel;
         if self.ledger.find(&uri).is_some()
-            || self.ledger.is_unreadable(&uri)
+            || self.ledger.why_unreadable(&uri).is_some()
             || is_root(&uri)
             || is_watch(&uri)
         {
@@ -104,7 +110,7 @@ impl Host {
                 "`channel`: a terminal's URI is `ahp-terminal:/<id>` or one of a scheme that does not begin with `ahp-`, of at most 4,096 bytes",
             ));
         }
-        self.check_claim(&made_by, &params.claim).map_err(|refusal| match &refusal {
+        holders::check_claim(&self.ledger, &made_by, &params.claim).map_err(|refusal| match &refusal {
             Refusal::ClaimOfOther(_) => RpcError::terminal_denied(format_args!("`claim`: {refusal}")),
             Refusal::ClaimUnknown(uri) => self.ledger.not_found(uri),
             _ => RpcError::invalid_params(format_args!("`claim`: {refusal}")),
@@ -141,7 +147,8 @@ impl Host {
             TerminalClaim::Session(claim) => self.ledger.find_chat(&claim.chat),
             _ => None,
         };
-        let of_session = of_session.and_then(|chat| self.effective_directories(chat).into_iter().next());
+        let of_session = of_session
+            .and_then(|chat| directories::effective_directories(&self.ledger, chat).into_iter().next());
         of_session.or_else(|| self.connections.get(&connection)?.default_directory.clone())
     }
 
@@ -170,42 +177,6 @@ impl Host {
         Ok(())
     }
 
-    /// Makes a terminal. Its client is answered when its shell has started.
-    pub(super) fn create_terminal(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        id: RequestId,
-        new: NewPty,
-    ) {
-        let key = TerminalKey(self.ledger.fresh_key());
-        let number = self.ledger.fresh_key();
-        let launch = PtyLaunch { command: None, directory: new.state.cwd.clone(), size: new.size };
-        let pty = Pty {
-            asked: Some((connection, id)),
-            made_by: new.made_by,
-            is_named: !new.state.title.is_empty(),
-            time: Some(number),
-            ..Pty::default()
-        };
-        // It has no past: whoever knew something under this URI knew something else.
-        let channel = Channel::new(new.uri, self.ledger.head() + 1);
-        let terminal = Terminal {
-            channel,
-            state: new.state,
-            chat: None,
-            pty: Some(pty),
-            name: None,
-            since: step.timestamp(),
-            detaches: false,
-            is_kept: false,
-            is_cut: false,
-        };
-        self.add_terminal(key, terminal);
-        step.say(Output::Pty(key, PtyCommand::Start(launch)));
-        step.say(Output::Timer(Timer::Terminal(key, number), FOLLOWED_WITHIN));
-    }
-
     /// Takes in what is heard of the program in a terminal.
     pub(super) fn pty_reports(&mut self, step: &mut Step<'_>, key: TerminalKey, event: PtyEvent) {
         let terminal = self.ledger.channels.terminals.get_mut(&key).filter(|terminal| terminal.runs());
@@ -219,9 +190,9 @@ impl Host {
                 if state.title.is_empty() {
                     let title = text::first_bytes(&text::message(&program), TITLE_BYTES_MAX).to_owned();
                     let changed = TerminalTitleChangedAction { title };
-                    self.sequence(step, key, StateAction::TerminalTitleChanged(changed), None);
+                    self.ledger.sequence(step, key, StateAction::TerminalTitleChanged(changed), None);
                 }
-                self.list_terminals(step);
+                list_terminals(&mut self.ledger, step);
                 if let Some((connection, id)) = asked {
                     let null = bytes::Bytes::from_static(b"null");
                     let answer = Frame::result(id, Method::CreateTerminal, null);
@@ -234,100 +205,52 @@ impl Host {
                     let error = RpcError::unavailable(why);
                     step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
                 }
-                self.remove_pty(step, key);
+                remove_pty(&mut self.ledger, step, key);
             }
             PtyEvent::Data(data) => {
-                self.command_goes_on(step, key);
-                self.sequence(step, key, StateAction::TerminalData(TerminalDataAction { data }), None);
+                commands::command_goes_on(&mut self.ledger, step, key);
+                self.ledger.sequence(step, key, StateAction::TerminalData(TerminalDataAction { data }), None);
             }
             PtyEvent::Title(title) => {
                 if !pty.is_named && !title.is_empty() && state.title != title {
                     let changed = StateAction::TerminalTitleChanged(TerminalTitleChangedAction { title });
-                    self.sequence(step, key, changed, None);
-                    self.list_terminals(step);
+                    self.ledger.sequence(step, key, changed, None);
+                    list_terminals(&mut self.ledger, step);
                 }
             }
             PtyEvent::Directory(cwd) => {
                 if state.cwd.as_ref() != Some(&cwd) {
                     let changed = StateAction::TerminalCwdChanged(TerminalCwdChangedAction { cwd });
-                    self.sequence(step, key, changed, None);
+                    self.ledger.sequence(step, key, changed, None);
                 }
             }
             PtyEvent::DetectsCommands => {
                 if state.supports_command_detection != Some(true) {
                     let available = TerminalCommandDetectionAvailableAction {};
-                    self.sequence(step, key, StateAction::TerminalCommandDetectionAvailable(available), None);
+                    self.ledger.sequence(
+                        step,
+                        key,
+                        StateAction::TerminalCommandDetectionAvailable(available),
+                        None,
+                    );
                 }
             }
-            PtyEvent::CommandBegun(line) => self.line_begins(step, key, line),
-            PtyEvent::CommandDone(code) => self.line_ends(step, key, code),
-            PtyEvent::Waits => self.command_waits(step, key),
+            PtyEvent::CommandBegun(line) => line_begins(&mut self.ledger, step, key, line),
+            PtyEvent::CommandDone(code) => line_ends(&mut self.ledger, step, key, code),
+            PtyEvent::Waits => commands::command_waits(&mut self.ledger, step, key),
             PtyEvent::Took(bytes) => pty.untaken_bytes = pty.untaken_bytes.saturating_sub(bytes),
             PtyEvent::Exited(exit_code) => {
                 let is_of_call = pty.call.is_some();
-                self.line_ends(step, key, None);
+                line_ends(&mut self.ledger, step, key, None);
                 let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code });
-                self.sequence(step, key, exited, None);
-                self.terminals_changed = true;
+                self.ledger.sequence(step, key, exited, None);
+                self.ledger.touch(ChannelKind::Terminal);
                 if is_of_call {
                     return self.command_is_over(step, key, Ok(exit_code));
                 }
-                self.forget_ended_ptys(step);
-                self.list_terminals(step);
+                forget_ended_ptys(&mut self.ledger, step);
+                list_terminals(&mut self.ledger, step);
             }
-        }
-    }
-
-    /// A shell begins to run a line. Where another one runs, it is not known how that has ended:
-    /// nobody has said it.
-    fn line_begins(&mut self, step: &mut Step<'_>, key: TerminalKey, command_line: String) {
-        self.line_ends(step, key, None);
-        let terminal = self.ledger.channels.terminals.get_mut(&key);
-        let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
-        pty.lines += 1;
-        let command_id = format!("cmd-{}", pty.lines);
-        pty.line = Some((command_id.clone(), step.now.monotonic_ms));
-        let timestamp = step.now.unix_ms;
-        let executed = TerminalCommandExecutedAction { command_id, command_line, timestamp };
-        self.sequence(step, key, StateAction::TerminalCommandExecuted(executed), None);
-    }
-
-    /// The line that a shell runs is done, if it runs one.
-    pub(super) fn line_ends(&mut self, step: &mut Step<'_>, key: TerminalKey, exit_code: Option<i64>) {
-        let terminal = self.ledger.channels.terminals.get_mut(&key);
-        let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
-        let Some((command_id, since_ms)) = pty.line.take() else { return };
-        let lasted_ms = i64::try_from(step.now.monotonic_ms.saturating_sub(since_ms)).unwrap_or(i64::MAX);
-        let finished = TerminalCommandFinishedAction { command_id, exit_code, duration_ms: Some(lasted_ms) };
-        self.sequence(step, key, StateAction::TerminalCommandFinished(finished), None);
-    }
-
-    /// Of many terminals whose program has ended the oldest go.
-    fn forget_ended_ptys(&mut self, step: &mut Step<'_>) {
-        let ptys =
-            self.ledger.channels.terminals.iter().filter(|(_, it)| it.pty.is_some() && it.chat.is_none());
-        let ended: Vec<TerminalKey> = ptys.filter(|(_, it)| !it.runs()).map(|(key, _)| *key).collect();
-        for key in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
-            self.remove_pty(step, *key);
-        }
-    }
-
-    /// Tells which terminals there are, if that is not what was told last.
-    pub(super) fn list_terminals(&mut self, step: &mut Step<'_>) {
-        let is_listed =
-            |it: &&Terminal| it.chat.is_none() && it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
-        let listed = self.ledger.channels.terminals.values().filter(is_listed);
-        let terminals: Vec<TerminalInfo> = listed
-            .map(|terminal| TerminalInfo {
-                resource: terminal.channel.uri.clone(),
-                title: terminal.state.title.clone(),
-                claim: terminal.state.claim.clone(),
-                lifecycle: terminal.state.lifecycle.clone(),
-            })
-            .collect();
-        if self.ledger.channels.root.state.terminals.as_deref().unwrap_or_default() != terminals {
-            let changed = StateAction::RootTerminalsChanged(RootTerminalsChangedAction { terminals });
-            self.sequence(step, ChannelId::ROOT, changed, None);
         }
     }
 
@@ -336,7 +259,7 @@ impl Host {
     pub(super) fn tell_that_terminals_have_ended(&mut self, step: &mut Step<'_>) {
         if std::mem::take(&mut self.ledger.channels.root.told_of_terminals) && self.config.start.continues {
             let none = RootTerminalsChangedAction { terminals: Vec::new() };
-            self.sequence(step, ChannelId::ROOT, StateAction::RootTerminalsChanged(none), None);
+            self.ledger.sequence(step, ChannelId::ROOT, StateAction::RootTerminalsChanged(none), None);
         }
     }
 
@@ -363,39 +286,8 @@ impl Host {
             let may = self.check_use(key, &client.unwrap_or_default());
             may.map_err(RpcError::terminal_denied)?;
         }
-        self.remove_pty(step, key);
+        remove_pty(&mut self.ledger, step, key);
         Ok(())
-    }
-
-    /// Ends a terminal, with what runs in it.
-    fn remove_pty(&mut self, step: &mut Step<'_>, key: TerminalKey) {
-        let Some(terminal) = self.ledger.channels.terminals.get_mut(&key) else { return };
-        let asked = terminal.pty.as_mut().and_then(|pty| pty.asked.take());
-        self.end_program(step, key);
-        if let Some((connection, id)) = asked {
-            let error = RpcError::unavailable("the terminal was ended before its shell had started");
-            step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
-        }
-        self.remove_channel(key.into());
-        self.ledger.channels.terminals.remove(&key);
-        self.list_terminals(step);
-    }
-
-    /// Ends what runs in a terminal, if it has not ended.
-    pub(super) fn end_program(&mut self, step: &mut Step<'_>, key: TerminalKey) {
-        if self.ledger.channels.terminals.get(&key).is_some_and(Terminal::runs) {
-            step.say(Output::Pty(key, PtyCommand::End));
-            self.line_ends(step, key, None);
-            let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
-            self.sequence(step, key, exited, None);
-        }
-    }
-
-    /// Ends what runs in the terminals of a chat, which is about to go, or to be another session's.
-    pub(super) fn end_ptys_of(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        for key in self.ptys_held_by(chat) {
-            self.remove_pty(step, key);
-        }
     }
 
     /// The clients that have terminals may be gone, or here again.
@@ -424,13 +316,137 @@ impl Host {
             }
         }
     }
+}
 
-    /// The time is up within which somebody should have followed a terminal, or come back for it.
-    pub(super) fn time_of_terminal_is_up(&mut self, step: &mut Step<'_>, key: TerminalKey, number: u64) {
-        let terminal = self.ledger.channels.terminals.get(&key);
-        let time = terminal.and_then(|terminal| terminal.pty.as_ref()?.time);
-        if time == Some(number) {
-            self.remove_pty(step, key);
-        }
+/// Makes a terminal. Its client is answered when its shell has started.
+pub(super) fn create_terminal(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    id: RequestId,
+    new: NewPty,
+) {
+    let key = TerminalKey(ledger.fresh_key());
+    let number = ledger.fresh_key();
+    let launch = PtyLaunch { command: None, directory: new.state.cwd.clone(), size: new.size };
+    let pty = Pty {
+        asked: Some((connection, id)),
+        made_by: new.made_by,
+        is_named: !new.state.title.is_empty(),
+        time: Some(number),
+        ..Pty::default()
+    };
+    // It has no past: whoever knew something under this URI knew something else.
+    let channel = Channel::new(new.uri, ledger.head() + 1);
+    let terminal = Terminal {
+        channel,
+        state: new.state,
+        chat: None,
+        pty: Some(pty),
+        name: None,
+        since: step.timestamp(),
+        detaches: false,
+        is_kept: false,
+        is_cut: false,
+    };
+    terminals::add_terminal(ledger, key, terminal);
+    step.say(Output::Pty(key, PtyCommand::Start(launch)));
+    step.say(Output::Timer(Timer::Terminal(key, number), FOLLOWED_WITHIN));
+}
+
+/// A shell begins to run a line. Where another one runs, it is not known how that has ended:
+/// nobody has said it.
+fn line_begins(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, command_line: String) {
+    line_ends(ledger, step, key, None);
+    let terminal = ledger.channels.terminals.get_mut(&key);
+    let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
+    pty.lines += 1;
+    let command_id = format!("cmd-{}", pty.lines);
+    pty.line = Some((command_id.clone(), step.now.monotonic_ms));
+    let timestamp = step.now.unix_ms;
+    let executed = TerminalCommandExecutedAction { command_id, command_line, timestamp };
+    ledger.sequence(step, key, StateAction::TerminalCommandExecuted(executed), None);
+}
+
+/// The line that a shell runs is done, if it runs one.
+pub(super) fn line_ends(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, exit_code: Option<i64>) {
+    let terminal = ledger.channels.terminals.get_mut(&key);
+    let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
+    let Some((command_id, since_ms)) = pty.line.take() else { return };
+    let lasted_ms = i64::try_from(step.now.monotonic_ms.saturating_sub(since_ms)).unwrap_or(i64::MAX);
+    let finished = TerminalCommandFinishedAction { command_id, exit_code, duration_ms: Some(lasted_ms) };
+    ledger.sequence(step, key, StateAction::TerminalCommandFinished(finished), None);
+}
+
+/// Of many terminals whose program has ended the oldest go.
+fn forget_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
+    let ptys = ledger.channels.terminals.iter().filter(|(_, it)| it.pty.is_some() && it.chat.is_none());
+    let ended: Vec<TerminalKey> = ptys.filter(|(_, it)| !it.runs()).map(|(key, _)| *key).collect();
+    for key in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
+        remove_pty(ledger, step, *key);
+    }
+}
+
+/// Tells which terminals there are, if that is not what was told last.
+pub(super) fn list_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
+    let is_listed =
+        |it: &&Terminal| it.chat.is_none() && it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
+    let listed = ledger.channels.terminals.values().filter(is_listed);
+    let terminals: Vec<TerminalInfo> = listed
+        .map(|terminal| TerminalInfo {
+            resource: terminal.channel.uri.clone(),
+            title: terminal.state.title.clone(),
+            claim: terminal.state.claim.clone(),
+            lifecycle: terminal.state.lifecycle.clone(),
+        })
+        .collect();
+    if ledger.channels.root.state.terminals.as_deref().unwrap_or_default() != terminals {
+        let changed = StateAction::RootTerminalsChanged(RootTerminalsChangedAction { terminals });
+        ledger.sequence(step, ChannelId::ROOT, changed, None);
+    }
+}
+
+/// Ends a terminal, with what runs in it.
+fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+    let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
+    let asked = terminal.pty.as_mut().and_then(|pty| pty.asked.take());
+    end_program(ledger, step, key);
+    if let Some((connection, id)) = asked {
+        let error = RpcError::unavailable("the terminal was ended before its shell had started");
+        step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+    }
+    ledger.unlink(key.into());
+    ledger.channels.terminals.remove(&key);
+    list_terminals(ledger, step);
+}
+
+/// Ends what runs in a terminal, if it has not ended.
+pub(super) fn end_program(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+    if ledger.channels.terminals.get(&key).is_some_and(Terminal::runs) {
+        step.say(Output::Pty(key, PtyCommand::End));
+        line_ends(ledger, step, key, None);
+        let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
+        ledger.sequence(step, key, exited, None);
+    }
+}
+
+/// Ends what runs in the terminals of a chat, which is about to go, or to be another session's.
+pub(super) fn end_ptys_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    for key in holders::ptys_held_by(ledger, chat) {
+        remove_pty(ledger, step, key);
+    }
+}
+
+/// The time is up within which somebody should have followed a terminal, or come back for it.
+pub(super) fn time_of_terminal_is_up(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    number: u64,
+) {
+    let terminal = ledger.channels.terminals.get(&key);
+    let time = terminal.and_then(|terminal| terminal.pty.as_ref()?.time);
+    if time == Some(number) {
+        remove_pty(ledger, step, key);
     }
 }

@@ -6,6 +6,16 @@
 //! Never: lets an event of a finished run touch state, or an agent decide when a turn is over for
 //! clients: `turns` ends it.
 
+use crate::host::background;
+use crate::host::calls;
+use crate::host::directories;
+use crate::host::ledger::Ledger;
+use crate::host::notes;
+use crate::host::pending;
+use crate::host::progress;
+use crate::host::settings;
+use crate::host::terminals;
+use crate::host::turns;
 use ahp_types::actions::{
     ChatActivityChangedAction, ChatDeltaAction, ChatReasoningAction, ChatResponsePartAction, ChatUsageAction,
     SessionCreationFailedAction, SessionReadyAction, StateAction,
@@ -49,18 +59,20 @@ impl Host {
                 }
                 chat.agent = AgentLink::Open;
                 let session = chat.session;
-                self.nothing_is_awaited(step, key);
+                progress::nothing_is_awaited(&mut self.ledger, step, key);
                 self.opening_is_over(step, key);
                 let session_of = self.ledger.channels.sessions.known(session);
                 if session_of.is_some_and(|session| session.is_creating() || session.has_failed()) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
-                    self.sequence(step, session, ready, None);
-                    for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
+                    self.ledger.sequence(step, session, ready, None);
+                    for other in
+                        self.ledger.channels.chats_in(session).into_iter().filter(|other| *other != key)
+                    {
                         self.advance(step, other);
                     }
                 }
-                self.tell_directories(step, key);
-                self.tell_due_settings(step, key);
+                directories::tell_directories(&mut self.ledger, step, key);
+                settings::tell_due_settings(&mut self.ledger, step, key);
                 self.advance(step, key);
             }
             Event::Awaits { what } => self.opening_awaits(step, key, what),
@@ -79,20 +91,24 @@ impl Host {
             Event::Described(news) => self.agent_describes_itself(step, key, *news),
             Event::Left => self.agent_has_left(step, key),
             Event::Begins(cause) => self.agent_begins(step, key, cause),
-            Event::Background { id, command } => self.agent_leaves_running(step, key, &id, command),
+            Event::Background { id, command } => {
+                background::agent_leaves_running(&mut self.ledger, step, key, &id, command)
+            }
             Event::Title(title) => {
                 let session = chat.session;
                 if let Some(title) = catalogue::title_from(&title) {
-                    self.name_chat(step, key, &title, TitleBy::Agent);
-                    if self.is_default(key) {
+                    catalogue::name_chat(&mut self.ledger, step, key, &title, TitleBy::Agent);
+                    if self.ledger.channels.is_default(key) {
                         self.name_session(step, session, &title, TitleBy::Agent);
                     }
                 }
             }
-            Event::Note { name, value } => self.note(step, key, name, value),
+            Event::Note { name, value } => notes::note(&mut self.ledger, step, key, name, value),
             Event::LoginRequired => self.login_is_required(step, key),
             Event::TokenRefused { resource } => self.token_was_refused(step, key, &resource),
-            Event::Terminal { name, event } => self.terminal_reports(step, key, name, event),
+            Event::Terminal { name, event } => {
+                terminals::terminal_reports(&mut self.ledger, step, key, name, event)
+            }
             Event::Turn(run, event) if chat.settling == Some(run) => {
                 if matches!(event, TurnEvent::Ended(_)) {
                     chat.settling = None;
@@ -126,7 +142,7 @@ impl Host {
             run.id = fresh;
             run.phase = RunPhase::Waiting { resume: run.resumes };
         }
-        self.end_terminals_of(step, key);
+        terminals::end_terminals_of(&mut self.ledger, step, key);
         if is_own {
             // Nobody else would go on with what the agent did by itself.
             return self.end_turn(step, key, Ending::Complete, None);
@@ -147,14 +163,14 @@ impl Host {
         let gone =
             |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent has died");
-        self.end_terminals_of(step, key);
-        self.nothing_is_awaited(step, key);
+        terminals::end_terminals_of(&mut self.ledger, step, key);
+        progress::nothing_is_awaited(&mut self.ledger, step, key);
         self.opening_is_over(step, key);
-        if self.is_creating(key) {
+        if turns::is_creating(&self.ledger, key) {
             let error = error_info(kind.to_owned(), reason);
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
-            self.sequence(step, session, failed, None);
-            for other in self.chats_of(session).into_iter().filter(|other| *other != key) {
+            self.ledger.sequence(step, session, failed, None);
+            for other in self.ledger.channels.chats_in(session).into_iter().filter(|other| *other != key) {
                 self.end_turn(step, other, gone(true), None);
             }
         }
@@ -186,18 +202,24 @@ impl Host {
         let meta = || Some(besides.meta.clone()).filter(|meta| !meta.is_empty());
         match event {
             TurnEvent::Text(kind, content) => {
-                self.append_text(step, key, run, Passage { turn_id, kind, content, meta: meta() });
+                append_text(
+                    &mut self.ledger,
+                    step,
+                    key,
+                    run,
+                    Passage { turn_id, kind, content, meta: meta() },
+                );
             }
             TurnEvent::Part(kind, content) => {
                 let chat = self.ledger.channels.chats.known(key);
                 let content = chat.map_or_else(String::new, |chat| chat.set_apart(kind, content));
-                self.open_part(step, key, Passage { turn_id, kind, content, meta: meta() });
+                open_part(&mut self.ledger, step, key, Passage { turn_id, kind, content, meta: meta() });
             }
             TurnEvent::With(event, besides) => self.turn_reports(step, key, run, *event, besides),
-            TurnEvent::Notice(text) => self.notice(step, key, turn_id, text, meta()),
-            TurnEvent::Activity(activity) => self.set_activity(step, key, activity),
-            TurnEvent::Steered(id) => self.steering_arrived(key, &id),
-            TurnEvent::NotSteered(id) => self.steering_was_refused(step, key, &id),
+            TurnEvent::Notice(text) => notice(&mut self.ledger, step, key, turn_id, text, meta()),
+            TurnEvent::Activity(activity) => set_activity(&mut self.ledger, step, key, activity),
+            TurnEvent::Steered(id) => pending::steering_arrived(&mut self.ledger, key, &id),
+            TurnEvent::NotSteered(id) => pending::steering_was_refused(&mut self.ledger, step, key, &id),
             TurnEvent::Progress(progress) => {
                 if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
                     chat.progress.insert(turn_id, progress);
@@ -210,13 +232,20 @@ impl Host {
             }
             TurnEvent::Usage(usage) => {
                 let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
-                self.sequence(step, key, action, None);
+                self.ledger.sequence(step, key, action, None);
             }
             TurnEvent::ToolStarted { id, name, display_name } => {
-                self.start_call(step, CallRef { key, turn_id, id }, name, display_name, meta());
+                calls::start_call(
+                    &mut self.ledger,
+                    step,
+                    CallRef { key, turn_id, id },
+                    name,
+                    display_name,
+                    meta(),
+                );
             }
             TurnEvent::ToolInput { id, delta } => {
-                self.append_input(step, CallRef { key, turn_id, id }, delta);
+                calls::append_input(&mut self.ledger, step, CallRef { key, turn_id, id }, delta);
             }
             TurnEvent::ToolReady { id, input, message, gate } => {
                 let ready = Readiness { input, message, gate, besides };
@@ -233,7 +262,7 @@ impl Host {
                 self.run_for_agent(step, CallRef { key, turn_id, id }, line, run);
             }
             TurnEvent::ToolContent { id, content } => {
-                self.set_content(step, CallRef { key, turn_id, id }, content, meta());
+                calls::set_content(&mut self.ledger, step, CallRef { key, turn_id, id }, content, meta());
             }
             TurnEvent::ToolDone { id, outcome, review } => {
                 let call = CallRef { key, turn_id, id: id.clone() };
@@ -244,7 +273,9 @@ impl Host {
                 let questions = Some(questions);
                 self.ask(step, key, ChatInputRequest { id, message, url, questions, answers: None });
             }
-            TurnEvent::QuestionWithdrawn { id } => self.question_was_withdrawn(step, key, &id),
+            TurnEvent::QuestionWithdrawn { id } => {
+                calls::question_was_withdrawn(&mut self.ledger, step, key, &id)
+            }
             TurnEvent::Ended(end) => {
                 let ending = match end {
                     TurnEnd::Complete => Ending::Complete,
@@ -262,72 +293,70 @@ impl Host {
             }
         }
     }
+}
 
-    /// Text goes on in the part at the end if that is of its kind; else it begins one.
-    fn append_text(&mut self, step: &mut Step<'_>, key: ChatKey, run: RunId, passage: Passage) {
-        let open =
-            self.ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
-        let Some(open) = open.filter(|open| open.kind == passage.kind) else {
-            return self.open_part(step, key, passage);
-        };
-        let part_id = open.id.clone();
-        let Passage { turn_id, kind, content, meta } = passage;
-        // What is told besides would be lost when it is merged with others.
-        let delta = meta.is_none().then_some(PartKey { run, part: open.number });
-        let action = match kind {
-            TextKind::Markdown => StateAction::ChatDelta(ChatDeltaAction { turn_id, part_id, content, meta }),
-            TextKind::Reasoning => {
-                StateAction::ChatReasoning(ChatReasoningAction { turn_id, part_id, content, meta })
-            }
-        };
-        self.sequence_part(step, key.into(), &action, None, delta);
-    }
-
-    fn open_part(&mut self, step: &mut Step<'_>, key: ChatKey, passage: Passage) {
-        let Passage { turn_id, kind, content, meta } = passage;
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        let (number, id) = chat.next_part();
-        let Some(run) = chat.run.as_mut() else { return };
-        run.open_part = Some(OpenPart { kind, id: id.clone(), number });
-        let part = match kind {
-            TextKind::Markdown => ResponsePart::Markdown(MarkdownResponsePart { id, content }),
-            TextKind::Reasoning => ResponsePart::Reasoning(ReasoningResponsePart { id, content }),
-        };
-        let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta });
-        self.sequence(step, key, action, None);
-    }
-
-    fn notice(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        turn_id: String,
-        text: String,
-        meta: Option<JsonObject>,
-    ) {
-        self.end_part(key);
-        let part = SystemNotificationResponsePart { content: text.into(), meta };
-        let part = ResponsePart::SystemNotification(part);
-        let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
-        self.sequence(step, key, action, None);
-    }
-
-    /// Text that follows begins a new part.
-    pub(super) fn end_part(&mut self, key: ChatKey) {
-        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
-            chat.end_part();
+/// Text goes on in the part at the end if that is of its kind; else it begins one.
+fn append_text(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, run: RunId, passage: Passage) {
+    let open = ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
+    let Some(open) = open.filter(|open| open.kind == passage.kind) else {
+        return open_part(ledger, step, key, passage);
+    };
+    let part_id = open.id.clone();
+    let Passage { turn_id, kind, content, meta } = passage;
+    // What is told besides would be lost when it is merged with others.
+    let delta = meta.is_none().then_some(PartKey { run, part: open.number });
+    let action = match kind {
+        TextKind::Markdown => StateAction::ChatDelta(ChatDeltaAction { turn_id, part_id, content, meta }),
+        TextKind::Reasoning => {
+            StateAction::ChatReasoning(ChatReasoningAction { turn_id, part_id, content, meta })
         }
-    }
+    };
+    ledger.sequence_part(step, key.into(), &action, None, delta);
+}
 
-    /// Shows what an agent does now, or nothing.
-    pub(super) fn set_activity(&mut self, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
-        let activity = activity.or_else(|| self.background_activity(key));
-        let now =
-            self.ledger.channels.chats.known(key).map(|chat| chat.conversation.state().activity.clone());
-        if now.is_some_and(|now| now != activity) {
-            let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
-            self.sequence(step, key, action, None);
-            self.sync_chat(step, key);
-        }
+fn open_part(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, passage: Passage) {
+    let Passage { turn_id, kind, content, meta } = passage;
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let (number, id) = chat.next_part();
+    let Some(run) = chat.run.as_mut() else { return };
+    run.open_part = Some(OpenPart { kind, id: id.clone(), number });
+    let part = match kind {
+        TextKind::Markdown => ResponsePart::Markdown(MarkdownResponsePart { id, content }),
+        TextKind::Reasoning => ResponsePart::Reasoning(ReasoningResponsePart { id, content }),
+    };
+    let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta });
+    ledger.sequence(step, key, action, None);
+}
+
+fn notice(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    turn_id: String,
+    text: String,
+    meta: Option<JsonObject>,
+) {
+    end_part(ledger, key);
+    let part = SystemNotificationResponsePart { content: text.into(), meta };
+    let part = ResponsePart::SystemNotification(part);
+    let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
+    ledger.sequence(step, key, action, None);
+}
+
+/// Text that follows begins a new part.
+pub(super) fn end_part(ledger: &mut Ledger, key: ChatKey) {
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        chat.end_part();
+    }
+}
+
+/// Shows what an agent does now, or nothing.
+pub(super) fn set_activity(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
+    let activity = activity.or_else(|| background::background_activity(ledger, key));
+    let now = ledger.channels.chats.known(key).map(|chat| chat.conversation.state().activity.clone());
+    if now.is_some_and(|now| now != activity) {
+        let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
+        ledger.sequence(step, key, action, None);
+        catalogue::sync_chat(ledger, step, key);
     }
 }

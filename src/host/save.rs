@@ -9,6 +9,8 @@
 //! what the chat's row does not know, so the row is saved again only when they have grown much
 //! larger than it, or are many.
 
+use crate::host::annotations;
+use crate::host::ledger::Ledger;
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -28,11 +30,11 @@ impl Host {
     pub(super) fn save(&mut self, step: &mut Step<'_>) {
         let unsaved = self.ledger.take_dirty();
         if !unsaved.is_empty() {
-            self.uses += 1;
+            let used = self.ledger.next_use();
             for id in &unsaved {
                 let session = self.ledger.channels.session_of(*id);
                 if let Some(session) = session.and_then(|key| self.ledger.channels.sessions.known_mut(key)) {
-                    session.used = self.uses;
+                    session.used = used;
                 }
             }
         }
@@ -51,59 +53,18 @@ impl Host {
         }
     }
 
-    /// Leaves a chat to be saved, if what the store has of it does not make up for what has
-    /// changed.
-    pub(super) fn save_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let is_kept = self.ledger.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
-        if is_kept && chat.saved.row_due {
-            self.save_whole_chat(step, key);
-        }
-    }
-
-    fn save_whole_chat(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let shared = self.turns_kept_elsewhere(key);
-        let head = self.ledger.head();
-        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
-            save_chat(step, key, chat, shared, head);
-        }
-    }
-
-    /// The chat that a new one goes on from, and where the two have the same turns that the store
-    /// has already.
-    fn turns_kept_elsewhere(&self, key: ChatKey) -> Option<(ChatKey, Vec<Range<usize>>)> {
-        let chat = self.ledger.channels.chats.known(key).filter(|chat| !chat.saved.context)?;
-        let Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }) =
-            &chat.conversation.state().origin
-        else {
-            return None;
-        };
-        let from = self.ledger.find_chat(uri)?;
-        let source = self.ledger.channels.chats.known(from).filter(|source| source.saved.context)?;
-        let kept = source.context.len() + source.saved.turns.min(source.saved.turns_kept);
-        let mut places: Vec<Range<usize>> = Vec::new();
-        for (place, (theirs, ours)) in source.all_turns().take(kept).zip(chat.all_turns()).enumerate() {
-            match places.last_mut() {
-                _ if !theirs.shares_text(ours) => {}
-                Some(last) if last.end == place => last.end += 1,
-                _ => places.push(place..place + 1),
-            }
-        }
-        Some((from, places))
-    }
-
     /// Leaves a chat that has another session than before to be saved, behind that session.
     pub(super) fn save_moved(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let session = self.ledger.channels.chats.known(key).map(|chat| chat.session);
         if let Some(row) = session.and_then(|session| self.session_row(session)) {
             step.say(Output::Record(Record::Session(row)));
         }
-        self.save_whole_chat(step, key);
+        save_whole_chat(&mut self.ledger, step, key);
     }
 
     /// A session's row, whole.
     fn session_row(&mut self, key: SessionKey) -> Option<SessionRow> {
-        let summary = self.summary(key)?;
+        let summary = self.ledger.channels.summary(key)?;
         let session = self.ledger.channels.sessions.known_mut(key)?;
         let summary = session.written_rows.summary(summary);
         let chats = std::mem::take(&mut session.state.chats);
@@ -125,7 +86,7 @@ impl Host {
             config: Cow::Borrowed(&session.config),
             title_by: session.title_by,
             reviewed: Cow::Borrowed(&session.reviewed),
-            annotations: Cow::Borrowed(self.annotations_of(key)),
+            annotations: Cow::Borrowed(annotations::annotations_of(&self.ledger, key)),
             discarded: Cow::Borrowed(&session.discarded),
             kept: Cow::Borrowed(&session.kept),
             seen: self.sight_to_keep(key),
@@ -151,6 +112,47 @@ impl Host {
     }
 }
 
+/// Leaves a chat to be saved, if what the store has of it does not make up for what has
+/// changed.
+pub(super) fn save_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let is_kept = ledger.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
+    if is_kept && chat.saved.row_due {
+        save_whole_chat(ledger, step, key);
+    }
+}
+
+fn save_whole_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let shared = turns_kept_elsewhere(ledger, key);
+    let head = ledger.head();
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        save_chat_row(step, key, chat, shared, head);
+    }
+}
+
+/// The chat that a new one goes on from, and where the two have the same turns that the store
+/// has already.
+fn turns_kept_elsewhere(ledger: &Ledger, key: ChatKey) -> Option<(ChatKey, Vec<Range<usize>>)> {
+    let chat = ledger.channels.chats.known(key).filter(|chat| !chat.saved.context)?;
+    let Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }) =
+        &chat.conversation.state().origin
+    else {
+        return None;
+    };
+    let from = ledger.find_chat(uri)?;
+    let source = ledger.channels.chats.known(from).filter(|source| source.saved.context)?;
+    let kept = source.context.len() + source.saved.turns.min(source.saved.turns_kept);
+    let mut places: Vec<Range<usize>> = Vec::new();
+    for (place, (theirs, ours)) in source.all_turns().take(kept).zip(chat.all_turns()).enumerate() {
+        match places.last_mut() {
+            _ if !theirs.shares_text(ours) => {}
+            Some(last) if last.end == place => last.end += 1,
+            _ => places.push(place..place + 1),
+        }
+    }
+    Some((from, places))
+}
+
 /// How long a turn has lasted that began at this time by the wall clock.
 pub(super) fn lasted_since(step: &Step<'_>, started_at: Option<&str>) -> u64 {
     let started = started_at.and_then(|start| start.parse::<jiff::Timestamp>().ok());
@@ -158,7 +160,7 @@ pub(super) fn lasted_since(step: &Step<'_>, started_at: Option<&str>) -> u64 {
     u64::try_from(since).unwrap_or(0)
 }
 
-fn save_chat(
+fn save_chat_row(
     step: &mut Step<'_>,
     key: ChatKey,
     chat: &mut Chat,

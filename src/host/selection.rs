@@ -6,30 +6,29 @@
 //! begins; and what a session's summary says of it.
 //! Never: changes what a message, or its client, says itself.
 
+use crate::host::ledger::Ledger;
 use std::collections::BTreeSet;
 
 use ahp_types::actions::{ActionOrigin, ChatDraftChangedAction, ChatTruncatedAction, StateAction};
-use ahp_types::common::JsonObject;
 use ahp_types::state::{AgentInfo, AgentSelection, Message, ModelSelection};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use serde_json::{json, Value};
+use serde_json::Value;
 
 use super::actions::{Verdict, ACTION_NESTING_MAX};
 use super::config::check_model;
 use super::effects::{ChatKey, ConnectionId};
-use super::model::{ChannelId, Session, SessionKey};
+use super::model::ChannelId;
 use super::refusal::Refusal;
 use super::{Host, Step};
 use crate::state::history::empty_message;
 use crate::state::reduce::Conversation;
-use crate::wire::asides::{Selection, SelectionChange, SELECTED};
+use crate::wire::asides::{Selection, SelectionChange};
 use crate::wire::errors::RpcError;
-use crate::wire::rpc::{nesting_fits, to_json};
-use crate::wire::uris::default_chat_of;
+use crate::wire::rpc::nesting_fits;
 
 /// A selection whose JSON is longer is left out of its session's summary, in bytes.
-const IN_SUMMARY_BYTES_MAX: usize = 4096;
+pub(super) const IN_SUMMARY_BYTES_MAX: usize = 4096;
 
 /// Who asked for a change, and how: to be answered when it is made.
 #[derive(Debug, Clone)]
@@ -72,11 +71,12 @@ impl Host {
             return Err(Refusal::NestedTooDeeply(ACTION_NESTING_MAX));
         }
         let change = self.checked(&session.state.provider, change)?;
-        let Some(own) = self.own_chat(key) else { return Err(Refusal::ChatGone) };
-        let before = self.selected_in(own);
-        let others: Vec<ChatKey> = self.chats_of(key).into_iter().filter(|chat| *chat != own).collect();
+        let Some(own) = self.ledger.channels.own_chat(key) else { return Err(Refusal::ChatGone) };
+        let before = self.ledger.channels.selected_in(own);
+        let others: Vec<ChatKey> =
+            self.ledger.channels.chats_in(key).into_iter().filter(|chat| *chat != own).collect();
         for chat in others.into_iter().filter(|_| for_all_chats) {
-            let has = self.selected_in(chat);
+            let has = self.ledger.channels.selected_in(chat);
             let follows = match &change {
                 SelectionChange::Model(_) => has.model.is_some() && has.model == before.model,
                 SelectionChange::Agent(_) => has != Selection::default() && has.agent == before.agent,
@@ -141,10 +141,10 @@ impl Host {
         change: &SelectionChange,
         asked: Option<PendingAction>,
     ) {
-        let before = self.selected_in(key);
+        let before = self.ledger.channels.selected_in(key);
         let after = before.clone().with(change);
         if after != before {
-            return self.put_into_draft(step, key, &after, asked.map(|asked| asked.origin));
+            return put_into_draft(&mut self.ledger, step, key, &after, asked.map(|asked| asked.origin));
         }
         if let Some(PendingAction { connection, channel, action, origin }) = asked {
             if self.connections.contains_key(&connection) {
@@ -153,32 +153,14 @@ impl Host {
         }
     }
 
-    fn put_into_draft(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        selection: &Selection,
-        origin: Option<ActionOrigin>,
-    ) {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let draft = chat.conversation.state().draft.clone().unwrap_or_else(empty_message);
-        let draft = Some(Message {
-            model: typed(selection.model.as_ref()),
-            agent: typed(selection.agent.as_ref()),
-            ..draft
-        });
-        let action = StateAction::ChatDraftChanged(ChatDraftChangedAction { draft });
-        self.sequence(step, key, action, origin);
-    }
-
     /// A message that names no model or agent is for what is selected now, in its chat or else in
     /// the session's own. Where the agent has no such model any more it stays as it is.
     pub(super) fn address(&self, key: ChatKey, message: &mut Message) {
         let Some(session) = self.ledger.channels.chats.known(key).map(|chat| chat.session) else { return };
-        let own = self.own_chat(session);
-        let mut selected = self.selected_in(key);
+        let own = self.ledger.channels.own_chat(session);
+        let mut selected = self.ledger.channels.selected_in(key);
         if selected == Selection::default() {
-            selected = own.map(|own| self.selected_in(own)).unwrap_or_default();
+            selected = own.map(|own| self.ledger.channels.selected_in(own)).unwrap_or_default();
         }
         let mut addressed = message.clone();
         addressed.model = addressed.model.or_else(|| typed(selected.model.as_ref()));
@@ -186,47 +168,6 @@ impl Host {
         if self.check_message(session, &addressed).is_ok() {
             *message = addressed;
         }
-    }
-
-    /// Turns are about to be removed that say what is selected: it stays so.
-    pub(super) fn keep_selection(&mut self, step: &mut Step<'_>, key: ChatKey, action: &ChatTruncatedAction) {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let state = chat.conversation.state();
-        let before = selection_of(&chat.conversation);
-        let running = state.active_turn.as_ref();
-        let last = match &action.turn_id {
-            None => None,
-            Some(id) => match (chat.conversation.history().get(id), running.filter(|turn| turn.id == *id)) {
-                (Some(turn), _) => turn.message(),
-                (None, Some(turn)) => Some(turn.message.clone()),
-                (None, None) => return,
-            },
-        };
-        if Selection::of(&json_of(&state.draft), &json_of(&last)) != before {
-            self.put_into_draft(step, key, &before, None);
-        }
-    }
-
-    /// Whether a pending message is for what is selected when its turn begins.
-    pub(super) fn let_follow(&mut self, key: ChatKey, id: &str, follows: bool) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
-        if changed {
-            chat.saved.row_due = true;
-            self.ledger.mark_dirty(key.into());
-        }
-    }
-
-    /// Forgets messages that do not wait any more.
-    pub(super) fn forget_followers(&mut self, key: ChatKey) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key).filter(|chat| !chat.following.is_empty())
-        else {
-            return;
-        };
-        let state = chat.conversation.state();
-        let pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
-        let pending: BTreeSet<&String> = pending.map(|message| &message.id).collect();
-        chat.following.retain(|id| pending.contains(id));
     }
 
     /// The draft that a new chat begins with, where something is selected for it.
@@ -250,54 +191,69 @@ impl Host {
             ..empty_message()
         }))
     }
+}
 
-    /// The chat that is its session's own: the first one, or the default one when that is gone.
-    pub(super) fn own_chat(&self, key: SessionKey) -> Option<ChatKey> {
-        let session: &Session = self.ledger.channels.sessions.known(key)?;
-        let chat = |uri: &String| {
-            let chat = self.ledger.channels.by_uri.get(uri)?.chat()?;
-            (self.ledger.channels.chats.known(chat)?.session == key).then_some(chat)
-        };
-        let first = default_chat_of(&session.channel.uri);
-        chat(&first).or_else(|| session.state.default_chat.as_ref().and_then(chat))
-    }
+fn put_into_draft(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    selection: &Selection,
+    origin: Option<ActionOrigin>,
+) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let draft = chat.conversation.state().draft.clone().unwrap_or_else(empty_message);
+    let draft = Some(Message {
+        model: typed(selection.model.as_ref()),
+        agent: typed(selection.agent.as_ref()),
+        ..draft
+    });
+    let action = StateAction::ChatDraftChanged(ChatDraftChangedAction { draft });
+    ledger.sequence(step, key, action, origin);
+}
 
-    /// What a session's summary says of what is selected in it, in its `_meta`; none where that is
-    /// nothing, or large.
-    pub(super) fn selected_for_summary(&self, key: SessionKey) -> Option<JsonObject> {
-        let Selection { model, agent } = self.selected_in(self.own_chat(key)?);
-        let members = [("model", model), ("agent", agent)];
-        let selected: JsonObject =
-            members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
-        let selected = Value::Object(selected);
-        let fits = || to_json(&selected).len() <= IN_SUMMARY_BYTES_MAX;
-        (selected != json!({}) && fits()).then(|| JsonObject::from_iter([(SELECTED.to_owned(), selected)]))
+/// Turns are about to be removed that say what is selected: it stays so.
+pub(super) fn keep_selection(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    action: &ChatTruncatedAction,
+) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let state = chat.conversation.state();
+    let before = selection_of(&chat.conversation);
+    let running = state.active_turn.as_ref();
+    let last = match &action.turn_id {
+        None => None,
+        Some(id) => match (chat.conversation.history().get(id), running.filter(|turn| turn.id == *id)) {
+            (Some(turn), _) => turn.message(),
+            (None, Some(turn)) => Some(turn.message.clone()),
+            (None, None) => return,
+        },
+    };
+    if Selection::of(&json_of(&state.draft), &json_of(&last)) != before {
+        put_into_draft(ledger, step, key, &before, None);
     }
+}
 
-    /// After an action on a chat: what its session's summary says of what is selected may have
-    /// changed.
-    pub(super) fn selection_after(&mut self, key: ChatKey, action: &StateAction) {
-        let selects = matches!(
-            action,
-            StateAction::ChatDraftChanged(_)
-                | StateAction::ChatTurnStarted(_)
-                | StateAction::ChatTruncated(_)
-        );
-        let Some(key) = self.ledger.channels.chats.known(key).filter(|_| selects).map(|chat| chat.session)
-        else {
-            return;
-        };
-        let selected = self.selected_for_summary(key);
-        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
-        if session.selected != selected {
-            session.selected = selected;
-            self.session_changed(key);
-        }
+/// Whether a pending message is for what is selected when its turn begins.
+pub(super) fn let_follow(ledger: &mut Ledger, key: ChatKey, id: &str, follows: bool) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
+    if changed {
+        chat.saved.row_due = true;
+        ledger.mark_dirty(key.into());
     }
+}
 
-    fn selected_in(&self, key: ChatKey) -> Selection {
-        self.ledger.channels.chats.known(key).map(|chat| selection_of(&chat.conversation)).unwrap_or_default()
-    }
+/// Forgets messages that do not wait any more.
+pub(super) fn forget_followers(ledger: &mut Ledger, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| !chat.following.is_empty()) else {
+        return;
+    };
+    let state = chat.conversation.state();
+    let pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
+    let pending: BTreeSet<&String> = pending.map(|message| &message.id).collect();
+    chat.following.retain(|id| pending.contains(id));
 }
 
 /// Settings of a model that are no text come as text from those who select a model so: they know no
@@ -315,7 +271,7 @@ fn read_settings(agent: &AgentInfo, model: &mut ModelSelection) {
     }
 }
 
-fn selection_of(conversation: &Conversation) -> Selection {
+pub(super) fn selection_of(conversation: &Conversation) -> Selection {
     let state = conversation.state();
     let running = state.active_turn.as_ref().map(|turn| &turn.message);
     let last = running.or_else(|| conversation.history().last_message());

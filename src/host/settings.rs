@@ -7,6 +7,8 @@
 //! What a session can be configured by is its agent's to say, and may change. No action carries
 //! that: a client learns it with the next state. That something has changed is told, by all values.
 
+use crate::host::ledger::Ledger;
+use crate::host::turns;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::actions::{SessionConfigChangedAction, StateAction};
@@ -28,12 +30,6 @@ pub(super) struct SettingsSent {
 }
 
 impl Host {
-    /// A client has changed a session's configuration, which was this before: its agents are told;
-    /// those that open later are told then.
-    pub(super) fn configure_agents(&mut self, step: &mut Step<'_>, key: SessionKey, before: &JsonObject) {
-        self.tell_configuration(step, key, before, None);
-    }
-
     /// The agent of a chat says how the session is configured.
     pub(super) fn agent_is_configured(
         &mut self,
@@ -71,66 +67,77 @@ impl Host {
         }
         session.state.config = Some(SessionConfigState { schema: config.schema, values: before.clone() });
         let action = SessionConfigChangedAction { config: config.values, replace: Some(true) };
-        self.sequence(step, key, StateAction::SessionConfigChanged(action), None);
-        self.tell_configuration(step, key, &before, Some((chat, spreads)));
+        self.ledger.sequence(step, key, StateAction::SessionConfigChanged(action), None);
+        tell_configuration(&mut self.ledger, step, key, &before, Some((chat, spreads)));
     }
+}
 
-    /// Tells the agents of a session how it is configured now; but for the chat whose agent has
-    /// said so itself, and all others if it is not for them.
-    fn tell_configuration(
-        &mut self,
-        step: &mut Step<'_>,
-        key: SessionKey,
-        before: &JsonObject,
-        by: Option<(ChatKey, bool)>,
-    ) {
-        let _next = self.ledger.head() + 1;
-        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
-        let Some(config) = &session.state.config else { return };
-        session.config.clone_from(&config.values);
-        let all = config.values.clone();
-        let names: BTreeSet<&String> = before.keys().chain(all.keys()).collect();
-        let changed: BTreeSet<String> =
-            names.into_iter().filter(|name| before.get(*name) != all.get(*name)).cloned().collect();
-        if changed.is_empty() || by.is_some_and(|(_, spreads)| !spreads) {
-            return;
-        }
-        for chat in self.chats_of(key).into_iter().filter(|chat| by.is_none_or(|(told, _)| told != *chat)) {
-            self.tell_settings(step, chat, &all, &changed);
-        }
-    }
+/// A client has changed a session's configuration, which was this before: its agents are told;
+/// those that open later are told then.
+pub(super) fn configure_agents(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    before: &JsonObject,
+) {
+    tell_configuration(ledger, step, key, before, None);
+}
 
-    /// Tells a chat's agent of settings that have changed; one that is opening, when it is open.
-    fn tell_settings(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        all: &JsonObject,
-        changed: &BTreeSet<String>,
-    ) {
-        let Some(chat) =
-            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent != AgentLink::Closed)
-        else {
-            return;
-        };
-        let told = &mut chat.settings_told;
-        told.count += 1;
-        told.unheard.extend(changed.iter().map(|name| (name.clone(), told.count)));
-        if chat.agent == AgentLink::Open {
-            let (all, changed, number) = (all.clone(), changed.clone(), told.count);
-            self.tell_agent(step, key, Command::Configure { all, changed, number });
-        }
+/// Tells the agents of a session how it is configured now; but for the chat whose agent has
+/// said so itself, and all others if it is not for them.
+fn tell_configuration(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    before: &JsonObject,
+    by: Option<(ChatKey, bool)>,
+) {
+    let _next = ledger.head() + 1;
+    let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
+    let Some(config) = &session.state.config else { return };
+    session.config.clone_from(&config.values);
+    let all = config.values.clone();
+    let names: BTreeSet<&String> = before.keys().chain(all.keys()).collect();
+    let changed: BTreeSet<String> =
+        names.into_iter().filter(|name| before.get(*name) != all.get(*name)).cloned().collect();
+    if changed.is_empty() || by.is_some_and(|(_, spreads)| !spreads) {
+        return;
     }
+    for chat in
+        ledger.channels.chats_in(key).into_iter().filter(|chat| by.is_none_or(|(told, _)| told != *chat))
+    {
+        tell_settings(ledger, step, chat, &all, &changed);
+    }
+}
 
-    /// Tells a chat's agent, which is open now, what has changed meanwhile.
-    pub(super) fn tell_due_settings(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let changed: BTreeSet<String> = chat.settings_told.unheard.keys().cloned().collect();
-        let Some(session) = self.ledger.channels.sessions.known(chat.session).filter(|_| !changed.is_empty())
-        else {
-            return;
-        };
-        let all = session.config.clone();
-        self.tell_settings(step, key, &all, &changed);
+/// Tells a chat's agent of settings that have changed; one that is opening, when it is open.
+fn tell_settings(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    all: &JsonObject,
+    changed: &BTreeSet<String>,
+) {
+    let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent != AgentLink::Closed)
+    else {
+        return;
+    };
+    let told = &mut chat.settings_told;
+    told.count += 1;
+    told.unheard.extend(changed.iter().map(|name| (name.clone(), told.count)));
+    if chat.agent == AgentLink::Open {
+        let (all, changed, number) = (all.clone(), changed.clone(), told.count);
+        turns::tell_agent(ledger, step, key, Command::Configure { all, changed, number });
     }
+}
+
+/// Tells a chat's agent, which is open now, what has changed meanwhile.
+pub(super) fn tell_due_settings(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let changed: BTreeSet<String> = chat.settings_told.unheard.keys().cloned().collect();
+    let Some(session) = ledger.channels.sessions.known(chat.session).filter(|_| !changed.is_empty()) else {
+        return;
+    };
+    let all = session.config.clone();
+    tell_settings(ledger, step, key, &all, &changed);
 }

@@ -4,6 +4,9 @@
 //! saying when all is done.
 //! Never: waits; the time limit is a timer like any other.
 
+use crate::host::calls;
+use crate::host::ledger::Ledger;
+use crate::host::turns;
 use ahp_types::state::{ChatInputResponseKind, ResponsePart, ToolCallCancellationReason, ToolCallState};
 
 use super::calls::{rejection_among, CallRef, Denial};
@@ -29,7 +32,7 @@ impl Host {
         let cut = self.shutdown.take().is_some_and(|state| state.cut);
         self.relays.end_all(step);
         self.shutdown = Some(ShuttingDown { cancelling: how == Shutdown::Cancel, cut, done: false });
-        let running = self.running_chats();
+        let running = running_chats(&self.ledger);
         match how {
             Shutdown::Cancel => {
                 for chat in running {
@@ -38,7 +41,7 @@ impl Host {
             }
             Shutdown::Drain(limit) => {
                 for chat in running {
-                    for id in self.waiting_for_user(chat) {
+                    for id in waiting_for_user(&self.ledger, chat) {
                         self.decline_if_alone(step, chat, &id);
                     }
                 }
@@ -48,7 +51,7 @@ impl Host {
     }
 
     pub(super) fn drain_time_is_up(&mut self, step: &mut Step<'_>) {
-        let running = self.running_chats();
+        let running = running_chats(&self.ledger);
         let Some(state) = &mut self.shutdown else { return };
         state.cancelling = true;
         state.cut |= !running.is_empty();
@@ -82,12 +85,17 @@ impl Host {
                 let why = Some("nobody is left to answer");
                 let reason = ToolCallCancellationReason::Denied;
                 let call = CallRef { key, turn_id, id: id.clone() };
-                self.refuse_call(step, call, Denial { option: option.clone(), reason, why });
+                calls::refuse_call(
+                    &mut self.ledger,
+                    step,
+                    call,
+                    Denial { option: option.clone(), reason, why },
+                );
                 Command::Permission { run: run_id, tool_call_id: id, option, approved: false }
             }
             Some(ToolCallState::PendingResultConfirmation(_)) => {
-                self.refuse_result(step, CallRef { key, turn_id, id: id.clone() });
-                self.reviewed(key, run_id, id, false)
+                calls::refuse_result(&mut self.ledger, step, CallRef { key, turn_id, id: id.clone() });
+                calls::reviewed(&self.ledger, key, run_id, id, false)
             }
             Some(call @ ToolCallState::Running(_)) if client_of_call(call).is_some() => {
                 self.note_cut(key);
@@ -97,13 +105,13 @@ impl Host {
             _ if chat.conversation.question(&id).is_some() => {
                 let response = ChatInputResponseKind::Decline;
                 let request_id = run.first_id(&id).to_owned();
-                self.settle_question(step, key, id, response);
+                calls::settle_question(&mut self.ledger, step, key, id, response);
                 Command::Answer { run: run_id, request_id, response, answers: Default::default() }
             }
             _ => return,
         };
         self.note_cut(key);
-        self.tell_agent(step, key, command);
+        turns::tell_agent(&self.ledger, step, key, command);
     }
 
     /// Whether the client of a connection can be shown what agents ask, as far as its message
@@ -133,8 +141,8 @@ impl Host {
         if self.somebody_may_see_questions() {
             return;
         }
-        for chat in self.running_chats() {
-            for id in self.waiting_for_user(chat) {
+        for chat in running_chats(&self.ledger) {
+            for id in waiting_for_user(&self.ledger, chat) {
                 self.decline_if_unseen(step, chat, &id);
             }
         }
@@ -159,8 +167,9 @@ impl Host {
             "a question was declined: no connected client speaks a version that has such questions"
         );
         let response = ChatInputResponseKind::Decline;
-        self.settle_question(step, key, id.to_owned(), response);
-        self.tell_agent(
+        calls::settle_question(&mut self.ledger, step, key, id.to_owned(), response);
+        turns::tell_agent(
+            &self.ledger,
             step,
             key,
             Command::Answer { run, request_id, response, answers: Default::default() },
@@ -182,38 +191,28 @@ impl Host {
 
     /// Says once that no turn is left.
     pub(super) fn check_done(&mut self, step: &mut Step<'_>) {
-        let works = self.runs > 0 || self.keeps_folders() || self.holds_operations(None);
+        let works = self.running_turns() > 0 || self.keeps_folders() || self.holds_operations(None);
         if let Some(state) = self.shutdown.as_mut().filter(|state| !works && !state.done) {
             state.done = true;
             step.say(Output::Done { cut: state.cut });
         }
     }
+}
 
-    pub(super) fn running_chats(&self) -> Vec<ChatKey> {
-        self.ledger
-            .channels
-            .chats
-            .iter()
-            .filter(|(_, chat)| chat.run.is_some())
-            .map(|(&key, _)| key)
-            .collect()
-    }
+pub(super) fn running_chats(ledger: &Ledger) -> Vec<ChatKey> {
+    ledger.channels.chats.iter().filter(|(_, chat)| chat.run.is_some()).map(|(&key, _)| key).collect()
+}
 
-    /// The ids of everything in the running turn that waits for the user.
-    pub(super) fn waiting_for_user(&self, key: ChatKey) -> Vec<String> {
-        let turn = self
-            .ledger
-            .channels
-            .chats
-            .known(key)
-            .and_then(|chat| chat.conversation.state().active_turn.as_ref());
-        let parts = turn.into_iter().flat_map(|turn| &turn.response_parts);
-        parts
-            .filter_map(|part| match part {
-                ResponsePart::ToolCall(part) => Some(tool_call_id(&part.tool_call).to_owned()),
-                ResponsePart::InputRequest(part) => Some(part.request.id.clone()),
-                _ => None,
-            })
-            .collect()
-    }
+/// The ids of everything in the running turn that waits for the user.
+pub(super) fn waiting_for_user(ledger: &Ledger, key: ChatKey) -> Vec<String> {
+    let turn =
+        ledger.channels.chats.known(key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
+    let parts = turn.into_iter().flat_map(|turn| &turn.response_parts);
+    parts
+        .filter_map(|part| match part {
+            ResponsePart::ToolCall(part) => Some(tool_call_id(&part.tool_call).to_owned()),
+            ResponsePart::InputRequest(part) => Some(part.request.id.clone()),
+            _ => None,
+        })
+        .collect()
 }

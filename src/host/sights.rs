@@ -8,6 +8,8 @@
 //! Never: looks again before it has heard what it has asked for, or watches for long what nobody
 //! follows.
 
+use crate::host::ledger::Ledger;
+use crate::host::notes;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -131,7 +133,7 @@ impl Host {
             let sight = self.changes.sights.of(session);
             sight.is_due = true;
             sight.grows_old();
-            self.files_may_have_changed(session, false);
+            self.ledger.note_edited(session, false);
         }
     }
 
@@ -156,16 +158,9 @@ impl Host {
         self.changes.sights.all.get(&session).is_some_and(|sight| sight.is_old)
     }
 
-    /// The session whose repository a channel shows as it is now, if it does.
-    fn session_shown_now(&self, target: ChannelId) -> Option<SessionKey> {
-        let key = Some(target.key).filter(|_| target.kind == ChannelKind::Changeset)?;
-        let changeset = self.ledger.channels.changesets.get(&ChangesetKey(key))?;
-        shows_now(&changeset.scope).then_some(changeset.session)
-    }
-
     /// Somebody follows a channel no more: perhaps nothing is to be watched for it.
     pub(super) fn sight_is_left(&mut self, target: ChannelId) {
-        if let Some(session) = self.session_shown_now(target) {
+        if let Some(session) = session_shown_now(&self.ledger, target) {
             self.changes.sights.of(session).is_left = true;
         }
     }
@@ -173,7 +168,7 @@ impl Host {
     /// Somebody follows a channel: if it shows what is there now, that is looked at. Nobody knows
     /// what has happened to what was not watched.
     pub(super) fn sight_is_followed(&mut self, target: ChannelId) {
-        let Some(session) = self.session_shown_now(target) else { return };
+        let Some(session) = session_shown_now(&self.ledger, target) else { return };
         let Some(sight) = self.changes.sights.all.get_mut(&session) else {
             return self.look_at_repository(session);
         };
@@ -212,7 +207,7 @@ impl Host {
         if self.config.limits.kept_within_ms == 0 {
             return true;
         }
-        let follows = self.follows_sight(session);
+        let follows = follows_sight(&self.ledger, session);
         let Some(number) = *look else {
             let sight = self.changes.sights.of(session);
             let is_known = sight.has_files && !sight.is_old;
@@ -231,14 +226,6 @@ impl Host {
         self.changes.sights.all.get(&session)?.known.as_ref()?.base_note.as_deref()
     }
 
-    fn follows_sight(&self, session: SessionKey) -> bool {
-        self.ledger.channels.changesets.values().any(|changeset| {
-            changeset.session == session
-                && shows_now(&changeset.scope)
-                && !changeset.channel.subscribers.is_empty()
-        })
-    }
-
     /// Looks at what is to be looked at, and watches what somebody follows.
     pub(super) fn settle_sights(&mut self, step: &mut Step<'_>) {
         if !std::mem::take(&mut self.changes.sights.is_unsettled) {
@@ -250,7 +237,7 @@ impl Host {
         let sessions: Vec<SessionKey> = self.changes.sights.all.keys().copied().collect();
         for session in sessions {
             self.settle_watches_of_sight(step, session);
-            let follows = self.follows_sight(session);
+            let follows = follows_sight(&self.ledger, session);
             let Some(sight) = self.changes.sights.all.get_mut(&session) else { continue };
             if !sight.is_due || sight.asked.is_some() {
                 continue;
@@ -276,7 +263,7 @@ impl Host {
     }
 
     fn settle_watches_of_sight(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        let follows = self.follows_sight(session);
+        let follows = follows_sight(&self.ledger, session);
         let Some(sight) = self.changes.sights.all.get_mut(&session) else { return };
         let is_left = std::mem::take(&mut sight.is_left) && sight.known.is_some();
         sight.is_staying = !follows && (sight.is_staying || is_left);
@@ -317,7 +304,7 @@ impl Host {
         let of_watch = all.filter(|(_, sight)| sight.watched.iter().any(|watched| watched == watch));
         let sessions: Vec<SessionKey> = of_watch.map(|(session, _)| *session).collect();
         for session in sessions {
-            let follows = self.follows_sight(session);
+            let follows = follows_sight(&self.ledger, session);
             let Some(sight) = self.changes.sights.all.get_mut(&session) else { continue };
             if !follows {
                 // It is looked at when somebody comes back.
@@ -399,11 +386,11 @@ impl Host {
                     of_session.kept.note = Some(why);
                     self.ledger.mark_dirty(session.into());
                 }
-                return self.files_may_have_changed(session, true);
+                return self.ledger.note_edited(session, true);
             }
             _ => return,
         };
-        self.change_notes(step, session, |notes| match meta {
+        notes::change_notes(&mut self.ledger, step, session, |notes| match meta {
             Some(meta) => drop(notes.insert(GIT.to_owned(), meta)),
             None => drop(notes.shift_remove(GIT)),
         });
@@ -411,9 +398,24 @@ impl Host {
             self.ledger.mark_dirty(session.into());
         }
         if has_changed || was_old {
-            self.files_may_have_changed(session, has_changed);
+            self.ledger.note_edited(session, has_changed);
         }
     }
+}
+
+/// The session whose repository a channel shows as it is now, if it does.
+fn session_shown_now(ledger: &Ledger, target: ChannelId) -> Option<SessionKey> {
+    let key = Some(target.key).filter(|_| target.kind == ChannelKind::Changeset)?;
+    let changeset = ledger.channels.changesets.get(&ChangesetKey(key))?;
+    shows_now(&changeset.scope).then_some(changeset.session)
+}
+
+fn follows_sight(ledger: &Ledger, session: SessionKey) -> bool {
+    ledger.channels.changesets.values().any(|changeset| {
+        changeset.session == session
+            && shows_now(&changeset.scope)
+            && !changeset.channel.subscribers.is_empty()
+    })
 }
 
 /// What a session says of its repository.

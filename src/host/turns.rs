@@ -5,6 +5,16 @@
 //! is made into actions by `reports`.
 //! Never: lets an agent decide when a turn is over for clients.
 
+use crate::host::checkpoints;
+use crate::host::clients;
+use crate::host::commands;
+use crate::host::directories;
+use crate::host::ledger::Ledger;
+use crate::host::pending;
+use crate::host::reports;
+use crate::host::selection;
+use crate::host::terminals;
+use crate::wire::channels::ChannelKind;
 use std::time::Duration;
 
 use ahp_types::actions::{
@@ -95,7 +105,7 @@ impl Host {
         };
         let Some(cause) = chat.begins.take() else { return false };
         let action = ChatTurnStartedAction {
-            turn_id: self.fresh_turn_id(step, key),
+            turn_id: pending::fresh_turn_id(&self.ledger, step, key),
             // Replaced by the host's clock.
             started_at: String::new(),
             message: message_of(cause),
@@ -135,13 +145,12 @@ impl Host {
         run.is_own = is_own;
         chat.sponsor = run.by.clone().or(chat.sponsor.take());
         chat.run = Some(run);
-        self.runs += 1;
         let title = catalogue::title_from(&action.message.text);
         let (session, unnamed) = (chat.session, chat.title_by == TitleBy::Nobody);
-        self.sequence(step, key, StateAction::ChatTurnStarted(action), origin);
+        self.ledger.sequence(step, key, StateAction::ChatTurnStarted(action), origin);
         match title.filter(|_| unnamed && !is_own) {
             Some(title) => {
-                self.name_chat(step, key, &title, TitleBy::FirstMessage);
+                catalogue::name_chat(&mut self.ledger, step, key, &title, TitleBy::FirstMessage);
                 if self
                     .ledger
                     .channels
@@ -152,7 +161,7 @@ impl Host {
                     self.name_session(step, session, &title, TitleBy::FirstMessage);
                 }
             }
-            None => self.sync_chat(step, key),
+            None => catalogue::sync_chat(&mut self.ledger, step, key),
         }
         self.begin_session(step, session);
         self.keep_folder_before(step, key);
@@ -185,14 +194,13 @@ impl Host {
         }
         chat.sponsor = run.by.clone().or(chat.sponsor.take());
         chat.run = Some(run);
-        self.runs += 1;
         // What ended the turn before may do so again, and the process with it.
         let session = chat.session;
         step.say(Output::Record(Record::Trial(session)));
         step.say(Output::Timer(Timer::Trial(session), TRIAL));
-        self.sequence(step, key, StateAction::ChatTurnResume(action), origin);
-        self.turn_goes_on(key);
-        self.sync_chat(step, key);
+        self.ledger.sequence(step, key, StateAction::ChatTurnResume(action), origin);
+        checkpoints::turn_goes_on(&mut self.ledger, key);
+        catalogue::sync_chat(&mut self.ledger, step, key);
         self.advance(step, key);
     }
 
@@ -211,16 +219,16 @@ impl Host {
             let kept = action.turn_id.as_ref().and_then(|id| history.through(id)).unwrap_or_default().len();
             chat.removed_turns.extend(history.since(kept).iter().map(|turn| turn.id().to_owned()));
         }
-        self.sequence(step, key, StateAction::ChatTruncated(action), origin);
+        self.ledger.sequence(step, key, StateAction::ChatTruncated(action), origin);
         if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             let history = chat.conversation.history();
             chat.progress.retain(|id, _| history.contains(id));
             // What the agent calls by it is longer than what is left.
             chat.handle = None;
         }
-        self.sync_chat(step, key);
-        if !self.is_creating(key) {
-            self.close_conversation(step, key);
+        catalogue::sync_chat(&mut self.ledger, step, key);
+        if !is_creating(&self.ledger, key) {
+            close_conversation(&mut self.ledger, step, key);
         }
         self.take_next_queued(step, key);
     }
@@ -258,15 +266,14 @@ impl Host {
     ) {
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.take() else { return };
-        self.terminals_changed = true;
-        self.runs -= 1;
+        self.ledger.touch(ChannelKind::Terminal);
         self.end_commands_of(step, key);
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         if !matches!(ending, Ending::Failed { resumable: true, .. }) {
             chat.progress.remove(&run.turn_id);
         }
         self.close_open_parts(step, key, &run.turn_id);
-        self.set_activity(step, key, None);
+        reports::set_activity(&mut self.ledger, step, key, None);
         let elapsed_ms = step.now.monotonic_ms.saturating_sub(run.accepted_ms);
         let duration = i64::try_from(run.lasted_ms.saturating_add(elapsed_ms)).unwrap_or(i64::MAX);
         let turn_id = run.turn_id;
@@ -285,34 +292,34 @@ impl Host {
                 meta: None,
             }),
         };
-        self.sequence(step, key, action, origin);
+        self.ledger.sequence(step, key, action, origin);
         self.keep_folder_behind(step, key);
-        self.mark_unread(step, key);
-        self.sync_chat(step, key);
-        self.put_back_steering(step, key, run.handed_over);
-        self.forget_followers(key);
+        catalogue::mark_unread(&mut self.ledger, step, key);
+        catalogue::sync_chat(&mut self.ledger, step, key);
+        pending::put_back_steering(&mut self.ledger, step, key, run.handed_over);
+        selection::forget_followers(&mut self.ledger, key);
         self.select_what_waits(step, key);
         if let Some(chat) = self.ledger.channels.chats.known(key).filter(|_| !run.interrupted) {
             step.say(Output::Record(Record::Survived(chat.session)));
         }
         if cancelled
             && self.ledger.channels.chats.known(key).is_some_and(|chat| chat.awaits)
-            && !self.is_creating(key)
+            && !is_creating(&self.ledger, key)
         {
             // What the user is asked to do was for this turn.
-            self.close_conversation(step, key);
+            close_conversation(&mut self.ledger, step, key);
         }
         let open = self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open);
         if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
             // The agent does not know yet that it is over.
             chat.settling = Some(run.id);
-            self.tell_agent(step, key, Command::Cancel { run: run.id });
+            tell_agent(&self.ledger, step, key, Command::Cancel { run: run.id });
         }
     }
 
     /// Has the agent open the chat's conversation.
     pub(super) fn open_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let working_directories = self.effective_directories(key);
+        let working_directories = directories::effective_directories(&self.ledger, key);
         let tokens = self.tokens_for(step, key);
         let copy_of = self.copyable_origin(key);
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
@@ -353,26 +360,9 @@ impl Host {
         }
     }
 
-    /// Has the agent forget the chat's conversation.
-    pub(super) fn close_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        if chat.agent != AgentLink::Closed {
-            chat.agent = AgentLink::Closed;
-            chat.begins = None;
-            chat.settling = None;
-            chat.awaits = false;
-            step.say(Output::Agent(key, Box::new(Command::Close)));
-            self.end_terminals_of(step, key);
-        }
-    }
-
-    pub(super) fn tell_agent(&self, step: &mut Step<'_>, key: ChatKey, command: Command) {
-        step.say(Output::Agent(key, Box::new(command)));
-    }
-
     /// Starts the waiting run if its agent is ready for it.
     pub(super) fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let creating = self.is_creating(key);
+        let creating = is_creating(&self.ledger, key);
         let waits = |chat: &Chat| {
             chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Waiting { resume: false })
         };
@@ -380,10 +370,10 @@ impl Host {
             return;
         }
         self.tell_tokens(step, key);
-        self.tell_tools(step, key);
+        clients::tell_tools(&mut self.ledger, step, key);
         let agent = self.agent_of(key).map(|agent| agent.info.clone());
         let commands = self.ledger.channels.chats.known(key).filter(|chat| waits(chat));
-        let commands = commands.and_then(|chat| self.told_of_commands(chat));
+        let commands = commands.and_then(|chat| commands::told_of_commands(&self.ledger, chat));
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };
@@ -402,7 +392,7 @@ impl Host {
                 chat.begins = None;
                 if run.is_own {
                     let run = run.id;
-                    self.tell_agent(step, key, Command::OwnTurn { run });
+                    tell_agent(&self.ledger, step, key, Command::OwnTurn { run });
                     self.note_overlaps(key, true);
                     self.hand_over_steering(step, key);
                     return;
@@ -421,21 +411,34 @@ impl Host {
                 } else {
                     Command::StartTurn { run, message, attached }
                 };
-                self.tell_agent(step, key, command);
+                tell_agent(&self.ledger, step, key, command);
                 self.note_overlaps(key, true);
                 self.hand_over_steering(step, key);
             }
         }
     }
+}
 
-    /// Whether a chat's session is being created.
-    pub(super) fn is_creating(&self, key: ChatKey) -> bool {
-        let session = self
-            .ledger
-            .channels
-            .chats
-            .known(key)
-            .and_then(|chat| self.ledger.channels.sessions.known(chat.session));
-        session.is_some_and(Session::is_creating)
+/// Has the agent forget the chat's conversation.
+pub(super) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    if chat.agent != AgentLink::Closed {
+        chat.agent = AgentLink::Closed;
+        chat.begins = None;
+        chat.settling = None;
+        chat.awaits = false;
+        step.say(Output::Agent(key, Box::new(Command::Close)));
+        terminals::end_terminals_of(ledger, step, key);
     }
+}
+
+pub(super) fn tell_agent(_ledger: &Ledger, step: &mut Step<'_>, key: ChatKey, command: Command) {
+    step.say(Output::Agent(key, Box::new(command)));
+}
+
+/// Whether a chat's session is being created.
+pub(super) fn is_creating(ledger: &Ledger, key: ChatKey) -> bool {
+    let session =
+        ledger.channels.chats.known(key).and_then(|chat| ledger.channels.sessions.known(chat.session));
+    session.is_some_and(Session::is_creating)
 }

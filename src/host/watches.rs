@@ -5,6 +5,7 @@
 //! Never: looks at a file, or sequences what has changed: that is no state, and whoever was not
 //! there is not told of it.
 
+use crate::host::ledger::Ledger;
 use std::time::Duration;
 
 use ahp_types::actions::{ResourceWatchChangedAction, StateAction};
@@ -37,138 +38,136 @@ impl Host {
         let absent = named.watches.iter().filter(|uri| self.ledger.find(uri).is_none());
         absent.take(WATCHES_MAX).cloned().collect()
     }
+}
 
-    /// Takes in which watches have begun for the message that is handled, and which have not.
-    pub(super) fn take_watches(&mut self, step: &mut Step<'_>, begun: WatchBegun) {
-        for (uri, how) in begun {
-            match how.map(|()| Watched::named_by(&uri)) {
-                // Somebody else has begun it meanwhile.
-                Ok(Some(_)) if self.ledger.find(&uri).is_some() => step.say(Output::Unwatch(uri)),
-                Ok(Some(watched)) => {
-                    let key = WatchKey(self.ledger.fresh_key());
-                    self.ledger.channels.by_uri.insert(uri.clone(), key.into());
-                    self.ledger.channels.watches.insert(key, Watch::new(uri, watched));
-                    self.watches_changed = true;
-                }
-                Ok(None) => step.say(Output::Unwatch(uri)),
-                Err(error) => {
-                    step.refused_watches.insert(uri, error);
-                }
+/// Takes in which watches have begun for the message that is handled, and which have not.
+pub(super) fn take_watches(ledger: &mut Ledger, step: &mut Step<'_>, begun: WatchBegun) {
+    for (uri, how) in begun {
+        match how.map(|()| Watched::named_by(&uri)) {
+            // Somebody else has begun it meanwhile.
+            Ok(Some(_)) if ledger.find(&uri).is_some() => step.say(Output::Unwatch(uri)),
+            Ok(Some(watched)) => {
+                let key = WatchKey(ledger.fresh_key());
+                ledger.channels.by_uri.insert(uri.clone(), key.into());
+                ledger.channels.watches.insert(key, Watch::new(uri, watched));
+                ledger.touch(ChannelKind::Watch);
+            }
+            Ok(None) => step.say(Output::Unwatch(uri)),
+            Err(error) => {
+                step.refused_watches.insert(uri, error);
             }
         }
     }
+}
 
-    /// Whether a connection may follow this channel besides those that it follows, as far as that
-    /// is a watch.
-    ///
-    /// # Errors
-    /// When it follows as many as it may.
-    pub(super) fn check_watches_have_room(
-        &self,
-        connection: ConnectionId,
-        uri: &str,
-    ) -> Result<(), RpcError> {
-        if !is_watch(uri) {
-            return Ok(());
-        }
-        let follows = |target: ChannelId| self.ledger.is_subscribed(connection, target);
-        let watches = self.ledger.subscribed(connection).filter(|target| target.kind == ChannelKind::Watch);
-        if watches.count() < WATCHES_MAX || self.ledger.find(uri).is_some_and(follows) {
-            return Ok(());
-        }
-        Err(RpcError::invalid_params(format_args!("a connection follows at most {WATCHES_MAX} watches")))
+/// Whether a connection may follow this channel besides those that it follows, as far as that
+/// is a watch.
+///
+/// # Errors
+/// When it follows as many as it may.
+pub(super) fn check_watches_have_room(
+    ledger: &Ledger,
+    connection: ConnectionId,
+    uri: &str,
+) -> Result<(), RpcError> {
+    if !is_watch(uri) {
+        return Ok(());
     }
-
-    /// Files have changed: whoever follows the watch is told, and nobody else ever.
-    pub(super) fn files_have_changed(
-        &self,
-        step: &mut Step<'_>,
-        watch: &str,
-        changes: Vec<(String, ResourceChangeType)>,
-    ) {
-        // It may have ended meanwhile.
-        let channel = self.ledger.find(watch).and_then(|target| self.ledger.channels.get(target));
-        for &connection in channel.map_or(&[][..], |channel| &channel.subscribers) {
-            let frame = Frame::Answer(self.changes_line(watch, &changes));
-            step.say(Output::Frame(connection, frame));
-        }
+    let follows = |target: ChannelId| ledger.subscriptions.contains(connection, target);
+    let watches = ledger.subscriptions.of(connection).filter(|target| target.kind == ChannelKind::Watch);
+    if watches.count() < WATCHES_MAX || ledger.find(uri).is_some_and(follows) {
+        return Ok(());
     }
+    Err(RpcError::invalid_params(format_args!("a connection follows at most {WATCHES_MAX} watches")))
+}
 
-    /// Tells a client that is back that it may have missed any change of what it watches.
-    pub(super) fn tell_watches_anew(
-        &self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        watches: &[ChannelId],
-    ) {
-        for target in watches.iter().filter(|target| target.kind == ChannelKind::Watch) {
-            let Some(watch) = self.ledger.channels.watches.get(&WatchKey(target.key)) else { continue };
-            let all = [(watch.state.root.clone(), ResourceChangeType::Updated)];
-            let frame = Frame::Answer(self.changes_line(&watch.channel.uri, &all));
-            step.say(Output::Frame(connection, frame));
-        }
+/// Files have changed: whoever follows the watch is told, and nobody else ever.
+pub(super) fn files_have_changed(
+    ledger: &Ledger,
+    step: &mut Step<'_>,
+    watch: &str,
+    changes: Vec<(String, ResourceChangeType)>,
+) {
+    // It may have ended meanwhile.
+    let channel = ledger.find(watch).and_then(|target| ledger.channels.get(target));
+    for &connection in channel.map_or(&[][..], |channel| &channel.subscribers) {
+        let frame = Frame::Answer(changes_line(ledger, watch, &changes));
+        step.say(Output::Frame(connection, frame));
     }
+}
 
-    fn changes_line(&self, watch: &str, changes: &[(String, ResourceChangeType)]) -> bytes::Bytes {
-        let items: Vec<ResourceChange> = changes
-            .iter()
-            .map(|(uri, r#type)| ResourceChange { uri: uri.clone(), r#type: *r#type })
-            .collect();
-        let changes = json!({ "items": items });
-        let action = StateAction::ResourceWatchChanged(ResourceWatchChangedAction { changes });
-        unsequenced_line(watch, &action, self.ledger.told_head())
+/// Tells a client that is back that it may have missed any change of what it watches.
+pub(super) fn tell_watches_anew(
+    ledger: &Ledger,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    watches: &[ChannelId],
+) {
+    for target in watches.iter().filter(|target| target.kind == ChannelKind::Watch) {
+        let Some(watch) = ledger.channels.watches.get(&WatchKey(target.key)) else { continue };
+        let all = [(watch.state.root.clone(), ResourceChangeType::Updated)];
+        let frame = Frame::Answer(changes_line(ledger, &watch.channel.uri, &all));
+        step.say(Output::Frame(connection, frame));
     }
+}
 
-    /// Somebody may have followed a watch last, or follow one again: one that nobody follows stays
-    /// for a while.
-    pub(super) fn settle_watches(&mut self, step: &mut Step<'_>) {
-        if !std::mem::take(&mut self.watches_changed) {
-            return;
-        }
-        let mut left = Vec::new();
-        for key in self.ledger.channels.watches.keys().copied().collect::<Vec<_>>() {
-            let Some(watch) = self.ledger.channels.watches.get(&key) else { continue };
-            let unfollowed = match (watch.channel.subscribers.is_empty(), watch.unfollowed) {
-                (false, _) => None,
-                (true, None) => {
-                    let number = self.ledger.fresh_key();
-                    step.say(Output::Timer(Timer::Watch(key, number), UNFOLLOWED_MAX));
-                    Some(number)
-                }
-                (true, since) => since,
-            };
-            left.extend(unfollowed.map(|since| (since, key)));
-            if let Some(watch) = self.ledger.channels.watches.get_mut(&key) {
-                watch.unfollowed = unfollowed;
+fn changes_line(ledger: &Ledger, watch: &str, changes: &[(String, ResourceChangeType)]) -> bytes::Bytes {
+    let items: Vec<ResourceChange> =
+        changes.iter().map(|(uri, r#type)| ResourceChange { uri: uri.clone(), r#type: *r#type }).collect();
+    let changes = json!({ "items": items });
+    let action = StateAction::ResourceWatchChanged(ResourceWatchChangedAction { changes });
+    unsequenced_line(watch, &action, ledger.told_head())
+}
+
+/// Somebody may have followed a watch last, or follow one again: one that nobody follows stays
+/// for a while.
+pub(super) fn settle_watches(ledger: &mut Ledger, step: &mut Step<'_>) {
+    if !ledger.take_touched(ChannelKind::Watch) {
+        return;
+    }
+    let mut left = Vec::new();
+    for key in ledger.channels.watches.keys().copied().collect::<Vec<_>>() {
+        let Some(watch) = ledger.channels.watches.get(&key) else { continue };
+        let unfollowed = match (watch.channel.subscribers.is_empty(), watch.unfollowed) {
+            (false, _) => None,
+            (true, None) => {
+                let number = ledger.fresh_key();
+                step.say(Output::Timer(Timer::Watch(key, number), UNFOLLOWED_MAX));
+                Some(number)
             }
-        }
-        left.sort_unstable();
-        let too_many = left.len().saturating_sub(UNFOLLOWED_COUNT_MAX);
-        for (_, key) in left.into_iter().take(too_many) {
-            self.end_watch(step, key);
+            (true, since) => since,
+        };
+        left.extend(unfollowed.map(|since| (since, key)));
+        if let Some(watch) = ledger.channels.watches.get_mut(&key) {
+            watch.unfollowed = unfollowed;
         }
     }
+    left.sort_unstable();
+    let too_many = left.len().saturating_sub(UNFOLLOWED_COUNT_MAX);
+    for (_, key) in left.into_iter().take(too_many) {
+        end_watch(ledger, step, key);
+    }
+}
 
-    /// The time is up in which a watch that nobody followed might be followed again.
-    pub(super) fn watch_is_unfollowed(&mut self, step: &mut Step<'_>, key: WatchKey, number: u64) {
-        if self.ledger.channels.watches.get(&key).is_some_and(|watch| watch.unfollowed == Some(number)) {
-            self.end_watch(step, key);
-        }
+/// The time is up in which a watch that nobody followed might be followed again.
+pub(super) fn watch_is_unfollowed(ledger: &mut Ledger, step: &mut Step<'_>, key: WatchKey, number: u64) {
+    if ledger.channels.watches.get(&key).is_some_and(|watch| watch.unfollowed == Some(number)) {
+        end_watch(ledger, step, key);
     }
+}
 
-    /// Gives up what nobody follows, so that a message can be handled whose watches have no room.
-    pub(super) fn make_room_for_watches(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        let watches = self.ledger.channels.watches.iter();
-        let unfollowed = watches.filter(|(_, watch)| watch.channel.subscribers.is_empty());
-        for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
-            self.end_watch(step, key);
-        }
-        step.say(Output::BeginWatches(connection));
+/// Gives up what nobody follows, so that a message can be handled whose watches have no room.
+pub(super) fn make_room_for_watches(ledger: &mut Ledger, step: &mut Step<'_>, connection: ConnectionId) {
+    let watches = ledger.channels.watches.iter();
+    let unfollowed = watches.filter(|(_, watch)| watch.channel.subscribers.is_empty());
+    for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
+        end_watch(ledger, step, key);
     }
+    step.say(Output::BeginWatches(connection));
+}
 
-    fn end_watch(&mut self, step: &mut Step<'_>, key: WatchKey) {
-        let Some(watch) = self.ledger.channels.watches.remove(&key) else { return };
-        self.ledger.channels.by_uri.remove(&watch.channel.uri);
-        step.say(Output::Unwatch(watch.channel.uri));
-    }
+fn end_watch(ledger: &mut Ledger, step: &mut Step<'_>, key: WatchKey) {
+    let Some(watch) = ledger.channels.watches.remove(&key) else { return };
+    ledger.channels.by_uri.remove(&watch.channel.uri);
+    step.say(Output::Unwatch(watch.channel.uri));
 }

@@ -3,6 +3,11 @@
 //! Owns: their conditions, and which effect each has once it is accepted.
 //! Never: does the effect's work; that is in `turns`, `calls` and `pending`.
 
+use crate::host::attached;
+use crate::host::calls;
+use crate::host::catalogue;
+use crate::host::pending;
+use crate::host::turns;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ahp_types::actions::{
@@ -67,7 +72,7 @@ impl Host {
             StateAction::ChatDraftChanged(_) => self.change_plainly(step, key, action, origin),
             StateAction::ChatIsReadChanged(_) | StateAction::ChatIsArchivedChanged(_) => {
                 let verdict = self.change_plainly(step, key, action, origin)?;
-                self.sync_chat(step, key);
+                catalogue::sync_chat(&mut self.ledger, step, key);
                 Ok(verdict)
             }
             StateAction::ChatWorkingDirectorySet(_) | StateAction::ChatWorkingDirectoryRemoved(_) => {
@@ -92,7 +97,7 @@ impl Host {
         if !self.chat(key)?.conversation.would_change(&action) {
             return Ok(Verdict::Unchanged);
         }
-        self.sequence(step, key, action, Some(origin));
+        self.ledger.sequence(step, key, action, Some(origin));
         Ok(Verdict::Done)
     }
 
@@ -117,7 +122,7 @@ impl Host {
         }
         check_id("turnId", &action.turn_id)?;
         self.check_message(chat.session, &action.message)?;
-        let attached = self.resolve_attached(&mut action.message)?;
+        let attached = attached::resolve_attached(&self.ledger, &mut action.message)?;
         if let Some(id) = &action.queued_message_id {
             let mut pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
             if !pending.any(|message| message.id == *id) {
@@ -126,8 +131,8 @@ impl Host {
         }
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.speak_as(key, &origin.client_id);
-        self.release_queue(key);
-        self.attach_to_turn(key, &action.turn_id, attached);
+        pending::release_queue(&mut self.ledger, key);
+        attached::attach_to_turn(&mut self.ledger, key, &action.turn_id, attached);
         self.start_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
     }
@@ -211,7 +216,7 @@ impl Host {
         }
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.speak_as(key, &origin.client_id);
-        self.release_queue(key);
+        pending::release_queue(&mut self.ledger, key);
         self.resume_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
     }
@@ -237,7 +242,7 @@ impl Host {
         if state.active_turn.is_none() && last == action.turn_id.as_deref() && idle {
             return Ok(Verdict::Unchanged);
         }
-        self.release_queue(key);
+        pending::release_queue(&mut self.ledger, key);
         self.truncate(step, key, action, Some(origin));
         Ok(Verdict::Done)
     }
@@ -277,10 +282,15 @@ impl Host {
         let tool_call_id = action.tool_call_id.clone();
         let approved = action.approved;
         let run = run.map(|run| run.id);
-        self.sequence(step, key, StateAction::ChatToolCallConfirmed(action), Some(origin));
-        self.tool_changed(step, key, &tool_call_id);
+        self.ledger.sequence(step, key, StateAction::ChatToolCallConfirmed(action), Some(origin));
+        calls::tool_changed(&mut self.ledger, step, key, &tool_call_id);
         if let Some(run) = run {
-            self.tell_agent(step, key, Command::Permission { run, tool_call_id, option, approved });
+            turns::tell_agent(
+                &self.ledger,
+                step,
+                key,
+                Command::Permission { run, tool_call_id, option, approved },
+            );
         }
         Ok(Verdict::Done)
     }
@@ -303,11 +313,11 @@ impl Host {
         let tool_call_id = action.tool_call_id.clone();
         let approved = action.approved;
         let action = StateAction::ChatToolCallResultConfirmed(action);
-        self.sequence(step, key, action, Some(origin));
-        self.tool_changed(step, key, &tool_call_id);
+        self.ledger.sequence(step, key, action, Some(origin));
+        calls::tool_changed(&mut self.ledger, step, key, &tool_call_id);
         if let Some(run) = run {
-            let command = self.reviewed(key, run, tool_call_id, approved);
-            self.tell_agent(step, key, command);
+            let command = calls::reviewed(&self.ledger, key, run, tool_call_id, approved);
+            turns::tell_agent(&self.ledger, step, key, command);
         }
         Ok(Verdict::Done)
     }
@@ -324,7 +334,7 @@ impl Host {
         check_answer(question, &action.question_id, action.answer.as_mut())?;
         let request_id = action.request_id.clone();
         let verdict = self.change_plainly(step, key, StateAction::ChatInputAnswerChanged(action), origin)?;
-        self.sync_question_request(step, key, &request_id);
+        catalogue::sync_question_request(&mut self.ledger, step, key, &request_id);
         Ok(verdict)
     }
 
@@ -350,10 +360,15 @@ impl Host {
         answers.retain(|_, answer| !matches!(answer, ChatInputAnswer::Draft(_)));
         let answers = answers.into_iter().map(|(id, answer)| (id.clone(), answer.clone())).collect();
         let (shown_id, response) = (action.request_id.clone(), action.response);
-        self.sequence(step, key, StateAction::ChatInputCompleted(action), Some(origin));
-        self.question_changed(step, key, &shown_id);
+        self.ledger.sequence(step, key, StateAction::ChatInputCompleted(action), Some(origin));
+        calls::question_changed(&mut self.ledger, step, key, &shown_id);
         if let Some((run, request_id)) = run {
-            self.tell_agent(step, key, Command::Answer { run, request_id, response, answers });
+            turns::tell_agent(
+                &self.ledger,
+                step,
+                key,
+                Command::Answer { run, request_id, response, answers },
+            );
         }
         Ok(Verdict::Done)
     }
@@ -388,23 +403,23 @@ impl Host {
         self.check_tokens_for_turn(step, key, &origin.client_id)?;
         self.check_message(chat.session, &action.message)?;
         let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());
-        let attached = self.resolve_attached(&mut action.message)?;
-        self.check_room(key, &id, &attached)?;
+        let attached = attached::resolve_attached(&self.ledger, &mut action.message)?;
+        attached::check_room(&self.ledger, key, &id, &attached)?;
         self.speak_as(key, &origin.client_id);
         if kind == PendingMessageKind::Steering {
-            self.note_unsteerable(key, &id);
+            pending::note_unsteerable(&mut self.ledger, key, &id);
         }
         let fixed = action.message != said;
         let action = StateAction::ChatPendingMessageSet(action);
         let verdict = if fixed {
             // An acknowledgement would show the message as it was said, not as it is.
-            self.sequence(step, key, action, Some(origin));
+            self.ledger.sequence(step, key, action, Some(origin));
             Verdict::Done
         } else {
             self.change_plainly(step, key, action, origin)?
         };
-        self.attach_to_pending(key, &id, attached);
-        self.release_queue(key);
+        attached::attach_to_pending(&mut self.ledger, key, &id, attached);
+        pending::release_queue(&mut self.ledger, key);
         if kind == PendingMessageKind::Steering {
             self.hand_over_steering(step, key);
         }
@@ -437,10 +452,10 @@ impl Host {
             let order =
                 StateAction::ChatQueuedMessagesReordered(ChatQueuedMessagesReorderedAction { order: full });
             if self.chat(key)?.conversation.would_change(&order) {
-                self.sequence(step, key, order, None);
+                self.ledger.sequence(step, key, order, None);
             }
         }
-        self.release_queue(key);
+        pending::release_queue(&mut self.ledger, key);
         Ok(verdict)
     }
 }

@@ -12,6 +12,8 @@ mod chat;
 mod session;
 mod tools;
 
+use crate::host::catalogue;
+use crate::host::selection;
 use ahp_types::actions::{ActionOrigin, StateAction};
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
@@ -146,9 +148,9 @@ impl Host {
     ) -> Result<Verdict, Refusal> {
         // Real clients name a chat this way, and a session, which they show by its default chat.
         if let StateAction::SessionTitleChanged(a) = &action {
-            self.name_chat(step, key, &a.title, TitleBy::User);
+            catalogue::name_chat(&mut self.ledger, step, key, &a.title, TitleBy::User);
             let session = self.ledger.channels.chats.known(key).map(|chat| chat.session);
-            if let Some(session) = session.filter(|_| self.is_default(key)) {
+            if let Some(session) = session.filter(|_| self.ledger.channels.is_default(key)) {
                 self.name_session(step, session, &a.title, TitleBy::User);
             }
             return Ok(Verdict::Unchanged);
@@ -160,7 +162,7 @@ impl Host {
                 None
             }
             StateAction::ChatTruncated(action) if aside == Some(&Aside::KeepsSelection) => {
-                self.keep_selection(step, key, action);
+                selection::keep_selection(&mut self.ledger, step, key, action);
                 None
             }
             StateAction::ChatPendingMessageSet(action) => Some((action.id.clone(), follows)),
@@ -169,7 +171,7 @@ impl Host {
         };
         let verdict = self.change_chat(step, key, action, origin)?;
         if let Some((id, follows)) = pending {
-            self.let_follow(key, &id, follows);
+            selection::let_follow(&mut self.ledger, key, &id, follows);
         }
         Ok(verdict)
     }

@@ -3,6 +3,8 @@
 //! Owns: their conditions and what follows from them.
 //! Never: touches a chat's conversation.
 
+use crate::host::clients;
+use crate::host::settings;
 use ahp::reducers::apply_action_to_session;
 use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAction};
 
@@ -71,14 +73,14 @@ impl Host {
         }
         let offers = matches!(action, StateAction::SessionActiveClientSet(_));
         let names = matches!(action, StateAction::SessionTitleChanged(_));
-        self.sequence(step, key, action, Some(origin));
+        self.ledger.sequence(step, key, action, Some(origin));
         if offers {
-            self.tell_tools_in(step, key);
+            clients::tell_tools_in(&mut self.ledger, step, key);
         }
         if let Some(before) = configured {
-            self.configure_agents(step, key, &before);
+            settings::configure_agents(&mut self.ledger, step, key, &before);
         }
-        self.session_changed(key);
+        self.ledger.session_changed(key);
         if names {
             self.begin_session(step, key);
         }

@@ -3,6 +3,9 @@
 //! Owns: that only the client that a call runs on may say what it produced and how it ended.
 //! Never: chooses that client; that is in `clients`.
 
+use crate::host::calls;
+use crate::host::clients;
+use crate::host::turns;
 use ahp_types::actions::{
     ActionOrigin, ChatToolCallCompleteAction, ChatToolCallContentChangedAction, StateAction,
 };
@@ -29,10 +32,10 @@ impl Host {
         call_of_client(chat, &action.turn_id, &action.tool_call_id, &origin)?;
         let run = chat.run.as_ref().map(|run| run.id);
         let id = action.tool_call_id.clone();
-        self.sequence(step, key, StateAction::ChatToolCallComplete(action), Some(origin));
-        self.tool_changed(step, key, &id);
-        if let Some(command) = run.and_then(|run| self.result_for_agent(key, run, &id)) {
-            self.tell_agent(step, key, command);
+        self.ledger.sequence(step, key, StateAction::ChatToolCallComplete(action), Some(origin));
+        calls::tool_changed(&mut self.ledger, step, key, &id);
+        if let Some(command) = run.and_then(|run| clients::result_for_agent(&self.ledger, key, run, &id)) {
+            turns::tell_agent(&self.ledger, step, key, command);
         }
         self.decline_if_alone(step, key, &id);
         Ok(Verdict::Done)
@@ -53,7 +56,7 @@ impl Host {
             return Ok(Verdict::Unchanged);
         }
         let action = StateAction::ChatToolCallContentChanged(action);
-        self.sequence(step, key, action, Some(origin));
+        self.ledger.sequence(step, key, action, Some(origin));
         Ok(Verdict::Done)
     }
 }

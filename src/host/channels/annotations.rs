@@ -7,7 +7,7 @@
 
 use ahp::reducers::{apply_action_to_annotations, ReduceOutcome};
 use ahp_types::actions::StateAction;
-use ahp_types::state::{Annotation, AnnotationsState, SnapshotState};
+use ahp_types::state::{Annotation, AnnotationsState, AnnotationsSummary, SnapshotState};
 
 use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, ClientAction};
@@ -52,6 +52,16 @@ impl Annotations {
 
     fn bytes_of(&self, id: &str) -> usize {
         self.get(id).map_or(0, json_bytes)
+    }
+}
+
+/// Returns what a session with this URI says of its annotations.
+pub(in crate::host) fn summary_of(session: &str, annotations: &[Annotation]) -> AnnotationsSummary {
+    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    AnnotationsSummary {
+        resource: annotations_uri(session),
+        annotation_count: number(annotations.len()),
+        entry_count: number(annotations.iter().map(|annotation| annotation.entries.len()).sum()),
     }
 }
 

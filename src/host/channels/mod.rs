@@ -17,6 +17,7 @@ mod root;
 #[cfg(test)]
 mod sample;
 mod session;
+mod summaries;
 mod terminal;
 mod watch;
 
@@ -37,7 +38,9 @@ use super::Config;
 use crate::state::history::CompletedTurn;
 use crate::wire::channels::{with_channel_kinds, ChannelKind};
 use crate::wire::errors::RpcError;
-pub(super) use annotations::{named_in as annotation_named_in, Annotations};
+pub(super) use annotations::{
+    named_in as annotation_named_in, summary_of as annotations_summary, Annotations,
+};
 pub(super) use changeset::Changeset;
 pub(super) use root::Root;
 #[cfg(test)]
@@ -96,6 +99,9 @@ pub(super) trait Kind: Sized {
     fn session_of(_channels: &Channels, _key: Self::Key) -> Option<SessionKey> {
         None
     }
+
+    /// Notes that a client has subscribed to the channel.
+    fn note_subscribed(&mut self) {}
 
     /// Notes an action that was applied, which has so many bytes on the wire. Returns what it means
     /// for the channel's row in the store; nothing for channels without one.
@@ -354,6 +360,15 @@ impl Channels {
         by_kind!(id.kind, K => K::all(self).at(id.key).map_or(0, |of_kind| of_kind.first_turn(how)))
     }
 
+    /// Notes that a client has subscribed to a channel.
+    pub(super) fn note_subscribed(&mut self, id: ChannelId) {
+        by_kind!(id.kind, K => {
+            if let Some(of_kind) = K::all_mut(self).at_mut(id.key) {
+                of_kind.note_subscribed();
+            }
+        });
+    }
+
     /// Notes an action that was applied; see [`Kind::note_row`].
     pub(super) fn note_row(&mut self, id: ChannelId, action: &StateAction, line_bytes: usize) -> RowNote {
         by_kind!(id.kind, K => {
@@ -379,6 +394,19 @@ impl Channels {
     /// Returns the chats of a session, in the order of its catalogue.
     pub(super) fn chats_of<'a>(&'a self, session: &'a Session) -> impl Iterator<Item = ChatKey> + 'a {
         session.state.chats.iter().filter_map(|row| self.by_uri.get(&row.resource)?.chat())
+    }
+
+    /// Returns the keys of a session's chats, in the order of its catalogue.
+    pub(super) fn chats_in(&self, key: SessionKey) -> Vec<ChatKey> {
+        let session = self.sessions.known(key);
+        session.map(|session| self.chats_of(session).collect()).unwrap_or_default()
+    }
+
+    /// Returns whether a chat is the default one of its session.
+    pub(super) fn is_default(&self, key: ChatKey) -> bool {
+        let Some(chat) = self.chats.known(key) else { return false };
+        let session = self.sessions.known(chat.session);
+        session.is_some_and(|session| session.state.default_chat.as_ref() == Some(&chat.channel.uri))
     }
 
     /// Returns the session that a channel is or belongs to.

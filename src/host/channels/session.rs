@@ -73,6 +73,11 @@ impl Kind for Session {
         Some(key)
     }
 
+    /// A session that was made ahead stays while it has subscribers.
+    fn note_subscribed(&mut self) {
+        self.unfollowed = None;
+    }
+
     fn note_row(&mut self, _: &StateAction, _: usize) -> RowNote {
         RowNote { is_due: true, is_sync: false }
     }

@@ -172,6 +172,12 @@ impl Kind for Terminal {
         channels.chats.get(&chat).map(|chat| chat.session)
     }
 
+    fn note_subscribed(&mut self) {
+        if let Some(pty) = &mut self.pty {
+            pty.was_followed = true;
+        }
+    }
+
     /// What a program shows that is typed into may be secret: that is never written down.
     fn is_written_down(&self) -> bool {
         self.pty.is_none()

@@ -4,6 +4,11 @@
 //! list.
 //! Never: opens a conversation by itself; it asks the agent to, after the answer.
 
+use crate::host::ahead;
+use crate::host::annotations;
+use crate::host::ptys;
+use crate::host::terminals;
+use crate::host::turns;
 use ahp_types::actions::{RootActiveSessionsChangedAction, SessionChatRemovedAction, StateAction};
 use ahp_types::commands::{CreateSessionParams, DisposeSessionParams};
 use ahp_types::notifications::SessionRemovedParams;
@@ -66,8 +71,9 @@ impl Host {
     ) -> Result<NewSession, RpcError> {
         let uri = params.channel.clone();
         let chat_uri = default_chat_of(&uri);
-        let is_known =
-            |uri: &str| self.ledger.channels.by_uri.contains_key(uri) || self.ledger.is_unreadable(uri);
+        let is_known = |uri: &str| {
+            self.ledger.channels.by_uri.contains_key(uri) || self.ledger.why_unreadable(uri).is_some()
+        };
         let taken = |uri: &str| is_known(uri) || is_root(uri);
         if taken(&uri) || taken(&chat_uri) || taken(&annotations_uri(&uri)) {
             return Err(RpcError::session_already_exists(&uri));
@@ -99,7 +105,7 @@ impl Host {
             beginning.draft = self.first_draft(&provider, selection)?;
         }
 
-        let ahead = self.is_made_ahead(aside);
+        let ahead = ahead::is_made_ahead(&self.ledger, aside);
         let now = step.timestamp();
         // The next number is that of the count of sessions, which is told with the session itself.
         let born_at = self.ledger.head() + 1;
@@ -125,6 +131,7 @@ impl Host {
             self.ledger.mark_dirty(session.into());
             self.ledger.mark_dirty(chat.into());
         }
+        let used = self.ledger.uses();
         self.ledger.channels.sessions.insert(
             session,
             Session {
@@ -140,14 +147,14 @@ impl Host {
                 modified_at: now,
                 config,
                 title_by,
-                used: self.uses,
+                used,
                 ahead,
                 shown_at: born_at,
                 unfollowed: None,
                 written_rows: WrittenRows::default(),
             },
         );
-        self.add_annotations(session, Vec::new());
+        annotations::add_annotations(&mut self.ledger, session, Vec::new());
         Ok(NewSession { session })
     }
 
@@ -189,10 +196,10 @@ impl Host {
             Some(Some(key)) => key,
             // It is gone already, which is what the client wants; one that heard of a failure would
             // ask again for ever.
-            None if !self.ledger.is_unreadable(&params.channel) => return Ok(()),
+            None if !self.ledger.why_unreadable(&params.channel).is_some() => return Ok(()),
             _ => return Err(self.ledger.not_found(&params.channel)),
         };
-        for chat in self.chats_of(key) {
+        for chat in self.ledger.channels.chats_in(key) {
             // There is no next turn for what the agent has not taken in.
             if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
                 run.handed_over.clear();
@@ -204,24 +211,23 @@ impl Host {
                 continue;
             };
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
-            self.sequence(step, key, removed, None);
-            self.close_conversation(step, chat);
+            self.ledger.sequence(step, key, removed, None);
+            turns::close_conversation(&mut self.ledger, step, chat);
             self.remove_chat(step, chat);
         }
         self.clear_changesets_of(step, key);
         self.forget_kept_folder(step, key);
-        self.remove_annotations_of(key);
-        self.remove_channel(key.into());
+        annotations::remove_annotations_of(&mut self.ledger, key);
+        self.ledger.unlink(key.into());
         let Some(session) = self.ledger.channels.sessions.remove(&key) else { return Ok(()) };
         self.disposed.insert(key);
-        self.summaries.forget(key);
+        self.summaries.forget(&mut self.ledger, key);
         if session.ahead {
             return Ok(());
         }
         let uri = session.channel.uri;
-        self.session_count = self.session_count.saturating_sub(1);
         step.say(Output::Record(Record::SessionRemoved(key)));
-        self.count_sessions(step);
+        self.count_sessions(step, -1);
         let params =
             SessionRemovedParams { channel: self.ledger.channels.root.channel.uri.clone(), session: uri };
         self.ledger.notify_root(step, "root/sessionRemoved", params);
@@ -230,13 +236,15 @@ impl Host {
 
     /// The result of a `listSessions` that looks at nothing but memory.
     pub(in crate::host) fn summaries_in_memory(&self) -> Vec<u8> {
-        let summaries = self.ledger.channels.sessions.keys().filter_map(|key| self.summary(*key));
+        let summaries =
+            self.ledger.channels.sessions.keys().filter_map(|key| self.ledger.channels.summary(*key));
         listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
     }
 
     /// The result of a `listSessions` that names the sessions.
     pub(in crate::host) fn summaries_of(&self, uris: &[String]) -> Vec<u8> {
-        let summaries = uris.iter().filter_map(|uri| self.summary(self.ledger.find_session(uri)?));
+        let summaries =
+            uris.iter().filter_map(|uri| self.ledger.channels.summary(self.ledger.find_session(uri)?));
         listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
     }
 
@@ -253,7 +261,7 @@ impl Host {
     ) {
         // While nothing can be kept, what is safe is what the store has.
         if self.ledger.failing().is_none() {
-            self.tell_summaries_now(step);
+            self.summaries.send_all(&mut self.ledger, step);
             self.bring_up_to_date(page, &mut listed);
         }
         let result = listing(&listed);
@@ -301,27 +309,23 @@ impl Host {
         Ok(Page { after, limit })
     }
 
-    /// The chats of a session, in the order of its catalogue.
-    pub(in crate::host) fn chats_of(&self, key: SessionKey) -> Vec<ChatKey> {
-        let session = self.ledger.channels.sessions.known(key);
-        session.map(|session| self.ledger.channels.chats_of(session).collect()).unwrap_or_default()
-    }
-
-    pub(in crate::host) fn count_sessions(&mut self, step: &mut Step<'_>) {
-        let active_sessions = i64::try_from(self.session_count).unwrap_or(i64::MAX);
+    /// Tells that there are this many more sessions than before.
+    pub(in crate::host) fn count_sessions(&mut self, step: &mut Step<'_>, more: i64) {
+        let before = self.ledger.channels.root.state.active_sessions.unwrap_or_default();
+        let active_sessions = before.saturating_add(more).max(0);
         let action =
             StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions });
-        self.sequence(step, ChannelId::ROOT, action, None);
+        self.ledger.sequence(step, ChannelId::ROOT, action, None);
     }
 
     /// Takes a chat out of memory, with its terminals.
     pub(in crate::host) fn remove_chat(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        self.end_ptys_of(step, chat);
-        self.forget_terminals_of(chat);
+        ptys::end_ptys_of(&mut self.ledger, step, chat);
+        terminals::forget_terminals_of(&mut self.ledger, chat);
         if let Some(session) = self.ledger.channels.chats.known(chat).map(|chat| chat.session) {
-            self.files_may_have_changed(session, true);
+            self.ledger.note_edited(session, true);
         }
-        self.remove_channel(chat.into());
+        self.ledger.unlink(chat.into());
         self.ledger.channels.chats.remove(&chat);
     }
 }

@@ -4,6 +4,12 @@
 //! chat that it comes from, and which chat is the default one.
 //! Never: opens a conversation; the first turn does.
 
+use crate::host::attached;
+use crate::host::catalogue;
+use crate::host::notes;
+use crate::host::pending;
+use crate::host::terminals;
+use crate::host::turns;
 use std::collections::BTreeMap;
 
 use ahp_types::actions::{
@@ -79,18 +85,17 @@ impl Host {
                 "`chat`: a chat's URI is `ahp-chat:/<id>`, of at most 4,096 bytes",
             ));
         }
-        if self.ledger.find(&params.chat).is_some() || self.ledger.is_unreadable(&params.chat) {
+        if self.ledger.find(&params.chat).is_some() || self.ledger.why_unreadable(&params.chat).is_some() {
             return Err(RpcError::already_exists(&params.chat));
         }
         let directories = self
             .chosen_directories(key, params.working_directories.as_deref())
             .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")));
         let attached = match &mut params.initial_message {
-            Some(message) => {
-                self.check_message(key, message)
-                    .and_then(|()| self.resolve_attached(message))
-                    .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?
-            }
+            Some(message) => self
+                .check_message(key, message)
+                .and_then(|()| attached::resolve_attached(&self.ledger, message))
+                .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?,
             None => Vec::new(),
         };
         let mut beginning = self.beginning_of(key, can, params.source)?;
@@ -110,14 +115,14 @@ impl Host {
                 self.address(chat, &mut message);
             }
             let turn = ChatTurnStartedAction {
-                turn_id: self.fresh_turn_id(step, chat),
+                turn_id: pending::fresh_turn_id(&self.ledger, step, chat),
                 // Replaced by the host's clock.
                 started_at: String::new(),
                 message,
                 queued_message_id: None,
                 meta: None,
             };
-            self.attach_to_turn(chat, &turn.turn_id, attached);
+            attached::attach_to_turn(&mut self.ledger, chat, &turn.turn_id, attached);
             self.start_turn(step, chat, turn, None);
         }
         Ok(())
@@ -239,9 +244,9 @@ impl Host {
         self.ledger.channels.chats.insert(chat, new);
         self.ledger.mark_dirty(chat.into());
         let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary });
-        self.sequence(step, key, added, None);
-        self.sync_session(step, key);
-        self.files_may_have_changed(key, true);
+        self.ledger.sequence(step, key, added, None);
+        catalogue::sync_session(&mut self.ledger, step, key);
+        self.ledger.note_edited(key, true);
         chat
     }
 
@@ -260,7 +265,7 @@ impl Host {
         let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
         let mut history = History::default();
         if let Some((source, mut turns)) = from.copied {
-            self.copy_terminals(&channel.uri, &mut turns);
+            terminals::copy_terminals(&mut self.ledger, &channel.uri, &mut turns);
             if let Some(source) = self.ledger.channels.chats.known(source) {
                 state.title.clone_from(&source.conversation.state().title);
                 title_by = source.title_by;
@@ -301,11 +306,11 @@ impl Host {
             run.handed_over.clear();
         }
         self.cancel_turn(step, chat);
-        if self.is_default(chat) {
+        if self.ledger.channels.is_default(chat) {
             self.appoint_default_chat(step, key, heir, None);
         }
         self.take_from_catalogue(step, key, &params.channel);
-        self.close_conversation(step, chat);
+        turns::close_conversation(&mut self.ledger, step, chat);
         self.remove_chat(step, chat);
         self.ledger.mark_clean(chat.into());
         let uri = params.channel.clone();
@@ -317,9 +322,9 @@ impl Host {
     /// Takes a chat's row away, and with it its part in what the session says of itself.
     pub(super) fn take_from_catalogue(&mut self, step: &mut Step<'_>, key: SessionKey, chat: &str) {
         let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: chat.to_owned() });
-        self.sequence(step, key, removed, None);
-        self.take_notes(step, key, chat);
-        self.sync_session(step, key);
+        self.ledger.sequence(step, key, removed, None);
+        notes::take_notes(&mut self.ledger, step, key, chat);
+        catalogue::sync_session(&mut self.ledger, step, key);
     }
 
     /// When the conversation is gone that a session's creation waited for, it waits for another
@@ -330,7 +335,7 @@ impl Host {
         };
         let creating = |session: &Session| session.state.lifecycle == SessionLifecycle::Creating;
         if self.ledger.channels.sessions.known(key).is_some_and(creating)
-            && !self.chats_of(key).iter().any(opens)
+            && !self.ledger.channels.chats_in(key).iter().any(opens)
         {
             self.open_session(step, key);
         }
@@ -362,8 +367,8 @@ impl Host {
     ) {
         self.set_movable(step, &chat, false);
         let changed = SessionDefaultChatChangedAction { default_chat: Some(chat) };
-        self.sequence(step, key, StateAction::SessionDefaultChatChanged(changed), origin);
-        self.sync_session(step, key);
+        self.ledger.sequence(step, key, StateAction::SessionDefaultChatChanged(changed), origin);
+        catalogue::sync_session(&mut self.ledger, step, key);
     }
 
     pub(in crate::host) fn set_movable(&mut self, step: &mut Step<'_>, uri: &str, movable: bool) {
@@ -371,16 +376,9 @@ impl Host {
         let changes = |chat: &Chat| chat.conversation.state().movable != Some(movable);
         if self.ledger.channels.chats.known(chat).is_some_and(changes) {
             let action = StateAction::ChatMovableChanged(ChatMovableChangedAction { movable });
-            self.sequence(step, chat, action, None);
-            self.sync_chat(step, chat);
+            self.ledger.sequence(step, chat, action, None);
+            catalogue::sync_chat(&mut self.ledger, step, chat);
         }
-    }
-
-    /// Whether a chat is its session's default one.
-    pub(in crate::host) fn is_default(&self, key: ChatKey) -> bool {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return false };
-        let session = self.ledger.channels.sessions.known(chat.session);
-        session.is_some_and(|session| session.state.default_chat.as_ref() == Some(&chat.channel.uri))
     }
 }
 

@@ -4,6 +4,7 @@
 //! be looked for.
 //! Never: looks at a file system.
 
+use crate::host::directories;
 use ahp_types::commands::{CompletionItem, CompletionItemKind, CompletionsParams, CompletionsResult};
 use ahp_types::state::{MessageAttachment, SimpleMessageAttachment};
 use serde_json::{json, Value};
@@ -44,7 +45,8 @@ impl Host {
         let chat = target.chat().or_else(default);
         let items = match params.kind {
             CompletionItemKind::UserMessage => {
-                let directories = chat.map(|key| self.effective_directories(key)).unwrap_or_default();
+                let directories =
+                    chat.map(|key| directories::effective_directories(&self.ledger, key)).unwrap_or_default();
                 if let Some(files) = typed.files(directories) {
                     return Ok(Meant::Files(files));
                 }

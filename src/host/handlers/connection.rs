@@ -4,6 +4,9 @@
 //! Never: changes a channel's state. Snapshot and registration are one step, so that what a client
 //! is sent afterwards is exactly what its snapshot lacks.
 
+use crate::host::ahead;
+use crate::host::terminals;
+use crate::host::watches;
 use std::collections::BTreeSet;
 
 use ahp_types::commands::{InitializeResult, SubscribeParams, UnsubscribeParams};
@@ -57,7 +60,7 @@ impl Host {
         params: &InitializeParams,
     ) -> Result<Subscribed, RpcError> {
         let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
-        self.bring_back_terminals(wanted);
+        terminals::bring_back_terminals(&mut self.ledger, wanted);
         self.bring_back_changesets(wanted);
         self.ledger.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
@@ -105,14 +108,14 @@ impl Host {
         params: &ReconnectParams,
         aside: Option<&Aside>,
     ) -> Result<(Subscribed, Missed), RpcError> {
-        self.bring_back_terminals(&params.subscriptions);
+        terminals::bring_back_terminals(&mut self.ledger, &params.subscriptions);
         self.bring_back_changesets(&params.subscriptions);
         self.ledger.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.config.start.continues || self.clients.contains(&params.client_id);
         let head = self.ledger.head();
         let before = self.admit(connection, &params.client_id)?;
-        for target in self.ledger.subscribed(connection).collect::<Vec<_>>() {
+        for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
         if let Some(before) = before.filter(|before| *before != params.client_id) {
@@ -178,8 +181,8 @@ impl Host {
         connection: ConnectionId,
         params: &SubscribeParams,
     ) -> Result<Subscribed, RpcError> {
-        self.check_watches_have_room(connection, &params.channel)?;
-        self.bring_back_terminals([&params.channel]);
+        watches::check_watches_have_room(&self.ledger, connection, &params.channel)?;
+        terminals::bring_back_terminals(&mut self.ledger, [&params.channel]);
         self.bring_back_changesets([&params.channel]);
         let not_found = || match step.refused_watches.remove(&params.channel) {
             Some(refused) => refused,
@@ -204,13 +207,13 @@ impl Host {
     ) -> Result<(), RpcError> {
         let Some(target) = self.ledger.find(&params.channel) else { return Ok(()) };
         let client = self.connections.get(&connection);
-        let client = client.filter(|_| self.ledger.is_subscribed(connection, target));
+        let client = client.filter(|_| self.ledger.subscriptions.contains(connection, target));
         let client_id = client.and_then(|client| client.client_id.clone());
         self.unsubscribe(connection, target);
         if let Some(client_id) = client_id {
             self.is_left(step, target, &client_id);
         }
-        self.watch_unfollowed(step);
+        ahead::watch_unfollowed(&mut self.ledger, step);
         Ok(())
     }
 
@@ -229,7 +232,7 @@ impl Host {
         self.clients.retain(|known| known != client_id);
         self.clients.push_back(client_id.to_owned());
         // Whose terminals were to end may be here again.
-        self.terminals_changed = true;
+        self.ledger.touch(ChannelKind::Terminal);
         if self.clients.len() > CLIENTS_MAX {
             self.clients.pop_front();
         }

@@ -47,7 +47,7 @@ impl Host {
         if params.working_directories.is_none() {
             params.working_directories.clone_from(&session.state.working_directories);
         }
-        let from = self.own_chat(key);
+        let from = self.ledger.channels.own_chat(key);
         let chat = from.and_then(|from| Some((from, self.ledger.channels.chats.known(from)?)));
         let Some((from, chat)) = chat else {
             return Err(RpcError::internal(format_args!(

@@ -4,6 +4,12 @@
 //! that is refused is ever seen.
 //! Never: moves other chats with it. A fork or a side chat only remembers where it came from.
 
+use crate::host::annotations;
+use crate::host::catalogue;
+use crate::host::directories;
+use crate::host::notes;
+use crate::host::terminals;
+use crate::host::turns;
 use ahp_types::actions::{SessionChatAddedAction, SessionChatsReorderedAction, StateAction};
 use ahp_types::commands::{ChatMoveDestination, MoveChatParams, MoveChatResult};
 use ahp_types::notifications::SessionAddedParams;
@@ -114,12 +120,12 @@ impl Host {
     /// as one of that session, for the next turn.
     fn hand_over(&mut self, step: &mut Step<'_>, key: ChatKey, to: SessionKey) {
         self.begin_session(step, to);
-        self.close_conversation(step, key);
-        self.keep_directories_of(step, key, to);
+        turns::close_conversation(&mut self.ledger, step, key);
+        directories::keep_directories_of(&mut self.ledger, step, key, to);
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let from = std::mem::replace(&mut chat.session, to);
         let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
-        let notes = self.take_notes(step, from, &uri);
+        let notes = notes::take_notes(&mut self.ledger, step, from, &uri);
         self.take_from_catalogue(step, from, &uri);
         self.reopen_session(step, from);
         if self
@@ -130,13 +136,13 @@ impl Host {
             .is_some_and(|to| to.state.chats.iter().all(|it| it.resource != uri))
         {
             let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: row });
-            self.sequence(step, to, added, None);
+            self.ledger.sequence(step, to, added, None);
         }
-        self.keep_notes(step, to, &uri, notes);
-        self.hand_terminals_over(step, key);
-        self.files_may_have_changed(from, true);
-        self.files_may_have_changed(to, true);
-        self.sync_session(step, to);
+        notes::keep_notes(&mut self.ledger, step, to, &uri, notes);
+        terminals::hand_terminals_over(&mut self.ledger, step, key);
+        self.ledger.note_edited(from, true);
+        self.ledger.note_edited(to, true);
+        catalogue::sync_session(&mut self.ledger, step, to);
         // Now, and not at the end of the step: by then the session may be gone, and the chat with
         // it.
         self.save_moved(step, key);
@@ -152,8 +158,8 @@ impl Host {
         if order != before {
             let chats = order.into_iter().map(str::to_owned).collect();
             let reordered = StateAction::SessionChatsReordered(SessionChatsReorderedAction { chats });
-            self.sequence(step, key, reordered, None);
-            self.session_changed(key);
+            self.ledger.sequence(step, key, reordered, None);
+            self.ledger.session_changed(key);
         }
     }
 
@@ -164,7 +170,7 @@ impl Host {
         let scheme = from.channel.uri.split_once(':').map_or("ahp-session", |(scheme, _)| scheme).to_owned();
         let uri = loop {
             let uri = format!("{scheme}:/{}", step.ids.fresh());
-            if self.ledger.find(&uri).is_none() && !self.ledger.is_unreadable(&uri) {
+            if self.ledger.find(&uri).is_none() && !self.ledger.why_unreadable(&uri).is_some() {
                 break uri;
             }
         };
@@ -194,7 +200,7 @@ impl Host {
             modified_at: now,
             config: from.config.clone(),
             title_by: chat.title_by,
-            used: self.uses,
+            used: self.ledger.uses(),
             ahead: false,
             shown_at: self.ledger.head(),
             unfollowed: None,
@@ -203,13 +209,15 @@ impl Host {
         let to = SessionKey(self.ledger.fresh_key());
         self.ledger.channels.by_uri.insert(uri.clone(), to.into());
         self.ledger.channels.sessions.insert(to, session);
-        self.add_annotations(to, Vec::new());
-        self.session_count += 1;
+        annotations::add_annotations(&mut self.ledger, to, Vec::new());
         self.ledger.mark_dirty(to.into());
-        self.count_sessions(step);
+        self.count_sessions(step, 1);
         self.hand_over(step, key, to);
-        let summary =
-            self.summary(to).ok_or_else(|| RpcError::internal("a session that was just made is gone"))?;
+        let summary = self
+            .ledger
+            .channels
+            .summary(to)
+            .ok_or_else(|| RpcError::internal("a session that was just made is gone"))?;
         if let Some(session) = self.ledger.channels.sessions.known_mut(to) {
             session.told = summary.clone();
         }

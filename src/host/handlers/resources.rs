@@ -3,6 +3,8 @@
 //! Owns: what such a request must say, and below which folders something may be changed.
 //! Never: looks at a file; what is asked for goes out, and is answered when it is done.
 
+use crate::host::checkpoints;
+use crate::host::contents;
 use std::collections::BTreeSet;
 
 use ahp_types::commands::{
@@ -26,18 +28,20 @@ impl Host {
             Method::CreateResourceWatch => return Ok(Resource::Watch(Watched::asked_for(params.read()?)?)),
             Method::ResourceRead => {
                 let params: ResourceReadParams = params.read()?;
-                if let Some(kept) = self.kept_content(&params.uri, Some(params.encoding))? {
+                if let Some(kept) =
+                    checkpoints::kept_content(&self.ledger, &params.uri, Some(params.encoding))?
+                {
                     return Ok(kept);
                 }
-                let uri = self.content_called(&params.uri)?.unwrap_or(params.uri);
+                let uri = contents::content_called(&self.ledger, &params.uri)?.unwrap_or(params.uri);
                 return Ok(Resource::Read { uri, encoding: params.encoding });
             }
             Method::ResourceResolve => {
                 let params: ResourceResolveParams = params.read()?;
-                if let Some(kept) = self.kept_content(&params.uri, None)? {
+                if let Some(kept) = checkpoints::kept_content(&self.ledger, &params.uri, None)? {
                     return Ok(kept);
                 }
-                let content = self.content_called(&params.uri)?;
+                let content = contents::content_called(&self.ledger, &params.uri)?;
                 let follows_links = params.follow_symlinks != Some(false);
                 return Ok(Resource::Resolve { uri: params.uri, content, follows_links });
             }

@@ -9,6 +9,7 @@
 //! replay log), `replay` (answers to clients that come back), `subscriptions`, `windows` (turns
 //! that each subscription holds), and `rows` (what the store must be given).
 
+mod derived;
 pub mod log;
 mod replay;
 mod rows;
@@ -21,13 +22,14 @@ mod windows;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::channels::Channels;
-use super::effects::{ChannelId, ChatKey, ConnectionId, Failing, RunId, SessionKey};
-use super::model::Subscription;
+use super::effects::{ChannelId, ChatKey, Failing, RunId, SessionKey};
 use super::Config;
+use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use log::ReplayLog;
 pub(super) use rows::{RowNote, BEHIND_BYTES_MAX, BEHIND_TIMES};
 pub(super) use sequence::unsequenced_line;
+use subscriptions::Subscriptions;
 pub(super) use windows::{cursor_before, Loading, StateIsNeeded};
 
 /// States of all channels, and the one writer of them.
@@ -40,10 +42,19 @@ pub(super) struct Ledger {
     /// Last sequence number of the process before this one.
     first_head: u64,
     log: ReplayLog,
-    /// Subscriptions of each connection that has some.
-    subscriptions: BTreeMap<ConnectionId, BTreeMap<ChannelId, Subscription>>,
+    pub(super) subscriptions: Subscriptions,
     /// Channels whose rows in the store are out of date.
     dirty: BTreeSet<ChannelId>,
+    /// Sessions that have changed since their summaries were sent.
+    changed: BTreeSet<SessionKey>,
+    /// Sessions whose changes may be others than before, each with whether their files may be.
+    edited: BTreeMap<SessionKey, bool>,
+    /// Kinds of channels of which a subscription was made or ended, or something was ended.
+    touched: BTreeSet<ChannelKind>,
+    /// Number of uses of any session.
+    uses: u64,
+    /// Sessions that were loaded, or lost a subscriber, since they were taken last.
+    left: BTreeSet<SessionKey>,
     /// Set while the store takes nothing.
     failing: Option<Failing>,
     /// URIs of sessions and chats that cannot be read, each with the reason.
@@ -62,8 +73,13 @@ impl Ledger {
             head: config.start.head,
             first_head: config.start.head,
             log: ReplayLog::new(config.replay_window, config.start.head),
-            subscriptions: BTreeMap::new(),
+            subscriptions: Subscriptions::default(),
             dirty,
+            changed: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            uses: 0,
+            left: BTreeSet::new(),
+            edited: BTreeMap::new(),
             failing: None,
             unreadable: HashMap::new(),
             last_key: config.start.last_key,
@@ -151,11 +167,6 @@ impl Ledger {
     /// Notes that the store takes nothing any more, or does so again.
     pub(super) fn set_failing(&mut self, failing: Option<Failing>) {
         self.failing = failing;
-    }
-
-    /// Returns whether a URI is that of a session or chat that cannot be read.
-    pub(super) fn is_unreadable(&self, uri: &str) -> bool {
-        self.unreadable.contains_key(uri)
     }
 
     /// Returns why the session or chat of a URI cannot be read; `None` where nothing says so.

@@ -22,20 +22,27 @@ impl Ledger {
     /// Applies an action to a channel's state, gives it the next number, logs it, and sends it to
     /// the channel's subscribers. Nothing else changes a channel's state.
     ///
-    /// `part` names the response part that the action appends text to, if it may be merged with
-    /// others of that part while it waits to be sent.
-    ///
-    /// Returns whether the action was applied. An action that the reducer ignores is a bug of the
-    /// host: it is logged and has no effect.
+    /// An action that the reducer ignores is a bug of the host: it is logged and has no effect.
     pub(in crate::host) fn sequence(
         &mut self,
         step: &mut Step<'_>,
         target: impl Into<ChannelId>,
+        action: StateAction,
+        origin: Option<ActionOrigin>,
+    ) {
+        self.sequence_part(step, target.into(), &action, origin.as_ref(), None);
+    }
+
+    /// Sequences an action, which appends to this response part if there is one: it may be merged
+    /// with others of that part while it waits to be sent.
+    pub(in crate::host) fn sequence_part(
+        &mut self,
+        step: &mut Step<'_>,
+        target: ChannelId,
         action: &StateAction,
         origin: Option<&ActionOrigin>,
         part: Option<PartKey>,
-    ) -> bool {
-        let target = target.into();
+    ) {
         self.send_turns_before(step, target, action);
         let is_written_down = self.channels.is_written_down(target);
         let Some((outcome, channel)) = self.channels.reduce(target, action) else {
@@ -43,13 +50,13 @@ impl Ledger {
                 ?target,
                 "a mistake of this program: an action is meant for a channel that is not there"
             );
-            return false;
+            return;
         };
         if outcome != ReduceOutcome::Applied {
             // Its name only: what people and agents say does not belong in the log.
             let name = serde_json::to_value(action).unwrap_or_default()["type"].take();
             tracing::error!(?outcome, %name, "a mistake of this program: the reducer has ignored an action of the host");
-            return false;
+            return;
         }
         self.head += 1;
         channel.last_seq = self.head;
@@ -65,9 +72,8 @@ impl Ledger {
         step.say(Output::Record(Record::Action(target, kept)));
         for &connection in &channel.subscribers {
             // Only text is ever held back, so nothing else is asked about.
-            let subscription = part
-                .and_then(|_| self.subscriptions.get(&connection)?.get(&target))
-                .and_then(|it| it.delay_ms);
+            let subscription =
+                part.and_then(|_| self.subscriptions.get(connection, target)).and_then(|it| it.delay_ms);
             step.say(Output::Frame(
                 connection,
                 match subscription {
@@ -78,7 +84,7 @@ impl Ledger {
         }
         self.note_windows(target, action);
         self.note_row(step, target, action, line.line.len());
-        true
+        self.derive(target, action);
     }
 
     /// Answers a client's action to its sender alone: refused for a reason, or acknowledged because

@@ -1,13 +1,43 @@
 //! Subscriptions: which connection receives what happens on which channel.
 //!
-//! Owns: making and ending subscriptions, and the questions that can be asked about them.
+//! Owns: making and ending subscriptions, the questions that can be asked about them, and what has
+//! lost a subscriber and may not be needed any more.
 //! Never: knows whose connection it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Ledger;
-use crate::host::effects::{ChannelId, ConnectionId};
+use crate::host::effects::{ChannelId, ConnectionId, SessionKey};
 use crate::host::model::Subscription;
+use crate::wire::channels::ChannelKind;
+
+/// Subscriptions of each connection that has some.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Subscriptions(BTreeMap<ConnectionId, BTreeMap<ChannelId, Subscription>>);
+
+impl Subscriptions {
+    /// Returns the channels that a connection is subscribed to.
+    pub(in crate::host) fn of(&self, connection: ConnectionId) -> impl Iterator<Item = ChannelId> + '_ {
+        self.0.get(&connection).into_iter().flat_map(BTreeMap::keys).copied()
+    }
+
+    /// Returns whether a connection is subscribed to a channel.
+    pub(in crate::host) fn contains(&self, connection: ConnectionId, target: ChannelId) -> bool {
+        self.get(connection, target).is_some()
+    }
+
+    pub(super) fn get(&self, connection: ConnectionId, target: ChannelId) -> Option<&Subscription> {
+        self.0.get(&connection)?.get(&target)
+    }
+
+    pub(super) fn get_mut(
+        &mut self,
+        connection: ConnectionId,
+        target: ChannelId,
+    ) -> Option<&mut Subscription> {
+        self.0.get_mut(&connection)?.get_mut(&target)
+    }
+}
 
 impl Ledger {
     /// Subscribes a connection to a channel, or changes how it is subscribed.
@@ -17,48 +47,65 @@ impl Ledger {
         target: ChannelId,
         how: Subscription,
     ) {
-        if self.subscriptions.entry(connection).or_default().insert(target, how).is_none() {
+        if self.subscriptions.0.entry(connection).or_default().insert(target, how).is_none() {
             if let Some(channel) = self.channels.get_mut(target) {
                 channel.subscribers.push(connection);
             }
         }
+        self.channels.note_subscribed(target);
+        self.touch(target.kind);
     }
 
     /// Ends a connection's subscription to a channel, if there is one.
     pub(in crate::host) fn unsubscribe(&mut self, connection: ConnectionId, target: ChannelId) {
-        if let Some(subscriptions) = self.subscriptions.get_mut(&connection) {
+        if let Some(subscriptions) = self.subscriptions.0.get_mut(&connection) {
             subscriptions.remove(&target);
             if subscriptions.is_empty() {
-                self.subscriptions.remove(&connection);
+                self.subscriptions.0.remove(&connection);
             }
         }
         if let Some(channel) = self.channels.get_mut(target) {
             channel.subscribers.retain(|&subscriber| subscriber != connection);
         }
+        self.touch(target.kind);
+        if let Some(session) = self.channels.session_of(target) {
+            self.note_use(session);
+        }
     }
 
-    /// Returns the channels that a connection is subscribed to.
-    pub(in crate::host) fn subscribed(
-        &self,
-        connection: ConnectionId,
-    ) -> impl Iterator<Item = ChannelId> + '_ {
-        self.subscriptions.get(&connection).into_iter().flat_map(BTreeMap::keys).copied()
+    /// Notes that something was begun or ended among the channels of a kind.
+    pub(in crate::host) fn touch(&mut self, kind: ChannelKind) {
+        self.touched.insert(kind);
     }
 
-    /// Returns whether a connection is subscribed to a channel.
-    pub(in crate::host) fn is_subscribed(&self, connection: ConnectionId, target: ChannelId) -> bool {
-        self.subscription(connection, target).is_some()
+    /// Returns whether channels of a kind were touched since this was asked last.
+    pub(in crate::host) fn take_touched(&mut self, kind: ChannelKind) -> bool {
+        self.touched.remove(&kind)
     }
 
-    pub(super) fn subscription(&self, connection: ConnectionId, target: ChannelId) -> Option<&Subscription> {
-        self.subscriptions.get(&connection)?.get(&target)
+    /// Notes that a session was used just now, and perhaps never again: it was loaded, or has lost
+    /// a subscriber.
+    pub(in crate::host) fn note_use(&mut self, key: SessionKey) {
+        let used = self.next_use();
+        if let Some(session) = self.channels.sessions.get_mut(&key) {
+            session.used = used;
+            self.left.insert(key);
+        }
     }
 
-    pub(super) fn subscription_mut(
-        &mut self,
-        connection: ConnectionId,
-        target: ChannelId,
-    ) -> Option<&mut Subscription> {
-        self.subscriptions.get_mut(&connection)?.get_mut(&target)
+    /// Counts a use of some session. Returns the number of uses.
+    pub(in crate::host) fn next_use(&mut self) -> u64 {
+        self.uses += 1;
+        self.uses
+    }
+
+    /// Returns the number of uses of any session.
+    pub(in crate::host) fn uses(&self) -> u64 {
+        self.uses
+    }
+
+    /// Takes the sessions that were loaded, or lost a subscriber, since this was asked last.
+    pub(in crate::host) fn take_left(&mut self) -> BTreeSet<SessionKey> {
+        std::mem::take(&mut self.left)
     }
 }

@@ -44,7 +44,7 @@ fn remove(id: &str) -> StateAction {
 
 fn sequence(ledger: &mut Ledger, action: &StateAction) -> Vec<Output> {
     outputs_of(|step| {
-        ledger.sequence(step, SAMPLE, action, None, None);
+        ledger.sequence(step, SAMPLE, action.clone(), None);
     })
 }
 
@@ -78,7 +78,7 @@ fn ignored_action_has_no_number_and_no_effect() {
         assert!(sequence(&mut ledger, &action).is_empty(), "{action:?}");
     }
     let absent = ChannelId { kind: ChannelKind::Sample, key: 999 };
-    let outputs = outputs_of(|step| assert!(!ledger.sequence(step, absent, &set("x"), None, None)));
+    let outputs = outputs_of(|step| ledger.sequence(step, absent, set("x"), None));
     assert!(outputs.is_empty() && ledger.head() == 0 && ledger.take_dirty().is_empty());
 }
 
@@ -87,10 +87,10 @@ fn unlinked_channel_is_not_found_and_has_no_subscribers() {
     let mut ledger = ledger();
     let uri = ledger.channels.get(SAMPLE).map(|channel| channel.uri.clone()).unwrap();
     ledger.subscribe(READER, SAMPLE, Subscription::default());
-    assert_eq!((ledger.find(&uri), ledger.is_subscribed(READER, SAMPLE)), (Some(SAMPLE), true));
+    assert_eq!((ledger.find(&uri), ledger.subscriptions.contains(READER, SAMPLE)), (Some(SAMPLE), true));
     ledger.unlink(SAMPLE);
-    assert_eq!((ledger.find(&uri), ledger.is_subscribed(READER, SAMPLE)), (None, false));
-    assert_eq!(ledger.subscribed(READER).count(), 0);
+    assert_eq!((ledger.find(&uri), ledger.subscriptions.contains(READER, SAMPLE)), (None, false));
+    assert_eq!(ledger.subscriptions.of(READER).count(), 0);
 }
 
 #[test]

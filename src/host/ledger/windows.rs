@@ -98,7 +98,7 @@ impl Ledger {
         key: ChatKey,
         cursor: Option<&str>,
     ) -> Result<Range<usize>, RpcError> {
-        let Some(&subscription) = self.subscription(connection, key.into()) else {
+        let Some(&subscription) = self.subscriptions.get(connection, key.into()) else {
             return Err(RpcError::invalid_params(
                 "`channel` is not subscribed to, so it has no window to grow",
             ));
@@ -147,7 +147,7 @@ impl Ledger {
         } else {
             Output::Turns(connection, Box::new(loaded))
         });
-        if let Some(subscription) = self.subscription_mut(connection, key.into()) {
+        if let Some(subscription) = self.subscriptions.get_mut(connection, key.into()) {
             subscription.window = Window::From(turns.start);
         }
     }
@@ -161,7 +161,7 @@ impl Ledger {
         let turns = chat.conversation.history();
         let (there, at) = (turns.len(), turns.place_of(named));
         for connection in chat.channel.subscribers.clone() {
-            let window = self.subscription(connection, target).map(|subscription| subscription.window);
+            let window = self.subscriptions.get(connection, target).map(|subscription| subscription.window);
             if let Some(lacked) = window.and_then(|window| window.lacks(at, there)) {
                 self.load(step, connection, key, 0..lacked);
             }
@@ -174,7 +174,7 @@ impl Ledger {
         let StateAction::ChatTruncated(ChatTruncatedAction { turn_id: None }) = action else { return };
         let subscribers = self.channels.get(target).map(|channel| channel.subscribers.clone());
         for connection in subscribers.unwrap_or_default() {
-            if let Some(subscription) = self.subscription_mut(connection, target) {
+            if let Some(subscription) = self.subscriptions.get_mut(connection, target) {
                 subscription.window = Window::From(0);
             }
         }

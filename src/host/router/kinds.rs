@@ -4,11 +4,13 @@
 //! react, in which order, when an action was sequenced or a subscription was made or ended.
 //! Never: decides anything itself.
 
+use crate::host::clients;
+use crate::host::save;
 use ahp_types::actions::{ActionOrigin, StateAction};
 
 use crate::host::actions::{read_action, Verdict};
 use crate::host::channels::{Annotations, Changeset, Root, Terminal, Watch};
-use crate::host::effects::{ChannelId, ChatKey, ConnectionId, PartKey, SessionKey};
+use crate::host::effects::{ChannelId, ChatKey, ConnectionId, SessionKey};
 use crate::host::model::{Chat, Session, Subscription};
 use crate::host::refusal::Refusal;
 use crate::host::selection::PendingAction;
@@ -51,11 +53,11 @@ impl Host {
     ) -> Result<StateAction, Refusal> {
         let client_id = &asked.origin.client_id;
         if let Some(Aside::OffersTools(tools)) = aside {
-            return self.offer_of_tools(key, client_id, tools);
+            return clients::offer_of_tools(&self.ledger, key, client_id, tools);
         }
         let action = read_action::<Session>(&asked.action, |_, _| ())?;
         if let Some(Aside::KnowsOneClient) = aside {
-            self.check_one_client(key, client_id, &action)?;
+            clients::check_one_client(&self.ledger, key, client_id, &action)?;
         }
         Ok(action)
     }
@@ -153,7 +155,7 @@ impl Host {
         if !is_change {
             return Ok(Verdict::Unchanged);
         }
-        self.sequence(step, id, action, Some(origin));
+        self.ledger.sequence(step, id, action, Some(origin));
         Ok(Verdict::Done)
     }
 
@@ -168,47 +170,11 @@ impl Host {
         }
     }
 
-    /// Sequences an action; see [`Ledger::sequence`](crate::host::ledger::Ledger::sequence). Owners
-    /// that care are told before this returns.
-    pub(in crate::host) fn sequence(
-        &mut self,
-        step: &mut Step<'_>,
-        target: impl Into<ChannelId>,
-        action: StateAction,
-        origin: Option<ActionOrigin>,
-    ) {
-        self.sequence_part(step, target.into(), &action, origin.as_ref(), None);
-    }
-
-    /// Sequences an action that may be merged with others of the same part while it waits.
-    pub(in crate::host) fn sequence_part(
-        &mut self,
-        step: &mut Step<'_>,
-        id: ChannelId,
-        action: &StateAction,
-        origin: Option<&ActionOrigin>,
-        part: Option<PartKey>,
-    ) {
-        if !self.ledger.sequence(step, id, action, origin, part) {
-            return;
-        }
-        match id.kind {
-            ChannelKind::Chat => {
-                let chat = id.key.into();
-                self.note_contents(chat, action);
-                self.note_edits(chat, action);
-                self.selection_after(chat, action);
-            }
-            ChannelKind::Annotations => self.count_annotations(id.key.into()),
-            _ => {}
-        }
-    }
-
     /// Leaves the row of a channel to be saved as the channel is now.
     pub(in crate::host) fn save_channel(&mut self, step: &mut Step<'_>, id: ChannelId) {
         match id.kind {
             ChannelKind::Session => self.save_session(step, id.key.into()),
-            ChannelKind::Chat => self.save_chat(step, id.key.into()),
+            ChannelKind::Chat => save::save_chat(&mut self.ledger, step, id.key.into()),
             ChannelKind::Root => self.ledger.channels.root.save(step),
             #[cfg(test)]
             ChannelKind::Sample => {
@@ -234,56 +200,18 @@ impl Host {
         let Some(client) = self.connections.get(&connection) else { return };
         let client_id = client.client_id.clone();
         self.ledger.subscribe(connection, target, how);
-        match target.kind {
-            ChannelKind::Watch => self.watches_changed = true,
-            ChannelKind::Changeset => {
-                self.sight_is_followed(target);
-                self.compared_is_followed(target);
-            }
-            ChannelKind::Terminal => {
-                self.terminals_changed = true;
-                let terminal = self.ledger.channels.terminals.get_mut(&target.key.into());
-                if let (Some(pty), Some(_)) = (terminal.and_then(|it| it.pty.as_mut()), &client_id) {
-                    pty.was_followed = true;
-                }
-            }
-            ChannelKind::Session => {
-                if let Some(client_id) = client_id {
-                    self.session_is_followed(target.key.into(), &client_id);
-                }
-            }
-            _ => {}
+        self.sight_is_followed(target);
+        self.compared_is_followed(target);
+        if let (Some(session), Some(client_id)) = (target.session(), client_id) {
+            self.client_is_back(session, &client_id);
         }
     }
 
     /// Ends a connection's subscription to a channel. Owners that care are told before this
     /// returns.
     pub(in crate::host) fn unsubscribe(&mut self, connection: ConnectionId, target: ChannelId) {
+        self.sight_is_left(target);
         self.ledger.unsubscribe(connection, target);
-        self.subscription_ended(target);
-    }
-
-    /// Removes a channel's URI and all subscriptions to it. Its state is left to the caller.
-    pub(in crate::host) fn remove_channel(&mut self, target: ChannelId) {
-        let Some(channel) = self.ledger.channels.get(target) else { return };
-        let subscribers = channel.subscribers.len();
-        self.ledger.unlink(target);
-        for _ in 0..subscribers {
-            self.subscription_ended(target);
-        }
-    }
-
-    /// Tells owners that care that a subscription to a channel has ended.
-    fn subscription_ended(&mut self, target: ChannelId) {
-        match target.kind {
-            ChannelKind::Watch => self.watches_changed = true,
-            ChannelKind::Terminal => self.terminals_changed = true,
-            ChannelKind::Changeset => self.sight_is_left(target),
-            _ => {}
-        }
-        if let Some(session) = self.ledger.channels.session_of(target) {
-            self.note_use(session);
-        }
     }
 
     /// Takes note that a client has said it does not follow a channel any more on one of its
