@@ -5,6 +5,7 @@
 //! behind the last; and in which order what several chats have done counts.
 //! Never: looks at a file, or tells anybody.
 
+use crate::host::changesets::Changes;
 use crate::host::checkpoints;
 use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,7 +21,6 @@ use super::checkpoints::{ComparedPair, KeptFolder};
 use super::effects::{ChatKey, FileText, GitContent, GitTaken, KeptChange};
 use super::model::{Chat, SessionKey};
 use super::sights::shows_now;
-use super::Host;
 use crate::state::edits::{edited_at, edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
 use crate::wire::changesets::{changeset_uri, named_by_changeset, ChangesetScope};
 use crate::wire::tool_calls::tool_call_id;
@@ -377,38 +377,37 @@ impl ChangedFile {
     }
 }
 
-impl Host {
+impl Changes {
     /// The files that these edits come to, with the counts of their lines.
     pub(super) fn net_files(
         &mut self,
-        edits: impl for<'a> FnOnce(&'a Self) -> Vec<NetEdit<'a>>,
+        ledger: &Ledger,
+        edits: impl for<'a> FnOnce(&'a Ledger) -> Vec<NetEdit<'a>>,
     ) -> Vec<ChangedFile> {
-        let mut counted = std::mem::take(&mut self.changes.counted);
-        if counted.len() > COUNTED_MAX {
-            counted.clear();
+        if self.counted.len() > COUNTED_MAX {
+            self.counted.clear();
         }
-        let net = edits(self);
         let mut found = FoundTexts::default();
-        let files = net.iter().map(|net| changed_file(&self.ledger, net, &mut counted, &mut found)).collect();
-        self.changes.counted = counted;
-        files
+        let net = edits(ledger);
+        net.iter().map(|net| changed_file(ledger, net, &mut self.counted, &mut found)).collect()
     }
 
     /// The files that were changed in what a changeset is of; none when that is not there. Where
     /// git must say it and has not yet, there are none.
     pub(super) fn changed_files(
         &mut self,
+        ledger: &mut Ledger,
         session: SessionKey,
         scope: &ChangesetScope,
     ) -> Option<Vec<ChangedFile>> {
         if shows_now(scope) {
-            return self.files_now(session, scope);
+            return self.files_now(ledger, session, scope);
         }
-        let Some(states) = checkpoints::kept_states(&self.ledger, session, scope) else {
-            return self.said_files(session, scope);
+        let Some(states) = checkpoints::kept_states(ledger, session, scope) else {
+            return self.said_files(ledger, session, scope);
         };
-        let mut files = self.kept_files(session, scope, &states);
-        files.extend(self.unseen_files(session, scope, &files));
+        let mut files = self.kept_files(ledger, session, scope, &states);
+        files.extend(self.unseen_files(ledger, session, scope, &files));
         Some(files)
     }
 
@@ -416,11 +415,12 @@ impl Host {
     /// it, without those that are known already.
     fn unseen_files(
         &mut self,
+        ledger: &mut Ledger,
         key: SessionKey,
         scope: &ChangesetScope,
         known: &[ChangedFile],
     ) -> Vec<ChangedFile> {
-        let Some(session) = self.ledger.channels.sessions.known(key) else { return Vec::new() };
+        let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
         let unseen = match scope {
             ChangesetScope::Session => session.kept.unseen_in(None),
             ChangesetScope::Turn(id) => session.kept.unseen_in(Some(id)),
@@ -438,28 +438,34 @@ impl Host {
                 (file.to_owned(), Some(changed))
             })
             .collect();
-        for turn in turns_of_session(&self.ledger, key) {
+        for turn in turns_of_session(ledger, key) {
             let is_of = !matches!(scope, ChangesetScope::Turn(id) if turn.id != id);
             for edit in turn.edits.iter().filter(|_| is_of) {
                 // A call says what was in it.
                 unseen.entry(edit.file.clone()).and_modify(|changed| *changed = None);
             }
         }
-        let mut said = self.said_files(key, scope).unwrap_or_default();
+        let mut said = self.said_files(ledger, key, scope).unwrap_or_default();
         said.retain(|file| unseen.contains_key(&file.file));
         said.extend(unseen.into_values().flatten());
         said
     }
 
     /// Those between two states that git keeps, without what clients have had taken back.
-    fn kept_files(&self, key: SessionKey, scope: &ChangesetScope, states: &ComparedPair) -> Vec<ChangedFile> {
-        let Some(session) = self.ledger.channels.sessions.known(key) else { return Vec::new() };
-        let changes = self.changes.compared.known(states).unwrap_or_default();
+    fn kept_files(
+        &self,
+        ledger: &Ledger,
+        key: SessionKey,
+        scope: &ChangesetScope,
+        states: &ComparedPair,
+    ) -> Vec<ChangedFile> {
+        let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
+        let changes = self.checkpoints.compared.known(states).unwrap_or_default();
         let files =
             changes.iter().map(|change| ChangedFile::of(change, &session.channel.uri, &session.kept, false));
         // What is there now is kept after files were taken back: from then on a session has what
         // was done again since.
-        let is_hidden = *scope != ChangesetScope::Session || self.is_being_kept(key, None);
+        let is_hidden = *scope != ChangesetScope::Session || self.checkpoints.is_being_kept(key, None);
         let of_scope = mark_of(scope);
         let of_scope = session
             .discarded
@@ -474,10 +480,15 @@ impl Host {
     }
 
     /// Those that are not as they were committed. None where there is no repository.
-    fn files_now(&self, key: SessionKey, scope: &ChangesetScope) -> Option<Vec<ChangedFile>> {
-        let session = self.ledger.channels.sessions.known(key)?;
+    fn files_now(
+        &self,
+        ledger: &Ledger,
+        key: SessionKey,
+        scope: &ChangesetScope,
+    ) -> Option<Vec<ChangedFile>> {
+        let session = ledger.channels.sessions.known(key)?;
         session.kept.root.as_ref()?;
-        let changes = self.known_sight(key).map_or(&[][..], |seen| match scope {
+        let changes = self.sights.known_sight(key).map_or(&[][..], |seen| match scope {
             ChangesetScope::Branch => &seen.branch_changes,
             _ => &seen.uncommitted,
         });
@@ -486,23 +497,27 @@ impl Host {
     }
 
     /// Those that calls have said.
-    fn said_files(&mut self, session: SessionKey, scope: &ChangesetScope) -> Option<Vec<ChangedFile>> {
+    fn said_files(
+        &mut self,
+        ledger: &mut Ledger,
+        session: SessionKey,
+        scope: &ChangesetScope,
+    ) -> Option<Vec<ChangedFile>> {
         match scope {
-            ChangesetScope::Session => Some(self.net_files(|host| {
-                let mut said =
-                    left_of(&host.ledger, session, said_in(turns_of_session(&host.ledger, session)));
-                said.extend(discards_of(&host.ledger, session, |_| true));
+            ChangesetScope::Session => Some(self.net_files(ledger, |ledger| {
+                let mut said = left_of(ledger, session, said_in(turns_of_session(ledger, session)));
+                said.extend(discards_of(ledger, session, |_| true));
                 net_of(said)
             })),
             ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => None,
             ChangesetScope::Turn(id) => {
-                let chat = chat_of_turn(&self.ledger, session, id)?;
+                let chat = chat_of_turn(ledger, session, id)?;
                 let of_scope = mark_of(scope);
-                Some(self.net_files(|host| {
-                    let mut turns = turns_with_edits(&host.ledger, chat);
+                Some(self.net_files(ledger, |ledger| {
+                    let mut turns = turns_with_edits(ledger, chat);
                     turns.retain(|turn| turn.id == id);
                     let mut said = said_in(turns);
-                    said.extend(discards_of(&host.ledger, session, |file| file.scope == of_scope));
+                    said.extend(discards_of(ledger, session, |file| file.scope == of_scope));
                     net_of(said)
                 }))
             }

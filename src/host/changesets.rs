@@ -10,9 +10,11 @@
 //! A channel that somebody has followed stays in memory, and is told each change, while there is
 //! room; so who comes back is told what was missed. One that is made again is given as a state.
 
+use super::effects::ConnectionId;
 use crate::host::catalogue;
 use crate::host::changes;
 use crate::host::checkpoints;
+use crate::host::checkpoints::Checkpoints;
 use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -31,14 +33,14 @@ use uuid::Uuid;
 use super::actions::Verdict;
 use super::changes::{mark_of, net_of, said_in, ChangedFile, CountedLines, DiscardedFile};
 use super::channels::Changeset;
-use super::checkpoints::{Between, ComparedStates, KeptFolder};
+use super::checkpoints::{Between, KeptFolder};
 use super::discards::Operations;
 use super::effects::ChangesetKey;
 use super::model::{Channel, Chat, Session, SessionKey};
 use super::refusal::Refusal;
 use super::sights::{shows_now, Sights};
 use super::turns::error_info;
-use super::{Host, Step};
+use super::Step;
 use crate::state::edits::LineCounts;
 use crate::state::history::CompletedTurn;
 use crate::wire::changesets::{
@@ -57,15 +59,33 @@ const LOOKING_KINDS: [&str; 5] = ["read", "search", "think", "fetch", "switch_mo
 /// Where the kind of a tool is said.
 const KIND: &str = "acp.kind";
 
-/// What is remembered of the changes of all sessions.
-#[derive(Debug, Default)]
-pub(super) struct ChangesMemory {
+/// Changes of files in all sessions.
+#[derive(Debug)]
+pub(super) struct Changes {
     pub(super) counted: CountedLines,
-    /// What lies between states that git keeps.
-    pub(super) compared: ComparedStates,
-    /// What is there now.
+    /// States of folders that git keeps.
+    pub(super) checkpoints: Checkpoints,
+    /// Status of repositories.
     pub(super) sights: Sights,
     pub(super) operations: Operations,
+}
+
+impl Changes {
+    /// Nothing is known yet. Git has this time for a checkpoint before a turn, in milliseconds; with
+    /// 0 it is not used.
+    pub(super) fn new(within_ms: u64) -> Self {
+        Self {
+            counted: CountedLines::default(),
+            checkpoints: Checkpoints::new(within_ms),
+            sights: Sights::new(within_ms > 0),
+            operations: Operations::default(),
+        }
+    }
+
+    /// Notes that a connection is closed: none of its requests is answered.
+    pub(super) fn connection_closed(&mut self, connection: ConnectionId) {
+        self.operations.forget_asker(connection);
+    }
 }
 
 /// How much was changed, in numbers.
@@ -154,85 +174,74 @@ fn may_have_changed(call: &ToolCallState) -> bool {
     !kind.is_some_and(|kind| LOOKING_KINDS.contains(&kind))
 }
 
-impl Host {
+impl Changes {
     /// Tells what has changed about changesets, and lets those out of memory that are too many.
-    pub(super) fn settle_changesets(&mut self, step: &mut Step<'_>) {
-        while let Some((session, have_files)) = self.ledger.next_edited() {
-            if self.ledger.channels.sessions.get(&session).is_none() {
+    pub(super) fn settle_changesets(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        while let Some((session, have_files)) = ledger.next_edited() {
+            if ledger.channels.sessions.get(&session).is_none() {
                 continue;
             }
             if have_files {
-                self.drop_fallen_marks(session);
-                self.sync_changes(step, session);
+                self.drop_fallen_marks(ledger, session);
+                self.sync_changes(ledger, step, session);
             }
-            self.sync_changesets(step, session);
+            self.sync_changesets(ledger, step, session);
         }
-        self.settle_operations(step);
-        self.compare_what_is_wanted(step);
-        self.settle_sights(step);
-        self.let_go_of_compared();
-        if self.ledger.channels.changesets.len() > UNFOLLOWED_MAX {
+        self.settle_operations(ledger, step);
+        self.checkpoints.compare_what_is_wanted(ledger, step);
+        self.settle_sights(ledger, step);
+        self.checkpoints.let_go_of_compared(ledger);
+        if ledger.channels.changesets.len() > UNFOLLOWED_MAX {
             let unfollowed =
-                self.ledger.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
+                ledger.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
             let unfollowed: Vec<ChangesetKey> = unfollowed.map(|(key, _)| *key).collect();
             for key in unfollowed {
-                self.forget_changeset(key);
+                self.forget_changeset(ledger, key);
             }
         }
     }
 
     /// Brings what a session and its chats say of their changes in line with these.
-    fn sync_changes(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let chats = self.ledger.channels.chats_in(key);
-        let is_offered = self
-            .ledger
-            .channels
-            .sessions
-            .known(key)
-            .is_some_and(|session| session.state.changesets.is_some());
-        let Some(session) = self.ledger.channels.sessions.known(key) else { return };
+    fn sync_changes(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+        let chats = ledger.channels.chats_in(key);
+        let is_offered =
+            ledger.channels.sessions.known(key).is_some_and(|session| session.state.changesets.is_some());
+        let Some(session) = ledger.channels.sessions.known(key) else { return };
         let (uri, kept) = (&session.channel.uri, &session.kept);
         let has_repository = kept.root.is_some();
         let rows_of_chat = vec![row_of_turns(uri, kept)];
-        let rows = rows_of_session(uri, kept, self.base_note_of(key));
+        let rows = rows_of_session(uri, kept, self.sights.base_note_of(key));
         if !is_offered
             && !has_repository
-            && chats.iter().all(|chat| changes::turns_with_edits(&self.ledger, *chat).is_empty())
+            && chats.iter().all(|chat| changes::turns_with_edits(ledger, *chat).is_empty())
         {
             return;
         }
-        let (is_known, is_alone) = (self.is_known(key, &ChangesetScope::Session), chats.len() == 1);
-        let of_session = self.changed_files(key, &ChangesetScope::Session).unwrap_or_default();
-        let is_kept = checkpoints::kept_states(&self.ledger, key, &ChangesetScope::Session).is_some();
+        let (is_known, is_alone) = (self.is_known(ledger, key, &ChangesetScope::Session), chats.len() == 1);
+        let of_session = self.changed_files(ledger, key, &ChangesetScope::Session).unwrap_or_default();
+        let is_kept = checkpoints::kept_states(ledger, key, &ChangesetScope::Session).is_some();
         for chat in chats {
-            let chat_uri = self.ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
+            let chat_uri = ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
             let files = match is_alone && is_kept {
                 // All that was done in the session was done in it.
                 true => of_session.clone(),
-                false => self.net_files(|host| {
-                    let mut said = changes::left_of(
-                        &host.ledger,
-                        key,
-                        said_in(changes::turns_with_edits(&host.ledger, chat)),
-                    );
+                false => self.net_files(ledger, |ledger| {
+                    let mut said =
+                        changes::left_of(ledger, key, said_in(changes::turns_with_edits(ledger, chat)));
                     let is_its = |file: &DiscardedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
-                    said.extend(changes::discards_of(&host.ledger, key, is_its));
+                    said.extend(changes::discards_of(ledger, key, is_its));
                     net_of(said)
                 }),
             };
-            let Some(of_chat) = self.ledger.channels.chats.known_mut(chat) else { continue };
+            let Some(of_chat) = ledger.channels.chats.known_mut(chat) else { continue };
             let state = of_chat.conversation.state();
             let changes = told_summary(&files, state.changes.as_ref());
             if changes != state.changes && (is_known || !is_alone) {
                 of_chat.conversation.set_changes(changes);
-                catalogue::sync_chat(&mut self.ledger, step, chat);
+                catalogue::sync_chat(ledger, step, chat);
             }
-            let offered = self
-                .ledger
-                .channels
-                .chats
-                .known(chat)
-                .map(|chat| chat.conversation.state().changesets.clone());
+            let offered =
+                ledger.channels.chats.known(chat).map(|chat| chat.conversation.state().changesets.clone());
             let is_due = match offered {
                 Some(Some(offered)) => offered != rows_of_chat,
                 Some(None) => has_repository || !files.is_empty(),
@@ -241,29 +250,34 @@ impl Host {
             if is_due {
                 let changesets = Some(rows_of_chat.clone());
                 let offered = StateAction::ChatChangesetsChanged(ChatChangesetsChangedAction { changesets });
-                self.ledger.sequence(step, chat, offered, None);
+                ledger.sequence(step, chat, offered, None);
             }
         }
-        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
+        let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
         let changes = told_summary(&of_session, session.changes.as_ref());
         let is_due = session.state.changesets.as_ref() != Some(&rows);
         if changes != session.changes && is_known {
             session.changes = changes;
-            self.ledger.session_changed(key);
+            ledger.session_changed(key);
         }
         if is_due {
             let changesets = Some(rows);
             let offered =
                 StateAction::SessionChangesetsChanged(SessionChangesetsChangedAction { changesets });
-            self.ledger.sequence(step, key, offered, None);
+            ledger.sequence(step, key, offered, None);
         }
     }
 
     /// What a changeset shows now; none when its turn is not there.
-    fn changeset_state(&mut self, session: SessionKey, scope: &ChangesetScope) -> Option<ChangesetState> {
-        let files = self.changed_files(session, scope)?;
+    fn changeset_state(
+        &mut self,
+        ledger: &mut Ledger,
+        session: SessionKey,
+        scope: &ChangesetScope,
+    ) -> Option<ChangesetState> {
+        let files = self.changed_files(ledger, session, scope)?;
         if shows_now(scope) {
-            match self.sight_of(session) {
+            match self.sights.sight_of(session) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Some(state_of(Vec::new(), None, true)),
                 Err(why) => {
@@ -272,8 +286,8 @@ impl Host {
                 }
             }
         }
-        if let Some(states) = checkpoints::kept_states(&self.ledger, session, scope) {
-            match self.changes.compared.between(&states) {
+        if let Some(states) = checkpoints::kept_states(ledger, session, scope) {
+            match self.checkpoints.compared.between(&states) {
                 Between::Known(_) => {}
                 Between::Unknown(why) => {
                     let error = error_info("changesUnknown".to_owned(), why);
@@ -282,18 +296,17 @@ impl Host {
                 Between::Asked => return Some(state_of(Vec::new(), None, true)),
             }
         }
-        let is_kept = checkpoints::kept_states(&self.ledger, session, scope).is_some();
+        let is_kept = checkpoints::kept_states(ledger, session, scope).is_some();
         let (trouble, is_running) = match scope {
             ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => {
                 (None, false)
             }
-            ChangesetScope::Session => (None, self.is_being_kept(session, None)),
+            ChangesetScope::Session => (None, self.checkpoints.is_being_kept(session, None)),
             ChangesetScope::Turn(_) if is_kept => (None, false),
             ChangesetScope::Turn(id) => {
-                let chat =
-                    self.ledger.channels.chats.known(changes::chat_of_turn(&self.ledger, session, id)?)?;
-                let is_running =
-                    chat.conversation.history().get(id).is_none() || self.is_being_kept(session, Some(id));
+                let chat = ledger.channels.chats.known(changes::chat_of_turn(ledger, session, id)?)?;
+                let is_running = chat.conversation.history().get(id).is_none()
+                    || self.checkpoints.is_being_kept(session, Some(id));
                 let is_unknown = files.is_empty() && !is_running && hides_changes(chat, id);
                 (is_unknown.then(unknown_changes), is_running)
             }
@@ -303,48 +316,48 @@ impl Host {
             let error = error_info("tooManyFiles".to_owned(), &message);
             // What nobody sees is not taken back; what was taken back before can still be brought
             // back.
-            let operations = self.operations_of(session, scope, false);
+            let operations = self.operations_of(ledger, session, scope, false);
             return Some(ChangesetState { operations, ..state_of(Vec::new(), Some(error), false) });
         }
-        let reviewed = &self.ledger.channels.sessions.known(session)?.reviewed;
+        let reviewed = &ledger.channels.sessions.known(session)?.reviewed;
         let of_scope = reviewed.get(&mark_of(scope));
         let shown = files.iter().map(|file| {
             let mark = of_scope.and_then(|marks| marks.get(&file.file));
             file.shown(mark == Some(&file.version()))
         });
         let shown: Vec<ChangesetFile> = shown.collect();
-        let operations = self.operations_of(session, scope, !shown.is_empty());
+        let operations = self.operations_of(ledger, session, scope, !shown.is_empty());
         let mut state = ChangesetState { operations, ..state_of(shown, trouble, is_running) };
-        if shows_now(scope) && self.is_sight_old(session) {
+        if shows_now(scope) && self.sights.is_sight_old(session) {
             state.status = ChangesetStatus::Recomputing;
         }
         Some(state)
     }
 
     /// Whether it is known which files were changed in what a changeset is of.
-    fn is_known(&self, session: SessionKey, scope: &ChangesetScope) -> bool {
+    fn is_known(&self, ledger: &Ledger, session: SessionKey, scope: &ChangesetScope) -> bool {
         if shows_now(scope) {
-            return self.known_sight(session).is_some();
+            return self.sights.known_sight(session).is_some();
         }
-        let states = checkpoints::kept_states(&self.ledger, session, scope);
-        states.is_none_or(|states| self.changes.compared.known(&states).is_some())
+        let states = checkpoints::kept_states(ledger, session, scope);
+        states.is_none_or(|states| self.checkpoints.compared.known(&states).is_some())
     }
 
     /// Tells those who follow the changesets of a session what is otherwise about them.
-    pub(super) fn sync_changesets(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        for key in changesets_of(&self.ledger, session) {
-            self.sync_changeset(step, key);
+    pub(super) fn sync_changesets(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
+        for key in changesets_of(ledger, session) {
+            self.sync_changeset(ledger, step, key);
         }
     }
 
     /// Tells those who follow a changeset what is otherwise about it.
-    fn sync_changeset(&mut self, step: &mut Step<'_>, key: ChangesetKey) {
-        let Some(changeset) = self.ledger.channels.changesets.known(key) else { return };
+    fn sync_changeset(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChangesetKey) {
+        let Some(changeset) = ledger.channels.changesets.known(key) else { return };
         let (session, scope) = (changeset.session, changeset.scope.clone());
-        let Some(wanted) = self.changeset_state(session, &scope) else {
-            return self.clear_changeset(step, key);
+        let Some(wanted) = self.changeset_state(ledger, session, &scope) else {
+            return self.clear_changeset(ledger, step, key);
         };
-        let Some(changeset) = self.ledger.channels.changesets.known(key) else { return };
+        let Some(changeset) = ledger.channels.changesets.known(key) else { return };
         let ChangesetState { status, error, files, operations } = again(&changeset.state, wanted);
         let mut actions = changes_between(&changeset.state.files, &files);
         if changeset.state.operations != operations {
@@ -355,109 +368,104 @@ impl Host {
             actions.push(StateAction::ChangesetStatusChanged(ChangesetStatusChangedAction { status, error }));
         }
         for action in actions {
-            self.ledger.sequence(step, key, action, None);
+            ledger.sequence(step, key, action, None);
         }
     }
 
     /// There is no such changeset any more.
-    fn clear_changeset(&mut self, step: &mut Step<'_>, key: ChangesetKey) {
-        if self
-            .ledger
-            .channels
-            .changesets
-            .known(key)
-            .is_some_and(|changeset| !changeset.state.files.is_empty())
-        {
+    fn clear_changeset(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChangesetKey) {
+        if ledger.channels.changesets.known(key).is_some_and(|changeset| !changeset.state.files.is_empty()) {
             let cleared = StateAction::ChangesetCleared(ChangesetClearedAction {});
-            self.ledger.sequence(step, key, cleared, None);
+            ledger.sequence(step, key, cleared, None);
         }
-        self.forget_changeset(key);
+        self.forget_changeset(ledger, key);
     }
 
     /// A session is gone for good.
-    pub(super) fn clear_changesets_of(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        self.changes.sights.forget(session);
+    pub(super) fn clear_changesets_of(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+    ) {
+        self.sights.forget(session);
         self.forget_failed_operations(session);
-        for key in changesets_of(&self.ledger, session) {
-            self.clear_changeset(step, key);
+        for key in changesets_of(ledger, session) {
+            self.clear_changeset(ledger, step, key);
         }
     }
 
     /// A session is let out of memory.
-    pub(super) fn forget_changesets_of(&mut self, session: SessionKey) {
-        self.changes.sights.forget(session);
+    pub(super) fn forget_changesets_of(&mut self, ledger: &mut Ledger, session: SessionKey) {
+        self.sights.forget(session);
         self.forget_failed_operations(session);
-        for key in changesets_of(&self.ledger, session) {
-            self.forget_changeset(key);
+        for key in changesets_of(ledger, session) {
+            self.forget_changeset(ledger, key);
         }
     }
 
-    fn forget_changeset(&mut self, key: ChangesetKey) {
-        self.sight_is_left(key.into());
-        self.ledger.unlink(key.into());
-        self.ledger.channels.changesets.remove(&key);
+    fn forget_changeset(&mut self, ledger: &mut Ledger, key: ChangesetKey) {
+        self.sights.sight_is_left(ledger, key.into());
+        ledger.unlink(key.into());
+        ledger.channels.changesets.remove(&key);
     }
 
     /// Whether nobody would notice that the changesets of a session are not in memory.
-    pub(super) fn has_idle_changesets(&self, session: &Session) -> bool {
-        if self.has_operations(&session.channel.uri) {
+    pub(super) fn has_idle_changesets(&self, ledger: &Ledger, session: &Session) -> bool {
+        if self.has_operations(ledger, &session.channel.uri) {
             return false;
         }
-        let key = self.ledger.find_session(&session.channel.uri);
-        let mut followed = self
-            .ledger
-            .channels
-            .changesets
-            .values()
-            .filter(|changeset| !changeset.channel.subscribers.is_empty());
+        let key = ledger.find_session(&session.channel.uri);
+        let mut followed =
+            ledger.channels.changesets.values().filter(|changeset| !changeset.channel.subscribers.is_empty());
         followed.all(|changeset| Some(changeset.session) != key)
     }
 
     /// Makes the changesets that are asked for, of sessions in memory.
-    pub(super) fn bring_back_changesets<'a>(&mut self, uris: impl IntoIterator<Item = &'a String>) {
+    pub(super) fn bring_back_changesets<'a>(
+        &mut self,
+        ledger: &mut Ledger,
+        uris: impl IntoIterator<Item = &'a String>,
+    ) {
         for uri in uris {
             let Some((session, scope)) = named_by_changeset(uri) else { continue };
-            let Some(session) = self.ledger.find_session(session).filter(|_| self.ledger.find(uri).is_none())
-            else {
+            let Some(session) = ledger.find_session(session).filter(|_| ledger.find(uri).is_none()) else {
                 continue;
             };
-            let Some(state) = self.changeset_state(session, &scope) else { continue };
-            let Some(of_session) = self.ledger.channels.sessions.known(session) else { continue };
+            let Some(state) = self.changeset_state(ledger, session, &scope) else { continue };
+            let Some(of_session) = ledger.channels.sessions.known(session) else { continue };
             let uri = changeset_uri(&of_session.channel.uri, &scope);
             let key = key_of(&uri);
             // What was told of it before now, if anything was, does not lead to this.
-            let channel = Channel::new(uri.clone(), self.ledger.head());
-            self.ledger.channels.by_uri.insert(uri, key.into());
-            self.ledger.channels.changesets.insert(key, Changeset { channel, state, session, scope });
+            let channel = Channel::new(uri.clone(), ledger.head());
+            ledger.channels.by_uri.insert(uri, key.into());
+            ledger.channels.changesets.insert(key, Changeset { channel, state, session, scope });
         }
     }
 
     /// Takes away the marks of files that were changed since: they do not come back when a file is
     /// again what it was.
-    fn drop_fallen_marks(&mut self, key: SessionKey) {
-        let Some(session) = self.ledger.channels.sessions.known(key).filter(|it| !it.reviewed.is_empty())
-        else {
+    fn drop_fallen_marks(&mut self, ledger: &mut Ledger, key: SessionKey) {
+        let Some(session) = ledger.channels.sessions.known(key).filter(|it| !it.reviewed.is_empty()) else {
             return;
         };
         let (mut reviewed, uri) = (session.reviewed.clone(), session.channel.uri.clone());
         reviewed.retain(|mark, marks| {
             let changeset = format!("{uri}{mark}");
             let named = named_by_changeset(&changeset);
-            if named.as_ref().is_some_and(|(_, scope)| !self.is_known(key, scope)) {
+            if named.as_ref().is_some_and(|(_, scope)| !self.is_known(ledger, key, scope)) {
                 return true;
             }
-            let files = named.and_then(|(_, scope)| self.changed_files(key, &scope));
+            let files = named.and_then(|(_, scope)| self.changed_files(ledger, key, &scope));
             let files = files.unwrap_or_default();
             let versions: BTreeMap<&str, String> =
                 files.iter().map(|file| (&*file.file, file.version())).collect();
             marks.retain(|file, version| versions.get(&**file) == Some(version));
             !marks.is_empty()
         });
-        if let Some(session) =
-            self.ledger.channels.sessions.known_mut(key).filter(|it| it.reviewed != reviewed)
-        {
+        if let Some(session) = ledger.channels.sessions.known_mut(key).filter(|it| it.reviewed != reviewed) {
             session.reviewed = reviewed;
-            self.ledger.mark_dirty(key.into());
+            ledger.mark_dirty(key.into());
         }
     }
 
@@ -467,6 +475,7 @@ impl Host {
     /// When it names none of the changeset's files.
     pub(super) fn review_files(
         &mut self,
+        ledger: &mut Ledger,
         step: &mut Step<'_>,
         key: ChangesetKey,
         action: StateAction,
@@ -475,7 +484,7 @@ impl Host {
         let StateAction::ChangesetFilesReviewChanged(review) = &action else {
             return Ok(Verdict::Unchanged);
         };
-        let Some(changeset) = self.ledger.channels.changesets.known(key) else {
+        let Some(changeset) = ledger.channels.changesets.known(key) else {
             return Ok(Verdict::Unchanged);
         };
         let (session, scope) = (changeset.session, changeset.scope.clone());
@@ -489,10 +498,10 @@ impl Host {
         if named.iter().all(|(_, was_reviewed)| *was_reviewed == is_reviewed) {
             return Ok(Verdict::Unchanged);
         }
-        let files = self.changed_files(session, &scope).unwrap_or_default();
+        let files = self.changed_files(ledger, session, &scope).unwrap_or_default();
         let versions: BTreeMap<String, String> =
             files.into_iter().map(|file| (file.file.clone(), file.version())).collect();
-        if let Some(of_session) = self.ledger.channels.sessions.known_mut(session) {
+        if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
             let marks = of_session.reviewed.entry(mark_of(&scope)).or_default();
             for (file, _) in named {
                 match versions.get(&file).filter(|_| is_reviewed) {
@@ -502,8 +511,8 @@ impl Host {
             }
             of_session.reviewed.retain(|_, marks| !marks.is_empty());
         }
-        self.ledger.mark_dirty(session.into());
-        self.ledger.sequence(step, key, action, Some(origin));
+        ledger.mark_dirty(session.into());
+        ledger.sequence(step, key, action, Some(origin));
         Ok(Verdict::Done)
     }
 }

@@ -11,6 +11,7 @@
 //! Never: runs git, or waits for it longer than a turn may.
 
 use crate::host::changes;
+use crate::host::changesets::Changes;
 use crate::host::directories;
 use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,7 +28,7 @@ use super::effects::{
 };
 use super::model::{RunPhase, SessionKey};
 use super::sights::NOT_THERE;
-use super::{Host, Step};
+use super::Step;
 use crate::state::edits::changed_paths;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
@@ -140,6 +141,23 @@ pub(super) enum Between {
     Known(Vec<KeptChange>),
     /// Why it cannot be known, for people.
     Unknown(String),
+}
+
+/// Checkpoints of the folders of all sessions.
+#[derive(Debug)]
+pub(super) struct Checkpoints {
+    /// Time that git has for a checkpoint before a turn, in milliseconds; 0 where git is not used.
+    within_ms: u64,
+    /// Jobs that git has not reported about, by their numbers.
+    jobs: BTreeMap<u64, AskedFor>,
+    pub(super) compared: ComparedStates,
+}
+
+impl Checkpoints {
+    /// Nothing is kept yet.
+    pub(super) fn new(within_ms: u64) -> Self {
+        Self { within_ms, jobs: BTreeMap::new(), compared: ComparedStates::default() }
+    }
 }
 
 /// What lies between states, as far as it is remembered.
@@ -279,17 +297,18 @@ impl KeptFolder {
     }
 }
 
-impl Host {
+impl Checkpoints {
     /// Asks git, about the folders of a chat or what is kept of a session.
     pub(super) fn ask_git(
         &mut self,
+        ledger: &mut Ledger,
         step: &mut Step<'_>,
         (directories, within_ms): (Vec<String>, u64),
         work: GitWork,
         what: AskedFor,
     ) -> u64 {
-        let number = self.ledger.fresh_key();
-        self.asked_of_git.insert(number, what);
+        let number = ledger.fresh_key();
+        self.jobs.insert(number, what);
         step.say(Output::Git(number, Box::new(GitJob { directories, within_ms, work })));
         number
     }
@@ -297,153 +316,101 @@ impl Host {
     /// Asks what is there in the repository of a session now.
     pub(super) fn ask_git_to_look(
         &mut self,
+        ledger: &mut Ledger,
         step: &mut Step<'_>,
         session: SessionKey,
         directories: Vec<String>,
         base: Option<String>,
         files: bool,
     ) {
-        name_what_is_kept(&mut self.ledger, step, session);
+        name_what_is_kept(ledger, step, session);
         let work = GitWork::Look { base, files };
-        self.ask_git(step, (directories, WITHIN_MS), work, AskedFor::Sight(session));
+        self.ask_git(ledger, step, (directories, WITHIN_MS), work, AskedFor::Sight(session));
     }
 
     /// A turn begins: what is in its folder is kept first.
-    pub(super) fn keep_folder_before(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let within_ms = self.config.limits.kept_within_ms;
-        let directories = directories::effective_directories(&self.ledger, key);
+    pub(super) fn keep_folder_before(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+        let within_ms = self.within_ms;
+        let directories = directories::effective_directories(ledger, key);
         if within_ms == 0 || directories.is_empty() {
             return;
         }
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
+        let Some(chat) = ledger.channels.chats.known(key) else { return };
         let (session, Some(run)) = (chat.session, chat.run.as_ref().map(|run| run.id)) else { return };
-        let Some(work) = keeping(&mut self.ledger, step, session, Vec::new(), Vec::new()) else { return };
-        let number = self.ask_git(step, (directories, within_ms), work, AskedFor::Before(key, run));
+        let Some(work) = keeping(ledger, step, session, Vec::new(), Vec::new()) else { return };
+        let number = self.ask_git(ledger, step, (directories, within_ms), work, AskedFor::Before(key, run));
         step.say(Output::Timer(Timer::Kept(number), std::time::Duration::from_millis(within_ms)));
-        if let Some(run) = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+        if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
             run.kept_by = Some(number);
         }
     }
 
-    /// The time is up for which a turn waits until its folder is kept.
-    pub(super) fn folder_is_not_kept_in_time(&mut self, step: &mut Step<'_>, number: u64) {
-        if let Some(AskedFor::Before(chat, run)) = self.asked_of_git.get(&number) {
-            let (chat, run) = (*chat, *run);
-            // What comes later is not what was there before the turn.
-            self.asked_of_git.insert(number, AskedFor::Nothing);
-            let why = "the folder could not be kept in time before the last turn".to_owned();
-            self.folder_was_not_kept(step, (chat, run), Some(why), false);
-        }
+    /// Gives up a checkpoint that took too long. Returns the chat whose turn waits for it no more.
+    pub(super) fn checkpoint_timed_out(&mut self, ledger: &mut Ledger, number: u64) -> Option<ChatKey> {
+        let Some(AskedFor::Before(chat, run)) = self.jobs.get(&number) else { return None };
+        let (chat, run) = (*chat, *run);
+        // What comes later is not what was there before the turn.
+        self.jobs.insert(number, AskedFor::Nothing);
+        let why = "the folder could not be kept in time before the last turn".to_owned();
+        self.folder_was_not_kept(ledger, (chat, run), Some(why), false)
     }
 
-    /// A turn begins without its folder being kept.
+    /// Notes that a turn begins without a checkpoint. Returns the chat if its turn has waited.
     fn folder_was_not_kept(
         &mut self,
-        step: &mut Step<'_>,
+        ledger: &mut Ledger,
         (key, run): (ChatKey, RunId),
         note: Option<String>,
         has_repository: bool,
-    ) {
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
+    ) -> Option<ChatKey> {
+        let chat = ledger.channels.chats.known(key)?;
         let session = chat.session;
-        if let Some(of_session) = self.ledger.channels.sessions.known_mut(session) {
+        if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
             let kept = &mut of_session.kept;
             if !has_repository {
                 kept.root = kept.root.take().filter(|_| note.is_some());
             }
             (kept.note, kept.last) = (note, None);
-            self.ledger.mark_dirty(session.into());
-            self.ledger.note_edited(session, true);
+            ledger.mark_dirty(session.into());
+            ledger.note_edited(session, true);
         }
-        self.turn_waits_no_more(step, key, run);
+        self.turn_waits_no_more(ledger, key, run)
     }
 
-    fn turn_waits_no_more(&mut self, step: &mut Step<'_>, key: ChatKey, id: RunId) {
-        let run = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut());
-        if let Some(run) = run.filter(|run| run.id == id && run.kept_by.is_some()) {
-            run.kept_by = None;
-            self.advance(step, key);
+    fn turn_waits_no_more(&mut self, ledger: &mut Ledger, key: ChatKey, id: RunId) -> Option<ChatKey> {
+        let run = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut())?;
+        if run.id != id || run.kept_by.take().is_none() {
+            return None;
         }
-    }
-
-    /// Something is heard of what git was asked.
-    pub(super) fn git_reports(&mut self, step: &mut Step<'_>, number: u64, report: GitReport) {
-        match self.asked_of_git.remove(&number) {
-            Some(AskedFor::Before(chat, run)) => self.folder_is_kept_before(step, (chat, run), report),
-            Some(AskedFor::Behind { session, chat, turn, since }) => {
-                let unseen = match &report {
-                    GitReport::Kept { unseen, .. } => unseen.clone(),
-                    _ => Vec::new(),
-                };
-                let after = self.folder_is_kept(session, since, report);
-                let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
-                if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
-                    (kept.after, kept.unseen) = (after, unseen);
-                }
-                self.look_at_repository(session);
-            }
-            Some(AskedFor::Now { session, since }) => {
-                self.folder_is_kept(session, since, report);
-            }
-            Some(AskedFor::Again(session)) => {
-                let of_session = self.ledger.channels.sessions.known_mut(session);
-                // Else it is tried again when the session is read the next time.
-                if let Some(of_session) = of_session.filter(|_| report == GitReport::Done) {
-                    of_session.kept.is_brought = false;
-                    self.ledger.mark_dirty(session.into());
-                }
-            }
-            Some(AskedFor::Sight(session)) => self.repository_is_seen(step, session, report),
-            Some(AskedFor::Between(pair)) => {
-                let session = pair.0;
-                let between = match report {
-                    GitReport::Compared(changes) => Between::Known(changes),
-                    GitReport::Failed(why) | GitReport::Unusable(why) => Between::Unknown(why),
-                    _ => Between::Unknown(NOT_THERE.to_owned()),
-                };
-                self.changes.compared.keep(pair, between);
-                self.ledger.note_edited(session, true);
-            }
-            Some(AskedFor::Commit(session)) => self.it_is_committed(step, session, report),
-            Some(AskedFor::Gone { keeper }) => {
-                if let GitReport::Kept { root, .. } = report {
-                    self.let_go_of_kept(step, root, keeper, LET_GO_AGAIN);
-                }
-            }
-            Some(AskedFor::LettingGo { root, keeper, again }) => {
-                // What is done in the repository may have taken all the time.
-                if let Some(again) = again.checked_sub(1).filter(|_| matches!(report, GitReport::Failed(_))) {
-                    self.let_go_of_kept(step, root, keeper, again);
-                }
-            }
-            Some(AskedFor::Nothing) | None => {}
-        }
+        Some(key)
     }
 
     fn folder_is_kept_before(
         &mut self,
-        step: &mut Step<'_>,
+        ledger: &mut Ledger,
         (key, run): (ChatKey, RunId),
         report: GitReport,
-    ) {
+    ) -> Option<ChatKey> {
         let (root, checkpoint) = match report {
             GitReport::Kept { root, checkpoint, .. } => (root, checkpoint),
-            GitReport::Unusable(why) => return self.folder_was_not_kept(step, (key, run), Some(why), false),
-            GitReport::Failed(why) => return self.folder_was_not_kept(step, (key, run), Some(why), true),
-            _ => return self.folder_was_not_kept(step, (key, run), None, false),
+            GitReport::Unusable(why) => {
+                return self.folder_was_not_kept(ledger, (key, run), Some(why), false)
+            }
+            GitReport::Failed(why) => return self.folder_was_not_kept(ledger, (key, run), Some(why), true),
+            _ => return self.folder_was_not_kept(ledger, (key, run), None, false),
         };
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
+        let chat = ledger.channels.chats.known(key)?;
         let session = chat.session;
         let is_its = chat.run.as_ref().is_some_and(|it| it.id == run);
         let turn = chat.conversation.state().active_turn.as_ref().filter(|_| is_its);
         let turn = turn.map(|turn| (chat.channel.uri.clone(), turn.id.clone()));
         let is_new = |chat: ChatKey| {
-            let chat = self.ledger.channels.chats.known(chat);
+            let chat = ledger.channels.chats.known(chat);
             chat.is_some_and(|chat| chat.all_turns().next().is_none() && chat.removed_turns.is_empty())
         };
-        let is_whole = self.ledger.channels.chats_in(session).into_iter().all(is_new);
+        let is_whole = ledger.channels.chats_in(session).into_iter().all(is_new);
         if let Some((chat, turn)) = turn {
-            let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
+            let of_session = ledger.channels.sessions.known_mut(session)?;
             let kept = &mut of_session.kept;
             if kept.root.as_ref() != Some(&root) || kept.turns.is_empty() {
                 // Where it works elsewhere from here on, what was kept before is not of the same
@@ -463,27 +430,28 @@ impl Host {
                 overlaps_others: false,
                 unseen: Vec::new(),
             });
-            self.ledger.mark_dirty(session.into());
-            self.note_overlaps(key, false);
-            self.ledger.note_edited(session, true);
+            ledger.mark_dirty(session.into());
+            self.note_overlaps(ledger, key, false);
+            ledger.note_edited(session, true);
         }
-        self.turn_waits_no_more(step, key, run);
+        self.turn_waits_no_more(ledger, key, run)
     }
 
     /// The folder of a session is kept as it is now, or is not.
     fn folder_is_kept(
         &mut self,
+        ledger: &mut Ledger,
         session: SessionKey,
         since: Vec<Checkpoint>,
         report: GitReport,
     ) -> Option<Checkpoint> {
-        let of_session = self.ledger.channels.sessions.known_mut(session)?;
+        let of_session = ledger.channels.sessions.known_mut(session)?;
         let (after, note) = match report {
             GitReport::Kept { checkpoint, since: compared, .. } => {
                 for (before, changes) in since.into_iter().zip(compared) {
                     if let Some(changes) = changes {
                         let pair = (session, before, checkpoint.clone());
-                        self.changes.compared.keep(pair, Between::Known(changes));
+                        self.compared.keep(pair, Between::Known(changes));
                     }
                 }
                 (Some(checkpoint), None)
@@ -494,17 +462,15 @@ impl Host {
         of_session.kept.last.clone_from(&after);
         of_session.kept.note = note;
         of_session.kept.is_asked = false;
-        self.ledger.mark_dirty(session.into());
-        self.ledger.note_edited(session, true);
+        ledger.mark_dirty(session.into());
+        ledger.note_edited(session, true);
         after
     }
 
     /// The last turn of a chat is over: what is in its folder now is kept, if it was before.
-    pub(super) fn keep_folder_behind(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let directories = directories::effective_directories(&self.ledger, key);
-        let Some(chat) =
-            self.ledger.channels.chats.known(key).filter(|_| self.config.limits.kept_within_ms > 0)
-        else {
+    pub(super) fn keep_folder_behind(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+        let directories = directories::effective_directories(ledger, key);
+        let Some(chat) = ledger.channels.chats.known(key).filter(|_| self.within_ms > 0) else {
             return;
         };
         let session = chat.session;
@@ -513,23 +479,28 @@ impl Host {
         said.extend(turn.edits().edits.iter().map(|edit| edit.file.clone()));
         let said = said.into_iter().take(SAID_MAX).collect();
         let (chat, turn) = (chat.channel.uri.clone(), turn.id().to_owned());
-        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
+        let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
         let kept = &mut of_session.kept;
         let Some(before) = kept.turn_mut(&chat, &turn).map(|turn| turn.before.clone()) else { return };
         let mut since = vec![before];
         since.extend(kept.turns.first().map(|first| first.before.clone()));
         since.dedup();
-        let Some(work) = keeping(&mut self.ledger, step, session, since.clone(), said) else { return };
+        let Some(work) = keeping(ledger, step, session, since.clone(), said) else { return };
         let behind = AskedFor::Behind { session, chat, turn, since };
-        self.ask_git(step, (directories, WITHIN_MS), work, behind);
-        is_asked_to_keep(&mut self.ledger, session);
+        self.ask_git(ledger, step, (directories, WITHIN_MS), work, behind);
+        is_asked_to_keep(ledger, session);
     }
 
     /// A session is taken from the store that has come from elsewhere: what is known of it is kept
     /// for it from here on.
-    pub(super) fn keep_what_was_brought(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        let of_session = self.ledger.channels.sessions.known(session).filter(|it| it.kept.is_brought);
-        let Some(of_session) = of_session.filter(|_| self.config.limits.kept_within_ms > 0) else { return };
+    pub(super) fn keep_what_was_brought(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+    ) {
+        let of_session = ledger.channels.sessions.known(session).filter(|it| it.kept.is_brought);
+        let Some(of_session) = of_session.filter(|_| self.within_ms > 0) else { return };
         let Some(root) = of_session.kept.root.clone() else { return };
         let checkpoints = of_session.kept.known_states();
         let mut contents: Vec<String> = of_session
@@ -540,53 +511,63 @@ impl Host {
             .collect();
         contents.sort_unstable();
         contents.dedup();
-        name_what_is_kept(&mut self.ledger, step, session);
-        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
+        name_what_is_kept(ledger, step, session);
+        let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
         let kept = &mut of_session.kept;
         // What is kept later has greater numbers.
         kept.count = kept.count.max(checkpoints.len() as u64 + 1);
         let work = GitWork::KeepAgain { keeper: kept.keeper.clone(), checkpoints, contents };
-        self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Again(session));
+        self.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Again(session));
     }
 
     /// A session is taken from the store: what a host before this one was asked to keep, and has
     /// not heard of, is kept now.
-    pub(super) fn keep_what_was_asked_for(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        let kept = self.ledger.channels.sessions.known(session).map(|session| &session.kept);
+    pub(super) fn keep_what_was_asked_for(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+    ) {
+        let kept = ledger.channels.sessions.known(session).map(|session| &session.kept);
         let Some(kept) = kept.filter(|kept| kept.is_asked && !self.is_being_kept(session, None)) else {
             return;
         };
         let last = kept.turns.last().filter(|turn| turn.after.is_none());
         let chat = last.and_then(|last| {
-            let chat = self.ledger.find_chat(&last.chat)?;
-            let history = self.ledger.channels.chats.known(chat)?.conversation.history();
+            let chat = ledger.find_chat(&last.chat)?;
+            let history = ledger.channels.chats.known(chat)?.conversation.history();
             history.last().is_some_and(|turn| turn.id() == last.turn).then_some(chat)
         });
         match chat {
-            Some(chat) => self.keep_folder_behind(step, chat),
-            None => self.keep_folder_now(step, session),
+            Some(chat) => self.keep_folder_behind(ledger, step, chat),
+            None => self.keep_folder_now(ledger, step, session),
         }
     }
 
     /// Files of a session were taken back: what is in its folder now is kept.
-    pub(super) fn keep_folder_now(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        let Some(of_session) = self.ledger.channels.sessions.known(session) else { return };
+    pub(super) fn keep_folder_now(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
+        let Some(of_session) = ledger.channels.sessions.known(session) else { return };
         let Some(root) = of_session.kept.root.clone() else { return };
         let since: Vec<Checkpoint> =
             of_session.kept.turns.first().map(|first| first.before.clone()).into_iter().collect();
-        let Some(work) = keeping(&mut self.ledger, step, session, since.clone(), Vec::new()) else { return };
-        self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Now { session, since });
-        is_asked_to_keep(&mut self.ledger, session);
+        let Some(work) = keeping(ledger, step, session, since.clone(), Vec::new()) else { return };
+        self.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Now { session, since });
+        is_asked_to_keep(ledger, session);
     }
 
     /// A session is gone, and its chats: what was kept for it may go, and what is being kept.
-    pub(super) fn forget_kept_folder(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        let Some(of_session) = self.ledger.channels.sessions.known(session) else { return };
+    pub(super) fn forget_kept_folder(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+    ) {
+        let Some(of_session) = ledger.channels.sessions.known(session) else { return };
         let (root, keeper) = (of_session.kept.root.clone(), of_session.kept.keeper.clone());
-        for asked in self.asked_of_git.values_mut() {
+        for asked in self.jobs.values_mut() {
             let is_kept = match asked {
                 AskedFor::Behind { session: of, .. } | AskedFor::Now { session: of, .. } => *of == session,
-                AskedFor::Before(chat, _) => !self.ledger.channels.chats.contains_key(chat),
+                AskedFor::Before(chat, _) => !ledger.channels.chats.contains_key(chat),
                 _ => false,
             };
             if is_kept {
@@ -594,49 +575,61 @@ impl Host {
             }
         }
         if let Some(root) = root.filter(|_| !keeper.is_empty()) {
-            self.let_go_of_kept(step, root, keeper, LET_GO_AGAIN);
+            self.let_go_of_kept(ledger, step, root, keeper, LET_GO_AGAIN);
         }
     }
 
-    fn let_go_of_kept(&mut self, step: &mut Step<'_>, root: String, keeper: String, again: u32) {
+    fn let_go_of_kept(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        root: String,
+        keeper: String,
+        again: u32,
+    ) {
         let work = GitWork::Forget { keeper: keeper.clone() };
         let directories = vec![root.clone()];
-        self.ask_git(step, (directories, WITHIN_MS), work, AskedFor::LettingGo { root, keeper, again });
+        self.ask_git(
+            ledger,
+            step,
+            (directories, WITHIN_MS),
+            work,
+            AskedFor::LettingGo { root, keeper, again },
+        );
     }
 
     /// The folder of a chat's turn is kept, or what is done in that turn `begins`: where another
     /// chat works in the same repository, nobody can tell which of them has changed what. What the
     /// other one does is between the two states that are kept of this turn; what this one does is
     /// between those of the other one, from when it begins.
-    pub(super) fn note_overlaps(&mut self, key: ChatKey, begins: bool) {
-        if self.config.limits.kept_within_ms == 0 {
+    pub(super) fn note_overlaps(&mut self, ledger: &mut Ledger, key: ChatKey, begins: bool) {
+        if self.within_ms == 0 {
             return;
         }
         let run_of = |chat: &super::model::Chat| chat.run.as_ref().map(|run| run.phase);
-        let beside: Vec<(ChatKey, bool)> = self
-            .ledger
+        let beside: Vec<(ChatKey, bool)> = ledger
             .channels
             .chats
             .iter()
             .filter_map(|(other, chat)| {
-                let phase = run_of(chat)
-                    .filter(|_| *other != key && share_a_repository(&self.ledger, key, *other))?;
+                let phase =
+                    run_of(chat).filter(|_| *other != key && share_a_repository(ledger, key, *other))?;
                 Some((*other, matches!(phase, RunPhase::Started | RunPhase::Command)))
             })
             .collect();
         for (other, works) in beside {
-            let session = |chat: ChatKey| self.ledger.channels.chats.known(chat).map(|chat| chat.session);
+            let session = |chat: ChatKey| ledger.channels.chats.known(chat).map(|chat| chat.session);
             let are_others = session(key) != session(other);
             for (chat, _) in [(key, works), (other, begins)].into_iter().filter(|(_, is_mixed)| *is_mixed) {
-                note_overlap(&mut self.ledger, chat, are_others);
+                note_overlap(ledger, chat, are_others);
             }
         }
     }
 
     /// Whether git is asked for something that must be known of a session that stays in memory.
-    pub(super) fn asks_git_for(&self, session: &super::model::Session) -> bool {
-        let key = self.ledger.find_session(&session.channel.uri);
-        self.asked_of_git.values().any(|asked| match asked {
+    pub(super) fn asks_git_for(&self, ledger: &Ledger, session: &super::model::Session) -> bool {
+        let key = ledger.find_session(&session.channel.uri);
+        self.jobs.values().any(|asked| match asked {
             AskedFor::Behind { session, .. } | AskedFor::Now { session, .. } => Some(*session) == key,
             AskedFor::Between((session, ..)) | AskedFor::Again(session) => Some(*session) == key,
             _ => false,
@@ -646,7 +639,7 @@ impl Host {
     /// Whether it will be known soon what a turn of this session has changed, or the turn of this
     /// id.
     pub(super) fn is_being_kept(&self, key: SessionKey, of: Option<&str>) -> bool {
-        self.asked_of_git.values().any(|asked| match asked {
+        self.jobs.values().any(|asked| match asked {
             AskedFor::Behind { session, turn, .. } => *session == key && of.is_none_or(|of| of == turn),
             AskedFor::Now { session, .. } => *session == key && of.is_none(),
             _ => false,
@@ -659,57 +652,121 @@ impl Host {
         let is_kept = |asked: &AskedFor| {
             matches!(asked, AskedFor::Behind { .. } | AskedFor::Gone { .. } | AskedFor::LettingGo { .. })
         };
-        self.asked_of_git.values().any(is_kept)
+        self.jobs.values().any(is_kept)
     }
 
     /// Asks for what lies between states that somebody looks at.
-    pub(super) fn compare_what_is_wanted(&mut self, step: &mut Step<'_>) {
-        if self.changes.compared.wanted.is_empty() {
+    pub(super) fn compare_what_is_wanted(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        if self.compared.wanted.is_empty() {
             return;
         }
         let is_comparing = |asked: &&AskedFor| matches!(asked, AskedFor::Between(_));
-        let mut room =
-            COMPARED_AT_ONCE.saturating_sub(self.asked_of_git.values().filter(is_comparing).count());
+        let mut room = COMPARED_AT_ONCE.saturating_sub(self.jobs.values().filter(is_comparing).count());
         while room > 0 {
-            let Some(pair) = self.changes.compared.wanted.pop_front() else { return };
-            let session = self.ledger.channels.sessions.known(pair.0);
+            let Some(pair) = self.compared.wanted.pop_front() else { return };
+            let session = ledger.channels.sessions.known(pair.0);
             let Some(root) = session.and_then(|session| session.kept.root.clone()) else {
-                self.changes.compared.pairs.remove(&pair);
+                self.compared.pairs.remove(&pair);
                 continue;
             };
             room -= 1;
             let (_, before, after) = pair.clone();
             let work = GitWork::Compare { before, after };
-            self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Between(pair));
+            self.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Between(pair));
         }
     }
 
     /// Lets go of what lies between states that no changeset in memory shows, when that is too
     /// much.
-    pub(super) fn let_go_of_compared(&mut self) {
-        if self.changes.compared.pairs.len() <= COMPARED_MAX + self.ledger.channels.changesets.len() {
+    pub(super) fn let_go_of_compared(&mut self, ledger: &mut Ledger) {
+        if self.compared.pairs.len() <= COMPARED_MAX + ledger.channels.changesets.len() {
             return;
         }
-        let shown = self.ledger.channels.changesets.values();
-        let shown: BTreeSet<ComparedPair> = shown
-            .filter_map(|changeset| kept_states(&self.ledger, changeset.session, &changeset.scope))
-            .collect();
+        let shown = ledger.channels.changesets.values();
+        let shown: BTreeSet<ComparedPair> =
+            shown.filter_map(|changeset| kept_states(ledger, changeset.session, &changeset.scope)).collect();
         let stays = |pair: &ComparedPair, between: &mut Between| {
             shown.contains(pair) || matches!(between, Between::Asked)
         };
-        self.changes.compared.pairs.retain(stays);
+        self.compared.pairs.retain(stays);
     }
 
     /// Somebody follows a changeset of which it could not be known what it shows: it is tried
     /// again.
-    pub(super) fn compared_is_followed(&mut self, target: ChannelId) {
-        let changeset = target.changeset().and_then(|key| self.ledger.channels.changesets.get(&key));
+    pub(super) fn compared_is_followed(&mut self, ledger: &mut Ledger, target: ChannelId) {
+        let changeset = target.changeset().and_then(|key| ledger.channels.changesets.get(&key));
         let Some((session, scope)) = changeset.map(|it| (it.session, it.scope.clone())) else { return };
-        if let Some(states) = kept_states(&self.ledger, session, &scope) {
-            if self.changes.compared.try_again(&states) {
-                self.ledger.note_edited(session, false);
+        if let Some(states) = kept_states(ledger, session, &scope) {
+            if self.compared.try_again(&states) {
+                ledger.note_edited(session, false);
             }
         }
+    }
+}
+
+impl Changes {
+    /// Takes in what git reports about a job. Returns the chat whose turn waits for it no more, if
+    /// one did.
+    pub(super) fn git_reports(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        number: u64,
+        report: GitReport,
+    ) -> Option<ChatKey> {
+        match self.checkpoints.jobs.remove(&number) {
+            Some(AskedFor::Before(chat, run)) => {
+                return self.checkpoints.folder_is_kept_before(ledger, (chat, run), report)
+            }
+            Some(AskedFor::Behind { session, chat, turn, since }) => {
+                let unseen = match &report {
+                    GitReport::Kept { unseen, .. } => unseen.clone(),
+                    _ => Vec::new(),
+                };
+                let after = self.checkpoints.folder_is_kept(ledger, session, since, report);
+                let of_session = ledger.channels.sessions.known_mut(session)?;
+                if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
+                    (kept.after, kept.unseen) = (after, unseen);
+                }
+                self.sights.look_at_repository(ledger, session);
+            }
+            Some(AskedFor::Now { session, since }) => {
+                self.checkpoints.folder_is_kept(ledger, session, since, report);
+            }
+            Some(AskedFor::Again(session)) => {
+                let of_session = ledger.channels.sessions.known_mut(session);
+                // Else it is tried again when the session is read the next time.
+                if let Some(of_session) = of_session.filter(|_| report == GitReport::Done) {
+                    of_session.kept.is_brought = false;
+                    ledger.mark_dirty(session.into());
+                }
+            }
+            Some(AskedFor::Sight(session)) => self.sights.repository_is_seen(ledger, step, session, report),
+            Some(AskedFor::Between(pair)) => {
+                let session = pair.0;
+                let between = match report {
+                    GitReport::Compared(changes) => Between::Known(changes),
+                    GitReport::Failed(why) | GitReport::Unusable(why) => Between::Unknown(why),
+                    _ => Between::Unknown(NOT_THERE.to_owned()),
+                };
+                self.checkpoints.compared.keep(pair, between);
+                ledger.note_edited(session, true);
+            }
+            Some(AskedFor::Commit(session)) => self.it_is_committed(ledger, step, session, report),
+            Some(AskedFor::Gone { keeper }) => {
+                if let GitReport::Kept { root, .. } = report {
+                    self.checkpoints.let_go_of_kept(ledger, step, root, keeper, LET_GO_AGAIN);
+                }
+            }
+            Some(AskedFor::LettingGo { root, keeper, again }) => {
+                // What is done in the repository may have taken all the time.
+                if let Some(again) = again.checked_sub(1).filter(|_| matches!(report, GitReport::Failed(_))) {
+                    self.checkpoints.let_go_of_kept(ledger, step, root, keeper, again);
+                }
+            }
+            Some(AskedFor::Nothing) | None => {}
+        }
+        None
     }
 }
 

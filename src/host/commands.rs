@@ -122,7 +122,7 @@ impl Host {
         if let Some(run) = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
             run.phase = RunPhase::Command;
         }
-        self.note_overlaps(key, true);
+        self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
         let id = format!("{CALL}{}", self.ledger.fresh_key());
         self.run_command(step, key, CommandCall { turn_id, id, line, agent: None, waits: false });
         true

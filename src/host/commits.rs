@@ -7,6 +7,8 @@
 //! Owns: the operation as it is offered, its message, and what its client is told.
 //! Never: commits what the changeset does not show, or while a turn runs.
 
+use crate::host::changesets::Changes;
+use crate::host::ledger::Ledger;
 use ahp_types::commands::InvokeChangesetOperationParams;
 use ahp_types::state::{ChangesetOperation, ChangesetOperationScope};
 use serde_json::Value;
@@ -15,7 +17,7 @@ use super::checkpoints::AskedFor;
 use super::discards::operation;
 use super::effects::{GitReport, GitWork, KeptChange};
 use super::model::{SessionKey, TitleBy};
-use super::{Host, Step};
+use super::Step;
 use crate::wire::errors::RpcError;
 
 /// Commits what is not committed.
@@ -47,18 +49,19 @@ pub(super) fn commit_operation() -> ChangesetOperation {
     ChangesetOperation { confirmation: Some(confirmation.into()), group: Some(COMMIT.to_owned()), ..commit }
 }
 
-impl Host {
+impl Changes {
     /// The commit that a client asks for.
     ///
     /// # Errors
     /// When it has no message.
     pub(super) fn wanted_commit(
         &self,
+        ledger: &Ledger,
         session: SessionKey,
         params: &InvokeChangesetOperationParams,
     ) -> Result<WantedCommit, RpcError> {
         let gone = || RpcError::resource_not_found(&params.channel);
-        let of_session = self.ledger.channels.sessions.known(session).ok_or_else(gone)?;
+        let of_session = ledger.channels.sessions.known(session).ok_or_else(gone)?;
         let message = match params.meta.as_ref().and_then(|meta| meta.get(MESSAGE)) {
             None if of_session.title_by == TitleBy::Nobody => "",
             None => of_session.state.title.as_str(),
@@ -71,25 +74,36 @@ impl Host {
             )));
         }
         let root = of_session.kept.root.clone().ok_or_else(gone)?;
-        let seen = self.known_sight(session).ok_or_else(gone)?;
+        let seen = self.sights.known_sight(session).ok_or_else(gone)?;
         let shown = seen.uncommitted.clone();
         Ok(WantedCommit { session, root, message: message.to_owned(), shown })
     }
 
-    pub(super) fn ask_git_to_commit(&mut self, step: &mut Step<'_>, wanted: WantedCommit) {
+    pub(super) fn ask_git_to_commit(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        wanted: WantedCommit,
+    ) {
         let WantedCommit { session, root, message, shown } = wanted;
-        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else { return };
+        let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
         let staged_kept = of_session.kept.next();
-        self.ledger.mark_dirty(session.into());
+        ledger.mark_dirty(session.into());
         let work = GitWork::Commit { message, shown, staged_kept };
-        self.ask_git(step, (vec![root], WITHIN_MS), work, AskedFor::Commit(session));
+        self.checkpoints.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Commit(session));
     }
 
     /// It was tried to commit what is not committed.
-    pub(super) fn it_is_committed(&mut self, step: &mut Step<'_>, session: SessionKey, report: GitReport) {
-        if self.ledger.channels.sessions.contains_key(&session) {
-            self.ledger.note_edited(session, true);
-            self.look_at_repository(session);
+    pub(super) fn it_is_committed(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        report: GitReport,
+    ) {
+        if ledger.channels.sessions.contains_key(&session) {
+            ledger.note_edited(session, true);
+            self.sights.look_at_repository(ledger, session);
         }
         let told = match report {
             GitReport::Committed(done) => {
@@ -101,6 +115,6 @@ impl Host {
             GitReport::Failed(why) | GitReport::Unusable(why) => Err(RpcError::unavailable(&why)),
             _ => Err(RpcError::unavailable("there is no repository")),
         };
-        self.operation_is_over(step, session, told);
+        self.operation_is_over(ledger, step, session, told);
     }
 }

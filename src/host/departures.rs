@@ -188,7 +188,7 @@ impl Host {
             .map(|(connection, _)| *connection)
             .filter(|connection| self.chats_left_by(*connection).is_empty())
             .filter(|connection| !self.relays.has_pending_of(*connection))
-            .filter(|connection| !self.holds_operations(Some(*connection)))
+            .filter(|connection| !self.changes.holds_operations(Some(*connection)))
             .collect();
         for connection in over {
             if let Some(departure) = self.departures.get_mut(&connection) {

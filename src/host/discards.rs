@@ -21,6 +21,7 @@
 //! or two clicks, ask for it.
 
 use crate::host::changes;
+use crate::host::changesets::Changes;
 use crate::host::checkpoints;
 use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -43,7 +44,7 @@ use super::effects::{
 use super::model::SessionKey;
 use super::sights::shows_now;
 use super::turns::error_info;
-use super::{Host, Step};
+use super::Step;
 use crate::wire::changesets::{named_by_changeset, ChangesetScope};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -83,6 +84,15 @@ pub(super) struct Operations {
     running: BTreeMap<SessionKey, RunningOperation>,
     /// What was tried last with the files of a changeset, if that has failed, and why.
     failed: BTreeMap<(SessionKey, String), (String, ErrorInfo)>,
+}
+
+impl Operations {
+    /// Forgets the requests of a connection that is closed. What is being done goes on.
+    pub(super) fn forget_asker(&mut self, connection: ConnectionId) {
+        let held = self.held.iter_mut().map(|held| &mut held.askers);
+        let running = self.running.values_mut().map(|running| &mut running.askers);
+        held.chain(running).for_each(|askers| askers.retain(|(asker, _)| *asker != connection));
+    }
 }
 
 /// An operation that is being carried out.
@@ -148,11 +158,12 @@ pub(super) fn operation(
     }
 }
 
-impl Host {
+impl Changes {
     /// What a changeset with or without files offers. While a turn runs in its session, nothing of
     /// it can be done.
     pub(super) fn operations_of(
         &self,
+        ledger: &Ledger,
         session: SessionKey,
         scope: &ChangesetScope,
         has_files: bool,
@@ -171,14 +182,14 @@ impl Host {
                 operations.push(commit_operation());
             }
         }
-        if last_discarded(&self.ledger, session, scope).next().is_some() {
+        if last_discarded(ledger, session, scope).next().is_some() {
             let scopes = vec![ChangesetOperationScope::Changeset];
             operations.push(operation(RESTORE, "Restore Discarded Changes", "redo", scopes));
         }
-        let running = self.changes.operations.running.get(&session).filter(|it| it.scope == *scope);
-        let failed = self.changes.operations.failed.get(&(session, mark_of(scope)));
-        let works = |chat| self.ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_some());
-        let is_disabled = self.ledger.channels.chats_in(session).into_iter().any(works);
+        let running = self.operations.running.get(&session).filter(|it| it.scope == *scope);
+        let failed = self.operations.failed.get(&(session, mark_of(scope)));
+        let works = |chat| ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_some());
+        let is_disabled = ledger.channels.chats_in(session).into_iter().any(works);
         for operation in &mut operations {
             if is_disabled {
                 operation.status = ChangesetOperationStatus::Disabled;
@@ -195,13 +206,14 @@ impl Host {
     /// which they are.
     pub(super) fn hold_operation(
         &mut self,
+        ledger: &mut Ledger,
         step: &mut Step<'_>,
         (connection, id): Asker,
         params: InvokeChangesetOperationParams,
     ) {
         let waiting = self.waiting_before(&params.channel);
         let too_many = |what: &str| RpcError::unavailable(format_args!("too many {what}"));
-        let error = match self.last_asked_for(&params.channel) {
+        let error = match self.last_asked_for(ledger, &params.channel) {
             Some((last, askers)) if *last == params => {
                 if askers.len() < SHARED_MAX {
                     return askers.push((connection, id));
@@ -209,9 +221,9 @@ impl Host {
                 too_many("requests wait for this operation already")
             }
             _ if waiting < WAITING_MAX => {
-                let seen = self.seen_files(connection, &params);
+                let seen = self.seen_files(ledger, connection, &params);
                 let held = HeldOperation { askers: vec![(connection, id)], params, look: None, seen };
-                return self.changes.operations.held.push_back(held);
+                return self.operations.held.push_back(held);
             }
             _ => too_many("operations of this session wait already"),
         };
@@ -221,7 +233,7 @@ impl Host {
     /// How many operations wait of the session that a changeset is of.
     fn waiting_before(&self, changeset: &str) -> usize {
         let session = named_by_changeset(changeset).map(|(session, _)| session);
-        let held = self.changes.operations.held.iter();
+        let held = self.operations.held.iter();
         held.filter(|held| held.of().map(|(session, _)| session) == session).count()
     }
 
@@ -229,11 +241,12 @@ impl Host {
     /// asked for it.
     fn last_asked_for(
         &mut self,
+        ledger: &mut Ledger,
         changeset: &str,
     ) -> Option<(&InvokeChangesetOperationParams, &mut Vec<Asker>)> {
         let (uri, _) = named_by_changeset(changeset)?;
-        let session = self.ledger.find_session(uri)?;
-        let Operations { held, running, .. } = &mut self.changes.operations;
+        let session = ledger.find_session(uri)?;
+        let Operations { held, running, .. } = &mut self.operations;
         let is_of = |held: &&mut HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
         match held.iter_mut().rev().find(is_of) {
             Some(held) => Some((&held.params, &mut held.askers)),
@@ -246,15 +259,15 @@ impl Host {
     /// become of them.
     fn seen_files(
         &self,
+        ledger: &Ledger,
         connection: ConnectionId,
         params: &InvokeChangesetOperationParams,
     ) -> Option<Vec<ChangesetFile>> {
-        let changeset =
-            self.ledger.channels.changesets.get(&self.ledger.find(&params.channel)?.changeset()?)?;
+        let changeset = ledger.channels.changesets.get(&ledger.find(&params.channel)?.changeset()?)?;
         let mut offered = changeset.state.operations.iter().flatten();
-        let session = &self.ledger.channels.sessions.known(changeset.session)?.channel.uri;
+        let session = &ledger.channels.sessions.known(changeset.session)?.channel.uri;
         let sees = shows_now(&changeset.scope)
-            && !self.has_operations(session)
+            && !self.has_operations(ledger, session)
             && matches!(changeset.state.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing)
             && offered.any(|operation| operation.id == params.operation_id)
             && changeset.channel.subscribers.contains(&connection);
@@ -263,32 +276,31 @@ impl Host {
 
     /// Begins with the operations that have waited long enough. Those of one session come one after
     /// the other.
-    pub(super) fn settle_operations(&mut self, step: &mut Step<'_>) {
+    pub(super) fn settle_operations(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         let mut waiting = BTreeSet::new();
-        for mut held in std::mem::take(&mut self.changes.operations.held) {
-            held.askers.retain(|(connection, _)| self.connections.contains_key(connection));
+        for mut held in std::mem::take(&mut self.operations.held) {
             let Some((connection, id)) = held.askers.first().cloned() else { continue };
-            let of = held.of().and_then(|(uri, scope)| Some((self.ledger.find_session(uri)?, scope)));
+            let of = held.of().and_then(|(uri, scope)| Some((ledger.find_session(uri)?, scope)));
             if let Some((session, scope)) = of {
                 let is_first = !waiting.contains(&session);
-                if !is_first || !self.is_clear_what_it_shows(session, &scope, &mut held.look) {
+                if !is_first || !self.is_clear_what_it_shows(ledger, session, &scope, &mut held.look) {
                     waiting.insert(session);
-                    self.changes.operations.held.push_back(held);
+                    self.operations.held.push_back(held);
                     continue;
                 }
             }
             let HeldOperation { askers, params, seen, .. } = held;
-            match self.invoke_changeset_operation(&params, seen.as_deref()) {
+            match self.invoke_changeset_operation(ledger, &params, seen.as_deref()) {
                 Ok(Begun::TakeBack(mut taken)) => {
-                    self.operation_begins(step, taken.session, askers, params);
-                    keep_what_is_begun(&mut self.ledger, &mut taken, step.now.unix_ms);
-                    let below = self.folders_of_sessions();
+                    self.operation_begins(ledger, step, taken.session, askers, params);
+                    keep_what_is_begun(ledger, &mut taken, step.now.unix_ms);
+                    let below = ledger.channels.folders_of_sessions();
                     let taken = Resource::TakeBack { taken: taken.into(), below };
                     step.say(Output::Resource(connection, id, taken));
                 }
                 Ok(Begun::Commit(wanted)) => {
-                    self.operation_begins(step, wanted.session, askers, params);
-                    self.ask_git_to_commit(step, wanted);
+                    self.operation_begins(ledger, step, wanted.session, askers, params);
+                    self.ask_git_to_commit(ledger, step, wanted);
                 }
                 Err(error) => self.answer_operation(step, askers, Err(error)),
             }
@@ -299,41 +311,42 @@ impl Host {
     /// be.
     fn is_clear_what_it_shows(
         &mut self,
+        ledger: &mut Ledger,
         session: SessionKey,
         scope: &ChangesetScope,
         look: &mut Option<u64>,
     ) -> bool {
-        if self.changes.operations.running.contains_key(&session) {
+        if self.operations.running.contains_key(&session) {
             return false;
         }
         if shows_now(scope) {
-            return self.has_looked_since(session, look);
+            return self.sights.has_looked_since(ledger, session, look);
         }
         let turn = match scope {
             ChangesetScope::Turn(id) => Some(id.as_str()),
             _ => None,
         };
-        if self.is_being_kept(session, turn) {
+        if self.checkpoints.is_being_kept(session, turn) {
             return false;
         }
-        let states = checkpoints::kept_states(&self.ledger, session, scope);
-        states.is_none_or(|states| !matches!(self.changes.compared.between(&states), Between::Asked))
+        let states = checkpoints::kept_states(ledger, session, scope);
+        states.is_none_or(|states| !matches!(self.checkpoints.compared.between(&states), Between::Asked))
     }
 
     /// Whether the client of this connection waits for an operation, or anybody does.
     pub(super) fn holds_operations(&self, of: Option<ConnectionId>) -> bool {
-        let operations = &self.changes.operations;
+        let operations = &self.operations;
         let held = operations.held.iter().map(|held| &held.askers);
         let mut askers = held.chain(operations.running.values().map(|running| &running.askers)).flatten();
         askers.any(|(connection, _)| of.is_none_or(|of| of == *connection))
     }
 
     /// Whether something is done with files of this session, or waits to be.
-    pub(super) fn has_operations(&self, uri: &str) -> bool {
-        let operations = &self.changes.operations;
+    pub(super) fn has_operations(&self, ledger: &Ledger, uri: &str) -> bool {
+        let operations = &self.operations;
         let is_of = |held: &HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
         operations.held.iter().any(is_of)
-            || self.ledger.find_session(uri).is_some_and(|key| operations.running.contains_key(&key))
+            || ledger.find_session(uri).is_some_and(|key| operations.running.contains_key(&key))
     }
 
     /// What is to be done with the files of a changeset.
@@ -342,25 +355,26 @@ impl Host {
     /// When there is no such changeset, or it does not offer that now.
     fn invoke_changeset_operation(
         &mut self,
+        ledger: &mut Ledger,
         params: &InvokeChangesetOperationParams,
         seen: Option<&[ChangesetFile]>,
     ) -> Result<Begun, RpcError> {
-        self.bring_back_changesets([&params.channel]);
+        self.bring_back_changesets(ledger, [&params.channel]);
         if let Some((session, _)) = named_by_changeset(&params.channel) {
-            self.ledger.find_session(session).ok_or_else(|| RpcError::channel_not_found(session))?;
+            ledger.find_session(session).ok_or_else(|| RpcError::channel_not_found(session))?;
         }
-        let key = self.ledger.find(&params.channel).and_then(|id| id.changeset());
-        let found = key.and_then(|key| Some((key, self.ledger.channels.changesets.get(&key)?)));
+        let key = ledger.find(&params.channel).and_then(|id| id.changeset());
+        let found = key.and_then(|key| Some((key, ledger.channels.changesets.get(&key)?)));
         let (key, changeset) = found.ok_or_else(|| RpcError::resource_not_found(&params.channel))?;
         let (session, scope) = (changeset.session, changeset.scope.clone());
-        let unseen = seen.map(|seen| files_not_seen(&self.ledger, key, seen)).unwrap_or_default();
+        let unseen = seen.map(|seen| files_not_seen(ledger, key, seen)).unwrap_or_default();
         let id = params.operation_id.as_str();
-        let mut files = self.changed_files(session, &scope).unwrap_or_default();
+        let mut files = self.changed_files(ledger, session, &scope).unwrap_or_default();
         if files.len() > FILES_MAX {
             // Nobody was told which they are.
             files.clear();
         }
-        let offered = self.operations_of(session, &scope, !files.is_empty()).unwrap_or_default();
+        let offered = self.operations_of(ledger, session, &scope, !files.is_empty()).unwrap_or_default();
         let why_not = match offered.iter().find(|operation| operation.id == id) {
             None => Some(format!("the changeset does not offer `{id}` now")),
             Some(operation) if operation.status == ChangesetOperationStatus::Disabled => {
@@ -382,19 +396,19 @@ impl Host {
             if !unseen.is_empty() {
                 return Err(RpcError::not_committed(CHANGED_SINCE));
             }
-            return Ok(Begun::Commit(self.wanted_commit(session, params)?));
+            return Ok(Begun::Commit(self.wanted_commit(ledger, session, params)?));
         }
         let (mut taken, mut left) = (Vec::new(), Vec::new());
         let mut found_texts = FoundTexts::default();
         let restores = id == RESTORE;
         let mut untouched = Vec::new();
         if restores {
-            for file in last_discarded(&self.ledger, session, &scope) {
+            for file in last_discarded(ledger, session, &scope) {
                 if file.is_untouched {
                     untouched.push(file.clone());
                     continue;
                 }
-                let (found, left) = changes::sides_discarded(&self.ledger, file, &mut found_texts);
+                let (found, left) = changes::sides_discarded(ledger, file, &mut found_texts);
                 let kept = file.kept.clone().map(GitTaken::reversed);
                 let kept = kept.map(|kept| GitTaken { mode_wanted: file.mode, ..kept });
                 taken.push(TakenFile { row: file.clone(), now: left, wanted: found, kept });
@@ -406,7 +420,7 @@ impl Host {
                     continue;
                 }
                 for row in DiscardedFile::all_of(changed, &mark_of(&scope)) {
-                    let (found, left) = changes::sides_discarded(&self.ledger, &row, &mut found_texts);
+                    let (found, left) = changes::sides_discarded(ledger, &row, &mut found_texts);
                     let kept = row.kept.clone();
                     taken.push(TakenFile { row, now: found, wanted: left, kept });
                 }
@@ -419,14 +433,14 @@ impl Host {
             return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
         }
         let is_kept = taken.iter().any(|file| file.row.kept.is_some());
-        let kept = self.ledger.channels.sessions.known_mut(session).map(|session| &mut session.kept);
+        let kept = ledger.channels.sessions.known_mut(session).map(|session| &mut session.kept);
         let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
         if let Some(kept) = kept.filter(|_| is_kept) {
             root.clone_from(&kept.root);
             // Nobody else has what is not committed.
             kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next());
             bytes_kept = Some(kept.next());
-            self.ledger.mark_dirty(session.into());
+            ledger.mark_dirty(session.into());
         }
         let files = taken;
         let taken =
@@ -437,16 +451,17 @@ impl Host {
     /// An operation is being carried out from now on: whoever follows its changeset is told so.
     fn operation_begins(
         &mut self,
+        ledger: &mut Ledger,
         step: &mut Step<'_>,
         session: SessionKey,
         askers: Vec<Asker>,
         params: InvokeChangesetOperationParams,
     ) {
         let Some((_, scope)) = named_by_changeset(&params.channel) else { return };
-        self.changes.operations.failed.remove(&(session, mark_of(&scope)));
+        self.operations.failed.remove(&(session, mark_of(&scope)));
         let running = RunningOperation { askers, scope, params };
-        self.changes.operations.running.insert(session, running);
-        self.sync_changesets(step, session);
+        self.operations.running.insert(session, running);
+        self.sync_changesets(ledger, step, session);
     }
 
     /// An operation has been carried out, with what is said of it, or why it could not be; another
@@ -454,24 +469,25 @@ impl Host {
     /// has asked for it is answered.
     pub(super) fn operation_is_over(
         &mut self,
+        ledger: &mut Ledger,
         step: &mut Step<'_>,
         session: SessionKey,
         told: Result<Option<String>, RpcError>,
     ) {
-        let Some(running) = self.changes.operations.running.remove(&session) else { return };
+        let Some(running) = self.operations.running.remove(&session) else { return };
         let RunningOperation { askers, scope, params } = running;
-        if self.ledger.channels.sessions.contains_key(&session) {
+        if ledger.channels.sessions.contains_key(&session) {
             if let Err(error) = &told {
                 let why = error_info("operationFailed".to_owned(), &error.message);
-                let failed = &mut self.changes.operations.failed;
+                let failed = &mut self.operations.failed;
                 failed.insert((session, mark_of(&scope)), (params.operation_id, why));
             }
-            self.sync_changesets(step, session);
+            self.sync_changesets(ledger, step, session);
         }
         self.answer_operation(step, askers, told);
     }
 
-    /// Answers all who have asked for an operation and are still there.
+    /// Answers the clients that have asked for an operation.
     fn answer_operation(
         &self,
         step: &mut Step<'_>,
@@ -479,9 +495,6 @@ impl Host {
         told: Result<Option<String>, RpcError>,
     ) {
         for (connection, id) in askers {
-            if !self.connections.contains_key(&connection) {
-                continue;
-            }
             let frame = match &told {
                 Ok(message) => {
                     let result = message.as_ref().map_or_else(|| json!({}), |it| json!({ "message": it }));
@@ -495,12 +508,13 @@ impl Host {
 
     /// Nobody looks at the changesets of a session any more: what has failed there is forgotten.
     pub(super) fn forget_failed_operations(&mut self, session: SessionKey) {
-        self.changes.operations.failed.retain(|(of, _), _| *of != session);
+        self.operations.failed.retain(|(of, _), _| *of != session);
     }
 
     /// It was tried to make files what a client has asked for.
     pub(super) fn files_were_taken_back(
         &mut self,
+        ledger: &mut Ledger,
         step: &mut Step<'_>,
         taken: TakeBack,
         outcomes: Vec<FileTaken>,
@@ -522,8 +536,7 @@ impl Host {
                     done.push(row);
                 }
                 FileTaken::Already => {
-                    let is_untouched =
-                        !restores && !was_begun_before(&self.ledger, session, &file.row, begun_at);
+                    let is_untouched = !restores && !was_begun_before(ledger, session, &file.row, begun_at);
                     let mut row = file.row;
                     row.is_untouched = is_untouched;
                     done.push(row);
@@ -533,7 +546,7 @@ impl Host {
         }
         done.extend(untouched);
         let is_empty = done.is_empty();
-        if let Some(session) = self.ledger.channels.sessions.get_mut(&session) {
+        if let Some(session) = ledger.channels.sessions.get_mut(&session) {
             let is_settled = |file: &DiscardedFile| match restores {
                 true => done.contains(file),
                 false => file.is_unsure && Some(file.edit.at) == begun_at,
@@ -541,14 +554,14 @@ impl Host {
             session.discarded.retain(|file| !is_settled(file));
         }
         if !restores {
-            self.keep_discarded(session, &scope, done, step.now.unix_ms);
+            self.keep_discarded(ledger, session, &scope, done, step.now.unix_ms);
         }
-        if self.ledger.channels.sessions.contains_key(&session) {
-            self.ledger.mark_dirty(session.into());
-            self.ledger.note_edited(session, true);
+        if ledger.channels.sessions.contains_key(&session) {
+            ledger.mark_dirty(session.into());
+            ledger.note_edited(session, true);
             if root.is_some() && !is_empty {
-                self.keep_folder_now(step, session);
-                self.look_at_repository(session);
+                self.checkpoints.keep_folder_now(ledger, step, session);
+                self.sights.look_at_repository(ledger, session);
             }
         }
         let said = said_of(&refused);
@@ -556,31 +569,32 @@ impl Host {
             true => Err(RpcError::files_have_changed(&said)),
             false => Ok((!refused.is_empty()).then(|| format!("some files stay as they are: {said}"))),
         };
-        self.operation_is_over(step, session, told);
+        self.operation_is_over(ledger, step, session, told);
     }
 
     /// Keeps that files were taken back, but for those that the changeset does not show like that
     /// any more: somebody else has had the same done.
     fn keep_discarded(
         &mut self,
+        ledger: &mut Ledger,
         session: SessionKey,
         scope: &ChangesetScope,
         mut done: Vec<DiscardedFile>,
         now_ms: i64,
     ) {
-        if !self.ledger.channels.sessions.contains_key(&session) {
+        if !ledger.channels.sessions.contains_key(&session) {
             return;
         }
-        let shown = self.changed_files(session, scope).unwrap_or_default();
+        let shown = self.changed_files(ledger, session, scope).unwrap_or_default();
         let shown: Vec<DiscardedFile> =
             shown.iter().flat_map(|changed| DiscardedFile::all_of(changed, "")).collect();
         let shown: BTreeSet<_> = shown.iter().map(DiscardedFile::change).collect();
-        let at = changes::edit_time(&self.ledger, session, now_ms);
+        let at = changes::edit_time(ledger, session, now_ms);
         done.retain(|file| shown.contains(&file.change()));
         for file in &mut done {
             (file.edit.at, file.is_unsure) = (at, false);
         }
-        let Some(session) = self.ledger.channels.sessions.known_mut(session) else { return };
+        let Some(session) = ledger.channels.sessions.known_mut(session) else { return };
         // Of the same that a host before this one has begun it is known now that it is done.
         let known: BTreeSet<_> = done.iter().map(|file| (file.scope.as_str(), file.change())).collect();
         session

@@ -64,7 +64,7 @@ impl Host {
                         ptys::create_terminal(&mut self.ledger, step, connection, id, *new)
                     }
                     Ok((_, Answer::Operation(params))) => {
-                        self.hold_operation(step, (connection, id), *params)
+                        self.changes.hold_operation(&mut self.ledger, step, (connection, id), *params)
                     }
                     Ok((_, Answer::Resource(resource))) => {
                         step.say(Output::Resource(connection, id, resource));
@@ -234,6 +234,7 @@ impl Host {
     pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.relays.end_to(step, connection);
         self.relays.end_for(step, connection);
+        self.changes.connection_closed(connection);
         let Some(_client) = self.connections.get(&connection) else { return };
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             self.unsubscribe(connection, target);

@@ -70,7 +70,7 @@ impl Host {
 
     fn let_go(&mut self, step: &mut Step<'_>, key: SessionKey) {
         let chats = self.ledger.channels.chats_in(key);
-        self.forget_changesets_of(key);
+        self.changes.forget_changesets_of(&mut self.ledger, key);
         annotations::remove_annotations_of(&mut self.ledger, key);
         for &chat in &chats {
             turns::close_conversation(&mut self.ledger, step, chat);
@@ -91,8 +91,8 @@ impl Host {
             && !session.ahead
             && session.state.lifecycle != SessionLifecycle::Creating
             && terminals::has_idle_terminals(&self.ledger, session)
-            && self.has_idle_changesets(session)
-            && !self.asks_git_for(session)
+            && self.changes.has_idle_changesets(&self.ledger, session)
+            && !self.changes.checkpoints.asks_git_for(&self.ledger, session)
             && annotations::has_idle_annotations(&self.ledger, session)
             && its_chats(&self.ledger, session).all(|chat| {
                 let in_background = chat.conversation.state().background_work.as_ref();

@@ -145,7 +145,7 @@ impl Host {
         self.ledger.channels.sessions.insert(key, session);
         annotations::add_annotations(&mut self.ledger, key, annotations);
         if let Some(seen) = seen {
-            self.sight_was_kept(key, seen);
+            self.changes.sights.sight_was_kept(key, seen);
         }
         self.let_go_lately.forget(key);
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
@@ -169,8 +169,8 @@ impl Host {
             background::background_work_is_gone(&mut self.ledger, step, chat);
             self.end_interrupted_turn(step, chat, is_cut, deaths);
         }
-        self.keep_what_was_brought(step, key);
-        self.keep_what_was_asked_for(step, key);
+        self.changes.checkpoints.keep_what_was_brought(&mut self.ledger, step, key);
+        self.changes.checkpoints.keep_what_was_asked_for(&mut self.ledger, step, key);
         if mended {
             let default = self
                 .ledger

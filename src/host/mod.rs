@@ -191,9 +191,7 @@ pub struct Host {
     expected: BTreeSet<ConnectionId>,
     relays: relays::Relays,
     summaries: summaries::Summaries,
-    changes: changesets::ChangesMemory,
-    /// What git was asked, by the numbers.
-    asked_of_git: BTreeMap<u64, checkpoints::AskedFor>,
+    changes: changesets::Changes,
 }
 
 /// What the caller lends to one step.
@@ -242,8 +240,7 @@ impl Host {
             relays: relays::Relays::default(),
             summaries: summaries::Summaries::default(),
             agents,
-            changes: changesets::ChangesMemory::default(),
-            asked_of_git: BTreeMap::new(),
+            changes: changesets::Changes::new(config.limits.kept_within_ms),
             config,
         }
     }
@@ -283,20 +280,32 @@ impl Host {
             }
             Input::Timer(Timer::Asked(number)) => self.relays.time_out(step, number),
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
-            Input::Git(number, report) => self.git_reports(step, number, report),
-            Input::Timer(Timer::Look(session)) => self.time_to_look(session),
-            Input::Timer(Timer::Stay(session, number)) => self.time_to_stay_is_up(session, number),
-            Input::Timer(Timer::Kept(number)) => self.folder_is_not_kept_in_time(step, number),
+            Input::Git(number, report) => {
+                if let Some(chat) = self.changes.git_reports(&mut self.ledger, step, number, report) {
+                    self.advance(step, chat);
+                }
+            }
+            Input::Timer(Timer::Look(session)) => self.changes.sights.time_to_look(&mut self.ledger, session),
+            Input::Timer(Timer::Stay(session, number)) => {
+                self.changes.sights.time_to_stay_is_up(session, number)
+            }
+            Input::Timer(Timer::Kept(number)) => {
+                if let Some(chat) = self.changes.checkpoints.checkpoint_timed_out(&mut self.ledger, number) {
+                    self.advance(step, chat);
+                }
+            }
             Input::Timer(Timer::Terminal(terminal, number)) => {
                 ptys::time_of_terminal_is_up(&mut self.ledger, step, terminal, number);
             }
             Input::Timer(Timer::Command(terminal)) => self.time_of_command_is_up(step, terminal),
-            Input::Watches(watch) => self.repository_is_watched(&watch),
+            Input::Watches(watch) => self.changes.sights.repository_is_watched(&watch),
             Input::FilesChanged { watch, changes } => {
-                self.repository_has_changed(step, &watch);
+                self.changes.sights.repository_has_changed(&mut self.ledger, step, &watch);
                 watches::files_have_changed(&self.ledger, step, &watch, changes);
             }
-            Input::TakenBack { taken, outcomes } => self.files_were_taken_back(step, *taken, outcomes),
+            Input::TakenBack { taken, outcomes } => {
+                self.changes.files_were_taken_back(&mut self.ledger, step, *taken, outcomes)
+            }
             Input::WatchesLackRoom(connection) => {
                 watches::make_room_for_watches(&mut self.ledger, step, connection)
             }
@@ -323,7 +332,7 @@ impl Host {
         }
         watches::settle_watches(&mut self.ledger, step);
         self.settle_terminals(step);
-        self.settle_changesets(step);
+        self.changes.settle_changesets(&mut self.ledger, step);
         self.check_done(step);
         self.check_departures();
     }

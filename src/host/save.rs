@@ -89,7 +89,7 @@ impl Host {
             annotations: Cow::Borrowed(annotations::annotations_of(&self.ledger, key)),
             discarded: Cow::Borrowed(&session.discarded),
             kept: Cow::Borrowed(&session.kept),
-            seen: self.sight_to_keep(key),
+            seen: self.changes.sights.sight_to_keep(key),
             shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
         };
         Some(SessionRow {

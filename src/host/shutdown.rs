@@ -191,7 +191,9 @@ impl Host {
 
     /// Says once that no turn is left.
     pub(super) fn check_done(&mut self, step: &mut Step<'_>) {
-        let works = self.running_turns() > 0 || self.keeps_folders() || self.holds_operations(None);
+        let works = self.running_turns() > 0
+            || self.changes.checkpoints.keeps_folders()
+            || self.changes.holds_operations(None);
         if let Some(state) = self.shutdown.as_mut().filter(|state| !works && !state.done) {
             state.done = true;
             step.say(Output::Done { cut: state.cut });

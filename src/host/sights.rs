@@ -8,6 +8,7 @@
 //! Never: looks again before it has heard what it has asked for, or watches for long what nobody
 //! follows.
 
+use crate::host::changesets::Changes;
 use crate::host::ledger::Ledger;
 use crate::host::notes;
 use std::borrow::Cow;
@@ -18,7 +19,7 @@ use serde_json::{json, Value};
 
 use super::effects::{ChangesetKey, ChannelId, GitReport, GitSight, Output, Timer};
 use super::model::SessionKey;
-use super::{Host, Step};
+use super::Step;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::channels::ChannelKind;
 use crate::wire::watches::Watched;
@@ -96,8 +97,10 @@ impl SessionSight {
 }
 
 /// What is known of the repositories of all sessions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sights {
+    /// Git is used.
+    is_on: bool,
     all: BTreeMap<SessionKey, SessionSight>,
     /// What is watched no more.
     released: Vec<String>,
@@ -106,6 +109,11 @@ pub(super) struct Sights {
 }
 
 impl Sights {
+    /// Nothing is known yet; nothing ever is where git is not used.
+    pub(super) fn new(is_on: bool) -> Self {
+        Self { is_on, all: BTreeMap::new(), released: Vec::new(), is_unsettled: false }
+    }
+
     /// Of this session; it is looked whether something is to be done.
     fn of(&mut self, session: SessionKey) -> &mut SessionSight {
         self.is_unsettled = true;
@@ -126,64 +134,64 @@ pub(super) fn shows_now(scope: &ChangesetScope) -> bool {
     matches!(scope, ChangesetScope::Uncommitted | ChangesetScope::Branch)
 }
 
-impl Host {
+impl Sights {
     /// What is in the repository of a session is to be looked at.
-    pub(super) fn look_at_repository(&mut self, session: SessionKey) {
-        if self.config.limits.kept_within_ms > 0 {
-            let sight = self.changes.sights.of(session);
+    pub(super) fn look_at_repository(&mut self, ledger: &mut Ledger, session: SessionKey) {
+        if self.is_on {
+            let sight = self.of(session);
             sight.is_due = true;
             sight.grows_old();
-            self.ledger.note_edited(session, false);
+            ledger.note_edited(session, false);
         }
     }
 
     /// What was seen last of a session's repository, to be kept with the session.
     pub(super) fn sight_to_keep(&self, session: SessionKey) -> Option<Cow<'_, GitSight>> {
-        let sight = self.changes.sights.all.get(&session).filter(|sight| sight.has_files)?;
+        let sight = self.all.get(&session).filter(|sight| sight.has_files)?;
         let files = |known: &GitSight| known.uncommitted.len() + known.branch_changes.len();
         sight.known.as_ref().filter(|known| files(known) <= FILES_KEPT_MAX).map(Cow::Borrowed)
     }
 
     /// A session is in memory again: this was seen of its repository before.
     pub(super) fn sight_was_kept(&mut self, session: SessionKey, kept: GitSight) {
-        if self.config.limits.kept_within_ms > 0 {
+        if self.is_on {
             let (known, has_files, is_old) = (Some(kept), true, true);
             let sight = SessionSight { known, has_files, is_old, ..SessionSight::default() };
-            self.changes.sights.all.insert(session, sight);
+            self.all.insert(session, sight);
         }
     }
 
     /// Whether something may have changed in a session's repository since it was seen.
     pub(super) fn is_sight_old(&self, session: SessionKey) -> bool {
-        self.changes.sights.all.get(&session).is_some_and(|sight| sight.is_old)
+        self.all.get(&session).is_some_and(|sight| sight.is_old)
     }
 
     /// Somebody follows a channel no more: perhaps nothing is to be watched for it.
-    pub(super) fn sight_is_left(&mut self, target: ChannelId) {
-        if let Some(session) = session_shown_now(&self.ledger, target) {
-            self.changes.sights.of(session).is_left = true;
+    pub(super) fn sight_is_left(&mut self, ledger: &mut Ledger, target: ChannelId) {
+        if let Some(session) = session_shown_now(ledger, target) {
+            self.of(session).is_left = true;
         }
     }
 
     /// Somebody follows a channel: if it shows what is there now, that is looked at. Nobody knows
     /// what has happened to what was not watched.
-    pub(super) fn sight_is_followed(&mut self, target: ChannelId) {
-        let Some(session) = session_shown_now(&self.ledger, target) else { return };
-        let Some(sight) = self.changes.sights.all.get_mut(&session) else {
-            return self.look_at_repository(session);
+    pub(super) fn sight_is_followed(&mut self, ledger: &mut Ledger, target: ChannelId) {
+        let Some(session) = session_shown_now(ledger, target) else { return };
+        let Some(sight) = self.all.get_mut(&session) else {
+            return self.look_at_repository(ledger, session);
         };
         let may_be_old = sight.is_old || (sight.has_files && sight.watched.is_empty());
         if may_be_old && sight.asked != Some(true) {
-            return self.look_at_repository(session);
+            return self.look_at_repository(ledger, session);
         }
         sight.is_due = true;
-        self.changes.sights.is_unsettled = true;
+        self.is_unsettled = true;
     }
 
     /// What is there now of a session's repository, with files; and why not, for people. It is
     /// looked at if that is not known.
     pub(super) fn sight_of(&mut self, session: SessionKey) -> Result<Option<&GitSight>, &str> {
-        let sight = self.changes.sights.of(session);
+        let sight = self.of(session);
         sight.wants_files = true;
         if !sight.has_files {
             sight.is_due |= sight.trouble.is_none();
@@ -196,75 +204,44 @@ impl Host {
 
     /// The same, without looking.
     pub(super) fn known_sight(&self, session: SessionKey) -> Option<&GitSight> {
-        let sight = self.changes.sights.all.get(&session).filter(|sight| sight.has_files)?;
+        let sight = self.all.get(&session).filter(|sight| sight.has_files)?;
         sight.known.as_ref()
     }
 
     /// Whether what is in a session's repository is known as it was when this was asked first:
     /// `look` is none then. If it is not, git looks at it, and `look` is the number of that look.
     /// What nobody follows is always looked at, since nobody has seen it change.
-    pub(super) fn has_looked_since(&mut self, session: SessionKey, look: &mut Option<u64>) -> bool {
-        if self.config.limits.kept_within_ms == 0 {
+    pub(super) fn has_looked_since(
+        &mut self,
+        ledger: &mut Ledger,
+        session: SessionKey,
+        look: &mut Option<u64>,
+    ) -> bool {
+        if !self.is_on {
             return true;
         }
-        let follows = follows_sight(&self.ledger, session);
+        let follows = follows_sight(ledger, session);
         let Some(number) = *look else {
-            let sight = self.changes.sights.of(session);
+            let sight = self.of(session);
             let is_known = sight.has_files && !sight.is_old;
             let is_fresh = follows && is_known && !sight.is_due && sight.asked.is_none();
             (sight.is_due, sight.wants_files) = (!is_fresh, !is_fresh);
             *look = Some(sight.looks + 1).filter(|_| !is_fresh);
             return is_fresh;
         };
-        let sight = self.changes.sights.all.get(&session);
+        let sight = self.all.get(&session);
         sight.is_none_or(|it| it.looks > number || (it.looks == number && it.asked.is_none()))
     }
 
     /// The branch that a session's changes are compared with, for people, where it is not the one
     /// that it began on.
     pub(super) fn base_note_of(&self, session: SessionKey) -> Option<&str> {
-        self.changes.sights.all.get(&session)?.known.as_ref()?.base_note.as_deref()
+        self.all.get(&session)?.known.as_ref()?.base_note.as_deref()
     }
 
-    /// Looks at what is to be looked at, and watches what somebody follows.
-    pub(super) fn settle_sights(&mut self, step: &mut Step<'_>) {
-        if !std::mem::take(&mut self.changes.sights.is_unsettled) {
-            return;
-        }
-        for channel in std::mem::take(&mut self.changes.sights.released) {
-            step.say(Output::Unwatch(channel));
-        }
-        let sessions: Vec<SessionKey> = self.changes.sights.all.keys().copied().collect();
-        for session in sessions {
-            self.settle_watches_of_sight(step, session);
-            let follows = follows_sight(&self.ledger, session);
-            let Some(sight) = self.changes.sights.all.get_mut(&session) else { continue };
-            if !sight.is_due || sight.asked.is_some() {
-                continue;
-            }
-            let files = follows || sight.wants_files;
-            (sight.is_due, sight.asked, sight.wants_files) = (false, Some(files), false);
-            sight.looks += 1;
-            let Some(of_session) = self.ledger.channels.sessions.known(session) else {
-                self.changes.sights.forget(session);
-                continue;
-            };
-            let directories = match &of_session.kept.root {
-                Some(root) => vec![root.clone()],
-                None => of_session.state.working_directories.clone().unwrap_or_default(),
-            };
-            if directories.is_empty() {
-                self.changes.sights.forget(session);
-                continue;
-            }
-            let base = of_session.kept.base.clone();
-            self.ask_git_to_look(step, session, directories, base, files);
-        }
-    }
-
-    fn settle_watches_of_sight(&mut self, step: &mut Step<'_>, session: SessionKey) {
-        let follows = follows_sight(&self.ledger, session);
-        let Some(sight) = self.changes.sights.all.get_mut(&session) else { return };
+    fn settle_watches_of_sight(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
+        let follows = follows_sight(ledger, session);
+        let Some(sight) = self.all.get_mut(&session) else { return };
         let is_left = std::mem::take(&mut sight.is_left) && sight.known.is_some();
         sight.is_staying = !follows && (sight.is_staying || is_left);
         if sight.is_staying && is_left {
@@ -292,20 +269,20 @@ impl Host {
     /// A repository is watched from now on: what has changed while git looked at it, nobody was
     /// told of.
     pub(super) fn repository_is_watched(&mut self, watch: &str) {
-        for sight in self.changes.sights.all.values_mut() {
+        for sight in self.all.values_mut() {
             sight.is_due |= sight.watched.iter().any(|watched| watched == watch);
         }
-        self.changes.sights.is_unsettled = true;
+        self.is_unsettled = true;
     }
 
     /// Files have changed that are watched: perhaps because a repository is followed.
-    pub(super) fn repository_has_changed(&mut self, step: &mut Step<'_>, watch: &str) {
-        let all = self.changes.sights.all.iter();
+    pub(super) fn repository_has_changed(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, watch: &str) {
+        let all = self.all.iter();
         let of_watch = all.filter(|(_, sight)| sight.watched.iter().any(|watched| watched == watch));
         let sessions: Vec<SessionKey> = of_watch.map(|(session, _)| *session).collect();
         for session in sessions {
-            let follows = follows_sight(&self.ledger, session);
-            let Some(sight) = self.changes.sights.all.get_mut(&session) else { continue };
+            let follows = follows_sight(ledger, session);
+            let Some(sight) = self.all.get_mut(&session) else { continue };
             if !follows {
                 // It is looked at when somebody comes back.
                 sight.grows_old();
@@ -319,33 +296,39 @@ impl Host {
     }
 
     /// What has changed in a repository was gathered.
-    pub(super) fn time_to_look(&mut self, session: SessionKey) {
-        if let Some(sight) = self.changes.sights.all.get_mut(&session) {
+    pub(super) fn time_to_look(&mut self, ledger: &mut Ledger, session: SessionKey) {
+        if let Some(sight) = self.all.get_mut(&session) {
             sight.gathers = false;
-            self.look_at_repository(session);
+            self.look_at_repository(ledger, session);
         }
     }
 
     /// A repository that nobody follows any more was watched for long enough.
     pub(super) fn time_to_stay_is_up(&mut self, session: SessionKey, number: u64) {
-        if let Some(sight) = self.changes.sights.all.get_mut(&session).filter(|it| it.stays == number) {
+        if let Some(sight) = self.all.get_mut(&session).filter(|it| it.stays == number) {
             sight.is_staying = false;
-            self.changes.sights.is_unsettled = true;
+            self.is_unsettled = true;
         }
     }
 
     /// A repository was looked at.
-    pub(super) fn repository_is_seen(&mut self, step: &mut Step<'_>, session: SessionKey, report: GitReport) {
-        self.changes.sights.is_unsettled = true;
-        let Some(sight) = self.changes.sights.all.get_mut(&session) else { return };
+    pub(super) fn repository_is_seen(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        report: GitReport,
+    ) {
+        self.is_unsettled = true;
+        let Some(sight) = self.all.get_mut(&session) else { return };
         let files = sight.asked.take().unwrap_or(false);
         if std::mem::take(&mut sight.gathers_behind) && !std::mem::replace(&mut sight.gathers, true) {
             step.say(Output::Timer(Timer::Look(session), GATHERED));
         }
         let (was_old, had_trouble) = (sight.is_old, sight.trouble.is_some());
         sight.is_old = std::mem::take(&mut sight.is_old_again) || (was_old && !files);
-        let Some(of_session) = self.ledger.channels.sessions.known_mut(session) else {
-            return self.changes.sights.forget(session);
+        let Some(of_session) = ledger.channels.sessions.known_mut(session) else {
+            return self.forget(session);
         };
         let mut has_changed = true;
         let meta = match report {
@@ -365,7 +348,7 @@ impl Host {
                 if kept.root.is_none() || kept.base.is_none() {
                     kept.root = Some(seen.root.clone());
                     kept.base = kept.base.take().or_else(|| seen.branch.clone());
-                    self.ledger.mark_dirty(session.into());
+                    ledger.mark_dirty(session.into());
                 }
                 has_changed = are_new || had_trouble || sight.known.as_ref() != Some(&*seen);
                 sight.known = Some(*seen);
@@ -377,28 +360,66 @@ impl Host {
                 None
             }
             GitReport::NoRepository => {
-                self.changes.sights.forget(session);
+                self.forget(session);
                 None
             }
             GitReport::Unusable(why) | GitReport::Failed(why) => {
                 sight.trouble = Some(why.clone());
                 if of_session.kept.root.is_none() && of_session.kept.note.is_none() {
                     of_session.kept.note = Some(why);
-                    self.ledger.mark_dirty(session.into());
+                    ledger.mark_dirty(session.into());
                 }
-                return self.ledger.note_edited(session, true);
+                return ledger.note_edited(session, true);
             }
             _ => return,
         };
-        notes::change_notes(&mut self.ledger, step, session, |notes| match meta {
+        notes::change_notes(ledger, step, session, |notes| match meta {
             Some(meta) => drop(notes.insert(GIT.to_owned(), meta)),
             None => drop(notes.shift_remove(GIT)),
         });
         if has_changed {
-            self.ledger.mark_dirty(session.into());
+            ledger.mark_dirty(session.into());
         }
         if has_changed || was_old {
-            self.ledger.note_edited(session, has_changed);
+            ledger.note_edited(session, has_changed);
+        }
+    }
+}
+
+impl Changes {
+    /// Looks at what is to be looked at, and watches what somebody follows.
+    pub(super) fn settle_sights(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        if !std::mem::take(&mut self.sights.is_unsettled) {
+            return;
+        }
+        for channel in std::mem::take(&mut self.sights.released) {
+            step.say(Output::Unwatch(channel));
+        }
+        let sessions: Vec<SessionKey> = self.sights.all.keys().copied().collect();
+        for session in sessions {
+            self.sights.settle_watches_of_sight(ledger, step, session);
+            let follows = follows_sight(ledger, session);
+            let Some(sight) = self.sights.all.get_mut(&session) else { continue };
+            if !sight.is_due || sight.asked.is_some() {
+                continue;
+            }
+            let files = follows || sight.wants_files;
+            (sight.is_due, sight.asked, sight.wants_files) = (false, Some(files), false);
+            sight.looks += 1;
+            let Some(of_session) = ledger.channels.sessions.known(session) else {
+                self.sights.forget(session);
+                continue;
+            };
+            let directories = match &of_session.kept.root {
+                Some(root) => vec![root.clone()],
+                None => of_session.state.working_directories.clone().unwrap_or_default(),
+            };
+            if directories.is_empty() {
+                self.sights.forget(session);
+                continue;
+            }
+            let base = of_session.kept.base.clone();
+            self.checkpoints.ask_git_to_look(ledger, step, session, directories, base, files);
         }
     }
 }

@@ -164,7 +164,7 @@ impl Host {
             None => catalogue::sync_chat(&mut self.ledger, step, key),
         }
         self.begin_session(step, session);
-        self.keep_folder_before(step, key);
+        self.changes.checkpoints.keep_folder_before(&mut self.ledger, step, key);
         self.advance(step, key);
     }
 
@@ -293,7 +293,7 @@ impl Host {
             }),
         };
         self.ledger.sequence(step, key, action, origin);
-        self.keep_folder_behind(step, key);
+        self.changes.checkpoints.keep_folder_behind(&mut self.ledger, step, key);
         catalogue::mark_unread(&mut self.ledger, step, key);
         catalogue::sync_chat(&mut self.ledger, step, key);
         pending::put_back_steering(&mut self.ledger, step, key, run.handed_over);
@@ -393,7 +393,7 @@ impl Host {
                 if run.is_own {
                     let run = run.id;
                     tell_agent(&self.ledger, step, key, Command::OwnTurn { run });
-                    self.note_overlaps(key, true);
+                    self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
                     self.hand_over_steering(step, key);
                     return;
                 }
@@ -412,7 +412,7 @@ impl Host {
                     Command::StartTurn { run, message, attached }
                 };
                 tell_agent(&self.ledger, step, key, command);
-                self.note_overlaps(key, true);
+                self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
                 self.hand_over_steering(step, key);
             }
         }

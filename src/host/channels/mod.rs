@@ -21,7 +21,7 @@ mod summaries;
 mod terminal;
 mod watch;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
@@ -400,6 +400,13 @@ impl Channels {
     pub(super) fn chats_in(&self, key: SessionKey) -> Vec<ChatKey> {
         let session = self.sessions.known(key);
         session.map(|session| self.chats_of(session).collect()).unwrap_or_default()
+    }
+
+    /// Returns the working directories of all sessions, each once.
+    pub(super) fn folders_of_sessions(&self) -> Vec<String> {
+        let folders =
+            self.sessions.values().flat_map(|session| session.state.working_directories.iter().flatten());
+        folders.collect::<BTreeSet<_>>().into_iter().cloned().collect()
     }
 
     /// Returns whether a chat is the default one of its session.

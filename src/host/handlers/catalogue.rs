@@ -183,7 +183,7 @@ impl Host {
             self.show_session(step, new.session);
         }
         self.open_session(step, new.session);
-        self.look_at_repository(new.session);
+        self.changes.sights.look_at_repository(&mut self.ledger, new.session);
     }
 
     /// Ends a session: its turns are cancelled, its conversations closed, its channels gone.
@@ -196,7 +196,7 @@ impl Host {
             Some(Some(key)) => key,
             // It is gone already, which is what the client wants; one that heard of a failure would
             // ask again for ever.
-            None if !self.ledger.why_unreadable(&params.channel).is_some() => return Ok(()),
+            None if self.ledger.why_unreadable(&params.channel).is_none() => return Ok(()),
             _ => return Err(self.ledger.not_found(&params.channel)),
         };
         for chat in self.ledger.channels.chats_in(key) {
@@ -215,8 +215,8 @@ impl Host {
             turns::close_conversation(&mut self.ledger, step, chat);
             self.remove_chat(step, chat);
         }
-        self.clear_changesets_of(step, key);
-        self.forget_kept_folder(step, key);
+        self.changes.clear_changesets_of(&mut self.ledger, step, key);
+        self.changes.checkpoints.forget_kept_folder(&mut self.ledger, step, key);
         annotations::remove_annotations_of(&mut self.ledger, key);
         self.ledger.unlink(key.into());
         let Some(session) = self.ledger.channels.sessions.remove(&key) else { return Ok(()) };

@@ -61,7 +61,7 @@ impl Host {
     ) -> Result<Subscribed, RpcError> {
         let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
         terminals::bring_back_terminals(&mut self.ledger, wanted);
-        self.bring_back_changesets(wanted);
+        self.changes.bring_back_changesets(&mut self.ledger, wanted);
         self.ledger.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
         if let Some(client) = self.connections.get_mut(&connection) {
@@ -109,7 +109,7 @@ impl Host {
         aside: Option<&Aside>,
     ) -> Result<(Subscribed, Missed), RpcError> {
         terminals::bring_back_terminals(&mut self.ledger, &params.subscriptions);
-        self.bring_back_changesets(&params.subscriptions);
+        self.changes.bring_back_changesets(&mut self.ledger, &params.subscriptions);
         self.ledger.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.config.start.continues || self.clients.contains(&params.client_id);
@@ -183,7 +183,7 @@ impl Host {
     ) -> Result<Subscribed, RpcError> {
         watches::check_watches_have_room(&self.ledger, connection, &params.channel)?;
         terminals::bring_back_terminals(&mut self.ledger, [&params.channel]);
-        self.bring_back_changesets([&params.channel]);
+        self.changes.bring_back_changesets(&mut self.ledger, [&params.channel]);
         let not_found = || match step.refused_watches.remove(&params.channel) {
             Some(refused) => refused,
             None if is_no_conversation(&params.channel) => RpcError::resource_not_found(&params.channel),

@@ -170,7 +170,7 @@ impl Host {
         let scheme = from.channel.uri.split_once(':').map_or("ahp-session", |(scheme, _)| scheme).to_owned();
         let uri = loop {
             let uri = format!("{scheme}:/{}", step.ids.fresh());
-            if self.ledger.find(&uri).is_none() && !self.ledger.why_unreadable(&uri).is_some() {
+            if self.ledger.find(&uri).is_none() && self.ledger.why_unreadable(&uri).is_none() {
                 break uri;
             }
         };

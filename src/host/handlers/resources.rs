@@ -5,7 +5,6 @@
 
 use crate::host::checkpoints;
 use crate::host::contents;
-use std::collections::BTreeSet;
 
 use ahp_types::commands::{
     ResourceListParams, ResourceReadParams, ResourceResolveParams, ResourceWriteParams,
@@ -56,14 +55,7 @@ impl Host {
                 return Ok(Resource::List { uri: params.uri });
             }
         };
-        Ok(Resource::Change { change: Box::new(change), below: self.folders_of_sessions() })
-    }
-
-    /// The folders that the sessions work in that are in memory.
-    pub(in crate::host) fn folders_of_sessions(&self) -> Vec<String> {
-        let sessions = self.ledger.channels.sessions.values();
-        let folders = sessions.flat_map(|session| session.state.working_directories.iter().flatten());
-        folders.collect::<BTreeSet<_>>().into_iter().cloned().collect()
+        Ok(Resource::Change { change: Box::new(change), below: self.ledger.channels.folders_of_sessions() })
     }
 }
 

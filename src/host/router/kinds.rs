@@ -143,7 +143,9 @@ impl Host {
                 return self.client_changes_terminal(step, id.key.into(), action, origin)
             }
             ChannelKind::Annotations => return self.annotate(step, id.key.into(), action, origin),
-            ChannelKind::Changeset => return self.review_files(step, id.key.into(), action, origin),
+            ChannelKind::Changeset => {
+                return self.changes.review_files(&mut self.ledger, step, id.key.into(), action, origin)
+            }
             ChannelKind::Watch => return Err(Refusal::WatchesAreNotDispatchedTo),
             ChannelKind::Root => self.ledger.channels.root.check_change(&action)?,
             #[cfg(test)]
@@ -200,8 +202,8 @@ impl Host {
         let Some(client) = self.connections.get(&connection) else { return };
         let client_id = client.client_id.clone();
         self.ledger.subscribe(connection, target, how);
-        self.sight_is_followed(target);
-        self.compared_is_followed(target);
+        self.changes.sights.sight_is_followed(&mut self.ledger, target);
+        self.changes.checkpoints.compared_is_followed(&mut self.ledger, target);
         if let (Some(session), Some(client_id)) = (target.session(), client_id) {
             self.client_is_back(session, &client_id);
         }
@@ -210,7 +212,7 @@ impl Host {
     /// Ends a connection's subscription to a channel. Owners that care are told before this
     /// returns.
     pub(in crate::host) fn unsubscribe(&mut self, connection: ConnectionId, target: ChannelId) {
-        self.sight_is_left(target);
+        self.changes.sights.sight_is_left(&mut self.ledger, target);
         self.ledger.unsubscribe(connection, target);
     }
 
