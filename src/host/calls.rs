@@ -30,6 +30,7 @@ use serde_json::json;
 use super::effects::{
     Besides, ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome,
 };
+use super::facts::Fact;
 use super::locale::Language;
 use super::{Host, Step};
 use crate::state::edits::EDITED_AT;
@@ -96,8 +97,7 @@ impl Host {
         let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
         self.ledger.sequence(step, key, action, None);
         question_changed(&mut self.ledger, step, key, &id);
-        self.decline_if_alone(step, key, &id);
-        self.decline_if_unseen(step, key, &id);
+        step.facts.push_back(Fact::Waits { chat: key, id, is_question: true });
     }
 
     /// Asks an open question once more, under another id: real clients show a question no more when
@@ -200,7 +200,7 @@ impl Host {
         let call = CallRef { key, turn_id, id: id.clone() };
         sequence_ready(&mut self.ledger, step, &call, ready, confirmed, options);
         tool_changed(&mut self.ledger, step, key, &id);
-        self.decline_if_alone(step, key, &id);
+        step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
     }
 
     /// A call is over.
@@ -428,7 +428,7 @@ fn refuse_unshown(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, gate:
     if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
         let option = rejection_among(&options);
         let refused = Command::Permission { run, tool_call_id: call.id, option, approved: false };
-        turns::tell_agent(ledger, step, call.key, refused);
+        turns::tell_agent(step, call.key, refused);
     }
 }
 

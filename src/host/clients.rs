@@ -26,6 +26,7 @@ use serde_json::{json, Value};
 
 use super::calls::CallRef;
 use super::effects::{Besides, ChatKey, Command, Output, RunId, Timer, ToolOutcome};
+use super::facts::Fact;
 use super::model::{AgentLink, ChannelId, Session, SessionKey};
 use super::refusal::Refusal;
 use super::{Host, Step};
@@ -241,7 +242,7 @@ impl Host {
         self.ledger.sequence(step, call.key, StateAction::ChatToolCallReady(ready), None);
         calls::tool_changed(&mut self.ledger, step, call.key, &call.id);
         if is_offered {
-            self.decline_if_alone(step, call.key, &call.id);
+            step.facts.push_back(Fact::Waits { chat: call.key, id: call.id, is_question: false });
         } else {
             self.fail_client_call(step, &call, &nobody);
         }
@@ -260,7 +261,7 @@ impl Host {
         self.finish_call(step, call, outcome, false, Besides::default());
         let run = self.ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
         if let Some(command) = run.and_then(|run| result_for_agent(&self.ledger, call.key, run, &call.id)) {
-            turns::tell_agent(&self.ledger, step, call.key, command);
+            turns::tell_agent(step, call.key, command);
         }
     }
 }
@@ -282,7 +283,7 @@ pub(super) fn tell_tools(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey)
     let tools = tools_of_clients(session);
     if chat.tools_told != tools {
         chat.tools_told.clone_from(&tools);
-        turns::tell_agent(ledger, step, key, Command::ClientTools { tools });
+        turns::tell_agent(step, key, Command::ClientTools { tools });
     }
 }
 

@@ -90,7 +90,7 @@ impl Ran {
 impl Host {
     /// The command that a message is, if it is one.
     pub(super) fn command_in<'a>(&self, message: &'a str) -> Option<&'a str> {
-        let line = message.strip_prefix(COMMAND_PREFIX).filter(|_| self.config.limits.ptys > 0);
+        let line = message.strip_prefix(COMMAND_PREFIX).filter(|_| self.ledger.limits.ptys > 0);
         line.map(str::trim)
     }
 
@@ -204,7 +204,7 @@ impl Host {
         match call.agent {
             Some(run) => {
                 if let Some(result) = clients::result_for_agent(&self.ledger, chat, run, &call.id) {
-                    turns::tell_agent(&self.ledger, step, chat, result);
+                    turns::tell_agent(step, chat, result);
                 }
             }
             None => self.end_turn(step, chat, Ending::Complete, None),

@@ -257,7 +257,7 @@ impl Host {
         };
         if chat.tokens_told != tokens {
             chat.tokens_told.clone_from(&tokens);
-            turns::tell_agent(&self.ledger, step, key, Command::Tokens(tokens));
+            turns::tell_agent(step, key, Command::Tokens(tokens));
         }
     }
 

@@ -287,7 +287,7 @@ pub(super) fn tell_directories(ledger: &mut Ledger, step: &mut Step<'_>, key: Ch
     };
     if chat.directories_told != directories {
         chat.directories_told.clone_from(&directories);
-        turns::tell_agent(ledger, step, key, Command::WorkIn { directories });
+        turns::tell_agent(step, key, Command::WorkIn { directories });
     }
 }
 

@@ -17,6 +17,7 @@ use super::missed::Missed;
 use super::model::Connection;
 use super::ptys::NewPty;
 use super::relays::{FileServer, FileServers, Relay};
+use super::selection;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
@@ -235,6 +236,7 @@ impl Host {
         self.relays.end_to(step, connection);
         self.relays.end_for(step, connection);
         self.changes.connection_closed(connection);
+        selection::connection_closed(&mut self.ledger, connection);
         let Some(_client) = self.connections.get(&connection) else { return };
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             self.unsubscribe(connection, target);

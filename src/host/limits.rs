@@ -65,7 +65,7 @@ impl Host {
     /// Ends a chat's turn if it has become too large.
     pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let is_too_large = self.ledger.channels.chats.known(key).is_some_and(|chat| {
-            chat.run.is_some() && chat.conversation.turn_bytes() > self.config.limits.turn_bytes
+            chat.run.is_some() && chat.conversation.turn_bytes() > self.ledger.limits.turn_bytes
         });
         if is_too_large {
             tracing::warn!(?key, "a turn was ended: it is larger than a turn may be");
@@ -76,7 +76,7 @@ impl Host {
     /// How a turn ends that is too large.
     pub(super) fn too_large(&self) -> Ending {
         let message =
-            format!("the turn was ended: it had more than {}", in_words(self.config.limits.turn_bytes));
+            format!("the turn was ended: it had more than {}", in_words(self.ledger.limits.turn_bytes));
         Ending::Failed { kind: TOO_LARGE.to_owned(), message, resumable: false }
     }
 
@@ -89,7 +89,7 @@ impl Host {
         target: ChannelId,
         action: &StateAction,
     ) -> Result<(), Refusal> {
-        let max = self.config.limits.state_bytes;
+        let max = self.ledger.limits.state_bytes;
         match self.what_grows(target, action) {
             Some((what, there)) if there.saturating_add(json_bytes(action)) > max => {
                 Err(Refusal::StateFull { what, there, max })

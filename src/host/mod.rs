@@ -56,6 +56,7 @@ mod directories;
 mod discards;
 mod dispatch;
 pub mod effects;
+mod facts;
 mod handlers;
 mod holders;
 pub mod idle;
@@ -98,6 +99,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 
 use effects::{AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, Recalled, Record, Timer};
+use facts::Fact;
 use ledger::Ledger;
 use model::{ChannelId, Connection, SessionKey};
 
@@ -205,6 +207,8 @@ struct Step<'a> {
     findings: Findings,
     /// The watches that have not begun which the message follows, each with why.
     refused_watches: BTreeMap<String, RpcError>,
+    /// Facts that nobody has reacted to yet, the oldest first.
+    facts: VecDeque<Fact>,
 }
 
 impl Step<'_> {
@@ -251,7 +255,8 @@ impl Host {
     /// out [`Input::Save`].
     pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
         let refused_watches = BTreeMap::new();
-        let step = &mut Step { now, ids, out, past: None, findings: Findings::new(), refused_watches };
+        let facts = VecDeque::new();
+        let step = &mut Step { now, ids, out, past: None, findings: Findings::new(), refused_watches, facts };
         match input {
             Input::Opened { connection, default_directory } => {
                 self.tell_of_agents(step);
@@ -330,6 +335,7 @@ impl Host {
                 self.summaries.send_held(&mut self.ledger, step);
             }
         }
+        self.deliver(step);
         watches::settle_watches(&mut self.ledger, step);
         self.settle_terminals(step);
         self.changes.settle_changesets(&mut self.ledger, step);

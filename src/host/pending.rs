@@ -83,7 +83,7 @@ impl Host {
         let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
         let message = as_agent_hears(self.agent_of(key).map(|agent| &agent.info), &message);
         consume(&mut self.ledger, step, key, PendingMessageKind::Steering, id.clone());
-        turns::tell_agent(&self.ledger, step, key, Command::Steer { run, id, message, attached });
+        turns::tell_agent(step, key, Command::Steer { run, id, message, attached });
     }
 }
 

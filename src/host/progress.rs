@@ -19,7 +19,7 @@ use crate::wire::rpc::to_sorted_json;
 #[derive(Debug)]
 pub(super) struct Opening {
     token: String,
-    connection: ConnectionId,
+    pub(super) connection: ConnectionId,
     /// What was told last: how much of how much.
     told: Option<(u64, Option<u64>)>,
 }
@@ -87,9 +87,6 @@ impl Host {
         total: Option<u64>,
         message: Option<String>,
     ) {
-        if !self.connections.contains_key(&connection) {
-            return;
-        }
         let params = ProgressParams {
             channel: ROOT_RESOURCE_URI.to_owned(),
             progress_token,

@@ -89,7 +89,7 @@ impl Host {
         params: CreateTerminalParams,
     ) -> Result<Box<NewPty>, RpcError> {
         self.ledger.check_keeping()?;
-        if self.config.limits.ptys == 0 {
+        if self.ledger.limits.ptys == 0 {
             return Err(RpcError::terminal_denied(
                 "this host starts no shells for clients: it runs with `--no-terminals`",
             ));
@@ -157,7 +157,7 @@ impl Host {
     /// # Errors
     /// Why not.
     pub(super) fn check_ptys_have_room(&self, client: Option<&str>) -> Result<(), String> {
-        let max = self.config.limits.ptys;
+        let max = self.ledger.limits.ptys;
         if max == 0 {
             return Err("this host starts no shells for clients: it runs with `--no-terminals`".to_owned());
         }
@@ -293,7 +293,7 @@ impl Host {
     /// The clients that have terminals may be gone, or here again.
     pub(super) fn settle_ptys(&mut self, step: &mut Step<'_>) {
         let keys: Vec<TerminalKey> = self.ledger.channels.terminals.keys().copied().collect();
-        let grace = Duration::from_millis(self.config.limits.terminal_grace_ms);
+        let grace = Duration::from_millis(self.ledger.limits.terminal_grace_ms);
         for key in keys {
             let is_gone = self.holder_is_gone(key);
             let pty_of =

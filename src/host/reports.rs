@@ -29,6 +29,7 @@ use ahp_types::state::{
 use super::calls::{CallRef, Readiness};
 use super::clients::Errand;
 use super::effects::{Besides, ChatKey, Event, Output, PartKey, Record, RunId, TextKind, TurnEnd, TurnEvent};
+use super::facts::Fact;
 use super::model::{AgentLink, Chat, OpenPart, RunPhase, Session, TitleBy};
 use super::turns::{error_info, Ending};
 use super::{catalogue, Host, Step};
@@ -267,7 +268,7 @@ impl Host {
             TurnEvent::ToolDone { id, outcome, review } => {
                 let call = CallRef { key, turn_id, id: id.clone() };
                 self.finish_call(step, &call, outcome, review, besides);
-                self.decline_if_alone(step, key, &id);
+                step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
             }
             TurnEvent::Question { id, message, url, questions } => {
                 let questions = Some(questions);

@@ -147,9 +147,7 @@ impl Host {
             return put_into_draft(&mut self.ledger, step, key, &after, asked.map(|asked| asked.origin));
         }
         if let Some(PendingAction { connection, channel, action, origin }) = asked {
-            if self.connections.contains_key(&connection) {
-                self.ledger.answer_action(step, connection, &channel, &action, &origin, None);
-            }
+            self.ledger.answer_action(step, connection, &channel, &action, &origin, None);
         }
     }
 
@@ -254,6 +252,16 @@ pub(super) fn forget_followers(ledger: &mut Ledger, key: ChatKey) {
     let pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
     let pending: BTreeSet<&String> = pending.map(|message| &message.id).collect();
     chat.following.retain(|id| pending.contains(id));
+}
+
+/// Forgets that a connection, which is closed, waits for answers in chats.
+pub(super) fn connection_closed(ledger: &mut Ledger, connection: ConnectionId) {
+    for chat in ledger.channels.chats.values_mut() {
+        for waiting in &mut chat.selecting {
+            waiting.asked.take_if(|asked| asked.connection == connection);
+        }
+        chat.opening.take_if(|opening| opening.connection == connection);
+    }
 }
 
 /// Settings of a model that are no text come as text from those who select a model so: they know no

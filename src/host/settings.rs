@@ -127,7 +127,7 @@ fn tell_settings(
     told.unheard.extend(changed.iter().map(|name| (name.clone(), told.count)));
     if chat.agent == AgentLink::Open {
         let (all, changed, number) = (all.clone(), changed.clone(), told.count);
-        turns::tell_agent(ledger, step, key, Command::Configure { all, changed, number });
+        turns::tell_agent(step, key, Command::Configure { all, changed, number });
     }
 }
 

@@ -111,7 +111,7 @@ impl Host {
             _ => return,
         };
         self.note_cut(key);
-        turns::tell_agent(&self.ledger, step, key, command);
+        turns::tell_agent(step, key, command);
     }
 
     /// Whether the client of a connection can be shown what agents ask, as far as its message
@@ -169,7 +169,6 @@ impl Host {
         let response = ChatInputResponseKind::Decline;
         calls::settle_question(&mut self.ledger, step, key, id.to_owned(), response);
         turns::tell_agent(
-            &self.ledger,
             step,
             key,
             Command::Answer { run, request_id, response, answers: Default::default() },

@@ -527,6 +527,6 @@ fn let_go_on(
     let set = StateAction::ChatBackgroundWorkSet(ChatBackgroundWorkSetAction { work });
     ledger.sequence(step, chat, set, None);
     background::show_background_activity(ledger, step, chat);
-    turns::tell_agent(ledger, step, chat, Command::Background { terminal: name });
+    turns::tell_agent(step, chat, Command::Background { terminal: name });
     Ok(Verdict::Done)
 }

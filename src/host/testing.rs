@@ -3,7 +3,7 @@
 //! Owns: a configuration with nothing in it, and a step whose outputs are returned.
 //! Never: makes a whole host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use ahp_types::commands::Implementation;
 
@@ -45,6 +45,7 @@ pub(super) fn outputs_of(act: impl FnOnce(&mut Step<'_>)) -> Vec<Output> {
         past: None,
         findings: Findings::new(),
         refused_watches: BTreeMap::new(),
+        facts: VecDeque::new(),
     });
     out
 }

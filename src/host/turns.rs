@@ -29,6 +29,7 @@ use ahp_types::state::{
 use super::clients::tools_of_clients;
 use super::config::is_no_choice;
 use super::effects::{ChatKey, Command, OpenConversation, Output, Record, Timer, TurnCause};
+use super::facts::Fact;
 use super::model::{AgentLink, Chat, Run, RunPhase, Session, SessionKey, TitleBy};
 use super::save::lasted_since;
 use super::{catalogue, Host, Step};
@@ -214,6 +215,7 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         self.end_turn_quietly(step, key, Ending::Cancelled { meta: None }, None);
+        self.deliver(step);
         if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             let history = chat.conversation.history();
             let kept = action.turn_id.as_ref().and_then(|id| history.through(id)).unwrap_or_default().len();
@@ -236,6 +238,7 @@ impl Host {
     /// Cancels the chat's turn if one runs.
     pub(super) fn cancel_turn(&mut self, step: &mut Step<'_>, key: ChatKey) {
         self.end_turn_quietly(step, key, Ending::Cancelled { meta: None }, None);
+        self.deliver(step);
     }
 
     /// Ends the running turn, once, and lets the queue go on.
@@ -248,6 +251,7 @@ impl Host {
     ) {
         let held = matches!(ending, Ending::Failed { resumable: true, .. });
         self.end_turn_quietly(step, key, ending, origin);
+        self.deliver(step);
         if held {
             if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
                 chat.queue_held = true;
@@ -293,7 +297,7 @@ impl Host {
             }),
         };
         self.ledger.sequence(step, key, action, origin);
-        self.changes.checkpoints.keep_folder_behind(&mut self.ledger, step, key);
+        step.facts.push_back(Fact::TurnEnded(key));
         catalogue::mark_unread(&mut self.ledger, step, key);
         catalogue::sync_chat(&mut self.ledger, step, key);
         pending::put_back_steering(&mut self.ledger, step, key, run.handed_over);
@@ -313,7 +317,7 @@ impl Host {
         if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
             // The agent does not know yet that it is over.
             chat.settling = Some(run.id);
-            tell_agent(&self.ledger, step, key, Command::Cancel { run: run.id });
+            tell_agent(step, key, Command::Cancel { run: run.id });
         }
     }
 
@@ -392,7 +396,7 @@ impl Host {
                 chat.begins = None;
                 if run.is_own {
                     let run = run.id;
-                    tell_agent(&self.ledger, step, key, Command::OwnTurn { run });
+                    tell_agent(step, key, Command::OwnTurn { run });
                     self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
                     self.hand_over_steering(step, key);
                     return;
@@ -411,7 +415,7 @@ impl Host {
                 } else {
                     Command::StartTurn { run, message, attached }
                 };
-                tell_agent(&self.ledger, step, key, command);
+                tell_agent(step, key, command);
                 self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
                 self.hand_over_steering(step, key);
             }
@@ -432,7 +436,7 @@ pub(super) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'_>, key: 
     }
 }
 
-pub(super) fn tell_agent(_ledger: &Ledger, step: &mut Step<'_>, key: ChatKey, command: Command) {
+pub(super) fn tell_agent(step: &mut Step<'_>, key: ChatKey, command: Command) {
     step.say(Output::Agent(key, Box::new(command)));
 }
 

@@ -285,12 +285,7 @@ impl Host {
         self.ledger.sequence(step, key, StateAction::ChatToolCallConfirmed(action), Some(origin));
         calls::tool_changed(&mut self.ledger, step, key, &tool_call_id);
         if let Some(run) = run {
-            turns::tell_agent(
-                &self.ledger,
-                step,
-                key,
-                Command::Permission { run, tool_call_id, option, approved },
-            );
+            turns::tell_agent(step, key, Command::Permission { run, tool_call_id, option, approved });
         }
         Ok(Verdict::Done)
     }
@@ -317,7 +312,7 @@ impl Host {
         calls::tool_changed(&mut self.ledger, step, key, &tool_call_id);
         if let Some(run) = run {
             let command = calls::reviewed(&self.ledger, key, run, tool_call_id, approved);
-            turns::tell_agent(&self.ledger, step, key, command);
+            turns::tell_agent(step, key, command);
         }
         Ok(Verdict::Done)
     }
@@ -363,12 +358,7 @@ impl Host {
         self.ledger.sequence(step, key, StateAction::ChatInputCompleted(action), Some(origin));
         calls::question_changed(&mut self.ledger, step, key, &shown_id);
         if let Some((run, request_id)) = run {
-            turns::tell_agent(
-                &self.ledger,
-                step,
-                key,
-                Command::Answer { run, request_id, response, answers },
-            );
+            turns::tell_agent(step, key, Command::Answer { run, request_id, response, answers });
         }
         Ok(Verdict::Done)
     }

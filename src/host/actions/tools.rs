@@ -5,6 +5,7 @@
 
 use crate::host::calls;
 use crate::host::clients;
+use crate::host::facts::Fact;
 use crate::host::turns;
 use ahp_types::actions::{
     ActionOrigin, ChatToolCallCompleteAction, ChatToolCallContentChangedAction, StateAction,
@@ -35,9 +36,9 @@ impl Host {
         self.ledger.sequence(step, key, StateAction::ChatToolCallComplete(action), Some(origin));
         calls::tool_changed(&mut self.ledger, step, key, &id);
         if let Some(command) = run.and_then(|run| clients::result_for_agent(&self.ledger, key, run, &id)) {
-            turns::tell_agent(&self.ledger, step, key, command);
+            turns::tell_agent(step, key, command);
         }
-        self.decline_if_alone(step, key, &id);
+        step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
         Ok(Verdict::Done)
     }
 

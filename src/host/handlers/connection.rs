@@ -86,7 +86,7 @@ impl Host {
             snapshots: Vec::new(),
             default_directory: client.and_then(|client| client.default_directory.clone()),
             completion_trigger_characters: Some(self.completion_triggers()),
-            terminal_command_prefix: (self.config.limits.ptys > 0).then(|| COMMAND_PREFIX.to_owned()),
+            terminal_command_prefix: (self.ledger.limits.ptys > 0).then(|| COMMAND_PREFIX.to_owned()),
             telemetry: None,
             automations: None,
         })

@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::channels::Channels;
 use super::effects::{ChannelId, ChatKey, Failing, RunId, SessionKey};
+use super::limits::Limits;
 use super::Config;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -37,6 +38,8 @@ pub(super) use windows::{cursor_before, Loading, StateIsNeeded};
 pub(super) struct Ledger {
     /// Channels in memory.
     pub(super) channels: Channels,
+    /// How large things may get.
+    pub(super) limits: Limits,
     /// Last sequence number given.
     head: u64,
     /// Last sequence number of the process before this one.
@@ -70,6 +73,7 @@ impl Ledger {
         let dirty = (!channels.root.was_kept).then_some(ChannelId::ROOT).into_iter().collect();
         Self {
             channels,
+            limits: config.limits,
             head: config.start.head,
             first_head: config.start.head,
             log: ReplayLog::new(config.replay_window, config.start.head),

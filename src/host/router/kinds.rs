@@ -11,6 +11,7 @@ use ahp_types::actions::{ActionOrigin, StateAction};
 use crate::host::actions::{read_action, Verdict};
 use crate::host::channels::{Annotations, Changeset, Root, Terminal, Watch};
 use crate::host::effects::{ChannelId, ChatKey, ConnectionId, SessionKey};
+use crate::host::facts::Fact;
 use crate::host::model::{Chat, Session, Subscription};
 use crate::host::refusal::Refusal;
 use crate::host::selection::PendingAction;
@@ -169,6 +170,23 @@ impl Host {
         // would put a message back that was just taken up, where its sender applies it.
         if self.ledger.failing().is_none() {
             self.take_next_queued(step, chat);
+        }
+    }
+
+    /// Hands the facts of a step to those who react, the oldest first, until none is left.
+    pub(in crate::host) fn deliver(&mut self, step: &mut Step<'_>) {
+        while let Some(fact) = step.facts.pop_front() {
+            match fact {
+                Fact::Waits { chat, id, is_question } => {
+                    self.decline_if_alone(step, chat, &id);
+                    if is_question {
+                        self.decline_if_unseen(step, chat, &id);
+                    }
+                }
+                Fact::TurnEnded(chat) => {
+                    self.changes.checkpoints.keep_folder_behind(&mut self.ledger, step, chat);
+                }
+            }
         }
     }
 
