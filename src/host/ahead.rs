@@ -5,6 +5,7 @@
 //! disposing of those that nobody follows any more.
 //! Never: knows which clients do that; what they make is marked.
 
+use crate::host::handlers;
 use crate::host::ledger::Ledger;
 use std::time::Duration;
 
@@ -24,33 +25,6 @@ const AHEAD_MAX: usize = 256;
 const UNFOLLOWED_MAX: Duration = Duration::from_secs(60);
 
 impl Host {
-    /// Something begins in a session: if it was made ahead, it is one like the others from now on.
-    pub(super) fn begin_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.ledger.channels.sessions.known_mut(key).filter(|session| session.ahead)
-        else {
-            return;
-        };
-        session.ahead = false;
-        self.ledger.mark_dirty(key.into());
-        let chats = self.ledger.channels.chats_in(key);
-        for chat in chats {
-            self.ledger.mark_dirty(chat.into());
-        }
-        self.show_session(step, key);
-    }
-
-    /// Tells of a session that nobody was told of.
-    pub(super) fn show_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        self.count_sessions(step, 1);
-        let Some(summary) = self.ledger.channels.summary(key) else { return };
-        let head = self.ledger.head();
-        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
-        session.shown_at = head;
-        session.told = summary.clone();
-        let channel = self.ledger.channels.root.channel.uri.clone();
-        self.ledger.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
-    }
-
     /// The time is up in which a session that was made ahead, and that nobody followed, might be
     /// followed again.
     pub(super) fn unfollowed_for_long(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
@@ -66,6 +40,32 @@ impl Host {
             tracing::warn!(%error, "a session whose client has gone before its first turn cannot be disposed of");
         }
     }
+}
+
+/// Something begins in a session: if it was made ahead, it is one like the others from now on.
+pub(super) fn begin_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+    let Some(session) = ledger.channels.sessions.known_mut(key).filter(|session| session.ahead) else {
+        return;
+    };
+    session.ahead = false;
+    ledger.mark_dirty(key.into());
+    let chats = ledger.channels.chats_in(key);
+    for chat in chats {
+        ledger.mark_dirty(chat.into());
+    }
+    show_session(ledger, step, key);
+}
+
+/// Tells of a session that nobody was told of.
+pub(super) fn show_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+    handlers::catalogue::count_sessions(ledger, step, 1);
+    let Some(summary) = ledger.channels.summary(key) else { return };
+    let head = ledger.head();
+    let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
+    session.shown_at = head;
+    session.told = summary.clone();
+    let channel = ledger.channels.root.channel.uri.clone();
+    ledger.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
 }
 
 /// Whether a session is made ahead of use.

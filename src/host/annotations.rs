@@ -9,6 +9,7 @@
 //! The meaning of every action is that of the official reducers. No action carries the numbers in a
 //! session's state: they are right in each snapshot and summary.
 
+use crate::host::ahead;
 use crate::host::ledger::Ledger;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -23,7 +24,7 @@ use super::effects::{AnnotationsKey, ChatKey};
 use super::limits::URI_BYTES_MAX;
 use super::model::{Channel, Session, SessionKey};
 use super::refusal::Refusal;
-use super::{Host, Step};
+use super::Step;
 use crate::wire::annotations::annotations_uri;
 use crate::wire::rpc::json_bytes;
 use crate::wire::text;
@@ -43,80 +44,78 @@ const ID_BYTES_MAX: usize = 256;
 /// So many bytes of JSON text all annotations of a session have at most.
 const BYTES_MAX: usize = 4 << 20;
 
-impl Host {
-    /// Carries out what a client says of annotations.
-    ///
-    /// # Errors
-    /// When it may not be.
-    pub(super) fn annotate(
-        &mut self,
-        step: &mut Step<'_>,
-        key: AnnotationsKey,
-        action: StateAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let Some(annotations) = self.ledger.channels.annotations.known(key) else {
-            return Ok(Verdict::Unchanged);
-        };
-        let id = annotation_named_in(&action).unwrap_or_default();
-        let known = annotations.get(id);
-        match (&action, known) {
-            (StateAction::AnnotationsSet(set), _) => {
-                let annotation = &set.annotation;
-                check_id("annotation.id", &annotation.id)?;
-                check_entries(&annotation.entries)?;
-                check_resource(&annotation.resource)?;
-                annotation.range.as_ref().map_or(Ok(()), check_range)?;
-                check_origin(&self.ledger, key.into(), &annotation.origin, known)?;
-                if known.is_none() && annotations.list().len() >= ANNOTATIONS_MAX {
-                    return Err(Refusal::TooManyAnnotations(ANNOTATIONS_MAX));
-                }
+/// Carries out what a client says of annotations.
+///
+/// # Errors
+/// When it may not be.
+pub(super) fn annotate(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: AnnotationsKey,
+    action: StateAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let Some(annotations) = ledger.channels.annotations.known(key) else {
+        return Ok(Verdict::Unchanged);
+    };
+    let id = annotation_named_in(&action).unwrap_or_default();
+    let known = annotations.get(id);
+    match (&action, known) {
+        (StateAction::AnnotationsSet(set), _) => {
+            let annotation = &set.annotation;
+            check_id("annotation.id", &annotation.id)?;
+            check_entries(&annotation.entries)?;
+            check_resource(&annotation.resource)?;
+            annotation.range.as_ref().map_or(Ok(()), check_range)?;
+            check_origin(ledger, key.into(), &annotation.origin, known)?;
+            if known.is_none() && annotations.list().len() >= ANNOTATIONS_MAX {
+                return Err(Refusal::TooManyAnnotations(ANNOTATIONS_MAX));
             }
-            (_, None) => return Err(Refusal::NoSuchAnnotation(id.to_owned())),
-            (StateAction::AnnotationsUpdated(update), Some(known)) => {
-                let says = (&update.origin, &update.resource, &update.range, &update.resolved);
-                if matches!(says, (None, None, None, None)) {
-                    return Err(Refusal::NothingUpdated);
-                }
-                update.resource.as_deref().map_or(Ok(()), check_resource)?;
-                update.range.as_ref().map_or(Ok(()), check_range)?;
-                if let Some(origin) = &update.origin {
-                    check_origin(&self.ledger, key.into(), origin, Some(known))?;
-                }
-            }
-            (StateAction::AnnotationsEntrySet(set), Some(known)) => {
-                check_entry(&set.entry)?;
-                let is_new = known.entries.iter().all(|entry| entry.id != set.entry.id);
-                if is_new && known.entries.len() >= ENTRIES_MAX {
-                    return Err(Refusal::TooManyEntries(ENTRIES_MAX));
-                }
-            }
-            (StateAction::AnnotationsEntryRemoved(removed), Some(known)) => {
-                if known.entries.iter().all(|entry| entry.id != removed.entry_id) {
-                    return Err(Refusal::NoSuchEntry(removed.entry_id.clone()));
-                }
-                if known.entries.len() == 1 {
-                    return Err(Refusal::LastEntry(removed.entry_id.clone()));
-                }
-            }
-            _ => {}
         }
-        // What becomes of this one; it has nothing to do with the others.
-        let before: Vec<Annotation> = known.cloned().into_iter().collect();
-        let mut after = AnnotationsState { annotations: before.clone() };
-        apply_action_to_annotations(&mut after, &action);
-        if after.annotations == before {
-            return Ok(Verdict::Unchanged);
+        (_, None) => return Err(Refusal::NoSuchAnnotation(id.to_owned())),
+        (StateAction::AnnotationsUpdated(update), Some(known)) => {
+            let says = (&update.origin, &update.resource, &update.range, &update.resolved);
+            if matches!(says, (None, None, None, None)) {
+                return Err(Refusal::NothingUpdated);
+            }
+            update.resource.as_deref().map_or(Ok(()), check_resource)?;
+            update.range.as_ref().map_or(Ok(()), check_range)?;
+            if let Some(origin) = &update.origin {
+                check_origin(ledger, key.into(), origin, Some(known))?;
+            }
         }
-        let bytes = |annotations: &[Annotation]| annotations.iter().map(json_bytes).sum::<usize>();
-        let (was, is) = (bytes(&before), bytes(&after.annotations));
-        if is > was && annotations.bytes().saturating_sub(was) + is > BYTES_MAX {
-            return Err(Refusal::AnnotationsTooLarge(BYTES_MAX));
+        (StateAction::AnnotationsEntrySet(set), Some(known)) => {
+            check_entry(&set.entry)?;
+            let is_new = known.entries.iter().all(|entry| entry.id != set.entry.id);
+            if is_new && known.entries.len() >= ENTRIES_MAX {
+                return Err(Refusal::TooManyEntries(ENTRIES_MAX));
+            }
         }
-        self.begin_session(step, key.into());
-        self.ledger.sequence(step, key, action, Some(origin));
-        Ok(Verdict::Done)
+        (StateAction::AnnotationsEntryRemoved(removed), Some(known)) => {
+            if known.entries.iter().all(|entry| entry.id != removed.entry_id) {
+                return Err(Refusal::NoSuchEntry(removed.entry_id.clone()));
+            }
+            if known.entries.len() == 1 {
+                return Err(Refusal::LastEntry(removed.entry_id.clone()));
+            }
+        }
+        _ => {}
     }
+    // What becomes of this one; it has nothing to do with the others.
+    let before: Vec<Annotation> = known.cloned().into_iter().collect();
+    let mut after = AnnotationsState { annotations: before.clone() };
+    apply_action_to_annotations(&mut after, &action);
+    if after.annotations == before {
+        return Ok(Verdict::Unchanged);
+    }
+    let bytes = |annotations: &[Annotation]| annotations.iter().map(json_bytes).sum::<usize>();
+    let (was, is) = (bytes(&before), bytes(&after.annotations));
+    if is > was && annotations.bytes().saturating_sub(was) + is > BYTES_MAX {
+        return Err(Refusal::AnnotationsTooLarge(BYTES_MAX));
+    }
+    ahead::begin_session(ledger, step, key.into());
+    ledger.sequence(step, key, action, Some(origin));
+    Ok(Verdict::Done)
 }
 
 /// A session is in memory now: so are its annotations. There are none where something else, of

@@ -32,7 +32,7 @@ use super::effects::{
 };
 use super::facts::Fact;
 use super::locale::Language;
-use super::{Host, Step};
+use super::Step;
 use crate::state::edits::EDITED_AT;
 use crate::wire::tool_calls::{client_of_call, tool_call_id};
 
@@ -80,178 +80,172 @@ fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
     }
 }
 
-impl Host {
-    /// An agent says that a call's input is complete.
-    pub(super) fn call_is_ready(&mut self, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
-        // A status report must not wipe out a question that the user is looking at.
-        let asked = matches!(call_state(&self.ledger, &call), Some(ToolCallState::PendingConfirmation(_)));
-        if !asked || matches!(ready.gate, ToolGate::Ask(_)) {
-            self.ready_call(step, call, ready);
-        }
+/// An agent says that a call's input is complete.
+pub(super) fn call_is_ready(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
+    // A status report must not wipe out a question that the user is looking at.
+    let asked = matches!(call_state(ledger, &call), Some(ToolCallState::PendingConfirmation(_)));
+    if !asked || matches!(ready.gate, ToolGate::Ask(_)) {
+        ready_call(ledger, step, call, ready);
     }
+}
 
-    /// An agent asks the user something.
-    pub(super) fn ask(&mut self, step: &mut Step<'_>, key: ChatKey, request: ChatInputRequest) {
-        let id = request.id.clone();
-        reports::end_part(&mut self.ledger, key);
-        let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
-        self.ledger.sequence(step, key, action, None);
-        question_changed(&mut self.ledger, step, key, &id);
-        step.facts.push_back(Fact::Waits { chat: key, id, is_question: true });
+/// An agent asks the user something.
+pub(super) fn ask(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, request: ChatInputRequest) {
+    let id = request.id.clone();
+    reports::end_part(ledger, key);
+    let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
+    ledger.sequence(step, key, action, None);
+    question_changed(ledger, step, key, &id);
+    step.facts.push_back(Fact::Waits { chat: key, id, is_question: true });
+}
+
+/// Asks an open question once more, under another id: real clients show a question no more when
+/// they have answered it, whatever became of the answer, nor another one of its id.
+pub(super) fn ask_again(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    mut request: ChatInputRequest,
+) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let Some(run) = chat.run.as_mut() else { return };
+    let first = run.first_id(&request.id).to_owned();
+    let is_free = |id: &String| !run.asked_again.contains_key(id) && !chat.conversation.has_part(id);
+    let Some(id) = (1_u64..).map(|times| format!("{first}~{times}")).find(is_free) else { return };
+    run.asked_again.insert(id.clone(), first);
+    let before = std::mem::replace(&mut request.id, id);
+    settle_question(ledger, step, key, before, ChatInputResponseKind::Cancel);
+    ask(ledger, step, key, request);
+}
+
+/// Closes what a turn leaves open: questions are cancelled, calls that wait are refused, calls
+/// that run have failed.
+pub(super) fn close_open_parts(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, turn_id: &str) {
+    enum Open {
+        Question(String),
+        Call(Box<ToolCallState>),
     }
-
-    /// Asks an open question once more, under another id: real clients show a question no more when
-    /// they have answered it, whatever became of the answer, nor another one of its id.
-    pub(super) fn ask_again(&mut self, step: &mut Step<'_>, key: ChatKey, mut request: ChatInputRequest) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        let Some(run) = chat.run.as_mut() else { return };
-        let first = run.first_id(&request.id).to_owned();
-        let is_free = |id: &String| !run.asked_again.contains_key(id) && !chat.conversation.has_part(id);
-        let Some(id) = (1_u64..).map(|times| format!("{first}~{times}")).find(is_free) else { return };
-        run.asked_again.insert(id.clone(), first);
-        let before = std::mem::replace(&mut request.id, id);
-        settle_question(&mut self.ledger, step, key, before, ChatInputResponseKind::Cancel);
-        self.ask(step, key, request);
-    }
-
-    /// Closes what a turn leaves open: questions are cancelled, calls that wait are refused, calls
-    /// that run have failed.
-    pub(super) fn close_open_parts(&mut self, step: &mut Step<'_>, key: ChatKey, turn_id: &str) {
-        enum Open {
-            Question(String),
-            Call(Box<ToolCallState>),
-        }
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let parts = chat.conversation.state().active_turn.iter().flat_map(|turn| &turn.response_parts);
-        let open: Vec<Open> = parts
-            .filter_map(|part| match part {
-                ResponsePart::InputRequest(part) if part.response.is_none() => {
-                    Some(Open::Question(part.request.id.clone()))
-                }
-                ResponsePart::ToolCall(part) => match &part.tool_call {
-                    ToolCallState::Completed(_) | ToolCallState::Cancelled(_) | ToolCallState::Unknown(_) => {
-                        None
-                    }
-                    call => Some(Open::Call(Box::new(call.clone()))),
-                },
-                _ => None,
-            })
-            .collect();
-        for open in open {
-            match open {
-                Open::Question(id) => {
-                    settle_question(&mut self.ledger, step, key, id, ChatInputResponseKind::Cancel)
-                }
-                Open::Call(state) => {
-                    let id = tool_call_id(&state).to_owned();
-                    self.close_call(step, CallRef { key, turn_id: turn_id.to_owned(), id }, &state);
-                }
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let parts = chat.conversation.state().active_turn.iter().flat_map(|turn| &turn.response_parts);
+    let open: Vec<Open> = parts
+        .filter_map(|part| match part {
+            ResponsePart::InputRequest(part) if part.response.is_none() => {
+                Some(Open::Question(part.request.id.clone()))
             }
-        }
-    }
-
-    fn close_call(&mut self, step: &mut Step<'_>, call: CallRef, state: &ToolCallState) {
-        match state {
-            ToolCallState::PendingConfirmation(_) => {
-                let reason = ToolCallCancellationReason::Skipped;
-                refuse_call(&mut self.ledger, step, call, Denial { option: None, reason, why: None });
-            }
-            ToolCallState::PendingResultConfirmation(_) => refuse_result(&mut self.ledger, step, call),
-            _ => {
-                let outcome = ToolOutcome {
-                    success: false,
-                    message: "Stopped before it was done".into(),
-                    content: match state {
-                        ToolCallState::Running(state) => state.content.clone().unwrap_or_default(),
-                        _ => Vec::new(),
-                    },
-                    error: Some("the turn ended before the call did".to_owned()),
-                };
-                self.finish_call(step, &call, outcome, false, Besides::default());
-            }
-        }
-    }
-
-    fn ready_call(&mut self, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
-        use ToolCallState::{PendingConfirmation, Running, Streaming};
-        if !matches!(
-            call_state(&self.ledger, &call),
-            Some(Streaming(_) | Running(_) | PendingConfirmation(_))
-        ) {
-            tracing::debug!(?call, "a tool call was not made ready: it is unknown or over");
-            return refuse_unshown(&mut self.ledger, step, call, ready.gate);
-        }
-        let CallRef { key, turn_id, id } = call;
-        let (confirmed, options) = match ready.gate.clone() {
-            ToolGate::Open => (Some(ToolCallConfirmationReason::NotNeeded), None),
-            ToolGate::AllowedBefore => (Some(ToolCallConfirmationReason::Setting), None),
-            ToolGate::Ask(options) => {
-                let language =
-                    self.ledger.channels.chats.known(call.key).map(|chat| chat.language).unwrap_or_default();
-                let shown = options.iter().map(|option| shown(option, language)).collect();
-                if let Some(run) =
-                    self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut())
-                {
-                    run.permissions.insert(id.clone(), options);
-                }
-                (None, Some(shown))
-            }
-        };
-        let call = CallRef { key, turn_id, id: id.clone() };
-        sequence_ready(&mut self.ledger, step, &call, ready, confirmed, options);
-        tool_changed(&mut self.ledger, step, key, &id);
-        step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
-    }
-
-    /// A call is over.
-    pub(super) fn finish_call(
-        &mut self,
-        step: &mut Step<'_>,
-        call: &CallRef,
-        outcome: ToolOutcome,
-        review: bool,
-        besides: Besides,
-    ) {
-        match call_state(&self.ledger, call) {
-            Some(ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_)) => {}
-            // A call can only be over after it was ready.
-            Some(ToolCallState::Streaming(state)) => {
-                let message = state.invocation_message.clone();
-                let message = message.unwrap_or_else(|| state.display_name.clone().into());
-                let input = state.partial_input.clone().unwrap_or_default();
-                let gate = ToolGate::Open;
-                let ready = Readiness { input, message, gate, besides: Besides::default() };
-                if state.contributor.is_some() {
-                    // Its client would begin with what runs, if only for a moment.
-                    sequence_ready(&mut self.ledger, step, call, ready, None, None);
-                } else {
-                    self.ready_call(step, call.clone(), ready);
-                }
-            }
-            _ => {
-                tracing::debug!(?call, "the end of a tool call was ignored: the call is unknown or over");
-                return;
-            }
-        }
-        let content = terminals::place_terminals(&self.ledger, call.key, outcome.content);
-        terminals::terminals_are_kept(&mut self.ledger, &content);
-        let meta = with_edit_time(&self.ledger, step, call, besides.meta, &content);
-        let action = StateAction::ChatToolCallComplete(ChatToolCallCompleteAction {
-            turn_id: call.turn_id.clone(),
-            tool_call_id: call.id.clone(),
-            meta: Some(meta).filter(|meta| !meta.is_empty()),
-            result: ToolCallResult {
-                success: outcome.success,
-                past_tense_message: outcome.message,
-                content: Some(content).filter(|content| !content.is_empty()),
-                structured_content: besides.structured,
-                error: outcome.error.map(|message| json!({ "message": message })),
+            ResponsePart::ToolCall(part) => match &part.tool_call {
+                ToolCallState::Completed(_) | ToolCallState::Cancelled(_) | ToolCallState::Unknown(_) => None,
+                call => Some(Open::Call(Box::new(call.clone()))),
             },
-            requires_result_confirmation: review.then_some(true),
-        });
-        self.ledger.sequence(step, call.key, action, None);
-        tool_changed(&mut self.ledger, step, call.key, &call.id);
+            _ => None,
+        })
+        .collect();
+    for open in open {
+        match open {
+            Open::Question(id) => settle_question(ledger, step, key, id, ChatInputResponseKind::Cancel),
+            Open::Call(state) => {
+                let id = tool_call_id(&state).to_owned();
+                close_call(ledger, step, CallRef { key, turn_id: turn_id.to_owned(), id }, &state);
+            }
+        }
     }
+}
+
+fn close_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, state: &ToolCallState) {
+    match state {
+        ToolCallState::PendingConfirmation(_) => {
+            let reason = ToolCallCancellationReason::Skipped;
+            refuse_call(ledger, step, call, Denial { option: None, reason, why: None });
+        }
+        ToolCallState::PendingResultConfirmation(_) => refuse_result(ledger, step, call),
+        _ => {
+            let outcome = ToolOutcome {
+                success: false,
+                message: "Stopped before it was done".into(),
+                content: match state {
+                    ToolCallState::Running(state) => state.content.clone().unwrap_or_default(),
+                    _ => Vec::new(),
+                },
+                error: Some("the turn ended before the call did".to_owned()),
+            };
+            finish_call(ledger, step, &call, outcome, false, Besides::default());
+        }
+    }
+}
+
+fn ready_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
+    use ToolCallState::{PendingConfirmation, Running, Streaming};
+    if !matches!(call_state(ledger, &call), Some(Streaming(_) | Running(_) | PendingConfirmation(_))) {
+        tracing::debug!(?call, "a tool call was not made ready: it is unknown or over");
+        return refuse_unshown(ledger, step, call, ready.gate);
+    }
+    let CallRef { key, turn_id, id } = call;
+    let (confirmed, options) = match ready.gate.clone() {
+        ToolGate::Open => (Some(ToolCallConfirmationReason::NotNeeded), None),
+        ToolGate::AllowedBefore => (Some(ToolCallConfirmationReason::Setting), None),
+        ToolGate::Ask(options) => {
+            let language =
+                ledger.channels.chats.known(call.key).map(|chat| chat.language).unwrap_or_default();
+            let shown = options.iter().map(|option| shown(option, language)).collect();
+            if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+                run.permissions.insert(id.clone(), options);
+            }
+            (None, Some(shown))
+        }
+    };
+    let call = CallRef { key, turn_id, id: id.clone() };
+    sequence_ready(ledger, step, &call, ready, confirmed, options);
+    tool_changed(ledger, step, key, &id);
+    step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
+}
+
+/// A call is over.
+pub(super) fn finish_call(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    call: &CallRef,
+    outcome: ToolOutcome,
+    review: bool,
+    besides: Besides,
+) {
+    match call_state(ledger, call) {
+        Some(ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_)) => {}
+        // A call can only be over after it was ready.
+        Some(ToolCallState::Streaming(state)) => {
+            let message = state.invocation_message.clone();
+            let message = message.unwrap_or_else(|| state.display_name.clone().into());
+            let input = state.partial_input.clone().unwrap_or_default();
+            let gate = ToolGate::Open;
+            let ready = Readiness { input, message, gate, besides: Besides::default() };
+            if state.contributor.is_some() {
+                // Its client would begin with what runs, if only for a moment.
+                sequence_ready(ledger, step, call, ready, None, None);
+            } else {
+                ready_call(ledger, step, call.clone(), ready);
+            }
+        }
+        _ => {
+            tracing::debug!(?call, "the end of a tool call was ignored: the call is unknown or over");
+            return;
+        }
+    }
+    let content = terminals::place_terminals(ledger, call.key, outcome.content);
+    terminals::terminals_are_kept(ledger, &content);
+    let meta = with_edit_time(ledger, step, call, besides.meta, &content);
+    let action = StateAction::ChatToolCallComplete(ChatToolCallCompleteAction {
+        turn_id: call.turn_id.clone(),
+        tool_call_id: call.id.clone(),
+        meta: Some(meta).filter(|meta| !meta.is_empty()),
+        result: ToolCallResult {
+            success: outcome.success,
+            past_tense_message: outcome.message,
+            content: Some(content).filter(|content| !content.is_empty()),
+            structured_content: besides.structured,
+            error: outcome.error.map(|message| json!({ "message": message })),
+        },
+        requires_result_confirmation: review.then_some(true),
+    });
+    ledger.sequence(step, call.key, action, None);
+    tool_changed(ledger, step, call.key, &call.id);
 }
 
 fn call_state<'a>(ledger: &'a Ledger, call: &CallRef) -> Option<&'a ToolCallState> {

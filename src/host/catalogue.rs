@@ -6,6 +6,7 @@
 //! of the specification, "Chat aggregation" and "Aggregated input requests".
 //! Never: changes a chat.
 
+use crate::host::ahead;
 use crate::host::ledger::Ledger;
 use ahp_types::actions::{
     ChatIsReadChangedAction, PartialChatSummary, SessionActivityChangedAction, SessionChatAddedAction,
@@ -20,7 +21,7 @@ use ahp_types::state::{
 
 use super::effects::ChatKey;
 use super::model::{Session, SessionKey, TitleBy};
-use super::{Host, Step};
+use super::Step;
 use crate::state::status::{activity_of, status_is, with_activity};
 use crate::wire::tool_calls::client_of_call;
 
@@ -115,24 +116,26 @@ impl Session {
     }
 }
 
-impl Host {
-    /// Names a session on behalf of `by`, unless somebody whose word weighs more has named it.
-    pub(super) fn name_session(&mut self, step: &mut Step<'_>, key: SessionKey, title: &str, by: TitleBy) {
-        let Some(session) =
-            self.ledger.channels.sessions.known_mut(key).filter(|session| session.title_by <= by)
-        else {
-            return;
-        };
-        session.title_by = by;
-        if by == TitleBy::User {
-            self.begin_session(step, key);
-        }
-        if self.ledger.channels.sessions.known(key).is_some_and(|session| session.state.title != title) {
-            let action =
-                StateAction::SessionTitleChanged(SessionTitleChangedAction { title: title.to_owned() });
-            self.ledger.sequence(step, key, action, None);
-            self.ledger.session_changed(key);
-        }
+/// Names a session on behalf of `by`, unless somebody whose word weighs more has named it.
+pub(super) fn name_session(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    title: &str,
+    by: TitleBy,
+) {
+    let Some(session) = ledger.channels.sessions.known_mut(key).filter(|session| session.title_by <= by)
+    else {
+        return;
+    };
+    session.title_by = by;
+    if by == TitleBy::User {
+        ahead::begin_session(ledger, step, key);
+    }
+    if ledger.channels.sessions.known(key).is_some_and(|session| session.state.title != title) {
+        let action = StateAction::SessionTitleChanged(SessionTitleChangedAction { title: title.to_owned() });
+        ledger.sequence(step, key, action, None);
+        ledger.session_changed(key);
     }
 }
 

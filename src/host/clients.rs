@@ -140,7 +140,7 @@ impl Host {
         self.ledger.sequence(step, key, StateAction::SessionActiveClientRemoved(removed), origin);
         for chat in self.ledger.channels.chats_in(key) {
             for call in calls_on(&self.ledger, chat, client_id) {
-                self.fail_client_call(step, &call, "the client that the tool ran on is gone");
+                fail_client_call(&mut self.ledger, step, &call, "the client that the tool ran on is gone");
             }
         }
         tell_tools_in(&mut self.ledger, step, key);
@@ -219,7 +219,7 @@ impl Host {
             // It runs on its client already, or does when the user has allowed it.
             ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) if is_offered => return,
             ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) => {
-                return self.fail_client_call(step, &call, &nobody);
+                return fail_client_call(&mut self.ledger, step, &call, &nobody);
             }
             // The agent was told how it ended.
             _ => return,
@@ -244,25 +244,24 @@ impl Host {
         if is_offered {
             step.facts.push_back(Fact::Waits { chat: call.key, id: call.id, is_question: false });
         } else {
-            self.fail_client_call(step, &call, &nobody);
+            fail_client_call(&mut self.ledger, step, &call, &nobody);
         }
     }
+}
 
-    /// Ends a call that its client will not finish, and tells the agent.
-    pub(super) fn fail_client_call(&mut self, step: &mut Step<'_>, call: &CallRef, why: &str) {
-        let state =
-            self.ledger.channels.chats.known(call.key).and_then(|chat| chat.conversation.tool(&call.id));
-        let content = match state {
-            Some(ToolCallState::Running(state)) => state.content.clone().unwrap_or_default(),
-            _ => Vec::new(),
-        };
-        let message = "Was not carried out".into();
-        let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
-        self.finish_call(step, call, outcome, false, Besides::default());
-        let run = self.ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
-        if let Some(command) = run.and_then(|run| result_for_agent(&self.ledger, call.key, run, &call.id)) {
-            turns::tell_agent(step, call.key, command);
-        }
+/// Ends a call that its client will not finish, and tells the agent.
+pub(super) fn fail_client_call(ledger: &mut Ledger, step: &mut Step<'_>, call: &CallRef, why: &str) {
+    let state = ledger.channels.chats.known(call.key).and_then(|chat| chat.conversation.tool(&call.id));
+    let content = match state {
+        Some(ToolCallState::Running(state)) => state.content.clone().unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    let message = "Was not carried out".into();
+    let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
+    calls::finish_call(ledger, step, call, outcome, false, Besides::default());
+    let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
+    if let Some(command) = run.and_then(|run| result_for_agent(ledger, call.key, run, &call.id)) {
+        turns::tell_agent(step, call.key, command);
     }
 }
 

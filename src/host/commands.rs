@@ -88,31 +88,14 @@ impl Ran {
 }
 
 impl Host {
-    /// The command that a message is, if it is one.
-    pub(super) fn command_in<'a>(&self, message: &'a str) -> Option<&'a str> {
-        let line = message.strip_prefix(COMMAND_PREFIX).filter(|_| self.ledger.limits.ptys > 0);
-        line.map(str::trim)
-    }
-
-    /// Whether the turn that a process before this one has begun in a chat is a command: it is one
-    /// where such messages are commands, and it was one where a call of it says so.
-    pub(super) fn had_command_run(&self, chat: &Chat) -> bool {
-        let Some(turn) = &chat.conversation.state().active_turn else { return false };
-        let is_of_command = |part: &ResponsePart| match part {
-            ResponsePart::ToolCall(part) => tool_call_id(&part.tool_call).starts_with(CALL),
-            _ => false,
-        };
-        let message = &turn.message.text;
-        self.command_in(message).is_some()
-            || (message.starts_with(COMMAND_PREFIX) && turn.response_parts.iter().any(is_of_command))
-    }
-
     /// Whether the turn that waits in a chat is a command; then it begins as soon as its session is
     /// there.
     pub(super) fn begins_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
         let Some(chat) = self.ledger.channels.chats.known(key) else { return false };
         let Some(turn) = &chat.conversation.state().active_turn else { return false };
-        let Some(line) = self.command_in(&turn.message.text).map(str::to_owned) else { return false };
+        let Some(line) = command_in(&self.ledger, &turn.message.text).map(str::to_owned) else {
+            return false;
+        };
         // What is in the folder is kept first, so that what the command changes is known.
         if turns::is_creating(&self.ledger, key) || chat.run.as_ref().is_some_and(|run| run.kept_by.is_some())
         {
@@ -157,7 +140,7 @@ impl Host {
         let message = format!("Run {}", call.line).into();
         let (gate, besides) = (ToolGate::Open, Besides::default());
         let ready = Readiness { input: call.line.clone(), message, gate, besides };
-        self.call_is_ready(step, shown.clone(), ready);
+        calls::call_is_ready(&mut self.ledger, step, shown.clone(), ready);
         let line = call.line.clone();
         let state = TerminalState {
             title: title.clone(),
@@ -183,7 +166,7 @@ impl Host {
             is_cut: false,
         };
         terminals::add_terminal(&mut self.ledger, key, terminal);
-        if let Err(why) = self.check_ptys_have_room(None) {
+        if let Err(why) = ptys::check_ptys_have_room(&self.ledger, None) {
             return self.command_is_over(step, key, Err(why));
         }
         let block = ToolResultTerminalContent { resource: uri, title, is_pty: Some(true), result: None };
@@ -200,7 +183,7 @@ impl Host {
         key: TerminalKey,
         outcome: Result<Option<i64>, String>,
     ) {
-        let Some((chat, call)) = self.settle_command(step, key, outcome) else { return };
+        let Some((chat, call)) = settle_command(&mut self.ledger, step, key, outcome) else { return };
         match call.agent {
             Some(run) => {
                 if let Some(result) = clients::result_for_agent(&self.ledger, chat, run, &call.id) {
@@ -208,15 +191,6 @@ impl Host {
                 }
             }
             None => self.end_turn(step, chat, Ending::Complete, None),
-        }
-    }
-
-    /// The turn ends in which a command runs, and the command with it.
-    pub(super) fn end_commands_of(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        let terminals = self.ledger.channels.terminals.iter();
-        let of_chat = terminals.filter(|(_, terminal)| terminal.chat == Some(chat) && terminal.is_command());
-        for key in of_chat.map(|(key, _)| *key).collect::<Vec<_>>() {
-            self.settle_command(step, key, Err("the turn ended before the command did".to_owned()));
         }
     }
 
@@ -228,44 +202,72 @@ impl Host {
             self.command_is_over(step, key, Err(why));
         }
     }
+}
 
-    /// Ends a command's terminal, if it has not ended, and its call. Returns whose call that is,
-    /// once.
-    fn settle_command(
-        &mut self,
-        step: &mut Step<'_>,
-        key: TerminalKey,
-        outcome: Result<Option<i64>, String>,
-    ) -> Option<(ChatKey, CommandCall)> {
-        command_goes_on(&mut self.ledger, step, key);
-        ptys::end_program(&mut self.ledger, step, key);
-        let terminal = self.ledger.channels.terminals.get_mut(&key)?;
-        let (chat, call) = (terminal.chat?, terminal.pty.as_mut()?.call.take()?);
-        self.ledger.touch(ChannelKind::Terminal);
-        let terminal = self.ledger.channels.terminals.get(&key)?;
-        let printed: String = terminal.state.content.iter().map(text_of).collect();
-        let printed = plain_text(&printed);
-        let latest = text::last_bytes(&printed, TOLD_BYTES_MAX);
-        let left_out = if latest.len() < printed.len() || terminal.is_cut { LEFT_OUT } else { "" };
-        let (resource, title) = (terminal.channel.uri.clone(), terminal.state.title.clone());
-        let block = ToolResultTerminalContent { resource, title, is_pty: Some(true), result: None };
-        let mut content = vec![ToolResultContent::Terminal(block)];
-        if !latest.is_empty() {
-            let text = ToolResultTextContent { text: format!("{left_out}{latest}") };
-            content.push(ToolResultContent::Text(text));
-        }
-        let error = match outcome {
-            Ok(Some(0)) => None,
-            Ok(Some(code)) => Some(format!("exit code {code}")),
-            Ok(None) => Some("ended by a signal".to_owned()),
-            Err(why) => Some(why),
-        };
-        let message = format!("Ran {}", call.line).into();
-        let outcome = ToolOutcome { success: error.is_none(), message, content, error };
-        let shown = CallRef { key: chat, turn_id: call.turn_id.clone(), id: call.id.clone() };
-        self.finish_call(step, &shown, outcome, false, Besides::default());
-        Some((chat, call))
+/// The command that a message is, if it is one.
+pub(super) fn command_in<'a>(ledger: &Ledger, message: &'a str) -> Option<&'a str> {
+    let line = message.strip_prefix(COMMAND_PREFIX).filter(|_| ledger.limits.ptys > 0);
+    line.map(str::trim)
+}
+
+/// Whether the turn that a process before this one has begun in a chat is a command: it is one
+/// where such messages are commands, and it was one where a call of it says so.
+pub(super) fn had_command_run(ledger: &Ledger, chat: &Chat) -> bool {
+    let Some(turn) = &chat.conversation.state().active_turn else { return false };
+    let is_of_command = |part: &ResponsePart| match part {
+        ResponsePart::ToolCall(part) => tool_call_id(&part.tool_call).starts_with(CALL),
+        _ => false,
+    };
+    let message = &turn.message.text;
+    command_in(ledger, message).is_some()
+        || (message.starts_with(COMMAND_PREFIX) && turn.response_parts.iter().any(is_of_command))
+}
+
+/// The turn ends in which a command runs, and the command with it.
+pub(super) fn end_commands_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    let terminals = ledger.channels.terminals.iter();
+    let of_chat = terminals.filter(|(_, terminal)| terminal.chat == Some(chat) && terminal.is_command());
+    for key in of_chat.map(|(key, _)| *key).collect::<Vec<_>>() {
+        settle_command(ledger, step, key, Err("the turn ended before the command did".to_owned()));
     }
+}
+
+/// Ends a command's terminal, if it has not ended, and its call. Returns whose call that is,
+/// once.
+fn settle_command(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    outcome: Result<Option<i64>, String>,
+) -> Option<(ChatKey, CommandCall)> {
+    command_goes_on(ledger, step, key);
+    ptys::end_program(ledger, step, key);
+    let terminal = ledger.channels.terminals.get_mut(&key)?;
+    let (chat, call) = (terminal.chat?, terminal.pty.as_mut()?.call.take()?);
+    ledger.touch(ChannelKind::Terminal);
+    let terminal = ledger.channels.terminals.get(&key)?;
+    let printed: String = terminal.state.content.iter().map(text_of).collect();
+    let printed = plain_text(&printed);
+    let latest = text::last_bytes(&printed, TOLD_BYTES_MAX);
+    let left_out = if latest.len() < printed.len() || terminal.is_cut { LEFT_OUT } else { "" };
+    let (resource, title) = (terminal.channel.uri.clone(), terminal.state.title.clone());
+    let block = ToolResultTerminalContent { resource, title, is_pty: Some(true), result: None };
+    let mut content = vec![ToolResultContent::Terminal(block)];
+    if !latest.is_empty() {
+        let text = ToolResultTextContent { text: format!("{left_out}{latest}") };
+        content.push(ToolResultContent::Text(text));
+    }
+    let error = match outcome {
+        Ok(Some(0)) => None,
+        Ok(Some(code)) => Some(format!("exit code {code}")),
+        Ok(None) => Some("ended by a signal".to_owned()),
+        Err(why) => Some(why),
+    };
+    let message = format!("Ran {}", call.line).into();
+    let outcome = ToolOutcome { success: error.is_none(), message, content, error };
+    let shown = CallRef { key: chat, turn_id: call.turn_id.clone(), id: call.id.clone() };
+    calls::finish_call(ledger, step, &shown, outcome, false, Besides::default());
+    Some((chat, call))
 }
 
 /// A command seems to wait for something to be typed.

@@ -4,6 +4,7 @@
 //! Never: does what a method asks for; that is in `handlers`.
 
 use crate::host::ahead;
+use crate::host::handlers;
 use crate::host::missed;
 use crate::host::ptys;
 use ahp_types::commands::InvokeChangesetOperationParams;
@@ -140,11 +141,15 @@ impl Host {
             Method::ListSessions => {
                 let params: ListSessionsParams = params.read()?;
                 match aside {
-                    Some(Aside::Only(only)) => return Ok(json(self.summaries_of(only))),
-                    Some(Aside::InMemory) => return Ok(json(self.summaries_in_memory())),
+                    Some(Aside::Only(only)) => {
+                        return Ok(json(handlers::catalogue::summaries_of(&self.ledger, only)))
+                    }
+                    Some(Aside::InMemory) => {
+                        return Ok(json(handlers::catalogue::summaries_in_memory(&self.ledger)))
+                    }
                     _ => {}
                 }
-                let page = Self::page_of(&params)?;
+                let page = handlers::catalogue::page_of(&params)?;
                 self.summaries.send_all(&mut self.ledger, step);
                 Ok(Answer::Page(page))
             }
@@ -192,7 +197,7 @@ impl Host {
             | Method::ResourceCopy
             | Method::ResourceDelete => match self.relays.route(method, params, || self.servers())? {
                 Some(relay) => Ok(Answer::Relay(relay)),
-                None => self.resource(method, params).map(Answer::Resource),
+                None => handlers::resources::resource(&self.ledger, method, params).map(Answer::Resource),
             },
             Method::DisposeTerminal => self.dispose_terminal(step, connection, &params.read()?).map(nothing),
             // Answered when it has started, which needs the request's id.

@@ -6,6 +6,7 @@
 //! an action that a state has no room for.
 //! Never: cuts what was told; what brings a turn past its limit is still shown.
 
+use crate::host::ledger::Ledger;
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;
 
@@ -69,15 +70,8 @@ impl Host {
         });
         if is_too_large {
             tracing::warn!(?key, "a turn was ended: it is larger than a turn may be");
-            self.end_turn(step, key, self.too_large(), None);
+            self.end_turn(step, key, too_large(&self.ledger), None);
         }
-    }
-
-    /// How a turn ends that is too large.
-    pub(super) fn too_large(&self) -> Ending {
-        let message =
-            format!("the turn was ended: it had more than {}", in_words(self.ledger.limits.turn_bytes));
-        Ending::Failed { kind: TOO_LARGE.to_owned(), message, resumable: false }
     }
 
     /// Whether the state that a client's action changes has room for what it brings.
@@ -97,6 +91,12 @@ impl Host {
             _ => Ok(()),
         }
     }
+}
+
+/// How a turn ends that is too large.
+pub(super) fn too_large(ledger: &Ledger) -> Ending {
+    let message = format!("the turn was ended: it had more than {}", in_words(ledger.limits.turn_bytes));
+    Ending::Failed { kind: TOO_LARGE.to_owned(), message, resumable: false }
 }
 
 /// Tells which of the saved actions of a chat are needed to take it up: all, but for what a turn

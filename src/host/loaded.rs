@@ -8,6 +8,10 @@
 use crate::host::annotations;
 use crate::host::background;
 use crate::host::catalogue;
+use crate::host::commands;
+use crate::host::handlers;
+use crate::host::limits;
+use crate::host::turns;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -178,7 +182,7 @@ impl Host {
                 .sessions
                 .known(key)
                 .and_then(|session| session.state.default_chat.clone());
-            self.set_movable(step, &default.unwrap_or_default(), false);
+            handlers::chats::set_movable(&mut self.ledger, step, &default.unwrap_or_default(), false);
             catalogue::sync_session(&mut self.ledger, step, key);
         }
         if creating {
@@ -190,7 +194,12 @@ impl Host {
     /// was taken up that it is given up, if that is not none.
     fn end_interrupted_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cut: bool, deaths: u32) {
         let run = self.ledger.fresh_run();
-        let is_command = self.ledger.channels.chats.known(key).is_some_and(|chat| self.had_command_run(chat));
+        let is_command = self
+            .ledger
+            .channels
+            .chats
+            .known(key)
+            .is_some_and(|chat| commands::had_command_run(&self.ledger, chat));
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(turn) = &chat.conversation.state().active_turn else { return };
         let lasted_ms = lasted_since(step, Some(&turn.started_at));
@@ -204,7 +213,7 @@ impl Host {
         let survived = if deaths > 0 { Timer::Trial(session) } else { Timer::Recovered(session) };
         step.say(Output::Timer(survived, RECOVERED_AFTER));
         let ending = if cut {
-            self.too_large()
+            limits::too_large(&self.ledger)
         } else if deaths > 0 {
             Ending::Failed { kind: "quarantined".to_owned(), message: given_up(deaths), resumable: false }
         } else {
@@ -218,7 +227,7 @@ impl Host {
             let message = "the host ended while the turn ran".to_owned();
             Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
         };
-        self.end_turn_quietly(step, key, ending, None);
+        turns::end_turn_quietly(&mut self.ledger, step, key, ending, None);
     }
 }
 

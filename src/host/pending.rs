@@ -7,6 +7,7 @@
 //! Never: pushes the queue into an agent.
 
 use crate::host::attached;
+use crate::host::commands;
 use crate::host::ledger::Ledger;
 use crate::host::turns;
 use ahp_types::actions::{
@@ -35,7 +36,7 @@ impl Host {
         let steering = state.steering_message.as_ref();
         let steering = steering.filter(|it| {
             let is_refused = chat.unsteered.contains(&it.id);
-            is_refused || !self.steers(key) || self.command_in(&it.message.text).is_some()
+            is_refused || !self.steers(key) || commands::command_in(&self.ledger, &it.message.text).is_some()
         });
         let (kind, next) = match steering {
             Some(steering) => (PendingMessageKind::Steering, Some(steering)),
@@ -72,7 +73,9 @@ impl Host {
         let Some(chat) = self.ledger.channels.chats.known(key) else { return };
         let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
         // It is run, or begins a turn, when the one is over that runs.
-        if self.command_in(&pending.message.text).is_some() || chat.unsteered.contains(&pending.id) {
+        if commands::command_in(&self.ledger, &pending.message.text).is_some()
+            || chat.unsteered.contains(&pending.id)
+        {
             return;
         }
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };

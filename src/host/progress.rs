@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::effects::{ChatKey, ConnectionId, Frame, Output};
 use super::model::AgentLink;
-use super::{Host, Step};
+use super::Step;
 use crate::wire::rpc::to_sorted_json;
 
 /// The wish of a client to be told.
@@ -34,69 +34,65 @@ fn count(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-impl Host {
-    /// An agent says how far it is with opening a conversation.
-    pub(super) fn opening_goes_on(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        done: u64,
-        total: Option<u64>,
-        message: Option<String>,
-    ) {
-        let opening = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.as_mut());
-        let Some(Opening { token, connection, told }) = opening else { return };
-        let done = told.map_or(done, |(before, _)| before.max(done));
-        *told = Some((done, total));
-        // That it is complete is said when the conversation is open.
-        if total.is_some_and(|total| done >= total) {
-            return;
-        }
-        let (token, connection) = (token.clone(), *connection);
-        self.tell_progress(step, connection, token, done, total, message);
+/// An agent says how far it is with opening a conversation.
+pub(super) fn opening_goes_on(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    done: u64,
+    total: Option<u64>,
+    message: Option<String>,
+) {
+    let opening = ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.as_mut());
+    let Some(Opening { token, connection, told }) = opening else { return };
+    let done = told.map_or(done, |(before, _)| before.max(done));
+    *told = Some((done, total));
+    // That it is complete is said when the conversation is open.
+    if total.is_some_and(|total| done >= total) {
+        return;
     }
+    let (token, connection) = (token.clone(), *connection);
+    tell_progress(step, connection, token, done, total, message);
+}
 
-    /// The opening of a conversation waits for the user: the client that asked to be told is told
-    /// for what, and all others see it as what the chat is doing.
-    pub(super) fn opening_awaits(&mut self, step: &mut Step<'_>, key: ChatKey, what: String) {
-        let Some(chat) =
-            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Opening)
-        else {
-            return;
-        };
-        chat.awaits = true;
-        let (done, total) = chat.opening.as_ref().and_then(|opening| opening.told).unwrap_or_default();
-        self.opening_goes_on(step, key, done, total, Some(what.clone()));
-        reports::set_activity(&mut self.ledger, step, key, Some(what));
-    }
+/// The opening of a conversation waits for the user: the client that asked to be told is told
+/// for what, and all others see it as what the chat is doing.
+pub(super) fn opening_awaits(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, what: String) {
+    let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Opening)
+    else {
+        return;
+    };
+    chat.awaits = true;
+    let (done, total) = chat.opening.as_ref().and_then(|opening| opening.told).unwrap_or_default();
+    opening_goes_on(ledger, step, key, done, total, Some(what.clone()));
+    reports::set_activity(ledger, step, key, Some(what));
+}
 
-    /// A conversation is open, or will not be.
-    pub(super) fn opening_is_over(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let opening = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.take());
-        let Some(Opening { token, connection, told: Some((done, total)) }) = opening else { return };
-        let all = total.unwrap_or(done).max(done);
-        self.tell_progress(step, connection, token, all, Some(all), None);
-    }
+/// A conversation is open, or will not be.
+pub(super) fn opening_is_over(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let opening = ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.take());
+    let Some(Opening { token, connection, told: Some((done, total)) }) = opening else { return };
+    let all = total.unwrap_or(done).max(done);
+    tell_progress(step, connection, token, all, Some(all), None);
+}
 
-    fn tell_progress(
-        &self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        progress_token: String,
-        done: u64,
-        total: Option<u64>,
-        message: Option<String>,
-    ) {
-        let params = ProgressParams {
-            channel: ROOT_RESOURCE_URI.to_owned(),
-            progress_token,
-            progress: count(done),
-            total: total.map(count),
-            message,
-        };
-        let params = Bytes::from(to_sorted_json(&params));
-        step.say(Output::Frame(connection, Frame::Notification { method: "root/progress", params }));
-    }
+fn tell_progress(
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    progress_token: String,
+    done: u64,
+    total: Option<u64>,
+    message: Option<String>,
+) {
+    let params = ProgressParams {
+        channel: ROOT_RESOURCE_URI.to_owned(),
+        progress_token,
+        progress: count(done),
+        total: total.map(count),
+        message,
+    };
+    let params = Bytes::from(to_sorted_json(&params));
+    step.say(Output::Frame(connection, Frame::Notification { method: "root/progress", params }));
 }
 
 /// The user is not waited for any more.

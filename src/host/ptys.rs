@@ -96,7 +96,7 @@ impl Host {
         }
         let client = self.connections.get(&connection);
         let made_by = client.and_then(|client| client.client_id.clone()).unwrap_or_default();
-        self.check_ptys_have_room(Some(&made_by)).map_err(RpcError::invalid_params)?;
+        check_ptys_have_room(&self.ledger, Some(&made_by)).map_err(RpcError::invalid_params)?;
         let uri = params.channel;
         if self.ledger.find(&uri).is_some()
             || self.ledger.why_unreadable(&uri).is_some()
@@ -150,31 +150,6 @@ impl Host {
         let of_session = of_session
             .and_then(|chat| directories::effective_directories(&self.ledger, chat).into_iter().next());
         of_session.or_else(|| self.connections.get(&connection)?.default_directory.clone())
-    }
-
-    /// Whether one more program may run in a terminal, that this client asks for if one does.
-    ///
-    /// # Errors
-    /// Why not.
-    pub(super) fn check_ptys_have_room(&self, client: Option<&str>) -> Result<(), String> {
-        let max = self.ledger.limits.ptys;
-        if max == 0 {
-            return Err("this host starts no shells for clients: it runs with `--no-terminals`".to_owned());
-        }
-        let (mut all, mut of_client) = (0, 0);
-        for terminal in self.ledger.channels.terminals.values().filter(|terminal| terminal.runs()) {
-            let Some(pty) = &terminal.pty else { continue };
-            all += 1;
-            of_client += usize::from(client == Some(&pty.made_by));
-        }
-        if all >= max {
-            return Err(format!("{max} terminals run, which is all that this host has"));
-        }
-        if of_client >= PTYS_PER_CLIENT_MAX {
-            let max = PTYS_PER_CLIENT_MAX;
-            return Err(format!("{max} terminals of this client run, which is all that it may have"));
-        }
-        Ok(())
     }
 
     /// Takes in what is heard of the program in a terminal.
@@ -316,6 +291,31 @@ impl Host {
             }
         }
     }
+}
+
+/// Whether one more program may run in a terminal, that this client asks for if one does.
+///
+/// # Errors
+/// Why not.
+pub(super) fn check_ptys_have_room(ledger: &Ledger, client: Option<&str>) -> Result<(), String> {
+    let max = ledger.limits.ptys;
+    if max == 0 {
+        return Err("this host starts no shells for clients: it runs with `--no-terminals`".to_owned());
+    }
+    let (mut all, mut of_client) = (0, 0);
+    for terminal in ledger.channels.terminals.values().filter(|terminal| terminal.runs()) {
+        let Some(pty) = &terminal.pty else { continue };
+        all += 1;
+        of_client += usize::from(client == Some(&pty.made_by));
+    }
+    if all >= max {
+        return Err(format!("{max} terminals run, which is all that this host has"));
+    }
+    if of_client >= PTYS_PER_CLIENT_MAX {
+        let max = PTYS_PER_CLIENT_MAX;
+        return Err(format!("{max} terminals of this client run, which is all that it may have"));
+    }
+    Ok(())
 }
 
 /// Makes a terminal. Its client is answered when its shell has started.

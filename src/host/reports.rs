@@ -52,7 +52,7 @@ impl Host {
         };
         match event {
             Event::Opening { done, total, message } => {
-                self.opening_goes_on(step, key, done, total, message);
+                progress::opening_goes_on(&mut self.ledger, step, key, done, total, message);
             }
             Event::Opened => {
                 if chat.agent != AgentLink::Opening {
@@ -61,7 +61,7 @@ impl Host {
                 chat.agent = AgentLink::Open;
                 let session = chat.session;
                 progress::nothing_is_awaited(&mut self.ledger, step, key);
-                self.opening_is_over(step, key);
+                progress::opening_is_over(&mut self.ledger, step, key);
                 let session_of = self.ledger.channels.sessions.known(session);
                 if session_of.is_some_and(|session| session.is_creating() || session.has_failed()) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
@@ -76,7 +76,7 @@ impl Host {
                 settings::tell_due_settings(&mut self.ledger, step, key);
                 self.advance(step, key);
             }
-            Event::Awaits { what } => self.opening_awaits(step, key, what),
+            Event::Awaits { what } => progress::opening_awaits(&mut self.ledger, step, key, what),
             Event::OpenFailed { kind, reason } => self.agent_is_gone(step, key, kind.name(), &reason),
             Event::Died { reason } => self.agent_is_gone(step, key, "agentDied", &reason),
             Event::Handle(handle) => {
@@ -100,7 +100,7 @@ impl Host {
                 if let Some(title) = catalogue::title_from(&title) {
                     catalogue::name_chat(&mut self.ledger, step, key, &title, TitleBy::Agent);
                     if self.ledger.channels.is_default(key) {
-                        self.name_session(step, session, &title, TitleBy::Agent);
+                        catalogue::name_session(&mut self.ledger, step, session, &title, TitleBy::Agent);
                     }
                 }
             }
@@ -166,7 +166,7 @@ impl Host {
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent has died");
         terminals::end_terminals_of(&mut self.ledger, step, key);
         progress::nothing_is_awaited(&mut self.ledger, step, key);
-        self.opening_is_over(step, key);
+        progress::opening_is_over(&mut self.ledger, step, key);
         if turns::is_creating(&self.ledger, key) {
             let error = error_info(kind.to_owned(), reason);
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
@@ -250,7 +250,7 @@ impl Host {
             }
             TurnEvent::ToolReady { id, input, message, gate } => {
                 let ready = Readiness { input, message, gate, besides };
-                self.call_is_ready(step, CallRef { key, turn_id, id }, ready);
+                calls::call_is_ready(&mut self.ledger, step, CallRef { key, turn_id, id }, ready);
             }
             TurnEvent::ClientToolStarted { id, name } => {
                 self.start_client_call(step, &CallRef { key, turn_id, id }, name, meta());
@@ -267,12 +267,17 @@ impl Host {
             }
             TurnEvent::ToolDone { id, outcome, review } => {
                 let call = CallRef { key, turn_id, id: id.clone() };
-                self.finish_call(step, &call, outcome, review, besides);
+                calls::finish_call(&mut self.ledger, step, &call, outcome, review, besides);
                 step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
             }
             TurnEvent::Question { id, message, url, questions } => {
                 let questions = Some(questions);
-                self.ask(step, key, ChatInputRequest { id, message, url, questions, answers: None });
+                calls::ask(
+                    &mut self.ledger,
+                    step,
+                    key,
+                    ChatInputRequest { id, message, url, questions, answers: None },
+                );
             }
             TurnEvent::QuestionWithdrawn { id } => {
                 calls::question_was_withdrawn(&mut self.ledger, step, key, &id)

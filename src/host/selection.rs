@@ -82,10 +82,10 @@ impl Host {
                 SelectionChange::Agent(_) => has != Selection::default() && has.agent == before.agent,
             };
             if follows {
-                self.select_when_idle(step, chat, change.clone(), None);
+                select_when_idle(&mut self.ledger, step, chat, change.clone(), None);
             }
         }
-        self.select_when_idle(step, own, change, Some(asked));
+        select_when_idle(&mut self.ledger, step, own, change, Some(asked));
         Ok(Verdict::Done)
     }
 
@@ -105,49 +105,6 @@ impl Host {
                 Ok(SelectionChange::Agent(Some(json_of(&read::<AgentSelection>("agent", agent)?))))
             }
             SelectionChange::Agent(None) => Ok(SelectionChange::Agent(None)),
-        }
-    }
-
-    fn select_when_idle(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        change: SelectionChange,
-        asked: Option<PendingAction>,
-    ) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        if chat.conversation.state().active_turn.is_some() {
-            chat.selecting.push(Waiting { change, asked });
-            chat.saved.row_due = true;
-            self.ledger.mark_dirty(key.into());
-        } else {
-            self.select(step, key, &change, asked);
-        }
-    }
-
-    /// Selects in a chat in which no turn runs what was waiting for that.
-    pub(super) fn select_what_waits(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        for waiting in std::mem::take(&mut chat.selecting) {
-            self.select(step, key, &waiting.change, waiting.asked);
-        }
-    }
-
-    /// Who asked for what changes nothing is told so.
-    fn select(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        change: &SelectionChange,
-        asked: Option<PendingAction>,
-    ) {
-        let before = self.ledger.channels.selected_in(key);
-        let after = before.clone().with(change);
-        if after != before {
-            return put_into_draft(&mut self.ledger, step, key, &after, asked.map(|asked| asked.origin));
-        }
-        if let Some(PendingAction { connection, channel, action, origin }) = asked {
-            self.ledger.answer_action(step, connection, &channel, &action, &origin, None);
         }
     }
 
@@ -188,6 +145,49 @@ impl Host {
             agent: typed(selected.agent.as_ref()),
             ..empty_message()
         }))
+    }
+}
+
+fn select_when_idle(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    change: SelectionChange,
+    asked: Option<PendingAction>,
+) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    if chat.conversation.state().active_turn.is_some() {
+        chat.selecting.push(Waiting { change, asked });
+        chat.saved.row_due = true;
+        ledger.mark_dirty(key.into());
+    } else {
+        select(ledger, step, key, &change, asked);
+    }
+}
+
+/// Selects in a chat in which no turn runs what was waiting for that.
+pub(super) fn select_what_waits(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    for waiting in std::mem::take(&mut chat.selecting) {
+        select(ledger, step, key, &waiting.change, waiting.asked);
+    }
+}
+
+/// Who asked for what changes nothing is told so.
+fn select(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    change: &SelectionChange,
+    asked: Option<PendingAction>,
+) {
+    let before = ledger.channels.selected_in(key);
+    let after = before.clone().with(change);
+    if after != before {
+        return put_into_draft(ledger, step, key, &after, asked.map(|asked| asked.origin));
+    }
+    if let Some(PendingAction { connection, channel, action, origin }) = asked {
+        ledger.answer_action(step, connection, &channel, &action, &origin, None);
     }
 }
 

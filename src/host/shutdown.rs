@@ -5,6 +5,7 @@
 //! Never: waits; the time limit is a timer like any other.
 
 use crate::host::calls;
+use crate::host::clients;
 use crate::host::ledger::Ledger;
 use crate::host::turns;
 use ahp_types::state::{ChatInputResponseKind, ResponsePart, ToolCallCancellationReason, ToolCallState};
@@ -100,7 +101,12 @@ impl Host {
             Some(call @ ToolCallState::Running(_)) if client_of_call(call).is_some() => {
                 self.note_cut(key);
                 let call = CallRef { key, turn_id, id };
-                return self.fail_client_call(step, &call, "nobody is left to carry it out");
+                return clients::fail_client_call(
+                    &mut self.ledger,
+                    step,
+                    &call,
+                    "nobody is left to carry it out",
+                );
             }
             _ if chat.conversation.question(&id).is_some() => {
                 let response = ChatInputResponseKind::Decline;

@@ -5,6 +5,8 @@
 //! is made into actions by `reports`.
 //! Never: lets an agent decide when a turn is over for clients.
 
+use crate::host::ahead;
+use crate::host::calls;
 use crate::host::checkpoints;
 use crate::host::clients;
 use crate::host::commands;
@@ -159,12 +161,12 @@ impl Host {
                     .known(session)
                     .is_some_and(|session| session.title_by == TitleBy::Nobody)
                 {
-                    self.name_session(step, session, &title, TitleBy::FirstMessage);
+                    catalogue::name_session(&mut self.ledger, step, session, &title, TitleBy::FirstMessage);
                 }
             }
             None => catalogue::sync_chat(&mut self.ledger, step, key),
         }
-        self.begin_session(step, session);
+        ahead::begin_session(&mut self.ledger, step, session);
         self.changes.checkpoints.keep_folder_before(&mut self.ledger, step, key);
         self.advance(step, key);
     }
@@ -214,7 +216,7 @@ impl Host {
         action: ChatTruncatedAction,
         origin: Option<ActionOrigin>,
     ) {
-        self.end_turn_quietly(step, key, Ending::Cancelled { meta: None }, None);
+        end_turn_quietly(&mut self.ledger, step, key, Ending::Cancelled { meta: None }, None);
         self.deliver(step);
         if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             let history = chat.conversation.history();
@@ -237,7 +239,7 @@ impl Host {
 
     /// Cancels the chat's turn if one runs.
     pub(super) fn cancel_turn(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        self.end_turn_quietly(step, key, Ending::Cancelled { meta: None }, None);
+        end_turn_quietly(&mut self.ledger, step, key, Ending::Cancelled { meta: None }, None);
         self.deliver(step);
     }
 
@@ -250,7 +252,7 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         let held = matches!(ending, Ending::Failed { resumable: true, .. });
-        self.end_turn_quietly(step, key, ending, origin);
+        end_turn_quietly(&mut self.ledger, step, key, ending, origin);
         self.deliver(step);
         if held {
             if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
@@ -258,67 +260,6 @@ impl Host {
             }
         }
         self.take_next_queued(step, key);
-    }
-
-    /// Ends the running turn, once: everything in it that is open is closed before its ending.
-    pub(super) fn end_turn_quietly(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        ending: Ending,
-        origin: Option<ActionOrigin>,
-    ) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        let Some(run) = chat.run.take() else { return };
-        self.ledger.touch(ChannelKind::Terminal);
-        self.end_commands_of(step, key);
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        if !matches!(ending, Ending::Failed { resumable: true, .. }) {
-            chat.progress.remove(&run.turn_id);
-        }
-        self.close_open_parts(step, key, &run.turn_id);
-        reports::set_activity(&mut self.ledger, step, key, None);
-        let elapsed_ms = step.now.monotonic_ms.saturating_sub(run.accepted_ms);
-        let duration = i64::try_from(run.lasted_ms.saturating_add(elapsed_ms)).unwrap_or(i64::MAX);
-        let turn_id = run.turn_id;
-        let cancelled = matches!(ending, Ending::Cancelled { .. });
-        let action = match ending {
-            Ending::Complete => {
-                StateAction::ChatTurnComplete(ChatTurnCompleteAction { turn_id, duration, meta: None })
-            }
-            Ending::Cancelled { meta } => {
-                StateAction::ChatTurnCancelled(ChatTurnCancelledAction { turn_id, duration, meta })
-            }
-            Ending::Failed { kind, message, resumable } => StateAction::ChatError(ChatErrorAction {
-                turn_id,
-                duration,
-                part: ErrorResponsePart { error: error_info(kind, &message), resumable: Some(resumable) },
-                meta: None,
-            }),
-        };
-        self.ledger.sequence(step, key, action, origin);
-        step.facts.push_back(Fact::TurnEnded(key));
-        catalogue::mark_unread(&mut self.ledger, step, key);
-        catalogue::sync_chat(&mut self.ledger, step, key);
-        pending::put_back_steering(&mut self.ledger, step, key, run.handed_over);
-        selection::forget_followers(&mut self.ledger, key);
-        self.select_what_waits(step, key);
-        if let Some(chat) = self.ledger.channels.chats.known(key).filter(|_| !run.interrupted) {
-            step.say(Output::Record(Record::Survived(chat.session)));
-        }
-        if cancelled
-            && self.ledger.channels.chats.known(key).is_some_and(|chat| chat.awaits)
-            && !is_creating(&self.ledger, key)
-        {
-            // What the user is asked to do was for this turn.
-            close_conversation(&mut self.ledger, step, key);
-        }
-        let open = self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open);
-        if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
-            // The agent does not know yet that it is over.
-            chat.settling = Some(run.id);
-            tell_agent(step, key, Command::Cancel { run: run.id });
-        }
     }
 
     /// Has the agent open the chat's conversation.
@@ -420,6 +361,67 @@ impl Host {
                 self.hand_over_steering(step, key);
             }
         }
+    }
+}
+
+/// Ends the running turn, once: everything in it that is open is closed before its ending.
+pub(super) fn end_turn_quietly(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    ending: Ending,
+    origin: Option<ActionOrigin>,
+) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let Some(run) = chat.run.take() else { return };
+    ledger.touch(ChannelKind::Terminal);
+    commands::end_commands_of(ledger, step, key);
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    if !matches!(ending, Ending::Failed { resumable: true, .. }) {
+        chat.progress.remove(&run.turn_id);
+    }
+    calls::close_open_parts(ledger, step, key, &run.turn_id);
+    reports::set_activity(ledger, step, key, None);
+    let elapsed_ms = step.now.monotonic_ms.saturating_sub(run.accepted_ms);
+    let duration = i64::try_from(run.lasted_ms.saturating_add(elapsed_ms)).unwrap_or(i64::MAX);
+    let turn_id = run.turn_id;
+    let cancelled = matches!(ending, Ending::Cancelled { .. });
+    let action = match ending {
+        Ending::Complete => {
+            StateAction::ChatTurnComplete(ChatTurnCompleteAction { turn_id, duration, meta: None })
+        }
+        Ending::Cancelled { meta } => {
+            StateAction::ChatTurnCancelled(ChatTurnCancelledAction { turn_id, duration, meta })
+        }
+        Ending::Failed { kind, message, resumable } => StateAction::ChatError(ChatErrorAction {
+            turn_id,
+            duration,
+            part: ErrorResponsePart { error: error_info(kind, &message), resumable: Some(resumable) },
+            meta: None,
+        }),
+    };
+    ledger.sequence(step, key, action, origin);
+    step.facts.push_back(Fact::TurnEnded(key));
+    catalogue::mark_unread(ledger, step, key);
+    catalogue::sync_chat(ledger, step, key);
+    pending::put_back_steering(ledger, step, key, run.handed_over);
+    selection::forget_followers(ledger, key);
+    selection::select_what_waits(ledger, step, key);
+    if let Some(chat) = ledger.channels.chats.known(key).filter(|_| !run.interrupted) {
+        step.say(Output::Record(Record::Survived(chat.session)));
+    }
+    if cancelled
+        && ledger.channels.chats.known(key).is_some_and(|chat| chat.awaits)
+        && !is_creating(ledger, key)
+    {
+        // What the user is asked to do was for this turn.
+        close_conversation(ledger, step, key);
+    }
+    let open = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open);
+    if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
+        // The agent does not know yet that it is over.
+        chat.settling = Some(run.id);
+        tell_agent(step, key, Command::Cancel { run: run.id });
     }
 }
 

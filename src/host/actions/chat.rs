@@ -3,9 +3,11 @@
 //! Owns: their conditions, and which effect each has once it is accepted.
 //! Never: does the effect's work; that is in `turns`, `calls` and `pending`.
 
+use crate::host::actions;
 use crate::host::attached;
 use crate::host::calls;
 use crate::host::catalogue;
+use crate::host::ledger::Ledger;
 use crate::host::pending;
 use crate::host::turns;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -48,16 +50,28 @@ impl Host {
             StateAction::ChatTurnCancelled(a) => self.client_cancels_turn(step, key, a, origin),
             StateAction::ChatTurnResume(a) => self.client_resumes_turn(step, key, a, origin),
             StateAction::ChatTruncated(a) => self.client_truncates(step, key, a, origin),
-            StateAction::ChatToolCallConfirmed(a) => self.client_decides_call(step, key, a, origin),
-            StateAction::ChatToolCallResultConfirmed(a) => self.client_reviews_result(step, key, a, origin),
-            StateAction::ChatToolCallComplete(a) => self.client_completes_call(step, key, a, origin),
-            StateAction::ChatToolCallContentChanged(a) => self.client_changes_content(step, key, a, origin),
-            StateAction::ChatInputAnswerChanged(a) => self.client_drafts_answer(step, key, a, origin),
+            StateAction::ChatToolCallConfirmed(a) => {
+                client_decides_call(&mut self.ledger, step, key, a, origin)
+            }
+            StateAction::ChatToolCallResultConfirmed(a) => {
+                client_reviews_result(&mut self.ledger, step, key, a, origin)
+            }
+            StateAction::ChatToolCallComplete(a) => {
+                actions::tools::client_completes_call(&mut self.ledger, step, key, a, origin)
+            }
+            StateAction::ChatToolCallContentChanged(a) => {
+                actions::tools::client_changes_content(&mut self.ledger, step, key, a, origin)
+            }
+            StateAction::ChatInputAnswerChanged(a) => {
+                client_drafts_answer(&mut self.ledger, step, key, a, origin)
+            }
             StateAction::ChatInputCompleted(a) => self.client_answers(step, key, a, origin),
             StateAction::ChatPendingMessageSet(a) => self.client_sets_pending(step, key, a, origin),
-            StateAction::ChatQueuedMessagesReordered(a) => self.client_reorders(step, key, a, origin),
+            StateAction::ChatQueuedMessagesReordered(a) => {
+                client_reorders(&mut self.ledger, step, key, a, origin)
+            }
             StateAction::ChatPendingMessageRemoved(ref a) => {
-                let state = self.chat(key)?.conversation.state();
+                let state = known_chat(&self.ledger, key)?.conversation.state();
                 let there = match a.kind {
                     PendingMessageKind::Steering => state.steering_message.iter().any(|m| m.id == a.id),
                     PendingMessageKind::Queued => {
@@ -67,11 +81,11 @@ impl Host {
                 if !there {
                     return Err(Refusal::NoSuchPending(a.id.clone()));
                 }
-                self.change_plainly(step, key, action, origin)
+                change_plainly(&mut self.ledger, step, key, action, origin)
             }
-            StateAction::ChatDraftChanged(_) => self.change_plainly(step, key, action, origin),
+            StateAction::ChatDraftChanged(_) => change_plainly(&mut self.ledger, step, key, action, origin),
             StateAction::ChatIsReadChanged(_) | StateAction::ChatIsArchivedChanged(_) => {
-                let verdict = self.change_plainly(step, key, action, origin)?;
+                let verdict = change_plainly(&mut self.ledger, step, key, action, origin)?;
                 catalogue::sync_chat(&mut self.ledger, step, key);
                 Ok(verdict)
             }
@@ -82,25 +96,6 @@ impl Host {
         }
     }
 
-    pub(super) fn chat(&self, key: ChatKey) -> Result<&Chat, Refusal> {
-        self.ledger.channels.chats.known(key).ok_or(Refusal::ChatGone)
-    }
-
-    /// Sequences an action that has no effect besides the state, if it has one there.
-    fn change_plainly(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: StateAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        if !self.chat(key)?.conversation.would_change(&action) {
-            return Ok(Verdict::Unchanged);
-        }
-        self.ledger.sequence(step, key, action, Some(origin));
-        Ok(Verdict::Done)
-    }
-
     fn client_starts_turn(
         &mut self,
         step: &mut Step<'_>,
@@ -108,7 +103,7 @@ impl Host {
         mut action: ChatTurnStartedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let chat = self.chat(key)?;
+        let chat = known_chat(&self.ledger, key)?;
         let state = chat.conversation.state();
         if chat.has_had_turn(&action.turn_id) {
             return Err(Refusal::TurnKnown(action.turn_id));
@@ -188,7 +183,7 @@ impl Host {
         action: ChatTurnCancelledAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        active_turn(self.chat(key)?, &action.turn_id)?;
+        active_turn(known_chat(&self.ledger, key)?, &action.turn_id)?;
         self.end_turn(step, key, Ending::Cancelled { meta: action.meta }, Some(origin));
         Ok(Verdict::Done)
     }
@@ -200,7 +195,7 @@ impl Host {
         action: ChatTurnResumeAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let chat = self.chat(key)?;
+        let chat = known_chat(&self.ledger, key)?;
         let state = chat.conversation.state();
         if let Some(active) = &state.active_turn {
             return Err(Refusal::TurnRuns(active.id.clone()));
@@ -228,7 +223,7 @@ impl Host {
         action: ChatTruncatedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let conversation = &self.chat(key)?.conversation;
+        let conversation = &known_chat(&self.ledger, key)?.conversation;
         let (state, history) = (conversation.state(), conversation.history());
         if let Some(id) = &action.turn_id {
             let active = state.active_turn.iter().any(|turn| turn.id == *id);
@@ -247,92 +242,6 @@ impl Host {
         Ok(Verdict::Done)
     }
 
-    fn client_decides_call(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        mut action: ChatToolCallConfirmedAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let chat = self.chat(key)?;
-        active_turn(chat, &action.turn_id)?;
-        let call = match chat.conversation.tool(&action.tool_call_id) {
-            Some(ToolCallState::PendingConfirmation(call)) => call,
-            Some(_) => return Err(Refusal::NoPermissionWanted(action.tool_call_id)),
-            None => return Err(Refusal::NoSuchCall(action.tool_call_id)),
-        };
-        if action.edited_tool_input.is_some() && call.editable != Some(true) {
-            return Err(Refusal::InputNotEditable);
-        }
-        let run = chat.run.as_ref();
-        let offered = run.and_then(|run| run.permissions.get(&action.tool_call_id));
-        let option = choose(
-            offered.map(Vec::as_slice).unwrap_or_default(),
-            action.selected_option_id.as_deref(),
-            action.approved,
-        )?;
-        action.selected_option_id.clone_from(&option);
-        if action.approved {
-            action.reason = None;
-            action.confirmed.get_or_insert(ToolCallConfirmationReason::UserAction);
-        } else {
-            action.confirmed = None;
-            action.reason.get_or_insert(ToolCallCancellationReason::Denied);
-        }
-        let tool_call_id = action.tool_call_id.clone();
-        let approved = action.approved;
-        let run = run.map(|run| run.id);
-        self.ledger.sequence(step, key, StateAction::ChatToolCallConfirmed(action), Some(origin));
-        calls::tool_changed(&mut self.ledger, step, key, &tool_call_id);
-        if let Some(run) = run {
-            turns::tell_agent(step, key, Command::Permission { run, tool_call_id, option, approved });
-        }
-        Ok(Verdict::Done)
-    }
-
-    fn client_reviews_result(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: ChatToolCallResultConfirmedAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let chat = self.chat(key)?;
-        active_turn(chat, &action.turn_id)?;
-        match chat.conversation.tool(&action.tool_call_id) {
-            Some(ToolCallState::PendingResultConfirmation(_)) => {}
-            Some(_) => return Err(Refusal::NoResultToConfirm(action.tool_call_id)),
-            None => return Err(Refusal::NoSuchCall(action.tool_call_id)),
-        }
-        let run = chat.run.as_ref().map(|run| run.id);
-        let tool_call_id = action.tool_call_id.clone();
-        let approved = action.approved;
-        let action = StateAction::ChatToolCallResultConfirmed(action);
-        self.ledger.sequence(step, key, action, Some(origin));
-        calls::tool_changed(&mut self.ledger, step, key, &tool_call_id);
-        if let Some(run) = run {
-            let command = calls::reviewed(&self.ledger, key, run, tool_call_id, approved);
-            turns::tell_agent(step, key, command);
-        }
-        Ok(Verdict::Done)
-    }
-
-    fn client_drafts_answer(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        mut action: ChatInputAnswerChangedAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let request = open_question(self.chat(key)?, &action.request_id)?;
-        let question = question_of(request, &action.question_id)?;
-        check_answer(question, &action.question_id, action.answer.as_mut())?;
-        let request_id = action.request_id.clone();
-        let verdict = self.change_plainly(step, key, StateAction::ChatInputAnswerChanged(action), origin)?;
-        catalogue::sync_question_request(&mut self.ledger, step, key, &request_id);
-        Ok(verdict)
-    }
-
     fn client_answers(
         &mut self,
         step: &mut Step<'_>,
@@ -340,14 +249,14 @@ impl Host {
         mut action: ChatInputCompletedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let request = open_question(self.chat(key)?, &action.request_id)?;
+        let request = open_question(known_chat(&self.ledger, key)?, &action.request_id)?;
         if let Err(why) = check_answers(request, &mut action) {
             let request = request.clone();
-            self.ask_again(step, key, request);
+            calls::ask_again(&mut self.ledger, step, key, request);
             self.end_if_too_large(step, key);
             return Err(Refusal::AskedAgain(Box::new(why)));
         }
-        let chat = self.chat(key)?;
+        let chat = known_chat(&self.ledger, key)?;
         let request = open_question(chat, &action.request_id)?;
         let run = chat.run.as_ref().map(|run| (run.id, run.first_id(&action.request_id).to_owned()));
         let mut answers = sorted(request.answers.as_ref());
@@ -370,7 +279,7 @@ impl Host {
         mut action: ChatPendingMessageSetAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let chat = self.chat(key)?;
+        let chat = known_chat(&self.ledger, key)?;
         check_id("id", &action.id)?;
         if chat.consumed.contains(&action.id) {
             return Err(Refusal::PendingTakenUp(action.id));
@@ -406,7 +315,7 @@ impl Host {
             self.ledger.sequence(step, key, action, Some(origin));
             Verdict::Done
         } else {
-            self.change_plainly(step, key, action, origin)?
+            change_plainly(&mut self.ledger, step, key, action, origin)?
         };
         attached::attach_to_pending(&mut self.ledger, key, &id, attached);
         pending::release_queue(&mut self.ledger, key);
@@ -415,39 +324,144 @@ impl Host {
         }
         Ok(verdict)
     }
+}
 
-    fn client_reorders(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: ChatQueuedMessagesReorderedAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let chat = self.chat(key)?;
-        let queued = chat.conversation.state().queued_messages.iter().flatten();
-        let before: Vec<&String> = queued.map(|message| &message.id).collect();
-        if before.is_empty() {
-            return Err(Refusal::NothingQueued);
-        }
-        // Those that are not named follow in the order that they had. Reducers differ in what they
-        // do with them, so that order is said in full. A name that is unknown may just have been
-        // taken up.
-        let mut left: HashSet<&String> = before.iter().copied().collect();
-        let named = action.order.iter().chain(before.iter().copied());
-        let full: Vec<String> = named.filter(|id| left.remove(id)).cloned().collect();
-        let partial = full != action.order;
-        let verdict =
-            self.change_plainly(step, key, StateAction::ChatQueuedMessagesReordered(action), origin)?;
-        if partial {
-            let order =
-                StateAction::ChatQueuedMessagesReordered(ChatQueuedMessagesReorderedAction { order: full });
-            if self.chat(key)?.conversation.would_change(&order) {
-                self.ledger.sequence(step, key, order, None);
-            }
-        }
-        pending::release_queue(&mut self.ledger, key);
-        Ok(verdict)
+pub(super) fn known_chat(ledger: &Ledger, key: ChatKey) -> Result<&Chat, Refusal> {
+    ledger.channels.chats.known(key).ok_or(Refusal::ChatGone)
+}
+
+/// Sequences an action that has no effect besides the state, if it has one there.
+fn change_plainly(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    action: StateAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    if !known_chat(ledger, key)?.conversation.would_change(&action) {
+        return Ok(Verdict::Unchanged);
     }
+    ledger.sequence(step, key, action, Some(origin));
+    Ok(Verdict::Done)
+}
+
+fn client_decides_call(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    mut action: ChatToolCallConfirmedAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let chat = known_chat(ledger, key)?;
+    active_turn(chat, &action.turn_id)?;
+    let call = match chat.conversation.tool(&action.tool_call_id) {
+        Some(ToolCallState::PendingConfirmation(call)) => call,
+        Some(_) => return Err(Refusal::NoPermissionWanted(action.tool_call_id)),
+        None => return Err(Refusal::NoSuchCall(action.tool_call_id)),
+    };
+    if action.edited_tool_input.is_some() && call.editable != Some(true) {
+        return Err(Refusal::InputNotEditable);
+    }
+    let run = chat.run.as_ref();
+    let offered = run.and_then(|run| run.permissions.get(&action.tool_call_id));
+    let option = choose(
+        offered.map(Vec::as_slice).unwrap_or_default(),
+        action.selected_option_id.as_deref(),
+        action.approved,
+    )?;
+    action.selected_option_id.clone_from(&option);
+    if action.approved {
+        action.reason = None;
+        action.confirmed.get_or_insert(ToolCallConfirmationReason::UserAction);
+    } else {
+        action.confirmed = None;
+        action.reason.get_or_insert(ToolCallCancellationReason::Denied);
+    }
+    let tool_call_id = action.tool_call_id.clone();
+    let approved = action.approved;
+    let run = run.map(|run| run.id);
+    ledger.sequence(step, key, StateAction::ChatToolCallConfirmed(action), Some(origin));
+    calls::tool_changed(ledger, step, key, &tool_call_id);
+    if let Some(run) = run {
+        turns::tell_agent(step, key, Command::Permission { run, tool_call_id, option, approved });
+    }
+    Ok(Verdict::Done)
+}
+
+fn client_reviews_result(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    action: ChatToolCallResultConfirmedAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let chat = known_chat(ledger, key)?;
+    active_turn(chat, &action.turn_id)?;
+    match chat.conversation.tool(&action.tool_call_id) {
+        Some(ToolCallState::PendingResultConfirmation(_)) => {}
+        Some(_) => return Err(Refusal::NoResultToConfirm(action.tool_call_id)),
+        None => return Err(Refusal::NoSuchCall(action.tool_call_id)),
+    }
+    let run = chat.run.as_ref().map(|run| run.id);
+    let tool_call_id = action.tool_call_id.clone();
+    let approved = action.approved;
+    let action = StateAction::ChatToolCallResultConfirmed(action);
+    ledger.sequence(step, key, action, Some(origin));
+    calls::tool_changed(ledger, step, key, &tool_call_id);
+    if let Some(run) = run {
+        let command = calls::reviewed(ledger, key, run, tool_call_id, approved);
+        turns::tell_agent(step, key, command);
+    }
+    Ok(Verdict::Done)
+}
+
+fn client_drafts_answer(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    mut action: ChatInputAnswerChangedAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let request = open_question(known_chat(ledger, key)?, &action.request_id)?;
+    let question = question_of(request, &action.question_id)?;
+    check_answer(question, &action.question_id, action.answer.as_mut())?;
+    let request_id = action.request_id.clone();
+    let verdict = change_plainly(ledger, step, key, StateAction::ChatInputAnswerChanged(action), origin)?;
+    catalogue::sync_question_request(ledger, step, key, &request_id);
+    Ok(verdict)
+}
+
+fn client_reorders(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    action: ChatQueuedMessagesReorderedAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let chat = known_chat(ledger, key)?;
+    let queued = chat.conversation.state().queued_messages.iter().flatten();
+    let before: Vec<&String> = queued.map(|message| &message.id).collect();
+    if before.is_empty() {
+        return Err(Refusal::NothingQueued);
+    }
+    // Those that are not named follow in the order that they had. Reducers differ in what they
+    // do with them, so that order is said in full. A name that is unknown may just have been
+    // taken up.
+    let mut left: HashSet<&String> = before.iter().copied().collect();
+    let named = action.order.iter().chain(before.iter().copied());
+    let full: Vec<String> = named.filter(|id| left.remove(id)).cloned().collect();
+    let partial = full != action.order;
+    let verdict =
+        change_plainly(ledger, step, key, StateAction::ChatQueuedMessagesReordered(action), origin)?;
+    if partial {
+        let order =
+            StateAction::ChatQueuedMessagesReordered(ChatQueuedMessagesReorderedAction { order: full });
+        if known_chat(ledger, key)?.conversation.would_change(&order) {
+            ledger.sequence(step, key, order, None);
+        }
+    }
+    pending::release_queue(ledger, key);
+    Ok(verdict)
 }
 
 /// The active turn, if it is this one.

@@ -7,10 +7,10 @@
 //! specification, and of the rulings in the chapter.
 //! Never: changes state other than through `sequence`; never lets a refused action have an effect.
 
-mod answers;
-mod chat;
-mod session;
-mod tools;
+pub(super) mod answers;
+pub(super) mod chat;
+pub(super) mod session;
+pub(super) mod tools;
 
 use crate::host::catalogue;
 use crate::host::selection;
@@ -151,7 +151,7 @@ impl Host {
             catalogue::name_chat(&mut self.ledger, step, key, &a.title, TitleBy::User);
             let session = self.ledger.channels.chats.known(key).map(|chat| chat.session);
             if let Some(session) = session.filter(|_| self.ledger.channels.is_default(key)) {
-                self.name_session(step, session, &a.title, TitleBy::User);
+                catalogue::name_session(&mut self.ledger, step, session, &a.title, TitleBy::User);
             }
             return Ok(Verdict::Unchanged);
         }

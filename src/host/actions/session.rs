@@ -3,7 +3,9 @@
 //! Owns: their conditions and what follows from them.
 //! Never: touches a chat's conversation.
 
+use crate::host::ahead;
 use crate::host::clients;
+use crate::host::handlers;
 use crate::host::settings;
 use ahp::reducers::apply_action_to_session;
 use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAction};
@@ -64,7 +66,7 @@ impl Host {
             default_chat: Some(chat),
         }) = action
         {
-            self.change_default_chat(step, key, chat, Some(origin));
+            handlers::chats::change_default_chat(&mut self.ledger, step, key, chat, Some(origin));
             return Ok(Verdict::Done);
         }
         if let StateAction::SessionActiveClientRemoved(a) = &action {
@@ -82,7 +84,7 @@ impl Host {
         }
         self.ledger.session_changed(key);
         if names {
-            self.begin_session(step, key);
+            ahead::begin_session(&mut self.ledger, step, key);
         }
         Ok(Verdict::Done)
     }

@@ -3,9 +3,11 @@
 //! Owns: that only the client that a call runs on may say what it produced and how it ended.
 //! Never: chooses that client; that is in `clients`.
 
+use crate::host::actions;
 use crate::host::calls;
 use crate::host::clients;
 use crate::host::facts::Fact;
+use crate::host::ledger::Ledger;
 use crate::host::turns;
 use ahp_types::actions::{
     ActionOrigin, ChatToolCallCompleteAction, ChatToolCallContentChangedAction, StateAction,
@@ -17,49 +19,47 @@ use super::Verdict;
 use crate::host::effects::ChatKey;
 use crate::host::model::Chat;
 use crate::host::refusal::Refusal;
-use crate::host::{Host, Step};
+use crate::host::Step;
 use crate::wire::tool_calls::client_of_call;
 
-impl Host {
-    /// A client says how a tool call ended that runs on it.
-    pub(super) fn client_completes_call(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: ChatToolCallCompleteAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let chat = self.chat(key)?;
-        call_of_client(chat, &action.turn_id, &action.tool_call_id, &origin)?;
-        let run = chat.run.as_ref().map(|run| run.id);
-        let id = action.tool_call_id.clone();
-        self.ledger.sequence(step, key, StateAction::ChatToolCallComplete(action), Some(origin));
-        calls::tool_changed(&mut self.ledger, step, key, &id);
-        if let Some(command) = run.and_then(|run| clients::result_for_agent(&self.ledger, key, run, &id)) {
-            turns::tell_agent(step, key, command);
-        }
-        step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
-        Ok(Verdict::Done)
+/// A client says how a tool call ended that runs on it.
+pub(super) fn client_completes_call(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    action: ChatToolCallCompleteAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let chat = actions::chat::known_chat(ledger, key)?;
+    call_of_client(chat, &action.turn_id, &action.tool_call_id, &origin)?;
+    let run = chat.run.as_ref().map(|run| run.id);
+    let id = action.tool_call_id.clone();
+    ledger.sequence(step, key, StateAction::ChatToolCallComplete(action), Some(origin));
+    calls::tool_changed(ledger, step, key, &id);
+    if let Some(command) = run.and_then(|run| clients::result_for_agent(ledger, key, run, &id)) {
+        turns::tell_agent(step, key, command);
     }
+    step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
+    Ok(Verdict::Done)
+}
 
-    /// A client says what a tool call has produced so far that runs on it.
-    pub(super) fn client_changes_content(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: ChatToolCallContentChangedAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let chat = self.chat(key)?;
-        let call = call_of_client(chat, &action.turn_id, &action.tool_call_id, &origin)?;
-        let same_meta = action.meta.is_none() || action.meta == call.meta;
-        if same_meta && call.content.as_ref() == Some(&action.content) {
-            return Ok(Verdict::Unchanged);
-        }
-        let action = StateAction::ChatToolCallContentChanged(action);
-        self.ledger.sequence(step, key, action, Some(origin));
-        Ok(Verdict::Done)
+/// A client says what a tool call has produced so far that runs on it.
+pub(super) fn client_changes_content(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    action: ChatToolCallContentChangedAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let chat = actions::chat::known_chat(ledger, key)?;
+    let call = call_of_client(chat, &action.turn_id, &action.tool_call_id, &origin)?;
+    let same_meta = action.meta.is_none() || action.meta == call.meta;
+    if same_meta && call.content.as_ref() == Some(&action.content) {
+        return Ok(Verdict::Unchanged);
     }
+    let action = StateAction::ChatToolCallContentChanged(action);
+    ledger.sequence(step, key, action, Some(origin));
+    Ok(Verdict::Done)
 }
 
 /// The call of the running turn that this client carries out.

@@ -6,6 +6,9 @@
 
 use crate::host::ahead;
 use crate::host::annotations;
+use crate::host::handlers;
+use crate::host::ledger::Ledger;
+use crate::host::progress;
 use crate::host::ptys;
 use crate::host::terminals;
 use crate::host::turns;
@@ -87,7 +90,9 @@ impl Host {
             ));
         }
         let mut beginning = match aside {
-            Some(Aside::Begins { fork: Some(source), .. }) => self.beginning_from(source, &mut params)?,
+            Some(Aside::Begins { fork: Some(source), .. }) => {
+                handlers::forks::beginning_from(&self.ledger, source, &mut params)?
+            }
             _ => Beginning::default(),
         };
         let agent = self.agent_called(params.provider.as_deref())?;
@@ -112,7 +117,7 @@ impl Host {
         let (session, chat) = (SessionKey(self.ledger.fresh_key()), ChatKey(self.ledger.fresh_key()));
         let empty = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
         let channel = Channel::new(chat_uri.clone(), born_at);
-        let first = self.beginning_chat(channel, session, empty, beginning);
+        let first = handlers::chats::beginning_chat(&mut self.ledger, channel, session, empty, beginning);
         let title_by = first.title_by;
         let row = row_of(first.conversation.state());
         let mut state = SessionState {
@@ -180,7 +185,7 @@ impl Host {
     /// conversation.
     pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
         if self.ledger.channels.sessions.known(new.session).is_some_and(|session| !session.ahead) {
-            self.show_session(step, new.session);
+            ahead::show_session(&mut self.ledger, step, new.session);
         }
         self.open_session(step, new.session);
         self.changes.sights.look_at_repository(&mut self.ledger, new.session);
@@ -205,7 +210,7 @@ impl Host {
                 run.handed_over.clear();
             }
             self.cancel_turn(step, chat);
-            self.opening_is_over(step, chat);
+            progress::opening_is_over(&mut self.ledger, step, chat);
             let Some(uri) = self.ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone())
             else {
                 continue;
@@ -213,7 +218,7 @@ impl Host {
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
             self.ledger.sequence(step, key, removed, None);
             turns::close_conversation(&mut self.ledger, step, chat);
-            self.remove_chat(step, chat);
+            remove_chat(&mut self.ledger, step, chat);
         }
         self.changes.clear_changesets_of(&mut self.ledger, step, key);
         self.changes.checkpoints.forget_kept_folder(&mut self.ledger, step, key);
@@ -227,25 +232,11 @@ impl Host {
         }
         let uri = session.channel.uri;
         step.say(Output::Record(Record::SessionRemoved(key)));
-        self.count_sessions(step, -1);
+        count_sessions(&mut self.ledger, step, -1);
         let params =
             SessionRemovedParams { channel: self.ledger.channels.root.channel.uri.clone(), session: uri };
         self.ledger.notify_root(step, "root/sessionRemoved", params);
         Ok(())
-    }
-
-    /// The result of a `listSessions` that looks at nothing but memory.
-    pub(in crate::host) fn summaries_in_memory(&self) -> Vec<u8> {
-        let summaries =
-            self.ledger.channels.sessions.keys().filter_map(|key| self.ledger.channels.summary(*key));
-        listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
-    }
-
-    /// The result of a `listSessions` that names the sessions.
-    pub(in crate::host) fn summaries_of(&self, uris: &[String]) -> Vec<u8> {
-        let summaries =
-            uris.iter().filter_map(|uri| self.ledger.channels.summary(self.ledger.find_session(uri)?));
-        listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
     }
 
     /// Answers a request for a page of the list that was read while sessions changed. What was read
@@ -290,44 +281,55 @@ impl Host {
             listed.next = listed.sessions.last().map(|(place, _)| place.clone());
         }
     }
+}
 
-    /// Which page of the list of sessions is asked for; all of them when no limit is given.
-    pub(in crate::host) fn page_of(params: &ListSessionsParams) -> Result<Page, RpcError> {
-        let limit = match params.limit {
-            None => usize::MAX,
-            Some(limit) => match usize::try_from(limit) {
-                Ok(limit) if limit > 0 => limit,
-                _ => return Err(RpcError::invalid_params("`limit` must be at least 1")),
-            },
-        };
-        let after = match params.cursor.as_deref() {
-            None => None,
-            Some(cursor) => Some(read_cursor(cursor).ok_or_else(|| {
-                RpcError::invalid_params("`cursor` is none of ours; leave it out to begin anew")
-            })?),
-        };
-        Ok(Page { after, limit })
-    }
+/// The result of a `listSessions` that looks at nothing but memory.
+pub(in crate::host) fn summaries_in_memory(ledger: &Ledger) -> Vec<u8> {
+    let summaries = ledger.channels.sessions.keys().filter_map(|key| ledger.channels.summary(*key));
+    listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
+}
 
-    /// Tells that there are this many more sessions than before.
-    pub(in crate::host) fn count_sessions(&mut self, step: &mut Step<'_>, more: i64) {
-        let before = self.ledger.channels.root.state.active_sessions.unwrap_or_default();
-        let active_sessions = before.saturating_add(more).max(0);
-        let action =
-            StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions });
-        self.ledger.sequence(step, ChannelId::ROOT, action, None);
-    }
+/// The result of a `listSessions` that names the sessions.
+pub(in crate::host) fn summaries_of(ledger: &Ledger, uris: &[String]) -> Vec<u8> {
+    let summaries = uris.iter().filter_map(|uri| ledger.channels.summary(ledger.find_session(uri)?));
+    listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
+}
 
-    /// Takes a chat out of memory, with its terminals.
-    pub(in crate::host) fn remove_chat(&mut self, step: &mut Step<'_>, chat: ChatKey) {
-        ptys::end_ptys_of(&mut self.ledger, step, chat);
-        terminals::forget_terminals_of(&mut self.ledger, chat);
-        if let Some(session) = self.ledger.channels.chats.known(chat).map(|chat| chat.session) {
-            self.ledger.note_edited(session, true);
-        }
-        self.ledger.unlink(chat.into());
-        self.ledger.channels.chats.remove(&chat);
+/// Which page of the list of sessions is asked for; all of them when no limit is given.
+pub(in crate::host) fn page_of(params: &ListSessionsParams) -> Result<Page, RpcError> {
+    let limit = match params.limit {
+        None => usize::MAX,
+        Some(limit) => match usize::try_from(limit) {
+            Ok(limit) if limit > 0 => limit,
+            _ => return Err(RpcError::invalid_params("`limit` must be at least 1")),
+        },
+    };
+    let after = match params.cursor.as_deref() {
+        None => None,
+        Some(cursor) => Some(read_cursor(cursor).ok_or_else(|| {
+            RpcError::invalid_params("`cursor` is none of ours; leave it out to begin anew")
+        })?),
+    };
+    Ok(Page { after, limit })
+}
+
+/// Tells that there are this many more sessions than before.
+pub(in crate::host) fn count_sessions(ledger: &mut Ledger, step: &mut Step<'_>, more: i64) {
+    let before = ledger.channels.root.state.active_sessions.unwrap_or_default();
+    let active_sessions = before.saturating_add(more).max(0);
+    let action = StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions });
+    ledger.sequence(step, ChannelId::ROOT, action, None);
+}
+
+/// Takes a chat out of memory, with its terminals.
+pub(in crate::host) fn remove_chat(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    ptys::end_ptys_of(ledger, step, chat);
+    terminals::forget_terminals_of(ledger, chat);
+    if let Some(session) = ledger.channels.chats.known(chat).map(|chat| chat.session) {
+        ledger.note_edited(session, true);
     }
+    ledger.unlink(chat.into());
+    ledger.channels.chats.remove(&chat);
 }
 
 /// The directories of a new session, each once.

@@ -4,8 +4,11 @@
 //! chat that it comes from, and which chat is the default one.
 //! Never: opens a conversation; the first turn does.
 
+use crate::host::ahead;
 use crate::host::attached;
 use crate::host::catalogue;
+use crate::host::handlers;
+use crate::host::ledger::Ledger;
 use crate::host::notes;
 use crate::host::pending;
 use crate::host::terminals;
@@ -69,7 +72,7 @@ impl Host {
         let Some(key) = self.ledger.find_session(&params.channel) else {
             return Err(self.ledger.not_found(&params.channel));
         };
-        let session = self.usable_session(key)?;
+        let session = usable_session(&self.ledger, key)?;
         let agent = self.agent_called(Some(&session.state.provider))?;
         self.check_tokens(step, connection, agent)?;
         let can = self.chats_capability(session)?;
@@ -98,7 +101,7 @@ impl Host {
                 .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?,
             None => Vec::new(),
         };
-        let mut beginning = self.beginning_of(key, can, params.source)?;
+        let mut beginning = beginning_of(&self.ledger, key, can, params.source)?;
         // A fork works where its source does.
         if beginning.copied.is_none() {
             beginning.directories = directories?;
@@ -108,7 +111,7 @@ impl Host {
                 self.ledger.channels.sessions.known(key).map(|session| session.state.provider.clone());
             beginning.draft = self.first_draft(&provider.unwrap_or_default(), selection)?;
         }
-        let chat = self.add_chat(step, key, params.chat, beginning);
+        let chat = add_chat(&mut self.ledger, step, key, params.chat, beginning);
         self.take_charge(chat, connection);
         if let Some(mut message) = params.initial_message {
             if matches!(aside, Some(Aside::Begins { .. })) {
@@ -137,16 +140,6 @@ impl Host {
         }
     }
 
-    /// A session in which something can be begun.
-    pub(super) fn usable_session(&self, key: SessionKey) -> Result<&Session, RpcError> {
-        let session = self.ledger.channels.sessions.needed(key)?;
-        if session.state.lifecycle == SessionLifecycle::Failed {
-            let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
-            return Err(RpcError::unavailable(format_args!("the session could not be created: {why}")));
-        }
-        Ok(session)
-    }
-
     /// What the agent of a session can do with several chats.
     pub(super) fn chats_capability(&self, session: &Session) -> Result<MultipleChatsCapability, RpcError> {
         let provider = &session.state.provider;
@@ -156,132 +149,6 @@ impl Host {
         can.ok_or_else(|| {
             RpcError::invalid_params(format_args!("the agent `{provider}` has one chat in a session"))
         })
-    }
-
-    fn beginning_of(
-        &self,
-        key: SessionKey,
-        can: MultipleChatsCapability,
-        source: Option<ChatSource>,
-    ) -> Result<Beginning, RpcError> {
-        let cannot = |what: &str| {
-            Err(RpcError::invalid_params(format_args!("`source`: the agent of this session makes no {what}")))
-        };
-        match source {
-            None => Ok(Beginning::default()),
-            Some(ChatSource::Fork(_)) if can.fork != Some(true) => cannot("forks"),
-            Some(ChatSource::SideChat(_)) if can.side_chat != Some(true) => cannot("side chats"),
-            Some(ChatSource::Fork(source)) => {
-                let (from, chat) = self.source_chat(key, &source.chat)?;
-                let Some(turns) = chat.conversation.history().through(&source.turn_id) else {
-                    return Err(RpcError::invalid_params(format_args!(
-                        "`source.turnId`: no turn `{}` is over in that chat",
-                        source.turn_id
-                    )));
-                };
-                Ok(Beginning {
-                    origin: ChatOrigin::Fork { chat: source.chat, turn_id: source.turn_id },
-                    context: chat.context.clone(),
-                    copied: Some((from, turns.to_vec())),
-                    directories: chat.conversation.state().working_directories.clone(),
-                    draft: None,
-                })
-            }
-            Some(ChatSource::SideChat(source)) => {
-                if source.selection.as_ref().is_some_and(|selection| selection.text.is_empty()) {
-                    return Err(RpcError::invalid_params("`source.selection.text` must not be empty"));
-                }
-                let (_, chat) = self.source_chat(key, &source.chat)?;
-                let (history, state) = (chat.conversation.history(), chat.conversation.state());
-                let mut context = chat.context.clone();
-                match (history.through(&source.turn_id), &state.active_turn) {
-                    (Some(turns), _) => context.extend_from_slice(turns),
-                    (None, Some(active)) if active.id == source.turn_id => {
-                        context.extend_from_slice(history.turns());
-                        context.push(CompletedTurn::of(&so_far(active)));
-                    }
-                    (None, _) => {
-                        return Err(RpcError::invalid_params(format_args!(
-                            "`source.turnId`: no turn `{}` in that chat",
-                            source.turn_id
-                        )));
-                    }
-                }
-                let (chat, turn_id, selection) = (source.chat, source.turn_id, source.selection);
-                Ok(Beginning {
-                    origin: ChatOrigin::SideChat { chat, turn_id, selection },
-                    context,
-                    copied: None,
-                    directories: None,
-                    draft: None,
-                })
-            }
-            Some(ChatSource::Unknown(_)) => Err(RpcError::invalid_params(
-                "`source` must be a `fork` or a `sideChat`, with a `chat` and a `turnId`",
-            )),
-        }
-    }
-
-    /// The chat of a session that another one comes from.
-    fn source_chat(&self, key: SessionKey, uri: &str) -> Result<(ChatKey, &Chat), RpcError> {
-        let chat = self.ledger.find_chat(uri);
-        let found = chat.and_then(|key| self.ledger.channels.chats.known(key).map(|chat| (key, chat)));
-        found.filter(|(_, chat)| chat.session == key).ok_or_else(|| {
-            RpcError::invalid_params(format_args!("`source.chat`: `{uri}` is no chat of this session"))
-        })
-    }
-
-    fn add_chat(&mut self, step: &mut Step<'_>, key: SessionKey, uri: String, from: Beginning) -> ChatKey {
-        self.begin_session(step, key);
-        let chat = ChatKey(self.ledger.fresh_key());
-        let state =
-            ChatState { movable: Some(true), ..empty_chat(uri.clone(), CHAT_TITLE, &step.timestamp()) };
-        // The next number is that of the chat's row in the session.
-        let channel = Channel::new(uri.clone(), self.ledger.head() + 1);
-        let new = self.beginning_chat(channel, key, state, from);
-        let summary = row_of(new.conversation.state());
-        self.ledger.channels.by_uri.insert(uri, chat.into());
-        self.ledger.channels.chats.insert(chat, new);
-        self.ledger.mark_dirty(chat.into());
-        let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary });
-        self.ledger.sequence(step, key, added, None);
-        catalogue::sync_session(&mut self.ledger, step, key);
-        self.ledger.note_edited(key, true);
-        chat
-    }
-
-    /// A chat in which nothing runs, with what it begins with.
-    pub(super) fn beginning_chat(
-        &mut self,
-        channel: Channel,
-        key: SessionKey,
-        mut state: ChatState,
-        from: Beginning,
-    ) -> Chat {
-        state.origin = Some(from.origin);
-        state.working_directories = from.directories;
-        state.draft = from.draft;
-        let mut title_by = TitleBy::Nobody;
-        let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
-        let mut history = History::default();
-        if let Some((source, mut turns)) = from.copied {
-            terminals::copy_terminals(&mut self.ledger, &channel.uri, &mut turns);
-            if let Some(source) = self.ledger.channels.chats.known(source) {
-                state.title.clone_from(&source.conversation.state().title);
-                title_by = source.title_by;
-                progress = source.progress.clone();
-                attached.turns = source.attached.turns.clone();
-            }
-            history = turns.into_iter().collect();
-            let last = history.last().and_then(CompletedTurn::read);
-            if last.is_some_and(|turn| turn.state == TurnState::Error) {
-                state.status = SessionStatus::Error.bits();
-            }
-        }
-        progress.retain(|id, _| history.contains(id));
-        attached.turns.retain(|id, _| history.contains(id));
-        let new = Chat::new(channel, key, Conversation::new(state, history));
-        Chat { context: from.context, title_by, progress, attached, ..new }
     }
 
     /// Ends a chat: its turn is cancelled, its conversation closed, its channel gone.
@@ -307,24 +174,16 @@ impl Host {
         }
         self.cancel_turn(step, chat);
         if self.ledger.channels.is_default(chat) {
-            self.appoint_default_chat(step, key, heir, None);
+            appoint_default_chat(&mut self.ledger, step, key, heir, None);
         }
-        self.take_from_catalogue(step, key, &params.channel);
+        take_from_catalogue(&mut self.ledger, step, key, &params.channel);
         turns::close_conversation(&mut self.ledger, step, chat);
-        self.remove_chat(step, chat);
+        handlers::catalogue::remove_chat(&mut self.ledger, step, chat);
         self.ledger.mark_clean(chat.into());
         let uri = params.channel.clone();
         step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));
         self.reopen_session(step, key);
         Ok(())
-    }
-
-    /// Takes a chat's row away, and with it its part in what the session says of itself.
-    pub(super) fn take_from_catalogue(&mut self, step: &mut Step<'_>, key: SessionKey, chat: &str) {
-        let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: chat.to_owned() });
-        self.ledger.sequence(step, key, removed, None);
-        notes::take_notes(&mut self.ledger, step, key, chat);
-        catalogue::sync_session(&mut self.ledger, step, key);
     }
 
     /// When the conversation is gone that a session's creation waited for, it waits for another
@@ -340,45 +199,193 @@ impl Host {
             self.open_session(step, key);
         }
     }
+}
 
-    /// Makes another of a session's chats its default one; the one before may be moved from now on.
-    pub(in crate::host) fn change_default_chat(
-        &mut self,
-        step: &mut Step<'_>,
-        key: SessionKey,
-        chat: String,
-        origin: Option<ActionOrigin>,
-    ) {
-        let before =
-            self.ledger.channels.sessions.known(key).and_then(|session| session.state.default_chat.clone());
-        self.appoint_default_chat(step, key, chat, origin);
-        if let Some(before) = before {
-            self.set_movable(step, &before, true);
+/// A session in which something can be begun.
+pub(super) fn usable_session(ledger: &Ledger, key: SessionKey) -> Result<&Session, RpcError> {
+    let session = ledger.channels.sessions.needed(key)?;
+    if session.state.lifecycle == SessionLifecycle::Failed {
+        let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
+        return Err(RpcError::unavailable(format_args!("the session could not be created: {why}")));
+    }
+    Ok(session)
+}
+
+fn beginning_of(
+    ledger: &Ledger,
+    key: SessionKey,
+    can: MultipleChatsCapability,
+    source: Option<ChatSource>,
+) -> Result<Beginning, RpcError> {
+    let cannot = |what: &str| {
+        Err(RpcError::invalid_params(format_args!("`source`: the agent of this session makes no {what}")))
+    };
+    match source {
+        None => Ok(Beginning::default()),
+        Some(ChatSource::Fork(_)) if can.fork != Some(true) => cannot("forks"),
+        Some(ChatSource::SideChat(_)) if can.side_chat != Some(true) => cannot("side chats"),
+        Some(ChatSource::Fork(source)) => {
+            let (from, chat) = source_chat(ledger, key, &source.chat)?;
+            let Some(turns) = chat.conversation.history().through(&source.turn_id) else {
+                return Err(RpcError::invalid_params(format_args!(
+                    "`source.turnId`: no turn `{}` is over in that chat",
+                    source.turn_id
+                )));
+            };
+            Ok(Beginning {
+                origin: ChatOrigin::Fork { chat: source.chat, turn_id: source.turn_id },
+                context: chat.context.clone(),
+                copied: Some((from, turns.to_vec())),
+                directories: chat.conversation.state().working_directories.clone(),
+                draft: None,
+            })
+        }
+        Some(ChatSource::SideChat(source)) => {
+            if source.selection.as_ref().is_some_and(|selection| selection.text.is_empty()) {
+                return Err(RpcError::invalid_params("`source.selection.text` must not be empty"));
+            }
+            let (_, chat) = source_chat(ledger, key, &source.chat)?;
+            let (history, state) = (chat.conversation.history(), chat.conversation.state());
+            let mut context = chat.context.clone();
+            match (history.through(&source.turn_id), &state.active_turn) {
+                (Some(turns), _) => context.extend_from_slice(turns),
+                (None, Some(active)) if active.id == source.turn_id => {
+                    context.extend_from_slice(history.turns());
+                    context.push(CompletedTurn::of(&so_far(active)));
+                }
+                (None, _) => {
+                    return Err(RpcError::invalid_params(format_args!(
+                        "`source.turnId`: no turn `{}` in that chat",
+                        source.turn_id
+                    )));
+                }
+            }
+            let (chat, turn_id, selection) = (source.chat, source.turn_id, source.selection);
+            Ok(Beginning {
+                origin: ChatOrigin::SideChat { chat, turn_id, selection },
+                context,
+                copied: None,
+                directories: None,
+                draft: None,
+            })
+        }
+        Some(ChatSource::Unknown(_)) => Err(RpcError::invalid_params(
+            "`source` must be a `fork` or a `sideChat`, with a `chat` and a `turnId`",
+        )),
+    }
+}
+
+/// The chat of a session that another one comes from.
+fn source_chat<'a>(ledger: &'a Ledger, key: SessionKey, uri: &str) -> Result<(ChatKey, &'a Chat), RpcError> {
+    let chat = ledger.find_chat(uri);
+    let found = chat.and_then(|key| ledger.channels.chats.known(key).map(|chat| (key, chat)));
+    found.filter(|(_, chat)| chat.session == key).ok_or_else(|| {
+        RpcError::invalid_params(format_args!("`source.chat`: `{uri}` is no chat of this session"))
+    })
+}
+
+fn add_chat(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    uri: String,
+    from: Beginning,
+) -> ChatKey {
+    ahead::begin_session(ledger, step, key);
+    let chat = ChatKey(ledger.fresh_key());
+    let state = ChatState { movable: Some(true), ..empty_chat(uri.clone(), CHAT_TITLE, &step.timestamp()) };
+    // The next number is that of the chat's row in the session.
+    let channel = Channel::new(uri.clone(), ledger.head() + 1);
+    let new = beginning_chat(ledger, channel, key, state, from);
+    let summary = row_of(new.conversation.state());
+    ledger.channels.by_uri.insert(uri, chat.into());
+    ledger.channels.chats.insert(chat, new);
+    ledger.mark_dirty(chat.into());
+    let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary });
+    ledger.sequence(step, key, added, None);
+    catalogue::sync_session(ledger, step, key);
+    ledger.note_edited(key, true);
+    chat
+}
+
+/// A chat in which nothing runs, with what it begins with.
+pub(super) fn beginning_chat(
+    ledger: &mut Ledger,
+    channel: Channel,
+    key: SessionKey,
+    mut state: ChatState,
+    from: Beginning,
+) -> Chat {
+    state.origin = Some(from.origin);
+    state.working_directories = from.directories;
+    state.draft = from.draft;
+    let mut title_by = TitleBy::Nobody;
+    let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
+    let mut history = History::default();
+    if let Some((source, mut turns)) = from.copied {
+        terminals::copy_terminals(ledger, &channel.uri, &mut turns);
+        if let Some(source) = ledger.channels.chats.known(source) {
+            state.title.clone_from(&source.conversation.state().title);
+            title_by = source.title_by;
+            progress = source.progress.clone();
+            attached.turns = source.attached.turns.clone();
+        }
+        history = turns.into_iter().collect();
+        let last = history.last().and_then(CompletedTurn::read);
+        if last.is_some_and(|turn| turn.state == TurnState::Error) {
+            state.status = SessionStatus::Error.bits();
         }
     }
+    progress.retain(|id, _| history.contains(id));
+    attached.turns.retain(|id, _| history.contains(id));
+    let new = Chat::new(channel, key, Conversation::new(state, history));
+    Chat { context: from.context, title_by, progress, attached, ..new }
+}
 
-    /// Makes a chat the default one. At no time may the default chat be moved.
-    fn appoint_default_chat(
-        &mut self,
-        step: &mut Step<'_>,
-        key: SessionKey,
-        chat: String,
-        origin: Option<ActionOrigin>,
-    ) {
-        self.set_movable(step, &chat, false);
-        let changed = SessionDefaultChatChangedAction { default_chat: Some(chat) };
-        self.ledger.sequence(step, key, StateAction::SessionDefaultChatChanged(changed), origin);
-        catalogue::sync_session(&mut self.ledger, step, key);
+/// Takes a chat's row away, and with it its part in what the session says of itself.
+pub(super) fn take_from_catalogue(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey, chat: &str) {
+    let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: chat.to_owned() });
+    ledger.sequence(step, key, removed, None);
+    notes::take_notes(ledger, step, key, chat);
+    catalogue::sync_session(ledger, step, key);
+}
+
+/// Makes another of a session's chats its default one; the one before may be moved from now on.
+pub(in crate::host) fn change_default_chat(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    chat: String,
+    origin: Option<ActionOrigin>,
+) {
+    let before = ledger.channels.sessions.known(key).and_then(|session| session.state.default_chat.clone());
+    appoint_default_chat(ledger, step, key, chat, origin);
+    if let Some(before) = before {
+        set_movable(ledger, step, &before, true);
     }
+}
 
-    pub(in crate::host) fn set_movable(&mut self, step: &mut Step<'_>, uri: &str, movable: bool) {
-        let Some(chat) = self.ledger.find_chat(uri) else { return };
-        let changes = |chat: &Chat| chat.conversation.state().movable != Some(movable);
-        if self.ledger.channels.chats.known(chat).is_some_and(changes) {
-            let action = StateAction::ChatMovableChanged(ChatMovableChangedAction { movable });
-            self.ledger.sequence(step, chat, action, None);
-            catalogue::sync_chat(&mut self.ledger, step, chat);
-        }
+/// Makes a chat the default one. At no time may the default chat be moved.
+fn appoint_default_chat(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    chat: String,
+    origin: Option<ActionOrigin>,
+) {
+    set_movable(ledger, step, &chat, false);
+    let changed = SessionDefaultChatChangedAction { default_chat: Some(chat) };
+    ledger.sequence(step, key, StateAction::SessionDefaultChatChanged(changed), origin);
+    catalogue::sync_session(ledger, step, key);
+}
+
+pub(in crate::host) fn set_movable(ledger: &mut Ledger, step: &mut Step<'_>, uri: &str, movable: bool) {
+    let Some(chat) = ledger.find_chat(uri) else { return };
+    let changes = |chat: &Chat| chat.conversation.state().movable != Some(movable);
+    if ledger.channels.chats.known(chat).is_some_and(changes) {
+        let action = StateAction::ChatMovableChanged(ChatMovableChangedAction { movable });
+        ledger.sequence(step, chat, action, None);
+        catalogue::sync_chat(ledger, step, chat);
     }
 }
 

@@ -5,6 +5,7 @@
 //! is sent afterwards is exactly what its snapshot lacks.
 
 use crate::host::ahead;
+use crate::host::ledger::Ledger;
 use crate::host::terminals;
 use crate::host::watches;
 use std::collections::BTreeSet;
@@ -122,7 +123,7 @@ impl Host {
             self.forget_tokens(connection);
             self.client_left(step, &before);
         }
-        let (wanted, missing) = self.resolve(&params.subscriptions);
+        let (wanted, missing) = resolve(&self.ledger, &params.subscriptions);
         // Now, so that the answer tells it.
         self.leave_other_sessions(step, &params.client_id, &wanted.iter().copied().collect());
         // One that was beyond the head is none of ours, whatever has moved the head since.
@@ -241,32 +242,32 @@ impl Host {
 
     /// Subscribes to those channels that exist; returns their states, as this method answers them.
     fn take_up(&mut self, connection: ConnectionId, method: Method, uris: &[String]) -> LargeStates {
-        let (targets, _) = self.resolve(uris);
+        let (targets, _) = resolve(&self.ledger, uris);
         let states = self.ledger.states_of(method, &targets, 0);
         for target in targets {
             self.subscribe(connection, target, Subscription::default());
         }
         states
     }
+}
 
-    /// The channels of these URIs, each once, and the URIs that name none, or more watches than may
-    /// be followed.
-    fn resolve(&self, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
-        let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let mut watches = 0;
-        for uri in uris {
-            match self.ledger.find(uri) {
-                Some(target) if target.kind == ChannelKind::Watch && watches == WATCHES_MAX => {
-                    missing.push(uri.clone());
-                }
-                Some(target) if seen.insert(target) => {
-                    watches += usize::from(target.kind == ChannelKind::Watch);
-                    targets.push(target);
-                }
-                Some(_) => {}
-                None => missing.push(uri.clone()),
+/// The channels of these URIs, each once, and the URIs that name none, or more watches than may
+/// be followed.
+fn resolve(ledger: &Ledger, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
+    let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
+    let mut watches = 0;
+    for uri in uris {
+        match ledger.find(uri) {
+            Some(target) if target.kind == ChannelKind::Watch && watches == WATCHES_MAX => {
+                missing.push(uri.clone());
             }
+            Some(target) if seen.insert(target) => {
+                watches += usize::from(target.kind == ChannelKind::Watch);
+                targets.push(target);
+            }
+            Some(_) => {}
+            None => missing.push(uri.clone()),
         }
-        (targets, missing)
     }
+    (targets, missing)
 }

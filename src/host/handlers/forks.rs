@@ -5,13 +5,14 @@
 //! Never: makes a session; that is in `catalogue`. The newest version has no such request: only
 //! chats are forked.
 
+use crate::host::handlers;
+use crate::host::ledger::Ledger;
 use ahp_types::commands::CreateSessionParams;
 use ahp_types::state::ChatOrigin;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::chats::Beginning;
-use crate::host::Host;
 use crate::wire::errors::RpcError;
 
 /// The session and the turn that a new session goes on from.
@@ -22,48 +23,46 @@ struct ForkSource {
     turn_id: String,
 }
 
-impl Host {
-    /// What the chat of a session begins with that goes on from here (JSON); what its client does
-    /// not say of the session itself is as it is there.
-    ///
-    /// # Errors
-    /// When there is no such session or turn, or its agent is another one than is asked for.
-    pub(super) fn beginning_from(
-        &self,
-        source: &Value,
-        params: &mut CreateSessionParams,
-    ) -> Result<Beginning, RpcError> {
-        let invalid = |why: String| RpcError::invalid_params(format_args!("`fork{why}"));
-        let source = ForkSource::deserialize(source).map_err(|why| invalid(format!("`: {why}")))?;
-        let Some(key) = self.ledger.find_session(&source.session) else {
-            return Err(self.ledger.not_found(&source.session));
-        };
-        let session = self.usable_session(key)?;
-        let provider = params.provider.get_or_insert_with(|| session.state.provider.clone());
-        if *provider != session.state.provider {
-            return Err(invalid(format!("`: that is a session of the agent `{}`", session.state.provider)));
-        }
-        params.config.get_or_insert_with(|| session.config.clone());
-        if params.working_directories.is_none() {
-            params.working_directories.clone_from(&session.state.working_directories);
-        }
-        let from = self.ledger.channels.own_chat(key);
-        let chat = from.and_then(|from| Some((from, self.ledger.channels.chats.known(from)?)));
-        let Some((from, chat)) = chat else {
-            return Err(RpcError::internal(format_args!(
-                "the session `{}` has no chat of its own",
-                source.session
-            )));
-        };
-        let Some(turns) = chat.conversation.history().through(&source.turn_id) else {
-            return Err(invalid(format!(".turnId`: no turn `{}` is over in that session", source.turn_id)));
-        };
-        Ok(Beginning {
-            origin: ChatOrigin::Fork { chat: chat.channel.uri.clone(), turn_id: source.turn_id },
-            context: chat.context.clone(),
-            copied: Some((from, turns.to_vec())),
-            directories: None,
-            draft: None,
-        })
+/// What the chat of a session begins with that goes on from here (JSON); what its client does
+/// not say of the session itself is as it is there.
+///
+/// # Errors
+/// When there is no such session or turn, or its agent is another one than is asked for.
+pub(super) fn beginning_from(
+    ledger: &Ledger,
+    source: &Value,
+    params: &mut CreateSessionParams,
+) -> Result<Beginning, RpcError> {
+    let invalid = |why: String| RpcError::invalid_params(format_args!("`fork{why}"));
+    let source = ForkSource::deserialize(source).map_err(|why| invalid(format!("`: {why}")))?;
+    let Some(key) = ledger.find_session(&source.session) else {
+        return Err(ledger.not_found(&source.session));
+    };
+    let session = handlers::chats::usable_session(ledger, key)?;
+    let provider = params.provider.get_or_insert_with(|| session.state.provider.clone());
+    if *provider != session.state.provider {
+        return Err(invalid(format!("`: that is a session of the agent `{}`", session.state.provider)));
     }
+    params.config.get_or_insert_with(|| session.config.clone());
+    if params.working_directories.is_none() {
+        params.working_directories.clone_from(&session.state.working_directories);
+    }
+    let from = ledger.channels.own_chat(key);
+    let chat = from.and_then(|from| Some((from, ledger.channels.chats.known(from)?)));
+    let Some((from, chat)) = chat else {
+        return Err(RpcError::internal(format_args!(
+            "the session `{}` has no chat of its own",
+            source.session
+        )));
+    };
+    let Some(turns) = chat.conversation.history().through(&source.turn_id) else {
+        return Err(invalid(format!(".turnId`: no turn `{}` is over in that session", source.turn_id)));
+    };
+    Ok(Beginning {
+        origin: ChatOrigin::Fork { chat: chat.channel.uri.clone(), turn_id: source.turn_id },
+        context: chat.context.clone(),
+        copied: Some((from, turns.to_vec())),
+        directories: None,
+        draft: None,
+    })
 }

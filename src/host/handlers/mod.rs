@@ -4,10 +4,10 @@
 //! Never: changes a channel's state other than through `sequence`.
 
 pub(super) mod catalogue;
-mod chats;
+pub(super) mod chats;
 pub(super) mod completions;
-mod config;
+pub(super) mod config;
 pub(super) mod connection;
-mod forks;
-mod moves;
-mod resources;
+pub(super) mod forks;
+pub(super) mod moves;
+pub(super) mod resources;

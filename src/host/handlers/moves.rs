@@ -4,9 +4,12 @@
 //! that is refused is ever seen.
 //! Never: moves other chats with it. A fork or a side chat only remembers where it came from.
 
+use crate::host::ahead;
 use crate::host::annotations;
 use crate::host::catalogue;
 use crate::host::directories;
+use crate::host::handlers;
+use crate::host::ledger::Ledger;
 use crate::host::notes;
 use crate::host::terminals;
 use crate::host::turns;
@@ -33,22 +36,22 @@ impl Host {
         let Some(key) = self.ledger.find_chat(&params.channel) else {
             return Err(self.ledger.not_found(&params.channel));
         };
-        let from = self.movable_from(key)?;
+        let from = movable_from(&self.ledger, key)?;
         match params.destination {
             ChatMoveDestination::Session(to) => {
                 let Some(session) = self.ledger.find_session(&to.session) else {
                     return Err(self.ledger.not_found(&to.session));
                 };
-                self.check_anchor(session, &params.channel, to.after.as_deref())?;
+                check_anchor(&self.ledger, session, &params.channel, to.after.as_deref())?;
                 if session != from {
                     self.check_may_join(key, session)?;
                     self.hand_over(step, key, session);
                 }
-                self.place_behind(step, session, &params.channel, to.after.as_deref());
+                place_behind(&mut self.ledger, step, session, &params.channel, to.after.as_deref());
                 Ok(MoveChatResult { session: to.session })
             }
             ChatMoveDestination::NewSession(_) => {
-                self.check_at_rest(key)?;
+                check_at_rest(&self.ledger, key)?;
                 Ok(MoveChatResult { session: self.move_to_new_session(step, key)? })
             }
             ChatMoveDestination::Unknown(_) => Err(RpcError::invalid_params(
@@ -57,44 +60,10 @@ impl Host {
         }
     }
 
-    /// The session of a chat that may be moved at all.
-    fn movable_from(&self, key: ChatKey) -> Result<SessionKey, RpcError> {
-        let chat = self.ledger.channels.chats.needed(key)?;
-        if chat.conversation.state().movable != Some(true) {
-            return Err(RpcError::invalid_params(
-                "`channel`: this chat is not movable; a session's default chat stays with it",
-            ));
-        }
-        Ok(chat.session)
-    }
-
-    fn check_anchor(&self, session: SessionKey, chat: &str, after: Option<&str>) -> Result<(), RpcError> {
-        let Some(after) = after else { return Ok(()) };
-        if after == chat {
-            return Err(RpcError::invalid_params("`destination.after` is the chat itself"));
-        }
-        let session = self.ledger.channels.sessions.needed(session)?;
-        if session.state.chats.iter().any(|row| row.resource == after) {
-            return Ok(());
-        }
-        Err(RpcError::invalid_params(format_args!(
-            "`destination.after`: `{after}` is no chat of `{}`",
-            session.channel.uri
-        )))
-    }
-
-    fn check_at_rest(&self, key: ChatKey) -> Result<(), RpcError> {
-        let chat = self.ledger.channels.chats.needed(key)?;
-        match &chat.run {
-            Some(_) => Err(RpcError::turn_in_progress(&chat.channel.uri)),
-            None => Ok(()),
-        }
-    }
-
     /// Whether a chat may become one of another session.
     fn check_may_join(&self, key: ChatKey, session: SessionKey) -> Result<(), RpcError> {
-        self.check_at_rest(key)?;
-        let to = self.usable_session(session)?;
+        check_at_rest(&self.ledger, key)?;
+        let to = handlers::chats::usable_session(&self.ledger, session)?;
         self.chats_capability(to)?;
         let from = self
             .ledger
@@ -119,14 +88,14 @@ impl Host {
     /// Makes a chat one of another session. Its agent forgets the conversation: it is opened anew,
     /// as one of that session, for the next turn.
     fn hand_over(&mut self, step: &mut Step<'_>, key: ChatKey, to: SessionKey) {
-        self.begin_session(step, to);
+        ahead::begin_session(&mut self.ledger, step, to);
         turns::close_conversation(&mut self.ledger, step, key);
         directories::keep_directories_of(&mut self.ledger, step, key, to);
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let from = std::mem::replace(&mut chat.session, to);
         let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
         let notes = notes::take_notes(&mut self.ledger, step, from, &uri);
-        self.take_from_catalogue(step, from, &uri);
+        handlers::chats::take_from_catalogue(&mut self.ledger, step, from, &uri);
         self.reopen_session(step, from);
         if self
             .ledger
@@ -148,25 +117,10 @@ impl Host {
         self.save_moved(step, key);
     }
 
-    /// Puts a chat behind another one of its session, or before all of them.
-    fn place_behind(&mut self, step: &mut Step<'_>, key: SessionKey, chat: &str, after: Option<&str>) {
-        let Some(session) = self.ledger.channels.sessions.known(key) else { return };
-        let before: Vec<&str> = session.state.chats.iter().map(|row| row.resource.as_str()).collect();
-        let mut order: Vec<&str> = before.iter().copied().filter(|uri| *uri != chat).collect();
-        let place = after.and_then(|after| order.iter().position(|uri| *uri == after));
-        order.insert(place.map_or(0, |place| place + 1), chat);
-        if order != before {
-            let chats = order.into_iter().map(str::to_owned).collect();
-            let reordered = StateAction::SessionChatsReordered(SessionChatsReorderedAction { chats });
-            self.ledger.sequence(step, key, reordered, None);
-            self.ledger.session_changed(key);
-        }
-    }
-
     /// Makes a session like the chat's own, of which the chat is the only one.
     fn move_to_new_session(&mut self, step: &mut Step<'_>, key: ChatKey) -> Result<String, RpcError> {
         let chat = self.ledger.channels.chats.needed(key)?;
-        let from = self.usable_session(chat.session)?;
+        let from = handlers::chats::usable_session(&self.ledger, chat.session)?;
         let scheme = from.channel.uri.split_once(':').map_or("ahp-session", |(scheme, _)| scheme).to_owned();
         let uri = loop {
             let uri = format!("{scheme}:/{}", step.ids.fresh());
@@ -174,9 +128,10 @@ impl Host {
                 break uri;
             }
         };
-        self.set_movable(step, &chat.channel.uri.clone(), false);
+        let moved = chat.channel.uri.clone();
+        handlers::chats::set_movable(&mut self.ledger, step, &moved, false);
         let chat = self.ledger.channels.chats.needed(key)?;
-        let from = self.usable_session(chat.session)?;
+        let from = handlers::chats::usable_session(&self.ledger, chat.session)?;
         let row = row_of(chat.conversation.state());
         let is_read = row.status & SessionStatus::IsRead.bits();
         let (provider, directories) = (from.state.provider.clone(), from.state.working_directories.clone());
@@ -211,7 +166,7 @@ impl Host {
         self.ledger.channels.sessions.insert(to, session);
         annotations::add_annotations(&mut self.ledger, to, Vec::new());
         self.ledger.mark_dirty(to.into());
-        self.count_sessions(step, 1);
+        handlers::catalogue::count_sessions(&mut self.ledger, step, 1);
         self.hand_over(step, key, to);
         let summary = self
             .ledger
@@ -224,5 +179,59 @@ impl Host {
         let params = SessionAddedParams { channel: self.ledger.channels.root.channel.uri.clone(), summary };
         self.ledger.notify_root(step, "root/sessionAdded", params);
         Ok(uri)
+    }
+}
+
+/// The session of a chat that may be moved at all.
+fn movable_from(ledger: &Ledger, key: ChatKey) -> Result<SessionKey, RpcError> {
+    let chat = ledger.channels.chats.needed(key)?;
+    if chat.conversation.state().movable != Some(true) {
+        return Err(RpcError::invalid_params(
+            "`channel`: this chat is not movable; a session's default chat stays with it",
+        ));
+    }
+    Ok(chat.session)
+}
+
+fn check_anchor(
+    ledger: &Ledger,
+    session: SessionKey,
+    chat: &str,
+    after: Option<&str>,
+) -> Result<(), RpcError> {
+    let Some(after) = after else { return Ok(()) };
+    if after == chat {
+        return Err(RpcError::invalid_params("`destination.after` is the chat itself"));
+    }
+    let session = ledger.channels.sessions.needed(session)?;
+    if session.state.chats.iter().any(|row| row.resource == after) {
+        return Ok(());
+    }
+    Err(RpcError::invalid_params(format_args!(
+        "`destination.after`: `{after}` is no chat of `{}`",
+        session.channel.uri
+    )))
+}
+
+fn check_at_rest(ledger: &Ledger, key: ChatKey) -> Result<(), RpcError> {
+    let chat = ledger.channels.chats.needed(key)?;
+    match &chat.run {
+        Some(_) => Err(RpcError::turn_in_progress(&chat.channel.uri)),
+        None => Ok(()),
+    }
+}
+
+/// Puts a chat behind another one of its session, or before all of them.
+fn place_behind(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey, chat: &str, after: Option<&str>) {
+    let Some(session) = ledger.channels.sessions.known(key) else { return };
+    let before: Vec<&str> = session.state.chats.iter().map(|row| row.resource.as_str()).collect();
+    let mut order: Vec<&str> = before.iter().copied().filter(|uri| *uri != chat).collect();
+    let place = after.and_then(|after| order.iter().position(|uri| *uri == after));
+    order.insert(place.map_or(0, |place| place + 1), chat);
+    if order != before {
+        let chats = order.into_iter().map(str::to_owned).collect();
+        let reordered = StateAction::SessionChatsReordered(SessionChatsReorderedAction { chats });
+        ledger.sequence(step, key, reordered, None);
+        ledger.session_changed(key);
     }
 }

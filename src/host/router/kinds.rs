@@ -4,6 +4,7 @@
 //! react, in which order, when an action was sequenced or a subscription was made or ended.
 //! Never: decides anything itself.
 
+use crate::host::annotations;
 use crate::host::clients;
 use crate::host::save;
 use ahp_types::actions::{ActionOrigin, StateAction};
@@ -143,7 +144,9 @@ impl Host {
             ChannelKind::Terminal => {
                 return self.client_changes_terminal(step, id.key.into(), action, origin)
             }
-            ChannelKind::Annotations => return self.annotate(step, id.key.into(), action, origin),
+            ChannelKind::Annotations => {
+                return annotations::annotate(&mut self.ledger, step, id.key.into(), action, origin)
+            }
             ChannelKind::Changeset => {
                 return self.changes.review_files(&mut self.ledger, step, id.key.into(), action, origin)
             }
