@@ -6,12 +6,15 @@
 //! login.
 //! Never: asks an agent anything, or tells a client of one.
 
+use std::collections::BTreeMap;
+
 use ahp_types::state::AgentInfo;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::config::stand_in_model;
-use super::effects::{AgentDescription, SelfDescription};
+use super::credentials::HeldToken;
+use super::effects::{AgentDescription, ConnectionId, SelfDescription};
 use super::Start;
 use crate::wire::rpc::to_sorted_json;
 
@@ -23,9 +26,18 @@ const MEET_AGAIN_MS: u64 = 60_000;
 /// it elsewhere.
 const LOGIN_NEEDED_MS: u64 = 10_000;
 
-/// All agents; the first one is the default.
+/// Agents of this host, and the tokens that clients have pushed for them.
 #[derive(Debug)]
-pub(super) struct AgentTable(Vec<KnownAgent>);
+pub(super) struct Agents {
+    /// All agents; the first one is the default.
+    known: Vec<KnownAgent>,
+    /// Stored descriptions that agents have given of themselves, by provider id; JSON text.
+    pub(super) said: Vec<(String, Bytes)>,
+    /// Checksum of what clients were told of the agents last, if they were told anything.
+    pub(super) told_sum: Option<u32>,
+    /// Tokens by the connections that they came on, and by the resources that they are for.
+    pub(super) tokens: BTreeMap<ConnectionId, BTreeMap<String, HeldToken>>,
+}
 
 #[derive(Debug)]
 struct KnownAgent {
@@ -49,17 +61,23 @@ struct KeptAgent<T> {
     said: T,
 }
 
-impl AgentTable {
+impl Agents {
     /// Those that a host starts with: as their operator describes them, with what was kept of what
     /// they said.
     pub(super) fn at_start(operators: Vec<AgentDescription>, start: &Start) -> Self {
-        Self(operators.into_iter().map(|operator| KnownAgent::at_start(operator, start)).collect())
+        let known = operators.into_iter().map(|operator| KnownAgent::at_start(operator, &start.said));
+        Self {
+            known: known.collect(),
+            said: start.said.clone(),
+            told_sum: start.agents,
+            tokens: BTreeMap::new(),
+        }
     }
 
     /// Replaces all agents. What is known of one stays where it is the same program, whatever its
     /// operator says of it now; what another one has said under its name is forgotten.
-    pub(super) fn replace(&mut self, operators: Vec<AgentDescription>, start: &Start) {
-        let mut before = std::mem::take(&mut self.0);
+    pub(super) fn replace(&mut self, operators: Vec<AgentDescription>) {
+        let mut before = std::mem::take(&mut self.known);
         for operator in operators {
             let is_it = |known: &KnownAgent| {
                 known.operator.info.provider == operator.info.provider
@@ -70,9 +88,9 @@ impl AgentTable {
                     let known = before.remove(at);
                     KnownAgent { whole: whole(&operator, &known.said), operator, ..known }
                 }
-                None => KnownAgent::at_start(operator, start),
+                None => KnownAgent::at_start(operator, &self.said),
             };
-            self.0.push(agent);
+            self.known.push(agent);
         }
     }
 
@@ -87,7 +105,7 @@ impl AgentTable {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &AgentDescription> {
-        self.0.iter().map(|agent| &agent.whole)
+        self.known.iter().map(|agent| &agent.whole)
     }
 
     /// What clients are shown of them.
@@ -137,17 +155,17 @@ impl AgentTable {
     }
 
     fn find(&self, provider: &str) -> Option<&KnownAgent> {
-        self.0.iter().find(|agent| agent.operator.info.provider == provider)
+        self.known.iter().find(|agent| agent.operator.info.provider == provider)
     }
 
     fn find_mut(&mut self, provider: &str) -> Option<&mut KnownAgent> {
-        self.0.iter_mut().find(|agent| agent.operator.info.provider == provider)
+        self.known.iter_mut().find(|agent| agent.operator.info.provider == provider)
     }
 }
 
 impl KnownAgent {
-    fn at_start(operator: AgentDescription, start: &Start) -> Self {
-        let kept = start.said.iter().find(|(provider, _)| *provider == operator.info.provider);
+    fn at_start(operator: AgentDescription, said: &[(String, Bytes)]) -> Self {
+        let kept = said.iter().find(|(provider, _)| *provider == operator.info.provider);
         let said = kept.and_then(|(provider, json)| {
             match serde_json::from_slice::<KeptAgent<SelfDescription>>(json) {
                 Ok(kept) => (kept.identity == operator.identity).then_some(kept.said),
@@ -203,7 +221,7 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
 /// What is to be kept of an agent that has said this of itself, besides what was kept of it before;
 /// JSON text.
 pub fn kept_of(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
-    let mut agent = KnownAgent::at_start(operator.clone(), before);
+    let mut agent = KnownAgent::at_start(operator.clone(), &before.said);
     agent.said.learn(news);
     agent.kept()
 }

@@ -47,7 +47,7 @@ impl Host {
     /// A client has lost a connection. Where it is active and was not there otherwise, it has some
     /// time to come back.
     pub(super) fn client_left(&mut self, step: &mut Step<'_>, client_id: &str) {
-        if self.can_speak(client_id) {
+        if self.ledger.presence.can_speak(client_id) {
             return;
         }
         self.ledger.touch(ChannelKind::Terminal);
@@ -62,7 +62,7 @@ impl Host {
         let Some(session) = self.ledger.channels.sessions.known(key) else { return };
         let active = session.state.active_clients.iter().map(|client| client.client_id.clone());
         for client in active.collect::<Vec<_>>() {
-            if !self.can_speak(&client) {
+            if !self.ledger.presence.can_speak(&client) {
                 self.await_client(step, key, &client);
             }
         }
@@ -115,7 +115,7 @@ impl Host {
     /// A client does not follow a session any more on one of its connections.
     pub(super) fn leave_session(&mut self, step: &mut Step<'_>, session: SessionKey, client_id: &str) {
         let channel = session.into();
-        let follows = self.connections.iter().any(|(connection, client)| {
+        let follows = self.ledger.presence.connections.iter().any(|(connection, client)| {
             client.client_id.as_deref() == Some(client_id)
                 && self.ledger.subscriptions.contains(*connection, channel)
         });

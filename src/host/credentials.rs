@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use super::effects::{AgentDescription, ChatKey, Command, ConnectionId, Frame, Output, Token, Tokens};
-use super::model::{AgentLink, HeldToken};
+use super::model::AgentLink;
 use super::refusal::Refusal;
 use super::{Host, Step};
 use crate::wire::errors::{needed, RpcError};
@@ -20,6 +20,14 @@ use crate::wire::rpc::{to_sorted_json, Params};
 
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 64 << 10;
+
+/// A token that a client has pushed.
+#[derive(Debug)]
+pub(super) struct HeldToken {
+    pub(super) token: Token,
+    /// When it is not good any more, by the clock that never goes back.
+    pub(super) until_ms: Option<u64>,
+}
 
 /// What `authenticate` asks for. Read by hand: an error must not quote what was sent.
 struct Pushed {
@@ -84,13 +92,14 @@ impl Host {
                 "no agent of this host declares the resource `{resource}`"
             )));
         }
-        let Some(client) = self.connections.get_mut(&connection) else { return Ok(()) };
+        let Some(client) = self.ledger.presence.connections.get(&connection) else { return Ok(()) };
+        let tokens = self.agents.tokens.entry(connection).or_default();
         if token.is_empty() {
-            client.tokens.remove(&resource);
+            tokens.remove(&resource);
         } else {
             let lasts_ms = expires_in.map(|seconds| seconds.saturating_mul(1000));
             let until_ms = lasts_ms.map(|lasts_ms| step.now.monotonic_ms.saturating_add(lasts_ms));
-            client.tokens.insert(resource, HeldToken { token: Token::new(token), until_ms });
+            tokens.insert(resource, HeldToken { token: Token::new(token), until_ms });
         }
         let client_id = client.client_id.clone();
         let of_client = self
@@ -106,11 +115,9 @@ impl Host {
         Ok(())
     }
 
-    /// Somebody else speaks on this connection now.
+    /// Forgets the tokens of a connection that is closed, or is another client's now.
     pub(super) fn forget_tokens(&mut self, connection: ConnectionId) {
-        if let Some(client) = self.connections.get_mut(&connection) {
-            client.tokens.clear();
-        }
+        self.agents.tokens.remove(&connection);
     }
 
     /// Whether a client may use an agent.
@@ -123,7 +130,8 @@ impl Host {
         connection: ConnectionId,
         agent: &AgentDescription,
     ) -> Result<(), RpcError> {
-        let client = self.connections.get(&connection).and_then(|client| client.client_id.as_deref());
+        let client =
+            self.ledger.presence.connections.get(&connection).and_then(|client| client.client_id.as_deref());
         let missing = self.missing_tokens(step, client.unwrap_or_default(), agent);
         if missing.is_empty() {
             return Ok(());
@@ -166,9 +174,8 @@ impl Host {
 
     /// The tokens of a client that are good now.
     fn tokens_of(&self, step: &Step<'_>, client_id: &str) -> Tokens {
-        let connections = self.connections.values();
-        let of_client = connections.filter(|client| client.client_id.as_deref() == Some(client_id));
-        let held = of_client.flat_map(|client| &client.tokens);
+        let connections = self.ledger.presence.connections_of(client_id);
+        let held = connections.filter_map(|(connection, _)| self.agents.tokens.get(&connection)).flatten();
         held.filter(|(_, held)| held.until_ms.is_none_or(|until_ms| step.now.monotonic_ms < until_ms))
             .map(|(resource, held)| (resource.clone(), held.token.clone()))
             .collect()
@@ -217,9 +224,9 @@ impl Host {
 
     /// Forgets a token that a chat's agent cannot use.
     fn forget_token(&mut self, key: ChatKey, client_id: &str, resource: &str) {
-        for client in self.connections.values_mut() {
-            if client.client_id.as_deref() == Some(client_id) {
-                client.tokens.remove(resource);
+        for (connection, _) in self.ledger.presence.connections_of(client_id) {
+            if let Some(tokens) = self.agents.tokens.get_mut(&connection) {
+                tokens.remove(resource);
             }
         }
         if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
@@ -285,11 +292,9 @@ impl Host {
         let channel = ROOT_RESOURCE_URI.to_owned();
         let params = AuthRequiredParams { channel, resource, reason: Some(reason) };
         let params = Bytes::from(to_sorted_json(&params));
-        for (&connection, client) in &self.connections {
-            if client.client_id.as_deref() == Some(client_id) {
-                let frame = Frame::Notification { method: "auth/required", params: params.clone() };
-                step.say(Output::Frame(connection, frame));
-            }
+        for (connection, _) in self.ledger.presence.connections_of(client_id) {
+            let frame = Frame::Notification { method: "auth/required", params: params.clone() };
+            step.say(Output::Frame(connection, frame));
         }
     }
 }

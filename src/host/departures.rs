@@ -42,7 +42,7 @@ impl Host {
         how: Shutdown,
         expected: Option<Duration>,
     ) {
-        let Some(client) = self.connections.get(&connection) else { return };
+        let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
         let client_id = client.client_id.clone();
         let expected = expected.filter(|within| !within.is_zero());
         self.relays.end_to(step, connection);
@@ -57,6 +57,7 @@ impl Host {
             let (is_lost, client_id) = (expected.is_some() && !cancelling, client_id.clone());
             let departure = Departure { client_id, is_lost, cancelling, cut: false, over: false };
             self.departures.insert(connection, departure);
+            self.ledger.presence.leaving.insert(connection);
         }
         if let (Some(within), Some(_), Shutdown::Drain(_)) = (expected, &client_id, how) {
             self.expected.insert(connection);
@@ -102,7 +103,7 @@ impl Host {
 
     /// Whether any client is there that can answer what agents ask, or is expected back.
     pub(super) fn may_anybody_answer(&self) -> bool {
-        self.is_anybody_left() || !self.expected.is_empty()
+        self.ledger.presence.is_anybody_left() || !self.expected.is_empty()
     }
 
     /// The time is up that the turns of a client were given which can say nothing any more.
@@ -117,25 +118,9 @@ impl Host {
         }
     }
 
-    /// Whether any client can still say something.
-    pub(super) fn is_anybody_left(&self) -> bool {
-        self.speakers().next().is_some()
-    }
-
     /// Whether the client of a connection has been welcomed, so that it is told what happens.
     pub fn is_welcome(&self, connection: ConnectionId) -> bool {
-        self.connections.get(&connection).is_some_and(|client| client.client_id.is_some())
-    }
-
-    /// Whether this client can still say something.
-    pub(super) fn can_speak(&self, client_id: &str) -> bool {
-        self.speakers().any(|id| id == client_id)
-    }
-
-    fn speakers(&self) -> impl Iterator<Item = &str> {
-        let speaks = |connection: &ConnectionId| !self.departures.contains_key(connection);
-        let clients = self.connections.iter().filter(move |(connection, _)| speaks(connection));
-        clients.filter_map(|(_, client)| client.client_id.as_deref())
+        self.ledger.presence.connections.get(&connection).is_some_and(|client| client.client_id.is_some())
     }
 
     /// Whether what runs in a chat is for this client, which can say nothing any more, to be ended:
@@ -143,13 +128,13 @@ impl Host {
     fn was_left_by(&self, key: ChatKey, connection: ConnectionId) -> bool {
         let Some(departure) = self.departures.get(&connection) else { return false };
         match owner_of(&self.ledger, key) {
-            Some(owner) if self.can_speak(owner) => false,
+            Some(owner) if self.ledger.presence.can_speak(owner) => false,
             owner if owner == departure.client_id.as_deref() => {
-                !(departure.is_lost && self.is_anybody_left())
+                !(departure.is_lost && self.ledger.presence.is_anybody_left())
             }
             owner => {
                 let is_of = |other: &Departure| owner.is_some() && other.client_id.as_deref() == owner;
-                !self.is_anybody_left() && !self.departures.values().any(is_of)
+                !self.ledger.presence.is_anybody_left() && !self.departures.values().any(is_of)
             }
         }
     }
@@ -210,6 +195,7 @@ impl Host {
             step.say(Output::Departed { connection, cut });
             self.close_connection(step, connection);
             self.departures.remove(&connection);
+            self.ledger.presence.leaving.remove(&connection);
         }
     }
 }

@@ -29,8 +29,8 @@ impl Host {
     fn learn_of_agent(&mut self, step: &mut Step<'_>, provider: &str, news: SelfDescription) {
         let Some(said) = self.agents.learn(provider, news) else { return };
         let provider = provider.to_owned();
-        self.config.start.said.retain(|(of, _)| *of != provider);
-        self.config.start.said.push((provider.clone(), said.clone()));
+        self.agents.said.retain(|(of, _)| *of != provider);
+        self.agents.said.push((provider.clone(), said.clone()));
         step.say(Output::Record(Record::AgentSaid { provider, said }));
         self.tell_if_agents_changed(step);
     }
@@ -38,7 +38,7 @@ impl Host {
     /// Takes in which agents the operator offers from now on. Sessions of others stay; what runs in
     /// them goes on.
     pub(super) fn agents_are_configured(&mut self, step: &mut Step<'_>, operators: Vec<AgentDescription>) {
-        self.agents.replace(operators, &self.config.start);
+        self.agents.replace(operators);
         self.tell_if_agents_changed(step);
     }
 
@@ -59,7 +59,8 @@ impl Host {
         if !agent.may_have_more_settings || lately || self.check_tokens(step, connection, agent).is_err() {
             return;
         }
-        let client = self.connections.get(&connection).and_then(|client| client.client_id.clone());
+        let client =
+            self.ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
         let tokens = self.tokens_for_agent(step, &client.unwrap_or_default(), agent);
         self.agents.is_met(provider, step.now.monotonic_ms);
         step.say(Output::Meet { provider: provider.to_owned(), tokens });
@@ -74,7 +75,7 @@ impl Host {
     /// before.
     pub(super) fn note_agents(&mut self, step: &mut Step<'_>) -> bool {
         let sum = crc32fast::hash(&to_sorted_json(&self.ledger.channels.root.state.agents));
-        let changed = self.config.start.agents.replace(sum) != Some(sum);
+        let changed = self.agents.told_sum.replace(sum) != Some(sum);
         if changed {
             step.say(Output::Record(Record::Agents(sum)));
         }

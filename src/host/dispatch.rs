@@ -14,8 +14,8 @@ use super::effects::{ConnectionId, Frame, Output, Page, Resource};
 use super::handlers::catalogue::NewSession;
 use super::handlers::completions::Meant;
 use super::handlers::connection::Subscribed;
+use super::ledger::Connection;
 use super::missed::Missed;
-use super::model::Connection;
 use super::ptys::NewPty;
 use super::relays::{FileServer, FileServers, Relay};
 use super::selection;
@@ -103,7 +103,12 @@ impl Host {
     /// The method of this name, if the connection may call it now.
     fn route(&self, connection: ConnectionId, name: &str) -> Result<Method, RpcError> {
         let method = Method::from_name(name);
-        let live = self.connections.get(&connection).is_some_and(|client| client.client_id.is_some());
+        let live = self
+            .ledger
+            .presence
+            .connections
+            .get(&connection)
+            .is_some_and(|client| client.client_id.is_some());
         match method {
             Some(Method::Ping | Method::Initialize | Method::Reconnect) => {}
             _ if !live => return Err(RpcError::not_initialized(name)),
@@ -212,21 +217,25 @@ impl Host {
 
     /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
     pub(super) fn forget_client(&mut self, connection: ConnectionId) {
-        let Some(client) = self.connections.get(&connection) else { return };
+        let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
         let default_directory = client.default_directory.clone();
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
-        self.connections.insert(connection, Connection { default_directory, ..Connection::default() });
+        self.forget_tokens(connection);
+        self.ledger
+            .presence
+            .connections
+            .insert(connection, Connection { default_directory, ..Connection::default() });
     }
 
     /// Returns the clients that may serve files.
     fn servers(&self) -> FileServers<'_> {
-        let clients = self.connections.iter().map(|(connection, client)| FileServer {
+        let clients = self.ledger.presence.connections.iter().map(|(connection, client)| FileServer {
             connection: *connection,
             client_id: client.client_id.as_deref(),
             answers_nothing: client.answers_nothing,
-            is_leaving: self.departures.contains_key(connection),
+            is_leaving: self.ledger.presence.leaving.contains(connection),
         });
         let active = self.ledger.channels.sessions.values().flat_map(|session| &session.state.active_clients);
         let published = active.flat_map(|client| {
@@ -241,12 +250,13 @@ impl Host {
         self.relays.end_to(step, connection);
         self.relays.end_for(step, connection);
         self.changes.connection_closed(connection);
+        self.forget_tokens(connection);
         selection::connection_closed(&mut self.ledger, connection);
-        let Some(_client) = self.connections.get(&connection) else { return };
+        let Some(_client) = self.ledger.presence.connections.get(&connection) else { return };
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
-        let client = self.connections.remove(&connection);
+        let client = self.ledger.presence.connections.remove(&connection);
         if let Some(client_id) = client.and_then(|client| client.client_id) {
             self.client_left(step, &client_id);
             self.relays.note_gone(client_id);

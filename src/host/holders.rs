@@ -54,7 +54,7 @@ impl Host {
     /// Whether the client is gone that has a terminal.
     pub(super) fn holder_is_gone(&self, key: TerminalKey) -> bool {
         match self.ledger.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
-            Some(TerminalClaim::Client(claim)) => !self.can_speak(&claim.client_id),
+            Some(TerminalClaim::Client(claim)) => !self.ledger.presence.can_speak(&claim.client_id),
             _ => false,
         }
     }
@@ -66,7 +66,11 @@ impl Host {
     pub(super) fn check_use(&self, key: TerminalKey, client: &str) -> Result<(), Refusal> {
         let Some(terminal) = self.ledger.channels.terminals.known(key) else { return Ok(()) };
         let is_clients = |connection: &ConnectionId| {
-            self.connections.get(connection).is_some_and(|it| it.client_id.as_deref() == Some(client))
+            self.ledger
+                .presence
+                .connections
+                .get(connection)
+                .is_some_and(|it| it.client_id.as_deref() == Some(client))
         };
         match &terminal.state.claim {
             TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),

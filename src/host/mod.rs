@@ -100,8 +100,9 @@ use jiff::Timestamp;
 
 use effects::{AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, Recalled, Record, Timer};
 use facts::Fact;
+use ledger::Connection;
 use ledger::Ledger;
-use model::{ChannelId, Connection, SessionKey};
+use model::{ChannelId, SessionKey};
 
 pub use ledger::log;
 
@@ -171,7 +172,7 @@ const CLIENT_ID_BYTES_MAX: usize = 1024;
 pub struct Host {
     config: Config,
     ledger: Ledger,
-    agents: agents::AgentTable,
+    agents: agents::Agents,
     /// Number of uses of any session when idle ones were last looked for.
     idle_looked_for: u64,
     /// Set when a large session may be idle now.
@@ -181,7 +182,6 @@ pub struct Host {
     disposed: HashSet<SessionKey>,
     /// Sessions that are not in memory any more.
     let_go_lately: missed::LetGo,
-    connections: BTreeMap<ConnectionId, Connection>,
     /// Ids of clients that were given a place in this sequence, the newest last.
     clients: VecDeque<String>,
     /// Active clients that are not there, by the numbers of their timers.
@@ -226,7 +226,7 @@ impl Step<'_> {
 impl Host {
     /// A host without sessions.
     pub fn new(mut config: Config) -> Self {
-        let agents = agents::AgentTable::at_start(std::mem::take(&mut config.agents), &config.start);
+        let agents = agents::Agents::at_start(std::mem::take(&mut config.agents), &config.start);
         let mut ledger = Ledger::at_start(&config);
         ledger.channels.root.state.agents = agents.infos();
         Self {
@@ -235,7 +235,6 @@ impl Host {
             idle_due: false,
             disposed: HashSet::new(),
             let_go_lately: missed::LetGo::default(),
-            connections: BTreeMap::new(),
             clients: VecDeque::new(),
             absences: BTreeMap::new(),
             shutdown: None,
@@ -260,7 +259,9 @@ impl Host {
         match input {
             Input::Opened { connection, default_directory } => {
                 self.tell_of_agents(step);
-                self.connections
+                self.ledger
+                    .presence
+                    .connections
                     .insert(connection, Connection { default_directory, ..Connection::default() });
             }
             Input::Said { connection, message, recalled } => {
@@ -360,7 +361,7 @@ impl Host {
     /// Tells what the agents are when they are not what the process before this one told. Its
     /// clients may come back with what they know, and be told only what they missed.
     fn tell_of_agents(&mut self, step: &mut Step<'_>) {
-        if self.note_agents(step) && self.config.start.continues {
+        if self.note_agents(step) && self.ledger.continues {
             let agents = self.ledger.channels.root.state.agents.clone();
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             self.ledger.sequence(step, ChannelId::ROOT, changed, None);

@@ -17,8 +17,7 @@ use super::changes::DiscardedFile;
 use super::channels::annotations_summary;
 use super::checkpoints::KeptFolder;
 use super::effects::{
-    AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Token, Tokens,
-    TurnCause,
+    AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Tokens, TurnCause,
 };
 pub(super) use super::effects::{ChannelId, SessionKey};
 use super::locale::Language;
@@ -46,30 +45,6 @@ impl Channel {
     pub(super) fn new(uri: String, born_at: u64) -> Self {
         Self { uri, subscribers: Vec::new(), born_at, last_seq: 0 }
     }
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Connection {
-    /// The client behind it, once it has said who it is.
-    pub(super) client_id: Option<String>,
-    /// The `file:` URI of the folder that it is to start browsing at.
-    pub(super) default_directory: Option<String>,
-    /// What its user reads.
-    pub(super) language: Language,
-    /// Its client is not shown what agents ask.
-    pub(super) sees_no_questions: bool,
-    /// Its client answers no requests.
-    pub(super) answers_nothing: bool,
-    /// By the resources that they are for.
-    pub(super) tokens: BTreeMap<String, HeldToken>,
-}
-
-/// A token that a client has pushed.
-#[derive(Debug)]
-pub(super) struct HeldToken {
-    pub(super) token: Token,
-    /// When it is not good any more, by the clock that never goes back.
-    pub(super) until_ms: Option<u64>,
 }
 
 /// How a connection follows a channel.

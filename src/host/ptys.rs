@@ -94,7 +94,7 @@ impl Host {
                 "this host starts no shells for clients: it runs with `--no-terminals`",
             ));
         }
-        let client = self.connections.get(&connection);
+        let client = self.ledger.presence.connections.get(&connection);
         let made_by = client.and_then(|client| client.client_id.clone()).unwrap_or_default();
         check_ptys_have_room(&self.ledger, Some(&made_by)).map_err(RpcError::invalid_params)?;
         let uri = params.channel;
@@ -149,7 +149,7 @@ impl Host {
         };
         let of_session = of_session
             .and_then(|chat| directories::effective_directories(&self.ledger, chat).into_iter().next());
-        of_session.or_else(|| self.connections.get(&connection)?.default_directory.clone())
+        of_session.or_else(|| self.ledger.presence.connections.get(&connection)?.default_directory.clone())
     }
 
     /// Takes in what is heard of the program in a terminal.
@@ -232,7 +232,7 @@ impl Host {
     /// Tells that the terminals are gone which the process before this one has told of: its clients
     /// may come back with what they know, and be told only what they missed.
     pub(super) fn tell_that_terminals_have_ended(&mut self, step: &mut Step<'_>) {
-        if std::mem::take(&mut self.ledger.channels.root.told_of_terminals) && self.config.start.continues {
+        if std::mem::take(&mut self.ledger.channels.root.told_of_terminals) && self.ledger.continues {
             let none = RootTerminalsChangedAction { terminals: Vec::new() };
             self.ledger.sequence(step, ChannelId::ROOT, StateAction::RootTerminalsChanged(none), None);
         }
@@ -256,7 +256,8 @@ impl Host {
                 "the terminal shows what a command prints, and goes with the call that shows it",
             ));
         }
-        let client = self.connections.get(&connection).and_then(|client| client.client_id.clone());
+        let client =
+            self.ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
         if terminal.runs() && !self.holder_is_gone(key) {
             let may = self.check_use(key, &client.unwrap_or_default());
             may.map_err(RpcError::terminal_denied)?;

@@ -127,7 +127,7 @@ impl Host {
         else {
             return;
         };
-        let Some(client) = self.connections.get_mut(&connection) else { return };
+        let Some(client) = self.ledger.presence.connections.get_mut(&connection) else { return };
         let begins = [Method::Initialize, Method::Reconnect].iter().any(|begin| begin.name() == method);
         match params.aside() {
             Some(Aside::SeesNoQuestions) => {
@@ -182,7 +182,8 @@ impl Host {
     }
 
     fn somebody_may_see_questions(&self) -> bool {
-        let mut there = self.connections.values().filter(|client| client.client_id.is_some()).peekable();
+        let mut there =
+            self.ledger.presence.connections.values().filter(|client| client.client_id.is_some()).peekable();
         there.peek().is_none() || there.any(|client| !client.sees_no_questions)
     }
 

@@ -168,7 +168,7 @@ impl Host {
 
     /// What the host says in this chat is for the user of this client from now on.
     pub(in crate::host) fn speak_as(&mut self, key: ChatKey, client_id: &str) {
-        let mut clients = self.connections.values();
+        let mut clients = self.ledger.presence.connections.values();
         let client = clients.find(|client| client.client_id.as_deref() == Some(client_id));
         let language = client.map(|client| client.language).unwrap_or_default();
         if let Some(chat) = self.ledger.channels.chats.known_mut(key) {

@@ -128,7 +128,8 @@ impl Host {
         state.active_clients.extend(params.active_client);
         self.ledger.channels.by_uri.insert(uri.clone(), session.into());
         self.ledger.channels.by_uri.insert(chat_uri, chat.into());
-        let sponsor = self.connections.get(&connection).and_then(|client| client.client_id.clone());
+        let sponsor =
+            self.ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
         let opening = params.progress_token.map(|token| Opening::new(token, connection));
         let first = Chat { sponsor, opening, ..first };
         self.ledger.channels.chats.insert(chat, first);
@@ -169,7 +170,12 @@ impl Host {
         connection: ConnectionId,
         client: &SessionActiveClient,
     ) -> Result<(), RpcError> {
-        let own = self.connections.get(&connection).and_then(|connection| connection.client_id.as_deref());
+        let own = self
+            .ledger
+            .presence
+            .connections
+            .get(&connection)
+            .and_then(|connection| connection.client_id.as_deref());
         if own != Some(&client.client_id) {
             return Err(RpcError::invalid_params("`activeClient.clientId` must be this client's own"));
         }

@@ -133,7 +133,8 @@ impl Host {
 
     /// What a chat's agent does is done for this client, until another one asks for something.
     fn take_charge(&mut self, chat: ChatKey, connection: ConnectionId) {
-        let client_id = self.connections.get(&connection).and_then(|client| client.client_id.clone());
+        let client_id =
+            self.ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
         self.speak_as(chat, client_id.as_deref().unwrap_or_default());
         if let Some(chat) = self.ledger.channels.chats.known_mut(chat) {
             chat.sponsor = client_id;

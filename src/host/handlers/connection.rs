@@ -65,7 +65,7 @@ impl Host {
         self.changes.bring_back_changesets(&mut self.ledger, wanted);
         self.ledger.check_all_safe(wanted)?;
         self.admit(connection, &params.client_id)?;
-        if let Some(client) = self.connections.get_mut(&connection) {
+        if let Some(client) = self.ledger.presence.connections.get_mut(&connection) {
             client.language = Language::of(params.locale.as_deref().unwrap_or_default());
         }
         match &params.client_info {
@@ -78,7 +78,7 @@ impl Host {
             None => tracing::info!(client = params.client_id, "a client has connected"),
         }
         let mut states = self.take_up(connection, Method::Initialize, wanted);
-        let client = self.connections.get(&connection);
+        let client = self.ledger.presence.connections.get(&connection);
         let result = serde_json::to_value(InitializeResult {
             protocol_version: String::new(),
             server_seq: i64::try_from(self.ledger.told_head()).unwrap_or(i64::MAX),
@@ -113,7 +113,7 @@ impl Host {
         self.changes.bring_back_changesets(&mut self.ledger, &params.subscriptions);
         self.ledger.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
-        let known = self.config.start.continues || self.clients.contains(&params.client_id);
+        let known = self.ledger.continues || self.clients.contains(&params.client_id);
         let head = self.ledger.head();
         let before = self.admit(connection, &params.client_id)?;
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
@@ -207,7 +207,7 @@ impl Host {
         params: &UnsubscribeParams,
     ) -> Result<(), RpcError> {
         let Some(target) = self.ledger.find(&params.channel) else { return Ok(()) };
-        let client = self.connections.get(&connection);
+        let client = self.ledger.presence.connections.get(&connection);
         let client = client.filter(|_| self.ledger.subscriptions.contains(connection, target));
         let client_id = client.and_then(|client| client.client_id.clone());
         self.unsubscribe(connection, target);
@@ -228,7 +228,7 @@ impl Host {
                 "`clientId` must not be longer than {CLIENT_ID_BYTES_MAX} bytes"
             )));
         }
-        let client = self.connections.entry(connection).or_default();
+        let client = self.ledger.presence.connections.entry(connection).or_default();
         let before = client.client_id.replace(client_id.to_owned());
         self.clients.retain(|known| known != client_id);
         self.clients.push_back(client_id.to_owned());

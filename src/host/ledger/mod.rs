@@ -11,6 +11,7 @@
 
 mod derived;
 pub mod log;
+mod presence;
 mod replay;
 mod rows;
 mod sequence;
@@ -28,6 +29,7 @@ use super::Config;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use log::ReplayLog;
+pub(super) use presence::{Connection, Presence};
 pub(super) use rows::{RowNote, BEHIND_BYTES_MAX, BEHIND_TIMES};
 pub(super) use sequence::unsequenced_line;
 use subscriptions::Subscriptions;
@@ -42,10 +44,13 @@ pub(super) struct Ledger {
     pub(super) limits: Limits,
     /// Last sequence number given.
     head: u64,
+    /// Set where cursors of clients of the process before this one mean something.
+    pub(super) continues: bool,
     /// Last sequence number of the process before this one.
     first_head: u64,
     log: ReplayLog,
     pub(super) subscriptions: Subscriptions,
+    pub(super) presence: Presence,
     /// Channels whose rows in the store are out of date.
     dirty: BTreeSet<ChannelId>,
     /// Sessions that have changed since their summaries were sent.
@@ -75,9 +80,11 @@ impl Ledger {
             channels,
             limits: config.limits,
             head: config.start.head,
+            continues: config.start.continues,
             first_head: config.start.head,
             log: ReplayLog::new(config.replay_window, config.start.head),
             subscriptions: Subscriptions::default(),
+            presence: Presence::default(),
             dirty,
             changed: BTreeSet::new(),
             touched: BTreeSet::new(),

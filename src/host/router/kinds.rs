@@ -220,7 +220,7 @@ impl Host {
         target: ChannelId,
         how: Subscription,
     ) {
-        let Some(client) = self.connections.get(&connection) else { return };
+        let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
         let client_id = client.client_id.clone();
         self.ledger.subscribe(connection, target, how);
         self.changes.sights.sight_is_followed(&mut self.ledger, target);

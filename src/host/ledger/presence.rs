@@ -1,0 +1,64 @@
+//! Presence: which connections there are, and which clients are behind them.
+//!
+//! Owns: [`Presence`], the facts about connections that every owner may read.
+//! Never: decides when a client is gone: `departures` does, and is the one that writes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::host::effects::ConnectionId;
+use crate::host::locale::Language;
+
+/// A connection.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Connection {
+    /// Id of the client behind it; `None` until it has said who it is.
+    pub(in crate::host) client_id: Option<String>,
+    /// `file:` URI of the folder that the client is to start browsing at.
+    pub(in crate::host) default_directory: Option<String>,
+    /// Language of its user.
+    pub(in crate::host) language: Language,
+    /// Its client is not shown what agents ask.
+    pub(in crate::host) sees_no_questions: bool,
+    /// Its client answers no requests.
+    pub(in crate::host) answers_nothing: bool,
+}
+
+/// Connections that there are.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Presence {
+    pub(in crate::host) connections: BTreeMap<ConnectionId, Connection>,
+    /// Connections whose clients can say nothing any more.
+    pub(in crate::host) leaving: BTreeSet<ConnectionId>,
+}
+
+impl Presence {
+    /// Returns the id of the client behind a connection; `None` if it has not said who it is.
+    pub(in crate::host) fn client_of(&self, connection: ConnectionId) -> Option<&str> {
+        self.connections.get(&connection)?.client_id.as_deref()
+    }
+
+    /// Returns the connections of a client.
+    pub(in crate::host) fn connections_of<'a>(
+        &'a self,
+        client_id: &'a str,
+    ) -> impl Iterator<Item = (ConnectionId, &'a Connection)> {
+        let all = self.connections.iter().map(|(connection, client)| (*connection, client));
+        all.filter(move |(_, client)| client.client_id.as_deref() == Some(client_id))
+    }
+
+    /// Returns whether any client can still say something.
+    pub(in crate::host) fn is_anybody_left(&self) -> bool {
+        self.speakers().next().is_some()
+    }
+
+    /// Returns whether a client can still say something.
+    pub(in crate::host) fn can_speak(&self, client_id: &str) -> bool {
+        self.speakers().any(|id| id == client_id)
+    }
+
+    fn speakers(&self) -> impl Iterator<Item = &str> {
+        let speaks = |connection: &ConnectionId| !self.leaving.contains(connection);
+        let clients = self.connections.iter().filter(move |(connection, _)| speaks(connection));
+        clients.filter_map(|(_, client)| client.client_id.as_deref())
+    }
+}
