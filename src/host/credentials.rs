@@ -4,6 +4,8 @@
 //! declare their resource, on behalf of the client that asked for a conversation last.
 //! Never: writes a token anywhere: not into a state, a record, a frame, an error or the log.
 
+use crate::host::agents::Agents;
+use crate::host::ledger::Ledger;
 use crate::host::turns;
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::notifications::{AuthRequiredParams, AuthRequiredReason};
@@ -14,7 +16,7 @@ use serde_json::{Map, Value};
 use super::effects::{AgentDescription, ChatKey, Command, ConnectionId, Frame, Output, Token, Tokens};
 use super::model::AgentLink;
 use super::refusal::Refusal;
-use super::{Host, Step};
+use super::Step;
 use crate::wire::errors::{needed, RpcError};
 use crate::wire::rpc::{to_sorted_json, Params};
 
@@ -78,22 +80,23 @@ fn declared(agent: &AgentDescription) -> &[ProtectedResourceMetadata] {
     agent.info.protected_resources.as_deref().unwrap_or_default()
 }
 
-impl Host {
+impl Agents {
     /// Takes a token for a resource that an agent declares; an empty one takes it back.
     pub(super) fn authenticate(
         &mut self,
+        ledger: &mut Ledger,
         step: &mut Step<'_>,
         connection: ConnectionId,
         params: &Params,
     ) -> Result<(), RpcError> {
         let Pushed { resource, token, expires_in } = Pushed::read(params)?;
-        if !self.agents.iter().flat_map(declared).any(|known| known.resource == resource) {
+        if !self.iter().flat_map(declared).any(|known| known.resource == resource) {
             return Err(RpcError::invalid_params(format_args!(
                 "no agent of this host declares the resource `{resource}`"
             )));
         }
-        let Some(client) = self.ledger.presence.connections.get(&connection) else { return Ok(()) };
-        let tokens = self.agents.tokens.entry(connection).or_default();
+        let Some(client) = ledger.presence.connections.get(&connection) else { return Ok(()) };
+        let tokens = self.tokens.entry(connection).or_default();
         if token.is_empty() {
             tokens.remove(&resource);
         } else {
@@ -102,22 +105,17 @@ impl Host {
             tokens.insert(resource, HeldToken { token: Token::new(token), until_ms });
         }
         let client_id = client.client_id.clone();
-        let of_client = self
-            .ledger
-            .channels
-            .chats
-            .iter()
-            .filter(|(_, chat)| chat.sponsor == client_id)
-            .map(|(&key, _)| key);
+        let of_client =
+            ledger.channels.chats.iter().filter(|(_, chat)| chat.sponsor == client_id).map(|(&key, _)| key);
         for chat in of_client.collect::<Vec<_>>() {
-            self.tell_tokens(step, chat);
+            self.tell_tokens(ledger, step, chat);
         }
         Ok(())
     }
 
     /// Forgets the tokens of a connection that is closed, or is another client's now.
     pub(super) fn forget_tokens(&mut self, connection: ConnectionId) {
-        self.agents.tokens.remove(&connection);
+        self.tokens.remove(&connection);
     }
 
     /// Whether a client may use an agent.
@@ -126,13 +124,14 @@ impl Host {
     /// `-32007` with the resources that it has no token for.
     pub(super) fn check_tokens(
         &self,
+        ledger: &Ledger,
         step: &Step<'_>,
         connection: ConnectionId,
         agent: &AgentDescription,
     ) -> Result<(), RpcError> {
         let client =
-            self.ledger.presence.connections.get(&connection).and_then(|client| client.client_id.as_deref());
-        let missing = self.missing_tokens(step, client.unwrap_or_default(), agent);
+            ledger.presence.connections.get(&connection).and_then(|client| client.client_id.as_deref());
+        let missing = self.missing_tokens(ledger, step, client.unwrap_or_default(), agent);
         if missing.is_empty() {
             return Ok(());
         }
@@ -143,39 +142,35 @@ impl Host {
     /// it needs.
     pub(super) fn check_tokens_for_turn(
         &self,
+        ledger: &Ledger,
         step: &mut Step<'_>,
         key: ChatKey,
         client_id: &str,
     ) -> Result<(), Refusal> {
-        let Some(agent) = self.agent_of(key) else { return Ok(()) };
-        let missing = self.missing_tokens(step, client_id, agent);
+        let Some(agent) = self.agent_of(ledger, key) else { return Ok(()) };
+        let missing = self.missing_tokens(ledger, step, client_id, agent);
         if missing.is_empty() {
             return Ok(());
         }
         let refusal =
             Refusal::TokenNeeded { agent: agent.info.display_name.clone(), resources: needed(&missing) };
         for resource in missing {
-            self.ask_for_token(step, client_id, resource, AuthRequiredReason::Required);
+            ask_for_token(ledger, step, client_id, resource, AuthRequiredReason::Required);
         }
         Err(refusal)
     }
 
     /// Whose chat it is, if that agent is there.
-    pub(super) fn agent_of(&self, key: ChatKey) -> Option<&AgentDescription> {
-        let provider = &self
-            .ledger
-            .channels
-            .sessions
-            .known(self.ledger.channels.chats.known(key)?.session)?
-            .state
-            .provider;
-        self.agents.of(provider)
+    pub(super) fn agent_of(&self, ledger: &Ledger, key: ChatKey) -> Option<&AgentDescription> {
+        let provider =
+            &ledger.channels.sessions.known(ledger.channels.chats.known(key)?.session)?.state.provider;
+        self.of(provider)
     }
 
     /// The tokens of a client that are good now.
-    fn tokens_of(&self, step: &Step<'_>, client_id: &str) -> Tokens {
-        let connections = self.ledger.presence.connections_of(client_id);
-        let held = connections.filter_map(|(connection, _)| self.agents.tokens.get(&connection)).flatten();
+    fn tokens_of(&self, ledger: &Ledger, step: &Step<'_>, client_id: &str) -> Tokens {
+        let connections = ledger.presence.connections_of(client_id);
+        let held = connections.filter_map(|(connection, _)| self.tokens.get(&connection)).flatten();
         held.filter(|(_, held)| held.until_ms.is_none_or(|until_ms| step.now.monotonic_ms < until_ms))
             .map(|(resource, held)| (resource.clone(), held.token.clone()))
             .collect()
@@ -184,15 +179,16 @@ impl Host {
     /// What an agent cannot be used without, and a client has no token for.
     fn missing_tokens(
         &self,
+        ledger: &Ledger,
         step: &Step<'_>,
         client_id: &str,
         agent: &AgentDescription,
     ) -> Vec<ProtectedResourceMetadata> {
-        let tokens = self.tokens_of(step, client_id);
+        let tokens = self.tokens_of(ledger, step, client_id);
         let needed = declared(agent).iter().filter(|resource| resource.required != Some(false));
         let missing = needed.filter(|resource| !tokens.contains_key(&resource.resource)).cloned();
         let mut missing: Vec<_> = missing.collect();
-        if self.agents.needs_login(&agent.info.provider, step.now.monotonic_ms) {
+        if self.needs_login(&agent.info.provider, step.now.monotonic_ms) {
             let logins = logins(agent);
             if !logins.iter().any(|login| tokens.contains_key(&login.resource)) {
                 missing.extend(logins);
@@ -202,63 +198,65 @@ impl Host {
     }
 
     /// An agent needs a login. What its client has pushed for one is no good, if the agent had it.
-    pub(super) fn login_is_required(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let Some(agent) = self.agent_of(key) else { return };
+    pub(super) fn login_is_required(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+        let Some(agent) = self.agent_of(ledger, key) else { return };
         let (provider, logins) = (agent.info.provider.clone(), logins(agent));
-        self.agents.login_is_needed(&provider, step.now.monotonic_ms);
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
+        self.login_is_needed(&provider, step.now.monotonic_ms);
+        let Some(chat) = ledger.channels.chats.known(key) else { return };
         let (sponsor, had) = (chat.sponsor.clone(), chat.tokens_told.clone());
         let Some(client_id) = sponsor else { return };
-        let has = self.tokens_of(step, &client_id);
+        let has = self.tokens_of(ledger, step, &client_id);
         for login in logins {
             let token = had.get(&login.resource);
             let reason = if token.is_some() && token == has.get(&login.resource) {
-                self.forget_token(key, &client_id, &login.resource);
+                self.forget_token(ledger, key, &client_id, &login.resource);
                 AuthRequiredReason::Expired
             } else {
                 AuthRequiredReason::Required
             };
-            self.ask_for_token(step, &client_id, login, reason);
+            ask_for_token(ledger, step, &client_id, login, reason);
         }
     }
 
     /// Forgets a token that a chat's agent cannot use.
-    fn forget_token(&mut self, key: ChatKey, client_id: &str, resource: &str) {
-        for (connection, _) in self.ledger.presence.connections_of(client_id) {
-            if let Some(tokens) = self.agents.tokens.get_mut(&connection) {
+    fn forget_token(&mut self, ledger: &mut Ledger, key: ChatKey, client_id: &str, resource: &str) {
+        for (connection, _) in ledger.presence.connections_of(client_id) {
+            if let Some(tokens) = self.tokens.get_mut(&connection) {
                 tokens.remove(resource);
             }
         }
-        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
+        if let Some(chat) = ledger.channels.chats.known_mut(key) {
             chat.tokens_told.remove(resource);
         }
     }
 
     /// The tokens that a chat's agent may use: those of the client that asked for its work last,
     /// for the resources that it declares.
-    pub(super) fn tokens_for(&self, step: &Step<'_>, key: ChatKey) -> Tokens {
-        let sponsor = self.ledger.channels.chats.known(key).and_then(|chat| chat.sponsor.as_deref());
-        let (Some(client_id), Some(agent)) = (sponsor, self.agent_of(key)) else { return Tokens::new() };
-        self.tokens_for_agent(step, client_id, agent)
+    pub(super) fn tokens_for(&self, ledger: &Ledger, step: &Step<'_>, key: ChatKey) -> Tokens {
+        let sponsor = ledger.channels.chats.known(key).and_then(|chat| chat.sponsor.as_deref());
+        let (Some(client_id), Some(agent)) = (sponsor, self.agent_of(ledger, key)) else {
+            return Tokens::new();
+        };
+        self.tokens_for_agent(ledger, step, client_id, agent)
     }
 
     /// The tokens of a client that an agent may use.
     pub(super) fn tokens_for_agent(
         &self,
+        ledger: &Ledger,
         step: &Step<'_>,
         client_id: &str,
         agent: &AgentDescription,
     ) -> Tokens {
-        let mut tokens = self.tokens_of(step, client_id);
+        let mut tokens = self.tokens_of(ledger, step, client_id);
         tokens.retain(|resource, _| declared(agent).iter().any(|known| known.resource == *resource));
         tokens
     }
 
     /// Tells a chat's agent its tokens, once it is open, if it knows others.
-    pub(super) fn tell_tokens(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let tokens = self.tokens_for(step, key);
-        let Some(chat) =
-            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
+    pub(super) fn tell_tokens(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+        let tokens = self.tokens_for(ledger, step, key);
+        let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
             return;
         };
@@ -269,32 +267,41 @@ impl Host {
     }
 
     /// An agent says that a token is no good: it is forgotten, and its client is asked for another.
-    pub(super) fn token_was_refused(&mut self, step: &mut Step<'_>, key: ChatKey, resource: &str) {
-        let metadata =
-            self.agent_of(key).into_iter().flat_map(declared).find(|known| known.resource == resource);
-        let (Some(chat), Some(metadata)) = (self.ledger.channels.chats.known(key), metadata.cloned()) else {
+    pub(super) fn token_was_refused(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        resource: &str,
+    ) {
+        let metadata = self
+            .agent_of(ledger, key)
+            .into_iter()
+            .flat_map(declared)
+            .find(|known| known.resource == resource);
+        let (Some(chat), Some(metadata)) = (ledger.channels.chats.known(key), metadata.cloned()) else {
             tracing::warn!(?key, resource, "an agent needs a login for a resource that it does not declare");
             return;
         };
         let Some(client_id) = chat.sponsor.clone() else { return };
-        self.forget_token(key, &client_id, resource);
-        self.ask_for_token(step, &client_id, metadata, AuthRequiredReason::Expired);
+        self.forget_token(ledger, key, &client_id, resource);
+        ask_for_token(ledger, step, &client_id, metadata, AuthRequiredReason::Expired);
     }
+}
 
-    /// Tells a client that it needs a token, wherever it is connected.
-    fn ask_for_token(
-        &self,
-        step: &mut Step<'_>,
-        client_id: &str,
-        resource: ProtectedResourceMetadata,
-        reason: AuthRequiredReason,
-    ) {
-        let channel = ROOT_RESOURCE_URI.to_owned();
-        let params = AuthRequiredParams { channel, resource, reason: Some(reason) };
-        let params = Bytes::from(to_sorted_json(&params));
-        for (connection, _) in self.ledger.presence.connections_of(client_id) {
-            let frame = Frame::Notification { method: "auth/required", params: params.clone() };
-            step.say(Output::Frame(connection, frame));
-        }
+/// Tells a client that it needs a token, wherever it is connected.
+fn ask_for_token(
+    ledger: &Ledger,
+    step: &mut Step<'_>,
+    client_id: &str,
+    resource: ProtectedResourceMetadata,
+    reason: AuthRequiredReason,
+) {
+    let channel = ROOT_RESOURCE_URI.to_owned();
+    let params = AuthRequiredParams { channel, resource, reason: Some(reason) };
+    let params = Bytes::from(to_sorted_json(&params));
+    for (connection, _) in ledger.presence.connections_of(client_id) {
+        let frame = Frame::Notification { method: "auth/required", params: params.clone() };
+        step.say(Output::Frame(connection, frame));
     }
 }

@@ -83,7 +83,7 @@ impl Host {
         } else {
             self.decline_all_that_waits(step);
         }
-        self.decline_all_unseen(step);
+        shutdown::decline_all_unseen(&mut self.ledger, step);
     }
 
     /// A client that has lost this connection is expected no more.

@@ -7,6 +7,7 @@ use crate::host::ahead;
 use crate::host::handlers;
 use crate::host::missed;
 use crate::host::ptys;
+use crate::host::shutdown;
 use ahp_types::commands::InvokeChangesetOperationParams;
 use bytes::Bytes;
 
@@ -34,7 +35,7 @@ const EMPTY: Bytes = Bytes::from_static(b"{}");
 
 impl Host {
     pub(super) fn dispatch(&mut self, step: &mut Step<'_>, connection: ConnectionId, message: Incoming) {
-        self.note_sight(step, connection, &message);
+        shutdown::note_sight(&mut self.ledger, step, connection, &message);
         match message {
             Incoming::Request { id, method: name, params } => {
                 let answer = self
@@ -178,7 +179,10 @@ impl Host {
                 self.ledger.check_keeping()?;
                 self.move_chat(step, params.read()?).map(|moved| json(to_json(&moved)))
             }
-            Method::Authenticate => self.authenticate(step, connection, params).map(|()| Answer::Json(EMPTY)),
+            Method::Authenticate => self
+                .agents
+                .authenticate(&mut self.ledger, step, connection, params)
+                .map(|()| Answer::Json(EMPTY)),
             Method::ResolveSessionConfig => {
                 self.resolve_session_config(step, connection, &params.read()?).map(json)
             }
@@ -204,10 +208,12 @@ impl Host {
                 Some(relay) => Ok(Answer::Relay(relay)),
                 None => handlers::resources::resource(&self.ledger, method, params).map(Answer::Resource),
             },
-            Method::DisposeTerminal => self.dispose_terminal(step, connection, &params.read()?).map(nothing),
+            Method::DisposeTerminal => {
+                ptys::dispose_terminal(&mut self.ledger, step, connection, &params.read()?).map(nothing)
+            }
             // Answered when it has started, which needs the request's id.
             Method::CreateTerminal => {
-                Ok(Answer::Terminal(self.new_terminal(step, connection, params.read()?)?))
+                Ok(Answer::Terminal(ptys::new_terminal(&mut self.ledger, step, connection, params.read()?)?))
             }
             Method::DispatchAction => {
                 self.dispatch_action(step, connection, params.read()?, aside).map(nothing)
@@ -222,7 +228,7 @@ impl Host {
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
-        self.forget_tokens(connection);
+        self.agents.forget_tokens(connection);
         self.ledger
             .presence
             .connections
@@ -250,7 +256,7 @@ impl Host {
         self.relays.end_to(step, connection);
         self.relays.end_for(step, connection);
         self.changes.connection_closed(connection);
-        self.forget_tokens(connection);
+        self.agents.forget_tokens(connection);
         selection::connection_closed(&mut self.ledger, connection);
         let Some(_client) = self.ledger.presence.connections.get(&connection) else { return };
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
@@ -261,7 +267,7 @@ impl Host {
             self.client_left(step, &client_id);
             self.relays.note_gone(client_id);
         }
-        self.decline_all_unseen(step);
+        shutdown::decline_all_unseen(&mut self.ledger, step);
         ahead::watch_unfollowed(&mut self.ledger, step);
         step.say(Output::Closed(connection));
     }

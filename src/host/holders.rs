@@ -15,7 +15,7 @@ use super::channels::Terminal;
 use super::effects::{ChatKey, ConnectionId, Output, PtyCommand, ScreenSize, TerminalKey, TypedText};
 use super::refusal::Refusal;
 use super::terminals::TITLE_BYTES_MAX;
-use super::{Host, Step};
+use super::Step;
 
 /// So many bytes are typed at once.
 const INPUT_BYTES_MAX: usize = 64 << 10;
@@ -50,124 +50,118 @@ pub(super) fn title_of(title: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-impl Host {
-    /// Whether the client is gone that has a terminal.
-    pub(super) fn holder_is_gone(&self, key: TerminalKey) -> bool {
-        match self.ledger.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
-            Some(TerminalClaim::Client(claim)) => !self.ledger.presence.can_speak(&claim.client_id),
-            _ => false,
-        }
+/// Whether the client is gone that has a terminal.
+pub(super) fn holder_is_gone(ledger: &Ledger, key: TerminalKey) -> bool {
+    match ledger.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
+        Some(TerminalClaim::Client(claim)) => !ledger.presence.can_speak(&claim.client_id),
+        _ => false,
     }
+}
 
-    /// Whether a client may type into a terminal, and do all else with it that its holder does.
-    ///
-    /// # Errors
-    /// When another client has it, or a session has and the client does not follow it.
-    pub(super) fn check_use(&self, key: TerminalKey, client: &str) -> Result<(), Refusal> {
-        let Some(terminal) = self.ledger.channels.terminals.known(key) else { return Ok(()) };
-        let is_clients = |connection: &ConnectionId| {
-            self.ledger
-                .presence
-                .connections
-                .get(connection)
-                .is_some_and(|it| it.client_id.as_deref() == Some(client))
-        };
-        match &terminal.state.claim {
-            TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
-            TerminalClaim::Client(_) => Err(Refusal::HeldByOther),
-            _ if terminal.channel.subscribers.iter().any(is_clients) => Ok(()),
-            _ => Err(Refusal::NotFollowed),
-        }
+/// Whether a client may type into a terminal, and do all else with it that its holder does.
+///
+/// # Errors
+/// When another client has it, or a session has and the client does not follow it.
+pub(super) fn check_use(ledger: &Ledger, key: TerminalKey, client: &str) -> Result<(), Refusal> {
+    let Some(terminal) = ledger.channels.terminals.known(key) else { return Ok(()) };
+    let is_clients = |connection: &ConnectionId| {
+        ledger.presence.connections.get(connection).is_some_and(|it| it.client_id.as_deref() == Some(client))
+    };
+    match &terminal.state.claim {
+        TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
+        TerminalClaim::Client(_) => Err(Refusal::HeldByOther),
+        _ if terminal.channel.subscribers.iter().any(is_clients) => Ok(()),
+        _ => Err(Refusal::NotFollowed),
     }
+}
 
-    /// What a client asks to be done with the program in a terminal.
-    ///
-    /// # Errors
-    /// Why it is not.
-    pub(super) fn client_uses_pty(
-        &mut self,
-        step: &mut Step<'_>,
-        key: TerminalKey,
-        action: StateAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        if let StateAction::TerminalClaimed(claimed) = action {
-            return self.claim_pty(step, key, claimed, origin);
-        }
-        self.check_use(key, &origin.client_id)?;
-        let Some(terminal) = self.ledger.channels.terminals.known_mut(key) else {
-            return Ok(Verdict::Unchanged);
-        };
-        let runs = terminal.runs();
-        let Some(pty) = terminal.pty.as_mut() else { return Ok(Verdict::Unchanged) };
-        match &action {
-            StateAction::TerminalInput(_) | StateAction::TerminalResized(_) if !runs => {
-                return Err(Refusal::ProgramEnded);
-            }
-            StateAction::TerminalInput(input) => {
-                let bytes = input.data.len();
-                if bytes > INPUT_BYTES_MAX {
-                    return Err(Refusal::InputTooLarge(INPUT_BYTES_MAX));
-                }
-                if pty.untaken_bytes + bytes > UNTAKEN_BYTES_MAX {
-                    return Err(Refusal::InputUntaken(UNTAKEN_BYTES_MAX));
-                }
-                pty.untaken_bytes += bytes;
-                step.say(Output::Pty(key, PtyCommand::Type(TypedText(input.data.clone()))));
-                // It changes no state, and what it says is for nobody else.
-                return Ok(Verdict::Unchanged);
-            }
-            StateAction::TerminalResized(TerminalResizedAction { cols, rows }) => {
-                let size = screen_size(*cols, *rows)?;
-                if (terminal.state.cols, terminal.state.rows) == (Some(*cols), Some(*rows)) {
-                    return Ok(Verdict::Unchanged);
-                }
-                step.say(Output::Pty(key, PtyCommand::Resize(size)));
-            }
-            StateAction::TerminalTitleChanged(changed) => {
-                title_of(&changed.title)?;
-                // From now on it is called so, whatever runs in it.
-                pty.is_named = true;
-                if terminal.state.title == changed.title {
-                    return Ok(Verdict::Unchanged);
-                }
-            }
-            StateAction::TerminalCleared(_) if terminal.state.content.is_empty() => {
-                return Ok(Verdict::Unchanged);
-            }
-            // With its part it is not known any more.
-            StateAction::TerminalCleared(_) => pty.line = None,
-            _ => {}
-        }
-        self.ledger.sequence(step, key, action, Some(origin));
-        ptys::list_terminals(&mut self.ledger, step);
-        Ok(Verdict::Done)
+/// What a client asks to be done with the program in a terminal.
+///
+/// # Errors
+/// Why it is not.
+pub(super) fn client_uses_pty(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    action: StateAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    if let StateAction::TerminalClaimed(claimed) = action {
+        return claim_pty(ledger, step, key, claimed, origin);
     }
-
-    /// A client takes a terminal, or gives it away.
-    fn claim_pty(
-        &mut self,
-        step: &mut Step<'_>,
-        key: TerminalKey,
-        claimed: TerminalClaimedAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        check_claim(&self.ledger, &origin.client_id, &claimed.claim)?;
-        let Some(terminal) = self.ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
-        if terminal.chat.is_some() {
-            return Err(Refusal::OutputOfAgent("belongs to its call"));
+    check_use(ledger, key, &origin.client_id)?;
+    let Some(terminal) = ledger.channels.terminals.known_mut(key) else {
+        return Ok(Verdict::Unchanged);
+    };
+    let runs = terminal.runs();
+    let Some(pty) = terminal.pty.as_mut() else { return Ok(Verdict::Unchanged) };
+    match &action {
+        StateAction::TerminalInput(_) | StateAction::TerminalResized(_) if !runs => {
+            return Err(Refusal::ProgramEnded);
         }
-        if !self.holder_is_gone(key) {
-            self.check_use(key, &origin.client_id)?;
-        }
-        if terminal.state.claim == claimed.claim {
+        StateAction::TerminalInput(input) => {
+            let bytes = input.data.len();
+            if bytes > INPUT_BYTES_MAX {
+                return Err(Refusal::InputTooLarge(INPUT_BYTES_MAX));
+            }
+            if pty.untaken_bytes + bytes > UNTAKEN_BYTES_MAX {
+                return Err(Refusal::InputUntaken(UNTAKEN_BYTES_MAX));
+            }
+            pty.untaken_bytes += bytes;
+            step.say(Output::Pty(key, PtyCommand::Type(TypedText(input.data.clone()))));
+            // It changes no state, and what it says is for nobody else.
             return Ok(Verdict::Unchanged);
         }
-        self.ledger.sequence(step, key, StateAction::TerminalClaimed(claimed), Some(origin));
-        self.ledger.touch(ChannelKind::Terminal);
-        ptys::list_terminals(&mut self.ledger, step);
-        Ok(Verdict::Done)
+        StateAction::TerminalResized(TerminalResizedAction { cols, rows }) => {
+            let size = screen_size(*cols, *rows)?;
+            if (terminal.state.cols, terminal.state.rows) == (Some(*cols), Some(*rows)) {
+                return Ok(Verdict::Unchanged);
+            }
+            step.say(Output::Pty(key, PtyCommand::Resize(size)));
+        }
+        StateAction::TerminalTitleChanged(changed) => {
+            title_of(&changed.title)?;
+            // From now on it is called so, whatever runs in it.
+            pty.is_named = true;
+            if terminal.state.title == changed.title {
+                return Ok(Verdict::Unchanged);
+            }
+        }
+        StateAction::TerminalCleared(_) if terminal.state.content.is_empty() => {
+            return Ok(Verdict::Unchanged);
+        }
+        // With its part it is not known any more.
+        StateAction::TerminalCleared(_) => pty.line = None,
+        _ => {}
     }
+    ledger.sequence(step, key, action, Some(origin));
+    ptys::list_terminals(ledger, step);
+    Ok(Verdict::Done)
+}
+
+/// A client takes a terminal, or gives it away.
+fn claim_pty(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    claimed: TerminalClaimedAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    check_claim(ledger, &origin.client_id, &claimed.claim)?;
+    let Some(terminal) = ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
+    if terminal.chat.is_some() {
+        return Err(Refusal::OutputOfAgent("belongs to its call"));
+    }
+    if !holder_is_gone(ledger, key) {
+        check_use(ledger, key, &origin.client_id)?;
+    }
+    if terminal.state.claim == claimed.claim {
+        return Ok(Verdict::Unchanged);
+    }
+    ledger.sequence(step, key, StateAction::TerminalClaimed(claimed), Some(origin));
+    ledger.touch(ChannelKind::Terminal);
+    ptys::list_terminals(ledger, step);
+    Ok(Verdict::Done)
 }
 
 /// Whether a client may be said to have a terminal in this way.

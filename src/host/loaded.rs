@@ -217,7 +217,7 @@ impl Host {
         } else if deaths > 0 {
             Ending::Failed { kind: "quarantined".to_owned(), message: given_up(deaths), resumable: false }
         } else {
-            let can_always = self.agent_of(key).map(|agent| agent.resumes);
+            let can_always = self.agents.agent_of(&self.ledger, key).map(|agent| agent.resumes);
             let resumable = can_always.is_some_and(|always| {
                 always || self.ledger.channels.chats.known(key).is_some_and(Chat::can_be_taken_up)
             });

@@ -272,8 +272,10 @@ impl Host {
             Input::Closed(connection) => self.close_connection(step, connection),
             Input::NotAdmitted(connection) => self.forget_client(connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
-            Input::Agents(agents) => self.agents_are_configured(step, agents),
-            Input::Met { provider, said } => self.agent_was_met(step, &provider, *said),
+            Input::Agents(agents) => self.agents.agents_are_configured(&mut self.ledger, step, agents),
+            Input::Met { provider, said } => {
+                self.agents.agent_was_met(&mut self.ledger, step, &provider, *said)
+            }
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
             Input::Timer(Timer::Return(connection)) => self.return_time_is_up(step, connection),
             Input::Timer(Timer::Departure(connection)) => self.departure_time_is_up(step, connection),
@@ -338,7 +340,7 @@ impl Host {
         }
         self.deliver(step);
         watches::settle_watches(&mut self.ledger, step);
-        self.settle_terminals(step);
+        terminals::settle_terminals(&mut self.ledger, step);
         self.changes.settle_changesets(&mut self.ledger, step);
         self.check_done(step);
         self.check_departures();
@@ -361,12 +363,12 @@ impl Host {
     /// Tells what the agents are when they are not what the process before this one told. Its
     /// clients may come back with what they know, and be told only what they missed.
     fn tell_of_agents(&mut self, step: &mut Step<'_>) {
-        if self.note_agents(step) && self.ledger.continues {
+        if self.agents.note_agents(&mut self.ledger, step) && self.ledger.continues {
             let agents = self.ledger.channels.root.state.agents.clone();
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             self.ledger.sequence(step, ChannelId::ROOT, changed, None);
         }
-        self.tell_that_terminals_have_ended(step);
+        ptys::tell_that_terminals_have_ended(&mut self.ledger, step);
     }
 
     /// How many turns run now.

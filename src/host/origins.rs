@@ -22,7 +22,7 @@ impl Host {
         };
         let from = self.ledger.find_chat(uri)?;
         let source = self.ledger.channels.chats.known(from)?;
-        let provider = |key| self.agent_of(key).map(|agent| &agent.info.provider);
+        let provider = |key| self.agents.agent_of(&self.ledger, key).map(|agent| &agent.info.provider);
         let is_quiet = source.run.is_none() && source.settling.is_none();
         let resumes = chat.run.as_ref().is_some_and(|run| run.resumes);
         // Whole turns are compared: one that has gone on since has the same id.

@@ -62,7 +62,7 @@ impl Host {
 
     /// Whether the chat's agent takes in what the user adds while it works.
     fn steers(&self, key: ChatKey) -> bool {
-        self.agent_of(key).is_none_or(|agent| agent.steers)
+        self.agents.agent_of(&self.ledger, key).is_none_or(|agent| agent.steers)
     }
 
     /// Hands the steering message to the agent, if it works on something and takes it.
@@ -84,7 +84,8 @@ impl Host {
         let run = run.id;
         let PendingMessage { id, message } = pending;
         let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
-        let message = as_agent_hears(self.agent_of(key).map(|agent| &agent.info), &message);
+        let message =
+            as_agent_hears(self.agents.agent_of(&self.ledger, key).map(|agent| &agent.info), &message);
         consume(&mut self.ledger, step, key, PendingMessageKind::Steering, id.clone());
         turns::tell_agent(step, key, Command::Steer { run, id, message, attached });
     }

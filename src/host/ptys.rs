@@ -78,80 +78,6 @@ fn may_name_a_terminal(uri: &str) -> bool {
 }
 
 impl Host {
-    /// Whether a client may have a terminal with a shell, as it asks for it.
-    ///
-    /// # Errors
-    /// Why not.
-    pub(super) fn new_terminal(
-        &mut self,
-        step: &Step<'_>,
-        connection: ConnectionId,
-        params: CreateTerminalParams,
-    ) -> Result<Box<NewPty>, RpcError> {
-        self.ledger.check_keeping()?;
-        if self.ledger.limits.ptys == 0 {
-            return Err(RpcError::terminal_denied(
-                "this host starts no shells for clients: it runs with `--no-terminals`",
-            ));
-        }
-        let client = self.ledger.presence.connections.get(&connection);
-        let made_by = client.and_then(|client| client.client_id.clone()).unwrap_or_default();
-        check_ptys_have_room(&self.ledger, Some(&made_by)).map_err(RpcError::invalid_params)?;
-        let uri = params.channel;
-        if self.ledger.find(&uri).is_some()
-            || self.ledger.why_unreadable(&uri).is_some()
-            || is_root(&uri)
-            || is_watch(&uri)
-        {
-            return Err(RpcError::already_exists(&uri));
-        }
-        if !may_name_a_terminal(&uri) {
-            return Err(RpcError::invalid_params(
-                "`channel`: a terminal's URI is `ahp-terminal:/<id>` or one of a scheme that does not begin with `ahp-`, of at most 4,096 bytes",
-            ));
-        }
-        holders::check_claim(&self.ledger, &made_by, &params.claim).map_err(|refusal| match &refusal {
-            Refusal::ClaimOfOther(_) => RpcError::terminal_denied(format_args!("`claim`: {refusal}")),
-            Refusal::ClaimUnknown(uri) => self.ledger.not_found(uri),
-            _ => RpcError::invalid_params(format_args!("`claim`: {refusal}")),
-        })?;
-        let name = params.name.unwrap_or_default();
-        title_of(&name).map_err(|refusal| RpcError::invalid_params(format_args!("`name`: {refusal}")))?;
-        let (cols, rows) = (params.cols.unwrap_or(SCREEN_COLS), params.rows.unwrap_or(SCREEN_ROWS));
-        let size = screen_size(cols, rows).map_err(RpcError::invalid_params)?;
-        let cwd = match params.cwd {
-            Some(uri) => Some(
-                usable_directory(&step.findings, &uri)
-                    .map_err(|why| RpcError::invalid_params(format_args!("`cwd`: {why}")))?,
-            ),
-            None => self.directory_for(connection, &params.claim),
-        };
-        let state = TerminalState {
-            title: name,
-            cwd,
-            cols: Some(cols),
-            rows: Some(rows),
-            content: Vec::new(),
-            lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
-            claim: params.claim,
-            supports_command_detection: None,
-            is_pty: Some(true),
-        };
-        Ok(Box::new(NewPty { state, uri, made_by, size }))
-    }
-
-    /// Where a shell starts when its client does not say so: where the session works that has it,
-    /// else where the client starts browsing.
-    fn directory_for(&self, connection: ConnectionId, claim: &TerminalClaim) -> Option<String> {
-        let of_session = match claim {
-            TerminalClaim::Session(claim) => self.ledger.find_chat(&claim.chat),
-            _ => None,
-        };
-        let of_session = of_session
-            .and_then(|chat| directories::effective_directories(&self.ledger, chat).into_iter().next());
-        of_session.or_else(|| self.ledger.presence.connections.get(&connection)?.default_directory.clone())
-    }
-
     /// Takes in what is heard of the program in a terminal.
     pub(super) fn pty_reports(&mut self, step: &mut Step<'_>, key: TerminalKey, event: PtyEvent) {
         let terminal = self.ledger.channels.terminals.get_mut(&key).filter(|terminal| terminal.runs());
@@ -228,68 +154,137 @@ impl Host {
             }
         }
     }
+}
 
-    /// Tells that the terminals are gone which the process before this one has told of: its clients
-    /// may come back with what they know, and be told only what they missed.
-    pub(super) fn tell_that_terminals_have_ended(&mut self, step: &mut Step<'_>) {
-        if std::mem::take(&mut self.ledger.channels.root.told_of_terminals) && self.ledger.continues {
-            let none = RootTerminalsChangedAction { terminals: Vec::new() };
-            self.ledger.sequence(step, ChannelId::ROOT, StateAction::RootTerminalsChanged(none), None);
-        }
+/// Whether a client may have a terminal with a shell, as it asks for it.
+///
+/// # Errors
+/// Why not.
+pub(super) fn new_terminal(
+    ledger: &mut Ledger,
+    step: &Step<'_>,
+    connection: ConnectionId,
+    params: CreateTerminalParams,
+) -> Result<Box<NewPty>, RpcError> {
+    ledger.check_keeping()?;
+    if ledger.limits.ptys == 0 {
+        return Err(RpcError::terminal_denied(
+            "this host starts no shells for clients: it runs with `--no-terminals`",
+        ));
     }
-
-    /// Ends a terminal, and what runs in it, for a client.
-    ///
-    /// # Errors
-    /// When there is none, or another client has it.
-    pub(super) fn dispose_terminal(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        params: &DisposeTerminalParams,
-    ) -> Result<(), RpcError> {
-        let key = self.ledger.find(&params.channel).and_then(ChannelId::terminal);
-        let found = key.and_then(|key| Some((key, self.ledger.channels.terminals.get(&key)?)));
-        let Some((key, terminal)) = found else { return Err(RpcError::resource_not_found(&params.channel)) };
-        if terminal.pty.is_none() || terminal.chat.is_some() {
-            return Err(RpcError::terminal_denied(
-                "the terminal shows what a command prints, and goes with the call that shows it",
-            ));
-        }
-        let client =
-            self.ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
-        if terminal.runs() && !self.holder_is_gone(key) {
-            let may = self.check_use(key, &client.unwrap_or_default());
-            may.map_err(RpcError::terminal_denied)?;
-        }
-        remove_pty(&mut self.ledger, step, key);
-        Ok(())
+    let client = ledger.presence.connections.get(&connection);
+    let made_by = client.and_then(|client| client.client_id.clone()).unwrap_or_default();
+    check_ptys_have_room(ledger, Some(&made_by)).map_err(RpcError::invalid_params)?;
+    let uri = params.channel;
+    if ledger.find(&uri).is_some() || ledger.why_unreadable(&uri).is_some() || is_root(&uri) || is_watch(&uri)
+    {
+        return Err(RpcError::already_exists(&uri));
     }
+    if !may_name_a_terminal(&uri) {
+        return Err(RpcError::invalid_params(
+            "`channel`: a terminal's URI is `ahp-terminal:/<id>` or one of a scheme that does not begin with `ahp-`, of at most 4,096 bytes",
+        ));
+    }
+    holders::check_claim(ledger, &made_by, &params.claim).map_err(|refusal| match &refusal {
+        Refusal::ClaimOfOther(_) => RpcError::terminal_denied(format_args!("`claim`: {refusal}")),
+        Refusal::ClaimUnknown(uri) => ledger.not_found(uri),
+        _ => RpcError::invalid_params(format_args!("`claim`: {refusal}")),
+    })?;
+    let name = params.name.unwrap_or_default();
+    title_of(&name).map_err(|refusal| RpcError::invalid_params(format_args!("`name`: {refusal}")))?;
+    let (cols, rows) = (params.cols.unwrap_or(SCREEN_COLS), params.rows.unwrap_or(SCREEN_ROWS));
+    let size = screen_size(cols, rows).map_err(RpcError::invalid_params)?;
+    let cwd = match params.cwd {
+        Some(uri) => Some(
+            usable_directory(&step.findings, &uri)
+                .map_err(|why| RpcError::invalid_params(format_args!("`cwd`: {why}")))?,
+        ),
+        None => directory_for(ledger, connection, &params.claim),
+    };
+    let state = TerminalState {
+        title: name,
+        cwd,
+        cols: Some(cols),
+        rows: Some(rows),
+        content: Vec::new(),
+        lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
+        claim: params.claim,
+        supports_command_detection: None,
+        is_pty: Some(true),
+    };
+    Ok(Box::new(NewPty { state, uri, made_by, size }))
+}
 
-    /// The clients that have terminals may be gone, or here again.
-    pub(super) fn settle_ptys(&mut self, step: &mut Step<'_>) {
-        let keys: Vec<TerminalKey> = self.ledger.channels.terminals.keys().copied().collect();
-        let grace = Duration::from_millis(self.ledger.limits.terminal_grace_ms);
-        for key in keys {
-            let is_gone = self.holder_is_gone(key);
-            let pty_of =
-                |terminal: &'_ Terminal| terminal.pty.as_ref().map(|pty| (pty.time, pty.was_followed));
-            let Some((time, was_followed)) = self.ledger.channels.terminals.get(&key).and_then(pty_of) else {
-                continue;
-            };
-            let time = match (is_gone, time) {
-                (false, Some(_)) if was_followed => None,
-                (true, None) => {
-                    let number = self.ledger.fresh_key();
-                    step.say(Output::Timer(Timer::Terminal(key, number), grace));
-                    Some(number)
-                }
-                (_, time) => time,
-            };
-            let terminal = self.ledger.channels.terminals.get_mut(&key);
-            if let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) {
-                pty.time = time;
+/// Where a shell starts when its client does not say so: where the session works that has it,
+/// else where the client starts browsing.
+fn directory_for(ledger: &Ledger, connection: ConnectionId, claim: &TerminalClaim) -> Option<String> {
+    let of_session = match claim {
+        TerminalClaim::Session(claim) => ledger.find_chat(&claim.chat),
+        _ => None,
+    };
+    let of_session =
+        of_session.and_then(|chat| directories::effective_directories(ledger, chat).into_iter().next());
+    of_session.or_else(|| ledger.presence.connections.get(&connection)?.default_directory.clone())
+}
+
+/// Tells that the terminals are gone which the process before this one has told of: its clients
+/// may come back with what they know, and be told only what they missed.
+pub(super) fn tell_that_terminals_have_ended(ledger: &mut Ledger, step: &mut Step<'_>) {
+    if std::mem::take(&mut ledger.channels.root.told_of_terminals) && ledger.continues {
+        let none = RootTerminalsChangedAction { terminals: Vec::new() };
+        ledger.sequence(step, ChannelId::ROOT, StateAction::RootTerminalsChanged(none), None);
+    }
+}
+
+/// Ends a terminal, and what runs in it, for a client.
+///
+/// # Errors
+/// When there is none, or another client has it.
+pub(super) fn dispose_terminal(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    params: &DisposeTerminalParams,
+) -> Result<(), RpcError> {
+    let key = ledger.find(&params.channel).and_then(ChannelId::terminal);
+    let found = key.and_then(|key| Some((key, ledger.channels.terminals.get(&key)?)));
+    let Some((key, terminal)) = found else { return Err(RpcError::resource_not_found(&params.channel)) };
+    if terminal.pty.is_none() || terminal.chat.is_some() {
+        return Err(RpcError::terminal_denied(
+            "the terminal shows what a command prints, and goes with the call that shows it",
+        ));
+    }
+    let client = ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
+    if terminal.runs() && !holders::holder_is_gone(ledger, key) {
+        let may = holders::check_use(ledger, key, &client.unwrap_or_default());
+        may.map_err(RpcError::terminal_denied)?;
+    }
+    remove_pty(ledger, step, key);
+    Ok(())
+}
+
+/// The clients that have terminals may be gone, or here again.
+pub(super) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
+    let keys: Vec<TerminalKey> = ledger.channels.terminals.keys().copied().collect();
+    let grace = Duration::from_millis(ledger.limits.terminal_grace_ms);
+    for key in keys {
+        let is_gone = holders::holder_is_gone(ledger, key);
+        let pty_of = |terminal: &'_ Terminal| terminal.pty.as_ref().map(|pty| (pty.time, pty.was_followed));
+        let Some((time, was_followed)) = ledger.channels.terminals.get(&key).and_then(pty_of) else {
+            continue;
+        };
+        let time = match (is_gone, time) {
+            (false, Some(_)) if was_followed => None,
+            (true, None) => {
+                let number = ledger.fresh_key();
+                step.say(Output::Timer(Timer::Terminal(key, number), grace));
+                Some(number)
             }
+            (_, time) => time,
+        };
+        let terminal = ledger.channels.terminals.get_mut(&key);
+        if let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) {
+            pty.time = time;
         }
     }
 }

@@ -89,7 +89,7 @@ impl Host {
             Event::Configured { config, spreads, heard } => {
                 self.agent_is_configured(step, key, *config, spreads, heard);
             }
-            Event::Described(news) => self.agent_describes_itself(step, key, *news),
+            Event::Described(news) => self.agents.agent_describes_itself(&mut self.ledger, step, key, *news),
             Event::Left => self.agent_has_left(step, key),
             Event::Begins(cause) => self.agent_begins(step, key, cause),
             Event::Background { id, command } => {
@@ -105,8 +105,10 @@ impl Host {
                 }
             }
             Event::Note { name, value } => notes::note(&mut self.ledger, step, key, name, value),
-            Event::LoginRequired => self.login_is_required(step, key),
-            Event::TokenRefused { resource } => self.token_was_refused(step, key, &resource),
+            Event::LoginRequired => self.agents.login_is_required(&mut self.ledger, step, key),
+            Event::TokenRefused { resource } => {
+                self.agents.token_was_refused(&mut self.ledger, step, key, &resource)
+            }
             Event::Terminal { name, event } => {
                 terminals::terminal_reports(&mut self.ledger, step, key, name, event)
             }

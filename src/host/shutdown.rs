@@ -120,73 +120,6 @@ impl Host {
         turns::tell_agent(step, key, command);
     }
 
-    /// Whether the client of a connection can be shown what agents ask, as far as its message
-    /// tells.
-    pub(super) fn note_sight(&mut self, step: &mut Step<'_>, connection: ConnectionId, message: &Incoming) {
-        let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
-        else {
-            return;
-        };
-        let Some(client) = self.ledger.presence.connections.get_mut(&connection) else { return };
-        let begins = [Method::Initialize, Method::Reconnect].iter().any(|begin| begin.name() == method);
-        match params.aside() {
-            Some(Aside::SeesNoQuestions) => {
-                (client.sees_no_questions, client.answers_nothing) = (true, true);
-                self.decline_all_unseen(step);
-            }
-            Some(Aside::AnswersNothing) => {
-                (client.sees_no_questions, client.answers_nothing) = (false, true);
-            }
-            None if begins => (client.sees_no_questions, client.answers_nothing) = (false, false),
-            _ => {}
-        }
-    }
-
-    /// Declines the questions that are open, if nobody who is there sees them.
-    pub(super) fn decline_all_unseen(&mut self, step: &mut Step<'_>) {
-        if self.somebody_may_see_questions() {
-            return;
-        }
-        for chat in running_chats(&self.ledger) {
-            for id in waiting_for_user(&self.ledger, chat) {
-                self.decline_if_unseen(step, chat, &id);
-            }
-        }
-    }
-
-    /// Declines a question that no client who is there sees: nobody could answer it, and its turn
-    /// would wait for ever. Where no client is there at all it waits for one.
-    pub(super) fn decline_if_unseen(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
-        if self.somebody_may_see_questions() {
-            return;
-        }
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let Some((run, request_id)) = chat.run.as_ref().map(|run| (run.id, run.first_id(id).to_owned()))
-        else {
-            return;
-        };
-        if chat.conversation.question(id).is_none_or(|question| question.response.is_some()) {
-            return;
-        }
-        tracing::warn!(
-            chat = chat.channel.uri,
-            "a question was declined: no connected client speaks a version that has such questions"
-        );
-        let response = ChatInputResponseKind::Decline;
-        calls::settle_question(&mut self.ledger, step, key, id.to_owned(), response);
-        turns::tell_agent(
-            step,
-            key,
-            Command::Answer { run, request_id, response, answers: Default::default() },
-        );
-    }
-
-    fn somebody_may_see_questions(&self) -> bool {
-        let mut there =
-            self.ledger.presence.connections.values().filter(|client| client.client_id.is_some()).peekable();
-        there.peek().is_none() || there.any(|client| !client.sees_no_questions)
-    }
-
     /// Something was declined because nobody is left.
     fn note_cut(&mut self, key: ChatKey) {
         self.note_departure_cut(key);
@@ -205,6 +138,73 @@ impl Host {
             step.say(Output::Done { cut: state.cut });
         }
     }
+}
+
+/// Whether the client of a connection can be shown what agents ask, as far as its message
+/// tells.
+pub(super) fn note_sight(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    message: &Incoming,
+) {
+    let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
+    else {
+        return;
+    };
+    let Some(client) = ledger.presence.connections.get_mut(&connection) else { return };
+    let begins = [Method::Initialize, Method::Reconnect].iter().any(|begin| begin.name() == method);
+    match params.aside() {
+        Some(Aside::SeesNoQuestions) => {
+            (client.sees_no_questions, client.answers_nothing) = (true, true);
+            decline_all_unseen(ledger, step);
+        }
+        Some(Aside::AnswersNothing) => {
+            (client.sees_no_questions, client.answers_nothing) = (false, true);
+        }
+        None if begins => (client.sees_no_questions, client.answers_nothing) = (false, false),
+        _ => {}
+    }
+}
+
+/// Declines the questions that are open, if nobody who is there sees them.
+pub(super) fn decline_all_unseen(ledger: &mut Ledger, step: &mut Step<'_>) {
+    if somebody_may_see_questions(ledger) {
+        return;
+    }
+    for chat in running_chats(&ledger) {
+        for id in waiting_for_user(ledger, chat) {
+            decline_if_unseen(ledger, step, chat, &id);
+        }
+    }
+}
+
+/// Declines a question that no client who is there sees: nobody could answer it, and its turn
+/// would wait for ever. Where no client is there at all it waits for one.
+pub(super) fn decline_if_unseen(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
+    if somebody_may_see_questions(ledger) {
+        return;
+    }
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let Some((run, request_id)) = chat.run.as_ref().map(|run| (run.id, run.first_id(id).to_owned())) else {
+        return;
+    };
+    if chat.conversation.question(id).is_none_or(|question| question.response.is_some()) {
+        return;
+    }
+    tracing::warn!(
+        chat = chat.channel.uri,
+        "a question was declined: no connected client speaks a version that has such questions"
+    );
+    let response = ChatInputResponseKind::Decline;
+    calls::settle_question(ledger, step, key, id.to_owned(), response);
+    turns::tell_agent(step, key, Command::Answer { run, request_id, response, answers: Default::default() });
+}
+
+fn somebody_may_see_questions(ledger: &Ledger) -> bool {
+    let mut there =
+        ledger.presence.connections.values().filter(|client| client.client_id.is_some()).peekable();
+    there.peek().is_none() || there.any(|client| !client.sees_no_questions)
 }
 
 pub(super) fn running_chats(ledger: &Ledger) -> Vec<ChatKey> {

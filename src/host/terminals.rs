@@ -15,6 +15,7 @@
 use crate::host::background;
 use crate::host::holders;
 use crate::host::ledger::Ledger;
+use crate::host::ptys;
 use crate::host::turns;
 use crate::wire::channels::ChannelKind;
 use std::collections::BTreeMap;
@@ -38,7 +39,7 @@ use super::channels::Terminal;
 use super::effects::{ChatKey, Command, TerminalEvent, TerminalKey};
 use super::model::{Channel, Session};
 use super::refusal::Refusal;
-use super::{Host, Step};
+use super::Step;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 use crate::wire::terminals::{named_by_terminal, terminal_uri};
@@ -136,53 +137,51 @@ fn terminals_in(turn: &mut Turn) -> impl Iterator<Item = &mut ToolResultTerminal
     })
 }
 
-impl Host {
-    /// Lets those out of memory that have ended and that nobody follows, if they can be made again,
-    /// or if no call shows them or will.
-    pub(super) fn settle_terminals(&mut self, step: &mut Step<'_>) {
-        if !self.ledger.take_touched(ChannelKind::Terminal) {
-            return;
-        }
-        self.settle_ptys(step);
-        let is_of_call = |it: &Terminal| it.pty.is_none() || it.chat.is_some();
-        let is_over = |it: &Terminal| is_of_call(it) && !it.runs() && it.channel.subscribers.is_empty();
-        let over = self.ledger.channels.terminals.iter().filter(|(_, it)| is_over(it));
-        let going = over.filter(|(_, it)| it.is_kept || !may_be_shown(&self.ledger, it));
-        for key in going.map(|(key, _)| *key).collect::<Vec<_>>() {
-            let Some(terminal) = self.ledger.channels.terminals.remove(&key) else { continue };
-            self.ledger.channels.by_uri.remove(&terminal.channel.uri);
-            let chat = terminal.chat.and_then(|chat| self.ledger.channels.chats.known_mut(chat));
-            if let (Some(chat), Some(name), true) = (chat, terminal.name, terminal.is_kept) {
-                chat.kept_terminals.insert(name, key);
-            }
+/// Lets those out of memory that have ended and that nobody follows, if they can be made again,
+/// or if no call shows them or will.
+pub(super) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
+    if !ledger.take_touched(ChannelKind::Terminal) {
+        return;
+    }
+    ptys::settle_ptys(ledger, step);
+    let is_of_call = |it: &Terminal| it.pty.is_none() || it.chat.is_some();
+    let is_over = |it: &Terminal| is_of_call(it) && !it.runs() && it.channel.subscribers.is_empty();
+    let over = ledger.channels.terminals.iter().filter(|(_, it)| is_over(it));
+    let going = over.filter(|(_, it)| it.is_kept || !may_be_shown(ledger, it));
+    for key in going.map(|(key, _)| *key).collect::<Vec<_>>() {
+        let Some(terminal) = ledger.channels.terminals.remove(&key) else { continue };
+        ledger.channels.by_uri.remove(&terminal.channel.uri);
+        let chat = terminal.chat.and_then(|chat| ledger.channels.chats.known_mut(chat));
+        if let (Some(chat), Some(name), true) = (chat, terminal.name, terminal.is_kept) {
+            chat.kept_terminals.insert(name, key);
         }
     }
+}
 
-    /// What a client asks to be changed of a terminal.
-    ///
-    /// # Errors
-    /// Why it may not be.
-    pub(super) fn client_changes_terminal(
-        &mut self,
-        step: &mut Step<'_>,
-        key: TerminalKey,
-        action: StateAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let Some(terminal) = self.ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
-        if terminal.pty.is_some() {
-            return self.client_uses_pty(step, key, action, origin);
-        }
-        Err(Refusal::OutputOfAgent(match action {
-            StateAction::TerminalInput(_) => "reads nothing",
-            StateAction::TerminalResized(_) => "has no size",
-            StateAction::TerminalClaimed(claimed) => {
-                return let_go_on(&mut self.ledger, step, key, claimed, origin);
-            }
-            StateAction::TerminalTitleChanged(_) => "is called by its command",
-            _ => "is not cleared by clients",
-        }))
+/// What a client asks to be changed of a terminal.
+///
+/// # Errors
+/// Why it may not be.
+pub(super) fn client_changes_terminal(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    action: StateAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let Some(terminal) = ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
+    if terminal.pty.is_some() {
+        return holders::client_uses_pty(ledger, step, key, action, origin);
     }
+    Err(Refusal::OutputOfAgent(match action {
+        StateAction::TerminalInput(_) => "reads nothing",
+        StateAction::TerminalResized(_) => "has no size",
+        StateAction::TerminalClaimed(claimed) => {
+            return let_go_on(ledger, step, key, claimed, origin);
+        }
+        StateAction::TerminalTitleChanged(_) => "is called by its command",
+        _ => "is not cleared by clients",
+    }))
 }
 
 /// Takes in what an agent reports of a terminal.

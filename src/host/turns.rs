@@ -265,7 +265,7 @@ impl Host {
     /// Has the agent open the chat's conversation.
     pub(super) fn open_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let working_directories = directories::effective_directories(&self.ledger, key);
-        let tokens = self.tokens_for(step, key);
+        let tokens = self.agents.tokens_for(&self.ledger, step, key);
         let copy_of = self.copyable_origin(key);
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(session) = self.ledger.channels.sessions.known(chat.session) else { return };
@@ -314,9 +314,9 @@ impl Host {
         if self.ledger.channels.chats.known(key).is_some_and(waits) && self.begins_command(step, key) {
             return;
         }
-        self.tell_tokens(step, key);
+        self.agents.tell_tokens(&mut self.ledger, step, key);
         clients::tell_tools(&mut self.ledger, step, key);
-        let agent = self.agent_of(key).map(|agent| agent.info.clone());
+        let agent = self.agents.agent_of(&self.ledger, key).map(|agent| agent.info.clone());
         let commands = self.ledger.channels.chats.known(key).filter(|chat| waits(chat));
         let commands = commands.and_then(|chat| commands::told_of_commands(&self.ledger, chat));
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };

@@ -124,8 +124,8 @@ impl Host {
                 return Err(Refusal::NoSuchPending(id.clone()));
             }
         }
-        self.check_tokens_for_turn(step, key, &origin.client_id)?;
-        self.speak_as(key, &origin.client_id);
+        self.agents.check_tokens_for_turn(&self.ledger, step, key, &origin.client_id)?;
+        speak_as(&mut self.ledger, key, &origin.client_id);
         pending::release_queue(&mut self.ledger, key);
         attached::attach_to_turn(&mut self.ledger, key, &action.turn_id, attached);
         self.start_turn(step, key, action, Some(origin));
@@ -166,16 +166,6 @@ impl Host {
         }
     }
 
-    /// What the host says in this chat is for the user of this client from now on.
-    pub(in crate::host) fn speak_as(&mut self, key: ChatKey, client_id: &str) {
-        let mut clients = self.ledger.presence.connections.values();
-        let client = clients.find(|client| client.client_id.as_deref() == Some(client_id));
-        let language = client.map(|client| client.language).unwrap_or_default();
-        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
-            chat.language = language;
-        }
-    }
-
     fn client_cancels_turn(
         &mut self,
         step: &mut Step<'_>,
@@ -209,8 +199,8 @@ impl Host {
             Some(_) => return Err(Refusal::DidNotFail(action.turn_id)),
             None => return Err(Refusal::NotLatestTurn(action.turn_id)),
         }
-        self.check_tokens_for_turn(step, key, &origin.client_id)?;
-        self.speak_as(key, &origin.client_id);
+        self.agents.check_tokens_for_turn(&self.ledger, step, key, &origin.client_id)?;
+        speak_as(&mut self.ledger, key, &origin.client_id);
         pending::release_queue(&mut self.ledger, key);
         self.resume_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
@@ -299,12 +289,12 @@ impl Host {
         if adds && queued.len() >= QUEUED_MAX {
             return Err(Refusal::QueueFull(QUEUED_MAX));
         }
-        self.check_tokens_for_turn(step, key, &origin.client_id)?;
+        self.agents.check_tokens_for_turn(&self.ledger, step, key, &origin.client_id)?;
         self.check_message(chat.session, &action.message)?;
         let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());
         let attached = attached::resolve_attached(&self.ledger, &mut action.message)?;
         attached::check_room(&self.ledger, key, &id, &attached)?;
-        self.speak_as(key, &origin.client_id);
+        speak_as(&mut self.ledger, key, &origin.client_id);
         if kind == PendingMessageKind::Steering {
             pending::note_unsteerable(&mut self.ledger, key, &id);
         }
@@ -323,6 +313,16 @@ impl Host {
             self.hand_over_steering(step, key);
         }
         Ok(verdict)
+    }
+}
+
+/// What the host says in this chat is for the user of this client from now on.
+pub(in crate::host) fn speak_as(ledger: &mut Ledger, key: ChatKey, client_id: &str) {
+    let mut clients = ledger.presence.connections.values();
+    let client = clients.find(|client| client.client_id.as_deref() == Some(client_id));
+    let language = client.map(|client| client.language).unwrap_or_default();
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        chat.language = language;
     }
 }
 

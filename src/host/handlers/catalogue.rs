@@ -96,14 +96,14 @@ impl Host {
             _ => Beginning::default(),
         };
         let agent = self.agent_called(params.provider.as_deref())?;
-        self.check_tokens(step, connection, agent)?;
+        self.agents.check_tokens(&self.ledger, step, connection, agent)?;
         let directories = new_directories(&step.findings, agent, params.working_directories)?;
         let config = settings_of(agent, params.config.unwrap_or_default());
         check_complete(&agent.config, &config).map_err(RpcError::invalid_params)?;
         let shown_config =
             shown(&agent.config, &config, self.agents.settings_may_change(&agent.info.provider));
         if let Some(client) = &params.active_client {
-            self.check_active_client(connection, client)?;
+            check_active_client(&self.ledger, connection, client)?;
         }
         let provider = agent.info.provider.clone();
         if let Some(Aside::Begins { selection, .. }) = aside {
@@ -162,29 +162,6 @@ impl Host {
         );
         annotations::add_annotations(&mut self.ledger, session, Vec::new());
         Ok(NewSession { session })
-    }
-
-    /// Whether a client may take part in a session from its beginning.
-    fn check_active_client(
-        &self,
-        connection: ConnectionId,
-        client: &SessionActiveClient,
-    ) -> Result<(), RpcError> {
-        let own = self
-            .ledger
-            .presence
-            .connections
-            .get(&connection)
-            .and_then(|connection| connection.client_id.as_deref());
-        if own != Some(&client.client_id) {
-            return Err(RpcError::invalid_params("`activeClient.clientId` must be this client's own"));
-        }
-        if !nesting_fits(&to_json(client), ACTION_NESTING_MAX) {
-            return Err(RpcError::invalid_params(format_args!(
-                "`activeClient` is nested deeper than {ACTION_NESTING_MAX} levels"
-            )));
-        }
-        Ok(())
     }
 
     /// Tells of a new session, unless it is made ahead of use, and has its agent open the
@@ -287,6 +264,25 @@ impl Host {
             listed.next = listed.sessions.last().map(|(place, _)| place.clone());
         }
     }
+}
+
+/// Whether a client may take part in a session from its beginning.
+fn check_active_client(
+    ledger: &Ledger,
+    connection: ConnectionId,
+    client: &SessionActiveClient,
+) -> Result<(), RpcError> {
+    let own =
+        ledger.presence.connections.get(&connection).and_then(|connection| connection.client_id.as_deref());
+    if own != Some(&client.client_id) {
+        return Err(RpcError::invalid_params("`activeClient.clientId` must be this client's own"));
+    }
+    if !nesting_fits(&to_json(client), ACTION_NESTING_MAX) {
+        return Err(RpcError::invalid_params(format_args!(
+            "`activeClient` is nested deeper than {ACTION_NESTING_MAX} levels"
+        )));
+    }
+    Ok(())
 }
 
 /// The result of a `listSessions` that looks at nothing but memory.

@@ -4,6 +4,7 @@
 //! chat that it comes from, and which chat is the default one.
 //! Never: opens a conversation; the first turn does.
 
+use crate::host::actions;
 use crate::host::ahead;
 use crate::host::attached;
 use crate::host::catalogue;
@@ -74,7 +75,7 @@ impl Host {
         };
         let session = usable_session(&self.ledger, key)?;
         let agent = self.agent_called(Some(&session.state.provider))?;
-        self.check_tokens(step, connection, agent)?;
+        self.agents.check_tokens(&self.ledger, step, connection, agent)?;
         let can = self.chats_capability(session)?;
         if session.state.chats.len() >= CHATS_MAX {
             return Err(RpcError::invalid_params(format_args!(
@@ -112,7 +113,7 @@ impl Host {
             beginning.draft = self.first_draft(&provider.unwrap_or_default(), selection)?;
         }
         let chat = add_chat(&mut self.ledger, step, key, params.chat, beginning);
-        self.take_charge(chat, connection);
+        take_charge(&mut self.ledger, chat, connection);
         if let Some(mut message) = params.initial_message {
             if matches!(aside, Some(Aside::Begins { .. })) {
                 self.address(chat, &mut message);
@@ -129,16 +130,6 @@ impl Host {
             self.start_turn(step, chat, turn, None);
         }
         Ok(())
-    }
-
-    /// What a chat's agent does is done for this client, until another one asks for something.
-    fn take_charge(&mut self, chat: ChatKey, connection: ConnectionId) {
-        let client_id =
-            self.ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
-        self.speak_as(chat, client_id.as_deref().unwrap_or_default());
-        if let Some(chat) = self.ledger.channels.chats.known_mut(chat) {
-            chat.sponsor = client_id;
-        }
     }
 
     /// What the agent of a session can do with several chats.
@@ -199,6 +190,15 @@ impl Host {
         {
             self.open_session(step, key);
         }
+    }
+}
+
+/// What a chat's agent does is done for this client, until another one asks for something.
+fn take_charge(ledger: &mut Ledger, chat: ChatKey, connection: ConnectionId) {
+    let client_id = ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
+    actions::chat::speak_as(ledger, chat, client_id.as_deref().unwrap_or_default());
+    if let Some(chat) = ledger.channels.chats.known_mut(chat) {
+        chat.sponsor = client_id;
     }
 }
 

@@ -28,7 +28,7 @@ impl Host {
         let values = resolved(schema, &settings_of(agent, params.config.clone()));
         let answer = to_sorted_json(&ResolveSessionConfigResult { schema: schema.clone(), values });
         let provider = agent.info.provider.clone();
-        self.meet_agent(step, connection, &provider);
+        self.agents.meet_agent(&mut self.ledger, step, connection, &provider);
         Ok(answer)
     }
 

@@ -120,7 +120,7 @@ impl Host {
             self.unsubscribe(connection, target);
         }
         if let Some(before) = before.filter(|before| *before != params.client_id) {
-            self.forget_tokens(connection);
+            self.agents.forget_tokens(connection);
             self.client_left(step, &before);
         }
         let (wanted, missing) = resolve(&self.ledger, &params.subscriptions);

@@ -7,6 +7,8 @@
 use crate::host::annotations;
 use crate::host::clients;
 use crate::host::save;
+use crate::host::shutdown;
+use crate::host::terminals;
 use ahp_types::actions::{ActionOrigin, StateAction};
 
 use crate::host::actions::{read_action, Verdict};
@@ -142,7 +144,13 @@ impl Host {
                 return self.change_chat_as_meant(step, id.key.into(), action, origin, aside)
             }
             ChannelKind::Terminal => {
-                return self.client_changes_terminal(step, id.key.into(), action, origin)
+                return terminals::client_changes_terminal(
+                    &mut self.ledger,
+                    step,
+                    id.key.into(),
+                    action,
+                    origin,
+                )
             }
             ChannelKind::Annotations => {
                 return annotations::annotate(&mut self.ledger, step, id.key.into(), action, origin)
@@ -183,7 +191,7 @@ impl Host {
                 Fact::Waits { chat, id, is_question } => {
                     self.decline_if_alone(step, chat, &id);
                     if is_question {
-                        self.decline_if_unseen(step, chat, &id);
+                        shutdown::decline_if_unseen(&mut self.ledger, step, chat, &id);
                     }
                 }
                 Fact::TurnEnded(chat) => {
