@@ -4,6 +4,7 @@
 //! as the agent can follow, and telling the agent.
 //! Never: looks at a file system; what is there is found out before the message is handled.
 
+use crate::host::agents::Agents;
 use crate::host::catalogue;
 use crate::host::ledger::Ledger;
 use crate::host::turns;
@@ -20,7 +21,7 @@ use super::actions::Verdict;
 use super::effects::{ChatKey, Command};
 use super::model::{AgentLink, SessionKey};
 use super::refusal::Refusal;
-use super::{Host, Step};
+use super::Step;
 use crate::wire::uris::canonical_file;
 
 /// What was found out about directories: nothing against them, or why a session cannot work there.
@@ -47,170 +48,163 @@ fn bad_directory(uri: &str, why: impl ToString) -> Refusal {
     Refusal::Directory { uri: uri.to_owned(), why: why.to_string() }
 }
 
-impl Host {
-    /// What the agent of a session can do with several directories.
-    fn directories_capability(
-        &self,
-        key: SessionKey,
-    ) -> Result<MultipleWorkingDirectoriesCapability, Refusal> {
-        let provider =
-            self.ledger.channels.sessions.known(key).map_or("", |session| session.state.provider.as_str());
-        let agent = self.agents.of(provider);
-        let capabilities = agent.and_then(|agent| agent.info.capabilities.as_ref());
-        let several = capabilities.and_then(|capabilities| capabilities.multiple_working_directories.clone());
-        several.ok_or_else(|| Refusal::OneDirectory(provider.to_owned()))
-    }
+/// What the agent of a session can do with several directories.
+fn directories_capability(
+    ledger: &Ledger,
+    agents: &Agents,
+    key: SessionKey,
+) -> Result<MultipleWorkingDirectoriesCapability, Refusal> {
+    let provider = ledger.channels.sessions.known(key).map_or("", |session| session.state.provider.as_str());
+    let agent = agents.of(provider);
+    let capabilities = agent.and_then(|agent| agent.info.capabilities.as_ref());
+    let several = capabilities.and_then(|capabilities| capabilities.multiple_working_directories.clone());
+    several.ok_or_else(|| Refusal::OneDirectory(provider.to_owned()))
+}
 
-    /// A client changes the directories of a session.
-    pub(super) fn client_changes_directories(
-        &mut self,
-        step: &mut Step<'_>,
-        key: SessionKey,
-        action: StateAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let can = self.directories_capability(key)?;
-        let (fixed, replaceable) =
-            (can.immutable_primary == Some(true), can.primary_replacement == Some(true));
-        let now = directories_of(&self.ledger, key);
-        let place = |uri: &str| {
-            let uri = canonical_file(uri).unwrap_or_else(|_| uri.to_owned());
-            now.iter().position(|directory| *directory == uri)
-        };
-        let (action, gone, new) = match action {
-            StateAction::SessionWorkingDirectorySet(a) => {
-                let directory = usable_directory(&step.findings, &a.directory)?;
-                if now.contains(&directory) {
-                    return same(&a.directory, &directory);
-                }
-                let set = SessionWorkingDirectorySetAction { directory };
-                (StateAction::SessionWorkingDirectorySet(set), None, None)
+/// A client changes the directories of a session.
+pub(super) fn client_changes_directories(
+    ledger: &mut Ledger,
+    agents: &Agents,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    action: StateAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let can = directories_capability(ledger, agents, key)?;
+    let (fixed, replaceable) = (can.immutable_primary == Some(true), can.primary_replacement == Some(true));
+    let now = directories_of(ledger, key);
+    let place = |uri: &str| {
+        let uri = canonical_file(uri).unwrap_or_else(|_| uri.to_owned());
+        now.iter().position(|directory| *directory == uri)
+    };
+    let (action, gone, new) = match action {
+        StateAction::SessionWorkingDirectorySet(a) => {
+            let directory = usable_directory(&step.findings, &a.directory)?;
+            if now.contains(&directory) {
+                return same(&a.directory, &directory);
             }
-            StateAction::SessionWorkingDirectoryRemoved(a) => {
-                let Some(at) = place(&a.directory) else { return Ok(Verdict::Unchanged) };
-                if at == 0 && replaceable {
-                    return Err(Refusal::FirstDirectoryNeeded);
-                }
-                if at == 0 && fixed {
-                    return Err(Refusal::FirstDirectoryFixed);
-                }
-                let directory = now[at].clone();
-                let removed = SessionWorkingDirectoryRemovedAction { directory: directory.clone() };
-                (StateAction::SessionWorkingDirectoryRemoved(removed), Some(directory), None)
+            let set = SessionWorkingDirectorySetAction { directory };
+            (StateAction::SessionWorkingDirectorySet(set), None, None)
+        }
+        StateAction::SessionWorkingDirectoryRemoved(a) => {
+            let Some(at) = place(&a.directory) else { return Ok(Verdict::Unchanged) };
+            if at == 0 && replaceable {
+                return Err(Refusal::FirstDirectoryNeeded);
             }
-            StateAction::SessionWorkingDirectoryReplaced(a) => {
-                let Some(at) = place(&a.directory) else {
-                    return Err(Refusal::NoDirectoryOfThisSession(a.directory));
-                };
-                if at == 0 && !replaceable {
-                    return Err(Refusal::FirstDirectoryFixed);
-                }
-                let (directory, replacement) =
-                    (now[at].clone(), usable_directory(&step.findings, &a.replacement)?);
-                if directory == replacement {
-                    return same(&a.replacement, &directory);
-                }
-                let (gone, new) = (Some(directory.clone()), Some(replacement.clone()));
-                let replaced = SessionWorkingDirectoryReplacedAction { directory, replacement };
-                (StateAction::SessionWorkingDirectoryReplaced(replaced), gone, new)
+            if at == 0 && fixed {
+                return Err(Refusal::FirstDirectoryFixed);
             }
-            _ => return Err(Refusal::NotServedOn("a session's channel")),
-        };
-        let follow = chats_in(&self.ledger, key, gone.as_deref());
-        for (chat, directory) in follow.iter().zip(gone.iter().cycle()) {
-            let removed = ChatWorkingDirectoryRemovedAction { directory: directory.clone() };
-            change_chats_directories(
-                &mut self.ledger,
-                step,
-                *chat,
-                StateAction::ChatWorkingDirectoryRemoved(removed),
-                None,
-            );
+            let directory = now[at].clone();
+            let removed = SessionWorkingDirectoryRemovedAction { directory: directory.clone() };
+            (StateAction::SessionWorkingDirectoryRemoved(removed), Some(directory), None)
         }
-        self.ledger.sequence(step, key, action, Some(origin));
-        self.ledger.session_changed(key);
-        for (chat, directory) in follow.iter().zip(new.iter().cycle()) {
-            let set = ChatWorkingDirectorySetAction { directory: directory.clone() };
-            change_chats_directories(
-                &mut self.ledger,
-                step,
-                *chat,
-                StateAction::ChatWorkingDirectorySet(set),
-                None,
-            );
+        StateAction::SessionWorkingDirectoryReplaced(a) => {
+            let Some(at) = place(&a.directory) else {
+                return Err(Refusal::NoDirectoryOfThisSession(a.directory));
+            };
+            if at == 0 && !replaceable {
+                return Err(Refusal::FirstDirectoryFixed);
+            }
+            let (directory, replacement) =
+                (now[at].clone(), usable_directory(&step.findings, &a.replacement)?);
+            if directory == replacement {
+                return same(&a.replacement, &directory);
+            }
+            let (gone, new) = (Some(directory.clone()), Some(replacement.clone()));
+            let replaced = SessionWorkingDirectoryReplacedAction { directory, replacement };
+            (StateAction::SessionWorkingDirectoryReplaced(replaced), gone, new)
         }
-        for chat in self.ledger.channels.chats_in(key) {
-            tell_directories(&mut self.ledger, step, chat);
-        }
-        Ok(Verdict::Done)
+        _ => return Err(Refusal::NotServedOn("a session's channel")),
+    };
+    let follow = chats_in(ledger, key, gone.as_deref());
+    for (chat, directory) in follow.iter().zip(gone.iter().cycle()) {
+        let removed = ChatWorkingDirectoryRemovedAction { directory: directory.clone() };
+        change_chats_directories(
+            ledger,
+            step,
+            *chat,
+            StateAction::ChatWorkingDirectoryRemoved(removed),
+            None,
+        );
     }
+    ledger.sequence(step, key, action, Some(origin));
+    ledger.session_changed(key);
+    for (chat, directory) in follow.iter().zip(new.iter().cycle()) {
+        let set = ChatWorkingDirectorySetAction { directory: directory.clone() };
+        change_chats_directories(ledger, step, *chat, StateAction::ChatWorkingDirectorySet(set), None);
+    }
+    for chat in ledger.channels.chats_in(key) {
+        tell_directories(ledger, step, chat);
+    }
+    Ok(Verdict::Done)
+}
 
-    /// The directories that a new chat of a session is to work in, if some of the session's were
-    /// chosen for it.
-    ///
-    /// # Errors
-    /// Why it cannot, for the developer of the client.
-    pub(super) fn chosen_directories(
-        &self,
-        session: SessionKey,
-        chosen: Option<&[String]>,
-    ) -> Result<Option<Vec<String>>, Refusal> {
-        let Some(chosen) = chosen else { return Ok(None) };
-        self.directories_capability(session)?;
-        let mut directories = Vec::new();
-        for uri in chosen {
-            let directory = canonical(uri)?;
-            if !directories_of(&self.ledger, session).contains(&directory) {
-                return Err(Refusal::NoDirectoryOfSession(uri.clone()));
-            }
-            if !directories.contains(&directory) {
-                directories.push(directory);
-            }
+/// The directories that a new chat of a session is to work in, if some of the session's were
+/// chosen for it.
+///
+/// # Errors
+/// Why it cannot, for the developer of the client.
+pub(super) fn chosen_directories(
+    ledger: &Ledger,
+    agents: &Agents,
+    session: SessionKey,
+    chosen: Option<&[String]>,
+) -> Result<Option<Vec<String>>, Refusal> {
+    let Some(chosen) = chosen else { return Ok(None) };
+    directories_capability(ledger, agents, session)?;
+    let mut directories = Vec::new();
+    for uri in chosen {
+        let directory = canonical(uri)?;
+        if !directories_of(ledger, session).contains(&directory) {
+            return Err(Refusal::NoDirectoryOfSession(uri.clone()));
         }
-        Ok(Some(directories))
+        if !directories.contains(&directory) {
+            directories.push(directory);
+        }
     }
+    Ok(Some(directories))
+}
 
-    /// A client chooses among the directories of a session for one of its chats.
-    pub(super) fn client_chooses_directories(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: StateAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let Some(session) = self.ledger.channels.chats.known(key).map(|chat| chat.session) else {
-            return Ok(Verdict::Unchanged);
-        };
-        self.directories_capability(session)?;
-        let action = match action {
-            StateAction::ChatWorkingDirectorySet(a) => {
-                let directory = canonical(&a.directory)?;
-                if !directories_of(&self.ledger, session).contains(&directory) {
-                    return Err(Refusal::NoDirectoryOfChatsSession(a.directory));
-                }
-                let chosen = self
-                    .ledger
-                    .channels
-                    .chats
-                    .known(key)
-                    .and_then(|chat| chat.conversation.state().working_directories.as_ref());
-                if chosen.is_some_and(|chosen| chosen.contains(&directory)) {
-                    return same(&a.directory, &directory);
-                }
-                StateAction::ChatWorkingDirectorySet(ChatWorkingDirectorySetAction { directory })
+/// A client chooses among the directories of a session for one of its chats.
+pub(super) fn client_chooses_directories(
+    ledger: &mut Ledger,
+    agents: &Agents,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    action: StateAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let Some(session) = ledger.channels.chats.known(key).map(|chat| chat.session) else {
+        return Ok(Verdict::Unchanged);
+    };
+    directories_capability(ledger, agents, session)?;
+    let action = match action {
+        StateAction::ChatWorkingDirectorySet(a) => {
+            let directory = canonical(&a.directory)?;
+            if !directories_of(ledger, session).contains(&directory) {
+                return Err(Refusal::NoDirectoryOfChatsSession(a.directory));
             }
-            StateAction::ChatWorkingDirectoryRemoved(a) => {
-                let directory = canonical(&a.directory)?;
-                StateAction::ChatWorkingDirectoryRemoved(ChatWorkingDirectoryRemovedAction { directory })
+            let chosen = ledger
+                .channels
+                .chats
+                .known(key)
+                .and_then(|chat| chat.conversation.state().working_directories.as_ref());
+            if chosen.is_some_and(|chosen| chosen.contains(&directory)) {
+                return same(&a.directory, &directory);
             }
-            _ => return Err(Refusal::NotServedOn("a chat's channel")),
-        };
-        if !change_chats_directories(&mut self.ledger, step, key, action, Some(origin)) {
-            return Ok(Verdict::Unchanged);
+            StateAction::ChatWorkingDirectorySet(ChatWorkingDirectorySetAction { directory })
         }
-        tell_directories(&mut self.ledger, step, key);
-        Ok(Verdict::Done)
+        StateAction::ChatWorkingDirectoryRemoved(a) => {
+            let directory = canonical(&a.directory)?;
+            StateAction::ChatWorkingDirectoryRemoved(ChatWorkingDirectoryRemovedAction { directory })
+        }
+        _ => return Err(Refusal::NotServedOn("a chat's channel")),
+    };
+    if !change_chats_directories(ledger, step, key, action, Some(origin)) {
+        return Ok(Verdict::Unchanged);
     }
+    tell_directories(ledger, step, key);
+    Ok(Verdict::Done)
 }
 
 fn directories_of(ledger: &Ledger, key: SessionKey) -> &[String] {

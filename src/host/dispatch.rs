@@ -161,7 +161,15 @@ impl Host {
             }
             Method::CreateSession => {
                 self.ledger.check_keeping()?;
-                self.create_session(step, connection, params.read()?, aside).map(Answer::Created)
+                handlers::catalogue::create_session(
+                    &mut self.ledger,
+                    &self.agents,
+                    step,
+                    connection,
+                    params.read()?,
+                    aside,
+                )
+                .map(Answer::Created)
             }
             Method::DisposeSession => {
                 self.ledger.check_keeping()?;
@@ -183,14 +191,23 @@ impl Host {
                 .agents
                 .authenticate(&mut self.ledger, step, connection, params)
                 .map(|()| Answer::Json(EMPTY)),
-            Method::ResolveSessionConfig => {
-                self.resolve_session_config(step, connection, &params.read()?).map(json)
+            Method::ResolveSessionConfig => handlers::config::resolve_session_config(
+                &mut self.ledger,
+                &mut self.agents,
+                step,
+                connection,
+                &params.read()?,
+            )
+            .map(json),
+            Method::SessionConfigCompletions => {
+                handlers::config::session_config_completions(&self.agents, &params.read()?).map(json)
             }
-            Method::SessionConfigCompletions => self.session_config_completions(&params.read()?).map(json),
-            Method::Completions => Ok(match self.completions(&params.read()?)? {
-                Meant::Known(items) => json(items),
-                Meant::Files(files) => Answer::Resource(Resource::Files(files)),
-            }),
+            Method::Completions => {
+                Ok(match handlers::completions::completions(&self.ledger, &self.agents, &params.read()?)? {
+                    Meant::Known(items) => json(items),
+                    Meant::Files(files) => Answer::Resource(Resource::Files(files)),
+                })
+            }
             Method::InvokeChangesetOperation => {
                 self.ledger.check_keeping()?;
                 Ok(Answer::Operation(Box::new(params.read()?)))

@@ -5,11 +5,13 @@
 //! Never: reads anything itself. What takes long is made where the rows are read, so that nobody
 //! else waits for it, however large a chat is: the host only takes it in.
 
+use crate::host::agents::Agents;
 use crate::host::annotations;
 use crate::host::background;
 use crate::host::catalogue;
 use crate::host::commands;
 use crate::host::handlers;
+use crate::host::ledger::Ledger;
 use crate::host::limits;
 use crate::host::turns;
 use std::borrow::Cow;
@@ -171,7 +173,7 @@ impl Host {
         self.await_clients(step, key);
         for (chat, is_cut) in keys {
             background::background_work_is_gone(&mut self.ledger, step, chat);
-            self.end_interrupted_turn(step, chat, is_cut, deaths);
+            end_interrupted_turn(&mut self.ledger, &self.agents, step, chat, is_cut, deaths);
         }
         self.changes.checkpoints.keep_what_was_brought(&mut self.ledger, step, key);
         self.changes.checkpoints.keep_what_was_asked_for(&mut self.ledger, step, key);
@@ -186,49 +188,52 @@ impl Host {
             catalogue::sync_session(&mut self.ledger, step, key);
         }
         if creating {
-            self.open_session(step, key);
+            turns::open_session(&mut self.ledger, &self.agents, step, key);
         }
     }
+}
 
-    /// Ends a turn that ran when its process ended. So many processes in a row have ended while it
-    /// was taken up that it is given up, if that is not none.
-    fn end_interrupted_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cut: bool, deaths: u32) {
-        let run = self.ledger.fresh_run();
-        let is_command = self
-            .ledger
-            .channels
-            .chats
-            .known(key)
-            .is_some_and(|chat| commands::had_command_run(&self.ledger, chat));
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        let Some(turn) = &chat.conversation.state().active_turn else { return };
-        let lasted_ms = lasted_since(step, Some(&turn.started_at));
-        let is_own = is_begun_by_agent(&turn.message);
-        let mut run = Run::again(run, turn.id.clone(), step.now.monotonic_ms, lasted_ms);
-        run.phase = RunPhase::Over;
-        run.interrupted = true;
-        chat.run = Some(run);
-        let session = chat.session;
-        // Held back until what the recovery did is safe: then it was survived.
-        let survived = if deaths > 0 { Timer::Trial(session) } else { Timer::Recovered(session) };
-        step.say(Output::Timer(survived, RECOVERED_AFTER));
-        let ending = if cut {
-            limits::too_large(&self.ledger)
-        } else if deaths > 0 {
-            Ending::Failed { kind: "quarantined".to_owned(), message: given_up(deaths), resumable: false }
-        } else {
-            let can_always = self.agents.agent_of(&self.ledger, key).map(|agent| agent.resumes);
-            let resumable = can_always.is_some_and(|always| {
-                always || self.ledger.channels.chats.known(key).is_some_and(Chat::can_be_taken_up)
-            });
-            // What a command has done is not done again, and an agent has nothing to take up:
-            // neither in that, nor where nobody had asked it for anything.
-            let resumable = resumable && !is_command && !is_own;
-            let message = "the host ended while the turn ran".to_owned();
-            Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
-        };
-        turns::end_turn_quietly(&mut self.ledger, step, key, ending, None);
-    }
+/// Ends a turn that ran when its process ended. So many processes in a row have ended while it
+/// was taken up that it is given up, if that is not none.
+fn end_interrupted_turn(
+    ledger: &mut Ledger,
+    agents: &Agents,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    cut: bool,
+    deaths: u32,
+) {
+    let run = ledger.fresh_run();
+    let is_command =
+        ledger.channels.chats.known(key).is_some_and(|chat| commands::had_command_run(ledger, chat));
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let Some(turn) = &chat.conversation.state().active_turn else { return };
+    let lasted_ms = lasted_since(step, Some(&turn.started_at));
+    let is_own = is_begun_by_agent(&turn.message);
+    let mut run = Run::again(run, turn.id.clone(), step.now.monotonic_ms, lasted_ms);
+    run.phase = RunPhase::Over;
+    run.interrupted = true;
+    chat.run = Some(run);
+    let session = chat.session;
+    // Held back until what the recovery did is safe: then it was survived.
+    let survived = if deaths > 0 { Timer::Trial(session) } else { Timer::Recovered(session) };
+    step.say(Output::Timer(survived, RECOVERED_AFTER));
+    let ending = if cut {
+        limits::too_large(ledger)
+    } else if deaths > 0 {
+        Ending::Failed { kind: "quarantined".to_owned(), message: given_up(deaths), resumable: false }
+    } else {
+        let can_always = agents.agent_of(ledger, key).map(|agent| agent.resumes);
+        let resumable = can_always.is_some_and(|always| {
+            always || ledger.channels.chats.known(key).is_some_and(Chat::can_be_taken_up)
+        });
+        // What a command has done is not done again, and an agent has nothing to take up:
+        // neither in that, nor where nobody had asked it for anything.
+        let resumable = resumable && !is_command && !is_own;
+        let message = "the host ended while the turn ran".to_owned();
+        Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
+    };
+    turns::end_turn_quietly(ledger, step, key, ending, None);
 }
 
 /// Why a turn is given up.

@@ -6,9 +6,11 @@
 //! took in.
 //! Never: pushes the queue into an agent.
 
+use crate::host::agents::Agents;
 use crate::host::attached;
 use crate::host::commands;
 use crate::host::ledger::Ledger;
+use crate::host::selection;
 use crate::host::turns;
 use ahp_types::actions::{
     ChatPendingMessageRemovedAction, ChatPendingMessageSetAction, ChatTurnStartedAction, StateAction,
@@ -36,7 +38,9 @@ impl Host {
         let steering = state.steering_message.as_ref();
         let steering = steering.filter(|it| {
             let is_refused = chat.unsteered.contains(&it.id);
-            is_refused || !self.steers(key) || commands::command_in(&self.ledger, &it.message.text).is_some()
+            is_refused
+                || !steers(&self.ledger, &self.agents, key)
+                || commands::command_in(&self.ledger, &it.message.text).is_some()
         });
         let (kind, next) = match steering {
             Some(steering) => (PendingMessageKind::Steering, Some(steering)),
@@ -44,7 +48,7 @@ impl Host {
         };
         let Some(PendingMessage { id, mut message }) = next.cloned() else { return };
         if chat.following.contains(&id) {
-            self.address(key, &mut message);
+            selection::address(&self.ledger, &self.agents, key, &mut message);
         }
         let turn_id = turn_id_of_queued(&mut self.ledger, step, key, &id);
         attached::attached_by_queue(&mut self.ledger, key, &id, &turn_id);
@@ -59,36 +63,33 @@ impl Host {
         };
         self.start_turn(step, key, turn, None);
     }
+}
 
-    /// Whether the chat's agent takes in what the user adds while it works.
-    fn steers(&self, key: ChatKey) -> bool {
-        self.agents.agent_of(&self.ledger, key).is_none_or(|agent| agent.steers)
-    }
+/// Whether the chat's agent takes in what the user adds while it works.
+fn steers(ledger: &Ledger, agents: &Agents, key: ChatKey) -> bool {
+    agents.agent_of(ledger, key).is_none_or(|agent| agent.steers)
+}
 
-    /// Hands the steering message to the agent, if it works on something and takes it.
-    pub(super) fn hand_over_steering(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        if !self.steers(key) {
-            return;
-        }
-        let Some(chat) = self.ledger.channels.chats.known(key) else { return };
-        let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
-        // It is run, or begins a turn, when the one is over that runs.
-        if commands::command_in(&self.ledger, &pending.message.text).is_some()
-            || chat.unsteered.contains(&pending.id)
-        {
-            return;
-        }
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) else { return };
-        run.handed_over.push(pending.clone());
-        let run = run.id;
-        let PendingMessage { id, message } = pending;
-        let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
-        let message =
-            as_agent_hears(self.agents.agent_of(&self.ledger, key).map(|agent| &agent.info), &message);
-        consume(&mut self.ledger, step, key, PendingMessageKind::Steering, id.clone());
-        turns::tell_agent(step, key, Command::Steer { run, id, message, attached });
+/// Hands the steering message to the agent, if it works on something and takes it.
+pub(super) fn hand_over_steering(ledger: &mut Ledger, agents: &Agents, step: &mut Step<'_>, key: ChatKey) {
+    if !steers(ledger, agents, key) {
+        return;
     }
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
+    // It is run, or begins a turn, when the one is over that runs.
+    if commands::command_in(ledger, &pending.message.text).is_some() || chat.unsteered.contains(&pending.id) {
+        return;
+    }
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) else { return };
+    run.handed_over.push(pending.clone());
+    let run = run.id;
+    let PendingMessage { id, message } = pending;
+    let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
+    let message = as_agent_hears(agents.agent_of(ledger, key).map(|agent| &agent.info), &message);
+    consume(ledger, step, key, PendingMessageKind::Steering, id.clone());
+    turns::tell_agent(step, key, Command::Steer { run, id, message, attached });
 }
 
 /// A client asked for something on this chat: the queue may go on after what stopped it.

@@ -87,7 +87,15 @@ impl Host {
                 }
             }
             Event::Configured { config, spreads, heard } => {
-                self.agent_is_configured(step, key, *config, spreads, heard);
+                settings::agent_is_configured(
+                    &mut self.ledger,
+                    &self.agents,
+                    step,
+                    key,
+                    *config,
+                    spreads,
+                    heard,
+                );
             }
             Event::Described(news) => self.agents.agent_describes_itself(&mut self.ledger, step, key, *news),
             Event::Left => self.agent_has_left(step, key),

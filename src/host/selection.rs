@@ -6,6 +6,8 @@
 //! begins; and what a session's summary says of it.
 //! Never: changes what a message, or its client, says itself.
 
+use crate::host::actions;
+use crate::host::agents::Agents;
 use crate::host::ledger::Ledger;
 use std::collections::BTreeSet;
 
@@ -20,7 +22,7 @@ use super::config::check_model;
 use super::effects::{ChatKey, ConnectionId};
 use super::model::ChannelId;
 use super::refusal::Refusal;
-use super::{Host, Step};
+use super::Step;
 use crate::state::history::empty_message;
 use crate::state::reduce::Conversation;
 use crate::wire::asides::{Selection, SelectionChange};
@@ -48,104 +50,103 @@ pub(super) struct Waiting {
     pub(super) asked: Option<PendingAction>,
 }
 
-impl Host {
-    /// A client selects a model or an agent for a session: in the chat that is the session's own,
-    /// and if it knows others, in those that had what the session had. Where a turn runs, the next
-    /// one is meant.
-    ///
-    /// # Errors
-    /// When the agent has no such model.
-    pub(super) fn client_selects(
-        &mut self,
-        step: &mut Step<'_>,
-        target: ChannelId,
-        asked: PendingAction,
-        change: &SelectionChange,
-        for_all_chats: bool,
-    ) -> Result<Verdict, Refusal> {
-        let session = target.session().and_then(|key| Some((key, self.ledger.channels.sessions.known(key)?)));
-        let Some((key, session)) = session else {
-            return Err(Refusal::SelectsOnSessions);
+/// A client selects a model or an agent for a session: in the chat that is the session's own,
+/// and if it knows others, in those that had what the session had. Where a turn runs, the next
+/// one is meant.
+///
+/// # Errors
+/// When the agent has no such model.
+pub(super) fn client_selects(
+    ledger: &mut Ledger,
+    agents: &Agents,
+    step: &mut Step<'_>,
+    target: ChannelId,
+    asked: PendingAction,
+    change: &SelectionChange,
+    for_all_chats: bool,
+) -> Result<Verdict, Refusal> {
+    let session = target.session().and_then(|key| Some((key, ledger.channels.sessions.known(key)?)));
+    let Some((key, session)) = session else {
+        return Err(Refusal::SelectsOnSessions);
+    };
+    if !nesting_fits(asked.action.get().as_bytes(), ACTION_NESTING_MAX) {
+        return Err(Refusal::NestedTooDeeply(ACTION_NESTING_MAX));
+    }
+    let change = checked(agents, &session.state.provider, change)?;
+    let Some(own) = ledger.channels.own_chat(key) else { return Err(Refusal::ChatGone) };
+    let before = ledger.channels.selected_in(own);
+    let others: Vec<ChatKey> =
+        ledger.channels.chats_in(key).into_iter().filter(|chat| *chat != own).collect();
+    for chat in others.into_iter().filter(|_| for_all_chats) {
+        let has = ledger.channels.selected_in(chat);
+        let follows = match &change {
+            SelectionChange::Model(_) => has.model.is_some() && has.model == before.model,
+            SelectionChange::Agent(_) => has != Selection::default() && has.agent == before.agent,
         };
-        if !nesting_fits(asked.action.get().as_bytes(), ACTION_NESTING_MAX) {
-            return Err(Refusal::NestedTooDeeply(ACTION_NESTING_MAX));
+        if follows {
+            select_when_idle(ledger, step, chat, change.clone(), None);
         }
-        let change = self.checked(&session.state.provider, change)?;
-        let Some(own) = self.ledger.channels.own_chat(key) else { return Err(Refusal::ChatGone) };
-        let before = self.ledger.channels.selected_in(own);
-        let others: Vec<ChatKey> =
-            self.ledger.channels.chats_in(key).into_iter().filter(|chat| *chat != own).collect();
-        for chat in others.into_iter().filter(|_| for_all_chats) {
-            let has = self.ledger.channels.selected_in(chat);
-            let follows = match &change {
-                SelectionChange::Model(_) => has.model.is_some() && has.model == before.model,
-                SelectionChange::Agent(_) => has != Selection::default() && has.agent == before.agent,
-            };
-            if follows {
-                select_when_idle(&mut self.ledger, step, chat, change.clone(), None);
-            }
-        }
-        select_when_idle(&mut self.ledger, step, own, change, Some(asked));
-        Ok(Verdict::Done)
     }
+    select_when_idle(ledger, step, own, change, Some(asked));
+    Ok(Verdict::Done)
+}
 
-    /// What is selected, as it is kept.
-    fn checked(&self, provider: &str, change: &SelectionChange) -> Result<SelectionChange, Refusal> {
-        match change {
-            SelectionChange::Model(model) => {
-                let mut model: ModelSelection = read("model", model)?;
-                let agent = self.agents.of(provider);
-                if let Some(agent) = agent {
-                    read_settings(&agent.info, &mut model);
-                    check_model(&agent.info, &model)?;
-                }
-                Ok(SelectionChange::Model(json_of(&model)))
+/// What is selected, as it is kept.
+fn checked(agents: &Agents, provider: &str, change: &SelectionChange) -> Result<SelectionChange, Refusal> {
+    match change {
+        SelectionChange::Model(model) => {
+            let mut model: ModelSelection = read("model", model)?;
+            let agent = agents.of(provider);
+            if let Some(agent) = agent {
+                read_settings(&agent.info, &mut model);
+                check_model(&agent.info, &model)?;
             }
-            SelectionChange::Agent(Some(agent)) => {
-                Ok(SelectionChange::Agent(Some(json_of(&read::<AgentSelection>("agent", agent)?))))
-            }
-            SelectionChange::Agent(None) => Ok(SelectionChange::Agent(None)),
+            Ok(SelectionChange::Model(json_of(&model)))
         }
+        SelectionChange::Agent(Some(agent)) => {
+            Ok(SelectionChange::Agent(Some(json_of(&read::<AgentSelection>("agent", agent)?))))
+        }
+        SelectionChange::Agent(None) => Ok(SelectionChange::Agent(None)),
     }
+}
 
-    /// A message that names no model or agent is for what is selected now, in its chat or else in
-    /// the session's own. Where the agent has no such model any more it stays as it is.
-    pub(super) fn address(&self, key: ChatKey, message: &mut Message) {
-        let Some(session) = self.ledger.channels.chats.known(key).map(|chat| chat.session) else { return };
-        let own = self.ledger.channels.own_chat(session);
-        let mut selected = self.ledger.channels.selected_in(key);
-        if selected == Selection::default() {
-            selected = own.map(|own| self.ledger.channels.selected_in(own)).unwrap_or_default();
-        }
-        let mut addressed = message.clone();
-        addressed.model = addressed.model.or_else(|| typed(selected.model.as_ref()));
-        addressed.agent = addressed.agent.or_else(|| typed(selected.agent.as_ref()));
-        if self.check_message(session, &addressed).is_ok() {
-            *message = addressed;
-        }
+/// A message that names no model or agent is for what is selected now, in its chat or else in
+/// the session's own. Where the agent has no such model any more it stays as it is.
+pub(super) fn address(ledger: &Ledger, agents: &Agents, key: ChatKey, message: &mut Message) {
+    let Some(session) = ledger.channels.chats.known(key).map(|chat| chat.session) else { return };
+    let own = ledger.channels.own_chat(session);
+    let mut selected = ledger.channels.selected_in(key);
+    if selected == Selection::default() {
+        selected = own.map(|own| ledger.channels.selected_in(own)).unwrap_or_default();
     }
+    let mut addressed = message.clone();
+    addressed.model = addressed.model.or_else(|| typed(selected.model.as_ref()));
+    addressed.agent = addressed.agent.or_else(|| typed(selected.agent.as_ref()));
+    if actions::chat::check_message(ledger, agents, session, &addressed).is_ok() {
+        *message = addressed;
+    }
+}
 
-    /// The draft that a new chat begins with, where something is selected for it.
-    ///
-    /// # Errors
-    /// `-32602` when the agent of this provider has no such model.
-    pub(super) fn first_draft(
-        &self,
-        provider: &str,
-        selection: &Selection,
-    ) -> Result<Option<Message>, RpcError> {
-        let model = selection.model.clone().map(SelectionChange::Model);
-        let agent = selection.agent.clone().map(|agent| SelectionChange::Agent(Some(agent)));
-        let mut selected = Selection::default();
-        for change in model.into_iter().chain(agent) {
-            selected = selected.with(&self.checked(provider, &change).map_err(RpcError::invalid_params)?);
-        }
-        Ok((selected != Selection::default()).then(|| Message {
-            model: typed(selected.model.as_ref()),
-            agent: typed(selected.agent.as_ref()),
-            ..empty_message()
-        }))
+/// The draft that a new chat begins with, where something is selected for it.
+///
+/// # Errors
+/// `-32602` when the agent of this provider has no such model.
+pub(super) fn first_draft(
+    agents: &Agents,
+    provider: &str,
+    selection: &Selection,
+) -> Result<Option<Message>, RpcError> {
+    let model = selection.model.clone().map(SelectionChange::Model);
+    let agent = selection.agent.clone().map(|agent| SelectionChange::Agent(Some(agent)));
+    let mut selected = Selection::default();
+    for change in model.into_iter().chain(agent) {
+        selected = selected.with(&checked(agents, provider, &change).map_err(RpcError::invalid_params)?);
     }
+    Ok((selected != Selection::default()).then(|| Message {
+        model: typed(selected.model.as_ref()),
+        agent: typed(selected.agent.as_ref()),
+        ..empty_message()
+    }))
 }
 
 fn select_when_idle(

@@ -7,6 +7,7 @@
 //! What a session can be configured by is its agent's to say, and may change. No action carries
 //! that: a client learns it with the next state. That something has changed is told, by all values.
 
+use crate::host::agents::Agents;
 use crate::host::ledger::Ledger;
 use crate::host::turns;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +18,7 @@ use ahp_types::state::SessionConfigState;
 
 use super::effects::{ChatKey, Command};
 use super::model::{AgentLink, SessionKey};
-use super::{Host, Step};
+use super::Step;
 
 /// What the agent of a chat was told of its session's configuration since it was opened, or is yet
 /// to be told.
@@ -29,47 +30,46 @@ pub(super) struct SettingsSent {
     unheard: BTreeMap<String, u64>,
 }
 
-impl Host {
-    /// The agent of a chat says how the session is configured.
-    pub(super) fn agent_is_configured(
-        &mut self,
-        step: &mut Step<'_>,
-        chat: ChatKey,
-        mut config: SessionConfigState,
-        spreads: bool,
-        heard: u64,
-    ) {
-        let next = self.ledger.head() + 1;
-        let Some(told) = self.ledger.channels.chats.known_mut(chat) else { return };
-        let key = told.session;
-        told.settings_told.unheard.retain(|_, number| *number > heard);
-        let Some(session) = self.ledger.channels.sessions.known_mut(key) else { return };
-        // What was changed since is not the agent's to say yet.
-        for name in told.settings_told.unheard.keys() {
-            if let (Some(value), Some(changed)) = (config.values.get_mut(name), session.config.get(name)) {
-                value.clone_from(changed);
-            }
+/// The agent of a chat says how the session is configured.
+pub(super) fn agent_is_configured(
+    ledger: &mut Ledger,
+    agents: &Agents,
+    step: &mut Step<'_>,
+    chat: ChatKey,
+    mut config: SessionConfigState,
+    spreads: bool,
+    heard: u64,
+) {
+    let next = ledger.head() + 1;
+    let Some(told) = ledger.channels.chats.known_mut(chat) else { return };
+    let key = told.session;
+    told.settings_told.unheard.retain(|_, number| *number > heard);
+    let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
+    // What was changed since is not the agent's to say yet.
+    for name in told.settings_told.unheard.keys() {
+        if let (Some(value), Some(changed)) = (config.values.get_mut(name), session.config.get(name)) {
+            value.clone_from(changed);
         }
-        let agent = self.agents.of(&session.state.provider);
-        for (name, property) in &mut config.schema.properties {
-            let usual = agent.and_then(|agent| agent.config.properties.get(name));
-            property.default = property.default.take().or(usual.and_then(|usual| usual.default.clone()));
-        }
-        let is_empty = config.schema.properties.is_empty() && config.values.is_empty();
-        if session.state.config.as_ref().map_or(is_empty, |shown| *shown == config) {
-            return;
-        }
-        let shown = session.state.config.take();
-        let before = shown.as_ref().map(|config| config.values.clone()).unwrap_or_default();
-        if shown.is_none_or(|shown| shown.schema != config.schema) {
-            // A cursor from before does not lead to what can be chosen now.
-            session.channel.born_at = next;
-        }
-        session.state.config = Some(SessionConfigState { schema: config.schema, values: before.clone() });
-        let action = SessionConfigChangedAction { config: config.values, replace: Some(true) };
-        self.ledger.sequence(step, key, StateAction::SessionConfigChanged(action), None);
-        tell_configuration(&mut self.ledger, step, key, &before, Some((chat, spreads)));
     }
+    let agent = agents.of(&session.state.provider);
+    for (name, property) in &mut config.schema.properties {
+        let usual = agent.and_then(|agent| agent.config.properties.get(name));
+        property.default = property.default.take().or(usual.and_then(|usual| usual.default.clone()));
+    }
+    let is_empty = config.schema.properties.is_empty() && config.values.is_empty();
+    if session.state.config.as_ref().map_or(is_empty, |shown| *shown == config) {
+        return;
+    }
+    let shown = session.state.config.take();
+    let before = shown.as_ref().map(|config| config.values.clone()).unwrap_or_default();
+    if shown.is_none_or(|shown| shown.schema != config.schema) {
+        // A cursor from before does not lead to what can be chosen now.
+        session.channel.born_at = next;
+    }
+    session.state.config = Some(SessionConfigState { schema: config.schema, values: before.clone() });
+    let action = SessionConfigChangedAction { config: config.values, replace: Some(true) };
+    ledger.sequence(step, key, StateAction::SessionConfigChanged(action), None);
+    tell_configuration(ledger, step, key, &before, Some((chat, spreads)));
 }
 
 /// A client has changed a session's configuration, which was this before: its agents are told;

@@ -5,6 +5,7 @@
 //! is made into actions by `reports`.
 //! Never: lets an agent decide when a turn is over for clients.
 
+use crate::host::agents::Agents;
 use crate::host::ahead;
 use crate::host::calls;
 use crate::host::checkpoints;
@@ -12,6 +13,7 @@ use crate::host::clients;
 use crate::host::commands;
 use crate::host::directories;
 use crate::host::ledger::Ledger;
+use crate::host::origins;
 use crate::host::pending;
 use crate::host::reports;
 use crate::host::selection;
@@ -262,49 +264,6 @@ impl Host {
         self.take_next_queued(step, key);
     }
 
-    /// Has the agent open the chat's conversation.
-    pub(super) fn open_conversation(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let working_directories = directories::effective_directories(&self.ledger, key);
-        let tokens = self.agents.tokens_for(&self.ledger, step, key);
-        let copy_of = self.copyable_origin(key);
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        let Some(session) = self.ledger.channels.sessions.known(chat.session) else { return };
-        let client_tools = tools_of_clients(session);
-        chat.agent = AgentLink::Opening;
-        let state = chat.conversation.state();
-        chat.directories_told.clone_from(&working_directories);
-        chat.tokens_told.clone_from(&tokens);
-        chat.tools_told.clone_from(&client_tools);
-        chat.settings_told = Default::default();
-        let open = OpenConversation {
-            provider: session.state.provider.clone(),
-            working_directories,
-            tokens,
-            config: session.config.clone(),
-            history: chat.all_turns().cloned().collect(),
-            attached: chat.attached.turns.clone(),
-            selection: match &state.origin {
-                Some(ChatOrigin::SideChat { selection, .. }) => selection.as_ref().map(|it| it.text.clone()),
-                _ => None,
-            },
-            copy_of,
-            handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
-            client_tools,
-        };
-        step.say(Output::Agent(key, Box::new(Command::Open(open))));
-    }
-
-    /// Has the agent of a session that is being created open a conversation, its default chat's:
-    /// the session is ready when that is open, and turns in its other chats wait for it too.
-    pub(super) fn open_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.ledger.channels.sessions.known(key) else { return };
-        let default =
-            session.state.default_chat.as_ref().and_then(|uri| self.ledger.channels.by_uri.get(uri));
-        if let Some(chat) = default.and_then(|id| id.chat()) {
-            self.open_conversation(step, chat);
-        }
-    }
-
     /// Starts the waiting run if its agent is ready for it.
     pub(super) fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let creating = is_creating(&self.ledger, key);
@@ -329,7 +288,7 @@ impl Host {
             AgentLink::Opening => {}
             // What its session waits for comes first.
             AgentLink::Closed if creating => {}
-            AgentLink::Closed => self.open_conversation(step, key),
+            AgentLink::Closed => open_conversation(&mut self.ledger, &self.agents, step, key),
             AgentLink::Open if run.kept_by.is_some() => {}
             AgentLink::Open => {
                 let Some(turn) = &chat.conversation.state().active_turn else { return };
@@ -339,7 +298,7 @@ impl Host {
                     let run = run.id;
                     tell_agent(step, key, Command::OwnTurn { run });
                     self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
-                    self.hand_over_steering(step, key);
+                    pending::hand_over_steering(&mut self.ledger, &self.agents, step, key);
                     return;
                 }
                 let (run, message) = (run.id, as_agent_hears(agent.as_ref(), &turn.message));
@@ -358,9 +317,51 @@ impl Host {
                 };
                 tell_agent(step, key, command);
                 self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
-                self.hand_over_steering(step, key);
+                pending::hand_over_steering(&mut self.ledger, &self.agents, step, key);
             }
         }
+    }
+}
+
+/// Has the agent open the chat's conversation.
+pub(super) fn open_conversation(ledger: &mut Ledger, agents: &Agents, step: &mut Step<'_>, key: ChatKey) {
+    let working_directories = directories::effective_directories(ledger, key);
+    let tokens = agents.tokens_for(ledger, step, key);
+    let copy_of = origins::copyable_origin(ledger, agents, key);
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let Some(session) = ledger.channels.sessions.known(chat.session) else { return };
+    let client_tools = tools_of_clients(session);
+    chat.agent = AgentLink::Opening;
+    let state = chat.conversation.state();
+    chat.directories_told.clone_from(&working_directories);
+    chat.tokens_told.clone_from(&tokens);
+    chat.tools_told.clone_from(&client_tools);
+    chat.settings_told = Default::default();
+    let open = OpenConversation {
+        provider: session.state.provider.clone(),
+        working_directories,
+        tokens,
+        config: session.config.clone(),
+        history: chat.all_turns().cloned().collect(),
+        attached: chat.attached.turns.clone(),
+        selection: match &state.origin {
+            Some(ChatOrigin::SideChat { selection, .. }) => selection.as_ref().map(|it| it.text.clone()),
+            _ => None,
+        },
+        copy_of,
+        handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
+        client_tools,
+    };
+    step.say(Output::Agent(key, Box::new(Command::Open(open))));
+}
+
+/// Has the agent of a session that is being created open a conversation, its default chat's:
+/// the session is ready when that is open, and turns in its other chats wait for it too.
+pub(super) fn open_session(ledger: &mut Ledger, agents: &Agents, step: &mut Step<'_>, key: SessionKey) {
+    let Some(session) = ledger.channels.sessions.known(key) else { return };
+    let default = session.state.default_chat.as_ref().and_then(|uri| ledger.channels.by_uri.get(uri));
+    if let Some(chat) = default.and_then(|id| id.chat()) {
+        open_conversation(ledger, agents, step, chat);
     }
 }
 

@@ -4,9 +4,11 @@
 //! Never: does the effect's work; that is in `turns`, `calls` and `pending`.
 
 use crate::host::actions;
+use crate::host::agents::Agents;
 use crate::host::attached;
 use crate::host::calls;
 use crate::host::catalogue;
+use crate::host::directories;
 use crate::host::ledger::Ledger;
 use crate::host::pending;
 use crate::host::turns;
@@ -66,7 +68,9 @@ impl Host {
                 client_drafts_answer(&mut self.ledger, step, key, a, origin)
             }
             StateAction::ChatInputCompleted(a) => self.client_answers(step, key, a, origin),
-            StateAction::ChatPendingMessageSet(a) => self.client_sets_pending(step, key, a, origin),
+            StateAction::ChatPendingMessageSet(a) => {
+                client_sets_pending(&mut self.ledger, &self.agents, step, key, a, origin)
+            }
             StateAction::ChatQueuedMessagesReordered(a) => {
                 client_reorders(&mut self.ledger, step, key, a, origin)
             }
@@ -90,7 +94,14 @@ impl Host {
                 Ok(verdict)
             }
             StateAction::ChatWorkingDirectorySet(_) | StateAction::ChatWorkingDirectoryRemoved(_) => {
-                self.client_chooses_directories(step, key, action, origin)
+                directories::client_chooses_directories(
+                    &mut self.ledger,
+                    &self.agents,
+                    step,
+                    key,
+                    action,
+                    origin,
+                )
             }
             _ => Err(Refusal::NotServedOn("a chat's channel")),
         }
@@ -111,12 +122,12 @@ impl Host {
         if let Some(active) = &state.active_turn {
             let waits = chat.run.as_ref().is_some_and(|run| run.is_own) && action.queued_message_id.is_none();
             if waits && !chat.turns_queued.contains(&action.turn_id) {
-                return self.client_turn_waits(step, key, action, origin);
+                return client_turn_waits(&mut self.ledger, &self.agents, step, key, action, origin);
             }
             return Err(Refusal::TurnRunsQueueInstead(active.id.clone()));
         }
         check_id("turnId", &action.turn_id)?;
-        self.check_message(chat.session, &action.message)?;
+        check_message(&self.ledger, &self.agents, chat.session, &action.message)?;
         let attached = attached::resolve_attached(&self.ledger, &mut action.message)?;
         if let Some(id) = &action.queued_message_id {
             let mut pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
@@ -130,40 +141,6 @@ impl Host {
         attached::attach_to_turn(&mut self.ledger, key, &action.turn_id, attached);
         self.start_turn(step, key, action, Some(origin));
         Ok(Verdict::Done)
-    }
-
-    /// Queues the turn of a client that did not know yet of one that the agent has begun by itself:
-    /// it starts, under its own id, when that is over. Told as the message that it is until then,
-    /// in answer to the client's action.
-    fn client_turn_waits(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: ChatTurnStartedAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let ChatTurnStartedAction { turn_id: id, message, .. } = action;
-        let queued =
-            ChatPendingMessageSetAction { kind: PendingMessageKind::Queued, id: id.clone(), message };
-        let verdict = self.client_sets_pending(step, key, queued, origin)?;
-        if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
-            chat.turns_queued.insert(id);
-        }
-        Ok(verdict)
-    }
-
-    /// What can be said about a message before its agent has seen it.
-    pub(in crate::host) fn check_message(
-        &self,
-        session: SessionKey,
-        message: &Message,
-    ) -> Result<(), Refusal> {
-        let provider = self.ledger.channels.sessions.known(session).map(|session| &session.state.provider);
-        let agent = provider.and_then(|provider| self.agents.of(provider));
-        match (agent, &message.model) {
-            (Some(agent), Some(model)) => check_model(&agent.info, model),
-            _ => Ok(()),
-        }
     }
 
     fn client_cancels_turn(
@@ -261,59 +238,95 @@ impl Host {
         }
         Ok(Verdict::Done)
     }
+}
 
-    fn client_sets_pending(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        mut action: ChatPendingMessageSetAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let chat = known_chat(&self.ledger, key)?;
-        check_id("id", &action.id)?;
-        if chat.consumed.contains(&action.id) {
-            return Err(Refusal::PendingTakenUp(action.id));
-        }
-        // A turn that names the one takes both away: the reducers look for the id among all that is
-        // pending.
-        let state = chat.conversation.state();
-        let taken = match action.kind {
-            PendingMessageKind::Steering => state.queued_messages.iter().flatten().any(|m| m.id == action.id),
-            PendingMessageKind::Queued => state.steering_message.iter().any(|m| m.id == action.id),
-        };
-        if taken {
-            return Err(Refusal::PendingOfOtherKind(action.id));
-        }
-        let queued = state.queued_messages.as_deref().unwrap_or_default();
-        let adds = action.kind == PendingMessageKind::Queued && !queued.iter().any(|m| m.id == action.id);
-        if adds && queued.len() >= QUEUED_MAX {
-            return Err(Refusal::QueueFull(QUEUED_MAX));
-        }
-        self.agents.check_tokens_for_turn(&self.ledger, step, key, &origin.client_id)?;
-        self.check_message(chat.session, &action.message)?;
-        let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());
-        let attached = attached::resolve_attached(&self.ledger, &mut action.message)?;
-        attached::check_room(&self.ledger, key, &id, &attached)?;
-        speak_as(&mut self.ledger, key, &origin.client_id);
-        if kind == PendingMessageKind::Steering {
-            pending::note_unsteerable(&mut self.ledger, key, &id);
-        }
-        let fixed = action.message != said;
-        let action = StateAction::ChatPendingMessageSet(action);
-        let verdict = if fixed {
-            // An acknowledgement would show the message as it was said, not as it is.
-            self.ledger.sequence(step, key, action, Some(origin));
-            Verdict::Done
-        } else {
-            change_plainly(&mut self.ledger, step, key, action, origin)?
-        };
-        attached::attach_to_pending(&mut self.ledger, key, &id, attached);
-        pending::release_queue(&mut self.ledger, key);
-        if kind == PendingMessageKind::Steering {
-            self.hand_over_steering(step, key);
-        }
-        Ok(verdict)
+/// Queues the turn of a client that did not know yet of one that the agent has begun by itself:
+/// it starts, under its own id, when that is over. Told as the message that it is until then,
+/// in answer to the client's action.
+fn client_turn_waits(
+    ledger: &mut Ledger,
+    agents: &Agents,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    action: ChatTurnStartedAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let ChatTurnStartedAction { turn_id: id, message, .. } = action;
+    let queued = ChatPendingMessageSetAction { kind: PendingMessageKind::Queued, id: id.clone(), message };
+    let verdict = client_sets_pending(ledger, agents, step, key, queued, origin)?;
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        chat.turns_queued.insert(id);
     }
+    Ok(verdict)
+}
+
+/// What can be said about a message before its agent has seen it.
+pub(in crate::host) fn check_message(
+    ledger: &Ledger,
+    agents: &Agents,
+    session: SessionKey,
+    message: &Message,
+) -> Result<(), Refusal> {
+    let provider = ledger.channels.sessions.known(session).map(|session| &session.state.provider);
+    let agent = provider.and_then(|provider| agents.of(provider));
+    match (agent, &message.model) {
+        (Some(agent), Some(model)) => check_model(&agent.info, model),
+        _ => Ok(()),
+    }
+}
+
+fn client_sets_pending(
+    ledger: &mut Ledger,
+    agents: &Agents,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    mut action: ChatPendingMessageSetAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let chat = known_chat(ledger, key)?;
+    check_id("id", &action.id)?;
+    if chat.consumed.contains(&action.id) {
+        return Err(Refusal::PendingTakenUp(action.id));
+    }
+    // A turn that names the one takes both away: the reducers look for the id among all that is
+    // pending.
+    let state = chat.conversation.state();
+    let taken = match action.kind {
+        PendingMessageKind::Steering => state.queued_messages.iter().flatten().any(|m| m.id == action.id),
+        PendingMessageKind::Queued => state.steering_message.iter().any(|m| m.id == action.id),
+    };
+    if taken {
+        return Err(Refusal::PendingOfOtherKind(action.id));
+    }
+    let queued = state.queued_messages.as_deref().unwrap_or_default();
+    let adds = action.kind == PendingMessageKind::Queued && !queued.iter().any(|m| m.id == action.id);
+    if adds && queued.len() >= QUEUED_MAX {
+        return Err(Refusal::QueueFull(QUEUED_MAX));
+    }
+    agents.check_tokens_for_turn(ledger, step, key, &origin.client_id)?;
+    check_message(ledger, agents, chat.session, &action.message)?;
+    let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());
+    let attached = attached::resolve_attached(ledger, &mut action.message)?;
+    attached::check_room(ledger, key, &id, &attached)?;
+    speak_as(ledger, key, &origin.client_id);
+    if kind == PendingMessageKind::Steering {
+        pending::note_unsteerable(ledger, key, &id);
+    }
+    let fixed = action.message != said;
+    let action = StateAction::ChatPendingMessageSet(action);
+    let verdict = if fixed {
+        // An acknowledgement would show the message as it was said, not as it is.
+        ledger.sequence(step, key, action, Some(origin));
+        Verdict::Done
+    } else {
+        change_plainly(ledger, step, key, action, origin)?
+    };
+    attached::attach_to_pending(ledger, key, &id, attached);
+    pending::release_queue(ledger, key);
+    if kind == PendingMessageKind::Steering {
+        pending::hand_over_steering(ledger, agents, step, key);
+    }
+    Ok(verdict)
 }
 
 /// What the host says in this chat is for the user of this client from now on.

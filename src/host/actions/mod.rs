@@ -132,7 +132,15 @@ impl Host {
         aside: Option<&Aside>,
     ) -> Result<Verdict, Refusal> {
         if let Some(Aside::Selects { change, for_all_chats }) = aside {
-            return self.client_selects(step, target, asked, change, *for_all_chats);
+            return selection::client_selects(
+                &mut self.ledger,
+                &self.agents,
+                step,
+                target,
+                asked,
+                change,
+                *for_all_chats,
+            );
         }
         let action = self.read_action(target, &asked, aside)?;
         self.check_state_has_room(target, &action)?;
@@ -159,7 +167,7 @@ impl Host {
         let follows = aside == Some(&Aside::Follows);
         let pending = match &mut action {
             StateAction::ChatTurnStarted(action) if follows => {
-                self.address(key, &mut action.message);
+                selection::address(&self.ledger, &self.agents, key, &mut action.message);
                 None
             }
             StateAction::ChatTruncated(action) if aside == Some(&Aside::KeepsSelection) => {

@@ -5,6 +5,7 @@
 
 use crate::host::ahead;
 use crate::host::clients;
+use crate::host::directories;
 use crate::host::handlers;
 use crate::host::settings;
 use ahp::reducers::apply_action_to_session;
@@ -30,7 +31,14 @@ impl Host {
                 | StateAction::SessionWorkingDirectoryRemoved(_)
                 | StateAction::SessionWorkingDirectoryReplaced(_)
         ) {
-            return self.client_changes_directories(step, key, action, origin);
+            return directories::client_changes_directories(
+                &mut self.ledger,
+                &self.agents,
+                step,
+                key,
+                action,
+                origin,
+            );
         }
         let Some(session) = self.ledger.channels.sessions.known_mut(key) else {
             return Ok(Verdict::Unchanged);

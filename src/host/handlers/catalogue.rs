@@ -4,12 +4,14 @@
 //! list.
 //! Never: opens a conversation by itself; it asks the agent to, after the answer.
 
+use crate::host::agents::Agents;
 use crate::host::ahead;
 use crate::host::annotations;
 use crate::host::handlers;
 use crate::host::ledger::Ledger;
 use crate::host::progress;
 use crate::host::ptys;
+use crate::host::selection;
 use crate::host::terminals;
 use crate::host::turns;
 use ahp_types::actions::{RootActiveSessionsChangedAction, SessionChatRemovedAction, StateAction};
@@ -64,113 +66,13 @@ fn may_name_a_session(uri: &str) -> bool {
 }
 
 impl Host {
-    /// Makes a session and its default chat, in `lifecycle: creating`.
-    pub(in crate::host) fn create_session(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        mut params: CreateSessionParams,
-        aside: Option<&Aside>,
-    ) -> Result<NewSession, RpcError> {
-        let uri = params.channel.clone();
-        let chat_uri = default_chat_of(&uri);
-        let is_known = |uri: &str| {
-            self.ledger.channels.by_uri.contains_key(uri) || self.ledger.why_unreadable(uri).is_some()
-        };
-        let taken = |uri: &str| is_known(uri) || is_root(uri);
-        if taken(&uri) || taken(&chat_uri) || taken(&annotations_uri(&uri)) {
-            return Err(RpcError::session_already_exists(&uri));
-        }
-        if named_by_changeset(&uri).is_some() {
-            return Err(RpcError::invalid_params("`channel`: changesets are called so, and no session is"));
-        }
-        if !may_name_a_session(&uri) {
-            return Err(RpcError::invalid_params(
-                "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`, of at most 4,096 bytes",
-            ));
-        }
-        let mut beginning = match aside {
-            Some(Aside::Begins { fork: Some(source), .. }) => {
-                handlers::forks::beginning_from(&self.ledger, source, &mut params)?
-            }
-            _ => Beginning::default(),
-        };
-        let agent = self.agent_called(params.provider.as_deref())?;
-        self.agents.check_tokens(&self.ledger, step, connection, agent)?;
-        let directories = new_directories(&step.findings, agent, params.working_directories)?;
-        let config = settings_of(agent, params.config.unwrap_or_default());
-        check_complete(&agent.config, &config).map_err(RpcError::invalid_params)?;
-        let shown_config =
-            shown(&agent.config, &config, self.agents.settings_may_change(&agent.info.provider));
-        if let Some(client) = &params.active_client {
-            check_active_client(&self.ledger, connection, client)?;
-        }
-        let provider = agent.info.provider.clone();
-        if let Some(Aside::Begins { selection, .. }) = aside {
-            beginning.draft = self.first_draft(&provider, selection)?;
-        }
-
-        let ahead = ahead::is_made_ahead(&self.ledger, aside);
-        let now = step.timestamp();
-        // The next number is that of the count of sessions, which is told with the session itself.
-        let born_at = self.ledger.head() + 1;
-        let (session, chat) = (SessionKey(self.ledger.fresh_key()), ChatKey(self.ledger.fresh_key()));
-        let empty = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
-        let channel = Channel::new(chat_uri.clone(), born_at);
-        let first = handlers::chats::beginning_chat(&mut self.ledger, channel, session, empty, beginning);
-        let title_by = first.title_by;
-        let row = row_of(first.conversation.state());
-        let mut state = SessionState {
-            config: shown_config,
-            status: activity_of(row.status),
-            ..creating_session(&uri, provider, directories, row)
-        };
-        state.active_clients.extend(params.active_client);
-        self.ledger.channels.by_uri.insert(uri.clone(), session.into());
-        self.ledger.channels.by_uri.insert(chat_uri, chat.into());
-        let sponsor =
-            self.ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
-        let opening = params.progress_token.map(|token| Opening::new(token, connection));
-        let first = Chat { sponsor, opening, ..first };
-        self.ledger.channels.chats.insert(chat, first);
-        if !ahead {
-            self.ledger.mark_dirty(session.into());
-            self.ledger.mark_dirty(chat.into());
-        }
-        let used = self.ledger.uses();
-        self.ledger.channels.sessions.insert(
-            session,
-            Session {
-                told: summary_of(&uri, &state, &now, &now),
-                selected: None,
-                changes: None,
-                reviewed: Default::default(),
-                discarded: Vec::new(),
-                kept: Default::default(),
-                channel: Channel::new(uri, born_at),
-                state,
-                created_at: now.clone(),
-                modified_at: now,
-                config,
-                title_by,
-                used,
-                ahead,
-                shown_at: born_at,
-                unfollowed: None,
-                written_rows: WrittenRows::default(),
-            },
-        );
-        annotations::add_annotations(&mut self.ledger, session, Vec::new());
-        Ok(NewSession { session })
-    }
-
     /// Tells of a new session, unless it is made ahead of use, and has its agent open the
     /// conversation.
     pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
         if self.ledger.channels.sessions.known(new.session).is_some_and(|session| !session.ahead) {
             ahead::show_session(&mut self.ledger, step, new.session);
         }
-        self.open_session(step, new.session);
+        turns::open_session(&mut self.ledger, &self.agents, step, new.session);
         self.changes.sights.look_at_repository(&mut self.ledger, new.session);
     }
 
@@ -264,6 +166,104 @@ impl Host {
             listed.next = listed.sessions.last().map(|(place, _)| place.clone());
         }
     }
+}
+
+/// Makes a session and its default chat, in `lifecycle: creating`.
+pub(in crate::host) fn create_session(
+    ledger: &mut Ledger,
+    agents: &Agents,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    mut params: CreateSessionParams,
+    aside: Option<&Aside>,
+) -> Result<NewSession, RpcError> {
+    let uri = params.channel.clone();
+    let chat_uri = default_chat_of(&uri);
+    let is_known =
+        |uri: &str| ledger.channels.by_uri.contains_key(uri) || ledger.why_unreadable(uri).is_some();
+    let taken = |uri: &str| is_known(uri) || is_root(uri);
+    if taken(&uri) || taken(&chat_uri) || taken(&annotations_uri(&uri)) {
+        return Err(RpcError::session_already_exists(&uri));
+    }
+    if named_by_changeset(&uri).is_some() {
+        return Err(RpcError::invalid_params("`channel`: changesets are called so, and no session is"));
+    }
+    if !may_name_a_session(&uri) {
+        return Err(RpcError::invalid_params(
+            "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`, of at most 4,096 bytes",
+        ));
+    }
+    let mut beginning = match aside {
+        Some(Aside::Begins { fork: Some(source), .. }) => {
+            handlers::forks::beginning_from(ledger, source, &mut params)?
+        }
+        _ => Beginning::default(),
+    };
+    let agent = handlers::config::agent_called(agents, params.provider.as_deref())?;
+    agents.check_tokens(ledger, step, connection, agent)?;
+    let directories = new_directories(&step.findings, agent, params.working_directories)?;
+    let config = settings_of(agent, params.config.unwrap_or_default());
+    check_complete(&agent.config, &config).map_err(RpcError::invalid_params)?;
+    let shown_config = shown(&agent.config, &config, agents.settings_may_change(&agent.info.provider));
+    if let Some(client) = &params.active_client {
+        check_active_client(ledger, connection, client)?;
+    }
+    let provider = agent.info.provider.clone();
+    if let Some(Aside::Begins { selection, .. }) = aside {
+        beginning.draft = selection::first_draft(agents, &provider, selection)?;
+    }
+
+    let ahead = ahead::is_made_ahead(ledger, aside);
+    let now = step.timestamp();
+    // The next number is that of the count of sessions, which is told with the session itself.
+    let born_at = ledger.head() + 1;
+    let (session, chat) = (SessionKey(ledger.fresh_key()), ChatKey(ledger.fresh_key()));
+    let empty = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
+    let channel = Channel::new(chat_uri.clone(), born_at);
+    let first = handlers::chats::beginning_chat(ledger, channel, session, empty, beginning);
+    let title_by = first.title_by;
+    let row = row_of(first.conversation.state());
+    let mut state = SessionState {
+        config: shown_config,
+        status: activity_of(row.status),
+        ..creating_session(&uri, provider, directories, row)
+    };
+    state.active_clients.extend(params.active_client);
+    ledger.channels.by_uri.insert(uri.clone(), session.into());
+    ledger.channels.by_uri.insert(chat_uri, chat.into());
+    let sponsor = ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
+    let opening = params.progress_token.map(|token| Opening::new(token, connection));
+    let first = Chat { sponsor, opening, ..first };
+    ledger.channels.chats.insert(chat, first);
+    if !ahead {
+        ledger.mark_dirty(session.into());
+        ledger.mark_dirty(chat.into());
+    }
+    let used = ledger.uses();
+    ledger.channels.sessions.insert(
+        session,
+        Session {
+            told: summary_of(&uri, &state, &now, &now),
+            selected: None,
+            changes: None,
+            reviewed: Default::default(),
+            discarded: Vec::new(),
+            kept: Default::default(),
+            channel: Channel::new(uri, born_at),
+            state,
+            created_at: now.clone(),
+            modified_at: now,
+            config,
+            title_by,
+            used,
+            ahead,
+            shown_at: born_at,
+            unfollowed: None,
+            written_rows: WrittenRows::default(),
+        },
+    );
+    annotations::add_annotations(ledger, session, Vec::new());
+    Ok(NewSession { session })
 }
 
 /// Whether a client may take part in a session from its beginning.

@@ -5,13 +5,16 @@
 //! Never: opens a conversation; the first turn does.
 
 use crate::host::actions;
+use crate::host::agents::Agents;
 use crate::host::ahead;
 use crate::host::attached;
 use crate::host::catalogue;
+use crate::host::directories;
 use crate::host::handlers;
 use crate::host::ledger::Ledger;
 use crate::host::notes;
 use crate::host::pending;
+use crate::host::selection;
 use crate::host::terminals;
 use crate::host::turns;
 use std::collections::BTreeMap;
@@ -74,9 +77,9 @@ impl Host {
             return Err(self.ledger.not_found(&params.channel));
         };
         let session = usable_session(&self.ledger, key)?;
-        let agent = self.agent_called(Some(&session.state.provider))?;
+        let agent = handlers::config::agent_called(&self.agents, Some(&session.state.provider))?;
         self.agents.check_tokens(&self.ledger, step, connection, agent)?;
-        let can = self.chats_capability(session)?;
+        let can = chats_capability(&self.agents, session)?;
         if session.state.chats.len() >= CHATS_MAX {
             return Err(RpcError::invalid_params(format_args!(
                 "{CHATS_MAX} chats are in this session, which is all that it holds"
@@ -92,12 +95,15 @@ impl Host {
         if self.ledger.find(&params.chat).is_some() || self.ledger.why_unreadable(&params.chat).is_some() {
             return Err(RpcError::already_exists(&params.chat));
         }
-        let directories = self
-            .chosen_directories(key, params.working_directories.as_deref())
-            .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")));
+        let directories = directories::chosen_directories(
+            &self.ledger,
+            &self.agents,
+            key,
+            params.working_directories.as_deref(),
+        )
+        .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")));
         let attached = match &mut params.initial_message {
-            Some(message) => self
-                .check_message(key, message)
+            Some(message) => actions::chat::check_message(&self.ledger, &self.agents, key, message)
                 .and_then(|()| attached::resolve_attached(&self.ledger, message))
                 .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?,
             None => Vec::new(),
@@ -110,13 +116,13 @@ impl Host {
         if let Some(Aside::Begins { selection, .. }) = aside {
             let provider =
                 self.ledger.channels.sessions.known(key).map(|session| session.state.provider.clone());
-            beginning.draft = self.first_draft(&provider.unwrap_or_default(), selection)?;
+            beginning.draft = selection::first_draft(&self.agents, &provider.unwrap_or_default(), selection)?;
         }
         let chat = add_chat(&mut self.ledger, step, key, params.chat, beginning);
         take_charge(&mut self.ledger, chat, connection);
         if let Some(mut message) = params.initial_message {
             if matches!(aside, Some(Aside::Begins { .. })) {
-                self.address(chat, &mut message);
+                selection::address(&self.ledger, &self.agents, chat, &mut message);
             }
             let turn = ChatTurnStartedAction {
                 turn_id: pending::fresh_turn_id(&self.ledger, step, chat),
@@ -130,17 +136,6 @@ impl Host {
             self.start_turn(step, chat, turn, None);
         }
         Ok(())
-    }
-
-    /// What the agent of a session can do with several chats.
-    pub(super) fn chats_capability(&self, session: &Session) -> Result<MultipleChatsCapability, RpcError> {
-        let provider = &session.state.provider;
-        let agent = self.agents.of(provider);
-        let agent = agent.ok_or_else(|| RpcError::provider_not_found(provider))?;
-        let can = agent.info.capabilities.as_ref().and_then(|can| can.multiple_chats.clone());
-        can.ok_or_else(|| {
-            RpcError::invalid_params(format_args!("the agent `{provider}` has one chat in a session"))
-        })
     }
 
     /// Ends a chat: its turn is cancelled, its conversation closed, its channel gone.
@@ -174,22 +169,36 @@ impl Host {
         self.ledger.mark_clean(chat.into());
         let uri = params.channel.clone();
         step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));
-        self.reopen_session(step, key);
+        reopen_session(&mut self.ledger, &self.agents, step, key);
         Ok(())
     }
+}
 
-    /// When the conversation is gone that a session's creation waited for, it waits for another
-    /// one.
-    pub(super) fn reopen_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let opens = |chat: &ChatKey| {
-            self.ledger.channels.chats.known(*chat).is_some_and(|chat| chat.agent == AgentLink::Opening)
-        };
-        let creating = |session: &Session| session.state.lifecycle == SessionLifecycle::Creating;
-        if self.ledger.channels.sessions.known(key).is_some_and(creating)
-            && !self.ledger.channels.chats_in(key).iter().any(opens)
-        {
-            self.open_session(step, key);
-        }
+/// What the agent of a session can do with several chats.
+pub(super) fn chats_capability(
+    agents: &Agents,
+    session: &Session,
+) -> Result<MultipleChatsCapability, RpcError> {
+    let provider = &session.state.provider;
+    let agent = agents.of(provider);
+    let agent = agent.ok_or_else(|| RpcError::provider_not_found(provider))?;
+    let can = agent.info.capabilities.as_ref().and_then(|can| can.multiple_chats.clone());
+    can.ok_or_else(|| {
+        RpcError::invalid_params(format_args!("the agent `{provider}` has one chat in a session"))
+    })
+}
+
+/// When the conversation is gone that a session's creation waited for, it waits for another
+/// one.
+pub(super) fn reopen_session(ledger: &mut Ledger, agents: &Agents, step: &mut Step<'_>, key: SessionKey) {
+    let opens = |chat: &ChatKey| {
+        ledger.channels.chats.known(*chat).is_some_and(|chat| chat.agent == AgentLink::Opening)
+    };
+    let creating = |session: &Session| session.state.lifecycle == SessionLifecycle::Creating;
+    if ledger.channels.sessions.known(key).is_some_and(creating)
+        && !ledger.channels.chats_in(key).iter().any(opens)
+    {
+        turns::open_session(ledger, agents, step, key);
     }
 }
 

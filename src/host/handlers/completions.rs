@@ -4,14 +4,15 @@
 //! be looked for.
 //! Never: looks at a file system.
 
+use crate::host::agents::Agents;
 use crate::host::directories;
+use crate::host::ledger::Ledger;
 use ahp_types::commands::{CompletionItem, CompletionItemKind, CompletionsParams, CompletionsResult};
 use ahp_types::state::{MessageAttachment, SimpleMessageAttachment};
 use serde_json::{json, Value};
 
 use crate::host::effects::{AgentCommand, ChatKey, FilesMeant};
 use crate::host::model::Session;
-use crate::host::Host;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
 
@@ -30,48 +31,55 @@ pub(in crate::host) enum Meant {
     Files(FilesMeant),
 }
 
-impl Host {
-    /// What may be meant by what the user has typed: a command of the session's agent, or a file
-    /// where it works.
-    pub(in crate::host) fn completions(&self, params: &CompletionsParams) -> Result<Meant, RpcError> {
-        let target =
-            self.ledger.find(&params.channel).ok_or_else(|| self.ledger.not_found(&params.channel))?;
-        let session = self.ledger.channels.session_of(target);
-        let session = session.and_then(|key| self.ledger.channels.sessions.known(key)).ok_or_else(|| {
-            RpcError::invalid_params("`channel` must be a session or a chat: nothing is said elsewhere")
-        })?;
-        let typed = Typed::at(&params.text, params.offset)?;
-        let default = || self.ledger.find_chat(session.state.default_chat.as_deref()?);
-        let chat = target.chat().or_else(default);
-        let items = match params.kind {
-            CompletionItemKind::UserMessage => {
-                let directories =
-                    chat.map(|key| directories::effective_directories(&self.ledger, key)).unwrap_or_default();
-                if let Some(files) = typed.files(directories) {
-                    return Ok(Meant::Files(files));
-                }
-                self.commands_of(session, chat).filter_map(|command| typed.completed(command)).collect()
+/// What may be meant by what the user has typed: a command of the session's agent, or a file
+/// where it works.
+pub(in crate::host) fn completions(
+    ledger: &Ledger,
+    agents: &Agents,
+    params: &CompletionsParams,
+) -> Result<Meant, RpcError> {
+    let target = ledger.find(&params.channel).ok_or_else(|| ledger.not_found(&params.channel))?;
+    let session = ledger.channels.session_of(target);
+    let session = session.and_then(|key| ledger.channels.sessions.known(key)).ok_or_else(|| {
+        RpcError::invalid_params("`channel` must be a session or a chat: nothing is said elsewhere")
+    })?;
+    let typed = Typed::at(&params.text, params.offset)?;
+    let default = || ledger.find_chat(session.state.default_chat.as_deref()?);
+    let chat = target.chat().or_else(default);
+    let items = match params.kind {
+        CompletionItemKind::UserMessage => {
+            let directories =
+                chat.map(|key| directories::effective_directories(ledger, key)).unwrap_or_default();
+            if let Some(files) = typed.files(directories) {
+                return Ok(Meant::Files(files));
             }
-            CompletionItemKind::Unknown(_) => Vec::new(),
-        };
-        Ok(Meant::Known(to_sorted_json(&CompletionsResult { items })))
-    }
+            commands_of(ledger, agents, session, chat)
+                .filter_map(|command| typed.completed(command))
+                .collect()
+        }
+        CompletionItemKind::Unknown(_) => Vec::new(),
+    };
+    Ok(Meant::Known(to_sorted_json(&CompletionsResult { items })))
+}
 
-    /// What an agent offers: as it said in this chat, which may be of its folder; else as it said
-    /// last anywhere.
-    fn commands_of(&self, session: &Session, chat: Option<ChatKey>) -> impl Iterator<Item = &AgentCommand> {
-        let agent = self.agents.of(&session.state.provider);
-        let of_chat = chat
-            .and_then(|key| self.ledger.channels.chats.known(key))
-            .and_then(|chat| chat.commands.as_ref());
-        of_chat.or(agent.map(|agent| &agent.commands)).into_iter().flatten()
-    }
+/// What an agent offers: as it said in this chat, which may be of its folder; else as it said
+/// last anywhere.
+fn commands_of<'a>(
+    ledger: &'a Ledger,
+    agents: &'a Agents,
+    session: &'a Session,
+    chat: Option<ChatKey>,
+) -> impl Iterator<Item = &'a AgentCommand> {
+    let agent = agents.of(&session.state.provider);
+    let of_chat =
+        chat.and_then(|key| ledger.channels.chats.known(key)).and_then(|chat| chat.commands.as_ref());
+    of_chat.or(agent.map(|agent| &agent.commands)).into_iter().flatten()
+}
 
-    /// What makes a client ask for [`Host::completions`].
-    pub(in crate::host) fn completion_triggers(&self) -> Vec<String> {
-        let commands = self.agents.iter().any(|agent| !agent.commands.is_empty());
-        commands.then_some(COMMAND_MARK).into_iter().chain(FILE_MARKS).map(String::from).collect()
-    }
+/// What makes a client ask for [`Host::completions`].
+pub(in crate::host) fn completion_triggers(agents: &Agents) -> Vec<String> {
+    let commands = agents.iter().any(|agent| !agent.commands.is_empty());
+    commands.then_some(COMMAND_MARK).into_iter().chain(FILE_MARKS).map(String::from).collect()
 }
 
 /// The word that the user is typing. Offsets count UTF-16 code units, as the protocol does.

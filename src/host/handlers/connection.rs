@@ -5,6 +5,7 @@
 //! is sent afterwards is exactly what its snapshot lacks.
 
 use crate::host::ahead;
+use crate::host::handlers;
 use crate::host::ledger::Ledger;
 use crate::host::terminals;
 use crate::host::watches;
@@ -86,7 +87,7 @@ impl Host {
             meta: None,
             snapshots: Vec::new(),
             default_directory: client.and_then(|client| client.default_directory.clone()),
-            completion_trigger_characters: Some(self.completion_triggers()),
+            completion_trigger_characters: Some(handlers::completions::completion_triggers(&self.agents)),
             terminal_command_prefix: (self.ledger.limits.ptys > 0).then(|| COMMAND_PREFIX.to_owned()),
             telemetry: None,
             automations: None,

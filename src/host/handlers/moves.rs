@@ -4,6 +4,7 @@
 //! that is refused is ever seen.
 //! Never: moves other chats with it. A fork or a side chat only remembers where it came from.
 
+use crate::host::agents::Agents;
 use crate::host::ahead;
 use crate::host::annotations;
 use crate::host::catalogue;
@@ -44,7 +45,7 @@ impl Host {
                 };
                 check_anchor(&self.ledger, session, &params.channel, to.after.as_deref())?;
                 if session != from {
-                    self.check_may_join(key, session)?;
+                    check_may_join(&self.ledger, &self.agents, key, session)?;
                     self.hand_over(step, key, session);
                 }
                 place_behind(&mut self.ledger, step, session, &params.channel, to.after.as_deref());
@@ -60,31 +61,6 @@ impl Host {
         }
     }
 
-    /// Whether a chat may become one of another session.
-    fn check_may_join(&self, key: ChatKey, session: SessionKey) -> Result<(), RpcError> {
-        check_at_rest(&self.ledger, key)?;
-        let to = handlers::chats::usable_session(&self.ledger, session)?;
-        self.chats_capability(to)?;
-        let from = self
-            .ledger
-            .channels
-            .chats
-            .known(key)
-            .and_then(|chat| self.ledger.channels.sessions.known(chat.session));
-        if from.is_none_or(|from| from.state.provider != to.state.provider) {
-            return Err(RpcError::invalid_params(format_args!(
-                "`destination.session`: `{}` is a session of another agent",
-                to.channel.uri
-            )));
-        }
-        if to.state.chats.len() >= CHATS_MAX {
-            return Err(RpcError::invalid_params(format_args!(
-                "`destination.session`: {CHATS_MAX} chats are in it, which is all that it holds"
-            )));
-        }
-        Ok(())
-    }
-
     /// Makes a chat one of another session. Its agent forgets the conversation: it is opened anew,
     /// as one of that session, for the next turn.
     fn hand_over(&mut self, step: &mut Step<'_>, key: ChatKey, to: SessionKey) {
@@ -96,7 +72,7 @@ impl Host {
         let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
         let notes = notes::take_notes(&mut self.ledger, step, from, &uri);
         handlers::chats::take_from_catalogue(&mut self.ledger, step, from, &uri);
-        self.reopen_session(step, from);
+        handlers::chats::reopen_session(&mut self.ledger, &self.agents, step, from);
         if self
             .ledger
             .channels
@@ -180,6 +156,31 @@ impl Host {
         self.ledger.notify_root(step, "root/sessionAdded", params);
         Ok(uri)
     }
+}
+
+/// Whether a chat may become one of another session.
+fn check_may_join(
+    ledger: &Ledger,
+    agents: &Agents,
+    key: ChatKey,
+    session: SessionKey,
+) -> Result<(), RpcError> {
+    check_at_rest(ledger, key)?;
+    let to = handlers::chats::usable_session(ledger, session)?;
+    handlers::chats::chats_capability(agents, to)?;
+    let from = ledger.channels.chats.known(key).and_then(|chat| ledger.channels.sessions.known(chat.session));
+    if from.is_none_or(|from| from.state.provider != to.state.provider) {
+        return Err(RpcError::invalid_params(format_args!(
+            "`destination.session`: `{}` is a session of another agent",
+            to.channel.uri
+        )));
+    }
+    if to.state.chats.len() >= CHATS_MAX {
+        return Err(RpcError::invalid_params(format_args!(
+            "`destination.session`: {CHATS_MAX} chats are in it, which is all that it holds"
+        )));
+    }
+    Ok(())
 }
 
 /// The session of a chat that may be moved at all.
