@@ -82,7 +82,7 @@ impl Agents {
         {
             return;
         }
-        let client = ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
+        let client = ledger.presence.client_of(connection).map(str::to_owned);
         let tokens = self.tokens_for_agent(ledger, step, &client.unwrap_or_default(), agent);
         self.is_met(provider, step.now.monotonic_ms);
         step.say(Output::Meet { provider: provider.to_owned(), tokens });

@@ -254,7 +254,7 @@ pub(super) fn dispose_terminal(
             "the terminal shows what a command prints, and goes with the call that shows it",
         ));
     }
-    let client = ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
+    let client = ledger.presence.client_of(connection).map(str::to_owned);
     if terminal.runs() && !holders::holder_is_gone(ledger, key) {
         let may = holders::check_use(ledger, key, &client.unwrap_or_default());
         may.map_err(RpcError::terminal_denied)?;

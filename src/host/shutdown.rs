@@ -172,7 +172,7 @@ pub(super) fn decline_all_unseen(ledger: &mut Ledger, step: &mut Step<'_>) {
     if somebody_may_see_questions(ledger) {
         return;
     }
-    for chat in running_chats(&ledger) {
+    for chat in running_chats(ledger) {
         for id in waiting_for_user(ledger, chat) {
             decline_if_unseen(ledger, step, chat, &id);
         }

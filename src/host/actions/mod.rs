@@ -94,8 +94,7 @@ impl Host {
             tracing::debug!(channel = params.channel, "an action on an unknown channel was ignored");
             return Ok(());
         }
-        let client_id =
-            self.ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
+        let client_id = self.ledger.presence.client_of(connection).map(str::to_owned);
         let origin = ActionOrigin { client_id: client_id.unwrap_or_default(), client_seq: params.client_seq };
         let verdict = match (target, self.ledger.failing()) {
             (None, _) => Err(Refusal::SessionUnreadable(unreadable.cloned().unwrap_or_default())),

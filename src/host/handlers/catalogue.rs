@@ -231,7 +231,7 @@ pub(in crate::host) fn create_session(
     state.active_clients.extend(params.active_client);
     ledger.channels.by_uri.insert(uri.clone(), session.into());
     ledger.channels.by_uri.insert(chat_uri, chat.into());
-    let sponsor = ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
+    let sponsor = ledger.presence.client_of(connection).map(str::to_owned);
     let opening = params.progress_token.map(|token| Opening::new(token, connection));
     let first = Chat { sponsor, opening, ..first };
     ledger.channels.chats.insert(chat, first);

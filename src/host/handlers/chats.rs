@@ -204,7 +204,7 @@ pub(super) fn reopen_session(ledger: &mut Ledger, agents: &Agents, step: &mut St
 
 /// What a chat's agent does is done for this client, until another one asks for something.
 fn take_charge(ledger: &mut Ledger, chat: ChatKey, connection: ConnectionId) {
-    let client_id = ledger.presence.connections.get(&connection).and_then(|client| client.client_id.clone());
+    let client_id = ledger.presence.client_of(connection).map(str::to_owned);
     actions::chat::speak_as(ledger, chat, client_id.as_deref().unwrap_or_default());
     if let Some(chat) = ledger.channels.chats.known_mut(chat) {
         chat.sponsor = client_id;
