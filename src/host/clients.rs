@@ -9,7 +9,7 @@ use crate::host::ledger::Ledger;
 use crate::host::reports;
 use crate::host::turns;
 use crate::wire::channels::ChannelKind;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use ahp_types::actions::{
@@ -25,15 +25,33 @@ use serde::Deserialize;
 use serde_json::{json, Value};
 
 use super::calls::CallRef;
+use super::departures::Departure;
+use super::effects::ConnectionId;
 use super::effects::{Besides, ChatKey, Command, Output, RunId, Timer, ToolOutcome};
 use super::facts::Fact;
 use super::model::{AgentLink, ChannelId, Session, SessionKey};
 use super::refusal::Refusal;
-use super::{Host, Step};
+use super::shutdown::ShuttingDown;
+use super::Step;
 use crate::wire::tool_calls::{client_of_call, tool_call_id};
 
 /// How long an active client may be gone before it is removed and its tool calls fail.
 const ABSENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Clients: those that take part in sessions, those that go, and those that are expected back.
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    /// Ids of clients that were given a place in this sequence, the newest last.
+    pub(super) known: VecDeque<String>,
+    /// Active clients that are not there, by the numbers of their timers.
+    absences: BTreeMap<u64, (SessionKey, String)>,
+    /// Clients that can say nothing any more, until their turns are over.
+    pub(super) departures: BTreeMap<ConnectionId, Departure>,
+    /// Connections that clients have lost who are expected back.
+    pub(super) expected: BTreeSet<ConnectionId>,
+    /// Set while the host ends.
+    pub(super) shutdown: Option<ShuttingDown>,
+}
 
 /// A tool call that an agent wants a client to carry out.
 #[derive(Debug)]
@@ -43,37 +61,43 @@ pub(super) struct Errand {
     pub(super) message: StringOrMarkdown,
 }
 
-impl Host {
+impl Clients {
     /// A client has lost a connection. Where it is active and was not there otherwise, it has some
     /// time to come back.
-    pub(super) fn client_left(&mut self, step: &mut Step<'_>, client_id: &str) {
-        if self.ledger.presence.can_speak(client_id) {
+    pub(super) fn client_left(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, client_id: &str) {
+        if ledger.presence.can_speak(client_id) {
             return;
         }
-        self.ledger.touch(ChannelKind::Terminal);
-        for session in sessions_with(&self.ledger, client_id) {
-            self.await_client(step, session, client_id);
+        ledger.touch(ChannelKind::Terminal);
+        for session in sessions_with(ledger, client_id) {
+            self.await_client(ledger, step, session, client_id);
         }
     }
 
     /// A session has come back from the store: those of its active clients that are not there have
     /// some time to come back too.
-    pub(super) fn await_clients(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let Some(session) = self.ledger.channels.sessions.known(key) else { return };
+    pub(super) fn await_clients(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+        let Some(session) = ledger.channels.sessions.known(key) else { return };
         let active = session.state.active_clients.iter().map(|client| client.client_id.clone());
         for client in active.collect::<Vec<_>>() {
-            if !self.ledger.presence.can_speak(&client) {
-                self.await_client(step, key, &client);
+            if !ledger.presence.can_speak(&client) {
+                self.await_client(ledger, step, key, &client);
             }
         }
     }
 
-    fn await_client(&mut self, step: &mut Step<'_>, session: SessionKey, client_id: &str) {
+    fn await_client(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        client_id: &str,
+    ) {
         let known = (session, client_id.to_owned());
         if self.absences.values().any(|absence| *absence == known) {
             return;
         }
-        let number = self.ledger.fresh_key();
+        let number = ledger.fresh_key();
         self.absences.insert(number, known);
         step.say(Output::Timer(Timer::Absence(number), ABSENCE_MAX));
     }
@@ -84,77 +108,85 @@ impl Host {
     }
 
     /// The time of an absent client to come back is up.
-    pub(super) fn absence_is_over(&mut self, step: &mut Step<'_>, number: u64) {
+    pub(super) fn absence_is_over(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, number: u64) {
         let Some((session, client_id)) = self.absences.remove(&number) else { return };
         // The session may be gone since.
-        if self.ledger.channels.sessions.contains_key(&session) {
-            self.remove_active_client(step, session, &client_id, None);
+        if ledger.channels.sessions.contains_key(&session) {
+            self.remove_active_client(ledger, step, session, &client_id, None);
         }
     }
 
     /// A client is back and says which channels it goes on with: it leaves the other sessions.
     pub(super) fn leave_other_sessions(
         &mut self,
+        ledger: &mut Ledger,
         step: &mut Step<'_>,
         client_id: &str,
         kept: &BTreeSet<ChannelId>,
     ) {
-        for session in sessions_with(&self.ledger, client_id) {
+        for session in sessions_with(ledger, client_id) {
             if kept.contains(&session.into()) {
                 continue;
             }
             // Nothing may happen now that a snapshot in the answer would show.
-            if self.ledger.failing().is_some() {
-                self.await_client(step, session, client_id);
+            if ledger.failing().is_some() {
+                self.await_client(ledger, step, session, client_id);
             } else {
-                self.leave_session(step, session, client_id);
+                self.leave_session(ledger, step, session, client_id);
             }
         }
     }
 
     /// A client does not follow a session any more on one of its connections.
-    pub(super) fn leave_session(&mut self, step: &mut Step<'_>, session: SessionKey, client_id: &str) {
+    pub(super) fn leave_session(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        client_id: &str,
+    ) {
         let channel = session.into();
-        let follows = self.ledger.presence.connections.iter().any(|(connection, client)| {
+        let follows = ledger.presence.connections.iter().any(|(connection, client)| {
             client.client_id.as_deref() == Some(client_id)
-                && self.ledger.subscriptions.contains(*connection, channel)
+                && ledger.subscriptions.contains(*connection, channel)
         });
         if !follows {
-            self.remove_active_client(step, session, client_id, None);
+            self.remove_active_client(ledger, step, session, client_id, None);
         }
     }
 
     /// Takes a client out of a session. The tool calls that run on it fail.
     pub(super) fn remove_active_client(
         &mut self,
+        ledger: &mut Ledger,
         step: &mut Step<'_>,
         key: SessionKey,
         client_id: &str,
         origin: Option<ActionOrigin>,
     ) {
         self.client_is_back(key, client_id);
-        if !is_active(&self.ledger, key, client_id) {
+        if !is_active(ledger, key, client_id) {
             return;
         }
         let removed = SessionActiveClientRemovedAction { client_id: client_id.to_owned() };
-        self.ledger.sequence(step, key, StateAction::SessionActiveClientRemoved(removed), origin);
-        for chat in self.ledger.channels.chats_in(key) {
-            for call in calls_on(&self.ledger, chat, client_id) {
-                fail_client_call(&mut self.ledger, step, &call, "the client that the tool ran on is gone");
+        ledger.sequence(step, key, StateAction::SessionActiveClientRemoved(removed), origin);
+        for chat in ledger.channels.chats_in(key) {
+            for call in calls_on(ledger, chat, client_id) {
+                fail_client_call(ledger, step, &call, "the client that the tool ran on is gone");
             }
         }
-        tell_tools_in(&mut self.ledger, step, key);
+        tell_tools_in(ledger, step, key);
     }
 
     /// The active client of a chat's session that a tool is to run on, with what it says of the
     /// tool. Those that are there go first, and of these the one that began the turn.
-    fn provider_of(&self, key: ChatKey, tool: &str) -> Option<(String, ToolDefinition)> {
-        let chat = self.ledger.channels.chats.known(key)?;
+    fn provider_of(&self, ledger: &Ledger, key: ChatKey, tool: &str) -> Option<(String, ToolDefinition)> {
+        let chat = ledger.channels.chats.known(key)?;
         let asker = chat.run.as_ref().and_then(|run| run.by.as_deref());
         let is_absent = |client: &str| {
             self.absences.values().any(|(session, absent)| *session == chat.session && absent == client)
         };
-        let session = self.ledger.channels.sessions.known(chat.session)?;
+        let session = ledger.channels.sessions.known(chat.session)?;
         let offers = session.state.active_clients.iter().filter_map(|client| {
             let offered = client.tools.iter().find(|offered| offered.name == tool)?;
             Some((client.client_id.as_str(), offered))
@@ -168,13 +200,13 @@ impl Host {
     /// now.
     pub(super) fn start_client_call(
         &mut self,
+        ledger: &mut Ledger,
         step: &mut Step<'_>,
         call: &CallRef,
         tool: String,
         meta: Option<JsonObject>,
     ) {
-        if self
-            .ledger
+        if ledger
             .channels
             .chats
             .known(call.key)
@@ -183,12 +215,12 @@ impl Host {
             tracing::warn!(?call, "an agent began the same tool call twice");
             return;
         }
-        let provider = self.provider_of(call.key, &tool);
+        let provider = self.provider_of(ledger, call.key, &tool);
         let display_name =
             provider.as_ref().and_then(|(_, tool)| tool.title.clone()).unwrap_or_else(|| tool.clone());
         let contributor = provider
             .map(|(client_id, _)| ToolCallContributor::Client(ToolCallClientContributor { client_id }));
-        reports::end_part(&mut self.ledger, call.key);
+        reports::end_part(ledger, call.key);
         let started = ChatToolCallStartAction {
             turn_id: call.turn_id.clone(),
             tool_call_id: call.id.clone(),
@@ -198,28 +230,34 @@ impl Host {
             intention: None,
             contributor,
         };
-        self.ledger.sequence(step, call.key, StateAction::ChatToolCallStart(started), None);
+        ledger.sequence(step, call.key, StateAction::ChatToolCallStart(started), None);
     }
 
     /// An agent waits for what comes of a tool that a client carries out.
-    pub(super) fn call_on_client(&mut self, step: &mut Step<'_>, call: CallRef, errand: Errand) {
+    pub(super) fn call_on_client(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        call: CallRef,
+        errand: Errand,
+    ) {
         let Errand { tool, input, message } = errand;
         let nobody = format!("no active client of this session offers the tool `{tool}`");
         let begun =
-            |host: &Self| host.ledger.channels.chats.known(call.key)?.conversation.tool(&call.id).cloned();
-        if begun(self).is_none() {
-            self.start_client_call(step, &call, tool, None);
+            |ledger: &Ledger| ledger.channels.chats.known(call.key)?.conversation.tool(&call.id).cloned();
+        if begun(ledger).is_none() {
+            self.start_client_call(ledger, step, &call, tool, None);
         }
-        let Some(state) = begun(self) else { return };
-        let session = self.ledger.channels.chats.known(call.key).map(|chat| chat.session);
-        let is_there = |client| session.is_some_and(|session| is_active(&self.ledger, session, client));
+        let Some(state) = begun(ledger) else { return };
+        let session = ledger.channels.chats.known(call.key).map(|chat| chat.session);
+        let is_there = |client| session.is_some_and(|session| is_active(ledger, session, client));
         let is_offered = client_of_call(&state).is_some_and(is_there);
         match state {
             ToolCallState::Streaming(_) => {}
             // It runs on its client already, or does when the user has allowed it.
             ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) if is_offered => return,
             ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) => {
-                return fail_client_call(&mut self.ledger, step, &call, &nobody);
+                return fail_client_call(ledger, step, &call, &nobody);
             }
             // The agent was told how it ended.
             _ => return,
@@ -239,12 +277,12 @@ impl Host {
             confirmed: Some(ToolCallConfirmationReason::NotNeeded),
             options: None,
         };
-        self.ledger.sequence(step, call.key, StateAction::ChatToolCallReady(ready), None);
-        calls::tool_changed(&mut self.ledger, step, call.key, &call.id);
+        ledger.sequence(step, call.key, StateAction::ChatToolCallReady(ready), None);
+        calls::tool_changed(ledger, step, call.key, &call.id);
         if is_offered {
             step.facts.push_back(Fact::Waits { chat: call.key, id: call.id, is_question: false });
         } else {
-            fail_client_call(&mut self.ledger, step, &call, &nobody);
+            fail_client_call(ledger, step, &call, &nobody);
         }
     }
 }

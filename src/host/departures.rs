@@ -11,6 +11,7 @@
 //! then nothing is declined for want of clients, and what it has begun is not ended as long as
 //! anybody is there.
 
+use crate::host::clients::Clients;
 use crate::host::ledger::Ledger;
 use crate::host::shutdown;
 use std::time::Duration;
@@ -49,68 +50,49 @@ impl Host {
         if expected.is_some() || how == Shutdown::Cancel {
             self.relays.end_for(step, connection);
         }
-        if let Some(departure) = self.departures.get_mut(&connection) {
+        if let Some(departure) = self.clients.departures.get_mut(&connection) {
             // It waited for its turns, and does not any more.
             departure.cancelling |= how == Shutdown::Cancel;
         } else {
             let cancelling = how == Shutdown::Cancel;
             let (is_lost, client_id) = (expected.is_some() && !cancelling, client_id.clone());
             let departure = Departure { client_id, is_lost, cancelling, cut: false, over: false };
-            self.departures.insert(connection, departure);
+            self.clients.departures.insert(connection, departure);
             self.ledger.presence.leaving.insert(connection);
         }
         if let (Some(within), Some(_), Shutdown::Drain(_)) = (expected, &client_id, how) {
-            self.expected.insert(connection);
+            self.clients.expected.insert(connection);
             step.say(Output::Timer(Timer::Return(connection), within));
         }
         match how {
             Shutdown::Cancel => {
-                for chat in self.chats_left_by(connection) {
+                for chat in self.clients.chats_left_by(&self.ledger, connection) {
                     self.cancel_turn(step, chat);
                 }
             }
             Shutdown::Drain(limit)
-                if !self.chats_left_by(connection).is_empty() || self.relays.has_pending_of(connection) =>
+                if !self.clients.chats_left_by(&self.ledger, connection).is_empty()
+                    || self.relays.has_pending_of(connection) =>
             {
                 step.say(Output::Timer(Timer::Departure(connection), limit));
             }
             Shutdown::Drain(_) => {}
         }
-        if self.may_anybody_answer() {
+        if self.clients.may_anybody_answer(&self.ledger) {
             if let Some(client_id) = client_id {
-                self.client_left(step, &client_id);
+                self.clients.client_left(&mut self.ledger, step, &client_id);
             }
         } else {
-            self.decline_all_that_waits(step);
+            self.clients.decline_all_that_waits(&mut self.ledger, step);
         }
         shutdown::decline_all_unseen(&mut self.ledger, step);
     }
 
-    /// A client that has lost this connection is expected no more.
-    pub(super) fn return_time_is_up(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        if self.expected.remove(&connection) && !self.may_anybody_answer() {
-            self.decline_all_that_waits(step);
-        }
-    }
-
-    fn decline_all_that_waits(&mut self, step: &mut Step<'_>) {
-        for chat in shutdown::running_chats(&self.ledger) {
-            for id in shutdown::waiting_for_user(&self.ledger, chat) {
-                self.decline_if_alone(step, chat, &id);
-            }
-        }
-    }
-
-    /// Whether any client is there that can answer what agents ask, or is expected back.
-    pub(super) fn may_anybody_answer(&self) -> bool {
-        self.ledger.presence.is_anybody_left() || !self.expected.is_empty()
-    }
-
     /// The time is up that the turns of a client were given which can say nothing any more.
     pub(super) fn departure_time_is_up(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        let left = self.chats_left_by(connection);
+        let left = self.clients.chats_left_by(&self.ledger, connection);
         self.relays.end_for(step, connection);
-        let Some(departure) = self.departures.get_mut(&connection) else { return };
+        let Some(departure) = self.clients.departures.get_mut(&connection) else { return };
         departure.cancelling = true;
         departure.cut |= !left.is_empty();
         for chat in left {
@@ -123,60 +105,20 @@ impl Host {
         self.ledger.presence.connections.get(&connection).is_some_and(|client| client.client_id.is_some())
     }
 
-    /// Whether what runs in a chat is for this client, which can say nothing any more, to be ended:
-    /// it has begun it, or nobody is left who has.
-    fn was_left_by(&self, key: ChatKey, connection: ConnectionId) -> bool {
-        let Some(departure) = self.departures.get(&connection) else { return false };
-        match owner_of(&self.ledger, key) {
-            Some(owner) if self.ledger.presence.can_speak(owner) => false,
-            owner if owner == departure.client_id.as_deref() => {
-                !(departure.is_lost && self.ledger.presence.is_anybody_left())
-            }
-            owner => {
-                let is_of = |other: &Departure| owner.is_some() && other.client_id.as_deref() == owner;
-                !self.ledger.presence.is_anybody_left() && !self.departures.values().any(is_of)
-            }
-        }
-    }
-
-    fn chats_left_by(&self, connection: ConnectionId) -> Vec<ChatKey> {
-        let running = shutdown::running_chats(&self.ledger).into_iter();
-        running.filter(|chat| self.was_left_by(*chat, connection)).collect()
-    }
-
-    /// Whether turns of a chat are being cancelled because its client is gone, so that none may
-    /// begin.
-    pub(super) fn is_left_for_good(&self, key: ChatKey) -> bool {
-        let departures = self.departures.iter().filter(|(_, departure)| departure.cancelling);
-        let mut cancelling = departures.map(|(connection, _)| *connection);
-        cancelling.any(|connection| self.was_left_by(key, connection))
-    }
-
-    /// Something was declined in a chat because nobody is left.
-    pub(super) fn note_departure_cut(&mut self, key: ChatKey) {
-        let left_by: Vec<ConnectionId> =
-            self.departures.keys().copied().filter(|connection| self.was_left_by(key, *connection)).collect();
-        for connection in left_by {
-            if let Some(departure) = self.departures.get_mut(&connection) {
-                departure.cut = true;
-            }
-        }
-    }
-
     /// Notes which departures are over.
     pub(super) fn check_departures(&mut self) {
-        if self.departures.is_empty() {
+        if self.clients.departures.is_empty() {
             return;
         }
-        let departures = self.departures.iter().filter(|(_, departure)| !departure.over);
+        let departures = self.clients.departures.iter().filter(|(_, departure)| !departure.over);
         let over: Vec<ConnectionId> = departures
             .map(|(connection, _)| *connection)
-            .filter(|connection| self.chats_left_by(*connection).is_empty())
+            .filter(|connection| self.clients.chats_left_by(&self.ledger, *connection).is_empty())
             .filter(|connection| !self.relays.has_pending_of(*connection))
             .filter(|connection| !self.changes.holds_operations(Some(*connection)))
             .collect();
         for connection in over {
-            if let Some(departure) = self.departures.get_mut(&connection) {
+            if let Some(departure) = self.clients.departures.get_mut(&connection) {
                 departure.over = true;
             }
         }
@@ -185,17 +127,88 @@ impl Host {
     /// Closes the connections of clients whose departures are over. Everything that was waiting has
     /// been told.
     pub(super) fn see_off(&mut self, step: &mut Step<'_>) {
-        let over = self.departures.iter().filter(|(_, departure)| departure.over);
+        let over = self.clients.departures.iter().filter(|(_, departure)| departure.over);
         let over: Vec<ConnectionId> = over.map(|(connection, _)| *connection).collect();
         if !over.is_empty() {
             self.summaries.send_held(&mut self.ledger, step);
         }
         for connection in over {
-            let cut = self.departures.get(&connection).is_some_and(|departure| departure.cut);
+            let cut = self.clients.departures.get(&connection).is_some_and(|departure| departure.cut);
             step.say(Output::Departed { connection, cut });
             self.close_connection(step, connection);
-            self.departures.remove(&connection);
+            self.clients.departures.remove(&connection);
             self.ledger.presence.leaving.remove(&connection);
+        }
+    }
+}
+
+impl Clients {
+    /// A client that has lost this connection is expected no more.
+    pub(super) fn return_time_is_up(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+    ) {
+        if self.expected.remove(&connection) && !self.may_anybody_answer(ledger) {
+            self.decline_all_that_waits(ledger, step);
+        }
+    }
+
+    fn decline_all_that_waits(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        for chat in shutdown::running_chats(ledger) {
+            for id in shutdown::waiting_for_user(ledger, chat) {
+                self.decline_if_alone(ledger, step, chat, &id);
+            }
+        }
+    }
+
+    /// Whether any client is there that can answer what agents ask, or is expected back.
+    pub(super) fn may_anybody_answer(&self, ledger: &Ledger) -> bool {
+        ledger.presence.is_anybody_left() || !self.expected.is_empty()
+    }
+
+    /// Whether what runs in a chat is for this client, which can say nothing any more, to be ended:
+    /// it has begun it, or nobody is left who has.
+    fn was_left_by(&self, ledger: &Ledger, key: ChatKey, connection: ConnectionId) -> bool {
+        let Some(departure) = self.departures.get(&connection) else { return false };
+        match owner_of(ledger, key) {
+            Some(owner) if ledger.presence.can_speak(owner) => false,
+            owner if owner == departure.client_id.as_deref() => {
+                !(departure.is_lost && ledger.presence.is_anybody_left())
+            }
+            owner => {
+                let is_of = |other: &Departure| owner.is_some() && other.client_id.as_deref() == owner;
+                !ledger.presence.is_anybody_left() && !self.departures.values().any(is_of)
+            }
+        }
+    }
+
+    fn chats_left_by(&self, ledger: &Ledger, connection: ConnectionId) -> Vec<ChatKey> {
+        let running = shutdown::running_chats(ledger).into_iter();
+        running.filter(|chat| self.was_left_by(ledger, *chat, connection)).collect()
+    }
+
+    /// Whether turns of a chat are being cancelled because its client is gone, so that none may
+    /// begin.
+    pub(super) fn is_left_for_good(&self, ledger: &Ledger, key: ChatKey) -> bool {
+        let departures = self.departures.iter().filter(|(_, departure)| departure.cancelling);
+        let mut cancelling = departures.map(|(connection, _)| *connection);
+        cancelling.any(|connection| self.was_left_by(ledger, key, connection))
+    }
+
+    /// Something was declined in a chat because nobody is left.
+    pub(super) fn note_departure_cut(&mut self, ledger: &mut Ledger, key: ChatKey) {
+        let left_by: Vec<ConnectionId> = self
+            .departures
+            .keys()
+            .copied()
+            .filter(|connection| self.was_left_by(ledger, key, *connection))
+            .collect();
+        for connection in left_by {
+            if let Some(departure) = self.departures.get_mut(&connection) {
+                departure.cut = true;
+            }
         }
     }
 }

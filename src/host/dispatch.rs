@@ -281,7 +281,7 @@ impl Host {
         }
         let client = self.ledger.presence.connections.remove(&connection);
         if let Some(client_id) = client.and_then(|client| client.client_id) {
-            self.client_left(step, &client_id);
+            self.clients.client_left(&mut self.ledger, step, &client_id);
             self.relays.note_gone(client_id);
         }
         shutdown::decline_all_unseen(&mut self.ledger, step);

@@ -170,7 +170,7 @@ impl Host {
         if self.ledger.channels.summary(key).is_some_and(is_other) {
             self.ledger.session_changed(key);
         }
-        self.await_clients(step, key);
+        self.clients.await_clients(&mut self.ledger, step, key);
         for (chat, is_cut) in keys {
             background::background_work_is_gone(&mut self.ledger, step, chat);
             end_interrupted_turn(&mut self.ledger, &self.agents, step, chat, is_cut, deaths);

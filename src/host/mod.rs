@@ -90,7 +90,7 @@ mod testing;
 mod turns;
 mod watches;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::commands::Implementation;
@@ -98,7 +98,7 @@ use ahp_types::state::ConfigSchema;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use effects::{AgentDescription, ChatKey, ConnectionId, Ids, Input, Now, Output, Recalled, Record, Timer};
+use effects::{AgentDescription, ChatKey, Ids, Input, Now, Output, Recalled, Record, Timer};
 use facts::Fact;
 use ledger::Connection;
 use ledger::Ledger;
@@ -182,15 +182,7 @@ pub struct Host {
     disposed: HashSet<SessionKey>,
     /// Sessions that are not in memory any more.
     let_go_lately: missed::LetGo,
-    /// Ids of clients that were given a place in this sequence, the newest last.
-    clients: VecDeque<String>,
-    /// Active clients that are not there, by the numbers of their timers.
-    absences: BTreeMap<u64, (SessionKey, String)>,
-    shutdown: Option<shutdown::ShuttingDown>,
-    /// Clients that can say nothing any more, until their turns are over.
-    departures: BTreeMap<ConnectionId, departures::Departure>,
-    /// Connections that clients have lost who are expected back.
-    expected: BTreeSet<ConnectionId>,
+    clients: clients::Clients,
     relays: relays::Relays,
     summaries: summaries::Summaries,
     changes: changesets::Changes,
@@ -235,11 +227,7 @@ impl Host {
             idle_due: false,
             disposed: HashSet::new(),
             let_go_lately: missed::LetGo::default(),
-            clients: VecDeque::new(),
-            absences: BTreeMap::new(),
-            shutdown: None,
-            departures: BTreeMap::new(),
-            expected: BTreeSet::new(),
+            clients: clients::Clients::default(),
             relays: relays::Relays::default(),
             summaries: summaries::Summaries::default(),
             agents,
@@ -277,9 +265,13 @@ impl Host {
                 self.agents.agent_was_met(&mut self.ledger, step, &provider, *said)
             }
             Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
-            Input::Timer(Timer::Return(connection)) => self.return_time_is_up(step, connection),
+            Input::Timer(Timer::Return(connection)) => {
+                self.clients.return_time_is_up(&mut self.ledger, step, connection)
+            }
             Input::Timer(Timer::Departure(connection)) => self.departure_time_is_up(step, connection),
-            Input::Timer(Timer::Absence(number)) => self.absence_is_over(step, number),
+            Input::Timer(Timer::Absence(number)) => {
+                self.clients.absence_is_over(&mut self.ledger, step, number)
+            }
             Input::Timer(Timer::Unfollowed(session, number)) => {
                 self.unfollowed_for_long(step, session, number);
             }

@@ -26,7 +26,7 @@ impl Host {
     /// Starts a turn with the first queued message, if nothing runs and nothing holds the queue.
     /// What was to steer an agent that cannot be steered comes before the queue.
     pub(super) fn take_next_queued(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        if self.is_cancelling(key) || self.open_own_turn(step, key) {
+        if self.clients.is_cancelling(&self.ledger, key) || self.open_own_turn(step, key) {
             return;
         }
         let Some(chat) =

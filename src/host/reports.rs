@@ -263,11 +263,17 @@ impl Host {
                 calls::call_is_ready(&mut self.ledger, step, CallRef { key, turn_id, id }, ready);
             }
             TurnEvent::ClientToolStarted { id, name } => {
-                self.start_client_call(step, &CallRef { key, turn_id, id }, name, meta());
+                self.clients.start_client_call(
+                    &mut self.ledger,
+                    step,
+                    &CallRef { key, turn_id, id },
+                    name,
+                    meta(),
+                );
             }
             TurnEvent::ClientTool { id, name, input, message } => {
                 let errand = Errand { tool: name, input, message };
-                self.call_on_client(step, CallRef { key, turn_id, id }, errand);
+                self.clients.call_on_client(&mut self.ledger, step, CallRef { key, turn_id, id }, errand);
             }
             TurnEvent::Command { id, line } => {
                 self.run_for_agent(step, CallRef { key, turn_id, id }, line, run);

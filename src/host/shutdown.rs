@@ -6,6 +6,7 @@
 
 use crate::host::calls;
 use crate::host::clients;
+use crate::host::clients::Clients;
 use crate::host::ledger::Ledger;
 use crate::host::turns;
 use ahp_types::state::{ChatInputResponseKind, ResponsePart, ToolCallCancellationReason, ToolCallState};
@@ -30,9 +31,9 @@ pub(super) struct ShuttingDown {
 
 impl Host {
     pub(super) fn shut_down(&mut self, step: &mut Step<'_>, how: Shutdown) {
-        let cut = self.shutdown.take().is_some_and(|state| state.cut);
+        let cut = self.clients.shutdown.take().is_some_and(|state| state.cut);
         self.relays.end_all(step);
-        self.shutdown = Some(ShuttingDown { cancelling: how == Shutdown::Cancel, cut, done: false });
+        self.clients.shutdown = Some(ShuttingDown { cancelling: how == Shutdown::Cancel, cut, done: false });
         let running = running_chats(&self.ledger);
         match how {
             Shutdown::Cancel => {
@@ -43,7 +44,7 @@ impl Host {
             Shutdown::Drain(limit) => {
                 for chat in running {
                     for id in waiting_for_user(&self.ledger, chat) {
-                        self.decline_if_alone(step, chat, &id);
+                        self.clients.decline_if_alone(&mut self.ledger, step, chat, &id);
                     }
                 }
                 step.say(Output::Timer(Timer::Drain, limit));
@@ -53,7 +54,7 @@ impl Host {
 
     pub(super) fn drain_time_is_up(&mut self, step: &mut Step<'_>) {
         let running = running_chats(&self.ledger);
-        let Some(state) = &mut self.shutdown else { return };
+        let Some(state) = &mut self.clients.shutdown else { return };
         state.cancelling = true;
         state.cut |= !running.is_empty();
         for chat in running {
@@ -61,21 +62,40 @@ impl Host {
         }
     }
 
+    /// Says once that no turn is left.
+    pub(super) fn check_done(&mut self, step: &mut Step<'_>) {
+        let works = self.running_turns() > 0
+            || self.changes.checkpoints.keeps_folders()
+            || self.changes.holds_operations(None);
+        if let Some(state) = self.clients.shutdown.as_mut().filter(|state| !works && !state.done) {
+            state.done = true;
+            step.say(Output::Done { cut: state.cut });
+        }
+    }
+}
+
+impl Clients {
     /// Whether turns of a chat are being cancelled for good, so that none may begin.
-    pub(super) fn is_cancelling(&self, key: ChatKey) -> bool {
-        self.shutdown.as_ref().is_some_and(|state| state.cancelling) || self.is_left_for_good(key)
+    pub(super) fn is_cancelling(&self, ledger: &Ledger, key: ChatKey) -> bool {
+        self.shutdown.as_ref().is_some_and(|state| state.cancelling) || self.is_left_for_good(ledger, key)
     }
 
     /// Declines a question, a permission, a review or the work of a client of this id, if nobody is
     /// left who could see to it.
-    pub(super) fn decline_if_alone(&mut self, step: &mut Step<'_>, key: ChatKey, id: &str) {
+    pub(super) fn decline_if_alone(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        id: &str,
+    ) {
         let is_ending = self.shutdown.is_some() || !self.departures.is_empty();
-        let is_alone = self.shutdown.is_some() || !self.may_anybody_answer();
-        if !is_ending || !is_alone || self.is_cancelling(key) {
+        let is_alone = self.shutdown.is_some() || !self.may_anybody_answer(ledger);
+        if !is_ending || !is_alone || self.is_cancelling(ledger, key) {
             return;
         }
         let Some((chat, run)) =
-            self.ledger.channels.chats.known(key).and_then(|chat| Some((chat, chat.run.as_ref()?)))
+            ledger.channels.chats.known(key).and_then(|chat| Some((chat, chat.run.as_ref()?)))
         else {
             return;
         };
@@ -86,56 +106,35 @@ impl Host {
                 let why = Some("nobody is left to answer");
                 let reason = ToolCallCancellationReason::Denied;
                 let call = CallRef { key, turn_id, id: id.clone() };
-                calls::refuse_call(
-                    &mut self.ledger,
-                    step,
-                    call,
-                    Denial { option: option.clone(), reason, why },
-                );
+                calls::refuse_call(ledger, step, call, Denial { option: option.clone(), reason, why });
                 Command::Permission { run: run_id, tool_call_id: id, option, approved: false }
             }
             Some(ToolCallState::PendingResultConfirmation(_)) => {
-                calls::refuse_result(&mut self.ledger, step, CallRef { key, turn_id, id: id.clone() });
-                calls::reviewed(&self.ledger, key, run_id, id, false)
+                calls::refuse_result(ledger, step, CallRef { key, turn_id, id: id.clone() });
+                calls::reviewed(ledger, key, run_id, id, false)
             }
             Some(call @ ToolCallState::Running(_)) if client_of_call(call).is_some() => {
-                self.note_cut(key);
+                self.note_cut(ledger, key);
                 let call = CallRef { key, turn_id, id };
-                return clients::fail_client_call(
-                    &mut self.ledger,
-                    step,
-                    &call,
-                    "nobody is left to carry it out",
-                );
+                return clients::fail_client_call(ledger, step, &call, "nobody is left to carry it out");
             }
             _ if chat.conversation.question(&id).is_some() => {
                 let response = ChatInputResponseKind::Decline;
                 let request_id = run.first_id(&id).to_owned();
-                calls::settle_question(&mut self.ledger, step, key, id, response);
+                calls::settle_question(ledger, step, key, id, response);
                 Command::Answer { run: run_id, request_id, response, answers: Default::default() }
             }
             _ => return,
         };
-        self.note_cut(key);
+        self.note_cut(ledger, key);
         turns::tell_agent(step, key, command);
     }
 
     /// Something was declined because nobody is left.
-    fn note_cut(&mut self, key: ChatKey) {
-        self.note_departure_cut(key);
+    fn note_cut(&mut self, ledger: &mut Ledger, key: ChatKey) {
+        self.note_departure_cut(ledger, key);
         if let Some(state) = &mut self.shutdown {
             state.cut = true;
-        }
-    }
-
-    /// Says once that no turn is left.
-    pub(super) fn check_done(&mut self, step: &mut Step<'_>) {
-        let works = self.running_turns() > 0
-            || self.changes.checkpoints.keeps_folders()
-            || self.changes.holds_operations(None);
-        if let Some(state) = self.shutdown.as_mut().filter(|state| !works && !state.done) {
-            state.done = true;
-            step.say(Output::Done { cut: state.cut });
         }
     }
 }

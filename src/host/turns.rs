@@ -97,7 +97,7 @@ impl Host {
             return;
         }
         chat.begins = Some(cause);
-        if !self.is_cancelling(key) {
+        if !self.clients.is_cancelling(&self.ledger, key) {
             self.open_own_turn(step, key);
         }
     }

@@ -65,7 +65,7 @@ impl Host {
         let before = session.state.config.as_ref().map(|config| config.values.clone());
         let configured = before.filter(|_| matches!(action, StateAction::SessionConfigChanged(_)));
         if let StateAction::SessionActiveClientSet(a) = &action {
-            self.client_is_back(key, &a.active_client.client_id);
+            self.clients.client_is_back(key, &a.active_client.client_id);
         }
         if unchanged {
             return Ok(Verdict::Unchanged);
@@ -78,7 +78,7 @@ impl Host {
             return Ok(Verdict::Done);
         }
         if let StateAction::SessionActiveClientRemoved(a) = &action {
-            self.remove_active_client(step, key, &a.client_id, Some(origin));
+            self.clients.remove_active_client(&mut self.ledger, step, key, &a.client_id, Some(origin));
             return Ok(Verdict::Done);
         }
         let offers = matches!(action, StateAction::SessionActiveClientSet(_));

@@ -5,6 +5,7 @@
 //! is sent afterwards is exactly what its snapshot lacks.
 
 use crate::host::ahead;
+use crate::host::clients::Clients;
 use crate::host::handlers;
 use crate::host::ledger::Ledger;
 use crate::host::terminals;
@@ -65,7 +66,7 @@ impl Host {
         terminals::bring_back_terminals(&mut self.ledger, wanted);
         self.changes.bring_back_changesets(&mut self.ledger, wanted);
         self.ledger.check_all_safe(wanted)?;
-        self.admit(connection, &params.client_id)?;
+        self.clients.admit(&mut self.ledger, connection, &params.client_id)?;
         if let Some(client) = self.ledger.presence.connections.get_mut(&connection) {
             client.language = Language::of(params.locale.as_deref().unwrap_or_default());
         }
@@ -114,19 +115,24 @@ impl Host {
         self.changes.bring_back_changesets(&mut self.ledger, &params.subscriptions);
         self.ledger.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
-        let known = self.ledger.continues || self.clients.contains(&params.client_id);
+        let known = self.ledger.continues || self.clients.known.contains(&params.client_id);
         let head = self.ledger.head();
-        let before = self.admit(connection, &params.client_id)?;
+        let before = self.clients.admit(&mut self.ledger, connection, &params.client_id)?;
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             self.unsubscribe(connection, target);
         }
         if let Some(before) = before.filter(|before| *before != params.client_id) {
             self.agents.forget_tokens(connection);
-            self.client_left(step, &before);
+            self.clients.client_left(&mut self.ledger, step, &before);
         }
         let (wanted, missing) = resolve(&self.ledger, &params.subscriptions);
         // Now, so that the answer tells it.
-        self.leave_other_sessions(step, &params.client_id, &wanted.iter().copied().collect());
+        self.clients.leave_other_sessions(
+            &mut self.ledger,
+            step,
+            &params.client_id,
+            &wanted.iter().copied().collect(),
+        );
         // One that was beyond the head is none of ours, whatever has moved the head since.
         let cursor = u64::try_from(params.last_seen_server_seq).ok().filter(|&at| known && at <= head);
         let cursor = cursor.filter(|&cursor| {
@@ -219,28 +225,6 @@ impl Host {
         Ok(())
     }
 
-    /// Marks a connection as open, for this client; returns whose it was before.
-    fn admit(&mut self, connection: ConnectionId, client_id: &str) -> Result<Option<String>, RpcError> {
-        if client_id.is_empty() {
-            return Err(RpcError::invalid_params("`clientId` must not be empty"));
-        }
-        if client_id.len() > CLIENT_ID_BYTES_MAX {
-            return Err(RpcError::invalid_params(format_args!(
-                "`clientId` must not be longer than {CLIENT_ID_BYTES_MAX} bytes"
-            )));
-        }
-        let client = self.ledger.presence.connections.entry(connection).or_default();
-        let before = client.client_id.replace(client_id.to_owned());
-        self.clients.retain(|known| known != client_id);
-        self.clients.push_back(client_id.to_owned());
-        // Whose terminals were to end may be here again.
-        self.ledger.touch(ChannelKind::Terminal);
-        if self.clients.len() > CLIENTS_MAX {
-            self.clients.pop_front();
-        }
-        Ok(before)
-    }
-
     /// Subscribes to those channels that exist; returns their states, as this method answers them.
     fn take_up(&mut self, connection: ConnectionId, method: Method, uris: &[String]) -> LargeStates {
         let (targets, _) = resolve(&self.ledger, uris);
@@ -249,6 +233,35 @@ impl Host {
             self.subscribe(connection, target, Subscription::default());
         }
         states
+    }
+}
+
+impl Clients {
+    /// Marks a connection as open, for this client; returns whose it was before.
+    fn admit(
+        &mut self,
+        ledger: &mut Ledger,
+        connection: ConnectionId,
+        client_id: &str,
+    ) -> Result<Option<String>, RpcError> {
+        if client_id.is_empty() {
+            return Err(RpcError::invalid_params("`clientId` must not be empty"));
+        }
+        if client_id.len() > CLIENT_ID_BYTES_MAX {
+            return Err(RpcError::invalid_params(format_args!(
+                "`clientId` must not be longer than {CLIENT_ID_BYTES_MAX} bytes"
+            )));
+        }
+        let client = ledger.presence.connections.entry(connection).or_default();
+        let before = client.client_id.replace(client_id.to_owned());
+        self.known.retain(|known| known != client_id);
+        self.known.push_back(client_id.to_owned());
+        // Whose terminals were to end may be here again.
+        ledger.touch(ChannelKind::Terminal);
+        if self.known.len() > CLIENTS_MAX {
+            self.known.pop_front();
+        }
+        Ok(before)
     }
 }
 

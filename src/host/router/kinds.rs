@@ -189,7 +189,7 @@ impl Host {
         while let Some(fact) = step.facts.pop_front() {
             match fact {
                 Fact::Waits { chat, id, is_question } => {
-                    self.decline_if_alone(step, chat, &id);
+                    self.clients.decline_if_alone(&mut self.ledger, step, chat, &id);
                     if is_question {
                         shutdown::decline_if_unseen(&mut self.ledger, step, chat, &id);
                     }
@@ -234,7 +234,7 @@ impl Host {
         self.changes.sights.sight_is_followed(&mut self.ledger, target);
         self.changes.checkpoints.compared_is_followed(&mut self.ledger, target);
         if let (Some(session), Some(client_id)) = (target.session(), client_id) {
-            self.client_is_back(session, &client_id);
+            self.clients.client_is_back(session, &client_id);
         }
     }
 
@@ -249,7 +249,7 @@ impl Host {
     /// connections.
     pub(in crate::host) fn is_left(&mut self, step: &mut Step<'_>, target: ChannelId, client_id: &str) {
         if let Some(session) = target.session() {
-            self.leave_session(step, session, client_id);
+            self.clients.leave_session(&mut self.ledger, step, session, client_id);
         }
     }
 }
