@@ -5,16 +5,17 @@
 //! disposing of those that nobody follows any more.
 //! Never: knows which clients do that; what they make is marked.
 
-use crate::host::handlers;
+use crate::host::effects::ChannelId;
 use crate::host::ledger::Ledger;
+use ahp_types::actions::RootActiveSessionsChangedAction;
+use ahp_types::actions::StateAction;
 use std::time::Duration;
 
-use ahp_types::commands::DisposeSessionParams;
 use ahp_types::notifications::SessionAddedParams;
 
 use super::effects::{Output, Timer};
-use super::model::{Session, SessionKey};
-use super::{Host, Step};
+use super::model::SessionKey;
+use super::Step;
 use crate::wire::asides::Aside;
 
 /// So many are there at most; what is made beyond is a session like the others.
@@ -23,24 +24,6 @@ const AHEAD_MAX: usize = 256;
 /// How long one stays that nobody follows: a client whose connection broke comes back within this
 /// time.
 const UNFOLLOWED_MAX: Duration = Duration::from_secs(60);
-
-impl Host {
-    /// The time is up in which a session that was made ahead, and that nobody followed, might be
-    /// followed again.
-    pub(super) fn unfollowed_for_long(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
-        let is_due = |session: &&Session| session.ahead && session.unfollowed == Some(number);
-        // It may be gone since.
-        let Some(session) = self.ledger.channels.sessions.get(&key).filter(is_due) else { return };
-        let channel = session.channel.uri.clone();
-        tracing::info!(
-            session = channel,
-            "a session is disposed of: its client has gone before its first turn"
-        );
-        if let Err(error) = self.dispose_session(step, &DisposeSessionParams { channel, meta: None }) {
-            tracing::warn!(%error, "a session whose client has gone before its first turn cannot be disposed of");
-        }
-    }
-}
 
 /// Something begins in a session: if it was made ahead, it is one like the others from now on.
 pub(super) fn begin_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
@@ -58,7 +41,7 @@ pub(super) fn begin_session(ledger: &mut Ledger, step: &mut Step<'_>, key: Sessi
 
 /// Tells of a session that nobody was told of.
 pub(super) fn show_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
-    handlers::catalogue::count_sessions(ledger, step, 1);
+    count_sessions(ledger, step, 1);
     let Some(summary) = ledger.channels.summary(key) else { return };
     let head = ledger.head();
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
@@ -87,4 +70,12 @@ pub(super) fn watch_unfollowed(ledger: &mut Ledger, step: &mut Step<'_>) {
             step.say(Output::Timer(Timer::Unfollowed(key, number), UNFOLLOWED_MAX));
         }
     }
+}
+
+/// Tells that there are this many more sessions than before.
+pub(in crate::host) fn count_sessions(ledger: &mut Ledger, step: &mut Step<'_>, more: i64) {
+    let before = ledger.channels.root.state.active_sessions.unwrap_or_default();
+    let active_sessions = before.saturating_add(more).max(0);
+    let action = StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions });
+    ledger.sequence(step, ChannelId::ROOT, action, None);
 }

@@ -4,15 +4,13 @@
 //! Never: runs or ends anything: `terminals` tells of the commands that run in terminals of the
 //! host, an agent of its own.
 
+use crate::host::catalogue;
 use crate::host::ledger::Ledger;
-use crate::host::reports;
 use ahp_types::actions::{ChatBackgroundWorkRemovedAction, ChatBackgroundWorkSetAction, StateAction};
 use ahp_types::state::{BackgroundShellWork, BackgroundWork};
 
 use super::effects::{BackgroundCommand, ChatKey, TerminalKey};
-use super::terminals::TITLE_BYTES_MAX;
 use super::Step;
-use crate::wire::text;
 
 /// Beginning of the id of work that an agent has announced; other work has the URI of its terminal.
 pub(super) const OF_AGENT: &str = "call:";
@@ -45,23 +43,10 @@ pub(super) fn agent_leaves_running(
     show_background_activity(ledger, step, chat);
 }
 
-/// Returns what a chat says of its work in the background while it says nothing else: versions
-/// before 1.0.0 have no other word for it.
-pub(super) fn background_activity(ledger: &Ledger, chat: ChatKey) -> Option<String> {
-    let works = ledger.channels.chats.known(chat)?.conversation.state().background_work.as_ref()?;
-    let labels = works.iter().filter_map(|work| match work {
-        BackgroundWork::Shell(work) => Some(work.label.as_str()),
-        _ => None,
-    });
-    let labels: Vec<&str> = labels.collect();
-    let shown = text::first_bytes(&text::message(&labels.join(", ")), TITLE_BYTES_MAX).to_owned();
-    (!labels.is_empty()).then(|| format!("In the background: {shown}"))
-}
-
 /// Says what goes on in the background of a chat in which nothing else does.
 pub(super) fn show_background_activity(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     if ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_none() && !chat.awaits) {
-        reports::set_activity(ledger, step, chat, None);
+        catalogue::set_activity(ledger, step, chat, None);
     }
 }
 

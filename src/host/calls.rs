@@ -8,12 +8,8 @@
 
 use crate::host::catalogue;
 use crate::host::changes;
-use crate::host::clients;
 use crate::host::ledger::Ledger;
-use crate::host::reports;
-use crate::host::shutdown;
 use crate::host::terminals;
-use crate::host::turns;
 use ahp_types::actions::{
     ChatInputCompletedAction, ChatInputRequestedAction, ChatToolCallCompleteAction,
     ChatToolCallConfirmedAction, ChatToolCallContentChangedAction, ChatToolCallDeltaAction,
@@ -92,7 +88,7 @@ pub(super) fn call_is_ready(ledger: &mut Ledger, step: &mut Step<'_>, call: Call
 /// An agent asks the user something.
 pub(super) fn ask(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, request: ChatInputRequest) {
     let id = request.id.clone();
-    reports::end_part(ledger, key);
+    catalogue::end_part(ledger, key);
     let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
     ledger.sequence(step, key, action, None);
     question_changed(ledger, step, key, &id);
@@ -265,7 +261,7 @@ pub(super) fn start_call(
         tracing::warn!(?call, "an agent began the same tool call twice");
         return;
     }
-    reports::end_part(ledger, call.key);
+    catalogue::end_part(ledger, call.key);
     let action = StateAction::ChatToolCallStart(ChatToolCallStartAction {
         turn_id: call.turn_id,
         tool_call_id: call.id,
@@ -327,7 +323,7 @@ pub(super) fn question_was_withdrawn(ledger: &mut Ledger, step: &mut Step<'_>, k
         let question = chat.conversation.question(shown);
         run.first_id(shown) == id && question.is_some_and(|question| question.response.is_none())
     };
-    if let Some(shown) = shutdown::waiting_for_user(ledger, key).into_iter().find(is_open) {
+    if let Some(shown) = waiting_for_user(ledger, key).into_iter().find(is_open) {
         settle_question(ledger, step, key, shown, ChatInputResponseKind::Cancel);
     }
 }
@@ -371,7 +367,7 @@ pub(super) fn reviewed(
     let call = ledger.channels.chats.known(key).and_then(|chat| chat.conversation.tool(&tool_call_id));
     let of_client = call.is_some_and(|call| client_of_call(call).is_some());
     of_client
-        .then(|| clients::result_for_agent(ledger, key, run, &tool_call_id))
+        .then(|| result_for_agent(ledger, key, run, &tool_call_id))
         .flatten()
         .unwrap_or(Command::ResultConfirmed { run, tool_call_id, approved })
 }
@@ -422,7 +418,7 @@ fn refuse_unshown(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, gate:
     if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
         let option = rejection_among(&options);
         let refused = Command::Permission { run, tool_call_id: call.id, option, approved: false };
-        turns::tell_agent(step, call.key, refused);
+        step.tell_agent(call.key, refused);
     }
 }
 
@@ -458,4 +454,51 @@ pub(super) fn tool_changed(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKe
 pub(super) fn question_changed(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, request_id: &str) {
     catalogue::sync_chat(ledger, step, key);
     catalogue::sync_question_request(ledger, step, key, request_id);
+}
+
+/// What the agent is told of a call that was to run on a client and is over; none of any other
+/// call.
+pub(super) fn result_for_agent(
+    ledger: &Ledger,
+    key: ChatKey,
+    run: RunId,
+    tool_call_id: &str,
+) -> Option<Command> {
+    let result = match ledger.channels.chats.known(key)?.conversation.tool(tool_call_id)? {
+        ToolCallState::Completed(call) => ToolCallResult {
+            success: call.success,
+            past_tense_message: call.past_tense_message.clone(),
+            content: call.content.clone(),
+            structured_content: call.structured_content.clone(),
+            error: call.error.clone(),
+        },
+        // Its result was not approved: the agent is not to see it.
+        ToolCallState::Cancelled(call) => ToolCallResult {
+            success: false,
+            past_tense_message: call.invocation_message.clone(),
+            content: None,
+            structured_content: None,
+            error: Some(json!({ "message": "the result was not approved" })),
+        },
+        _ => return None,
+    };
+    Some(Command::ToolResult { run, tool_call_id: tool_call_id.to_owned(), result })
+}
+
+/// The ids of everything in the running turn that waits for the user.
+pub(super) fn waiting_for_user(ledger: &Ledger, key: ChatKey) -> Vec<String> {
+    let turn =
+        ledger.channels.chats.known(key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
+    let parts = turn.into_iter().flat_map(|turn| &turn.response_parts);
+    parts
+        .filter_map(|part| match part {
+            ResponsePart::ToolCall(part) => Some(tool_call_id(&part.tool_call).to_owned()),
+            ResponsePart::InputRequest(part) => Some(part.request.id.clone()),
+            _ => None,
+        })
+        .collect()
+}
+
+pub(super) fn running_chats(ledger: &Ledger) -> Vec<ChatKey> {
+    ledger.channels.chats.iter().filter(|(_, chat)| chat.run.is_some()).map(|(&key, _)| key).collect()
 }

@@ -7,12 +7,17 @@
 //! Never: changes a chat.
 
 use crate::host::ahead;
+use crate::host::catalogue;
 use crate::host::ledger::Ledger;
+use crate::host::terminals::TITLE_BYTES_MAX;
+use crate::wire::text;
+use ahp_types::actions::ChatActivityChangedAction;
 use ahp_types::actions::{
     ChatIsReadChangedAction, PartialChatSummary, SessionActivityChangedAction, SessionChatAddedAction,
     SessionChatUpdatedAction, SessionInputNeededRemovedAction, SessionInputNeededSetAction,
     SessionIsReadChangedAction, SessionTitleChangedAction, StateAction,
 };
+use ahp_types::state::BackgroundWork;
 use ahp_types::state::{
     ChatState, ChatSummary, SessionChatInputRequest, SessionChatSummary, SessionInputRequest, SessionState,
     SessionStatus, SessionSummary, SessionToolClientExecutionRequest, SessionToolConfirmationRequest,
@@ -324,6 +329,37 @@ fn request_id(request: &SessionInputRequest) -> &str {
         SessionInputRequest::ToolAuthentication(request) => &request.id,
         SessionInputRequest::Unknown(_) => "",
     }
+}
+
+/// Text that follows begins a new part.
+pub(super) fn end_part(ledger: &mut Ledger, key: ChatKey) {
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        chat.end_part();
+    }
+}
+
+/// Shows what an agent does now, or nothing.
+pub(super) fn set_activity(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
+    let activity = activity.or_else(|| background_activity(ledger, key));
+    let now = ledger.channels.chats.known(key).map(|chat| chat.conversation.state().activity.clone());
+    if now.is_some_and(|now| now != activity) {
+        let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
+        ledger.sequence(step, key, action, None);
+        catalogue::sync_chat(ledger, step, key);
+    }
+}
+
+/// Returns what a chat says of its work in the background while it says nothing else: versions
+/// before 1.0.0 have no other word for it.
+pub(super) fn background_activity(ledger: &Ledger, chat: ChatKey) -> Option<String> {
+    let works = ledger.channels.chats.known(chat)?.conversation.state().background_work.as_ref()?;
+    let labels = works.iter().filter_map(|work| match work {
+        BackgroundWork::Shell(work) => Some(work.label.as_str()),
+        _ => None,
+    });
+    let labels: Vec<&str> = labels.collect();
+    let shown = text::first_bytes(&text::message(&labels.join(", ")), TITLE_BYTES_MAX).to_owned();
+    (!labels.is_empty()).then(|| format!("In the background: {shown}"))
 }
 
 #[cfg(test)]

@@ -39,8 +39,8 @@ use super::effects::ChangesetKey;
 use super::model::{Channel, Chat, Session, SessionKey};
 use super::refusal::Refusal;
 use super::sights::{shows_now, Sights};
-use super::turns::error_info;
 use super::Step;
+use crate::host::refusal::error_info;
 use crate::state::edits::LineCounts;
 use crate::state::history::CompletedTurn;
 use crate::wire::changesets::{

@@ -5,9 +5,9 @@
 //! Never: decides what a client may say of itself or of a call; that is in `actions`.
 
 use crate::host::calls;
+use crate::host::catalogue;
+use crate::host::conversations;
 use crate::host::ledger::Ledger;
-use crate::host::reports;
-use crate::host::turns;
 use crate::wire::channels::ChannelKind;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -19,17 +19,17 @@ use ahp_types::actions::{
 use ahp_types::common::{JsonObject, StringOrMarkdown};
 use ahp_types::state::{
     SessionActiveClient, ToolCallClientContributor, ToolCallConfirmationReason, ToolCallContributor,
-    ToolCallResult, ToolCallState, ToolDefinition, ToolInput,
+    ToolCallState, ToolDefinition, ToolInput,
 };
 use serde::Deserialize;
-use serde_json::{json, Value};
+use serde_json::Value;
 
 use super::calls::CallRef;
 use super::departures::Departure;
 use super::effects::ConnectionId;
-use super::effects::{Besides, ChatKey, Command, Output, RunId, Timer, ToolOutcome};
+use super::effects::{Besides, ChatKey, Command, Output, Timer, ToolOutcome};
 use super::facts::Fact;
-use super::model::{AgentLink, ChannelId, Session, SessionKey};
+use super::model::{AgentLink, ChannelId, SessionKey};
 use super::refusal::Refusal;
 use super::shutdown::ShuttingDown;
 use super::Step;
@@ -220,7 +220,7 @@ impl Clients {
             provider.as_ref().and_then(|(_, tool)| tool.title.clone()).unwrap_or_else(|| tool.clone());
         let contributor = provider
             .map(|(client_id, _)| ToolCallContributor::Client(ToolCallClientContributor { client_id }));
-        reports::end_part(ledger, call.key);
+        catalogue::end_part(ledger, call.key);
         let started = ChatToolCallStartAction {
             turn_id: call.turn_id.clone(),
             tool_call_id: call.id.clone(),
@@ -298,8 +298,8 @@ pub(super) fn fail_client_call(ledger: &mut Ledger, step: &mut Step<'_>, call: &
     let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
     calls::finish_call(ledger, step, call, outcome, false, Besides::default());
     let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
-    if let Some(command) = run.and_then(|run| result_for_agent(ledger, call.key, run, &call.id)) {
-        turns::tell_agent(step, call.key, command);
+    if let Some(command) = run.and_then(|run| calls::result_for_agent(ledger, call.key, run, &call.id)) {
+        step.tell_agent(call.key, command);
     }
 }
 
@@ -317,10 +317,10 @@ pub(super) fn tell_tools(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey)
         return;
     };
     let Some(session) = ledger.channels.sessions.known(chat.session) else { return };
-    let tools = tools_of_clients(session);
+    let tools = conversations::tools_of_clients(session);
     if chat.tools_told != tools {
         chat.tools_told.clone_from(&tools);
-        turns::tell_agent(step, key, Command::ClientTools { tools });
+        step.tell_agent(key, Command::ClientTools { tools });
     }
 }
 
@@ -394,43 +394,4 @@ fn calls_on(ledger: &Ledger, key: ChatKey, client_id: &str) -> Vec<CallRef> {
     });
     let turn_id = chat.run.as_ref().map(|run| run.turn_id.clone()).unwrap_or_default();
     calls.map(|call| CallRef { key, turn_id: turn_id.clone(), id: tool_call_id(call).to_owned() }).collect()
-}
-
-/// What the agent is told of a call that was to run on a client and is over; none of any other
-/// call.
-pub(super) fn result_for_agent(
-    ledger: &Ledger,
-    key: ChatKey,
-    run: RunId,
-    tool_call_id: &str,
-) -> Option<Command> {
-    let result = match ledger.channels.chats.known(key)?.conversation.tool(tool_call_id)? {
-        ToolCallState::Completed(call) => ToolCallResult {
-            success: call.success,
-            past_tense_message: call.past_tense_message.clone(),
-            content: call.content.clone(),
-            structured_content: call.structured_content.clone(),
-            error: call.error.clone(),
-        },
-        // Its result was not approved: the agent is not to see it.
-        ToolCallState::Cancelled(call) => ToolCallResult {
-            success: false,
-            past_tense_message: call.invocation_message.clone(),
-            content: None,
-            structured_content: None,
-            error: Some(json!({ "message": "the result was not approved" })),
-        },
-        _ => return None,
-    };
-    Some(Command::ToolResult { run, tool_call_id: tool_call_id.to_owned(), result })
-}
-
-/// The tools that a session's active clients offer: of those with one name, the one of the client
-/// that is named first.
-pub(super) fn tools_of_clients(session: &Session) -> Vec<ToolDefinition> {
-    let mut tools = BTreeMap::new();
-    for tool in session.state.active_clients.iter().flat_map(|client| &client.tools) {
-        tools.entry(tool.name.as_str()).or_insert(tool);
-    }
-    tools.into_values().cloned().collect()
 }

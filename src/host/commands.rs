@@ -10,14 +10,24 @@
 //! Never: runs anything while clients may have no terminals; starts a command again that has run.
 
 use crate::host::calls;
-use crate::host::clients;
+use crate::host::catalogue;
+use crate::host::commands;
+use crate::host::conversations;
 use crate::host::directories;
+use crate::host::effects::Frame;
+use crate::host::effects::PtyEvent;
 use crate::host::ledger::Ledger;
 use crate::host::ptys;
-use crate::host::reports;
 use crate::host::terminals;
-use crate::host::turns;
 use crate::wire::channels::ChannelKind;
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use ahp_types::actions::StateAction;
+use ahp_types::actions::TerminalCommandDetectionAvailableAction;
+use ahp_types::actions::TerminalCwdChangedAction;
+use ahp_types::actions::TerminalDataAction;
+use ahp_types::actions::TerminalExitedAction;
+use ahp_types::actions::TerminalTitleChangedAction;
 use std::time::Duration;
 
 use ahp_types::common::JsonObject;
@@ -88,6 +98,83 @@ impl Ran {
 }
 
 impl Host {
+    /// Takes in what is heard of the program in a terminal.
+    pub(super) fn pty_reports(&mut self, step: &mut Step<'_>, key: TerminalKey, event: PtyEvent) {
+        let terminal = self.ledger.channels.terminals.get_mut(&key).filter(|terminal| terminal.runs());
+        let Some((pty, state)) = terminal.and_then(|it| Some((it.pty.as_mut()?, &it.state))) else {
+            tracing::debug!(?key, ?event, "what is heard of a terminal that has ended was ignored");
+            return;
+        };
+        match event {
+            PtyEvent::Started { program } => {
+                let asked = pty.asked.take();
+                if state.title.is_empty() {
+                    let title = text::first_bytes(&text::message(&program), TITLE_BYTES_MAX).to_owned();
+                    let changed = TerminalTitleChangedAction { title };
+                    self.ledger.sequence(step, key, StateAction::TerminalTitleChanged(changed), None);
+                }
+                ptys::list_terminals(&mut self.ledger, step);
+                if let Some((connection, id)) = asked {
+                    let null = bytes::Bytes::from_static(b"null");
+                    let answer = Frame::result(id, Method::CreateTerminal, null);
+                    step.say(Output::Frame(connection, answer));
+                }
+            }
+            PtyEvent::NotStarted(why) if pty.call.is_some() => self.command_is_over(step, key, Err(why)),
+            PtyEvent::NotStarted(why) => {
+                if let Some((connection, id)) = pty.asked.take() {
+                    let error = RpcError::unavailable(why);
+                    step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+                }
+                ptys::remove_pty(&mut self.ledger, step, key);
+            }
+            PtyEvent::Data(data) => {
+                commands::command_goes_on(&mut self.ledger, step, key);
+                self.ledger.sequence(step, key, StateAction::TerminalData(TerminalDataAction { data }), None);
+            }
+            PtyEvent::Title(title) => {
+                if !pty.is_named && !title.is_empty() && state.title != title {
+                    let changed = StateAction::TerminalTitleChanged(TerminalTitleChangedAction { title });
+                    self.ledger.sequence(step, key, changed, None);
+                    ptys::list_terminals(&mut self.ledger, step);
+                }
+            }
+            PtyEvent::Directory(cwd) => {
+                if state.cwd.as_ref() != Some(&cwd) {
+                    let changed = StateAction::TerminalCwdChanged(TerminalCwdChangedAction { cwd });
+                    self.ledger.sequence(step, key, changed, None);
+                }
+            }
+            PtyEvent::DetectsCommands => {
+                if state.supports_command_detection != Some(true) {
+                    let available = TerminalCommandDetectionAvailableAction {};
+                    self.ledger.sequence(
+                        step,
+                        key,
+                        StateAction::TerminalCommandDetectionAvailable(available),
+                        None,
+                    );
+                }
+            }
+            PtyEvent::CommandBegun(line) => ptys::line_begins(&mut self.ledger, step, key, line),
+            PtyEvent::CommandDone(code) => ptys::line_ends(&mut self.ledger, step, key, code),
+            PtyEvent::Waits => commands::command_waits(&mut self.ledger, step, key),
+            PtyEvent::Took(bytes) => pty.untaken_bytes = pty.untaken_bytes.saturating_sub(bytes),
+            PtyEvent::Exited(exit_code) => {
+                let is_of_call = pty.call.is_some();
+                ptys::line_ends(&mut self.ledger, step, key, None);
+                let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code });
+                self.ledger.sequence(step, key, exited, None);
+                self.ledger.touch(ChannelKind::Terminal);
+                if is_of_call {
+                    return self.command_is_over(step, key, Ok(exit_code));
+                }
+                ptys::forget_ended_ptys(&mut self.ledger, step);
+                ptys::list_terminals(&mut self.ledger, step);
+            }
+        }
+    }
+
     /// Whether the turn that waits in a chat is a command; then it begins as soon as its session is
     /// there.
     pub(super) fn begins_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
@@ -97,7 +184,8 @@ impl Host {
             return false;
         };
         // What is in the folder is kept first, so that what the command changes is known.
-        if turns::is_creating(&self.ledger, key) || chat.run.as_ref().is_some_and(|run| run.kept_by.is_some())
+        if conversations::is_creating(&self.ledger, key)
+            || chat.run.as_ref().is_some_and(|run| run.kept_by.is_some())
         {
             return true;
         }
@@ -186,8 +274,8 @@ impl Host {
         let Some((chat, call)) = settle_command(&mut self.ledger, step, key, outcome) else { return };
         match call.agent {
             Some(run) => {
-                if let Some(result) = clients::result_for_agent(&self.ledger, chat, run, &call.id) {
-                    turns::tell_agent(step, chat, result);
+                if let Some(result) = calls::result_for_agent(&self.ledger, chat, run, &call.id) {
+                    step.tell_agent(chat, result);
                 }
             }
             None => self.end_turn(step, chat, Ending::Complete, None),
@@ -285,7 +373,7 @@ fn command_waits_now(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey,
     let call = terminal.pty.as_mut().and_then(|pty| pty.call.as_mut());
     let (Some(chat), Some(call)) = (terminal.chat, call) else { return };
     if std::mem::replace(&mut call.waits, waits) != waits {
-        reports::set_activity(ledger, step, chat, waits.then(|| WAITS.to_owned()));
+        catalogue::set_activity(ledger, step, chat, waits.then(|| WAITS.to_owned()));
     }
 }
 

@@ -6,7 +6,6 @@
 
 use crate::host::agents::Agents;
 use crate::host::ledger::Ledger;
-use crate::host::turns;
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::notifications::{AuthRequiredParams, AuthRequiredReason};
 use ahp_types::state::ProtectedResourceMetadata;
@@ -262,7 +261,7 @@ impl Agents {
         };
         if chat.tokens_told != tokens {
             chat.tokens_told.clone_from(&tokens);
-            turns::tell_agent(step, key, Command::Tokens(tokens));
+            step.tell_agent(key, Command::Tokens(tokens));
         }
     }
 

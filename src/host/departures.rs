@@ -11,8 +11,12 @@
 //! then nothing is declined for want of clients, and what it has begun is not ended as long as
 //! anybody is there.
 
+use crate::host::ahead;
+use crate::host::calls;
 use crate::host::clients::Clients;
+use crate::host::ledger::Connection;
 use crate::host::ledger::Ledger;
+use crate::host::selection;
 use crate::host::shutdown;
 use std::time::Duration;
 
@@ -34,6 +38,41 @@ pub(super) struct Departure {
 }
 
 impl Host {
+    /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
+    pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        self.relays.end_to(step, connection);
+        self.relays.end_for(step, connection);
+        self.changes.connection_closed(connection);
+        self.agents.forget_tokens(connection);
+        selection::connection_closed(&mut self.ledger, connection);
+        let Some(_client) = self.ledger.presence.connections.get(&connection) else { return };
+        for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
+            self.unsubscribe(connection, target);
+        }
+        let client = self.ledger.presence.connections.remove(&connection);
+        if let Some(client_id) = client.and_then(|client| client.client_id) {
+            self.clients.client_left(&mut self.ledger, step, &client_id);
+            self.relays.note_gone(client_id);
+        }
+        shutdown::decline_all_unseen(&mut self.ledger, step);
+        ahead::watch_unfollowed(&mut self.ledger, step);
+        step.say(Output::Closed(connection));
+    }
+
+    /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
+    pub(super) fn forget_client(&mut self, connection: ConnectionId) {
+        let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
+        let default_directory = client.default_directory.clone();
+        for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
+            self.unsubscribe(connection, target);
+        }
+        self.agents.forget_tokens(connection);
+        self.ledger
+            .presence
+            .connections
+            .insert(connection, Connection { default_directory, ..Connection::default() });
+    }
+
     /// The client of a connection can say nothing any more. It is told what happens until its turns
     /// are over; then its connection is closed.
     pub(super) fn depart(
@@ -156,8 +195,8 @@ impl Clients {
     }
 
     fn decline_all_that_waits(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
-        for chat in shutdown::running_chats(ledger) {
-            for id in shutdown::waiting_for_user(ledger, chat) {
+        for chat in calls::running_chats(ledger) {
+            for id in calls::waiting_for_user(ledger, chat) {
                 self.decline_if_alone(ledger, step, chat, &id);
             }
         }
@@ -185,7 +224,7 @@ impl Clients {
     }
 
     fn chats_left_by(&self, ledger: &Ledger, connection: ConnectionId) -> Vec<ChatKey> {
-        let running = shutdown::running_chats(ledger).into_iter();
+        let running = calls::running_chats(ledger).into_iter();
         running.filter(|chat| self.was_left_by(ledger, *chat, connection)).collect()
     }
 

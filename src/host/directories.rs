@@ -7,7 +7,6 @@
 use crate::host::agents::Agents;
 use crate::host::catalogue;
 use crate::host::ledger::Ledger;
-use crate::host::turns;
 use std::collections::BTreeMap;
 
 use ahp_types::actions::{
@@ -281,7 +280,7 @@ pub(super) fn tell_directories(ledger: &mut Ledger, step: &mut Step<'_>, key: Ch
     };
     if chat.directories_told != directories {
         chat.directories_told.clone_from(&directories);
-        turns::tell_agent(step, key, Command::WorkIn { directories });
+        step.tell_agent(key, Command::WorkIn { directories });
     }
 }
 

@@ -43,8 +43,8 @@ use super::effects::{
 };
 use super::model::SessionKey;
 use super::sights::shows_now;
-use super::turns::error_info;
 use super::Step;
+use crate::host::refusal::error_info;
 use crate::wire::changesets::{named_by_changeset, ChangesetScope};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;

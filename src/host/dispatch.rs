@@ -3,7 +3,6 @@
 //! Owns: the order of checks (is the connection open, is the method served) and the answers.
 //! Never: does what a method asks for; that is in `handlers`.
 
-use crate::host::ahead;
 use crate::host::handlers;
 use crate::host::missed;
 use crate::host::ptys;
@@ -15,11 +14,9 @@ use super::effects::{ConnectionId, Frame, Output, Page, Resource};
 use super::handlers::catalogue::NewSession;
 use super::handlers::completions::Meant;
 use super::handlers::connection::Subscribed;
-use super::ledger::Connection;
 use super::missed::Missed;
 use super::ptys::NewPty;
 use super::relays::{FileServer, FileServers, Relay};
-use super::selection;
 use super::{Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
@@ -238,20 +235,6 @@ impl Host {
         }
     }
 
-    /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
-    pub(super) fn forget_client(&mut self, connection: ConnectionId) {
-        let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
-        let default_directory = client.default_directory.clone();
-        for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            self.unsubscribe(connection, target);
-        }
-        self.agents.forget_tokens(connection);
-        self.ledger
-            .presence
-            .connections
-            .insert(connection, Connection { default_directory, ..Connection::default() });
-    }
-
     /// Returns the clients that may serve files.
     fn servers(&self) -> FileServers<'_> {
         let clients = self.ledger.presence.connections.iter().map(|(connection, client)| FileServer {
@@ -266,27 +249,6 @@ impl Host {
             published.map(|published| (client.client_id.as_str(), published.uri.as_str()))
         });
         FileServers { clients: clients.collect(), published: published.collect() }
-    }
-
-    /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
-    pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        self.relays.end_to(step, connection);
-        self.relays.end_for(step, connection);
-        self.changes.connection_closed(connection);
-        self.agents.forget_tokens(connection);
-        selection::connection_closed(&mut self.ledger, connection);
-        let Some(_client) = self.ledger.presence.connections.get(&connection) else { return };
-        for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            self.unsubscribe(connection, target);
-        }
-        let client = self.ledger.presence.connections.remove(&connection);
-        if let Some(client_id) = client.and_then(|client| client.client_id) {
-            self.clients.client_left(&mut self.ledger, step, &client_id);
-            self.relays.note_gone(client_id);
-        }
-        shutdown::decline_all_unseen(&mut self.ledger, step);
-        ahead::watch_unfollowed(&mut self.ledger, step);
-        step.say(Output::Closed(connection));
     }
 }
 

@@ -7,9 +7,9 @@
 //! as it is.
 
 use crate::host::annotations;
+use crate::host::conversations;
 use crate::host::ledger::Ledger;
 use crate::host::terminals;
-use crate::host::turns;
 use ahp_types::state::SessionLifecycle;
 
 use super::model::{Chat, Session, SessionKey};
@@ -73,7 +73,7 @@ impl Host {
         self.changes.forget_changesets_of(&mut self.ledger, key);
         annotations::remove_annotations_of(&mut self.ledger, key);
         for &chat in &chats {
-            turns::close_conversation(&mut self.ledger, step, chat);
+            conversations::close_conversation(&mut self.ledger, step, chat);
             terminals::forget_terminals_of(&mut self.ledger, chat);
             if let Some(chat) = self.ledger.channels.chats.remove(&chat) {
                 self.ledger.channels.by_uri.remove(&chat.channel.uri);

@@ -6,7 +6,9 @@
 //! an action that a state has no room for.
 //! Never: cuts what was told; what brings a turn past its limit is still shown.
 
+use crate::host::effects::SessionKey;
 use crate::host::ledger::Ledger;
+use crate::wire::channels::ChannelKind;
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;
 
@@ -14,7 +16,7 @@ use super::effects::{ChannelId, ChatKey, ChatRow, KEPT_FILE_BYTES_MAX};
 use super::ledger::{BEHIND_BYTES_MAX, BEHIND_TIMES};
 use super::refusal::Refusal;
 use super::turns::Ending;
-use super::{Host, Step};
+use super::Host;
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::json_bytes;
 use crate::wire::text::in_words;
@@ -63,15 +65,42 @@ impl Default for Limits {
 }
 
 impl Host {
-    /// Ends a chat's turn if it has become too large.
-    pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let is_too_large = self.ledger.channels.chats.known(key).is_some_and(|chat| {
-            chat.run.is_some() && chat.conversation.turn_bytes() > self.ledger.limits.turn_bytes
-        });
-        if is_too_large {
-            tracing::warn!(?key, "a turn was ended: it is larger than a turn may be");
-            self.end_turn(step, key, too_large(&self.ledger), None);
-        }
+    /// Returns what an action makes larger: its name, and its size in bytes of JSON text; `None`
+    /// when its size has no limit.
+    pub(in crate::host) fn what_grows(
+        &mut self,
+        id: ChannelId,
+        action: &StateAction,
+    ) -> Option<(&'static str, usize)> {
+        let session = match (id.kind, action) {
+            (ChannelKind::Chat, StateAction::SessionTitleChanged(_)) => {
+                self.ledger.channels.session_of(id)?
+            }
+            (
+                ChannelKind::Session,
+                StateAction::SessionTitleChanged(_)
+                | StateAction::SessionConfigChanged(_)
+                | StateAction::SessionActiveClientSet(_)
+                | StateAction::SessionWorkingDirectorySet(_)
+                | StateAction::SessionWorkingDirectoryReplaced(_),
+            ) => SessionKey::from(id.key),
+            (
+                ChannelKind::Chat,
+                StateAction::ChatPendingMessageSet(_)
+                | StateAction::ChatDraftChanged(_)
+                | StateAction::ChatWorkingDirectorySet(_),
+            ) => {
+                // A draft takes the place of the one before.
+                let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
+                let chat = self.ledger.channels.chats.known_mut(id.key.into())?;
+                return Some((
+                    "the chat, without its turns,",
+                    chat.conversation.bytes_besides_turns(with_draft),
+                ));
+            }
+            _ => return None,
+        };
+        Some(("the session", json_bytes(&self.ledger.channels.sessions.known(session)?.state)))
     }
 
     /// Whether the state that a client's action changes has room for what it brings.

@@ -10,6 +10,7 @@ use crate::host::annotations;
 use crate::host::background;
 use crate::host::catalogue;
 use crate::host::commands;
+use crate::host::conversations;
 use crate::host::handlers;
 use crate::host::ledger::Ledger;
 use crate::host::limits;
@@ -28,7 +29,6 @@ use super::limits::{is_output, Limits};
 use super::locale::Language;
 use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey};
 use super::rows::{self, ChatBody, SessionBody, WrittenRows};
-use super::save::lasted_since;
 use super::selection::Waiting;
 use super::turns::{is_begun_by_agent, Ending};
 use super::{ChatKey, Host, Step};
@@ -188,7 +188,7 @@ impl Host {
             catalogue::sync_session(&mut self.ledger, step, key);
         }
         if creating {
-            turns::open_session(&mut self.ledger, &self.agents, step, key);
+            conversations::open_session(&mut self.ledger, &self.agents, step, key);
         }
     }
 }
@@ -208,7 +208,7 @@ fn end_interrupted_turn(
         ledger.channels.chats.known(key).is_some_and(|chat| commands::had_command_run(ledger, chat));
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let Some(turn) = &chat.conversation.state().active_turn else { return };
-    let lasted_ms = lasted_since(step, Some(&turn.started_at));
+    let lasted_ms = step.lasted_since(Some(&turn.started_at));
     let is_own = is_begun_by_agent(&turn.message);
     let mut run = Run::again(run, turn.id.clone(), step.now.monotonic_ms, lasted_ms);
     run.phase = RunPhase::Over;

@@ -48,6 +48,7 @@ mod commands;
 mod commits;
 mod config;
 mod contents;
+mod conversations;
 mod credentials;
 mod cursors;
 mod departures;
@@ -98,7 +99,7 @@ use ahp_types::state::ConfigSchema;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use effects::{AgentDescription, ChatKey, Ids, Input, Now, Output, Recalled, Record, Timer};
+use effects::{AgentDescription, ChatKey, Command, Ids, Input, Now, Output, Recalled, Record, Timer};
 use facts::Fact;
 use ledger::Connection;
 use ledger::Ledger;
@@ -206,6 +207,19 @@ struct Step<'a> {
 impl Step<'_> {
     fn say(&mut self, output: Output) {
         self.out.push(output);
+    }
+
+    /// Returns how long something has lasted that began at this time by the wall clock, in
+    /// milliseconds; 0 where that cannot be told.
+    fn lasted_since(&self, started_at: Option<&str>) -> u64 {
+        let started = started_at.and_then(|start| start.parse::<Timestamp>().ok());
+        let since = started.map_or(0, |start| self.now.unix_ms - start.as_millisecond());
+        u64::try_from(since).unwrap_or(0)
+    }
+
+    /// Sends a command to the agent of a chat.
+    fn tell_agent(&mut self, chat: ChatKey, command: Command) {
+        self.say(Output::Agent(chat, Box::new(command)));
     }
 
     /// The wall clock's time as the protocol writes it.
@@ -365,6 +379,6 @@ impl Host {
 
     /// How many turns run now.
     pub fn running_turns(&self) -> usize {
-        self.ledger.channels.chats.values().filter(|chat| chat.run.is_some()).count()
+        shutdown::running_turns(&self.ledger)
     }
 }

@@ -11,7 +11,6 @@ use crate::host::attached;
 use crate::host::commands;
 use crate::host::ledger::Ledger;
 use crate::host::selection;
-use crate::host::turns;
 use ahp_types::actions::{
     ChatPendingMessageRemovedAction, ChatPendingMessageSetAction, ChatTurnStartedAction, StateAction,
 };
@@ -89,7 +88,7 @@ pub(super) fn hand_over_steering(ledger: &mut Ledger, agents: &Agents, step: &mu
     let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
     let message = as_agent_hears(agents.agent_of(ledger, key).map(|agent| &agent.info), &message);
     consume(ledger, step, key, PendingMessageKind::Steering, id.clone());
-    turns::tell_agent(step, key, Command::Steer { run, id, message, attached });
+    step.tell_agent(key, Command::Steer { run, id, message, attached });
 }
 
 /// A client asked for something on this chat: the queue may go on after what stopped it.

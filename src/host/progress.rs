@@ -4,8 +4,8 @@
 //! exactly once.
 //! Never: makes progress up; a token under which nothing was reported is never used.
 
+use crate::host::catalogue;
 use crate::host::ledger::Ledger;
-use crate::host::reports;
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::notifications::ProgressParams;
 use bytes::Bytes;
@@ -65,7 +65,7 @@ pub(super) fn opening_awaits(ledger: &mut Ledger, step: &mut Step<'_>, key: Chat
     chat.awaits = true;
     let (done, total) = chat.opening.as_ref().and_then(|opening| opening.told).unwrap_or_default();
     opening_goes_on(ledger, step, key, done, total, Some(what.clone()));
-    reports::set_activity(ledger, step, key, Some(what));
+    catalogue::set_activity(ledger, step, key, Some(what));
 }
 
 /// A conversation is open, or will not be.
@@ -98,6 +98,6 @@ fn tell_progress(
 /// The user is not waited for any more.
 pub(super) fn nothing_is_awaited(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     if ledger.channels.chats.known_mut(key).is_some_and(|chat| std::mem::take(&mut chat.awaits)) {
-        reports::set_activity(ledger, step, key, None);
+        catalogue::set_activity(ledger, step, key, None);
     }
 }

@@ -9,18 +9,15 @@
 //! it. One that no client has followed, or whose client is gone, ends after a while: nobody would
 //! know of it. It has no past behind the end of this process.
 
-use crate::host::commands;
 use crate::host::directories;
 use crate::host::holders;
 use crate::host::ledger::Ledger;
 use crate::host::terminals;
-use crate::wire::channels::ChannelKind;
 use std::time::Duration;
 
 use ahp_types::actions::{
-    RootTerminalsChangedAction, StateAction, TerminalCommandDetectionAvailableAction,
-    TerminalCommandExecutedAction, TerminalCommandFinishedAction, TerminalCwdChangedAction,
-    TerminalDataAction, TerminalExitedAction, TerminalTitleChangedAction,
+    RootTerminalsChangedAction, StateAction, TerminalCommandExecutedAction, TerminalCommandFinishedAction,
+    TerminalExitedAction,
 };
 use ahp_types::commands::{CreateTerminalParams, DisposeTerminalParams};
 use ahp_types::state::{
@@ -30,20 +27,16 @@ use ahp_types::state::{
 use super::channels::{Pty, Terminal};
 use super::directories::usable_directory;
 use super::effects::{
-    ChannelId, ChatKey, ConnectionId, Frame, Output, PtyCommand, PtyEvent, PtyLaunch, ScreenSize,
-    TerminalKey, Timer,
+    ChannelId, ChatKey, ConnectionId, Frame, Output, PtyCommand, PtyLaunch, ScreenSize, TerminalKey, Timer,
 };
 use super::holders::{screen_size, title_of};
 use super::limits::URI_BYTES_MAX;
 use super::model::Channel;
 use super::refusal::Refusal;
-use super::terminals::TITLE_BYTES_MAX;
-use super::{Host, Step};
+use super::Step;
 use crate::wire::errors::RpcError;
-use crate::wire::methods::Method;
 use crate::wire::rpc::RequestId;
 use crate::wire::terminals::{named_by_terminal, SCHEME};
-use crate::wire::text;
 use crate::wire::uris::is_root;
 use crate::wire::watches::is_watch;
 
@@ -75,85 +68,6 @@ fn may_name_a_terminal(uri: &str) -> bool {
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
     let is_free = !scheme.to_ascii_lowercase().starts_with("ahp-") || uri.starts_with(SCHEME);
     is_scheme && is_free && !path.is_empty() && uri.len() <= URI_BYTES_MAX && named_by_terminal(uri).is_none()
-}
-
-impl Host {
-    /// Takes in what is heard of the program in a terminal.
-    pub(super) fn pty_reports(&mut self, step: &mut Step<'_>, key: TerminalKey, event: PtyEvent) {
-        let terminal = self.ledger.channels.terminals.get_mut(&key).filter(|terminal| terminal.runs());
-        let Some((pty, state)) = terminal.and_then(|it| Some((it.pty.as_mut()?, &it.state))) else {
-            tracing::debug!(?key, ?event, "what is heard of a terminal that has ended was ignored");
-            return;
-        };
-        match event {
-            PtyEvent::Started { program } => {
-                let asked = pty.asked.take();
-                if state.title.is_empty() {
-                    let title = text::first_bytes(&text::message(&program), TITLE_BYTES_MAX).to_owned();
-                    let changed = TerminalTitleChangedAction { title };
-                    self.ledger.sequence(step, key, StateAction::TerminalTitleChanged(changed), None);
-                }
-                list_terminals(&mut self.ledger, step);
-                if let Some((connection, id)) = asked {
-                    let null = bytes::Bytes::from_static(b"null");
-                    let answer = Frame::result(id, Method::CreateTerminal, null);
-                    step.say(Output::Frame(connection, answer));
-                }
-            }
-            PtyEvent::NotStarted(why) if pty.call.is_some() => self.command_is_over(step, key, Err(why)),
-            PtyEvent::NotStarted(why) => {
-                if let Some((connection, id)) = pty.asked.take() {
-                    let error = RpcError::unavailable(why);
-                    step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
-                }
-                remove_pty(&mut self.ledger, step, key);
-            }
-            PtyEvent::Data(data) => {
-                commands::command_goes_on(&mut self.ledger, step, key);
-                self.ledger.sequence(step, key, StateAction::TerminalData(TerminalDataAction { data }), None);
-            }
-            PtyEvent::Title(title) => {
-                if !pty.is_named && !title.is_empty() && state.title != title {
-                    let changed = StateAction::TerminalTitleChanged(TerminalTitleChangedAction { title });
-                    self.ledger.sequence(step, key, changed, None);
-                    list_terminals(&mut self.ledger, step);
-                }
-            }
-            PtyEvent::Directory(cwd) => {
-                if state.cwd.as_ref() != Some(&cwd) {
-                    let changed = StateAction::TerminalCwdChanged(TerminalCwdChangedAction { cwd });
-                    self.ledger.sequence(step, key, changed, None);
-                }
-            }
-            PtyEvent::DetectsCommands => {
-                if state.supports_command_detection != Some(true) {
-                    let available = TerminalCommandDetectionAvailableAction {};
-                    self.ledger.sequence(
-                        step,
-                        key,
-                        StateAction::TerminalCommandDetectionAvailable(available),
-                        None,
-                    );
-                }
-            }
-            PtyEvent::CommandBegun(line) => line_begins(&mut self.ledger, step, key, line),
-            PtyEvent::CommandDone(code) => line_ends(&mut self.ledger, step, key, code),
-            PtyEvent::Waits => commands::command_waits(&mut self.ledger, step, key),
-            PtyEvent::Took(bytes) => pty.untaken_bytes = pty.untaken_bytes.saturating_sub(bytes),
-            PtyEvent::Exited(exit_code) => {
-                let is_of_call = pty.call.is_some();
-                line_ends(&mut self.ledger, step, key, None);
-                let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code });
-                self.ledger.sequence(step, key, exited, None);
-                self.ledger.touch(ChannelKind::Terminal);
-                if is_of_call {
-                    return self.command_is_over(step, key, Ok(exit_code));
-                }
-                forget_ended_ptys(&mut self.ledger, step);
-                list_terminals(&mut self.ledger, step);
-            }
-        }
-    }
 }
 
 /// Whether a client may have a terminal with a shell, as it asks for it.
@@ -352,7 +266,7 @@ pub(super) fn create_terminal(
 
 /// A shell begins to run a line. Where another one runs, it is not known how that has ended:
 /// nobody has said it.
-fn line_begins(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, command_line: String) {
+pub(super) fn line_begins(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, command_line: String) {
     line_ends(ledger, step, key, None);
     let terminal = ledger.channels.terminals.get_mut(&key);
     let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
@@ -375,7 +289,7 @@ pub(super) fn line_ends(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalK
 }
 
 /// Of many terminals whose program has ended the oldest go.
-fn forget_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
+pub(super) fn forget_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     let ptys = ledger.channels.terminals.iter().filter(|(_, it)| it.pty.is_some() && it.chat.is_none());
     let ended: Vec<TerminalKey> = ptys.filter(|(_, it)| !it.runs()).map(|(key, _)| *key).collect();
     for key in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
@@ -403,7 +317,7 @@ pub(super) fn list_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
 }
 
 /// Ends a terminal, with what runs in it.
-fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+pub(super) fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
     let asked = terminal.pty.as_mut().and_then(|pty| pty.asked.take());
     end_program(ledger, step, key);

@@ -5,7 +5,9 @@
 //! answers a request.
 //! Never: decides that something is refused.
 
+use crate::wire::text;
 use crate::wire::text::in_words;
+use ahp_types::state::ErrorInfo;
 
 /// Why something is refused. Its `Display` is what the client is told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -242,4 +244,9 @@ pub(in crate::host) enum Refusal {
     NoDirectoryOfChatsSession(String),
     #[error("`{0}` is a working directory already")]
     DirectoryThere(String),
+}
+
+/// An error as clients are told it.
+pub(super) fn error_info(error_type: String, message: &str) -> ErrorInfo {
+    ErrorInfo { error_type, message: text::message(message), stack: None, meta: None }
 }

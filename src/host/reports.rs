@@ -8,6 +8,7 @@
 
 use crate::host::background;
 use crate::host::calls;
+use crate::host::conversations;
 use crate::host::directories;
 use crate::host::ledger::Ledger;
 use crate::host::notes;
@@ -15,9 +16,8 @@ use crate::host::pending;
 use crate::host::progress;
 use crate::host::settings;
 use crate::host::terminals;
-use crate::host::turns;
 use ahp_types::actions::{
-    ChatActivityChangedAction, ChatDeltaAction, ChatReasoningAction, ChatResponsePartAction, ChatUsageAction,
+    ChatDeltaAction, ChatReasoningAction, ChatResponsePartAction, ChatUsageAction,
     SessionCreationFailedAction, SessionReadyAction, StateAction,
 };
 use ahp_types::common::JsonObject;
@@ -31,8 +31,9 @@ use super::clients::Errand;
 use super::effects::{Besides, ChatKey, Event, Output, PartKey, Record, RunId, TextKind, TurnEnd, TurnEvent};
 use super::facts::Fact;
 use super::model::{AgentLink, Chat, OpenPart, RunPhase, Session, TitleBy};
-use super::turns::{error_info, Ending};
+use super::turns::Ending;
 use super::{catalogue, Host, Step};
+use crate::host::refusal::error_info;
 
 /// Some of the text of a turn.
 struct Passage {
@@ -177,7 +178,7 @@ impl Host {
         terminals::end_terminals_of(&mut self.ledger, step, key);
         progress::nothing_is_awaited(&mut self.ledger, step, key);
         progress::opening_is_over(&mut self.ledger, step, key);
-        if turns::is_creating(&self.ledger, key) {
+        if conversations::is_creating(&self.ledger, key) {
             let error = error_info(kind.to_owned(), reason);
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
             self.ledger.sequence(step, session, failed, None);
@@ -228,7 +229,7 @@ impl Host {
             }
             TurnEvent::With(event, besides) => self.turn_reports(step, key, run, *event, besides),
             TurnEvent::Notice(text) => notice(&mut self.ledger, step, key, turn_id, text, meta()),
-            TurnEvent::Activity(activity) => set_activity(&mut self.ledger, step, key, activity),
+            TurnEvent::Activity(activity) => catalogue::set_activity(&mut self.ledger, step, key, activity),
             TurnEvent::Steered(id) => pending::steering_arrived(&mut self.ledger, key, &id),
             TurnEvent::NotSteered(id) => pending::steering_was_refused(&mut self.ledger, step, key, &id),
             TurnEvent::Progress(progress) => {
@@ -358,27 +359,9 @@ fn notice(
     text: String,
     meta: Option<JsonObject>,
 ) {
-    end_part(ledger, key);
+    catalogue::end_part(ledger, key);
     let part = SystemNotificationResponsePart { content: text.into(), meta };
     let part = ResponsePart::SystemNotification(part);
     let action = StateAction::ChatResponsePart(ChatResponsePartAction { turn_id, part, meta: None });
     ledger.sequence(step, key, action, None);
-}
-
-/// Text that follows begins a new part.
-pub(super) fn end_part(ledger: &mut Ledger, key: ChatKey) {
-    if let Some(chat) = ledger.channels.chats.known_mut(key) {
-        chat.end_part();
-    }
-}
-
-/// Shows what an agent does now, or nothing.
-pub(super) fn set_activity(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, activity: Option<String>) {
-    let activity = activity.or_else(|| background::background_activity(ledger, key));
-    let now = ledger.channels.chats.known(key).map(|chat| chat.conversation.state().activity.clone());
-    if now.is_some_and(|now| now != activity) {
-        let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
-        ledger.sequence(step, key, action, None);
-        catalogue::sync_chat(ledger, step, key);
-    }
 }

@@ -10,7 +10,10 @@
 //! larger than it, or are many.
 
 use crate::host::annotations;
+use crate::host::effects::ChannelId;
 use crate::host::ledger::Ledger;
+use crate::host::save;
+use crate::wire::channels::ChannelKind;
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -25,6 +28,25 @@ use super::{ChatKey, Host, Step};
 use crate::wire::names::Named;
 
 impl Host {
+    /// Leaves the row of a channel to be saved as the channel is now.
+    pub(in crate::host) fn save_channel(&mut self, step: &mut Step<'_>, id: ChannelId) {
+        match id.kind {
+            ChannelKind::Session => self.save_session(step, id.key.into()),
+            ChannelKind::Chat => save::save_chat(&mut self.ledger, step, id.key.into()),
+            ChannelKind::Root => self.ledger.channels.root.save(step),
+            #[cfg(test)]
+            ChannelKind::Sample => {
+                if let Some(sample) = self.ledger.channels.samples.get(&id.key.into()) {
+                    sample.save(step, id);
+                }
+            }
+            ChannelKind::Terminal
+            | ChannelKind::Watch
+            | ChannelKind::Annotations
+            | ChannelKind::Changeset => {}
+        }
+    }
+
     /// Leaves everything that has changed to be saved, and then lets sessions that nobody uses out
     /// of memory.
     pub(super) fn save(&mut self, step: &mut Step<'_>) {
@@ -151,13 +173,6 @@ fn turns_kept_elsewhere(ledger: &Ledger, key: ChatKey) -> Option<(ChatKey, Vec<R
         }
     }
     Some((from, places))
-}
-
-/// How long a turn has lasted that began at this time by the wall clock.
-pub(super) fn lasted_since(step: &Step<'_>, started_at: Option<&str>) -> u64 {
-    let started = started_at.and_then(|start| start.parse::<jiff::Timestamp>().ok());
-    let since = started.map_or(0, |start| step.now.unix_ms - start.as_millisecond());
-    u64::try_from(since).unwrap_or(0)
 }
 
 fn save_chat_row(

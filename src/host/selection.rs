@@ -6,8 +6,8 @@
 //! begins; and what a session's summary says of it.
 //! Never: changes what a message, or its client, says itself.
 
-use crate::host::actions;
 use crate::host::agents::Agents;
+use crate::host::effects::SessionKey;
 use crate::host::ledger::Ledger;
 use std::collections::BTreeSet;
 
@@ -122,7 +122,7 @@ pub(super) fn address(ledger: &Ledger, agents: &Agents, key: ChatKey, message: &
     let mut addressed = message.clone();
     addressed.model = addressed.model.or_else(|| typed(selected.model.as_ref()));
     addressed.agent = addressed.agent.or_else(|| typed(selected.agent.as_ref()));
-    if actions::chat::check_message(ledger, agents, session, &addressed).is_ok() {
+    if check_message(ledger, agents, session, &addressed).is_ok() {
         *message = addressed;
     }
 }
@@ -304,4 +304,19 @@ fn typed<T: DeserializeOwned>(value: Option<&Value>) -> Option<T> {
 
 fn json_of(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
+}
+
+/// What can be said about a message before its agent has seen it.
+pub(in crate::host) fn check_message(
+    ledger: &Ledger,
+    agents: &Agents,
+    session: SessionKey,
+    message: &Message,
+) -> Result<(), Refusal> {
+    let provider = ledger.channels.sessions.known(session).map(|session| &session.state.provider);
+    let agent = provider.and_then(|provider| agents.of(provider));
+    match (agent, &message.model) {
+        (Some(agent), Some(model)) => check_model(&agent.info, model),
+        _ => Ok(()),
+    }
 }

@@ -9,7 +9,6 @@
 
 use crate::host::agents::Agents;
 use crate::host::ledger::Ledger;
-use crate::host::turns;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::actions::{SessionConfigChangedAction, StateAction};
@@ -127,7 +126,7 @@ fn tell_settings(
     told.unheard.extend(changed.iter().map(|name| (name.clone(), told.count)));
     if chat.agent == AgentLink::Open {
         let (all, changed, number) = (all.clone(), changed.clone(), told.count);
-        turns::tell_agent(step, key, Command::Configure { all, changed, number });
+        step.tell_agent(key, Command::Configure { all, changed, number });
     }
 }
 

@@ -8,8 +8,7 @@ use crate::host::calls;
 use crate::host::clients;
 use crate::host::clients::Clients;
 use crate::host::ledger::Ledger;
-use crate::host::turns;
-use ahp_types::state::{ChatInputResponseKind, ResponsePart, ToolCallCancellationReason, ToolCallState};
+use ahp_types::state::{ChatInputResponseKind, ToolCallCancellationReason, ToolCallState};
 
 use super::calls::{rejection_among, CallRef, Denial};
 use super::effects::{ChatKey, Command, ConnectionId, Output, Shutdown, Timer};
@@ -17,7 +16,7 @@ use super::{Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::methods::Method;
 use crate::wire::rpc::Incoming;
-use crate::wire::tool_calls::{client_of_call, tool_call_id};
+use crate::wire::tool_calls::client_of_call;
 
 /// How far a shutdown is.
 #[derive(Debug)]
@@ -34,7 +33,7 @@ impl Host {
         let cut = self.clients.shutdown.take().is_some_and(|state| state.cut);
         self.relays.end_all(step);
         self.clients.shutdown = Some(ShuttingDown { cancelling: how == Shutdown::Cancel, cut, done: false });
-        let running = running_chats(&self.ledger);
+        let running = calls::running_chats(&self.ledger);
         match how {
             Shutdown::Cancel => {
                 for chat in running {
@@ -43,7 +42,7 @@ impl Host {
             }
             Shutdown::Drain(limit) => {
                 for chat in running {
-                    for id in waiting_for_user(&self.ledger, chat) {
+                    for id in calls::waiting_for_user(&self.ledger, chat) {
                         self.clients.decline_if_alone(&mut self.ledger, step, chat, &id);
                     }
                 }
@@ -53,7 +52,7 @@ impl Host {
     }
 
     pub(super) fn drain_time_is_up(&mut self, step: &mut Step<'_>) {
-        let running = running_chats(&self.ledger);
+        let running = calls::running_chats(&self.ledger);
         let Some(state) = &mut self.clients.shutdown else { return };
         state.cancelling = true;
         state.cut |= !running.is_empty();
@@ -64,7 +63,7 @@ impl Host {
 
     /// Says once that no turn is left.
     pub(super) fn check_done(&mut self, step: &mut Step<'_>) {
-        let works = self.running_turns() > 0
+        let works = running_turns(&self.ledger) > 0
             || self.changes.checkpoints.keeps_folders()
             || self.changes.holds_operations(None);
         if let Some(state) = self.clients.shutdown.as_mut().filter(|state| !works && !state.done) {
@@ -127,7 +126,7 @@ impl Clients {
             _ => return,
         };
         self.note_cut(ledger, key);
-        turns::tell_agent(step, key, command);
+        step.tell_agent(key, command);
     }
 
     /// Something was declined because nobody is left.
@@ -171,8 +170,8 @@ pub(super) fn decline_all_unseen(ledger: &mut Ledger, step: &mut Step<'_>) {
     if somebody_may_see_questions(ledger) {
         return;
     }
-    for chat in running_chats(ledger) {
-        for id in waiting_for_user(ledger, chat) {
+    for chat in calls::running_chats(ledger) {
+        for id in calls::waiting_for_user(ledger, chat) {
             decline_if_unseen(ledger, step, chat, &id);
         }
     }
@@ -197,7 +196,7 @@ pub(super) fn decline_if_unseen(ledger: &mut Ledger, step: &mut Step<'_>, key: C
     );
     let response = ChatInputResponseKind::Decline;
     calls::settle_question(ledger, step, key, id.to_owned(), response);
-    turns::tell_agent(step, key, Command::Answer { run, request_id, response, answers: Default::default() });
+    step.tell_agent(key, Command::Answer { run, request_id, response, answers: Default::default() });
 }
 
 fn somebody_may_see_questions(ledger: &Ledger) -> bool {
@@ -206,20 +205,7 @@ fn somebody_may_see_questions(ledger: &Ledger) -> bool {
     there.peek().is_none() || there.any(|client| !client.sees_no_questions)
 }
 
-pub(super) fn running_chats(ledger: &Ledger) -> Vec<ChatKey> {
-    ledger.channels.chats.iter().filter(|(_, chat)| chat.run.is_some()).map(|(&key, _)| key).collect()
-}
-
-/// The ids of everything in the running turn that waits for the user.
-pub(super) fn waiting_for_user(ledger: &Ledger, key: ChatKey) -> Vec<String> {
-    let turn =
-        ledger.channels.chats.known(key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
-    let parts = turn.into_iter().flat_map(|turn| &turn.response_parts);
-    parts
-        .filter_map(|part| match part {
-            ResponsePart::ToolCall(part) => Some(tool_call_id(&part.tool_call).to_owned()),
-            ResponsePart::InputRequest(part) => Some(part.request.id.clone()),
-            _ => None,
-        })
-        .collect()
+/// Returns the number of running turns.
+pub(super) fn running_turns(ledger: &Ledger) -> usize {
+    ledger.channels.chats.values().filter(|chat| chat.run.is_some()).count()
 }

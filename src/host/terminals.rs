@@ -16,7 +16,6 @@ use crate::host::background;
 use crate::host::holders;
 use crate::host::ledger::Ledger;
 use crate::host::ptys;
-use crate::host::turns;
 use crate::wire::channels::ChannelKind;
 use std::collections::BTreeMap;
 
@@ -526,6 +525,6 @@ fn let_go_on(
     let set = StateAction::ChatBackgroundWorkSet(ChatBackgroundWorkSetAction { work });
     ledger.sequence(step, chat, set, None);
     background::show_background_activity(ledger, step, chat);
-    turns::tell_agent(step, chat, Command::Background { terminal: name });
+    step.tell_agent(chat, Command::Background { terminal: name });
     Ok(Verdict::Done)
 }

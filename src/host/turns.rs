@@ -5,19 +5,17 @@
 //! is made into actions by `reports`.
 //! Never: lets an agent decide when a turn is over for clients.
 
-use crate::host::agents::Agents;
 use crate::host::ahead;
 use crate::host::calls;
 use crate::host::checkpoints;
 use crate::host::clients;
 use crate::host::commands;
-use crate::host::directories;
+use crate::host::conversations;
 use crate::host::ledger::Ledger;
-use crate::host::origins;
+use crate::host::limits;
 use crate::host::pending;
-use crate::host::reports;
+use crate::host::refusal;
 use crate::host::selection;
-use crate::host::terminals;
 use crate::wire::channels::ChannelKind;
 use std::time::Duration;
 
@@ -26,19 +24,14 @@ use ahp_types::actions::{
     ChatTurnResumeAction, ChatTurnStartedAction, StateAction,
 };
 use ahp_types::common::JsonObject;
-use ahp_types::state::{
-    AgentInfo, ChatOrigin, ErrorInfo, ErrorResponsePart, Message, MessageKind, MessageOrigin,
-};
+use ahp_types::state::{AgentInfo, ErrorResponsePart, Message, MessageKind, MessageOrigin};
 
-use super::clients::tools_of_clients;
 use super::config::is_no_choice;
-use super::effects::{ChatKey, Command, OpenConversation, Output, Record, Timer, TurnCause};
+use super::effects::{ChatKey, Command, Output, Record, Timer, TurnCause};
 use super::facts::Fact;
-use super::model::{AgentLink, Chat, Run, RunPhase, Session, SessionKey, TitleBy};
-use super::save::lasted_since;
+use super::model::{AgentLink, Chat, Run, RunPhase, Session, TitleBy};
 use super::{catalogue, Host, Step};
 use crate::state::history::CompletedTurn;
-use crate::wire::text;
 
 /// A turn that was taken up again and has not brought the process down within this time will not.
 const TRIAL: Duration = Duration::from_secs(2);
@@ -49,11 +42,6 @@ pub(super) enum Ending {
     Complete,
     Cancelled { meta: Option<JsonObject> },
     Failed { kind: String, message: String, resumable: bool },
-}
-
-/// An error as clients are told it.
-pub(super) fn error_info(error_type: String, message: &str) -> ErrorInfo {
-    ErrorInfo { error_type, message: text::message(message), stack: None, meta: None }
 }
 
 /// A message without what its client shows but an agent does not know: a choice of no model.
@@ -87,6 +75,17 @@ pub(super) fn is_begun_by_agent(message: &Message) -> bool {
 }
 
 impl Host {
+    /// Ends a chat's turn if it has become too large.
+    pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let is_too_large = self.ledger.channels.chats.known(key).is_some_and(|chat| {
+            chat.run.is_some() && chat.conversation.turn_bytes() > self.ledger.limits.turn_bytes
+        });
+        if is_too_large {
+            tracing::warn!(?key, "a turn was ended: it is larger than a turn may be");
+            self.end_turn(step, key, limits::too_large(&self.ledger), None);
+        }
+    }
+
     /// Opens a turn for what an agent does by itself, at once or when nothing else runs in its
     /// chat.
     pub(super) fn agent_begins(&mut self, step: &mut Step<'_>, key: ChatKey, cause: TurnCause) {
@@ -189,7 +188,7 @@ impl Host {
         let turn = chat.conversation.history().last().and_then(CompletedTurn::read);
         let lasted_ms = turn.map_or(0, |turn| {
             let before = u64::try_from(turn.duration.unwrap_or(0)).unwrap_or(0);
-            lasted_since(step, turn.started_at.as_deref()).max(before)
+            step.lasted_since(turn.started_at.as_deref()).max(before)
         });
         let turn_id = action.turn_id.clone();
         let mut run = Run::again(run, turn_id, step.now.monotonic_ms, lasted_ms);
@@ -233,8 +232,8 @@ impl Host {
             chat.handle = None;
         }
         catalogue::sync_chat(&mut self.ledger, step, key);
-        if !is_creating(&self.ledger, key) {
-            close_conversation(&mut self.ledger, step, key);
+        if !conversations::is_creating(&self.ledger, key) {
+            conversations::close_conversation(&mut self.ledger, step, key);
         }
         self.take_next_queued(step, key);
     }
@@ -266,7 +265,7 @@ impl Host {
 
     /// Starts the waiting run if its agent is ready for it.
     pub(super) fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let creating = is_creating(&self.ledger, key);
+        let creating = conversations::is_creating(&self.ledger, key);
         let waits = |chat: &Chat| {
             chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Waiting { resume: false })
         };
@@ -288,7 +287,7 @@ impl Host {
             AgentLink::Opening => {}
             // What its session waits for comes first.
             AgentLink::Closed if creating => {}
-            AgentLink::Closed => open_conversation(&mut self.ledger, &self.agents, step, key),
+            AgentLink::Closed => conversations::open_conversation(&mut self.ledger, &self.agents, step, key),
             AgentLink::Open if run.kept_by.is_some() => {}
             AgentLink::Open => {
                 let Some(turn) = &chat.conversation.state().active_turn else { return };
@@ -296,7 +295,7 @@ impl Host {
                 chat.begins = None;
                 if run.is_own {
                     let run = run.id;
-                    tell_agent(step, key, Command::OwnTurn { run });
+                    step.tell_agent(key, Command::OwnTurn { run });
                     self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
                     pending::hand_over_steering(&mut self.ledger, &self.agents, step, key);
                     return;
@@ -315,53 +314,11 @@ impl Host {
                 } else {
                     Command::StartTurn { run, message, attached }
                 };
-                tell_agent(step, key, command);
+                step.tell_agent(key, command);
                 self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
                 pending::hand_over_steering(&mut self.ledger, &self.agents, step, key);
             }
         }
-    }
-}
-
-/// Has the agent open the chat's conversation.
-pub(super) fn open_conversation(ledger: &mut Ledger, agents: &Agents, step: &mut Step<'_>, key: ChatKey) {
-    let working_directories = directories::effective_directories(ledger, key);
-    let tokens = agents.tokens_for(ledger, step, key);
-    let copy_of = origins::copyable_origin(ledger, agents, key);
-    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
-    let Some(session) = ledger.channels.sessions.known(chat.session) else { return };
-    let client_tools = tools_of_clients(session);
-    chat.agent = AgentLink::Opening;
-    let state = chat.conversation.state();
-    chat.directories_told.clone_from(&working_directories);
-    chat.tokens_told.clone_from(&tokens);
-    chat.tools_told.clone_from(&client_tools);
-    chat.settings_told = Default::default();
-    let open = OpenConversation {
-        provider: session.state.provider.clone(),
-        working_directories,
-        tokens,
-        config: session.config.clone(),
-        history: chat.all_turns().cloned().collect(),
-        attached: chat.attached.turns.clone(),
-        selection: match &state.origin {
-            Some(ChatOrigin::SideChat { selection, .. }) => selection.as_ref().map(|it| it.text.clone()),
-            _ => None,
-        },
-        copy_of,
-        handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
-        client_tools,
-    };
-    step.say(Output::Agent(key, Box::new(Command::Open(open))));
-}
-
-/// Has the agent of a session that is being created open a conversation, its default chat's:
-/// the session is ready when that is open, and turns in its other chats wait for it too.
-pub(super) fn open_session(ledger: &mut Ledger, agents: &Agents, step: &mut Step<'_>, key: SessionKey) {
-    let Some(session) = ledger.channels.sessions.known(key) else { return };
-    let default = session.state.default_chat.as_ref().and_then(|uri| ledger.channels.by_uri.get(uri));
-    if let Some(chat) = default.and_then(|id| id.chat()) {
-        open_conversation(ledger, agents, step, chat);
     }
 }
 
@@ -382,7 +339,7 @@ pub(super) fn end_turn_quietly(
         chat.progress.remove(&run.turn_id);
     }
     calls::close_open_parts(ledger, step, key, &run.turn_id);
-    reports::set_activity(ledger, step, key, None);
+    catalogue::set_activity(ledger, step, key, None);
     let elapsed_ms = step.now.monotonic_ms.saturating_sub(run.accepted_ms);
     let duration = i64::try_from(run.lasted_ms.saturating_add(elapsed_ms)).unwrap_or(i64::MAX);
     let turn_id = run.turn_id;
@@ -397,7 +354,10 @@ pub(super) fn end_turn_quietly(
         Ending::Failed { kind, message, resumable } => StateAction::ChatError(ChatErrorAction {
             turn_id,
             duration,
-            part: ErrorResponsePart { error: error_info(kind, &message), resumable: Some(resumable) },
+            part: ErrorResponsePart {
+                error: refusal::error_info(kind, &message),
+                resumable: Some(resumable),
+            },
             meta: None,
         }),
     };
@@ -413,39 +373,15 @@ pub(super) fn end_turn_quietly(
     }
     if cancelled
         && ledger.channels.chats.known(key).is_some_and(|chat| chat.awaits)
-        && !is_creating(ledger, key)
+        && !conversations::is_creating(ledger, key)
     {
         // What the user is asked to do was for this turn.
-        close_conversation(ledger, step, key);
+        conversations::close_conversation(ledger, step, key);
     }
     let open = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open);
     if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
         // The agent does not know yet that it is over.
         chat.settling = Some(run.id);
-        tell_agent(step, key, Command::Cancel { run: run.id });
+        step.tell_agent(key, Command::Cancel { run: run.id });
     }
-}
-
-/// Has the agent forget the chat's conversation.
-pub(super) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
-    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
-    if chat.agent != AgentLink::Closed {
-        chat.agent = AgentLink::Closed;
-        chat.begins = None;
-        chat.settling = None;
-        chat.awaits = false;
-        step.say(Output::Agent(key, Box::new(Command::Close)));
-        terminals::end_terminals_of(ledger, step, key);
-    }
-}
-
-pub(super) fn tell_agent(step: &mut Step<'_>, key: ChatKey, command: Command) {
-    step.say(Output::Agent(key, Box::new(command)));
-}
-
-/// Whether a chat's session is being created.
-pub(super) fn is_creating(ledger: &Ledger, key: ChatKey) -> bool {
-    let session =
-        ledger.channels.chats.known(key).and_then(|chat| ledger.channels.sessions.known(chat.session));
-    session.is_some_and(Session::is_creating)
 }

@@ -11,7 +11,7 @@ use crate::host::catalogue;
 use crate::host::directories;
 use crate::host::ledger::Ledger;
 use crate::host::pending;
-use crate::host::turns;
+use crate::host::selection;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ahp_types::actions::{
@@ -20,16 +20,15 @@ use ahp_types::actions::{
     ChatTruncatedAction, ChatTurnCancelledAction, ChatTurnResumeAction, ChatTurnStartedAction, StateAction,
 };
 use ahp_types::state::{
-    ActiveTurn, ChatInputAnswer, ChatInputRequest, Message, PendingMessageKind, ResponsePart, SessionStatus,
+    ActiveTurn, ChatInputAnswer, ChatInputRequest, PendingMessageKind, ResponsePart, SessionStatus,
     ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallState, TurnState,
 };
 
 use super::answers::{check_answer, check_answers, question_of};
 use super::Verdict;
-use crate::host::config::check_model;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
 use crate::host::limits::check_id;
-use crate::host::model::{Chat, SessionKey};
+use crate::host::model::Chat;
 use crate::host::refusal::Refusal;
 use crate::host::turns::Ending;
 use crate::host::{Host, Step};
@@ -75,7 +74,7 @@ impl Host {
                 client_reorders(&mut self.ledger, step, key, a, origin)
             }
             StateAction::ChatPendingMessageRemoved(ref a) => {
-                let state = known_chat(&self.ledger, key)?.conversation.state();
+                let state = actions::tools::known_chat(&self.ledger, key)?.conversation.state();
                 let there = match a.kind {
                     PendingMessageKind::Steering => state.steering_message.iter().any(|m| m.id == a.id),
                     PendingMessageKind::Queued => {
@@ -114,7 +113,7 @@ impl Host {
         mut action: ChatTurnStartedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let chat = known_chat(&self.ledger, key)?;
+        let chat = actions::tools::known_chat(&self.ledger, key)?;
         let state = chat.conversation.state();
         if chat.has_had_turn(&action.turn_id) {
             return Err(Refusal::TurnKnown(action.turn_id));
@@ -127,7 +126,7 @@ impl Host {
             return Err(Refusal::TurnRunsQueueInstead(active.id.clone()));
         }
         check_id("turnId", &action.turn_id)?;
-        check_message(&self.ledger, &self.agents, chat.session, &action.message)?;
+        selection::check_message(&self.ledger, &self.agents, chat.session, &action.message)?;
         let attached = attached::resolve_attached(&self.ledger, &mut action.message)?;
         if let Some(id) = &action.queued_message_id {
             let mut pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
@@ -150,7 +149,7 @@ impl Host {
         action: ChatTurnCancelledAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        active_turn(known_chat(&self.ledger, key)?, &action.turn_id)?;
+        active_turn(actions::tools::known_chat(&self.ledger, key)?, &action.turn_id)?;
         self.end_turn(step, key, Ending::Cancelled { meta: action.meta }, Some(origin));
         Ok(Verdict::Done)
     }
@@ -162,7 +161,7 @@ impl Host {
         action: ChatTurnResumeAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let chat = known_chat(&self.ledger, key)?;
+        let chat = actions::tools::known_chat(&self.ledger, key)?;
         let state = chat.conversation.state();
         if let Some(active) = &state.active_turn {
             return Err(Refusal::TurnRuns(active.id.clone()));
@@ -190,7 +189,7 @@ impl Host {
         action: ChatTruncatedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let conversation = &known_chat(&self.ledger, key)?.conversation;
+        let conversation = &actions::tools::known_chat(&self.ledger, key)?.conversation;
         let (state, history) = (conversation.state(), conversation.history());
         if let Some(id) = &action.turn_id {
             let active = state.active_turn.iter().any(|turn| turn.id == *id);
@@ -216,14 +215,14 @@ impl Host {
         mut action: ChatInputCompletedAction,
         origin: ActionOrigin,
     ) -> Result<Verdict, Refusal> {
-        let request = open_question(known_chat(&self.ledger, key)?, &action.request_id)?;
+        let request = open_question(actions::tools::known_chat(&self.ledger, key)?, &action.request_id)?;
         if let Err(why) = check_answers(request, &mut action) {
             let request = request.clone();
             calls::ask_again(&mut self.ledger, step, key, request);
             self.end_if_too_large(step, key);
             return Err(Refusal::AskedAgain(Box::new(why)));
         }
-        let chat = known_chat(&self.ledger, key)?;
+        let chat = actions::tools::known_chat(&self.ledger, key)?;
         let request = open_question(chat, &action.request_id)?;
         let run = chat.run.as_ref().map(|run| (run.id, run.first_id(&action.request_id).to_owned()));
         let mut answers = sorted(request.answers.as_ref());
@@ -234,7 +233,7 @@ impl Host {
         self.ledger.sequence(step, key, StateAction::ChatInputCompleted(action), Some(origin));
         calls::question_changed(&mut self.ledger, step, key, &shown_id);
         if let Some((run, request_id)) = run {
-            turns::tell_agent(step, key, Command::Answer { run, request_id, response, answers });
+            step.tell_agent(key, Command::Answer { run, request_id, response, answers });
         }
         Ok(Verdict::Done)
     }
@@ -260,21 +259,6 @@ fn client_turn_waits(
     Ok(verdict)
 }
 
-/// What can be said about a message before its agent has seen it.
-pub(in crate::host) fn check_message(
-    ledger: &Ledger,
-    agents: &Agents,
-    session: SessionKey,
-    message: &Message,
-) -> Result<(), Refusal> {
-    let provider = ledger.channels.sessions.known(session).map(|session| &session.state.provider);
-    let agent = provider.and_then(|provider| agents.of(provider));
-    match (agent, &message.model) {
-        (Some(agent), Some(model)) => check_model(&agent.info, model),
-        _ => Ok(()),
-    }
-}
-
 fn client_sets_pending(
     ledger: &mut Ledger,
     agents: &Agents,
@@ -283,7 +267,7 @@ fn client_sets_pending(
     mut action: ChatPendingMessageSetAction,
     origin: ActionOrigin,
 ) -> Result<Verdict, Refusal> {
-    let chat = known_chat(ledger, key)?;
+    let chat = actions::tools::known_chat(ledger, key)?;
     check_id("id", &action.id)?;
     if chat.consumed.contains(&action.id) {
         return Err(Refusal::PendingTakenUp(action.id));
@@ -304,7 +288,7 @@ fn client_sets_pending(
         return Err(Refusal::QueueFull(QUEUED_MAX));
     }
     agents.check_tokens_for_turn(ledger, step, key, &origin.client_id)?;
-    check_message(ledger, agents, chat.session, &action.message)?;
+    selection::check_message(ledger, agents, chat.session, &action.message)?;
     let (kind, id, said) = (action.kind, action.id.clone(), action.message.clone());
     let attached = attached::resolve_attached(ledger, &mut action.message)?;
     attached::check_room(ledger, key, &id, &attached)?;
@@ -339,10 +323,6 @@ pub(in crate::host) fn speak_as(ledger: &mut Ledger, key: ChatKey, client_id: &s
     }
 }
 
-pub(super) fn known_chat(ledger: &Ledger, key: ChatKey) -> Result<&Chat, Refusal> {
-    ledger.channels.chats.known(key).ok_or(Refusal::ChatGone)
-}
-
 /// Sequences an action that has no effect besides the state, if it has one there.
 fn change_plainly(
     ledger: &mut Ledger,
@@ -351,7 +331,7 @@ fn change_plainly(
     action: StateAction,
     origin: ActionOrigin,
 ) -> Result<Verdict, Refusal> {
-    if !known_chat(ledger, key)?.conversation.would_change(&action) {
+    if !actions::tools::known_chat(ledger, key)?.conversation.would_change(&action) {
         return Ok(Verdict::Unchanged);
     }
     ledger.sequence(step, key, action, Some(origin));
@@ -365,7 +345,7 @@ fn client_decides_call(
     mut action: ChatToolCallConfirmedAction,
     origin: ActionOrigin,
 ) -> Result<Verdict, Refusal> {
-    let chat = known_chat(ledger, key)?;
+    let chat = actions::tools::known_chat(ledger, key)?;
     active_turn(chat, &action.turn_id)?;
     let call = match chat.conversation.tool(&action.tool_call_id) {
         Some(ToolCallState::PendingConfirmation(call)) => call,
@@ -396,7 +376,7 @@ fn client_decides_call(
     ledger.sequence(step, key, StateAction::ChatToolCallConfirmed(action), Some(origin));
     calls::tool_changed(ledger, step, key, &tool_call_id);
     if let Some(run) = run {
-        turns::tell_agent(step, key, Command::Permission { run, tool_call_id, option, approved });
+        step.tell_agent(key, Command::Permission { run, tool_call_id, option, approved });
     }
     Ok(Verdict::Done)
 }
@@ -408,7 +388,7 @@ fn client_reviews_result(
     action: ChatToolCallResultConfirmedAction,
     origin: ActionOrigin,
 ) -> Result<Verdict, Refusal> {
-    let chat = known_chat(ledger, key)?;
+    let chat = actions::tools::known_chat(ledger, key)?;
     active_turn(chat, &action.turn_id)?;
     match chat.conversation.tool(&action.tool_call_id) {
         Some(ToolCallState::PendingResultConfirmation(_)) => {}
@@ -423,7 +403,7 @@ fn client_reviews_result(
     calls::tool_changed(ledger, step, key, &tool_call_id);
     if let Some(run) = run {
         let command = calls::reviewed(ledger, key, run, tool_call_id, approved);
-        turns::tell_agent(step, key, command);
+        step.tell_agent(key, command);
     }
     Ok(Verdict::Done)
 }
@@ -435,7 +415,7 @@ fn client_drafts_answer(
     mut action: ChatInputAnswerChangedAction,
     origin: ActionOrigin,
 ) -> Result<Verdict, Refusal> {
-    let request = open_question(known_chat(ledger, key)?, &action.request_id)?;
+    let request = open_question(actions::tools::known_chat(ledger, key)?, &action.request_id)?;
     let question = question_of(request, &action.question_id)?;
     check_answer(question, &action.question_id, action.answer.as_mut())?;
     let request_id = action.request_id.clone();
@@ -451,7 +431,7 @@ fn client_reorders(
     action: ChatQueuedMessagesReorderedAction,
     origin: ActionOrigin,
 ) -> Result<Verdict, Refusal> {
-    let chat = known_chat(ledger, key)?;
+    let chat = actions::tools::known_chat(ledger, key)?;
     let queued = chat.conversation.state().queued_messages.iter().flatten();
     let before: Vec<&String> = queued.map(|message| &message.id).collect();
     if before.is_empty() {
@@ -469,7 +449,7 @@ fn client_reorders(
     if partial {
         let order =
             StateAction::ChatQueuedMessagesReordered(ChatQueuedMessagesReorderedAction { order: full });
-        if known_chat(ledger, key)?.conversation.would_change(&order) {
+        if actions::tools::known_chat(ledger, key)?.conversation.would_change(&order) {
             ledger.sequence(step, key, order, None);
         }
     }

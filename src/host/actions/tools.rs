@@ -3,12 +3,9 @@
 //! Owns: that only the client that a call runs on may say what it produced and how it ended.
 //! Never: chooses that client; that is in `clients`.
 
-use crate::host::actions;
 use crate::host::calls;
-use crate::host::clients;
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
-use crate::host::turns;
 use ahp_types::actions::{
     ActionOrigin, ChatToolCallCompleteAction, ChatToolCallContentChangedAction, StateAction,
 };
@@ -30,14 +27,14 @@ pub(super) fn client_completes_call(
     action: ChatToolCallCompleteAction,
     origin: ActionOrigin,
 ) -> Result<Verdict, Refusal> {
-    let chat = actions::chat::known_chat(ledger, key)?;
+    let chat = known_chat(ledger, key)?;
     call_of_client(chat, &action.turn_id, &action.tool_call_id, &origin)?;
     let run = chat.run.as_ref().map(|run| run.id);
     let id = action.tool_call_id.clone();
     ledger.sequence(step, key, StateAction::ChatToolCallComplete(action), Some(origin));
     calls::tool_changed(ledger, step, key, &id);
-    if let Some(command) = run.and_then(|run| clients::result_for_agent(ledger, key, run, &id)) {
-        turns::tell_agent(step, key, command);
+    if let Some(command) = run.and_then(|run| calls::result_for_agent(ledger, key, run, &id)) {
+        step.tell_agent(key, command);
     }
     step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
     Ok(Verdict::Done)
@@ -51,7 +48,7 @@ pub(super) fn client_changes_content(
     action: ChatToolCallContentChangedAction,
     origin: ActionOrigin,
 ) -> Result<Verdict, Refusal> {
-    let chat = actions::chat::known_chat(ledger, key)?;
+    let chat = known_chat(ledger, key)?;
     let call = call_of_client(chat, &action.turn_id, &action.tool_call_id, &origin)?;
     let same_meta = action.meta.is_none() || action.meta == call.meta;
     if same_meta && call.content.as_ref() == Some(&action.content) {
@@ -79,4 +76,8 @@ fn call_of_client<'a>(
         (Some(_), ToolCallState::Running(call)) => Ok(call),
         (Some(_), _) => Err(Refusal::CallNotRunning(id.to_owned())),
     }
+}
+
+pub(in crate::host) fn known_chat(ledger: &Ledger, key: ChatKey) -> Result<&Chat, Refusal> {
+    ledger.channels.chats.known(key).ok_or(Refusal::ChatGone)
 }

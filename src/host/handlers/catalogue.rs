@@ -7,14 +7,14 @@
 use crate::host::agents::Agents;
 use crate::host::ahead;
 use crate::host::annotations;
+use crate::host::conversations;
 use crate::host::handlers;
 use crate::host::ledger::Ledger;
 use crate::host::progress;
 use crate::host::ptys;
 use crate::host::selection;
 use crate::host::terminals;
-use crate::host::turns;
-use ahp_types::actions::{RootActiveSessionsChangedAction, SessionChatRemovedAction, StateAction};
+use ahp_types::actions::{SessionChatRemovedAction, StateAction};
 use ahp_types::commands::{CreateSessionParams, DisposeSessionParams};
 use ahp_types::notifications::SessionRemovedParams;
 use ahp_types::state::{SessionActiveClient, SessionState};
@@ -66,13 +66,29 @@ fn may_name_a_session(uri: &str) -> bool {
 }
 
 impl Host {
+    /// The time is up in which a session that was made ahead, and that nobody followed, might be
+    /// followed again.
+    pub(in crate::host) fn unfollowed_for_long(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
+        let is_due = |session: &&Session| session.ahead && session.unfollowed == Some(number);
+        // It may be gone since.
+        let Some(session) = self.ledger.channels.sessions.get(&key).filter(is_due) else { return };
+        let channel = session.channel.uri.clone();
+        tracing::info!(
+            session = channel,
+            "a session is disposed of: its client has gone before its first turn"
+        );
+        if let Err(error) = self.dispose_session(step, &DisposeSessionParams { channel, meta: None }) {
+            tracing::warn!(%error, "a session whose client has gone before its first turn cannot be disposed of");
+        }
+    }
+
     /// Tells of a new session, unless it is made ahead of use, and has its agent open the
     /// conversation.
     pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
         if self.ledger.channels.sessions.known(new.session).is_some_and(|session| !session.ahead) {
             ahead::show_session(&mut self.ledger, step, new.session);
         }
-        turns::open_session(&mut self.ledger, &self.agents, step, new.session);
+        conversations::open_session(&mut self.ledger, &self.agents, step, new.session);
         self.changes.sights.look_at_repository(&mut self.ledger, new.session);
     }
 
@@ -102,7 +118,7 @@ impl Host {
             };
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
             self.ledger.sequence(step, key, removed, None);
-            turns::close_conversation(&mut self.ledger, step, chat);
+            conversations::close_conversation(&mut self.ledger, step, chat);
             remove_chat(&mut self.ledger, step, chat);
         }
         self.changes.clear_changesets_of(&mut self.ledger, step, key);
@@ -117,7 +133,7 @@ impl Host {
         }
         let uri = session.channel.uri;
         step.say(Output::Record(Record::SessionRemoved(key)));
-        count_sessions(&mut self.ledger, step, -1);
+        ahead::count_sessions(&mut self.ledger, step, -1);
         let params =
             SessionRemovedParams { channel: self.ledger.channels.root.channel.uri.clone(), session: uri };
         self.ledger.notify_root(step, "root/sessionRemoved", params);
@@ -313,14 +329,6 @@ pub(in crate::host) fn page_of(params: &ListSessionsParams) -> Result<Page, RpcE
         })?),
     };
     Ok(Page { after, limit })
-}
-
-/// Tells that there are this many more sessions than before.
-pub(in crate::host) fn count_sessions(ledger: &mut Ledger, step: &mut Step<'_>, more: i64) {
-    let before = ledger.channels.root.state.active_sessions.unwrap_or_default();
-    let active_sessions = before.saturating_add(more).max(0);
-    let action = StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions });
-    ledger.sequence(step, ChannelId::ROOT, action, None);
 }
 
 /// Takes a chat out of memory, with its terminals.

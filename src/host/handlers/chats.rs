@@ -9,6 +9,7 @@ use crate::host::agents::Agents;
 use crate::host::ahead;
 use crate::host::attached;
 use crate::host::catalogue;
+use crate::host::conversations;
 use crate::host::directories;
 use crate::host::handlers;
 use crate::host::ledger::Ledger;
@@ -16,7 +17,6 @@ use crate::host::notes;
 use crate::host::pending;
 use crate::host::selection;
 use crate::host::terminals;
-use crate::host::turns;
 use std::collections::BTreeMap;
 
 use ahp_types::actions::{
@@ -103,7 +103,7 @@ impl Host {
         )
         .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")));
         let attached = match &mut params.initial_message {
-            Some(message) => actions::chat::check_message(&self.ledger, &self.agents, key, message)
+            Some(message) => selection::check_message(&self.ledger, &self.agents, key, message)
                 .and_then(|()| attached::resolve_attached(&self.ledger, message))
                 .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?,
             None => Vec::new(),
@@ -164,7 +164,7 @@ impl Host {
             appoint_default_chat(&mut self.ledger, step, key, heir, None);
         }
         take_from_catalogue(&mut self.ledger, step, key, &params.channel);
-        turns::close_conversation(&mut self.ledger, step, chat);
+        conversations::close_conversation(&mut self.ledger, step, chat);
         handlers::catalogue::remove_chat(&mut self.ledger, step, chat);
         self.ledger.mark_clean(chat.into());
         let uri = params.channel.clone();
@@ -198,7 +198,7 @@ pub(super) fn reopen_session(ledger: &mut Ledger, agents: &Agents, step: &mut St
     if ledger.channels.sessions.known(key).is_some_and(creating)
         && !ledger.channels.chats_in(key).iter().any(opens)
     {
-        turns::open_session(ledger, agents, step, key);
+        conversations::open_session(ledger, agents, step, key);
     }
 }
 

@@ -8,12 +8,12 @@ use crate::host::agents::Agents;
 use crate::host::ahead;
 use crate::host::annotations;
 use crate::host::catalogue;
+use crate::host::conversations;
 use crate::host::directories;
 use crate::host::handlers;
 use crate::host::ledger::Ledger;
 use crate::host::notes;
 use crate::host::terminals;
-use crate::host::turns;
 use ahp_types::actions::{SessionChatAddedAction, SessionChatsReorderedAction, StateAction};
 use ahp_types::commands::{ChatMoveDestination, MoveChatParams, MoveChatResult};
 use ahp_types::notifications::SessionAddedParams;
@@ -65,7 +65,7 @@ impl Host {
     /// as one of that session, for the next turn.
     fn hand_over(&mut self, step: &mut Step<'_>, key: ChatKey, to: SessionKey) {
         ahead::begin_session(&mut self.ledger, step, to);
-        turns::close_conversation(&mut self.ledger, step, key);
+        conversations::close_conversation(&mut self.ledger, step, key);
         directories::keep_directories_of(&mut self.ledger, step, key, to);
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let from = std::mem::replace(&mut chat.session, to);
@@ -142,7 +142,7 @@ impl Host {
         self.ledger.channels.sessions.insert(to, session);
         annotations::add_annotations(&mut self.ledger, to, Vec::new());
         self.ledger.mark_dirty(to.into());
-        handlers::catalogue::count_sessions(&mut self.ledger, step, 1);
+        ahead::count_sessions(&mut self.ledger, step, 1);
         self.hand_over(step, key, to);
         let summary = self
             .ledger

@@ -6,7 +6,6 @@
 
 use crate::host::annotations;
 use crate::host::clients;
-use crate::host::save;
 use crate::host::shutdown;
 use crate::host::terminals;
 use ahp_types::actions::{ActionOrigin, StateAction};
@@ -21,7 +20,6 @@ use crate::host::selection::PendingAction;
 use crate::host::{Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
-use crate::wire::rpc::json_bytes;
 
 impl Host {
     /// Reads the action that a client dispatches on a channel.
@@ -86,44 +84,6 @@ impl Host {
                 _ => return,
             };
         })
-    }
-
-    /// Returns what an action makes larger: its name, and its size in bytes of JSON text; `None`
-    /// when its size has no limit.
-    pub(in crate::host) fn what_grows(
-        &mut self,
-        id: ChannelId,
-        action: &StateAction,
-    ) -> Option<(&'static str, usize)> {
-        let session = match (id.kind, action) {
-            (ChannelKind::Chat, StateAction::SessionTitleChanged(_)) => {
-                self.ledger.channels.session_of(id)?
-            }
-            (
-                ChannelKind::Session,
-                StateAction::SessionTitleChanged(_)
-                | StateAction::SessionConfigChanged(_)
-                | StateAction::SessionActiveClientSet(_)
-                | StateAction::SessionWorkingDirectorySet(_)
-                | StateAction::SessionWorkingDirectoryReplaced(_),
-            ) => SessionKey::from(id.key),
-            (
-                ChannelKind::Chat,
-                StateAction::ChatPendingMessageSet(_)
-                | StateAction::ChatDraftChanged(_)
-                | StateAction::ChatWorkingDirectorySet(_),
-            ) => {
-                // A draft takes the place of the one before.
-                let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
-                let chat = self.ledger.channels.chats.known_mut(id.key.into())?;
-                return Some((
-                    "the chat, without its turns,",
-                    chat.conversation.bytes_besides_turns(with_draft),
-                ));
-            }
-            _ => return None,
-        };
-        Some(("the session", json_bytes(&self.ledger.channels.sessions.known(session)?.state)))
     }
 
     /// Carries out an action that a client dispatches.
@@ -198,25 +158,6 @@ impl Host {
                     self.changes.checkpoints.keep_folder_behind(&mut self.ledger, step, chat);
                 }
             }
-        }
-    }
-
-    /// Leaves the row of a channel to be saved as the channel is now.
-    pub(in crate::host) fn save_channel(&mut self, step: &mut Step<'_>, id: ChannelId) {
-        match id.kind {
-            ChannelKind::Session => self.save_session(step, id.key.into()),
-            ChannelKind::Chat => save::save_chat(&mut self.ledger, step, id.key.into()),
-            ChannelKind::Root => self.ledger.channels.root.save(step),
-            #[cfg(test)]
-            ChannelKind::Sample => {
-                if let Some(sample) = self.ledger.channels.samples.get(&id.key.into()) {
-                    sample.save(step, id);
-                }
-            }
-            ChannelKind::Terminal
-            | ChannelKind::Watch
-            | ChannelKind::Annotations
-            | ChannelKind::Changeset => {}
         }
     }
 
