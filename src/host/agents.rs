@@ -28,7 +28,7 @@ const LOGIN_NEEDED_MS: u64 = 10_000;
 
 /// Agents of this host, and the tokens that clients have pushed for them.
 #[derive(Debug)]
-pub(super) struct Agents {
+pub(super) struct AgentRegistry {
     /// All agents; the first one is the default.
     known: Vec<KnownAgent>,
     /// Stored descriptions that agents have given of themselves, by provider id; JSON text.
@@ -61,7 +61,7 @@ struct KeptAgent<T> {
     said: T,
 }
 
-impl Agents {
+impl AgentRegistry {
     /// Those that a host starts with: as their operator describes them, with what was kept of what
     /// they said.
     pub(super) fn at_start(operators: Vec<AgentDescription>, start: &Start) -> Self {

@@ -6,6 +6,7 @@
 //! of the specification, "Chat aggregation" and "Aggregated input requests".
 //! Never: changes a chat.
 
+use super::missed::EvictedSessions;
 use crate::host::ahead;
 use crate::host::catalogue;
 use crate::host::ledger::Ledger;
@@ -23,6 +24,7 @@ use ahp_types::state::{
     SessionStatus, SessionSummary, SessionToolClientExecutionRequest, SessionToolConfirmationRequest,
     ToolCallConfirmationState, ToolCallRunningState, ToolCallState,
 };
+use std::collections::HashSet;
 
 use super::effects::ChatKey;
 use super::model::{Session, SessionKey, TitleBy};
@@ -38,6 +40,36 @@ pub(super) const CHAT_TITLE: &str = "New Chat";
 
 /// The longest title that is made from a message, in characters.
 const TITLE_CHARS_MAX: usize = 80;
+
+/// Sessions that come and go: those that memory has no room for, and those that are gone for good.
+#[derive(Debug)]
+pub(super) struct Catalogue {
+    /// Memory that sessions may take which nobody uses, in bytes; `usize::MAX` where there is no
+    /// store: then none is evicted.
+    pub(super) budget: usize,
+    /// Set when a large session may be idle now.
+    pub(super) is_due: bool,
+    /// Number of uses of any session when idle ones were last looked for.
+    pub(super) looked_at_use: u64,
+    /// Recently evicted sessions.
+    pub(super) evicted: EvictedSessions,
+    /// Sessions that were disposed of: the store says of them what is not true any more, until it
+    /// has heard.
+    pub(super) disposed: HashSet<SessionKey>,
+}
+
+impl Catalogue {
+    /// Nothing is gone yet.
+    pub(super) fn new(budget: usize) -> Self {
+        Self {
+            budget,
+            is_due: false,
+            looked_at_use: 0,
+            evicted: EvictedSessions::default(),
+            disposed: HashSet::new(),
+        }
+    }
+}
 
 /// A chat's row in its session's catalogue.
 pub(super) fn row_of(state: &ChatState) -> ChatSummary {

@@ -3,7 +3,7 @@
 //! Owns: opening a conversation with all that its agent must know, and closing it.
 //! Never: starts a turn in one.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::conversations;
 use crate::host::directories;
 use crate::host::effects::ChatKey;
@@ -22,7 +22,12 @@ use ahp_types::state::ToolDefinition;
 use std::collections::BTreeMap;
 
 /// Has the agent open the chat's conversation.
-pub(super) fn open_conversation(ledger: &mut Ledger, agents: &Agents, step: &mut Step<'_>, key: ChatKey) {
+pub(super) fn open_conversation(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: ChatKey,
+) {
     let working_directories = directories::effective_directories(ledger, key);
     let tokens = agents.tokens_for(ledger, step, key);
     let copy_of = origins::copyable_origin(ledger, agents, key);
@@ -55,7 +60,12 @@ pub(super) fn open_conversation(ledger: &mut Ledger, agents: &Agents, step: &mut
 
 /// Has the agent of a session that is being created open a conversation, its default chat's:
 /// the session is ready when that is open, and turns in its other chats wait for it too.
-pub(super) fn open_session(ledger: &mut Ledger, agents: &Agents, step: &mut Step<'_>, key: SessionKey) {
+pub(super) fn open_session(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: SessionKey,
+) {
     let Some(session) = ledger.channels.sessions.known(key) else { return };
     let default = session.state.default_chat.as_ref().and_then(|uri| ledger.channels.by_uri.get(uri));
     if let Some(chat) = default.and_then(|id| id.chat()) {

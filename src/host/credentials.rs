@@ -4,7 +4,7 @@
 //! declare their resource, on behalf of the client that asked for a conversation last.
 //! Never: writes a token anywhere: not into a state, a record, a frame, an error or the log.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::ledger::Ledger;
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::notifications::{AuthRequiredParams, AuthRequiredReason};
@@ -79,7 +79,7 @@ fn declared(agent: &AgentDescription) -> &[ProtectedResourceMetadata] {
     agent.info.protected_resources.as_deref().unwrap_or_default()
 }
 
-impl Agents {
+impl AgentRegistry {
     /// Takes a token for a resource that an agent declares; an empty one takes it back.
     pub(super) fn authenticate(
         &mut self,

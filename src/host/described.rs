@@ -4,7 +4,7 @@
 //! when an agent that has not said what it can is to be met.
 //! Never: asks an agent anything itself. What one has not said is what was known of it before.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::ledger::Ledger;
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 
@@ -12,7 +12,7 @@ use super::effects::{AgentDescription, ChannelId, ChatKey, ConnectionId, Output,
 use super::Step;
 use crate::wire::rpc::to_sorted_json;
 
-impl Agents {
+impl AgentRegistry {
     /// Takes in what a chat's agent says of itself.
     pub(super) fn agent_describes_itself(
         &mut self,

@@ -4,7 +4,7 @@
 //! as the agent can follow, and telling the agent.
 //! Never: looks at a file system; what is there is found out before the message is handled.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::catalogue;
 use crate::host::ledger::Ledger;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ fn bad_directory(uri: &str, why: impl ToString) -> Refusal {
 /// What the agent of a session can do with several directories.
 fn directories_capability(
     ledger: &Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     key: SessionKey,
 ) -> Result<MultipleWorkingDirectoriesCapability, Refusal> {
     let provider = ledger.channels.sessions.known(key).map_or("", |session| session.state.provider.as_str());
@@ -63,7 +63,7 @@ fn directories_capability(
 /// A client changes the directories of a session.
 pub(super) fn client_changes_directories(
     ledger: &mut Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     step: &mut Step<'_>,
     key: SessionKey,
     action: StateAction,
@@ -145,7 +145,7 @@ pub(super) fn client_changes_directories(
 /// Why it cannot, for the developer of the client.
 pub(super) fn chosen_directories(
     ledger: &Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     session: SessionKey,
     chosen: Option<&[String]>,
 ) -> Result<Option<Vec<String>>, Refusal> {
@@ -167,7 +167,7 @@ pub(super) fn chosen_directories(
 /// A client chooses among the directories of a session for one of its chats.
 pub(super) fn client_chooses_directories(
     ledger: &mut Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     step: &mut Step<'_>,
     key: ChatKey,
     action: StateAction,

@@ -44,12 +44,12 @@ impl Host {
     pub(super) fn let_idle_sessions_go(&mut self, step: &mut Step<'_>) {
         let left = self.ledger.take_left();
         let mut left = left.iter().filter_map(|key| self.ledger.channels.sessions.get(key));
-        self.idle_due |= left.any(|session| memory_bytes(&self.ledger, session) >= LARGE_BYTES);
-        let is_due = self.idle_due || self.ledger.uses() >= self.idle_looked_for + IDLE_EVERY;
-        if !is_due || self.ledger.failing().is_some() || self.config.memory_budget == usize::MAX {
+        self.catalogue.is_due |= left.any(|session| memory_bytes(&self.ledger, session) >= LARGE_BYTES);
+        let is_due = self.catalogue.is_due || self.ledger.uses() >= self.catalogue.looked_at_use + IDLE_EVERY;
+        if !is_due || self.ledger.failing().is_some() || self.catalogue.budget == usize::MAX {
             return;
         }
-        (self.idle_due, self.idle_looked_for) = (false, self.ledger.uses());
+        (self.catalogue.is_due, self.catalogue.looked_at_use) = (false, self.ledger.uses());
         let sessions = self.ledger.channels.sessions.iter();
         let idle = sessions.filter(|(key, session)| {
             self.is_idle(session) && !self.summaries.is_pending(&self.ledger, **key)
@@ -58,9 +58,9 @@ impl Host {
             idle.map(|(key, session)| (session.used, *key, memory_bytes(&self.ledger, session))).collect();
         let mut bytes: usize = idle.iter().map(|(_, _, bytes)| bytes).sum();
         // One that alone takes more than all may does not push out the others.
-        idle.sort_unstable_by_key(|(used, _, bytes)| (*bytes <= self.config.memory_budget, *used));
+        idle.sort_unstable_by_key(|(used, _, bytes)| (*bytes <= self.catalogue.budget, *used));
         for (_, key, its_bytes) in idle {
-            if bytes <= self.config.memory_budget {
+            if bytes <= self.catalogue.budget {
                 break;
             }
             bytes -= its_bytes;
@@ -81,7 +81,7 @@ impl Host {
         }
         if let Some(session) = self.ledger.channels.sessions.remove(&key) {
             self.ledger.channels.by_uri.remove(&session.channel.uri);
-            self.let_go_lately.note(key, session, chats, self.ledger.head(), self.ledger.floor());
+            self.catalogue.evicted.note(key, session, chats, self.ledger.head(), self.ledger.floor());
         }
     }
 

@@ -5,7 +5,7 @@
 //! Never: reads anything itself. What takes long is made where the rows are read, so that nobody
 //! else waits for it, however large a chat is: the host only takes it in.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::annotations;
 use crate::host::background;
 use crate::host::catalogue;
@@ -128,7 +128,7 @@ impl Host {
     /// once, with an error, resumable if its agent can go on.
     pub(super) fn restore(&mut self, step: &mut Step<'_>, loaded: LoadedSession) {
         let LoadedSession { key, uris, deaths, made } = loaded;
-        if self.disposed.contains(&key)
+        if self.catalogue.disposed.contains(&key)
             || uris.iter().any(|uri| self.ledger.channels.by_uri.contains_key(uri))
         {
             return;
@@ -153,7 +153,7 @@ impl Host {
         if let Some(seen) = seen {
             self.changes.sights.sight_was_kept(key, seen);
         }
-        self.let_go_lately.forget(key);
+        self.catalogue.evicted.forget(key);
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
         for LoadedChat { key, mut chat, is_cut } in chats {
             if is_cut {
@@ -197,7 +197,7 @@ impl Host {
 /// was taken up that it is given up, if that is not none.
 fn end_interrupted_turn(
     ledger: &mut Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     step: &mut Step<'_>,
     key: ChatKey,
     cut: bool,

@@ -5,6 +5,7 @@
 //! Never: reads the store. What happened before memory begins was read of it, with the sessions in
 //! which that was.
 
+use crate::host::catalogue::Catalogue;
 use crate::host::ledger::Ledger;
 use crate::host::watches;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +18,7 @@ use serde::Deserialize;
 
 use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output, Past};
 use super::model::{Session, SessionKey};
-use super::{Host, KeptSummary, Step};
+use super::{KeptSummary, Step};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::to_sorted_json;
 
@@ -40,17 +41,17 @@ pub(super) struct Missed {
 /// Sessions that are not in memory any more, for as long as memory knows what happened in them
 /// last.
 #[derive(Debug, Default)]
-pub(super) struct LetGo(BTreeMap<SessionKey, LetGoSession>);
+pub(super) struct EvictedSessions(BTreeMap<SessionKey, EvictedSession>);
 
 #[derive(Debug)]
-struct LetGoSession {
+struct EvictedSession {
     kept: KeptSummary,
     chats: Vec<ChatKey>,
     /// The sequence's head when it was let go: nothing happened in it since.
     head: u64,
 }
 
-impl LetGo {
+impl EvictedSessions {
     /// A session is let go, with these chats. Those are forgotten of which memory knows nothing
     /// behind `floor`.
     pub(super) fn note(
@@ -63,7 +64,7 @@ impl LetGo {
     ) {
         self.0.retain(|_, session| session.head > floor);
         let kept = KeptSummary { summary: session.told, shown_at: session.shown_at, is_removed: false };
-        self.0.insert(key, LetGoSession { kept, chats, head });
+        self.0.insert(key, EvictedSession { kept, chats, head });
     }
 
     /// A session is in memory again.
@@ -91,10 +92,10 @@ impl Missed {
     }
 }
 
-impl Host {
+impl Catalogue {
     /// The sessions in which something has happened behind this cursor. `past` is what the store
     /// has of that; its sessions are taken.
-    pub(super) fn missed_since(&self, cursor: u64, past: Option<&mut Past>) -> Missed {
+    pub(super) fn missed_since(&self, ledger: &Ledger, cursor: u64, past: Option<&mut Past>) -> Missed {
         let mut missed = Missed::default();
         let (past, kept) = match past {
             Some(past) => (past.actions.as_slice(), std::mem::take(&mut past.sessions)),
@@ -103,15 +104,15 @@ impl Host {
         let was_removed = |kept: &Option<KeptSummary>| kept.as_ref().is_none_or(|kept| kept.is_removed);
         let is_gone =
             |key: &SessionKey| self.disposed.contains(key) || kept.get(key).is_some_and(was_removed);
-        let chats_let_go = self.let_go_lately.by_chats(cursor);
+        let chats_let_go = self.evicted.by_chats(cursor);
         let mut let_go = BTreeSet::new();
-        let recent = self.ledger.actions_since(cursor);
+        let recent = ledger.actions_since(cursor);
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
-            let in_memory = self.ledger.channels.session_of(*target);
+            let in_memory = ledger.channels.session_of(*target);
             let Some(key) = in_memory.or_else(|| chats_let_go.get(&target.chat()?).copied()) else {
                 continue;
             };
-            match self.ledger.channels.sessions.get(&key) {
+            match ledger.channels.sessions.get(&key) {
                 Some(session) if session.ahead => {}
                 Some(session) if session.shown_at > cursor => {
                     missed.added.insert(key);
@@ -120,15 +121,14 @@ impl Host {
                     missed.changed.insert(key);
                 }
                 None if is_gone(&key) => missed.removed.extend(channel_of(line)),
-                None if self.let_go_lately.0.contains_key(&key) => {
+                None if self.evicted.0.contains_key(&key) => {
                     let_go.insert(key);
                 }
                 None => {}
             }
         }
-        let is_absent = |key: &SessionKey| {
-            !self.ledger.channels.sessions.contains_key(key) && !self.disposed.contains(key)
-        };
+        let is_absent =
+            |key: &SessionKey| !ledger.channels.sessions.contains_key(key) && !self.disposed.contains(key);
         for (key, kept) in &kept {
             // What memory remembers of it is as young or younger.
             let is_told = !let_go.contains(key) && is_absent(key);
@@ -136,7 +136,7 @@ impl Host {
                 missed.add_kept(kept, cursor);
             }
         }
-        for session in let_go.iter().filter_map(|key| self.let_go_lately.0.get(key)) {
+        for session in let_go.iter().filter_map(|key| self.evicted.0.get(key)) {
             missed.add_kept(&session.kept, cursor);
         }
         missed

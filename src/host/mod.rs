@@ -91,7 +91,7 @@ mod testing;
 mod turns;
 mod watches;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::commands::Implementation;
@@ -103,7 +103,7 @@ use effects::{AgentDescription, ChatKey, Command, Ids, Input, Now, Output, Recal
 use facts::Fact;
 use ledger::Connection;
 use ledger::Ledger;
-use model::{ChannelId, SessionKey};
+use model::ChannelId;
 
 pub use ledger::log;
 
@@ -171,18 +171,11 @@ const CLIENT_ID_BYTES_MAX: usize = 1024;
 /// The state machine. Feed it with [`Host::handle`].
 #[derive(Debug)]
 pub struct Host {
-    config: Config,
+    /// Name and version of the host, for clients.
+    server_info: Implementation,
     ledger: Ledger,
-    agents: agents::Agents,
-    /// Number of uses of any session when idle ones were last looked for.
-    idle_looked_for: u64,
-    /// Set when a large session may be idle now.
-    idle_due: bool,
-    /// Sessions that were disposed of: what the store still says of them, before it has heard, is
-    /// not true.
-    disposed: HashSet<SessionKey>,
-    /// Sessions that are not in memory any more.
-    let_go_lately: missed::LetGo,
+    agents: agents::AgentRegistry,
+    catalogue: catalogue::Catalogue,
     clients: clients::Clients,
     relays: relays::Relays,
     summaries: summaries::Summaries,
@@ -232,21 +225,18 @@ impl Step<'_> {
 impl Host {
     /// A host without sessions.
     pub fn new(mut config: Config) -> Self {
-        let agents = agents::Agents::at_start(std::mem::take(&mut config.agents), &config.start);
+        let agents = agents::AgentRegistry::at_start(std::mem::take(&mut config.agents), &config.start);
         let mut ledger = Ledger::at_start(&config);
         ledger.channels.root.state.agents = agents.infos();
         Self {
             ledger,
-            idle_looked_for: 0,
-            idle_due: false,
-            disposed: HashSet::new(),
-            let_go_lately: missed::LetGo::default(),
+            catalogue: catalogue::Catalogue::new(config.memory_budget),
             clients: clients::Clients::default(),
             relays: relays::Relays::default(),
             summaries: summaries::Summaries::default(),
             agents,
             changes: changesets::Changes::new(config.limits.kept_within_ms),
-            config,
+            server_info: config.server_info,
         }
     }
 

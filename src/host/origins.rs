@@ -4,7 +4,7 @@
 //! would be.
 //! Never: makes a chat; that is in `handlers::chats`.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::ledger::Ledger;
 use ahp_types::state::ChatOrigin;
 
@@ -12,7 +12,7 @@ use super::effects::ChatKey;
 
 /// What the agent calls the conversation that a chat goes on from: while that is over where
 /// this chat begins, and nothing has been said here. Else what was said must be told.
-pub(super) fn copyable_origin(ledger: &Ledger, agents: &Agents, key: ChatKey) -> Option<String> {
+pub(super) fn copyable_origin(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey) -> Option<String> {
     let chat = ledger.channels.chats.known(key)?;
     let state = chat.conversation.state();
     let (Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }), None) =

@@ -6,7 +6,7 @@
 //! took in.
 //! Never: pushes the queue into an agent.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::attached;
 use crate::host::commands;
 use crate::host::ledger::Ledger;
@@ -65,12 +65,17 @@ impl Host {
 }
 
 /// Whether the chat's agent takes in what the user adds while it works.
-fn steers(ledger: &Ledger, agents: &Agents, key: ChatKey) -> bool {
+fn steers(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey) -> bool {
     agents.agent_of(ledger, key).is_none_or(|agent| agent.steers)
 }
 
 /// Hands the steering message to the agent, if it works on something and takes it.
-pub(super) fn hand_over_steering(ledger: &mut Ledger, agents: &Agents, step: &mut Step<'_>, key: ChatKey) {
+pub(super) fn hand_over_steering(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: ChatKey,
+) {
     if !steers(ledger, agents, key) {
         return;
     }

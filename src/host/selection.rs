@@ -6,7 +6,7 @@
 //! begins; and what a session's summary says of it.
 //! Never: changes what a message, or its client, says itself.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::effects::SessionKey;
 use crate::host::ledger::Ledger;
 use std::collections::BTreeSet;
@@ -58,7 +58,7 @@ pub(super) struct Waiting {
 /// When the agent has no such model.
 pub(super) fn client_selects(
     ledger: &mut Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     step: &mut Step<'_>,
     target: ChannelId,
     asked: PendingAction,
@@ -92,7 +92,11 @@ pub(super) fn client_selects(
 }
 
 /// What is selected, as it is kept.
-fn checked(agents: &Agents, provider: &str, change: &SelectionChange) -> Result<SelectionChange, Refusal> {
+fn checked(
+    agents: &AgentRegistry,
+    provider: &str,
+    change: &SelectionChange,
+) -> Result<SelectionChange, Refusal> {
     match change {
         SelectionChange::Model(model) => {
             let mut model: ModelSelection = read("model", model)?;
@@ -112,7 +116,7 @@ fn checked(agents: &Agents, provider: &str, change: &SelectionChange) -> Result<
 
 /// A message that names no model or agent is for what is selected now, in its chat or else in
 /// the session's own. Where the agent has no such model any more it stays as it is.
-pub(super) fn address(ledger: &Ledger, agents: &Agents, key: ChatKey, message: &mut Message) {
+pub(super) fn address(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey, message: &mut Message) {
     let Some(session) = ledger.channels.chats.known(key).map(|chat| chat.session) else { return };
     let own = ledger.channels.own_chat(session);
     let mut selected = ledger.channels.selected_in(key);
@@ -132,7 +136,7 @@ pub(super) fn address(ledger: &Ledger, agents: &Agents, key: ChatKey, message: &
 /// # Errors
 /// `-32602` when the agent of this provider has no such model.
 pub(super) fn first_draft(
-    agents: &Agents,
+    agents: &AgentRegistry,
     provider: &str,
     selection: &Selection,
 ) -> Result<Option<Message>, RpcError> {
@@ -309,7 +313,7 @@ fn json_of(value: &impl serde::Serialize) -> Value {
 /// What can be said about a message before its agent has seen it.
 pub(in crate::host) fn check_message(
     ledger: &Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     session: SessionKey,
     message: &Message,
 ) -> Result<(), Refusal> {

@@ -7,7 +7,7 @@
 //! What a session can be configured by is its agent's to say, and may change. No action carries
 //! that: a client learns it with the next state. That something has changed is told, by all values.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ pub(super) struct SettingsSent {
 /// The agent of a chat says how the session is configured.
 pub(super) fn agent_is_configured(
     ledger: &mut Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     step: &mut Step<'_>,
     chat: ChatKey,
     mut config: SessionConfigState,

@@ -23,13 +23,13 @@ pub enum ChangeKind {
 
 /// Changes below a folder, by their paths from there.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub struct PathChanges {
     changes: BTreeMap<PathBuf, ChangeKind>,
     /// They were too many: the folder in which all of them are.
     all_in: Option<PathBuf>,
 }
 
-impl Changes {
+impl PathChanges {
     /// Takes note of a change.
     pub fn add(&mut self, path: &Path, kind: ChangeKind) {
         if let Some(all_in) = &mut self.all_in {
@@ -85,7 +85,7 @@ mod tests {
     use ChangeKind::{Added, Deleted, Updated};
 
     fn told(changes: &[(&str, ChangeKind)]) -> Vec<(String, ChangeKind)> {
-        let mut all = Changes::default();
+        let mut all = PathChanges::default();
         changes.iter().for_each(|(path, kind)| all.add(Path::new(path), *kind));
         let told = all.take();
         assert!(all.is_empty());

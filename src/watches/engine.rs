@@ -14,7 +14,7 @@ use std::sync::Arc;
 use ahp_types::state::ResourceChangeType;
 use percent_encoding::percent_encode;
 
-use super::changes::{ChangeKind, Changes};
+use super::changes::{ChangeKind, PathChanges};
 use super::system::{Silent, System, SystemReport, WatchTrouble};
 use super::tree::Tree;
 use super::way;
@@ -72,7 +72,7 @@ struct WatchedFolder {
     uri: String,
     /// Number of requests for it.
     wanted: usize,
-    changes: Changes,
+    changes: PathChanges,
     /// The system does not say what is done there.
     is_looked_at: bool,
 }
@@ -144,7 +144,7 @@ impl Engine {
                 return Err(Refused { error, lacks_room });
             }
         };
-        let (changes, uri) = (Changes::default(), watched.uri);
+        let (changes, uri) = (PathChanges::default(), watched.uri);
         self.watches
             .insert(channel.to_owned(), WatchedFolder { tree, uri, wanted: 1, changes, is_looked_at });
         Ok(())

@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::changes::{ChangeKind, Changes};
+use super::changes::{ChangeKind, PathChanges};
 use super::globs::Globs;
 use super::system::{Registration, System, WatchTrouble};
 use super::way::Way;
@@ -107,7 +107,7 @@ enum Why {
 struct Look<'a> {
     how: &'a How,
     system: &'a mut dyn System,
-    changes: &'a mut Changes,
+    changes: &'a mut PathChanges,
     entries: &'a mut usize,
     trouble: &'a mut Option<WatchTrouble>,
     is_partial: &'a mut bool,
@@ -149,7 +149,7 @@ impl Tree {
             has_begun: false,
             has_too_long: false,
         };
-        tree.look_everywhere(system, &mut Changes::default());
+        tree.look_everywhere(system, &mut PathChanges::default());
         match tree.trouble.take() {
             None => {
                 tree.has_begun = true;
@@ -164,7 +164,7 @@ impl Tree {
 
     /// Watches it no more.
     pub fn end(&mut self, system: &mut dyn System) {
-        let mut changes = Changes::default();
+        let mut changes = PathChanges::default();
         let (mut look, top, anchor) = self.look(system, &mut changes);
         if let Some(top) = top.take() {
             look.forget(Path::new(""), top);
@@ -189,12 +189,17 @@ impl Tree {
     }
 
     /// Looks at all of it.
-    pub fn look_everywhere(&mut self, system: &mut dyn System, changes: &mut Changes) {
+    pub fn look_everywhere(&mut self, system: &mut dyn System, changes: &mut PathChanges) {
         self.look_at_top(system, changes, Why::Anyway);
     }
 
     /// Looks again where something was done: at these paths, as the system calls them.
-    pub fn look_at(&mut self, touched: &BTreeSet<PathBuf>, system: &mut dyn System, changes: &mut Changes) {
+    pub fn look_at(
+        &mut self,
+        touched: &BTreeSet<PathBuf>,
+        system: &mut dyn System,
+        changes: &mut PathChanges,
+    ) {
         let root = self.how.root.clone();
         let leads_here = |path: &PathBuf| root.starts_with(path);
         let is_on_the_way = |path: &PathBuf| self.steps.contains_key(path);
@@ -224,7 +229,7 @@ impl Tree {
     fn look<'a>(
         &'a mut self,
         system: &'a mut dyn System,
-        changes: &'a mut Changes,
+        changes: &'a mut PathChanges,
     ) -> (Look<'a>, &'a mut Option<Known>, &'a mut Option<PathBuf>) {
         let Self { how, top, anchor, entries, trouble, is_partial, has_begun, has_too_long, .. } = self;
         let gives_up = !*has_begun;
@@ -232,7 +237,7 @@ impl Tree {
     }
 
     /// Follows the way anew, and looks at what it leads to.
-    fn look_at_top(&mut self, system: &mut dyn System, changes: &mut Changes, mut why: Why) {
+    fn look_at_top(&mut self, system: &mut dyn System, changes: &mut PathChanges, mut why: Why) {
         let mut is_known = false;
         for _ in 0..FOLLOWINGS_MAX {
             let way = Way::follow(&self.path, &self.how.own);
@@ -271,7 +276,7 @@ impl Tree {
     }
 
     /// Goes this way from now on; returns whether it is another one.
-    fn take_way(&mut self, way: Way, system: &mut dyn System, changes: &mut Changes) -> bool {
+    fn take_way(&mut self, way: Way, system: &mut dyn System, changes: &mut PathChanges) -> bool {
         let mut steps = BTreeMap::new();
         for (step, identity) in way.steps {
             let registration = match system.pass(&step) {

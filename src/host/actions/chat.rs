@@ -4,7 +4,7 @@
 //! Never: does the effect's work; that is in `turns`, `calls` and `pending`.
 
 use crate::host::actions;
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::attached;
 use crate::host::calls;
 use crate::host::catalogue;
@@ -244,7 +244,7 @@ impl Host {
 /// in answer to the client's action.
 fn client_turn_waits(
     ledger: &mut Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     step: &mut Step<'_>,
     key: ChatKey,
     action: ChatTurnStartedAction,
@@ -261,7 +261,7 @@ fn client_turn_waits(
 
 fn client_sets_pending(
     ledger: &mut Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     step: &mut Step<'_>,
     key: ChatKey,
     mut action: ChatPendingMessageSetAction,

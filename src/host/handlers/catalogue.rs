@@ -4,9 +4,10 @@
 //! list.
 //! Never: opens a conversation by itself; it asks the agent to, after the answer.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::ahead;
 use crate::host::annotations;
+use crate::host::catalogue::Catalogue;
 use crate::host::conversations;
 use crate::host::handlers;
 use crate::host::ledger::Ledger;
@@ -126,7 +127,7 @@ impl Host {
         annotations::remove_annotations_of(&mut self.ledger, key);
         self.ledger.unlink(key.into());
         let Some(session) = self.ledger.channels.sessions.remove(&key) else { return Ok(()) };
-        self.disposed.insert(key);
+        self.catalogue.disposed.insert(key);
         self.summaries.forget(&mut self.ledger, key);
         if session.ahead {
             return Ok(());
@@ -154,16 +155,18 @@ impl Host {
         // While nothing can be kept, what is safe is what the store has.
         if self.ledger.failing().is_none() {
             self.summaries.send_all(&mut self.ledger, step);
-            self.bring_up_to_date(page, &mut listed);
+            self.catalogue.bring_up_to_date(&self.ledger, page, &mut listed);
         }
         let result = listing(&listed);
         step.say(Output::Frame(connection, Frame::result(id, Method::ListSessions, result)));
     }
+}
 
+impl Catalogue {
     /// Puts the sessions that are in memory, as they were told last, in the place of what was read
     /// of them.
-    fn bring_up_to_date(&self, page: &Page, listed: &mut Listed) {
-        let sessions = &self.ledger.channels.sessions;
+    fn bring_up_to_date(&self, ledger: &Ledger, page: &Page, listed: &mut Listed) {
+        let sessions = &ledger.channels.sessions;
         let is_known =
             |place: &Place| sessions.contains_key(&place.key) || self.disposed.contains(&place.key);
         listed.sessions.retain(|(place, _)| !is_known(place));
@@ -187,7 +190,7 @@ impl Host {
 /// Makes a session and its default chat, in `lifecycle: creating`.
 pub(in crate::host) fn create_session(
     ledger: &mut Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     step: &mut Step<'_>,
     connection: ConnectionId,
     mut params: CreateSessionParams,

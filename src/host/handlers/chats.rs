@@ -5,7 +5,7 @@
 //! Never: opens a conversation; the first turn does.
 
 use crate::host::actions;
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::ahead;
 use crate::host::attached;
 use crate::host::catalogue;
@@ -176,7 +176,7 @@ impl Host {
 
 /// What the agent of a session can do with several chats.
 pub(super) fn chats_capability(
-    agents: &Agents,
+    agents: &AgentRegistry,
     session: &Session,
 ) -> Result<MultipleChatsCapability, RpcError> {
     let provider = &session.state.provider;
@@ -190,7 +190,12 @@ pub(super) fn chats_capability(
 
 /// When the conversation is gone that a session's creation waited for, it waits for another
 /// one.
-pub(super) fn reopen_session(ledger: &mut Ledger, agents: &Agents, step: &mut Step<'_>, key: SessionKey) {
+pub(super) fn reopen_session(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: SessionKey,
+) {
     let opens = |chat: &ChatKey| {
         ledger.channels.chats.known(*chat).is_some_and(|chat| chat.agent == AgentLink::Opening)
     };

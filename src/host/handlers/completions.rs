@@ -4,7 +4,7 @@
 //! be looked for.
 //! Never: looks at a file system.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::directories;
 use crate::host::ledger::Ledger;
 use ahp_types::commands::{CompletionItem, CompletionItemKind, CompletionsParams, CompletionsResult};
@@ -35,7 +35,7 @@ pub(in crate::host) enum Meant {
 /// where it works.
 pub(in crate::host) fn completions(
     ledger: &Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     params: &CompletionsParams,
 ) -> Result<Meant, RpcError> {
     let target = ledger.find(&params.channel).ok_or_else(|| ledger.not_found(&params.channel))?;
@@ -66,7 +66,7 @@ pub(in crate::host) fn completions(
 /// last anywhere.
 fn commands_of<'a>(
     ledger: &'a Ledger,
-    agents: &'a Agents,
+    agents: &'a AgentRegistry,
     session: &'a Session,
     chat: Option<ChatKey>,
 ) -> impl Iterator<Item = &'a AgentCommand> {
@@ -77,7 +77,7 @@ fn commands_of<'a>(
 }
 
 /// What makes a client ask for [`Host::completions`].
-pub(in crate::host) fn completion_triggers(agents: &Agents) -> Vec<String> {
+pub(in crate::host) fn completion_triggers(agents: &AgentRegistry) -> Vec<String> {
     let commands = agents.iter().any(|agent| !agent.commands.is_empty());
     commands.then_some(COMMAND_MARK).into_iter().chain(FILE_MARKS).map(String::from).collect()
 }

@@ -3,7 +3,7 @@
 //! Owns: their answers, out of what the agents say of themselves.
 //! Never: changes anything, or waits for an agent.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::ledger::Ledger;
 use ahp_types::commands::{
     ResolveSessionConfigResult, SessionConfigCompletionsResult, SessionConfigValueItem,
@@ -20,7 +20,7 @@ use crate::wire::rpc::to_sorted_json;
 /// defaults of the rest. Where that is not known yet, it is found out meanwhile.
 pub(in crate::host) fn resolve_session_config(
     ledger: &mut Ledger,
-    agents: &mut Agents,
+    agents: &mut AgentRegistry,
     step: &mut Step<'_>,
     connection: ConnectionId,
     params: &ResolveConfigParams,
@@ -36,7 +36,7 @@ pub(in crate::host) fn resolve_session_config(
 
 /// The values of a property that fit what the user has typed.
 pub(in crate::host) fn session_config_completions(
-    agents: &Agents,
+    agents: &AgentRegistry,
     params: &ConfigCompletionsParams,
 ) -> Result<Vec<u8>, RpcError> {
     let schema = &agent_called(agents, params.provider.as_deref())?.config;
@@ -62,7 +62,7 @@ pub(in crate::host) fn session_config_completions(
 
 /// The agent of this provider; the default one when none is named.
 pub(in crate::host) fn agent_called<'a>(
-    agents: &'a Agents,
+    agents: &'a AgentRegistry,
     provider: Option<&str>,
 ) -> Result<&'a AgentDescription, RpcError> {
     let agent = match provider {

@@ -84,7 +84,7 @@ impl Host {
         let result = serde_json::to_value(InitializeResult {
             protocol_version: String::new(),
             server_seq: i64::try_from(self.ledger.told_head()).unwrap_or(i64::MAX),
-            server_info: Some(self.config.server_info.clone()),
+            server_info: Some(self.server_info.clone()),
             meta: None,
             snapshots: Vec::new(),
             default_directory: client.and_then(|client| client.default_directory.clone()),
@@ -142,7 +142,7 @@ impl Host {
         });
         let mut past = step.past.take();
         let missed = cursor.filter(|_| wanted.contains(&ChannelId::ROOT));
-        let missed = missed.map(|cursor| self.missed_since(cursor, past.as_mut()));
+        let missed = missed.map(|cursor| self.catalogue.missed_since(&self.ledger, cursor, past.as_mut()));
         let replay = cursor.and_then(|cursor| self.ledger.replay(cursor, past, &wanted));
         if let Some(actions) = replay {
             let mut result = b"{\"type\":\"replay\",\"actions\":[".to_vec();

@@ -4,7 +4,7 @@
 //! that is refused is ever seen.
 //! Never: moves other chats with it. A fork or a side chat only remembers where it came from.
 
-use crate::host::agents::Agents;
+use crate::host::agents::AgentRegistry;
 use crate::host::ahead;
 use crate::host::annotations;
 use crate::host::catalogue;
@@ -161,7 +161,7 @@ impl Host {
 /// Whether a chat may become one of another session.
 fn check_may_join(
     ledger: &Ledger,
-    agents: &Agents,
+    agents: &AgentRegistry,
     key: ChatKey,
     session: SessionKey,
 ) -> Result<(), RpcError> {
