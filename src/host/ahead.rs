@@ -5,15 +5,13 @@
 //! disposing of those that nobody follows any more.
 //! Never: knows which clients do that; what they make is marked.
 
-use crate::host::effects::ChannelId;
-use crate::host::ledger::Ledger;
-use ahp_types::actions::RootActiveSessionsChangedAction;
-use ahp_types::actions::StateAction;
 use std::time::Duration;
 
+use ahp_types::actions::{RootActiveSessionsChangedAction, StateAction};
 use ahp_types::notifications::SessionAddedParams;
 
-use super::effects::{Output, Timer};
+use super::effects::{ChannelId, Output, Timer};
+use super::ledger::Ledger;
 use super::model::SessionKey;
 use super::Step;
 use crate::wire::asides::Aside;

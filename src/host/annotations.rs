@@ -9,8 +9,6 @@
 //! The meaning of every action is that of the official reducers. No action carries the numbers in a
 //! session's state: they are right in each snapshot and summary.
 
-use crate::host::ahead;
-use crate::host::ledger::Ledger;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -21,10 +19,11 @@ use ahp_types::state::{Annotation, AnnotationEntry, AnnotationOrigin, Annotation
 use super::actions::Verdict;
 use super::channels::{annotation_named_in, Annotations};
 use super::effects::{AnnotationsKey, ChatKey};
+use super::ledger::Ledger;
 use super::limits::URI_BYTES_MAX;
 use super::model::{Channel, Session, SessionKey};
 use super::refusal::Refusal;
-use super::Step;
+use super::{ahead, Step};
 use crate::wire::annotations::annotations_uri;
 use crate::wire::rpc::json_bytes;
 use crate::wire::text;

@@ -6,8 +6,6 @@
 //! another chat" on the chat channel page of the specification.
 //! Never: follows an attachment inside a transcript: it stays a reference.
 
-use crate::host::annotations;
-use crate::host::ledger::Ledger;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -17,7 +15,9 @@ use ahp_types::state::{
 };
 use serde::Deserialize;
 
+use super::annotations;
 use super::effects::{ChatKey, Transcript, TranscriptOf};
+use super::ledger::Ledger;
 use super::model::Chat;
 use super::refusal::Refusal;
 use crate::state::history::CompletedTurn;

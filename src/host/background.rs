@@ -4,13 +4,12 @@
 //! Never: runs or ends anything: `terminals` tells of the commands that run in terminals of the
 //! host, an agent of its own.
 
-use crate::host::catalogue;
-use crate::host::ledger::Ledger;
 use ahp_types::actions::{ChatBackgroundWorkRemovedAction, ChatBackgroundWorkSetAction, StateAction};
 use ahp_types::state::{BackgroundShellWork, BackgroundWork};
 
 use super::effects::{BackgroundCommand, ChatKey, TerminalKey};
-use super::Step;
+use super::ledger::Ledger;
+use super::{catalogue, Step};
 
 /// Beginning of the id of work that an agent has announced; other work has the URI of its terminal.
 pub(super) const OF_AGENT: &str = "call:";

@@ -6,10 +6,6 @@
 //! Never: decides when a turn is over, or checks what a client asks; that is in `turns` and in
 //! `actions`.
 
-use crate::host::catalogue;
-use crate::host::changes;
-use crate::host::ledger::Ledger;
-use crate::host::terminals;
 use ahp_types::actions::{
     ChatInputCompletedAction, ChatInputRequestedAction, ChatToolCallCompleteAction,
     ChatToolCallConfirmedAction, ChatToolCallContentChangedAction, ChatToolCallDeltaAction,
@@ -27,8 +23,9 @@ use super::effects::{
     Besides, ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome,
 };
 use super::facts::Fact;
+use super::ledger::Ledger;
 use super::locale::Language;
-use super::Step;
+use super::{catalogue, changes, terminals, Step};
 use crate::state::edits::EDITED_AT;
 use crate::wire::tool_calls::{client_of_call, tool_call_id};
 

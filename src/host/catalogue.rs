@@ -6,30 +6,27 @@
 //! of the specification, "Chat aggregation" and "Aggregated input requests".
 //! Never: changes a chat.
 
-use super::missed::EvictedSessions;
-use crate::host::ahead;
-use crate::host::catalogue;
-use crate::host::ledger::Ledger;
-use crate::host::terminals::TITLE_BYTES_MAX;
-use crate::wire::text;
-use ahp_types::actions::ChatActivityChangedAction;
-use ahp_types::actions::{
-    ChatIsReadChangedAction, PartialChatSummary, SessionActivityChangedAction, SessionChatAddedAction,
-    SessionChatUpdatedAction, SessionInputNeededRemovedAction, SessionInputNeededSetAction,
-    SessionIsReadChangedAction, SessionTitleChangedAction, StateAction,
-};
-use ahp_types::state::BackgroundWork;
-use ahp_types::state::{
-    ChatState, ChatSummary, SessionChatInputRequest, SessionChatSummary, SessionInputRequest, SessionState,
-    SessionStatus, SessionSummary, SessionToolClientExecutionRequest, SessionToolConfirmationRequest,
-    ToolCallConfirmationState, ToolCallRunningState, ToolCallState,
-};
 use std::collections::HashSet;
 
+use ahp_types::actions::{
+    ChatActivityChangedAction, ChatIsReadChangedAction, PartialChatSummary, SessionActivityChangedAction,
+    SessionChatAddedAction, SessionChatUpdatedAction, SessionInputNeededRemovedAction,
+    SessionInputNeededSetAction, SessionIsReadChangedAction, SessionTitleChangedAction, StateAction,
+};
+use ahp_types::state::{
+    BackgroundWork, ChatState, ChatSummary, SessionChatInputRequest, SessionChatSummary, SessionInputRequest,
+    SessionState, SessionStatus, SessionSummary, SessionToolClientExecutionRequest,
+    SessionToolConfirmationRequest, ToolCallConfirmationState, ToolCallRunningState, ToolCallState,
+};
+
 use super::effects::ChatKey;
+use super::ledger::Ledger;
+use super::missed::EvictedSessions;
 use super::model::{Session, SessionKey, TitleBy};
-use super::Step;
+use super::terminals::TITLE_BYTES_MAX;
+use super::{ahead, Step};
 use crate::state::status::{activity_of, status_is, with_activity};
+use crate::wire::text;
 use crate::wire::tool_calls::client_of_call;
 
 /// What a session and a chat are called before anybody said anything.
@@ -377,7 +374,7 @@ pub(super) fn set_activity(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKe
     if now.is_some_and(|now| now != activity) {
         let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
         ledger.sequence(step, key, action, None);
-        catalogue::sync_chat(ledger, step, key);
+        sync_chat(ledger, step, key);
     }
 }
 

@@ -5,20 +5,19 @@
 //! behind the last; and in which order what several chats have done counts.
 //! Never: looks at a file, or tells anybody.
 
-use crate::host::changesets::Changes;
-use crate::host::checkpoints;
-use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-
-use serde::{Deserialize, Serialize};
 
 use ahp_types::actions::StateAction;
 use ahp_types::state::{
     ChangesetFile, ContentRef, FileEdit, FileEditDiffStats, FileEditSide, ResponsePart, ToolCallState,
 };
+use serde::{Deserialize, Serialize};
 
+use super::changesets::Changes;
+use super::checkpoints;
 use super::checkpoints::{ComparedPair, KeptFolder};
 use super::effects::{ChatKey, FileText, GitContent, GitTaken, KeptChange};
+use super::ledger::Ledger;
 use super::model::{Chat, SessionKey};
 use super::sights::shows_now;
 use crate::state::edits::{edited_at, edits_of, CallEdit, EditContent, LineCounts, TurnEdits};

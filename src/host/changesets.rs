@@ -10,12 +10,6 @@
 //! A channel that somebody has followed stays in memory, and is told each change, while there is
 //! room; so who comes back is told what was missed. One that is made again is given as a state.
 
-use super::effects::ConnectionId;
-use crate::host::catalogue;
-use crate::host::changes;
-use crate::host::checkpoints;
-use crate::host::checkpoints::Checkpoints;
-use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ahp_types::actions::{
@@ -33,14 +27,14 @@ use uuid::Uuid;
 use super::actions::Verdict;
 use super::changes::{mark_of, net_of, said_in, ChangedFile, CountedLines, DiscardedFile};
 use super::channels::Changeset;
-use super::checkpoints::{Between, KeptFolder};
+use super::checkpoints::{Between, Checkpoints, KeptFolder};
 use super::discards::Operations;
-use super::effects::ChangesetKey;
+use super::effects::{ChangesetKey, ConnectionId};
+use super::ledger::Ledger;
 use super::model::{Channel, Chat, Session, SessionKey};
-use super::refusal::Refusal;
+use super::refusal::{error_info, Refusal};
 use super::sights::{shows_now, Sights};
-use super::Step;
-use crate::host::refusal::error_info;
+use super::{catalogue, changes, checkpoints, Step};
 use crate::state::edits::LineCounts;
 use crate::state::history::CompletedTurn;
 use crate::wire::changesets::{

@@ -10,10 +10,6 @@
 //! that is known, and which contents were given out.
 //! Never: runs git, or waits for it longer than a turn may.
 
-use crate::host::changes;
-use crate::host::changesets::Changes;
-use crate::host::directories;
-use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
@@ -22,13 +18,15 @@ use ahp_types::state::ChatOrigin;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::changesets::Changes;
 use super::effects::{
     ChannelId, ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange, Output,
     Resource, RunId, Timer, UnseenFile,
 };
+use super::ledger::Ledger;
 use super::model::{RunPhase, SessionKey};
 use super::sights::NOT_THERE;
-use super::Step;
+use super::{changes, directories, Step};
 use crate::state::edits::changed_paths;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;

@@ -4,11 +4,6 @@
 //! that a tool call runs on, and the end of a call whose client is gone.
 //! Never: decides what a client may say of itself or of a call; that is in `actions`.
 
-use crate::host::calls;
-use crate::host::catalogue;
-use crate::host::conversations;
-use crate::host::ledger::Ledger;
-use crate::wire::channels::ChannelKind;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -26,13 +21,14 @@ use serde_json::Value;
 
 use super::calls::CallRef;
 use super::departures::Departure;
-use super::effects::ConnectionId;
-use super::effects::{Besides, ChatKey, Command, Output, Timer, ToolOutcome};
+use super::effects::{Besides, ChatKey, Command, ConnectionId, Output, Timer, ToolOutcome};
 use super::facts::Fact;
+use super::ledger::Ledger;
 use super::model::{AgentLink, ChannelId, SessionKey};
 use super::refusal::Refusal;
 use super::shutdown::ShuttingDown;
-use super::Step;
+use super::{calls, catalogue, conversations, Step};
+use crate::wire::channels::ChannelKind;
 use crate::wire::tool_calls::{client_of_call, tool_call_id};
 
 /// How long an active client may be gone before it is removed and its tool calls fail.

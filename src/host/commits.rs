@@ -7,15 +7,15 @@
 //! Owns: the operation as it is offered, its message, and what its client is told.
 //! Never: commits what the changeset does not show, or while a turn runs.
 
-use crate::host::changesets::Changes;
-use crate::host::ledger::Ledger;
 use ahp_types::commands::InvokeChangesetOperationParams;
 use ahp_types::state::{ChangesetOperation, ChangesetOperationScope};
 use serde_json::Value;
 
+use super::changesets::Changes;
 use super::checkpoints::AskedFor;
 use super::discards::operation;
 use super::effects::{GitReport, GitWork, KeptChange};
+use super::ledger::Ledger;
 use super::model::{SessionKey, TitleBy};
 use super::Step;
 use crate::wire::errors::RpcError;

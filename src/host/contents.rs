@@ -11,7 +11,6 @@
 //! and after every restart. Behind that stand the side and the path of the file, for those who show
 //! it.
 
-use crate::host::ledger::Ledger;
 use ahp_types::actions::{ActionEnvelope, ChatToolCallContentChangedAction, StateAction};
 use ahp_types::state::{
     ChatState, FileEditCollection, FileEditSide, ResponsePart, SessionInputRequest, SnapshotState,
@@ -21,6 +20,7 @@ use ahp_types::state::{
 use bytes::Bytes;
 
 use super::effects::{ActionLine, ChannelId};
+use super::ledger::Ledger;
 use super::model::Chat;
 use crate::state::edits::{id_of, INLINE};
 use crate::state::history::CompletedTurn;

@@ -3,23 +3,15 @@
 //! Owns: opening a conversation with all that its agent must know, and closing it.
 //! Never: starts a turn in one.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::conversations;
-use crate::host::directories;
-use crate::host::effects::ChatKey;
-use crate::host::effects::Command;
-use crate::host::effects::OpenConversation;
-use crate::host::effects::Output;
-use crate::host::effects::SessionKey;
-use crate::host::ledger::Ledger;
-use crate::host::model::AgentLink;
-use crate::host::model::Session;
-use crate::host::origins;
-use crate::host::terminals;
-use crate::host::Step;
-use ahp_types::state::ChatOrigin;
-use ahp_types::state::ToolDefinition;
 use std::collections::BTreeMap;
+
+use ahp_types::state::{ChatOrigin, ToolDefinition};
+
+use super::agents::AgentRegistry;
+use super::effects::{ChatKey, Command, OpenConversation, Output, SessionKey};
+use super::ledger::Ledger;
+use super::model::{AgentLink, Session};
+use super::{directories, origins, terminals, Step};
 
 /// Has the agent open the chat's conversation.
 pub(super) fn open_conversation(
@@ -69,7 +61,7 @@ pub(super) fn open_session(
     let Some(session) = ledger.channels.sessions.known(key) else { return };
     let default = session.state.default_chat.as_ref().and_then(|uri| ledger.channels.by_uri.get(uri));
     if let Some(chat) = default.and_then(|id| id.chat()) {
-        conversations::open_conversation(ledger, agents, step, chat);
+        open_conversation(ledger, agents, step, chat);
     }
 }
 

@@ -4,15 +4,15 @@
 //! declare their resource, on behalf of the client that asked for a conversation last.
 //! Never: writes a token anywhere: not into a state, a record, a frame, an error or the log.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::ledger::Ledger;
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::notifications::{AuthRequiredParams, AuthRequiredReason};
 use ahp_types::state::ProtectedResourceMetadata;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
+use super::agents::AgentRegistry;
 use super::effects::{AgentDescription, ChatKey, Command, ConnectionId, Frame, Output, Token, Tokens};
+use super::ledger::Ledger;
 use super::model::AgentLink;
 use super::refusal::Refusal;
 use super::Step;

@@ -4,11 +4,11 @@
 //! when an agent that has not said what it can is to be met.
 //! Never: asks an agent anything itself. What one has not said is what was known of it before.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::ledger::Ledger;
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 
+use super::agents::AgentRegistry;
 use super::effects::{AgentDescription, ChannelId, ChatKey, ConnectionId, Output, Record, SelfDescription};
+use super::ledger::Ledger;
 use super::Step;
 use crate::wire::rpc::to_sorted_json;
 

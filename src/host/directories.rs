@@ -4,9 +4,6 @@
 //! as the agent can follow, and telling the agent.
 //! Never: looks at a file system; what is there is found out before the message is handled.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::catalogue;
-use crate::host::ledger::Ledger;
 use std::collections::BTreeMap;
 
 use ahp_types::actions::{
@@ -17,10 +14,12 @@ use ahp_types::actions::{
 use ahp_types::state::MultipleWorkingDirectoriesCapability;
 
 use super::actions::Verdict;
+use super::agents::AgentRegistry;
 use super::effects::{ChatKey, Command};
+use super::ledger::Ledger;
 use super::model::{AgentLink, SessionKey};
 use super::refusal::Refusal;
-use super::Step;
+use super::{catalogue, Step};
 use crate::wire::uris::canonical_file;
 
 /// What was found out about directories: nothing against them, or why a session cannot work there.

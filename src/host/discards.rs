@@ -20,10 +20,6 @@
 //! session, and is not over, gets the same answer: the same is not done twice because two windows,
 //! or two clicks, ask for it.
 
-use crate::host::changes;
-use crate::host::changesets::Changes;
-use crate::host::checkpoints;
-use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use ahp_types::commands::{ChangesetOperationTarget, InvokeChangesetOperationParams};
@@ -35,16 +31,17 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::changes::{mark_of, DiscardedFile, FoundTexts};
-use super::changesets::FILES_MAX;
+use super::changesets::{Changes, FILES_MAX};
 use super::checkpoints::Between;
 use super::commits::{commit_operation, WantedCommit, COMMIT};
 use super::effects::{
     ChangesetKey, ConnectionId, FileTaken, Frame, GitTaken, Output, Resource, TakeBack, TakenFile,
 };
+use super::ledger::Ledger;
 use super::model::SessionKey;
+use super::refusal::error_info;
 use super::sights::shows_now;
-use super::Step;
-use crate::host::refusal::error_info;
+use super::{changes, checkpoints, Step};
 use crate::wire::changesets::{named_by_changeset, ChangesetScope};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;

@@ -3,254 +3,22 @@
 //! Owns: the order of checks (is the connection open, is the method served) and the answers.
 //! Never: does what a method asks for; that is in `handlers`.
 
-use crate::host::handlers;
-use crate::host::missed;
-use crate::host::ptys;
-use crate::host::shutdown;
 use ahp_types::commands::InvokeChangesetOperationParams;
 use bytes::Bytes;
 
-use super::effects::{ConnectionId, Frame, Output, Page, Resource};
+use super::effects::{Page, Resource};
 use super::handlers::catalogue::NewSession;
-use super::handlers::completions::Meant;
 use super::handlers::connection::Subscribed;
 use super::missed::Missed;
 use super::ptys::NewPty;
-use super::relays::{FileServer, FileServers, Relay};
-use super::{Host, Step};
-use crate::wire::asides::Aside;
+use super::relays::Relay;
 use crate::wire::channels::ChannelKind;
-use crate::wire::errors::RpcError;
-use crate::wire::methods::{ListSessionsParams, Method, MethodKind, IGNORED};
-use crate::wire::rpc::{to_json, Incoming, Params};
 
 /// The result of methods that answer nothing.
-const NULL: Bytes = Bytes::from_static(b"null");
+pub(in crate::host) const NULL: Bytes = Bytes::from_static(b"null");
 
 /// The result of methods that answer an object with nothing in it.
-const EMPTY: Bytes = Bytes::from_static(b"{}");
-
-impl Host {
-    pub(super) fn dispatch(&mut self, step: &mut Step<'_>, connection: ConnectionId, message: Incoming) {
-        shutdown::note_sight(&mut self.ledger, step, connection, &message);
-        match message {
-            Incoming::Request { id, method: name, params } => {
-                let answer = self
-                    .route(connection, &name)
-                    .and_then(|method| Ok((method, self.serve_request(step, connection, method, &params)?)));
-                let result =
-                    |id, method, result| Output::Frame(connection, Frame::result(id, method, result));
-                let with_states = |id, method, states| match states {
-                    Subscribed::States(States { json, kinds: states }) => {
-                        let frame = Frame::Result { id, method, result: json.into(), states };
-                        Output::Frame(connection, frame)
-                    }
-                    Subscribed::Large(states) => Output::States(connection, id, states),
-                };
-                match answer {
-                    Ok((method, Answer::Json(json))) => step.say(result(id, method, json)),
-                    Ok((method, Answer::States(states))) => step.say(with_states(id, method, states)),
-                    Ok((method, Answer::Created(session))) => {
-                        step.say(result(id, method, NULL));
-                        self.announce_session(step, session);
-                    }
-                    Ok((method, Answer::Returned(states, missed))) => {
-                        step.say(with_states(id, method, states));
-                        missed::tell_missed(&self.ledger, step, connection, missed);
-                    }
-                    Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
-                    Ok((_, Answer::Relay(relay))) => self.relays.ask(step, connection, id, relay),
-                    Ok((_, Answer::Terminal(new))) => {
-                        ptys::create_terminal(&mut self.ledger, step, connection, id, *new)
-                    }
-                    Ok((_, Answer::Operation(params))) => {
-                        self.changes.hold_operation(&mut self.ledger, step, (connection, id), *params)
-                    }
-                    Ok((_, Answer::Resource(resource))) => {
-                        step.say(Output::Resource(connection, id, resource));
-                    }
-                    Err(error) => step.say(Output::Frame(connection, Frame::Error { id: Some(id), error })),
-                }
-            }
-            Incoming::Notification { method: name, params } => {
-                let served = self.route(connection, &name).and_then(|method| match method.kind() {
-                    MethodKind::Notification => {
-                        self.serve_request(step, connection, method, &params).map(|_| ())
-                    }
-                    MethodKind::Request => Err(RpcError::invalid_request("a request needs an `id`")),
-                });
-                if let Err(error) = served {
-                    if IGNORED.contains(&name.as_str()) {
-                        return tracing::debug!(
-                            method = name,
-                            "a notification that means nothing here was ignored"
-                        );
-                    }
-                    // A notification has no answer: the log is the only place to say it.
-                    tracing::warn!(method = name, %error, "a notification was ignored");
-                }
-            }
-            Incoming::Malformed { id, error } => {
-                tracing::debug!(%error, "a line was refused: it is no JSON-RPC message");
-                step.say(Output::Frame(connection, Frame::Error { id, error }));
-            }
-            Incoming::Response(reply) => self.relays.reply(step, connection, reply),
-        }
-    }
-
-    /// The method of this name, if the connection may call it now.
-    fn route(&self, connection: ConnectionId, name: &str) -> Result<Method, RpcError> {
-        let method = Method::from_name(name);
-        let live = self
-            .ledger
-            .presence
-            .connections
-            .get(&connection)
-            .is_some_and(|client| client.client_id.is_some());
-        match method {
-            Some(Method::Ping | Method::Initialize | Method::Reconnect) => {}
-            _ if !live => return Err(RpcError::not_initialized(name)),
-            _ => {}
-        }
-        match method {
-            Some(Method::Initialize) if live => Err(RpcError::invalid_request(
-                "this connection is open already: `initialize` comes once, at first",
-            )),
-            Some(method) => Ok(method),
-            None => Err(RpcError::method_not_found(name)),
-        }
-    }
-
-    fn serve_request(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        method: Method,
-        params: &Params,
-    ) -> Result<Answer, RpcError> {
-        let aside = params.aside();
-        let json = |result: Vec<u8>| Answer::Json(result.into());
-        let nothing = |()| Answer::Json(NULL);
-        match method {
-            Method::Ping => Ok(nothing(())),
-            Method::Initialize => self.initialize(connection, &params.read()?).map(Answer::States),
-            Method::Reconnect => {
-                let (states, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
-                Ok(Answer::Returned(states, missed))
-            }
-            Method::Subscribe => self.serve_subscribe(step, connection, &params.read()?).map(Answer::States),
-            Method::FetchTurns => self.ledger.fetch_turns(step, connection, &params.read()?).map(json),
-            Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
-            Method::ListSessions => {
-                let params: ListSessionsParams = params.read()?;
-                match aside {
-                    Some(Aside::Only(only)) => {
-                        return Ok(json(handlers::catalogue::summaries_of(&self.ledger, only)))
-                    }
-                    Some(Aside::InMemory) => {
-                        return Ok(json(handlers::catalogue::summaries_in_memory(&self.ledger)))
-                    }
-                    _ => {}
-                }
-                let page = handlers::catalogue::page_of(&params)?;
-                self.summaries.send_all(&mut self.ledger, step);
-                Ok(Answer::Page(page))
-            }
-            Method::CreateSession => {
-                self.ledger.check_keeping()?;
-                handlers::catalogue::create_session(
-                    &mut self.ledger,
-                    &self.agents,
-                    step,
-                    connection,
-                    params.read()?,
-                    aside,
-                )
-                .map(Answer::Created)
-            }
-            Method::DisposeSession => {
-                self.ledger.check_keeping()?;
-                self.dispose_session(step, &params.read()?).map(nothing)
-            }
-            Method::CreateChat => {
-                self.ledger.check_keeping()?;
-                self.create_chat(step, connection, params.read()?, aside).map(nothing)
-            }
-            Method::DisposeChat => {
-                self.ledger.check_keeping()?;
-                self.dispose_chat(step, &params.read()?).map(nothing)
-            }
-            Method::MoveChat => {
-                self.ledger.check_keeping()?;
-                self.move_chat(step, params.read()?).map(|moved| json(to_json(&moved)))
-            }
-            Method::Authenticate => self
-                .agents
-                .authenticate(&mut self.ledger, step, connection, params)
-                .map(|()| Answer::Json(EMPTY)),
-            Method::ResolveSessionConfig => handlers::config::resolve_session_config(
-                &mut self.ledger,
-                &mut self.agents,
-                step,
-                connection,
-                &params.read()?,
-            )
-            .map(json),
-            Method::SessionConfigCompletions => {
-                handlers::config::session_config_completions(&self.agents, &params.read()?).map(json)
-            }
-            Method::Completions => {
-                Ok(match handlers::completions::completions(&self.ledger, &self.agents, &params.read()?)? {
-                    Meant::Known(items) => json(items),
-                    Meant::Files(files) => Answer::Resource(Resource::Files(files)),
-                })
-            }
-            Method::InvokeChangesetOperation => {
-                self.ledger.check_keeping()?;
-                Ok(Answer::Operation(Box::new(params.read()?)))
-            }
-            Method::CreateResourceWatch
-            | Method::ResourceRead
-            | Method::ResourceList
-            | Method::ResourceResolve
-            | Method::ResourceRequest
-            | Method::ResourceWrite
-            | Method::ResourceMkdir
-            | Method::ResourceMove
-            | Method::ResourceCopy
-            | Method::ResourceDelete => match self.relays.route(method, params, || self.servers())? {
-                Some(relay) => Ok(Answer::Relay(relay)),
-                None => handlers::resources::resource(&self.ledger, method, params).map(Answer::Resource),
-            },
-            Method::DisposeTerminal => {
-                ptys::dispose_terminal(&mut self.ledger, step, connection, &params.read()?).map(nothing)
-            }
-            // Answered when it has started, which needs the request's id.
-            Method::CreateTerminal => {
-                Ok(Answer::Terminal(ptys::new_terminal(&mut self.ledger, step, connection, params.read()?)?))
-            }
-            Method::DispatchAction => {
-                self.dispatch_action(step, connection, params.read()?, aside).map(nothing)
-            }
-        }
-    }
-
-    /// Returns the clients that may serve files.
-    fn servers(&self) -> FileServers<'_> {
-        let clients = self.ledger.presence.connections.iter().map(|(connection, client)| FileServer {
-            connection: *connection,
-            client_id: client.client_id.as_deref(),
-            answers_nothing: client.answers_nothing,
-            is_leaving: self.ledger.presence.leaving.contains(connection),
-        });
-        let active = self.ledger.channels.sessions.values().flat_map(|session| &session.state.active_clients);
-        let published = active.flat_map(|client| {
-            let published = client.customizations.iter().flatten();
-            published.map(|published| (client.client_id.as_str(), published.uri.as_str()))
-        });
-        FileServers { clients: clients.collect(), published: published.collect() }
-    }
-}
+pub(in crate::host) const EMPTY: Bytes = Bytes::from_static(b"{}");
 
 /// A result with states of channels.
 pub(super) struct States {
@@ -261,7 +29,7 @@ pub(super) struct States {
 }
 
 /// What a handler gives back.
-enum Answer {
+pub(in crate::host) enum Answer {
     /// A result; JSON text.
     Json(Bytes),
     /// A result with states of channels, which is answered when it is written.

@@ -4,18 +4,17 @@
 //! how much may be typed, which sizes and titles there are.
 //! Never: makes or ends a terminal.
 
-use crate::host::ledger::Ledger;
-use crate::host::ptys;
-use crate::wire::channels::ChannelKind;
 use ahp_types::actions::{ActionOrigin, StateAction, TerminalClaimedAction, TerminalResizedAction};
 use ahp_types::state::TerminalClaim;
 
 use super::actions::Verdict;
 use super::channels::Terminal;
 use super::effects::{ChatKey, ConnectionId, Output, PtyCommand, ScreenSize, TerminalKey, TypedText};
+use super::ledger::Ledger;
 use super::refusal::Refusal;
 use super::terminals::TITLE_BYTES_MAX;
-use super::Step;
+use super::{ptys, Step};
+use crate::wire::channels::ChannelKind;
 
 /// So many bytes are typed at once.
 const INPUT_BYTES_MAX: usize = 64 << 10;

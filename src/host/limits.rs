@@ -6,19 +6,14 @@
 //! an action that a state has no room for.
 //! Never: cuts what was told; what brings a turn past its limit is still shown.
 
-use crate::host::effects::SessionKey;
-use crate::host::ledger::Ledger;
-use crate::wire::channels::ChannelKind;
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;
 
-use super::effects::{ChannelId, ChatKey, ChatRow, KEPT_FILE_BYTES_MAX};
-use super::ledger::{BEHIND_BYTES_MAX, BEHIND_TIMES};
+use super::effects::{ChatKey, ChatRow, KEPT_FILE_BYTES_MAX};
+use super::ledger::{Ledger, BEHIND_BYTES_MAX, BEHIND_TIMES};
 use super::refusal::Refusal;
 use super::turns::Ending;
-use super::Host;
 use crate::wire::action_lines::envelope_of;
-use crate::wire::rpc::json_bytes;
 use crate::wire::text::in_words;
 
 /// What clients are told of a turn that ended because it was too large.
@@ -60,64 +55,6 @@ impl Default for Limits {
             terminal_grace_ms: 600_000,
             kept_within_ms: 0,
             kept_file_bytes: KEPT_FILE_BYTES_MAX,
-        }
-    }
-}
-
-impl Host {
-    /// Returns what an action makes larger: its name, and its size in bytes of JSON text; `None`
-    /// when its size has no limit.
-    pub(in crate::host) fn what_grows(
-        &mut self,
-        id: ChannelId,
-        action: &StateAction,
-    ) -> Option<(&'static str, usize)> {
-        let session = match (id.kind, action) {
-            (ChannelKind::Chat, StateAction::SessionTitleChanged(_)) => {
-                self.ledger.channels.session_of(id)?
-            }
-            (
-                ChannelKind::Session,
-                StateAction::SessionTitleChanged(_)
-                | StateAction::SessionConfigChanged(_)
-                | StateAction::SessionActiveClientSet(_)
-                | StateAction::SessionWorkingDirectorySet(_)
-                | StateAction::SessionWorkingDirectoryReplaced(_),
-            ) => SessionKey::from(id.key),
-            (
-                ChannelKind::Chat,
-                StateAction::ChatPendingMessageSet(_)
-                | StateAction::ChatDraftChanged(_)
-                | StateAction::ChatWorkingDirectorySet(_),
-            ) => {
-                // A draft takes the place of the one before.
-                let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
-                let chat = self.ledger.channels.chats.known_mut(id.key.into())?;
-                return Some((
-                    "the chat, without its turns,",
-                    chat.conversation.bytes_besides_turns(with_draft),
-                ));
-            }
-            _ => return None,
-        };
-        Some(("the session", json_bytes(&self.ledger.channels.sessions.known(session)?.state)))
-    }
-
-    /// Whether the state that a client's action changes has room for what it brings.
-    ///
-    /// # Errors
-    /// When it has not.
-    pub(super) fn check_state_has_room(
-        &mut self,
-        target: ChannelId,
-        action: &StateAction,
-    ) -> Result<(), Refusal> {
-        let max = self.ledger.limits.state_bytes;
-        match self.what_grows(target, action) {
-            Some((what, there)) if there.saturating_add(json_bytes(action)) > max => {
-                Err(Refusal::StateFull { what, there, max })
-            }
-            _ => Ok(()),
         }
     }
 }

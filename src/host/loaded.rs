@@ -5,33 +5,25 @@
 //! Never: reads anything itself. What takes long is made where the rows are read, so that nobody
 //! else waits for it, however large a chat is: the host only takes it in.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::annotations;
-use crate::host::background;
-use crate::host::catalogue;
-use crate::host::commands;
-use crate::host::conversations;
-use crate::host::handlers;
-use crate::host::ledger::Ledger;
-use crate::host::limits;
-use crate::host::turns;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ahp::reducers::ReduceOutcome;
-use ahp_types::state::{Annotation, SessionLifecycle, SessionState, SessionSummary};
+use ahp_types::state::{Annotation, SessionState, SessionSummary};
 
+use super::agents::AgentRegistry;
 use super::catalogue::row_of;
 use super::channels::annotations_summary;
 use super::effects::{GitSight, Handle, Output, SavedChat, SavedSession, SessionRow, Timer};
+use super::ledger::Ledger;
 use super::limits::{is_output, Limits};
 use super::locale::Language;
 use super::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey};
-use super::rows::{self, ChatBody, SessionBody, WrittenRows};
+use super::rows::{ChatBody, SessionBody, WrittenRows};
 use super::selection::Waiting;
 use super::turns::{is_begun_by_agent, Ending};
-use super::{ChatKey, Host, Step};
+use super::{commands, limits, rows, turns, ChatKey, Step};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
 
@@ -41,12 +33,12 @@ const RECOVERED_AFTER: Duration = Duration::from_millis(1);
 /// A session from the store, made of its rows again, that is not in memory yet.
 #[derive(Debug)]
 pub struct LoadedSession {
-    key: SessionKey,
+    pub(super) key: SessionKey,
     /// Its own, and those of its chats.
-    uris: Vec<String>,
-    deaths: u32,
+    pub(super) uris: Vec<String>,
+    pub(super) deaths: u32,
     /// Or why its rows are not what they should be, for people.
-    made: Result<(LoadedAlone, Vec<LoadedChat>), String>,
+    pub(super) made: Result<(LoadedAlone, Vec<LoadedChat>), String>,
 }
 
 /// What a session from the store shows where sessions are listed, or showed while it was there.
@@ -80,18 +72,18 @@ impl KeptSummary {
 
 /// A session without its chats.
 #[derive(Debug)]
-struct LoadedAlone {
-    session: Session,
-    annotations: Vec<Annotation>,
-    seen: Option<GitSight>,
+pub(in crate::host) struct LoadedAlone {
+    pub(super) session: Session,
+    pub(super) annotations: Vec<Annotation>,
+    pub(super) seen: Option<GitSight>,
 }
 
 #[derive(Debug)]
-struct LoadedChat {
-    key: ChatKey,
-    chat: Chat,
+pub(in crate::host) struct LoadedChat {
+    pub(super) key: ChatKey,
+    pub(super) chat: Chat,
     /// Its turn was larger than any may be, so that it is not whole.
-    is_cut: bool,
+    pub(super) is_cut: bool,
 }
 
 impl LoadedSession {
@@ -123,79 +115,9 @@ impl LoadedSession {
     }
 }
 
-impl Host {
-    /// Takes a session back from the store. A turn that ran when its process ended is ended now:
-    /// once, with an error, resumable if its agent can go on.
-    pub(super) fn restore(&mut self, step: &mut Step<'_>, loaded: LoadedSession) {
-        let LoadedSession { key, uris, deaths, made } = loaded;
-        if self.catalogue.disposed.contains(&key)
-            || uris.iter().any(|uri| self.ledger.channels.by_uri.contains_key(uri))
-        {
-            return;
-        }
-        let (LoadedAlone { mut session, annotations, seen }, chats) = match made {
-            Ok(made) => made,
-            Err(reason) => {
-                tracing::error!(session = uris[0], reason, "a session cannot be read");
-                self.ledger.note_unreadable(uris.into_iter().map(|uri| (uri, reason.clone())));
-                return;
-            }
-        };
-        for uri in &uris {
-            self.ledger.note_readable(uri);
-        }
-        let mended = mend_catalogue(&mut session, &chats);
-        self.ledger.channels.by_uri.insert(session.channel.uri.clone(), key.into());
-        let creating = session.state.lifecycle == SessionLifecycle::Creating;
-        let told = session.told.clone();
-        self.ledger.channels.sessions.insert(key, session);
-        annotations::add_annotations(&mut self.ledger, key, annotations);
-        if let Some(seen) = seen {
-            self.changes.sights.sight_was_kept(key, seen);
-        }
-        self.catalogue.evicted.forget(key);
-        let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
-        for LoadedChat { key, mut chat, is_cut } in chats {
-            if is_cut {
-                // A cursor from before does not lead to what is left.
-                chat.channel.born_at = self.ledger.head() + 1;
-            }
-            self.ledger.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
-            self.ledger.channels.chats.insert(key, chat);
-        }
-        self.ledger.note_use(key);
-        // A program that did not know of it may have kept the summary.
-        let is_other =
-            |summary: SessionSummary| (summary.meta, summary.annotations) != (told.meta, told.annotations);
-        if self.ledger.channels.summary(key).is_some_and(is_other) {
-            self.ledger.session_changed(key);
-        }
-        self.clients.await_clients(&mut self.ledger, step, key);
-        for (chat, is_cut) in keys {
-            background::background_work_is_gone(&mut self.ledger, step, chat);
-            end_interrupted_turn(&mut self.ledger, &self.agents, step, chat, is_cut, deaths);
-        }
-        self.changes.checkpoints.keep_what_was_brought(&mut self.ledger, step, key);
-        self.changes.checkpoints.keep_what_was_asked_for(&mut self.ledger, step, key);
-        if mended {
-            let default = self
-                .ledger
-                .channels
-                .sessions
-                .known(key)
-                .and_then(|session| session.state.default_chat.clone());
-            handlers::chats::set_movable(&mut self.ledger, step, &default.unwrap_or_default(), false);
-            catalogue::sync_session(&mut self.ledger, step, key);
-        }
-        if creating {
-            conversations::open_session(&mut self.ledger, &self.agents, step, key);
-        }
-    }
-}
-
 /// Ends a turn that ran when its process ended. So many processes in a row have ended while it
 /// was taken up that it is given up, if that is not none.
-fn end_interrupted_turn(
+pub(in crate::host) fn end_interrupted_turn(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -247,7 +169,7 @@ fn given_up(deaths: u32) -> String {
 
 /// Has a session list the chats that it has: what was made or ended together with it, in one step,
 /// may not be saved. Returns whether anything was wrong.
-fn mend_catalogue(session: &mut Session, chats: &[LoadedChat]) -> bool {
+pub(in crate::host) fn mend_catalogue(session: &mut Session, chats: &[LoadedChat]) -> bool {
     let state = &mut session.state;
     let there = |uri: &String| chats.iter().any(|it| it.chat.channel.uri == *uri);
     let before = state.chats.len();

@@ -5,9 +5,6 @@
 //! Never: reads the store. What happened before memory begins was read of it, with the sessions in
 //! which that was.
 
-use crate::host::catalogue::Catalogue;
-use crate::host::ledger::Ledger;
-use crate::host::watches;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::notifications::{
@@ -16,9 +13,11 @@ use ahp_types::notifications::{
 use ahp_types::state::SessionSummary;
 use serde::Deserialize;
 
+use super::catalogue::Catalogue;
 use super::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output, Past};
+use super::ledger::Ledger;
 use super::model::{Session, SessionKey};
-use super::{KeptSummary, Step};
+use super::{watches, KeptSummary, Step};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::to_sorted_json;
 

@@ -19,7 +19,6 @@ use super::checkpoints::KeptFolder;
 use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Tokens, TurnCause,
 };
-pub(super) use super::effects::{ChannelId, SessionKey};
 use super::locale::Language;
 use super::progress::Opening;
 use super::rows::WrittenRows;
@@ -28,6 +27,8 @@ use super::settings::SettingsSent;
 use crate::state::edits::CallEdit;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
+
+pub(super) use super::effects::{ChannelId, SessionKey};
 
 /// What all channels have.
 #[derive(Debug)]

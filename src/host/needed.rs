@@ -7,70 +7,14 @@
 //! everybody waits for that.
 
 use super::model::Chat;
-use super::{Host, LoadedSession};
 use crate::state::history::CompletedTurn;
-use crate::state::texts::TurnText;
-use crate::wire::names::{Named, NamedTurns};
 
 /// So many bytes of texts are read ahead where it is not known which of them are needed.
-const BYTES_MAX: usize = 32 << 20;
+pub(in crate::host) const BYTES_MAX: usize = 32 << 20;
 
 /// So many bytes of the newest turns of an attached chat are read ahead: not all of it is told.
-const ATTACHED_BYTES_MAX: usize = 1 << 20;
+pub(in crate::host) const ATTACHED_BYTES_MAX: usize = 1 << 20;
 
-impl Host {
-    /// The texts of turns that a message needs and that are not in memory. `restored`: the sessions
-    /// that come into memory with it.
-    pub fn texts_needed<'a>(
-        &'a self,
-        named: &Named,
-        restored: impl Iterator<Item = &'a LoadedSession> + Clone,
-    ) -> Vec<TurnText> {
-        let chat = |uri: &str| {
-            let here = self.ledger.find_chat(uri).and_then(|key| self.ledger.channels.chats.known(key));
-            here.or_else(|| restored.clone().find_map(|loaded| loaded.chat(uri)))
-        };
-        let mut needed = Vec::new();
-        let mut need = |turns: &mut dyn Iterator<Item = &CompletedTurn>, bytes_max: usize| {
-            let mut bytes = 0;
-            for turn in turns.take_while(|turn| {
-                bytes += turn.bytes();
-                bytes <= bytes_max
-            }) {
-                if !turn.is_here() {
-                    needed.push(turn.place().clone());
-                }
-            }
-        };
-        for turns in &named.turns {
-            match turns {
-                NamedTurns::CutBehind { chat: uri, turn } => {
-                    let last = chat(uri).and_then(|chat| chat.conversation.history().get(turn));
-                    need(&mut last.into_iter(), usize::MAX);
-                }
-                NamedTurns::Through { chat: uri, turn } => {
-                    let turns = chat(uri).and_then(|chat| chat.conversation.history().through(turn));
-                    let Some((last, earlier)) = turns.and_then(<[_]>::split_last) else { continue };
-                    need(&mut std::iter::once(last), usize::MAX);
-                    need(&mut earlier.iter().filter(|turn| turn.may_show_terminals()), BYTES_MAX);
-                }
-                NamedTurns::WithContents(uri) => {
-                    let turns = chat(uri).into_iter().flat_map(newest_first);
-                    need(&mut turns.filter(|turn| turn.may_hold_contents()), BYTES_MAX);
-                }
-                NamedTurns::WithTerminals(uri) => {
-                    let turns = chat(uri).into_iter().flat_map(newest_first);
-                    need(&mut turns.filter(|turn| turn.may_show_terminals()), BYTES_MAX);
-                }
-            }
-        }
-        for uri in &named.attached {
-            need(&mut chat(uri).into_iter().flat_map(newest_first), ATTACHED_BYTES_MAX);
-        }
-        needed
-    }
-}
-
-fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
+pub(super) fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
     chat.conversation.history().turns().iter().rev()
 }

@@ -5,12 +5,12 @@
 //! Owns: `SessionState._meta`, which clients do not fill.
 //! Never: looks into a note, or keeps one of a chat that is not there.
 
-use crate::host::ledger::Ledger;
 use ahp_types::actions::{SessionMetaChangedAction, StateAction};
 use ahp_types::common::JsonObject;
 use serde_json::Value;
 
 use super::effects::ChatKey;
+use super::ledger::Ledger;
 use super::model::SessionKey;
 use super::Step;
 

@@ -4,11 +4,11 @@
 //! would be.
 //! Never: makes a chat; that is in `handlers::chats`.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::ledger::Ledger;
 use ahp_types::state::ChatOrigin;
 
+use super::agents::AgentRegistry;
 use super::effects::ChatKey;
+use super::ledger::Ledger;
 
 /// What the agent calls the conversation that a chat goes on from: while that is over where
 /// this chat begins, and nothing has been said here. Else what was said must be told.

@@ -6,66 +6,18 @@
 //! took in.
 //! Never: pushes the queue into an agent.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::attached;
-use crate::host::commands;
-use crate::host::ledger::Ledger;
-use crate::host::selection;
-use ahp_types::actions::{
-    ChatPendingMessageRemovedAction, ChatPendingMessageSetAction, ChatTurnStartedAction, StateAction,
-};
+use ahp_types::actions::{ChatPendingMessageRemovedAction, ChatPendingMessageSetAction, StateAction};
 use ahp_types::state::{PendingMessage, PendingMessageKind};
 
+use super::agents::AgentRegistry;
 use super::effects::{ChatKey, Command};
+use super::ledger::Ledger;
 use super::model::RunPhase;
 use super::turns::as_agent_hears;
-use super::{Host, Step};
-
-impl Host {
-    /// Starts a turn with the first queued message, if nothing runs and nothing holds the queue.
-    /// What was to steer an agent that cannot be steered comes before the queue.
-    pub(super) fn take_next_queued(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        if self.clients.is_cancelling(&self.ledger, key) || self.open_own_turn(step, key) {
-            return;
-        }
-        let Some(chat) =
-            self.ledger.channels.chats.known(key).filter(|chat| chat.run.is_none() && !chat.queue_held)
-        else {
-            return;
-        };
-        let state = chat.conversation.state();
-        let steering = state.steering_message.as_ref();
-        let steering = steering.filter(|it| {
-            let is_refused = chat.unsteered.contains(&it.id);
-            is_refused
-                || !steers(&self.ledger, &self.agents, key)
-                || commands::command_in(&self.ledger, &it.message.text).is_some()
-        });
-        let (kind, next) = match steering {
-            Some(steering) => (PendingMessageKind::Steering, Some(steering)),
-            None => (PendingMessageKind::Queued, state.queued_messages.iter().flatten().next()),
-        };
-        let Some(PendingMessage { id, mut message }) = next.cloned() else { return };
-        if chat.following.contains(&id) {
-            selection::address(&self.ledger, &self.agents, key, &mut message);
-        }
-        let turn_id = turn_id_of_queued(&mut self.ledger, step, key, &id);
-        attached::attached_by_queue(&mut self.ledger, key, &id, &turn_id);
-        consume(&mut self.ledger, step, key, kind, id.clone());
-        let turn = ChatTurnStartedAction {
-            turn_id,
-            // Replaced by the host's clock.
-            started_at: String::new(),
-            message,
-            queued_message_id: Some(id),
-            meta: None,
-        };
-        self.start_turn(step, key, turn, None);
-    }
-}
+use super::{commands, Step};
 
 /// Whether the chat's agent takes in what the user adds while it works.
-fn steers(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey) -> bool {
+pub(in crate::host) fn steers(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey) -> bool {
     agents.agent_of(ledger, key).is_none_or(|agent| agent.steers)
 }
 
@@ -105,7 +57,12 @@ pub(super) fn release_queue(ledger: &mut Ledger, key: ChatKey) {
 
 /// Returns the id of the turn that a queued message begins: that which a client has given the
 /// turn itself, where its start had to wait.
-fn turn_id_of_queued(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) -> String {
+pub(in crate::host) fn turn_id_of_queued(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    id: &str,
+) -> String {
     let chat = ledger.channels.chats.known_mut(key);
     let is_turn = chat.is_some_and(|chat| chat.turns_queued.remove(id) && !chat.has_had_turn(id));
     if is_turn {
@@ -180,7 +137,13 @@ pub(super) fn put_back_steering(
     ledger.sequence(step, key, StateAction::ChatPendingMessageSet(set), None);
 }
 
-fn consume(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, kind: PendingMessageKind, id: String) {
+pub(in crate::host) fn consume(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    kind: PendingMessageKind,
+    id: String,
+) {
     if let Some(chat) = ledger.channels.chats.known_mut(key) {
         chat.consumed.insert(id.clone());
         chat.unsteered.remove(&id);

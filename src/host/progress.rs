@@ -4,15 +4,14 @@
 //! exactly once.
 //! Never: makes progress up; a token under which nothing was reported is never used.
 
-use crate::host::catalogue;
-use crate::host::ledger::Ledger;
 use ahp_types::common::ROOT_RESOURCE_URI;
 use ahp_types::notifications::ProgressParams;
 use bytes::Bytes;
 
 use super::effects::{ChatKey, ConnectionId, Frame, Output};
+use super::ledger::Ledger;
 use super::model::AgentLink;
-use super::Step;
+use super::{catalogue, Step};
 use crate::wire::rpc::to_sorted_json;
 
 /// The wish of a client to be told.

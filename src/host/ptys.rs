@@ -9,10 +9,6 @@
 //! it. One that no client has followed, or whose client is gone, ends after a while: nobody would
 //! know of it. It has no past behind the end of this process.
 
-use crate::host::directories;
-use crate::host::holders;
-use crate::host::ledger::Ledger;
-use crate::host::terminals;
 use std::time::Duration;
 
 use ahp_types::actions::{
@@ -30,10 +26,11 @@ use super::effects::{
     ChannelId, ChatKey, ConnectionId, Frame, Output, PtyCommand, PtyLaunch, ScreenSize, TerminalKey, Timer,
 };
 use super::holders::{screen_size, title_of};
+use super::ledger::Ledger;
 use super::limits::URI_BYTES_MAX;
 use super::model::Channel;
 use super::refusal::Refusal;
-use super::Step;
+use super::{directories, holders, terminals, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::RequestId;
 use crate::wire::terminals::{named_by_terminal, SCHEME};

@@ -5,9 +5,10 @@
 //! answers a request.
 //! Never: decides that something is refused.
 
+use ahp_types::state::ErrorInfo;
+
 use crate::wire::text;
 use crate::wire::text::in_words;
-use ahp_types::state::ErrorInfo;
 
 /// Why something is refused. Its `Display` is what the client is told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

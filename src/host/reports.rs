@@ -6,320 +6,33 @@
 //! Never: lets an event of a finished run touch state, or an agent decide when a turn is over for
 //! clients: `turns` ends it.
 
-use crate::host::background;
-use crate::host::calls;
-use crate::host::conversations;
-use crate::host::directories;
-use crate::host::ledger::Ledger;
-use crate::host::notes;
-use crate::host::pending;
-use crate::host::progress;
-use crate::host::settings;
-use crate::host::terminals;
-use ahp_types::actions::{
-    ChatDeltaAction, ChatReasoningAction, ChatResponsePartAction, ChatUsageAction,
-    SessionCreationFailedAction, SessionReadyAction, StateAction,
-};
+use ahp_types::actions::{ChatDeltaAction, ChatReasoningAction, ChatResponsePartAction, StateAction};
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    ChatInputRequest, MarkdownResponsePart, ReasoningResponsePart, ResponsePart,
-    SystemNotificationResponsePart,
+    MarkdownResponsePart, ReasoningResponsePart, ResponsePart, SystemNotificationResponsePart,
 };
 
-use super::calls::{CallRef, Readiness};
-use super::clients::Errand;
-use super::effects::{Besides, ChatKey, Event, Output, PartKey, Record, RunId, TextKind, TurnEnd, TurnEvent};
-use super::facts::Fact;
-use super::model::{AgentLink, Chat, OpenPart, RunPhase, Session, TitleBy};
-use super::turns::Ending;
-use super::{catalogue, Host, Step};
-use crate::host::refusal::error_info;
+use super::effects::{ChatKey, PartKey, RunId, TextKind};
+use super::ledger::Ledger;
+use super::model::OpenPart;
+use super::{catalogue, Step};
 
 /// Some of the text of a turn.
-struct Passage {
-    turn_id: String,
-    kind: TextKind,
-    content: String,
-    meta: Option<JsonObject>,
-}
-
-impl Host {
-    /// Takes in what an agent reports.
-    pub(super) fn agent_reports(&mut self, step: &mut Step<'_>, key: ChatKey, event: Event) {
-        // What its agent had said before it heard of that may still arrive.
-        let Some(chat) = self.ledger.channels.chats.get_mut(&key) else {
-            tracing::debug!(?key, "an event of an agent was ignored: its chat is gone");
-            return;
-        };
-        match event {
-            Event::Opening { done, total, message } => {
-                progress::opening_goes_on(&mut self.ledger, step, key, done, total, message);
-            }
-            Event::Opened => {
-                if chat.agent != AgentLink::Opening {
-                    return;
-                }
-                chat.agent = AgentLink::Open;
-                let session = chat.session;
-                progress::nothing_is_awaited(&mut self.ledger, step, key);
-                progress::opening_is_over(&mut self.ledger, step, key);
-                let session_of = self.ledger.channels.sessions.known(session);
-                if session_of.is_some_and(|session| session.is_creating() || session.has_failed()) {
-                    let ready = StateAction::SessionReady(SessionReadyAction {});
-                    self.ledger.sequence(step, session, ready, None);
-                    for other in
-                        self.ledger.channels.chats_in(session).into_iter().filter(|other| *other != key)
-                    {
-                        self.advance(step, other);
-                    }
-                }
-                directories::tell_directories(&mut self.ledger, step, key);
-                settings::tell_due_settings(&mut self.ledger, step, key);
-                self.advance(step, key);
-            }
-            Event::Awaits { what } => progress::opening_awaits(&mut self.ledger, step, key, what),
-            Event::OpenFailed { kind, reason } => self.agent_is_gone(step, key, kind.name(), &reason),
-            Event::Died { reason } => self.agent_is_gone(step, key, "agentDied", &reason),
-            Event::Handle(handle) => {
-                if chat.handle != handle {
-                    chat.handle = handle;
-                    chat.saved.row_due = true;
-                    self.ledger.mark_dirty(key.into());
-                }
-            }
-            Event::Configured { config, spreads, heard } => {
-                settings::agent_is_configured(
-                    &mut self.ledger,
-                    &self.agents,
-                    step,
-                    key,
-                    *config,
-                    spreads,
-                    heard,
-                );
-            }
-            Event::Described(news) => self.agents.agent_describes_itself(&mut self.ledger, step, key, *news),
-            Event::Left => self.agent_has_left(step, key),
-            Event::Begins(cause) => self.agent_begins(step, key, cause),
-            Event::Background { id, command } => {
-                background::agent_leaves_running(&mut self.ledger, step, key, &id, command)
-            }
-            Event::Title(title) => {
-                let session = chat.session;
-                if let Some(title) = catalogue::title_from(&title) {
-                    catalogue::name_chat(&mut self.ledger, step, key, &title, TitleBy::Agent);
-                    if self.ledger.channels.is_default(key) {
-                        catalogue::name_session(&mut self.ledger, step, session, &title, TitleBy::Agent);
-                    }
-                }
-            }
-            Event::Note { name, value } => notes::note(&mut self.ledger, step, key, name, value),
-            Event::LoginRequired => self.agents.login_is_required(&mut self.ledger, step, key),
-            Event::TokenRefused { resource } => {
-                self.agents.token_was_refused(&mut self.ledger, step, key, &resource)
-            }
-            Event::Terminal { name, event } => {
-                terminals::terminal_reports(&mut self.ledger, step, key, name, event)
-            }
-            Event::Turn(run, event) if chat.settling == Some(run) => {
-                if matches!(event, TurnEvent::Ended(_)) {
-                    chat.settling = None;
-                    self.advance(step, key);
-                }
-            }
-            Event::Turn(run, event) => match &chat.run {
-                Some(current) if current.id == run && current.phase == RunPhase::Started => {
-                    self.turn_reports(step, key, run, event, Besides::default());
-                    self.end_if_too_large(step, key);
-                }
-                _ => tracing::debug!(?key, ?run, "an event of an agent was ignored: its turn is over"),
-            },
-        }
-    }
-
-    /// The agent has closed the conversation while nothing ran in it: what was started since is
-    /// started again.
-    fn agent_has_left(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let fresh = self.ledger.fresh_run();
-        let Some(chat) =
-            self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
-        else {
-            return;
-        };
-        chat.agent = AgentLink::Closed;
-        chat.begins = None;
-        chat.settling = None;
-        let is_own = chat.run.as_ref().is_some_and(|run| run.is_own);
-        if let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) {
-            run.id = fresh;
-            run.phase = RunPhase::Waiting { resume: run.resumes };
-        }
-        terminals::end_terminals_of(&mut self.ledger, step, key);
-        if is_own {
-            // Nobody else would go on with what the agent did by itself.
-            return self.end_turn(step, key, Ending::Complete, None);
-        }
-        self.advance(step, key);
-    }
-
-    /// The agent could not be started, or is gone: whatever waited for it fails.
-    fn agent_is_gone(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
-        let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
-        if chat.agent == AgentLink::Closed {
-            return;
-        }
-        chat.agent = AgentLink::Closed;
-        chat.begins = None;
-        chat.settling = None;
-        let session = chat.session;
-        let gone =
-            |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
-        tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent has died");
-        terminals::end_terminals_of(&mut self.ledger, step, key);
-        progress::nothing_is_awaited(&mut self.ledger, step, key);
-        progress::opening_is_over(&mut self.ledger, step, key);
-        if conversations::is_creating(&self.ledger, key) {
-            let error = error_info(kind.to_owned(), reason);
-            let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
-            self.ledger.sequence(step, session, failed, None);
-            for other in self.ledger.channels.chats_in(session).into_iter().filter(|other| *other != key) {
-                self.end_turn(step, other, gone(true), None);
-            }
-        }
-        let run = self.ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref());
-        if run.is_some_and(|run| run.phase == RunPhase::Command) {
-            return;
-        }
-        let is_own = run.is_some_and(|run| run.is_own);
-        // Where no agent has ever started, trying again is beginning.
-        let has_failed = self.ledger.channels.sessions.known(session).is_some_and(Session::has_failed);
-        let resumable =
-            has_failed || self.ledger.channels.chats.known(key).is_some_and(Chat::can_be_taken_up);
-        self.end_turn(step, key, gone(resumable && !is_own), None);
-    }
-
-    fn turn_reports(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        run: RunId,
-        event: TurnEvent,
-        besides: Besides,
-    ) {
-        let Some(turn_id) =
-            self.ledger.channels.chats.known(key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
-        else {
-            return;
-        };
-        let meta = || Some(besides.meta.clone()).filter(|meta| !meta.is_empty());
-        match event {
-            TurnEvent::Text(kind, content) => {
-                append_text(
-                    &mut self.ledger,
-                    step,
-                    key,
-                    run,
-                    Passage { turn_id, kind, content, meta: meta() },
-                );
-            }
-            TurnEvent::Part(kind, content) => {
-                let chat = self.ledger.channels.chats.known(key);
-                let content = chat.map_or_else(String::new, |chat| chat.set_apart(kind, content));
-                open_part(&mut self.ledger, step, key, Passage { turn_id, kind, content, meta: meta() });
-            }
-            TurnEvent::With(event, besides) => self.turn_reports(step, key, run, *event, besides),
-            TurnEvent::Notice(text) => notice(&mut self.ledger, step, key, turn_id, text, meta()),
-            TurnEvent::Activity(activity) => catalogue::set_activity(&mut self.ledger, step, key, activity),
-            TurnEvent::Steered(id) => pending::steering_arrived(&mut self.ledger, key, &id),
-            TurnEvent::NotSteered(id) => pending::steering_was_refused(&mut self.ledger, step, key, &id),
-            TurnEvent::Progress(progress) => {
-                if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
-                    chat.progress.insert(turn_id, progress);
-                    step.say(Output::Record(Record::Progress(key, progress)));
-                }
-            }
-            TurnEvent::Last(event, progress) => {
-                self.turn_reports(step, key, run, *event, besides);
-                self.turn_reports(step, key, run, TurnEvent::Progress(progress), Besides::default());
-            }
-            TurnEvent::Usage(usage) => {
-                let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
-                self.ledger.sequence(step, key, action, None);
-            }
-            TurnEvent::ToolStarted { id, name, display_name } => {
-                calls::start_call(
-                    &mut self.ledger,
-                    step,
-                    CallRef { key, turn_id, id },
-                    name,
-                    display_name,
-                    meta(),
-                );
-            }
-            TurnEvent::ToolInput { id, delta } => {
-                calls::append_input(&mut self.ledger, step, CallRef { key, turn_id, id }, delta);
-            }
-            TurnEvent::ToolReady { id, input, message, gate } => {
-                let ready = Readiness { input, message, gate, besides };
-                calls::call_is_ready(&mut self.ledger, step, CallRef { key, turn_id, id }, ready);
-            }
-            TurnEvent::ClientToolStarted { id, name } => {
-                self.clients.start_client_call(
-                    &mut self.ledger,
-                    step,
-                    &CallRef { key, turn_id, id },
-                    name,
-                    meta(),
-                );
-            }
-            TurnEvent::ClientTool { id, name, input, message } => {
-                let errand = Errand { tool: name, input, message };
-                self.clients.call_on_client(&mut self.ledger, step, CallRef { key, turn_id, id }, errand);
-            }
-            TurnEvent::Command { id, line } => {
-                self.run_for_agent(step, CallRef { key, turn_id, id }, line, run);
-            }
-            TurnEvent::ToolContent { id, content } => {
-                calls::set_content(&mut self.ledger, step, CallRef { key, turn_id, id }, content, meta());
-            }
-            TurnEvent::ToolDone { id, outcome, review } => {
-                let call = CallRef { key, turn_id, id: id.clone() };
-                calls::finish_call(&mut self.ledger, step, &call, outcome, review, besides);
-                step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
-            }
-            TurnEvent::Question { id, message, url, questions } => {
-                let questions = Some(questions);
-                calls::ask(
-                    &mut self.ledger,
-                    step,
-                    key,
-                    ChatInputRequest { id, message, url, questions, answers: None },
-                );
-            }
-            TurnEvent::QuestionWithdrawn { id } => {
-                calls::question_was_withdrawn(&mut self.ledger, step, key, &id)
-            }
-            TurnEvent::Ended(end) => {
-                let ending = match end {
-                    TurnEnd::Complete => Ending::Complete,
-                    TurnEnd::Cancelled => Ending::Cancelled { meta: None },
-                    TurnEnd::Failed { kind, message, resumable } => {
-                        Ending::Failed { kind, message, resumable }
-                    }
-                };
-                if let Some(run) =
-                    self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut())
-                {
-                    run.phase = RunPhase::Over;
-                }
-                self.end_turn(step, key, ending, None);
-            }
-        }
-    }
+pub(in crate::host) struct Passage {
+    pub(super) turn_id: String,
+    pub(super) kind: TextKind,
+    pub(super) content: String,
+    pub(super) meta: Option<JsonObject>,
 }
 
 /// Text goes on in the part at the end if that is of its kind; else it begins one.
-fn append_text(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, run: RunId, passage: Passage) {
+pub(in crate::host) fn append_text(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    run: RunId,
+    passage: Passage,
+) {
     let open = ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
     let Some(open) = open.filter(|open| open.kind == passage.kind) else {
         return open_part(ledger, step, key, passage);
@@ -337,7 +50,7 @@ fn append_text(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, run: RunI
     ledger.sequence_part(step, key.into(), &action, None, delta);
 }
 
-fn open_part(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, passage: Passage) {
+pub(in crate::host) fn open_part(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, passage: Passage) {
     let Passage { turn_id, kind, content, meta } = passage;
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let (number, id) = chat.next_part();
@@ -351,7 +64,7 @@ fn open_part(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, passage: Pa
     ledger.sequence(step, key, action, None);
 }
 
-fn notice(
+pub(in crate::host) fn notice(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,

@@ -9,130 +9,16 @@
 //! what the chat's row does not know, so the row is saved again only when they have grown much
 //! larger than it, or are many.
 
-use crate::host::annotations;
-use crate::host::effects::ChannelId;
-use crate::host::ledger::Ledger;
-use crate::host::save;
-use crate::wire::channels::ChannelKind;
 use std::borrow::Cow;
 use std::ops::Range;
 
 use ahp_types::state::ChatOrigin;
-use bytes::Bytes;
 
-use super::attached;
-use super::effects::{ChatRow, Output, Record, SessionRow};
-use super::model::{Chat, SessionKey};
-use super::rows::{ChatBody, SessionBody};
-use super::{ChatKey, Host, Step};
-use crate::wire::names::Named;
-
-impl Host {
-    /// Leaves the row of a channel to be saved as the channel is now.
-    pub(in crate::host) fn save_channel(&mut self, step: &mut Step<'_>, id: ChannelId) {
-        match id.kind {
-            ChannelKind::Session => self.save_session(step, id.key.into()),
-            ChannelKind::Chat => save::save_chat(&mut self.ledger, step, id.key.into()),
-            ChannelKind::Root => self.ledger.channels.root.save(step),
-            #[cfg(test)]
-            ChannelKind::Sample => {
-                if let Some(sample) = self.ledger.channels.samples.get(&id.key.into()) {
-                    sample.save(step, id);
-                }
-            }
-            ChannelKind::Terminal
-            | ChannelKind::Watch
-            | ChannelKind::Annotations
-            | ChannelKind::Changeset => {}
-        }
-    }
-
-    /// Leaves everything that has changed to be saved, and then lets sessions that nobody uses out
-    /// of memory.
-    pub(super) fn save(&mut self, step: &mut Step<'_>) {
-        let unsaved = self.ledger.take_dirty();
-        if !unsaved.is_empty() {
-            let used = self.ledger.next_use();
-            for id in &unsaved {
-                let session = self.ledger.channels.session_of(*id);
-                if let Some(session) = session.and_then(|key| self.ledger.channels.sessions.known_mut(key)) {
-                    session.used = used;
-                }
-            }
-        }
-        for id in unsaved {
-            self.save_channel(step, id);
-        }
-        self.let_idle_sessions_go(step);
-    }
-
-    /// Leaves a session to be saved.
-    pub(super) fn save_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        if self.ledger.channels.sessions.known(key).is_some_and(|session| !session.ahead) {
-            if let Some(row) = self.session_row(key) {
-                step.say(Output::Record(Record::Session(row)));
-            }
-        }
-    }
-
-    /// Leaves a chat that has another session than before to be saved, behind that session.
-    pub(super) fn save_moved(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let session = self.ledger.channels.chats.known(key).map(|chat| chat.session);
-        if let Some(row) = session.and_then(|session| self.session_row(session)) {
-            step.say(Output::Record(Record::Session(row)));
-        }
-        save_whole_chat(&mut self.ledger, step, key);
-    }
-
-    /// A session's row, whole.
-    fn session_row(&mut self, key: SessionKey) -> Option<SessionRow> {
-        let summary = self.ledger.channels.summary(key)?;
-        let session = self.ledger.channels.sessions.known_mut(key)?;
-        let summary = session.written_rows.summary(summary);
-        let chats = std::mem::take(&mut session.state.chats);
-        let rows = session.written_rows.whole.list(&chats);
-        let row = self.session_row_with(key, summary, rows);
-        if let Some(session) = self.ledger.channels.sessions.known_mut(key) {
-            session.state.chats = chats;
-        }
-        row
-    }
-
-    /// A session's row with this text of the rows of its chats, which are not in its state.
-    fn session_row_with(&self, key: SessionKey, summary: Bytes, rows: Vec<u8>) -> Option<SessionRow> {
-        let session = self.ledger.channels.sessions.known(key)?;
-        let body = SessionBody {
-            state: Cow::Borrowed(&session.state),
-            created_at: Cow::Borrowed(&session.created_at),
-            born_at: session.channel.born_at,
-            config: Cow::Borrowed(&session.config),
-            title_by: session.title_by,
-            reviewed: Cow::Borrowed(&session.reviewed),
-            annotations: Cow::Borrowed(annotations::annotations_of(&self.ledger, key)),
-            discarded: Cow::Borrowed(&session.discarded),
-            kept: Cow::Borrowed(&session.kept),
-            seen: self.changes.sights.sight_to_keep(key),
-            shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
-        };
-        Some(SessionRow {
-            key,
-            uri: session.channel.uri.clone(),
-            modified_at: session.modified_at.clone(),
-            summary,
-            body: body.to_json_with(rows),
-        })
-    }
-
-    /// The URIs that a message names and that are not in memory.
-    pub fn absent(&self, named: &Named) -> Vec<String> {
-        self.ledger.absent(named)
-    }
-
-    /// The cursor of a `reconnect` that reaches further back than what is in memory.
-    pub fn cursor_into_the_past(&self, named: &Named) -> Option<u64> {
-        self.ledger.cursor_into_the_past(named)
-    }
-}
+use super::effects::{ChatRow, Output, Record};
+use super::ledger::Ledger;
+use super::model::Chat;
+use super::rows::ChatBody;
+use super::{attached, ChatKey, Step};
 
 /// Leaves a chat to be saved, if what the store has of it does not make up for what has
 /// changed.
@@ -144,7 +30,7 @@ pub(super) fn save_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) 
     }
 }
 
-fn save_whole_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+pub(in crate::host) fn save_whole_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let shared = turns_kept_elsewhere(ledger, key);
     let head = ledger.head();
     if let Some(chat) = ledger.channels.chats.known_mut(key) {

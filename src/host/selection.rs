@@ -6,9 +6,6 @@
 //! begins; and what a session's summary says of it.
 //! Never: changes what a message, or its client, says itself.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::effects::SessionKey;
-use crate::host::ledger::Ledger;
 use std::collections::BTreeSet;
 
 use ahp_types::actions::{ActionOrigin, ChatDraftChangedAction, ChatTruncatedAction, StateAction};
@@ -18,8 +15,10 @@ use serde_json::value::RawValue;
 use serde_json::Value;
 
 use super::actions::{Verdict, ACTION_NESTING_MAX};
+use super::agents::AgentRegistry;
 use super::config::check_model;
-use super::effects::{ChatKey, ConnectionId};
+use super::effects::{ChatKey, ConnectionId, SessionKey};
+use super::ledger::Ledger;
 use super::model::ChannelId;
 use super::refusal::Refusal;
 use super::Step;

@@ -7,15 +7,15 @@
 //! What a session can be configured by is its agent's to say, and may change. No action carries
 //! that: a client learns it with the next state. That something has changed is told, by all values.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::ledger::Ledger;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::actions::{SessionConfigChangedAction, StateAction};
 use ahp_types::common::JsonObject;
 use ahp_types::state::SessionConfigState;
 
+use super::agents::AgentRegistry;
 use super::effects::{ChatKey, Command};
+use super::ledger::Ledger;
 use super::model::{AgentLink, SessionKey};
 use super::Step;
 

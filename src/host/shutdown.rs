@@ -4,15 +4,13 @@
 //! saying when all is done.
 //! Never: waits; the time limit is a timer like any other.
 
-use crate::host::calls;
-use crate::host::clients;
-use crate::host::clients::Clients;
-use crate::host::ledger::Ledger;
 use ahp_types::state::{ChatInputResponseKind, ToolCallCancellationReason, ToolCallState};
 
 use super::calls::{rejection_among, CallRef, Denial};
-use super::effects::{ChatKey, Command, ConnectionId, Output, Shutdown, Timer};
-use super::{Host, Step};
+use super::clients::Clients;
+use super::effects::{ChatKey, Command, ConnectionId};
+use super::ledger::Ledger;
+use super::{calls, clients, Step};
 use crate::wire::asides::Aside;
 use crate::wire::methods::Method;
 use crate::wire::rpc::Incoming;
@@ -22,55 +20,10 @@ use crate::wire::tool_calls::client_of_call;
 #[derive(Debug)]
 pub(super) struct ShuttingDown {
     /// Turns are cancelled, and no new one begins.
-    cancelling: bool,
+    pub(super) cancelling: bool,
     /// Something was declined or cut.
-    cut: bool,
-    done: bool,
-}
-
-impl Host {
-    pub(super) fn shut_down(&mut self, step: &mut Step<'_>, how: Shutdown) {
-        let cut = self.clients.shutdown.take().is_some_and(|state| state.cut);
-        self.relays.end_all(step);
-        self.clients.shutdown = Some(ShuttingDown { cancelling: how == Shutdown::Cancel, cut, done: false });
-        let running = calls::running_chats(&self.ledger);
-        match how {
-            Shutdown::Cancel => {
-                for chat in running {
-                    self.cancel_turn(step, chat);
-                }
-            }
-            Shutdown::Drain(limit) => {
-                for chat in running {
-                    for id in calls::waiting_for_user(&self.ledger, chat) {
-                        self.clients.decline_if_alone(&mut self.ledger, step, chat, &id);
-                    }
-                }
-                step.say(Output::Timer(Timer::Drain, limit));
-            }
-        }
-    }
-
-    pub(super) fn drain_time_is_up(&mut self, step: &mut Step<'_>) {
-        let running = calls::running_chats(&self.ledger);
-        let Some(state) = &mut self.clients.shutdown else { return };
-        state.cancelling = true;
-        state.cut |= !running.is_empty();
-        for chat in running {
-            self.cancel_turn(step, chat);
-        }
-    }
-
-    /// Says once that no turn is left.
-    pub(super) fn check_done(&mut self, step: &mut Step<'_>) {
-        let works = running_turns(&self.ledger) > 0
-            || self.changes.checkpoints.keeps_folders()
-            || self.changes.holds_operations(None);
-        if let Some(state) = self.clients.shutdown.as_mut().filter(|state| !works && !state.done) {
-            state.done = true;
-            step.say(Output::Done { cut: state.cut });
-        }
-    }
+    pub(super) cut: bool,
+    pub(super) done: bool,
 }
 
 impl Clients {

@@ -8,18 +8,17 @@
 //! Never: looks again before it has heard what it has asked for, or watches for long what nobody
 //! follows.
 
-use crate::host::changesets::Changes;
-use crate::host::ledger::Ledger;
-use crate::host::notes;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{json, Value};
 
+use super::changesets::Changes;
 use super::effects::{ChangesetKey, ChannelId, GitReport, GitSight, Output, Timer};
+use super::ledger::Ledger;
 use super::model::SessionKey;
-use super::Step;
+use super::{notes, Step};
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::channels::ChannelKind;
 use crate::wire::watches::Watched;

@@ -12,11 +12,6 @@
 //! exactly that. Where the call does not say how the command has ended, because the host or the
 //! call has ended before it, whoever asks gets the state.
 
-use crate::host::background;
-use crate::host::holders;
-use crate::host::ledger::Ledger;
-use crate::host::ptys;
-use crate::wire::channels::ChannelKind;
 use std::collections::BTreeMap;
 
 use ahp_types::actions::{
@@ -29,18 +24,19 @@ use ahp_types::state::{
     TerminalSessionClaim, TerminalState, TerminalUnclassifiedPart, ToolCallState, ToolResultContent,
     ToolResultTerminalContent, Turn,
 };
-
 use memchr::memmem;
 
 use super::actions::Verdict;
 use super::background::OF_AGENT;
 use super::channels::Terminal;
 use super::effects::{ChatKey, Command, TerminalEvent, TerminalKey};
+use super::ledger::Ledger;
 use super::model::{Channel, Session};
 use super::refusal::Refusal;
-use super::Step;
+use super::{background, holders, ptys, Step};
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
+use crate::wire::channels::ChannelKind;
 use crate::wire::terminals::{named_by_terminal, terminal_uri};
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;

@@ -5,7 +5,6 @@
 //! Never: looks at a file, or sequences what has changed: that is no state, and whoever was not
 //! there is not told of it.
 
-use crate::host::ledger::Ledger;
 use std::time::Duration;
 
 use ahp_types::actions::{ResourceWatchChangedAction, StateAction};
@@ -14,11 +13,10 @@ use serde_json::json;
 
 use super::channels::Watch;
 use super::effects::{ChannelId, ConnectionId, Frame, Output, Timer, WatchKey};
-use super::ledger::unsequenced_line;
-use super::{Host, Step};
+use super::ledger::{unsequenced_line, Ledger};
+use super::Step;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
-use crate::wire::names::Named;
 use crate::wire::watches::{is_watch, Watched, WATCHES_MAX};
 
 /// How long a watch stays that nobody follows: whoever has lost a connection comes back within this
@@ -30,15 +28,6 @@ const UNFOLLOWED_COUNT_MAX: usize = 2 * WATCHES_MAX;
 
 /// What a watch is followed by that begins.
 pub(super) type WatchBegun = Vec<(String, Result<(), RpcError>)>;
-
-impl Host {
-    /// The watches that a message follows and that must begin before it is handled; not more than
-    /// may be followed.
-    pub fn watches_to_begin(&self, named: &Named) -> Vec<String> {
-        let absent = named.watches.iter().filter(|uri| self.ledger.find(uri).is_none());
-        absent.take(WATCHES_MAX).cloned().collect()
-    }
-}
 
 /// Takes in which watches have begun for the message that is handled, and which have not.
 pub(super) fn take_watches(ledger: &mut Ledger, step: &mut Step<'_>, begun: WatchBegun) {

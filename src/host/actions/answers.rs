@@ -38,7 +38,7 @@ fn is_required(question: &ChatInputQuestion) -> bool {
 }
 
 /// The question of a request that has this id.
-pub(super) fn question_of<'a>(
+pub(in crate::host) fn question_of<'a>(
     request: &'a ChatInputRequest,
     id: &str,
 ) -> Result<&'a ChatInputQuestion, Refusal> {
@@ -49,7 +49,7 @@ pub(super) fn question_of<'a>(
 
 /// Whether an answer has a value of its question's kind, or a text that says one, which is put in
 /// its place: real clients answer every question that is typed with a text.
-pub(super) fn check_answer(
+pub(in crate::host) fn check_answer(
     question: &ChatInputQuestion,
     id: &str,
     answer: Option<&mut ChatInputAnswer>,
@@ -115,7 +115,7 @@ fn value_of_text(question: &ChatInputQuestion, text: &str) -> Option<ChatInputAn
 
 /// Whether the questions of a request are answered by what its client says last, as
 /// [`check_answer`] has it.
-pub(super) fn check_answers(
+pub(in crate::host) fn check_answers(
     request: &ChatInputRequest,
     last: &mut ChatInputCompletedAction,
 ) -> Result<(), Refusal> {

@@ -3,246 +3,35 @@
 //! Owns: their conditions, and which effect each has once it is accepted.
 //! Never: does the effect's work; that is in `turns`, `calls` and `pending`.
 
-use crate::host::actions;
-use crate::host::agents::AgentRegistry;
-use crate::host::attached;
-use crate::host::calls;
-use crate::host::catalogue;
-use crate::host::directories;
-use crate::host::ledger::Ledger;
-use crate::host::pending;
-use crate::host::selection;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ahp_types::actions::{
-    ActionOrigin, ChatInputAnswerChangedAction, ChatInputCompletedAction, ChatPendingMessageSetAction,
+    ActionOrigin, ChatInputAnswerChangedAction, ChatPendingMessageSetAction,
     ChatQueuedMessagesReorderedAction, ChatToolCallConfirmedAction, ChatToolCallResultConfirmedAction,
-    ChatTruncatedAction, ChatTurnCancelledAction, ChatTurnResumeAction, ChatTurnStartedAction, StateAction,
+    ChatTurnStartedAction, StateAction,
 };
 use ahp_types::state::{
-    ActiveTurn, ChatInputAnswer, ChatInputRequest, PendingMessageKind, ResponsePart, SessionStatus,
-    ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallState, TurnState,
+    ActiveTurn, ChatInputAnswer, ChatInputRequest, PendingMessageKind, ToolCallCancellationReason,
+    ToolCallConfirmationReason, ToolCallState,
 };
 
-use super::answers::{check_answer, check_answers, question_of};
-use super::Verdict;
+use crate::host::actions::answers::{check_answer, question_of};
+use crate::host::actions::Verdict;
+use crate::host::agents::AgentRegistry;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
+use crate::host::ledger::Ledger;
 use crate::host::limits::check_id;
 use crate::host::model::Chat;
 use crate::host::refusal::Refusal;
-use crate::host::turns::Ending;
-use crate::host::{Host, Step};
-use crate::state::history::CompletedTurn;
-use crate::state::status::status_is;
+use crate::host::{actions, attached, calls, catalogue, pending, selection, Step};
 
 /// How many messages may be queued in a chat.
 const QUEUED_MAX: usize = 1000;
 
-impl Host {
-    pub(super) fn change_chat(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: StateAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        match action {
-            StateAction::ChatTurnStarted(a) => self.client_starts_turn(step, key, a, origin),
-            StateAction::ChatTurnCancelled(a) => self.client_cancels_turn(step, key, a, origin),
-            StateAction::ChatTurnResume(a) => self.client_resumes_turn(step, key, a, origin),
-            StateAction::ChatTruncated(a) => self.client_truncates(step, key, a, origin),
-            StateAction::ChatToolCallConfirmed(a) => {
-                client_decides_call(&mut self.ledger, step, key, a, origin)
-            }
-            StateAction::ChatToolCallResultConfirmed(a) => {
-                client_reviews_result(&mut self.ledger, step, key, a, origin)
-            }
-            StateAction::ChatToolCallComplete(a) => {
-                actions::tools::client_completes_call(&mut self.ledger, step, key, a, origin)
-            }
-            StateAction::ChatToolCallContentChanged(a) => {
-                actions::tools::client_changes_content(&mut self.ledger, step, key, a, origin)
-            }
-            StateAction::ChatInputAnswerChanged(a) => {
-                client_drafts_answer(&mut self.ledger, step, key, a, origin)
-            }
-            StateAction::ChatInputCompleted(a) => self.client_answers(step, key, a, origin),
-            StateAction::ChatPendingMessageSet(a) => {
-                client_sets_pending(&mut self.ledger, &self.agents, step, key, a, origin)
-            }
-            StateAction::ChatQueuedMessagesReordered(a) => {
-                client_reorders(&mut self.ledger, step, key, a, origin)
-            }
-            StateAction::ChatPendingMessageRemoved(ref a) => {
-                let state = actions::tools::known_chat(&self.ledger, key)?.conversation.state();
-                let there = match a.kind {
-                    PendingMessageKind::Steering => state.steering_message.iter().any(|m| m.id == a.id),
-                    PendingMessageKind::Queued => {
-                        state.queued_messages.iter().flatten().any(|m| m.id == a.id)
-                    }
-                };
-                if !there {
-                    return Err(Refusal::NoSuchPending(a.id.clone()));
-                }
-                change_plainly(&mut self.ledger, step, key, action, origin)
-            }
-            StateAction::ChatDraftChanged(_) => change_plainly(&mut self.ledger, step, key, action, origin),
-            StateAction::ChatIsReadChanged(_) | StateAction::ChatIsArchivedChanged(_) => {
-                let verdict = change_plainly(&mut self.ledger, step, key, action, origin)?;
-                catalogue::sync_chat(&mut self.ledger, step, key);
-                Ok(verdict)
-            }
-            StateAction::ChatWorkingDirectorySet(_) | StateAction::ChatWorkingDirectoryRemoved(_) => {
-                directories::client_chooses_directories(
-                    &mut self.ledger,
-                    &self.agents,
-                    step,
-                    key,
-                    action,
-                    origin,
-                )
-            }
-            _ => Err(Refusal::NotServedOn("a chat's channel")),
-        }
-    }
-
-    fn client_starts_turn(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        mut action: ChatTurnStartedAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let chat = actions::tools::known_chat(&self.ledger, key)?;
-        let state = chat.conversation.state();
-        if chat.has_had_turn(&action.turn_id) {
-            return Err(Refusal::TurnKnown(action.turn_id));
-        }
-        if let Some(active) = &state.active_turn {
-            let waits = chat.run.as_ref().is_some_and(|run| run.is_own) && action.queued_message_id.is_none();
-            if waits && !chat.turns_queued.contains(&action.turn_id) {
-                return client_turn_waits(&mut self.ledger, &self.agents, step, key, action, origin);
-            }
-            return Err(Refusal::TurnRunsQueueInstead(active.id.clone()));
-        }
-        check_id("turnId", &action.turn_id)?;
-        selection::check_message(&self.ledger, &self.agents, chat.session, &action.message)?;
-        let attached = attached::resolve_attached(&self.ledger, &mut action.message)?;
-        if let Some(id) = &action.queued_message_id {
-            let mut pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
-            if !pending.any(|message| message.id == *id) {
-                return Err(Refusal::NoSuchPending(id.clone()));
-            }
-        }
-        self.agents.check_tokens_for_turn(&self.ledger, step, key, &origin.client_id)?;
-        speak_as(&mut self.ledger, key, &origin.client_id);
-        pending::release_queue(&mut self.ledger, key);
-        attached::attach_to_turn(&mut self.ledger, key, &action.turn_id, attached);
-        self.start_turn(step, key, action, Some(origin));
-        Ok(Verdict::Done)
-    }
-
-    fn client_cancels_turn(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: ChatTurnCancelledAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        active_turn(actions::tools::known_chat(&self.ledger, key)?, &action.turn_id)?;
-        self.end_turn(step, key, Ending::Cancelled { meta: action.meta }, Some(origin));
-        Ok(Verdict::Done)
-    }
-
-    fn client_resumes_turn(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: ChatTurnResumeAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let chat = actions::tools::known_chat(&self.ledger, key)?;
-        let state = chat.conversation.state();
-        if let Some(active) = &state.active_turn {
-            return Err(Refusal::TurnRuns(active.id.clone()));
-        }
-        let latest = chat.conversation.history().last().filter(|turn| turn.id() == action.turn_id);
-        match latest.and_then(CompletedTurn::read) {
-            Some(turn) if turn.state == TurnState::Error => match turn.response_parts.last() {
-                Some(ResponsePart::Error(error)) if error.resumable == Some(true) => {}
-                _ => return Err(Refusal::NotResumable(action.turn_id)),
-            },
-            Some(_) => return Err(Refusal::DidNotFail(action.turn_id)),
-            None => return Err(Refusal::NotLatestTurn(action.turn_id)),
-        }
-        self.agents.check_tokens_for_turn(&self.ledger, step, key, &origin.client_id)?;
-        speak_as(&mut self.ledger, key, &origin.client_id);
-        pending::release_queue(&mut self.ledger, key);
-        self.resume_turn(step, key, action, Some(origin));
-        Ok(Verdict::Done)
-    }
-
-    fn client_truncates(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: ChatTruncatedAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let conversation = &actions::tools::known_chat(&self.ledger, key)?.conversation;
-        let (state, history) = (conversation.state(), conversation.history());
-        if let Some(id) = &action.turn_id {
-            let active = state.active_turn.iter().any(|turn| turn.id == *id);
-            if !active && !history.contains(id) {
-                return Err(Refusal::NoSuchTurn(id.clone()));
-            }
-        }
-        let last = history.last().map(CompletedTurn::id);
-        // Nothing is removed, and the status, which a truncation makes idle, is idle.
-        let idle = status_is(state.status, SessionStatus::Idle);
-        if state.active_turn.is_none() && last == action.turn_id.as_deref() && idle {
-            return Ok(Verdict::Unchanged);
-        }
-        pending::release_queue(&mut self.ledger, key);
-        self.truncate(step, key, action, Some(origin));
-        Ok(Verdict::Done)
-    }
-
-    fn client_answers(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        mut action: ChatInputCompletedAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        let request = open_question(actions::tools::known_chat(&self.ledger, key)?, &action.request_id)?;
-        if let Err(why) = check_answers(request, &mut action) {
-            let request = request.clone();
-            calls::ask_again(&mut self.ledger, step, key, request);
-            self.end_if_too_large(step, key);
-            return Err(Refusal::AskedAgain(Box::new(why)));
-        }
-        let chat = actions::tools::known_chat(&self.ledger, key)?;
-        let request = open_question(chat, &action.request_id)?;
-        let run = chat.run.as_ref().map(|run| (run.id, run.first_id(&action.request_id).to_owned()));
-        let mut answers = sorted(request.answers.as_ref());
-        answers.extend(sorted(action.answers.as_ref()));
-        answers.retain(|_, answer| !matches!(answer, ChatInputAnswer::Draft(_)));
-        let answers = answers.into_iter().map(|(id, answer)| (id.clone(), answer.clone())).collect();
-        let (shown_id, response) = (action.request_id.clone(), action.response);
-        self.ledger.sequence(step, key, StateAction::ChatInputCompleted(action), Some(origin));
-        calls::question_changed(&mut self.ledger, step, key, &shown_id);
-        if let Some((run, request_id)) = run {
-            step.tell_agent(key, Command::Answer { run, request_id, response, answers });
-        }
-        Ok(Verdict::Done)
-    }
-}
-
 /// Queues the turn of a client that did not know yet of one that the agent has begun by itself:
 /// it starts, under its own id, when that is over. Told as the message that it is until then,
 /// in answer to the client's action.
-fn client_turn_waits(
+pub(in crate::host) fn client_turn_waits(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -259,7 +48,7 @@ fn client_turn_waits(
     Ok(verdict)
 }
 
-fn client_sets_pending(
+pub(in crate::host) fn client_sets_pending(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -324,7 +113,7 @@ pub(in crate::host) fn speak_as(ledger: &mut Ledger, key: ChatKey, client_id: &s
 }
 
 /// Sequences an action that has no effect besides the state, if it has one there.
-fn change_plainly(
+pub(in crate::host) fn change_plainly(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -338,7 +127,7 @@ fn change_plainly(
     Ok(Verdict::Done)
 }
 
-fn client_decides_call(
+pub(in crate::host) fn client_decides_call(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -381,7 +170,7 @@ fn client_decides_call(
     Ok(Verdict::Done)
 }
 
-fn client_reviews_result(
+pub(in crate::host) fn client_reviews_result(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -408,7 +197,7 @@ fn client_reviews_result(
     Ok(Verdict::Done)
 }
 
-fn client_drafts_answer(
+pub(in crate::host) fn client_drafts_answer(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -424,7 +213,7 @@ fn client_drafts_answer(
     Ok(verdict)
 }
 
-fn client_reorders(
+pub(in crate::host) fn client_reorders(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -458,7 +247,7 @@ fn client_reorders(
 }
 
 /// The active turn, if it is this one.
-pub(super) fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refusal> {
+pub(in crate::host) fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refusal> {
     match &chat.conversation.state().active_turn {
         Some(active) if active.id == turn_id => Ok(active),
         Some(active) => Err(Refusal::OtherTurnRuns { runs: active.id.clone(), named: turn_id.to_owned() }),
@@ -466,7 +255,10 @@ pub(super) fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a Activ
     }
 }
 
-fn open_question<'a>(chat: &'a Chat, request_id: &str) -> Result<&'a ChatInputRequest, Refusal> {
+pub(in crate::host) fn open_question<'a>(
+    chat: &'a Chat,
+    request_id: &str,
+) -> Result<&'a ChatInputRequest, Refusal> {
     match chat.conversation.question(request_id) {
         Some(question) => Ok(&question.request),
         None => Err(Refusal::NoOpenQuestion(request_id.to_owned())),
@@ -496,7 +288,9 @@ fn choose(
 }
 
 /// Answers in the order of their ids: the map that they come in has none.
-fn sorted(answers: Option<&HashMap<String, ChatInputAnswer>>) -> BTreeMap<&String, &ChatInputAnswer> {
+pub(in crate::host) fn sorted(
+    answers: Option<&HashMap<String, ChatInputAnswer>>,
+) -> BTreeMap<&String, &ChatInputAnswer> {
     answers.into_iter().flatten().collect()
 }
 

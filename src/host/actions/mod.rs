@@ -12,24 +12,15 @@ pub(super) mod chat;
 pub(super) mod session;
 pub(super) mod tools;
 
-use crate::host::catalogue;
-use crate::host::selection;
-use ahp_types::actions::{ActionOrigin, StateAction};
+use ahp_types::actions::StateAction;
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::channels::{called, client_actions, Kind};
-use super::effects::{ChannelId, ChatKey, ConnectionId};
-use super::model::TitleBy;
 use super::refusal::Refusal;
-use super::selection::PendingAction;
-use super::{Host, Step};
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
-use crate::wire::errors::RpcError;
-use crate::wire::methods::DispatchActionParams;
 use crate::wire::rpc::nesting_fits;
 
 /// An action that the protocol lets clients dispatch.
@@ -72,117 +63,6 @@ pub(in crate::host) enum Verdict {
     Done,
     /// It changes nothing (or nothing that its channel shows): its sender is told so, nobody else.
     Unchanged,
-}
-
-impl Host {
-    /// Carries a client's action out, or tells the client why not.
-    ///
-    /// # Errors
-    /// When `params` are not even an envelope. Everything that is wrong with the action itself is
-    /// told by an echo with a `rejectionReason`.
-    pub(super) fn dispatch_action(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        params: DispatchActionParams,
-        aside: Option<&Aside>,
-    ) -> Result<(), RpcError> {
-        // "Server MUST silently ignore the action (no echo)": chat and session channel pages.
-        let target = self.ledger.find(&params.channel);
-        let unreadable = self.ledger.why_unreadable(&params.channel);
-        if target.is_none() && unreadable.is_none() {
-            tracing::debug!(channel = params.channel, "an action on an unknown channel was ignored");
-            return Ok(());
-        }
-        let client_id = self.ledger.presence.client_of(connection).map(str::to_owned);
-        let origin = ActionOrigin { client_id: client_id.unwrap_or_default(), client_seq: params.client_seq };
-        let verdict = match (target, self.ledger.failing()) {
-            (None, _) => Err(Refusal::SessionUnreadable(unreadable.cloned().unwrap_or_default())),
-            (_, Some(failing)) => Err(Refusal::NothingIsKept(failing.reason.clone())),
-            (Some(target), None) => {
-                let asked = PendingAction {
-                    connection,
-                    channel: params.channel.clone(),
-                    action: params.action.clone(),
-                    origin: origin.clone(),
-                };
-                self.carry_out(step, target, asked, aside)
-            }
-        };
-        let mut answer = |refusal| {
-            self.ledger.answer_action(step, connection, &params.channel, &params.action, &origin, refusal);
-        };
-        match &verdict {
-            Ok(Verdict::Done) => {}
-            Ok(Verdict::Unchanged) => answer(None),
-            Err(refusal) => answer(Some(refusal)),
-        }
-        if let Some(target) = target {
-            self.after_answer(step, target);
-        }
-        Ok(())
-    }
-
-    fn carry_out(
-        &mut self,
-        step: &mut Step<'_>,
-        target: ChannelId,
-        asked: PendingAction,
-        aside: Option<&Aside>,
-    ) -> Result<Verdict, Refusal> {
-        if let Some(Aside::Selects { change, for_all_chats }) = aside {
-            return selection::client_selects(
-                &mut self.ledger,
-                &self.agents,
-                step,
-                target,
-                asked,
-                change,
-                *for_all_chats,
-            );
-        }
-        let action = self.read_action(target, &asked, aside)?;
-        self.check_state_has_room(target, &action)?;
-        self.change(step, target, action, asked.origin, aside)
-    }
-
-    pub(super) fn change_chat_as_meant(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        mut action: StateAction,
-        origin: ActionOrigin,
-        aside: Option<&Aside>,
-    ) -> Result<Verdict, Refusal> {
-        // Real clients name a chat this way, and a session, which they show by its default chat.
-        if let StateAction::SessionTitleChanged(a) = &action {
-            catalogue::name_chat(&mut self.ledger, step, key, &a.title, TitleBy::User);
-            let session = self.ledger.channels.chats.known(key).map(|chat| chat.session);
-            if let Some(session) = session.filter(|_| self.ledger.channels.is_default(key)) {
-                catalogue::name_session(&mut self.ledger, step, session, &a.title, TitleBy::User);
-            }
-            return Ok(Verdict::Unchanged);
-        }
-        let follows = aside == Some(&Aside::Follows);
-        let pending = match &mut action {
-            StateAction::ChatTurnStarted(action) if follows => {
-                selection::address(&self.ledger, &self.agents, key, &mut action.message);
-                None
-            }
-            StateAction::ChatTruncated(action) if aside == Some(&Aside::KeepsSelection) => {
-                selection::keep_selection(&mut self.ledger, step, key, action);
-                None
-            }
-            StateAction::ChatPendingMessageSet(action) => Some((action.id.clone(), follows)),
-            StateAction::ChatPendingMessageRemoved(action) => Some((action.id.clone(), false)),
-            _ => None,
-        };
-        let verdict = self.change_chat(step, key, action, origin)?;
-        if let Some((id, follows)) = pending {
-            selection::let_follow(&mut self.ledger, key, &id, follows);
-        }
-        Ok(verdict)
-    }
 }
 
 /// Reads an action and checks that clients may dispatch it on a channel of this kind and that it is

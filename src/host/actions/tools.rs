@@ -3,24 +3,23 @@
 //! Owns: that only the client that a call runs on may say what it produced and how it ended.
 //! Never: chooses that client; that is in `clients`.
 
-use crate::host::calls;
-use crate::host::facts::Fact;
-use crate::host::ledger::Ledger;
 use ahp_types::actions::{
     ActionOrigin, ChatToolCallCompleteAction, ChatToolCallContentChangedAction, StateAction,
 };
 use ahp_types::state::{ToolCallRunningState, ToolCallState};
 
-use super::chat::active_turn;
-use super::Verdict;
+use crate::host::actions::chat::active_turn;
+use crate::host::actions::Verdict;
 use crate::host::effects::ChatKey;
+use crate::host::facts::Fact;
+use crate::host::ledger::Ledger;
 use crate::host::model::Chat;
 use crate::host::refusal::Refusal;
-use crate::host::Step;
+use crate::host::{calls, Step};
 use crate::wire::tool_calls::client_of_call;
 
 /// A client says how a tool call ended that runs on it.
-pub(super) fn client_completes_call(
+pub(in crate::host) fn client_completes_call(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -41,7 +40,7 @@ pub(super) fn client_completes_call(
 }
 
 /// A client says what a tool call has produced so far that runs on it.
-pub(super) fn client_changes_content(
+pub(in crate::host) fn client_changes_content(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,

@@ -9,8 +9,8 @@ use ahp::reducers::{apply_action_to_annotations, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{Annotation, AnnotationsState, AnnotationsSummary, SnapshotState};
 
-use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, ClientAction};
+use crate::host::channels::{Channels, Kind, Table};
 use crate::host::effects::{AnnotationsKey, ChannelId, SessionKey};
 use crate::host::model::Channel;
 use crate::host::Config;

@@ -10,8 +10,8 @@ use ahp::reducers::{apply_action_to_changeset, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{ChangesetState, SnapshotState};
 
-use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, ClientAction};
+use crate::host::channels::{Channels, Kind, Table};
 use crate::host::effects::{ChangesetKey, ChannelId, SessionKey};
 use crate::host::model::Channel;
 use crate::host::Config;

@@ -7,9 +7,9 @@ use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 
-use super::session::called_by_provider;
-use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, ClientAction};
+use crate::host::channels::session::called_by_provider;
+use crate::host::channels::{Channels, Kind, Table};
 use crate::host::effects::{ActionLine, ChatKey, SessionKey};
 use crate::host::ledger::{cursor_before, Loading, RowNote, StateIsNeeded};
 use crate::host::model::{Channel, Chat, Subscription};

@@ -11,8 +11,8 @@ use ahp_types::common::JsonObject;
 use ahp_types::state::{RootConfigState, RootState, SnapshotState};
 use serde::{Deserialize, Serialize};
 
-use super::{Channels, Keyed, Kind};
 use crate::host::actions::{actions_of, ClientAction};
+use crate::host::channels::{Channels, Keyed, Kind};
 use crate::host::config::check_root_change;
 use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
 use crate::host::ledger::RowNote;

@@ -10,8 +10,8 @@ use ahp::reducers::{apply_action_to_annotations, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{AnnotationsState, SnapshotState};
 
-use super::Kind;
 use crate::host::actions::{actions_of, ClientAction};
+use crate::host::channels::Kind;
 use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
 use crate::host::ledger::RowNote;
 use crate::host::model::Channel;

@@ -8,8 +8,8 @@ use ahp::reducers::{apply_action_to_session, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 
-use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, ClientAction};
+use crate::host::channels::{Channels, Kind, Table};
 use crate::host::effects::SessionKey;
 use crate::host::ledger::RowNote;
 use crate::host::model::{Channel, Session};

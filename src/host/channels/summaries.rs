@@ -7,8 +7,8 @@ use ahp_types::common::JsonObject;
 use ahp_types::state::SessionSummary;
 use serde_json::{json, Value};
 
-use super::Channels;
 use crate::host::catalogue::summary_of;
+use crate::host::channels::Channels;
 use crate::host::effects::{ChatKey, SessionKey};
 use crate::host::model::Session;
 use crate::host::selection::{selection_of, IN_SUMMARY_BYTES_MAX};

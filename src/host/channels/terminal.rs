@@ -12,8 +12,8 @@ use ahp_types::state::{
     TerminalState,
 };
 
-use super::{Channels, Kind, Table};
 use crate::host::actions::{actions_of, ClientAction};
+use crate::host::channels::{Channels, Kind, Table};
 use crate::host::effects::{ChannelId, ChatKey, ConnectionId, RunId, SessionKey, TerminalKey};
 use crate::host::model::Channel;
 use crate::host::scrollback::{cut, text_of};

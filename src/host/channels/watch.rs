@@ -11,8 +11,8 @@ use ahp::reducers::{apply_action_to_resource_watch, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{ResourceWatchState, SnapshotState};
 
-use super::Kind;
 use crate::host::actions::ClientAction;
+use crate::host::channels::Kind;
 use crate::host::effects::{ChannelId, WatchKey};
 use crate::host::model::Channel;
 use crate::host::Config;

@@ -4,57 +4,43 @@
 //! chat that it comes from, and which chat is the default one.
 //! Never: opens a conversation; the first turn does.
 
-use crate::host::actions;
-use crate::host::agents::AgentRegistry;
-use crate::host::ahead;
-use crate::host::attached;
-use crate::host::catalogue;
-use crate::host::conversations;
-use crate::host::directories;
-use crate::host::handlers;
-use crate::host::ledger::Ledger;
-use crate::host::notes;
-use crate::host::pending;
-use crate::host::selection;
-use crate::host::terminals;
 use std::collections::BTreeMap;
 
 use ahp_types::actions::{
-    ActionOrigin, ChatMovableChangedAction, ChatTurnStartedAction, SessionChatAddedAction,
-    SessionChatRemovedAction, SessionDefaultChatChangedAction, StateAction,
+    ActionOrigin, ChatMovableChangedAction, SessionChatAddedAction, SessionChatRemovedAction,
+    SessionDefaultChatChangedAction, StateAction,
 };
-use ahp_types::commands::{ChatSource, CreateChatParams, DisposeChatParams};
+use ahp_types::commands::ChatSource;
 use ahp_types::state::{
     ActiveTurn, ChatOrigin, ChatState, Message, MultipleChatsCapability, SessionLifecycle, SessionStatus,
     Turn, TurnState,
 };
 
+use crate::host::agents::AgentRegistry;
 use crate::host::attached::Attached;
 use crate::host::catalogue::{row_of, CHAT_TITLE};
-use crate::host::effects::{ChatKey, ConnectionId, Output, Record};
-use crate::host::limits::URI_BYTES_MAX;
+use crate::host::effects::{ChatKey, ConnectionId};
+use crate::host::ledger::Ledger;
 use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, TitleBy};
-use crate::host::{Host, Step};
+use crate::host::{actions, ahead, catalogue, conversations, notes, terminals, Step};
 use crate::state::history::{CompletedTurn, History};
 use crate::state::reduce::Conversation;
-use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
-use crate::wire::uris::{default_chat_of, may_name_a_chat};
 
 /// How many chats a session may have.
-pub(super) const CHATS_MAX: usize = 1000;
+pub(in crate::host) const CHATS_MAX: usize = 1000;
 
 /// What a new chat begins with.
-pub(super) struct Beginning {
+pub(in crate::host) struct Beginning {
     pub(super) origin: ChatOrigin,
     /// What its agent knows and nobody is shown.
     pub(super) context: Vec<CompletedTurn>,
     /// What is shown, and whose chat it was.
-    pub(super) copied: Option<(ChatKey, Vec<CompletedTurn>)>,
+    pub(in crate::host) copied: Option<(ChatKey, Vec<CompletedTurn>)>,
     /// Which of the session's directories it works in; all when there is no choice.
-    pub(super) directories: Option<Vec<String>>,
+    pub(in crate::host) directories: Option<Vec<String>>,
     /// The model and agent that are selected for it.
-    pub(super) draft: Option<Message>,
+    pub(in crate::host) draft: Option<Message>,
 }
 
 impl Default for Beginning {
@@ -64,118 +50,8 @@ impl Default for Beginning {
     }
 }
 
-impl Host {
-    /// Opens another chat in a session.
-    pub(in crate::host) fn create_chat(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        mut params: CreateChatParams,
-        aside: Option<&Aside>,
-    ) -> Result<(), RpcError> {
-        let Some(key) = self.ledger.find_session(&params.channel) else {
-            return Err(self.ledger.not_found(&params.channel));
-        };
-        let session = usable_session(&self.ledger, key)?;
-        let agent = handlers::config::agent_called(&self.agents, Some(&session.state.provider))?;
-        self.agents.check_tokens(&self.ledger, step, connection, agent)?;
-        let can = chats_capability(&self.agents, session)?;
-        if session.state.chats.len() >= CHATS_MAX {
-            return Err(RpcError::invalid_params(format_args!(
-                "{CHATS_MAX} chats are in this session, which is all that it holds"
-            )));
-        }
-        let own = default_chat_of(&session.channel.uri);
-        let may_name = may_name_a_chat(&params.chat) && params.chat.len() <= URI_BYTES_MAX;
-        if params.chat != own && !may_name {
-            return Err(RpcError::invalid_params(
-                "`chat`: a chat's URI is `ahp-chat:/<id>`, of at most 4,096 bytes",
-            ));
-        }
-        if self.ledger.find(&params.chat).is_some() || self.ledger.why_unreadable(&params.chat).is_some() {
-            return Err(RpcError::already_exists(&params.chat));
-        }
-        let directories = directories::chosen_directories(
-            &self.ledger,
-            &self.agents,
-            key,
-            params.working_directories.as_deref(),
-        )
-        .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")));
-        let attached = match &mut params.initial_message {
-            Some(message) => selection::check_message(&self.ledger, &self.agents, key, message)
-                .and_then(|()| attached::resolve_attached(&self.ledger, message))
-                .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?,
-            None => Vec::new(),
-        };
-        let mut beginning = beginning_of(&self.ledger, key, can, params.source)?;
-        // A fork works where its source does.
-        if beginning.copied.is_none() {
-            beginning.directories = directories?;
-        }
-        if let Some(Aside::Begins { selection, .. }) = aside {
-            let provider =
-                self.ledger.channels.sessions.known(key).map(|session| session.state.provider.clone());
-            beginning.draft = selection::first_draft(&self.agents, &provider.unwrap_or_default(), selection)?;
-        }
-        let chat = add_chat(&mut self.ledger, step, key, params.chat, beginning);
-        take_charge(&mut self.ledger, chat, connection);
-        if let Some(mut message) = params.initial_message {
-            if matches!(aside, Some(Aside::Begins { .. })) {
-                selection::address(&self.ledger, &self.agents, chat, &mut message);
-            }
-            let turn = ChatTurnStartedAction {
-                turn_id: pending::fresh_turn_id(&self.ledger, step, chat),
-                // Replaced by the host's clock.
-                started_at: String::new(),
-                message,
-                queued_message_id: None,
-                meta: None,
-            };
-            attached::attach_to_turn(&mut self.ledger, chat, &turn.turn_id, attached);
-            self.start_turn(step, chat, turn, None);
-        }
-        Ok(())
-    }
-
-    /// Ends a chat: its turn is cancelled, its conversation closed, its channel gone.
-    pub(in crate::host) fn dispose_chat(
-        &mut self,
-        step: &mut Step<'_>,
-        params: &DisposeChatParams,
-    ) -> Result<(), RpcError> {
-        let Some(chat) = self.ledger.find_chat(&params.channel) else {
-            return Err(self.ledger.not_found(&params.channel));
-        };
-        let key = self.ledger.channels.chats.needed(chat)?.session;
-        let session = self.ledger.channels.sessions.needed(key)?;
-        let mut others = session.state.chats.iter().filter(|row| row.resource != params.channel);
-        let Some(heir) = others.next().map(|row| row.resource.clone()) else {
-            return Err(RpcError::invalid_params(
-                "`channel`: a session keeps its last chat; dispose of the session",
-            ));
-        };
-        // There is no next turn for what the agent has not taken in.
-        if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
-            run.handed_over.clear();
-        }
-        self.cancel_turn(step, chat);
-        if self.ledger.channels.is_default(chat) {
-            appoint_default_chat(&mut self.ledger, step, key, heir, None);
-        }
-        take_from_catalogue(&mut self.ledger, step, key, &params.channel);
-        conversations::close_conversation(&mut self.ledger, step, chat);
-        handlers::catalogue::remove_chat(&mut self.ledger, step, chat);
-        self.ledger.mark_clean(chat.into());
-        let uri = params.channel.clone();
-        step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));
-        reopen_session(&mut self.ledger, &self.agents, step, key);
-        Ok(())
-    }
-}
-
 /// What the agent of a session can do with several chats.
-pub(super) fn chats_capability(
+pub(in crate::host) fn chats_capability(
     agents: &AgentRegistry,
     session: &Session,
 ) -> Result<MultipleChatsCapability, RpcError> {
@@ -190,7 +66,7 @@ pub(super) fn chats_capability(
 
 /// When the conversation is gone that a session's creation waited for, it waits for another
 /// one.
-pub(super) fn reopen_session(
+pub(in crate::host) fn reopen_session(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -208,7 +84,7 @@ pub(super) fn reopen_session(
 }
 
 /// What a chat's agent does is done for this client, until another one asks for something.
-fn take_charge(ledger: &mut Ledger, chat: ChatKey, connection: ConnectionId) {
+pub(in crate::host) fn take_charge(ledger: &mut Ledger, chat: ChatKey, connection: ConnectionId) {
     let client_id = ledger.presence.client_of(connection).map(str::to_owned);
     actions::chat::speak_as(ledger, chat, client_id.as_deref().unwrap_or_default());
     if let Some(chat) = ledger.channels.chats.known_mut(chat) {
@@ -217,7 +93,7 @@ fn take_charge(ledger: &mut Ledger, chat: ChatKey, connection: ConnectionId) {
 }
 
 /// A session in which something can be begun.
-pub(super) fn usable_session(ledger: &Ledger, key: SessionKey) -> Result<&Session, RpcError> {
+pub(in crate::host) fn usable_session(ledger: &Ledger, key: SessionKey) -> Result<&Session, RpcError> {
     let session = ledger.channels.sessions.needed(key)?;
     if session.state.lifecycle == SessionLifecycle::Failed {
         let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
@@ -226,7 +102,7 @@ pub(super) fn usable_session(ledger: &Ledger, key: SessionKey) -> Result<&Sessio
     Ok(session)
 }
 
-fn beginning_of(
+pub(in crate::host) fn beginning_of(
     ledger: &Ledger,
     key: SessionKey,
     can: MultipleChatsCapability,
@@ -299,7 +175,7 @@ fn source_chat<'a>(ledger: &'a Ledger, key: SessionKey, uri: &str) -> Result<(Ch
     })
 }
 
-fn add_chat(
+pub(in crate::host) fn add_chat(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: SessionKey,
@@ -358,7 +234,12 @@ pub(super) fn beginning_chat(
 }
 
 /// Takes a chat's row away, and with it its part in what the session says of itself.
-pub(super) fn take_from_catalogue(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey, chat: &str) {
+pub(in crate::host) fn take_from_catalogue(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    chat: &str,
+) {
     let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: chat.to_owned() });
     ledger.sequence(step, key, removed, None);
     notes::take_notes(ledger, step, key, chat);
@@ -381,7 +262,7 @@ pub(in crate::host) fn change_default_chat(
 }
 
 /// Makes a chat the default one. At no time may the default chat be moved.
-fn appoint_default_chat(
+pub(in crate::host) fn appoint_default_chat(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: SessionKey,

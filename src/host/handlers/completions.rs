@@ -4,14 +4,14 @@
 //! be looked for.
 //! Never: looks at a file system.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::directories;
-use crate::host::ledger::Ledger;
 use ahp_types::commands::{CompletionItem, CompletionItemKind, CompletionsParams, CompletionsResult};
 use ahp_types::state::{MessageAttachment, SimpleMessageAttachment};
 use serde_json::{json, Value};
 
+use crate::host::agents::AgentRegistry;
+use crate::host::directories;
 use crate::host::effects::{AgentCommand, ChatKey, FilesMeant};
+use crate::host::ledger::Ledger;
 use crate::host::model::Session;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;

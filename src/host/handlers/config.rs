@@ -3,14 +3,14 @@
 //! Owns: their answers, out of what the agents say of themselves.
 //! Never: changes anything, or waits for an agent.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::ledger::Ledger;
 use ahp_types::commands::{
     ResolveSessionConfigResult, SessionConfigCompletionsResult, SessionConfigValueItem,
 };
 
+use crate::host::agents::AgentRegistry;
 use crate::host::config::{resolved, settings_of};
 use crate::host::effects::{AgentDescription, ConnectionId};
+use crate::host::ledger::Ledger;
 use crate::host::Step;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ConfigCompletionsParams, ResolveConfigParams};

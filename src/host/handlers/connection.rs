@@ -4,30 +4,18 @@
 //! Never: changes a channel's state. Snapshot and registration are one step, so that what a client
 //! is sent afterwards is exactly what its snapshot lacks.
 
-use crate::host::ahead;
-use crate::host::clients::Clients;
-use crate::host::handlers;
-use crate::host::ledger::Ledger;
-use crate::host::terminals;
-use crate::host::watches;
 use std::collections::BTreeSet;
 
-use ahp_types::commands::{InitializeResult, SubscribeParams, UnsubscribeParams};
-use serde_json::Value;
-
+use crate::host::clients::Clients;
 use crate::host::dispatch::States;
 use crate::host::effects::{ConnectionId, LargeStates, LARGE_BYTES};
-use crate::host::locale::Language;
-use crate::host::missed::Missed;
-use crate::host::model::{ChannelId, Subscription, Window};
-use crate::host::{Host, Step, CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
+use crate::host::ledger::Ledger;
+use crate::host::model::ChannelId;
+use crate::host::{CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
 use crate::wire::annotations::session_named_by;
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
-use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
-use crate::wire::rpc::to_json;
-use crate::wire::terminals::{named_by_terminal, COMMAND_PREFIX};
+use crate::wire::terminals::named_by_terminal;
 use crate::wire::watches::{is_watch, WATCHES_MAX};
 
 /// What answers a request that subscribes.
@@ -51,194 +39,13 @@ impl From<LargeStates> for Subscribed {
 
 /// Whether a URI is that of a channel of which it says what it shows: of such a one it is told that
 /// there is nothing.
-fn is_no_conversation(uri: &str) -> bool {
+pub(in crate::host) fn is_no_conversation(uri: &str) -> bool {
     is_watch(uri) || named_by_terminal(uri).is_some() || session_named_by(uri).is_some()
-}
-
-impl Host {
-    /// Opens a connection. The negotiated version is put into the result by `versions`.
-    pub(in crate::host) fn initialize(
-        &mut self,
-        connection: ConnectionId,
-        params: &InitializeParams,
-    ) -> Result<Subscribed, RpcError> {
-        let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
-        terminals::bring_back_terminals(&mut self.ledger, wanted);
-        self.changes.bring_back_changesets(&mut self.ledger, wanted);
-        self.ledger.check_all_safe(wanted)?;
-        self.clients.admit(&mut self.ledger, connection, &params.client_id)?;
-        if let Some(client) = self.ledger.presence.connections.get_mut(&connection) {
-            client.language = Language::of(params.locale.as_deref().unwrap_or_default());
-        }
-        match &params.client_info {
-            Some(info) => tracing::info!(
-                client = params.client_id,
-                name = info.name,
-                version = info.version.as_deref().unwrap_or("?"),
-                "a client has connected"
-            ),
-            None => tracing::info!(client = params.client_id, "a client has connected"),
-        }
-        let mut states = self.take_up(connection, Method::Initialize, wanted);
-        let client = self.ledger.presence.connections.get(&connection);
-        let result = serde_json::to_value(InitializeResult {
-            protocol_version: String::new(),
-            server_seq: i64::try_from(self.ledger.told_head()).unwrap_or(i64::MAX),
-            server_info: Some(self.server_info.clone()),
-            meta: None,
-            snapshots: Vec::new(),
-            default_directory: client.and_then(|client| client.default_directory.clone()),
-            completion_trigger_characters: Some(handlers::completions::completion_triggers(&self.agents)),
-            terminal_command_prefix: (self.ledger.limits.ptys > 0).then(|| COMMAND_PREFIX.to_owned()),
-            telemetry: None,
-            automations: None,
-        })
-        .unwrap_or_default();
-        if let Value::Object(mut members) = result {
-            members.remove("protocolVersion");
-            states.besides = members;
-        }
-        Ok(states.into())
-    }
-
-    /// Opens a connection again with exactly the subscriptions that are asked for, and tells what
-    /// it missed: by replay where we can continue exactly from its cursor, else by snapshots.
-    /// Returned with what is to be told behind the answer.
-    pub(in crate::host) fn reconnect(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        params: &ReconnectParams,
-        aside: Option<&Aside>,
-    ) -> Result<(Subscribed, Missed), RpcError> {
-        terminals::bring_back_terminals(&mut self.ledger, &params.subscriptions);
-        self.changes.bring_back_changesets(&mut self.ledger, &params.subscriptions);
-        self.ledger.check_all_safe(&params.subscriptions)?;
-        // A cursor means something only to who was given it from this sequence.
-        let known = self.ledger.continues || self.clients.known.contains(&params.client_id);
-        let head = self.ledger.head();
-        let before = self.clients.admit(&mut self.ledger, connection, &params.client_id)?;
-        for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            self.unsubscribe(connection, target);
-        }
-        if let Some(before) = before.filter(|before| *before != params.client_id) {
-            self.agents.forget_tokens(connection);
-            self.clients.client_left(&mut self.ledger, step, &before);
-        }
-        let (wanted, missing) = resolve(&self.ledger, &params.subscriptions);
-        // Now, so that the answer tells it.
-        self.clients.leave_other_sessions(
-            &mut self.ledger,
-            step,
-            &params.client_id,
-            &wanted.iter().copied().collect(),
-        );
-        // One that was beyond the head is none of ours, whatever has moved the head since.
-        let cursor = u64::try_from(params.last_seen_server_seq).ok().filter(|&at| known && at <= head);
-        let cursor = cursor.filter(|&cursor| {
-            wanted.iter().all(|&target| {
-                self.ledger.channels.get(target).is_some_and(|channel| channel.born_at <= cursor)
-            })
-        });
-        let mut past = step.past.take();
-        let missed = cursor.filter(|_| wanted.contains(&ChannelId::ROOT));
-        let missed = missed.map(|cursor| self.catalogue.missed_since(&self.ledger, cursor, past.as_mut()));
-        let replay = cursor.and_then(|cursor| self.ledger.replay(cursor, past, &wanted));
-        if let Some(actions) = replay {
-            let mut result = b"{\"type\":\"replay\",\"actions\":[".to_vec();
-            result.extend_from_slice(&actions);
-            result.extend_from_slice(b"],\"missing\":");
-            result.extend_from_slice(&to_json(&missing));
-            result.push(b'}');
-            tracing::info!(
-                client = params.client_id,
-                bytes = actions.len(),
-                "a client has reconnected: it gets the actions that it missed"
-            );
-            let missed = missed.unwrap_or_default().of_follower(wanted.clone());
-            self.go_on(connection, wanted);
-            let states = States { json: result, kinds: Vec::new() };
-            return Ok((Subscribed::States(states), missed));
-        }
-        tracing::info!(client = params.client_id, "a client has reconnected: it gets snapshots");
-        let mut states = self.take_up(connection, Method::Reconnect, &params.subscriptions);
-        let followed = match aside {
-            Some(Aside::OnlyLooks) => {
-                self.go_on(connection, wanted);
-                Vec::new()
-            }
-            _ => wanted,
-        };
-        states.besides.insert("type".to_owned(), "snapshot".into());
-        Ok((states.into(), Missed::default().of_follower(followed)))
-    }
-
-    /// Subscribes to channels of which the client has states already, with windows that nobody
-    /// knows.
-    fn go_on(&mut self, connection: ConnectionId, wanted: Vec<ChannelId>) {
-        for target in wanted {
-            let how = Subscription { window: Window::Unknown, ..Subscription::default() };
-            self.subscribe(connection, target, how);
-        }
-    }
-
-    /// Answers the channel's state and delivers what follows it.
-    pub(in crate::host) fn serve_subscribe(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        params: &SubscribeParams,
-    ) -> Result<Subscribed, RpcError> {
-        watches::check_watches_have_room(&self.ledger, connection, &params.channel)?;
-        terminals::bring_back_terminals(&mut self.ledger, [&params.channel]);
-        self.changes.bring_back_changesets(&mut self.ledger, [&params.channel]);
-        let not_found = || match step.refused_watches.remove(&params.channel) {
-            Some(refused) => refused,
-            None if is_no_conversation(&params.channel) => RpcError::resource_not_found(&params.channel),
-            None => self.ledger.not_found(&params.channel),
-        };
-        let target = self.ledger.find(&params.channel).ok_or_else(not_found)?;
-        self.ledger.check_safe(target)?;
-        let how = Subscription::asked_for(params)?;
-        let first_turn = self.ledger.channels.first_turn(target, &how);
-        self.subscribe(connection, target, Subscription { window: Window::From(first_turn), ..how });
-        Ok(self.ledger.states_of(Method::Subscribe, &[target], first_turn).into())
-    }
-
-    /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a
-    /// word.
-    pub(in crate::host) fn serve_unsubscribe(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        params: &UnsubscribeParams,
-    ) -> Result<(), RpcError> {
-        let Some(target) = self.ledger.find(&params.channel) else { return Ok(()) };
-        let client = self.ledger.presence.connections.get(&connection);
-        let client = client.filter(|_| self.ledger.subscriptions.contains(connection, target));
-        let client_id = client.and_then(|client| client.client_id.clone());
-        self.unsubscribe(connection, target);
-        if let Some(client_id) = client_id {
-            self.is_left(step, target, &client_id);
-        }
-        ahead::watch_unfollowed(&mut self.ledger, step);
-        Ok(())
-    }
-
-    /// Subscribes to those channels that exist; returns their states, as this method answers them.
-    fn take_up(&mut self, connection: ConnectionId, method: Method, uris: &[String]) -> LargeStates {
-        let (targets, _) = resolve(&self.ledger, uris);
-        let states = self.ledger.states_of(method, &targets, 0);
-        for target in targets {
-            self.subscribe(connection, target, Subscription::default());
-        }
-        states
-    }
 }
 
 impl Clients {
     /// Marks a connection as open, for this client; returns whose it was before.
-    fn admit(
+    pub(in crate::host) fn admit(
         &mut self,
         ledger: &mut Ledger,
         connection: ConnectionId,
@@ -267,7 +74,7 @@ impl Clients {
 
 /// The channels of these URIs, each once, and the URIs that name none, or more watches than may
 /// be followed.
-fn resolve(ledger: &Ledger, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
+pub(in crate::host) fn resolve(ledger: &Ledger, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
     let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
     let mut watches = 0;
     for uri in uris {

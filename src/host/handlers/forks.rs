@@ -5,14 +5,14 @@
 //! Never: makes a session; that is in `catalogue`. The newest version has no such request: only
 //! chats are forked.
 
-use crate::host::handlers;
-use crate::host::ledger::Ledger;
 use ahp_types::commands::CreateSessionParams;
 use ahp_types::state::ChatOrigin;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::chats::Beginning;
+use crate::host::handlers;
+use crate::host::handlers::chats::Beginning;
+use crate::host::ledger::Ledger;
 use crate::wire::errors::RpcError;
 
 /// The session and the turn that a new session goes on from.

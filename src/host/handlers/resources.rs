@@ -3,15 +3,13 @@
 //! Owns: what such a request must say, and below which folders something may be changed.
 //! Never: looks at a file; what is asked for goes out, and is answered when it is done.
 
-use crate::host::checkpoints;
-use crate::host::contents;
-use crate::host::ledger::Ledger;
-
 use ahp_types::commands::{
     ResourceListParams, ResourceReadParams, ResourceResolveParams, ResourceWriteParams,
 };
 
 use crate::host::effects::{Change, Resource};
+use crate::host::ledger::Ledger;
+use crate::host::{checkpoints, contents};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::Params;

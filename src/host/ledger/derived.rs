@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 
 use ahp_types::actions::StateAction;
 
-use super::Ledger;
 use crate::host::channels::annotations_summary;
 use crate::host::effects::{AnnotationsKey, ChannelId, ChatKey, SessionKey};
+use crate::host::ledger::Ledger;
 use crate::wire::channels::ChannelKind;
 
 impl Ledger {

@@ -5,8 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::host::effects::ActionLine;
-use crate::host::effects::ChannelId;
+use crate::host::effects::{ActionLine, ChannelId};
 
 /// How far back a client can catch up.
 #[derive(Debug, Clone, Copy)]

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::common::JsonObject;
 
-use super::windows::by_channel;
-use super::Ledger;
 use crate::host::contents::{tell_state, told_envelope};
 use crate::host::effects::{ActionLine, ChannelId, LargeStates, Past, ToldState};
+use crate::host::ledger::windows::by_channel;
+use crate::host::ledger::Ledger;
 use crate::wire::action_lines::envelope_of;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;

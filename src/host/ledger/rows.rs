@@ -9,8 +9,8 @@
 
 use ahp_types::actions::StateAction;
 
-use super::Ledger;
 use crate::host::effects::{ChannelId, Output, Record};
+use crate::host::ledger::Ledger;
 use crate::host::model::Chat;
 use crate::host::Step;
 

@@ -9,9 +9,9 @@ use ahp_types::actions::{ActionOrigin, StateAction, TerminalDataAction};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::Ledger;
 use crate::host::contents::told_action;
 use crate::host::effects::{ActionLine, ChannelId, ConnectionId, Frame, Output, PartKey, Record};
+use crate::host::ledger::Ledger;
 use crate::host::refusal::Refusal;
 use crate::host::Step;
 use crate::wire::action_lines::{action_json, envelope_line};

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Ledger;
 use crate::host::effects::{ChannelId, ConnectionId, SessionKey};
+use crate::host::ledger::Ledger;
 use crate::host::model::Subscription;
 use crate::wire::channels::ChannelKind;
 

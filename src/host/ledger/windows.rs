@@ -18,11 +18,11 @@ use ahp_types::commands::{FetchTurnsParams, SubscribeParams};
 use bytes::Bytes;
 use serde::Deserialize;
 
-use super::Ledger;
 use crate::host::cursors::CursorOf;
 use crate::host::effects::{
     ActionLine, ChannelId, ChatKey, ConnectionId, Frame, LoadedTurns, Output, LARGE_BYTES,
 };
+use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, Subscription, Window};
 use crate::host::Step;
 use crate::state::history::{CompletedTurn, History};

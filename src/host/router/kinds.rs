@@ -4,10 +4,6 @@
 //! react, in which order, when an action was sequenced or a subscription was made or ended.
 //! Never: decides anything itself.
 
-use crate::host::annotations;
-use crate::host::clients;
-use crate::host::shutdown;
-use crate::host::terminals;
 use ahp_types::actions::{ActionOrigin, StateAction};
 
 use crate::host::actions::{read_action, Verdict};
@@ -17,7 +13,7 @@ use crate::host::facts::Fact;
 use crate::host::model::{Chat, Session, Subscription};
 use crate::host::refusal::Refusal;
 use crate::host::selection::PendingAction;
-use crate::host::{Host, Step};
+use crate::host::{annotations, clients, shutdown, terminals, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 

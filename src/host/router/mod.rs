@@ -4,4 +4,197 @@
 //! Owns: the order of reactions, written down in one place.
 //! Never: holds state of its own, or decides anything.
 
+mod actions;
+mod catalogue;
+mod chat_actions;
+mod chats;
+mod commands;
+mod connections;
+mod departures;
+mod keeping;
 mod kinds;
+mod lookups;
+mod moves;
+mod reports;
+mod requests;
+mod turns;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ahp_types::actions::{RootAgentsChangedAction, StateAction};
+use ahp_types::commands::Implementation;
+
+use crate::host::agents::AgentRegistry;
+use crate::host::catalogue::Catalogue;
+use crate::host::directories::Findings;
+use crate::host::effects::{Ids, Input, Now, Output, Recalled, Record, Timer};
+use crate::host::ledger::{Connection, Ledger};
+use crate::host::model::ChannelId;
+use crate::host::{
+    agents, changesets, clients, ptys, relays, shutdown, summaries, terminals, watches, Config, Step,
+};
+
+/// The state machine. Feed it with [`Host::handle`].
+#[derive(Debug)]
+pub struct Host {
+    /// Name and version of the host, for clients.
+    server_info: Implementation,
+    ledger: Ledger,
+    agents: AgentRegistry,
+    catalogue: Catalogue,
+    clients: clients::Clients,
+    relays: relays::Relays,
+    summaries: summaries::Summaries,
+    changes: changesets::Changes,
+}
+
+impl Host {
+    /// A host without sessions.
+    pub fn new(mut config: Config) -> Self {
+        let agents = agents::AgentRegistry::at_start(std::mem::take(&mut config.agents), &config.start);
+        let mut ledger = Ledger::at_start(&config);
+        ledger.channels.root.state.agents = agents.infos();
+        Self {
+            ledger,
+            catalogue: Catalogue::new(config.memory_budget),
+            clients: clients::Clients::default(),
+            relays: relays::Relays::default(),
+            summaries: summaries::Summaries::default(),
+            agents,
+            changes: changesets::Changes::new(config.limits.kept_within_ms),
+            server_info: config.server_info,
+        }
+    }
+
+    /// Takes one input in and appends everything that follows from it to `out`, in order.
+    ///
+    /// After each batch of inputs the caller says [`Input::Settled`], and before it lets anything
+    /// out [`Input::Save`].
+    pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
+        let refused_watches = BTreeMap::new();
+        let facts = VecDeque::new();
+        let step = &mut Step { now, ids, out, past: None, findings: Findings::new(), refused_watches, facts };
+        match input {
+            Input::Opened { connection, default_directory } => {
+                self.tell_of_agents(step);
+                self.ledger
+                    .presence
+                    .connections
+                    .insert(connection, Connection { default_directory, ..Connection::default() });
+            }
+            Input::Said { connection, message, recalled } => {
+                self.take_back(step, recalled);
+                self.dispatch(step, connection, message);
+            }
+            Input::Ended { connection, how, expected } => self.depart(step, connection, how, expected),
+            Input::Closed(connection) => self.close_connection(step, connection),
+            Input::NotAdmitted(connection) => self.forget_client(connection),
+            Input::Agent(chat, event) => self.agent_reports(step, chat, event),
+            Input::Agents(agents) => self.agents.agents_are_configured(&mut self.ledger, step, agents),
+            Input::Met { provider, said } => {
+                self.agents.agent_was_met(&mut self.ledger, step, &provider, *said)
+            }
+            Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
+            Input::Timer(Timer::Return(connection)) => {
+                self.clients.return_time_is_up(&mut self.ledger, step, connection)
+            }
+            Input::Timer(Timer::Departure(connection)) => self.departure_time_is_up(step, connection),
+            Input::Timer(Timer::Absence(number)) => {
+                self.clients.absence_is_over(&mut self.ledger, step, number)
+            }
+            Input::Timer(Timer::Unfollowed(session, number)) => {
+                self.unfollowed_for_long(step, session, number);
+            }
+            Input::Timer(Timer::Watch(watch, number)) => {
+                watches::watch_is_unfollowed(&mut self.ledger, step, watch, number)
+            }
+            Input::Timer(Timer::Asked(number)) => self.relays.time_out(step, number),
+            Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
+            Input::Git(number, report) => {
+                if let Some(chat) = self.changes.git_reports(&mut self.ledger, step, number, report) {
+                    self.advance(step, chat);
+                }
+            }
+            Input::Timer(Timer::Look(session)) => self.changes.sights.time_to_look(&mut self.ledger, session),
+            Input::Timer(Timer::Stay(session, number)) => {
+                self.changes.sights.time_to_stay_is_up(session, number)
+            }
+            Input::Timer(Timer::Kept(number)) => {
+                if let Some(chat) = self.changes.checkpoints.checkpoint_timed_out(&mut self.ledger, number) {
+                    self.advance(step, chat);
+                }
+            }
+            Input::Timer(Timer::Terminal(terminal, number)) => {
+                ptys::time_of_terminal_is_up(&mut self.ledger, step, terminal, number);
+            }
+            Input::Timer(Timer::Command(terminal)) => self.time_of_command_is_up(step, terminal),
+            Input::Watches(watch) => self.changes.sights.repository_is_watched(&watch),
+            Input::FilesChanged { watch, changes } => {
+                self.changes.sights.repository_has_changed(&mut self.ledger, step, &watch);
+                watches::files_have_changed(&self.ledger, step, &watch, changes);
+            }
+            Input::TakenBack { taken, outcomes } => {
+                self.changes.files_were_taken_back(&mut self.ledger, step, *taken, outcomes)
+            }
+            Input::WatchesLackRoom(connection) => {
+                watches::make_room_for_watches(&mut self.ledger, step, connection)
+            }
+            Input::Timer(Timer::Summaries) => self.summaries.send_held(&mut self.ledger, step),
+            Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
+            Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
+            Input::Listed { connection, id, page, listed } => {
+                self.answer_list(step, connection, id, &page, listed);
+            }
+            Input::Shutdown(how) => self.shut_down(step, how),
+            Input::Settled => {
+                self.summaries.settle(&mut self.ledger, step);
+                self.see_off(step);
+            }
+            Input::Save => self.save(step),
+            Input::Restored(saved) => self.restore(step, *saved),
+            Input::Unreadable { uris, reason } => {
+                self.ledger.note_unreadable(uris.into_iter().map(|uri| (uri, reason.clone())));
+            }
+            Input::Failing(failing) => {
+                self.ledger.set_failing(failing);
+                self.summaries.send_held(&mut self.ledger, step);
+            }
+        }
+        self.deliver(step);
+        watches::settle_watches(&mut self.ledger, step);
+        terminals::settle_terminals(&mut self.ledger, step);
+        self.changes.settle_changesets(&mut self.ledger, step);
+        self.check_done(step);
+        self.check_departures();
+    }
+
+    /// Takes in what was looked up for the message that is handled next.
+    fn take_back(&mut self, step: &mut Step<'_>, recalled: Recalled) {
+        let Recalled { past, findings, restored, watches, unreadable } = recalled;
+        watches::take_watches(&mut self.ledger, step, watches);
+        for saved in restored {
+            self.restore(step, saved);
+        }
+        // What somebody else has brought back meanwhile can be read.
+        let absent = unreadable.into_iter().filter(|(uri, _)| !self.ledger.channels.by_uri.contains_key(uri));
+        let absent: Vec<_> = absent.collect();
+        self.ledger.note_unreadable(absent);
+        (step.past, step.findings) = (past, findings);
+    }
+
+    /// Tells what the agents are when they are not what the process before this one told. Its
+    /// clients may come back with what they know, and be told only what they missed.
+    fn tell_of_agents(&mut self, step: &mut Step<'_>) {
+        if self.agents.note_agents(&mut self.ledger, step) && self.ledger.continues {
+            let agents = self.ledger.channels.root.state.agents.clone();
+            let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
+            self.ledger.sequence(step, ChannelId::ROOT, changed, None);
+        }
+        ptys::tell_that_terminals_have_ended(&mut self.ledger, step);
+    }
+
+    /// How many turns run now.
+    pub fn running_turns(&self) -> usize {
+        shutdown::running_turns(&self.ledger)
+    }
+}

@@ -1,0 +1,272 @@
+//! Actions of clients: from what is dispatched to its answer.
+//!
+//! Owns: the order of the steps, each of which is an owner's.
+//! Never: holds state.
+
+use ahp::reducers::apply_action_to_session;
+use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAction};
+
+use crate::host::actions::Verdict;
+use crate::host::config::check_change;
+use crate::host::effects::{ChannelId, ChatKey, ConnectionId, SessionKey};
+use crate::host::model::TitleBy;
+use crate::host::refusal::Refusal;
+use crate::host::selection::PendingAction;
+use crate::host::{
+    actions, ahead, catalogue, clients, directories, handlers, selection, settings, Host, Step,
+};
+use crate::wire::asides::Aside;
+use crate::wire::channels::ChannelKind;
+use crate::wire::errors::RpcError;
+use crate::wire::methods::DispatchActionParams;
+use crate::wire::rpc::json_bytes;
+
+impl Host {
+    /// Carries a client's action out, or tells the client why not.
+    ///
+    /// # Errors
+    /// When `params` are not even an envelope. Everything that is wrong with the action itself is
+    /// told by an echo with a `rejectionReason`.
+    pub(in crate::host) fn dispatch_action(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        params: DispatchActionParams,
+        aside: Option<&Aside>,
+    ) -> Result<(), RpcError> {
+        // "Server MUST silently ignore the action (no echo)": chat and session channel pages.
+        let target = self.ledger.find(&params.channel);
+        let unreadable = self.ledger.why_unreadable(&params.channel);
+        if target.is_none() && unreadable.is_none() {
+            tracing::debug!(channel = params.channel, "an action on an unknown channel was ignored");
+            return Ok(());
+        }
+        let client_id = self.ledger.presence.client_of(connection).map(str::to_owned);
+        let origin = ActionOrigin { client_id: client_id.unwrap_or_default(), client_seq: params.client_seq };
+        let verdict = match (target, self.ledger.failing()) {
+            (None, _) => Err(Refusal::SessionUnreadable(unreadable.cloned().unwrap_or_default())),
+            (_, Some(failing)) => Err(Refusal::NothingIsKept(failing.reason.clone())),
+            (Some(target), None) => {
+                let asked = PendingAction {
+                    connection,
+                    channel: params.channel.clone(),
+                    action: params.action.clone(),
+                    origin: origin.clone(),
+                };
+                self.carry_out(step, target, asked, aside)
+            }
+        };
+        let mut answer = |refusal| {
+            self.ledger.answer_action(step, connection, &params.channel, &params.action, &origin, refusal);
+        };
+        match &verdict {
+            Ok(Verdict::Done) => {}
+            Ok(Verdict::Unchanged) => answer(None),
+            Err(refusal) => answer(Some(refusal)),
+        }
+        if let Some(target) = target {
+            self.after_answer(step, target);
+        }
+        Ok(())
+    }
+
+    pub(super) fn carry_out(
+        &mut self,
+        step: &mut Step<'_>,
+        target: ChannelId,
+        asked: PendingAction,
+        aside: Option<&Aside>,
+    ) -> Result<Verdict, Refusal> {
+        if let Some(Aside::Selects { change, for_all_chats }) = aside {
+            return selection::client_selects(
+                &mut self.ledger,
+                &self.agents,
+                step,
+                target,
+                asked,
+                change,
+                *for_all_chats,
+            );
+        }
+        let action = self.read_action(target, &asked, aside)?;
+        self.check_state_has_room(target, &action)?;
+        self.change(step, target, action, asked.origin, aside)
+    }
+
+    pub(in crate::host) fn change_chat_as_meant(
+        &mut self,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        mut action: StateAction,
+        origin: ActionOrigin,
+        aside: Option<&Aside>,
+    ) -> Result<Verdict, Refusal> {
+        // Real clients name a chat this way, and a session, which they show by its default chat.
+        if let StateAction::SessionTitleChanged(a) = &action {
+            catalogue::name_chat(&mut self.ledger, step, key, &a.title, TitleBy::User);
+            let session = self.ledger.channels.chats.known(key).map(|chat| chat.session);
+            if let Some(session) = session.filter(|_| self.ledger.channels.is_default(key)) {
+                catalogue::name_session(&mut self.ledger, step, session, &a.title, TitleBy::User);
+            }
+            return Ok(Verdict::Unchanged);
+        }
+        let follows = aside == Some(&Aside::Follows);
+        let pending = match &mut action {
+            StateAction::ChatTurnStarted(action) if follows => {
+                selection::address(&self.ledger, &self.agents, key, &mut action.message);
+                None
+            }
+            StateAction::ChatTruncated(action) if aside == Some(&Aside::KeepsSelection) => {
+                selection::keep_selection(&mut self.ledger, step, key, action);
+                None
+            }
+            StateAction::ChatPendingMessageSet(action) => Some((action.id.clone(), follows)),
+            StateAction::ChatPendingMessageRemoved(action) => Some((action.id.clone(), false)),
+            _ => None,
+        };
+        let verdict = self.change_chat(step, key, action, origin)?;
+        if let Some((id, follows)) = pending {
+            selection::let_follow(&mut self.ledger, key, &id, follows);
+        }
+        Ok(verdict)
+    }
+
+    pub(in crate::host) fn change_session(
+        &mut self,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        action: StateAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        if matches!(
+            action,
+            StateAction::SessionWorkingDirectorySet(_)
+                | StateAction::SessionWorkingDirectoryRemoved(_)
+                | StateAction::SessionWorkingDirectoryReplaced(_)
+        ) {
+            return directories::client_changes_directories(
+                &mut self.ledger,
+                &self.agents,
+                step,
+                key,
+                action,
+                origin,
+            );
+        }
+        let Some(session) = self.ledger.channels.sessions.known_mut(key) else {
+            return Ok(Verdict::Unchanged);
+        };
+        match &action {
+            StateAction::SessionTitleChanged(_) => session.title_by = TitleBy::User,
+            StateAction::SessionIsReadChanged(_) | StateAction::SessionIsArchivedChanged(_) => {}
+            StateAction::SessionConfigChanged(a) => match &session.state.config {
+                Some(config) => check_change(config, &a.config, a.replace == Some(true))?,
+                None => return Err(Refusal::NothingToConfigure),
+            },
+            StateAction::SessionDefaultChatChanged(a) => match &a.default_chat {
+                Some(chat) if session.state.chats.iter().any(|row| row.resource == *chat) => {}
+                Some(chat) => return Err(Refusal::NoChatOfSession(chat.clone())),
+                None => return Err(Refusal::DefaultChatNeeded),
+            },
+            StateAction::SessionActiveClientSet(a) => {
+                actions::session::only_itself(&origin, &a.active_client.client_id)?
+            }
+            StateAction::SessionActiveClientRemoved(a) => {
+                actions::session::only_itself(&origin, &a.client_id)?
+            }
+            _ => return Err(Refusal::NotServedOn("a session's channel")),
+        }
+        let mut after = session.state.clone();
+        apply_action_to_session(&mut after, &action);
+        let unchanged = after == session.state;
+        let before = session.state.config.as_ref().map(|config| config.values.clone());
+        let configured = before.filter(|_| matches!(action, StateAction::SessionConfigChanged(_)));
+        if let StateAction::SessionActiveClientSet(a) = &action {
+            self.clients.client_is_back(key, &a.active_client.client_id);
+        }
+        if unchanged {
+            return Ok(Verdict::Unchanged);
+        }
+        if let StateAction::SessionDefaultChatChanged(SessionDefaultChatChangedAction {
+            default_chat: Some(chat),
+        }) = action
+        {
+            handlers::chats::change_default_chat(&mut self.ledger, step, key, chat, Some(origin));
+            return Ok(Verdict::Done);
+        }
+        if let StateAction::SessionActiveClientRemoved(a) = &action {
+            self.clients.remove_active_client(&mut self.ledger, step, key, &a.client_id, Some(origin));
+            return Ok(Verdict::Done);
+        }
+        let offers = matches!(action, StateAction::SessionActiveClientSet(_));
+        let names = matches!(action, StateAction::SessionTitleChanged(_));
+        self.ledger.sequence(step, key, action, Some(origin));
+        if offers {
+            clients::tell_tools_in(&mut self.ledger, step, key);
+        }
+        if let Some(before) = configured {
+            settings::configure_agents(&mut self.ledger, step, key, &before);
+        }
+        self.ledger.session_changed(key);
+        if names {
+            ahead::begin_session(&mut self.ledger, step, key);
+        }
+        Ok(Verdict::Done)
+    }
+
+    /// Returns what an action makes larger: its name, and its size in bytes of JSON text; `None`
+    /// when its size has no limit.
+    pub(in crate::host) fn what_grows(
+        &mut self,
+        id: ChannelId,
+        action: &StateAction,
+    ) -> Option<(&'static str, usize)> {
+        let session = match (id.kind, action) {
+            (ChannelKind::Chat, StateAction::SessionTitleChanged(_)) => {
+                self.ledger.channels.session_of(id)?
+            }
+            (
+                ChannelKind::Session,
+                StateAction::SessionTitleChanged(_)
+                | StateAction::SessionConfigChanged(_)
+                | StateAction::SessionActiveClientSet(_)
+                | StateAction::SessionWorkingDirectorySet(_)
+                | StateAction::SessionWorkingDirectoryReplaced(_),
+            ) => SessionKey::from(id.key),
+            (
+                ChannelKind::Chat,
+                StateAction::ChatPendingMessageSet(_)
+                | StateAction::ChatDraftChanged(_)
+                | StateAction::ChatWorkingDirectorySet(_),
+            ) => {
+                // A draft takes the place of the one before.
+                let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
+                let chat = self.ledger.channels.chats.known_mut(id.key.into())?;
+                return Some((
+                    "the chat, without its turns,",
+                    chat.conversation.bytes_besides_turns(with_draft),
+                ));
+            }
+            _ => return None,
+        };
+        Some(("the session", json_bytes(&self.ledger.channels.sessions.known(session)?.state)))
+    }
+
+    /// Whether the state that a client's action changes has room for what it brings.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub(in crate::host) fn check_state_has_room(
+        &mut self,
+        target: ChannelId,
+        action: &StateAction,
+    ) -> Result<(), Refusal> {
+        let max = self.ledger.limits.state_bytes;
+        match self.what_grows(target, action) {
+            Some((what, there)) if there.saturating_add(json_bytes(action)) > max => {
+                Err(Refusal::StateFull { what, there, max })
+            }
+            _ => Ok(()),
+        }
+    }
+}

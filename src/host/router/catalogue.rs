@@ -1,0 +1,112 @@
+//! Sessions that are listed, announced and disposed of.
+//!
+//! Owns: the order of the steps, each of which is an owner's.
+//! Never: holds state.
+
+use ahp_types::actions::{SessionChatRemovedAction, StateAction};
+use ahp_types::commands::DisposeSessionParams;
+use ahp_types::notifications::SessionRemovedParams;
+
+use crate::host::effects::{ConnectionId, Frame, Listed, Output, Page, Record};
+use crate::host::handlers::catalogue::NewSession;
+use crate::host::model::{ChannelId, Session, SessionKey};
+use crate::host::{ahead, annotations, conversations, handlers, progress, Host, Step};
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::RequestId;
+
+impl Host {
+    /// The time is up in which a session that was made ahead, and that nobody followed, might be
+    /// followed again.
+    pub(in crate::host) fn unfollowed_for_long(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
+        let is_due = |session: &&Session| session.ahead && session.unfollowed == Some(number);
+        // It may be gone since.
+        let Some(session) = self.ledger.channels.sessions.get(&key).filter(is_due) else { return };
+        let channel = session.channel.uri.clone();
+        tracing::info!(
+            session = channel,
+            "a session is disposed of: its client has gone before its first turn"
+        );
+        if let Err(error) = self.dispose_session(step, &DisposeSessionParams { channel, meta: None }) {
+            tracing::warn!(%error, "a session whose client has gone before its first turn cannot be disposed of");
+        }
+    }
+
+    /// Tells of a new session, unless it is made ahead of use, and has its agent open the
+    /// conversation.
+    pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
+        if self.ledger.channels.sessions.known(new.session).is_some_and(|session| !session.ahead) {
+            ahead::show_session(&mut self.ledger, step, new.session);
+        }
+        conversations::open_session(&mut self.ledger, &self.agents, step, new.session);
+        self.changes.sights.look_at_repository(&mut self.ledger, new.session);
+    }
+
+    /// Ends a session: its turns are cancelled, its conversations closed, its channels gone.
+    pub(in crate::host) fn dispose_session(
+        &mut self,
+        step: &mut Step<'_>,
+        params: &DisposeSessionParams,
+    ) -> Result<(), RpcError> {
+        let key = match self.ledger.find(&params.channel).map(ChannelId::session) {
+            Some(Some(key)) => key,
+            // It is gone already, which is what the client wants; one that heard of a failure would
+            // ask again for ever.
+            None if self.ledger.why_unreadable(&params.channel).is_none() => return Ok(()),
+            _ => return Err(self.ledger.not_found(&params.channel)),
+        };
+        for chat in self.ledger.channels.chats_in(key) {
+            // There is no next turn for what the agent has not taken in.
+            if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
+                run.handed_over.clear();
+            }
+            self.cancel_turn(step, chat);
+            progress::opening_is_over(&mut self.ledger, step, chat);
+            let Some(uri) = self.ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone())
+            else {
+                continue;
+            };
+            let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
+            self.ledger.sequence(step, key, removed, None);
+            conversations::close_conversation(&mut self.ledger, step, chat);
+            handlers::catalogue::remove_chat(&mut self.ledger, step, chat);
+        }
+        self.changes.clear_changesets_of(&mut self.ledger, step, key);
+        self.changes.checkpoints.forget_kept_folder(&mut self.ledger, step, key);
+        annotations::remove_annotations_of(&mut self.ledger, key);
+        self.ledger.unlink(key.into());
+        let Some(session) = self.ledger.channels.sessions.remove(&key) else { return Ok(()) };
+        self.catalogue.disposed.insert(key);
+        self.summaries.forget(&mut self.ledger, key);
+        if session.ahead {
+            return Ok(());
+        }
+        let uri = session.channel.uri;
+        step.say(Output::Record(Record::SessionRemoved(key)));
+        ahead::count_sessions(&mut self.ledger, step, -1);
+        let params =
+            SessionRemovedParams { channel: self.ledger.channels.root.channel.uri.clone(), session: uri };
+        self.ledger.notify_root(step, "root/sessionRemoved", params);
+        Ok(())
+    }
+
+    /// Answers a request for a page of the list that was read while sessions changed. What was read
+    /// may be older or newer than what clients were told meanwhile: the list is made to say what
+    /// they were told last.
+    pub(in crate::host) fn answer_list(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        id: RequestId,
+        page: &Page,
+        mut listed: Listed,
+    ) {
+        // While nothing can be kept, what is safe is what the store has.
+        if self.ledger.failing().is_none() {
+            self.summaries.send_all(&mut self.ledger, step);
+            self.catalogue.bring_up_to_date(&self.ledger, page, &mut listed);
+        }
+        let result = handlers::catalogue::listing(&listed);
+        step.say(Output::Frame(connection, Frame::result(id, Method::ListSessions, result)));
+    }
+}

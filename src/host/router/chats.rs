@@ -1,0 +1,125 @@
+//! Chats that are created and disposed of.
+//!
+//! Owns: the order of the steps, each of which is an owner's.
+//! Never: holds state.
+
+use ahp_types::actions::ChatTurnStartedAction;
+use ahp_types::commands::{CreateChatParams, DisposeChatParams};
+
+use crate::host::effects::{ConnectionId, Output, Record};
+use crate::host::handlers::chats::CHATS_MAX;
+use crate::host::limits::URI_BYTES_MAX;
+use crate::host::{attached, conversations, directories, handlers, pending, selection, Host, Step};
+use crate::wire::asides::Aside;
+use crate::wire::errors::RpcError;
+use crate::wire::uris::{default_chat_of, may_name_a_chat};
+
+impl Host {
+    /// Opens another chat in a session.
+    pub(in crate::host) fn create_chat(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        mut params: CreateChatParams,
+        aside: Option<&Aside>,
+    ) -> Result<(), RpcError> {
+        let Some(key) = self.ledger.find_session(&params.channel) else {
+            return Err(self.ledger.not_found(&params.channel));
+        };
+        let session = handlers::chats::usable_session(&self.ledger, key)?;
+        let agent = handlers::config::agent_called(&self.agents, Some(&session.state.provider))?;
+        self.agents.check_tokens(&self.ledger, step, connection, agent)?;
+        let can = handlers::chats::chats_capability(&self.agents, session)?;
+        if session.state.chats.len() >= CHATS_MAX {
+            return Err(RpcError::invalid_params(format_args!(
+                "{CHATS_MAX} chats are in this session, which is all that it holds"
+            )));
+        }
+        let own = default_chat_of(&session.channel.uri);
+        let may_name = may_name_a_chat(&params.chat) && params.chat.len() <= URI_BYTES_MAX;
+        if params.chat != own && !may_name {
+            return Err(RpcError::invalid_params(
+                "`chat`: a chat's URI is `ahp-chat:/<id>`, of at most 4,096 bytes",
+            ));
+        }
+        if self.ledger.find(&params.chat).is_some() || self.ledger.why_unreadable(&params.chat).is_some() {
+            return Err(RpcError::already_exists(&params.chat));
+        }
+        let directories = directories::chosen_directories(
+            &self.ledger,
+            &self.agents,
+            key,
+            params.working_directories.as_deref(),
+        )
+        .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")));
+        let attached = match &mut params.initial_message {
+            Some(message) => selection::check_message(&self.ledger, &self.agents, key, message)
+                .and_then(|()| attached::resolve_attached(&self.ledger, message))
+                .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?,
+            None => Vec::new(),
+        };
+        let mut beginning = handlers::chats::beginning_of(&self.ledger, key, can, params.source)?;
+        // A fork works where its source does.
+        if beginning.copied.is_none() {
+            beginning.directories = directories?;
+        }
+        if let Some(Aside::Begins { selection, .. }) = aside {
+            let provider =
+                self.ledger.channels.sessions.known(key).map(|session| session.state.provider.clone());
+            beginning.draft = selection::first_draft(&self.agents, &provider.unwrap_or_default(), selection)?;
+        }
+        let chat = handlers::chats::add_chat(&mut self.ledger, step, key, params.chat, beginning);
+        handlers::chats::take_charge(&mut self.ledger, chat, connection);
+        if let Some(mut message) = params.initial_message {
+            if matches!(aside, Some(Aside::Begins { .. })) {
+                selection::address(&self.ledger, &self.agents, chat, &mut message);
+            }
+            let turn = ChatTurnStartedAction {
+                turn_id: pending::fresh_turn_id(&self.ledger, step, chat),
+                // Replaced by the host's clock.
+                started_at: String::new(),
+                message,
+                queued_message_id: None,
+                meta: None,
+            };
+            attached::attach_to_turn(&mut self.ledger, chat, &turn.turn_id, attached);
+            self.start_turn(step, chat, turn, None);
+        }
+        Ok(())
+    }
+
+    /// Ends a chat: its turn is cancelled, its conversation closed, its channel gone.
+    pub(in crate::host) fn dispose_chat(
+        &mut self,
+        step: &mut Step<'_>,
+        params: &DisposeChatParams,
+    ) -> Result<(), RpcError> {
+        let Some(chat) = self.ledger.find_chat(&params.channel) else {
+            return Err(self.ledger.not_found(&params.channel));
+        };
+        let key = self.ledger.channels.chats.needed(chat)?.session;
+        let session = self.ledger.channels.sessions.needed(key)?;
+        let mut others = session.state.chats.iter().filter(|row| row.resource != params.channel);
+        let Some(heir) = others.next().map(|row| row.resource.clone()) else {
+            return Err(RpcError::invalid_params(
+                "`channel`: a session keeps its last chat; dispose of the session",
+            ));
+        };
+        // There is no next turn for what the agent has not taken in.
+        if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
+            run.handed_over.clear();
+        }
+        self.cancel_turn(step, chat);
+        if self.ledger.channels.is_default(chat) {
+            handlers::chats::appoint_default_chat(&mut self.ledger, step, key, heir, None);
+        }
+        handlers::chats::take_from_catalogue(&mut self.ledger, step, key, &params.channel);
+        conversations::close_conversation(&mut self.ledger, step, chat);
+        handlers::catalogue::remove_chat(&mut self.ledger, step, chat);
+        self.ledger.mark_clean(chat.into());
+        let uri = params.channel.clone();
+        step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));
+        handlers::chats::reopen_session(&mut self.ledger, &self.agents, step, key);
+        Ok(())
+    }
+}

@@ -1,0 +1,233 @@
+//! Commands that users and agents have run in terminals.
+//!
+//! Owns: the order of the steps, each of which is an owner's.
+//! Never: holds state.
+
+use ahp_types::actions::{
+    StateAction, TerminalCommandDetectionAvailableAction, TerminalCwdChangedAction, TerminalDataAction,
+    TerminalExitedAction, TerminalTitleChangedAction,
+};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    TerminalLifecycleState, TerminalRunningLifecycleState, TerminalState, ToolResultContent,
+    ToolResultTerminalContent,
+};
+
+use crate::host::calls::{CallRef, Readiness};
+use crate::host::channels::{CommandCall, Pty, Terminal};
+use crate::host::commands::{CALL, RUNS_AT_MOST, SCREEN, TOOL, TOOL_KIND};
+use crate::host::effects::{
+    Besides, ChatKey, Frame, Output, PtyCommand, PtyEvent, PtyLaunch, RunId, TerminalKey, Timer, ToolGate,
+};
+use crate::host::model::{Channel, RunPhase};
+use crate::host::terminals::TITLE_BYTES_MAX;
+use crate::host::turns::Ending;
+use crate::host::{calls, commands, conversations, directories, ptys, terminals, Host, Step};
+use crate::wire::channels::ChannelKind;
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::terminals::terminal_uri;
+use crate::wire::text;
+
+impl Host {
+    /// Takes in what is heard of the program in a terminal.
+    pub(in crate::host) fn pty_reports(&mut self, step: &mut Step<'_>, key: TerminalKey, event: PtyEvent) {
+        let terminal = self.ledger.channels.terminals.get_mut(&key).filter(|terminal| terminal.runs());
+        let Some((pty, state)) = terminal.and_then(|it| Some((it.pty.as_mut()?, &it.state))) else {
+            tracing::debug!(?key, ?event, "what is heard of a terminal that has ended was ignored");
+            return;
+        };
+        match event {
+            PtyEvent::Started { program } => {
+                let asked = pty.asked.take();
+                if state.title.is_empty() {
+                    let title = text::first_bytes(&text::message(&program), TITLE_BYTES_MAX).to_owned();
+                    let changed = TerminalTitleChangedAction { title };
+                    self.ledger.sequence(step, key, StateAction::TerminalTitleChanged(changed), None);
+                }
+                ptys::list_terminals(&mut self.ledger, step);
+                if let Some((connection, id)) = asked {
+                    let null = bytes::Bytes::from_static(b"null");
+                    let answer = Frame::result(id, Method::CreateTerminal, null);
+                    step.say(Output::Frame(connection, answer));
+                }
+            }
+            PtyEvent::NotStarted(why) if pty.call.is_some() => self.command_is_over(step, key, Err(why)),
+            PtyEvent::NotStarted(why) => {
+                if let Some((connection, id)) = pty.asked.take() {
+                    let error = RpcError::unavailable(why);
+                    step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+                }
+                ptys::remove_pty(&mut self.ledger, step, key);
+            }
+            PtyEvent::Data(data) => {
+                commands::command_goes_on(&mut self.ledger, step, key);
+                self.ledger.sequence(step, key, StateAction::TerminalData(TerminalDataAction { data }), None);
+            }
+            PtyEvent::Title(title) => {
+                if !pty.is_named && !title.is_empty() && state.title != title {
+                    let changed = StateAction::TerminalTitleChanged(TerminalTitleChangedAction { title });
+                    self.ledger.sequence(step, key, changed, None);
+                    ptys::list_terminals(&mut self.ledger, step);
+                }
+            }
+            PtyEvent::Directory(cwd) => {
+                if state.cwd.as_ref() != Some(&cwd) {
+                    let changed = StateAction::TerminalCwdChanged(TerminalCwdChangedAction { cwd });
+                    self.ledger.sequence(step, key, changed, None);
+                }
+            }
+            PtyEvent::DetectsCommands => {
+                if state.supports_command_detection != Some(true) {
+                    let available = TerminalCommandDetectionAvailableAction {};
+                    self.ledger.sequence(
+                        step,
+                        key,
+                        StateAction::TerminalCommandDetectionAvailable(available),
+                        None,
+                    );
+                }
+            }
+            PtyEvent::CommandBegun(line) => ptys::line_begins(&mut self.ledger, step, key, line),
+            PtyEvent::CommandDone(code) => ptys::line_ends(&mut self.ledger, step, key, code),
+            PtyEvent::Waits => commands::command_waits(&mut self.ledger, step, key),
+            PtyEvent::Took(bytes) => pty.untaken_bytes = pty.untaken_bytes.saturating_sub(bytes),
+            PtyEvent::Exited(exit_code) => {
+                let is_of_call = pty.call.is_some();
+                ptys::line_ends(&mut self.ledger, step, key, None);
+                let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code });
+                self.ledger.sequence(step, key, exited, None);
+                self.ledger.touch(ChannelKind::Terminal);
+                if is_of_call {
+                    return self.command_is_over(step, key, Ok(exit_code));
+                }
+                ptys::forget_ended_ptys(&mut self.ledger, step);
+                ptys::list_terminals(&mut self.ledger, step);
+            }
+        }
+    }
+
+    /// Whether the turn that waits in a chat is a command; then it begins as soon as its session is
+    /// there.
+    pub(in crate::host) fn begins_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
+        let Some(chat) = self.ledger.channels.chats.known(key) else { return false };
+        let Some(turn) = &chat.conversation.state().active_turn else { return false };
+        let Some(line) = commands::command_in(&self.ledger, &turn.message.text).map(str::to_owned) else {
+            return false;
+        };
+        // What is in the folder is kept first, so that what the command changes is known.
+        if conversations::is_creating(&self.ledger, key)
+            || chat.run.as_ref().is_some_and(|run| run.kept_by.is_some())
+        {
+            return true;
+        }
+        let turn_id = turn.id.clone();
+        if let Some(run) = self.ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+            run.phase = RunPhase::Command;
+        }
+        self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
+        let id = format!("{CALL}{}", self.ledger.fresh_key());
+        self.run_command(step, key, CommandCall { turn_id, id, line, agent: None, waits: false });
+        true
+    }
+
+    /// An agent has a command run in a call of its turn.
+    pub(in crate::host) fn run_for_agent(
+        &mut self,
+        step: &mut Step<'_>,
+        call: CallRef,
+        line: String,
+        run: RunId,
+    ) {
+        let CallRef { key, turn_id, id } = call;
+        self.run_command(step, key, CommandCall { turn_id, id, line, agent: Some(run), waits: false });
+    }
+
+    pub(super) fn run_command(&mut self, step: &mut Step<'_>, chat: ChatKey, call: CommandCall) {
+        let number = self.ledger.fresh_key();
+        let key = TerminalKey(number);
+        let directory = directories::effective_directories(&self.ledger, chat).into_iter().next();
+        let Some(uri) =
+            self.ledger.channels.chats.known(chat).map(|it| terminal_uri(&it.channel.uri, number))
+        else {
+            return;
+        };
+        let title = text::first_bytes(&text::message(&call.line), TITLE_BYTES_MAX).to_owned();
+        let shown = CallRef { key: chat, turn_id: call.turn_id.clone(), id: call.id.clone() };
+        let meta = JsonObject::from_iter([(TOOL_KIND.to_owned(), TOOL.into())]);
+        calls::start_call(
+            &mut self.ledger,
+            step,
+            shown.clone(),
+            TOOL.to_owned(),
+            "Terminal".to_owned(),
+            Some(meta),
+        );
+        let message = format!("Run {}", call.line).into();
+        let (gate, besides) = (ToolGate::Open, Besides::default());
+        let ready = Readiness { input: call.line.clone(), message, gate, besides };
+        calls::call_is_ready(&mut self.ledger, step, shown.clone(), ready);
+        let line = call.line.clone();
+        let state = TerminalState {
+            title: title.clone(),
+            cwd: directory.clone(),
+            cols: Some(SCREEN.cols.into()),
+            rows: Some(SCREEN.rows.into()),
+            content: Vec::new(),
+            lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
+            claim: terminals::claim_of(&self.ledger, chat, Some(call.turn_id.clone()), Some(call.id.clone())),
+            supports_command_detection: None,
+            is_pty: Some(true),
+        };
+        let pty = Pty { is_named: true, call: Some(call), ..Pty::default() };
+        let terminal = Terminal {
+            channel: Channel::new(uri.clone(), self.ledger.head() + 1),
+            state,
+            chat: Some(chat),
+            pty: Some(pty),
+            name: None,
+            since: step.timestamp(),
+            detaches: false,
+            is_kept: false,
+            is_cut: false,
+        };
+        terminals::add_terminal(&mut self.ledger, key, terminal);
+        if let Err(why) = ptys::check_ptys_have_room(&self.ledger, None) {
+            return self.command_is_over(step, key, Err(why));
+        }
+        let block = ToolResultTerminalContent { resource: uri, title, is_pty: Some(true), result: None };
+        calls::set_content(&mut self.ledger, step, shown, vec![ToolResultContent::Terminal(block)], None);
+        let launch = PtyLaunch { command: Some(line), directory, size: SCREEN };
+        step.say(Output::Pty(key, PtyCommand::Start(launch)));
+        step.say(Output::Timer(Timer::Command(key), RUNS_AT_MOST));
+    }
+
+    /// A command has ended with this code, or not as it should: what waits for it goes on.
+    pub(in crate::host) fn command_is_over(
+        &mut self,
+        step: &mut Step<'_>,
+        key: TerminalKey,
+        outcome: Result<Option<i64>, String>,
+    ) {
+        let Some((chat, call)) = commands::settle_command(&mut self.ledger, step, key, outcome) else {
+            return;
+        };
+        match call.agent {
+            Some(run) => {
+                if let Some(result) = calls::result_for_agent(&self.ledger, chat, run, &call.id) {
+                    step.tell_agent(chat, result);
+                }
+            }
+            None => self.end_turn(step, chat, Ending::Complete, None),
+        }
+    }
+
+    /// A command has run as long as it may.
+    pub(in crate::host) fn time_of_command_is_up(&mut self, step: &mut Step<'_>, key: TerminalKey) {
+        if self.ledger.channels.terminals.get(&key).is_some_and(Terminal::is_command) {
+            let minutes = RUNS_AT_MOST.as_secs() / 60;
+            let why = format!("it was ended: it had run for {minutes} minutes, which is as long as it may");
+            self.command_is_over(step, key, Err(why));
+        }
+    }
+}

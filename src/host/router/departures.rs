@@ -1,0 +1,199 @@
+//! The end of connections, and of the host.
+//!
+//! Owns: the order of the steps, each of which is an owner's.
+//! Never: holds state.
+
+use std::time::Duration;
+
+use crate::host::departures::Departure;
+use crate::host::effects::{ConnectionId, Output, Shutdown, Timer};
+use crate::host::ledger::Connection;
+use crate::host::shutdown::ShuttingDown;
+use crate::host::{ahead, calls, selection, shutdown, Host, Step};
+
+impl Host {
+    /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
+    pub(in crate::host) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        self.relays.end_to(step, connection);
+        self.relays.end_for(step, connection);
+        self.changes.connection_closed(connection);
+        self.agents.forget_tokens(connection);
+        selection::connection_closed(&mut self.ledger, connection);
+        let Some(_client) = self.ledger.presence.connections.get(&connection) else { return };
+        for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
+            self.unsubscribe(connection, target);
+        }
+        let client = self.ledger.presence.connections.remove(&connection);
+        if let Some(client_id) = client.and_then(|client| client.client_id) {
+            self.clients.client_left(&mut self.ledger, step, &client_id);
+            self.relays.note_gone(client_id);
+        }
+        shutdown::decline_all_unseen(&mut self.ledger, step);
+        ahead::watch_unfollowed(&mut self.ledger, step);
+        step.say(Output::Closed(connection));
+    }
+
+    /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
+    pub(in crate::host) fn forget_client(&mut self, connection: ConnectionId) {
+        let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
+        let default_directory = client.default_directory.clone();
+        for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
+            self.unsubscribe(connection, target);
+        }
+        self.agents.forget_tokens(connection);
+        self.ledger
+            .presence
+            .connections
+            .insert(connection, Connection { default_directory, ..Connection::default() });
+    }
+
+    /// The client of a connection can say nothing any more. It is told what happens until its turns
+    /// are over; then its connection is closed.
+    pub(in crate::host) fn depart(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        how: Shutdown,
+        expected: Option<Duration>,
+    ) {
+        let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
+        let client_id = client.client_id.clone();
+        let expected = expected.filter(|within| !within.is_zero());
+        self.relays.end_to(step, connection);
+        if expected.is_some() || how == Shutdown::Cancel {
+            self.relays.end_for(step, connection);
+        }
+        if let Some(departure) = self.clients.departures.get_mut(&connection) {
+            // It waited for its turns, and does not any more.
+            departure.cancelling |= how == Shutdown::Cancel;
+        } else {
+            let cancelling = how == Shutdown::Cancel;
+            let (is_lost, client_id) = (expected.is_some() && !cancelling, client_id.clone());
+            let departure = Departure { client_id, is_lost, cancelling, cut: false, over: false };
+            self.clients.departures.insert(connection, departure);
+            self.ledger.presence.leaving.insert(connection);
+        }
+        if let (Some(within), Some(_), Shutdown::Drain(_)) = (expected, &client_id, how) {
+            self.clients.expected.insert(connection);
+            step.say(Output::Timer(Timer::Return(connection), within));
+        }
+        match how {
+            Shutdown::Cancel => {
+                for chat in self.clients.chats_left_by(&self.ledger, connection) {
+                    self.cancel_turn(step, chat);
+                }
+            }
+            Shutdown::Drain(limit)
+                if !self.clients.chats_left_by(&self.ledger, connection).is_empty()
+                    || self.relays.has_pending_of(connection) =>
+            {
+                step.say(Output::Timer(Timer::Departure(connection), limit));
+            }
+            Shutdown::Drain(_) => {}
+        }
+        if self.clients.may_anybody_answer(&self.ledger) {
+            if let Some(client_id) = client_id {
+                self.clients.client_left(&mut self.ledger, step, &client_id);
+            }
+        } else {
+            self.clients.decline_all_that_waits(&mut self.ledger, step);
+        }
+        shutdown::decline_all_unseen(&mut self.ledger, step);
+    }
+
+    /// The time is up that the turns of a client were given which can say nothing any more.
+    pub(in crate::host) fn departure_time_is_up(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        let left = self.clients.chats_left_by(&self.ledger, connection);
+        self.relays.end_for(step, connection);
+        let Some(departure) = self.clients.departures.get_mut(&connection) else { return };
+        departure.cancelling = true;
+        departure.cut |= !left.is_empty();
+        for chat in left {
+            self.cancel_turn(step, chat);
+        }
+    }
+
+    /// Whether the client of a connection has been welcomed, so that it is told what happens.
+    pub fn is_welcome(&self, connection: ConnectionId) -> bool {
+        self.ledger.presence.connections.get(&connection).is_some_and(|client| client.client_id.is_some())
+    }
+
+    /// Notes which departures are over.
+    pub(in crate::host) fn check_departures(&mut self) {
+        if self.clients.departures.is_empty() {
+            return;
+        }
+        let departures = self.clients.departures.iter().filter(|(_, departure)| !departure.over);
+        let over: Vec<ConnectionId> = departures
+            .map(|(connection, _)| *connection)
+            .filter(|connection| self.clients.chats_left_by(&self.ledger, *connection).is_empty())
+            .filter(|connection| !self.relays.has_pending_of(*connection))
+            .filter(|connection| !self.changes.holds_operations(Some(*connection)))
+            .collect();
+        for connection in over {
+            if let Some(departure) = self.clients.departures.get_mut(&connection) {
+                departure.over = true;
+            }
+        }
+    }
+
+    /// Closes the connections of clients whose departures are over. Everything that was waiting has
+    /// been told.
+    pub(in crate::host) fn see_off(&mut self, step: &mut Step<'_>) {
+        let over = self.clients.departures.iter().filter(|(_, departure)| departure.over);
+        let over: Vec<ConnectionId> = over.map(|(connection, _)| *connection).collect();
+        if !over.is_empty() {
+            self.summaries.send_held(&mut self.ledger, step);
+        }
+        for connection in over {
+            let cut = self.clients.departures.get(&connection).is_some_and(|departure| departure.cut);
+            step.say(Output::Departed { connection, cut });
+            self.close_connection(step, connection);
+            self.clients.departures.remove(&connection);
+            self.ledger.presence.leaving.remove(&connection);
+        }
+    }
+
+    pub(in crate::host) fn shut_down(&mut self, step: &mut Step<'_>, how: Shutdown) {
+        let cut = self.clients.shutdown.take().is_some_and(|state| state.cut);
+        self.relays.end_all(step);
+        self.clients.shutdown = Some(ShuttingDown { cancelling: how == Shutdown::Cancel, cut, done: false });
+        let running = calls::running_chats(&self.ledger);
+        match how {
+            Shutdown::Cancel => {
+                for chat in running {
+                    self.cancel_turn(step, chat);
+                }
+            }
+            Shutdown::Drain(limit) => {
+                for chat in running {
+                    for id in calls::waiting_for_user(&self.ledger, chat) {
+                        self.clients.decline_if_alone(&mut self.ledger, step, chat, &id);
+                    }
+                }
+                step.say(Output::Timer(Timer::Drain, limit));
+            }
+        }
+    }
+
+    pub(in crate::host) fn drain_time_is_up(&mut self, step: &mut Step<'_>) {
+        let running = calls::running_chats(&self.ledger);
+        let Some(state) = &mut self.clients.shutdown else { return };
+        state.cancelling = true;
+        state.cut |= !running.is_empty();
+        for chat in running {
+            self.cancel_turn(step, chat);
+        }
+    }
+
+    /// Says once that no turn is left.
+    pub(in crate::host) fn check_done(&mut self, step: &mut Step<'_>) {
+        let works = shutdown::running_turns(&self.ledger) > 0
+            || self.changes.checkpoints.keeps_folders()
+            || self.changes.holds_operations(None);
+        if let Some(state) = self.clients.shutdown.as_mut().filter(|state| !works && !state.done) {
+            state.done = true;
+            step.say(Output::Done { cut: state.cut });
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What is saved, evicted and restored.
+//!
+//! Owns: the order of the steps, each of which is an owner's.
+//! Never: holds state.
+
+use std::borrow::Cow;
+
+use ahp_types::state::{SessionLifecycle, SessionSummary};
+use bytes::Bytes;
+
+use crate::host::effects::{ChannelId, Output, Record, SessionRow};
+use crate::host::idle::{IDLE_EVERY, LARGE_BYTES};
+use crate::host::loaded::{LoadedAlone, LoadedChat, LoadedSession};
+use crate::host::model::{Session, SessionKey};
+use crate::host::rows::SessionBody;
+use crate::host::{
+    annotations, background, catalogue, conversations, handlers, idle, loaded, save, terminals, ChatKey,
+    Host, Step,
+};
+use crate::wire::channels::ChannelKind;
+use crate::wire::names::Named;
+
+impl Host {
+    /// Lets the least recently used of the idle sessions out of memory, if they take more than they
+    /// may. The store has all of them as they are.
+    pub(in crate::host) fn let_idle_sessions_go(&mut self, step: &mut Step<'_>) {
+        let left = self.ledger.take_left();
+        let mut left = left.iter().filter_map(|key| self.ledger.channels.sessions.get(key));
+        self.catalogue.is_due |= left.any(|session| idle::memory_bytes(&self.ledger, session) >= LARGE_BYTES);
+        let is_due = self.catalogue.is_due || self.ledger.uses() >= self.catalogue.looked_at_use + IDLE_EVERY;
+        if !is_due || self.ledger.failing().is_some() || self.catalogue.budget == usize::MAX {
+            return;
+        }
+        (self.catalogue.is_due, self.catalogue.looked_at_use) = (false, self.ledger.uses());
+        let sessions = self.ledger.channels.sessions.iter();
+        let idle = sessions.filter(|(key, session)| {
+            self.is_idle(session) && !self.summaries.is_pending(&self.ledger, **key)
+        });
+        let mut idle: Vec<(u64, SessionKey, usize)> = idle
+            .map(|(key, session)| (session.used, *key, idle::memory_bytes(&self.ledger, session)))
+            .collect();
+        let mut bytes: usize = idle.iter().map(|(_, _, bytes)| bytes).sum();
+        // One that alone takes more than all may does not push out the others.
+        idle.sort_unstable_by_key(|(used, _, bytes)| (*bytes <= self.catalogue.budget, *used));
+        for (_, key, its_bytes) in idle {
+            if bytes <= self.catalogue.budget {
+                break;
+            }
+            bytes -= its_bytes;
+            self.let_go(step, key);
+        }
+    }
+
+    pub(super) fn let_go(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        let chats = self.ledger.channels.chats_in(key);
+        self.changes.forget_changesets_of(&mut self.ledger, key);
+        annotations::remove_annotations_of(&mut self.ledger, key);
+        for &chat in &chats {
+            conversations::close_conversation(&mut self.ledger, step, chat);
+            terminals::forget_terminals_of(&mut self.ledger, chat);
+            if let Some(chat) = self.ledger.channels.chats.remove(&chat) {
+                self.ledger.channels.by_uri.remove(&chat.channel.uri);
+            }
+        }
+        if let Some(session) = self.ledger.channels.sessions.remove(&key) {
+            self.ledger.channels.by_uri.remove(&session.channel.uri);
+            self.catalogue.evicted.note(key, session, chats, self.ledger.head(), self.ledger.floor());
+        }
+    }
+
+    /// Whether nobody would notice that a session is not in memory.
+    pub(super) fn is_idle(&self, session: &Session) -> bool {
+        session.channel.subscribers.is_empty()
+            && !session.ahead
+            && session.state.lifecycle != SessionLifecycle::Creating
+            && terminals::has_idle_terminals(&self.ledger, session)
+            && self.changes.has_idle_changesets(&self.ledger, session)
+            && !self.changes.checkpoints.asks_git_for(&self.ledger, session)
+            && annotations::has_idle_annotations(&self.ledger, session)
+            && idle::its_chats(&self.ledger, session).all(|chat| {
+                let in_background = chat.conversation.state().background_work.as_ref();
+                chat.channel.subscribers.is_empty()
+                    && chat.run.is_none()
+                    && chat.begins.is_none()
+                    && chat.settling.is_none()
+                    && in_background.is_none_or(Vec::is_empty)
+            })
+    }
+
+    /// Leaves the row of a channel to be saved as the channel is now.
+    pub(in crate::host) fn save_channel(&mut self, step: &mut Step<'_>, id: ChannelId) {
+        match id.kind {
+            ChannelKind::Session => self.save_session(step, id.key.into()),
+            ChannelKind::Chat => save::save_chat(&mut self.ledger, step, id.key.into()),
+            ChannelKind::Root => self.ledger.channels.root.save(step),
+            #[cfg(test)]
+            ChannelKind::Sample => {
+                if let Some(sample) = self.ledger.channels.samples.get(&id.key.into()) {
+                    sample.save(step, id);
+                }
+            }
+            ChannelKind::Terminal
+            | ChannelKind::Watch
+            | ChannelKind::Annotations
+            | ChannelKind::Changeset => {}
+        }
+    }
+
+    /// Leaves everything that has changed to be saved, and then lets sessions that nobody uses out
+    /// of memory.
+    pub(in crate::host) fn save(&mut self, step: &mut Step<'_>) {
+        let unsaved = self.ledger.take_dirty();
+        if !unsaved.is_empty() {
+            let used = self.ledger.next_use();
+            for id in &unsaved {
+                let session = self.ledger.channels.session_of(*id);
+                if let Some(session) = session.and_then(|key| self.ledger.channels.sessions.known_mut(key)) {
+                    session.used = used;
+                }
+            }
+        }
+        for id in unsaved {
+            self.save_channel(step, id);
+        }
+        self.let_idle_sessions_go(step);
+    }
+
+    /// Leaves a session to be saved.
+    pub(in crate::host) fn save_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
+        if self.ledger.channels.sessions.known(key).is_some_and(|session| !session.ahead) {
+            if let Some(row) = self.session_row(key) {
+                step.say(Output::Record(Record::Session(row)));
+            }
+        }
+    }
+
+    /// Leaves a chat that has another session than before to be saved, behind that session.
+    pub(in crate::host) fn save_moved(&mut self, step: &mut Step<'_>, key: ChatKey) {
+        let session = self.ledger.channels.chats.known(key).map(|chat| chat.session);
+        if let Some(row) = session.and_then(|session| self.session_row(session)) {
+            step.say(Output::Record(Record::Session(row)));
+        }
+        save::save_whole_chat(&mut self.ledger, step, key);
+    }
+
+    /// A session's row, whole.
+    pub(super) fn session_row(&mut self, key: SessionKey) -> Option<SessionRow> {
+        let summary = self.ledger.channels.summary(key)?;
+        let session = self.ledger.channels.sessions.known_mut(key)?;
+        let summary = session.written_rows.summary(summary);
+        let chats = std::mem::take(&mut session.state.chats);
+        let rows = session.written_rows.whole.list(&chats);
+        let row = self.session_row_with(key, summary, rows);
+        if let Some(session) = self.ledger.channels.sessions.known_mut(key) {
+            session.state.chats = chats;
+        }
+        row
+    }
+
+    /// A session's row with this text of the rows of its chats, which are not in its state.
+    pub(super) fn session_row_with(
+        &self,
+        key: SessionKey,
+        summary: Bytes,
+        rows: Vec<u8>,
+    ) -> Option<SessionRow> {
+        let session = self.ledger.channels.sessions.known(key)?;
+        let body = SessionBody {
+            state: Cow::Borrowed(&session.state),
+            created_at: Cow::Borrowed(&session.created_at),
+            born_at: session.channel.born_at,
+            config: Cow::Borrowed(&session.config),
+            title_by: session.title_by,
+            reviewed: Cow::Borrowed(&session.reviewed),
+            annotations: Cow::Borrowed(annotations::annotations_of(&self.ledger, key)),
+            discarded: Cow::Borrowed(&session.discarded),
+            kept: Cow::Borrowed(&session.kept),
+            seen: self.changes.sights.sight_to_keep(key),
+            shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
+        };
+        Some(SessionRow {
+            key,
+            uri: session.channel.uri.clone(),
+            modified_at: session.modified_at.clone(),
+            summary,
+            body: body.to_json_with(rows),
+        })
+    }
+
+    /// The URIs that a message names and that are not in memory.
+    pub fn absent(&self, named: &Named) -> Vec<String> {
+        self.ledger.absent(named)
+    }
+
+    /// The cursor of a `reconnect` that reaches further back than what is in memory.
+    pub fn cursor_into_the_past(&self, named: &Named) -> Option<u64> {
+        self.ledger.cursor_into_the_past(named)
+    }
+
+    /// Takes a session back from the store. A turn that ran when its process ended is ended now:
+    /// once, with an error, resumable if its agent can go on.
+    pub(in crate::host) fn restore(&mut self, step: &mut Step<'_>, loaded: LoadedSession) {
+        let LoadedSession { key, uris, deaths, made } = loaded;
+        if self.catalogue.disposed.contains(&key)
+            || uris.iter().any(|uri| self.ledger.channels.by_uri.contains_key(uri))
+        {
+            return;
+        }
+        let (LoadedAlone { mut session, annotations, seen }, chats) = match made {
+            Ok(made) => made,
+            Err(reason) => {
+                tracing::error!(session = uris[0], reason, "a session cannot be read");
+                self.ledger.note_unreadable(uris.into_iter().map(|uri| (uri, reason.clone())));
+                return;
+            }
+        };
+        for uri in &uris {
+            self.ledger.note_readable(uri);
+        }
+        let mended = loaded::mend_catalogue(&mut session, &chats);
+        self.ledger.channels.by_uri.insert(session.channel.uri.clone(), key.into());
+        let creating = session.state.lifecycle == SessionLifecycle::Creating;
+        let told = session.told.clone();
+        self.ledger.channels.sessions.insert(key, session);
+        annotations::add_annotations(&mut self.ledger, key, annotations);
+        if let Some(seen) = seen {
+            self.changes.sights.sight_was_kept(key, seen);
+        }
+        self.catalogue.evicted.forget(key);
+        let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
+        for LoadedChat { key, mut chat, is_cut } in chats {
+            if is_cut {
+                // A cursor from before does not lead to what is left.
+                chat.channel.born_at = self.ledger.head() + 1;
+            }
+            self.ledger.channels.by_uri.insert(chat.channel.uri.clone(), key.into());
+            self.ledger.channels.chats.insert(key, chat);
+        }
+        self.ledger.note_use(key);
+        // A program that did not know of it may have kept the summary.
+        let is_other =
+            |summary: SessionSummary| (summary.meta, summary.annotations) != (told.meta, told.annotations);
+        if self.ledger.channels.summary(key).is_some_and(is_other) {
+            self.ledger.session_changed(key);
+        }
+        self.clients.await_clients(&mut self.ledger, step, key);
+        for (chat, is_cut) in keys {
+            background::background_work_is_gone(&mut self.ledger, step, chat);
+            loaded::end_interrupted_turn(&mut self.ledger, &self.agents, step, chat, is_cut, deaths);
+        }
+        self.changes.checkpoints.keep_what_was_brought(&mut self.ledger, step, key);
+        self.changes.checkpoints.keep_what_was_asked_for(&mut self.ledger, step, key);
+        if mended {
+            let default = self
+                .ledger
+                .channels
+                .sessions
+                .known(key)
+                .and_then(|session| session.state.default_chat.clone());
+            handlers::chats::set_movable(&mut self.ledger, step, &default.unwrap_or_default(), false);
+            catalogue::sync_session(&mut self.ledger, step, key);
+        }
+        if creating {
+            conversations::open_session(&mut self.ledger, &self.agents, step, key);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What must be looked up before a message is handled.
+//!
+//! Owns: the order of the steps, each of which is an owner's.
+//! Never: holds state.
+
+use crate::host::needed::{newest_first, ATTACHED_BYTES_MAX, BYTES_MAX};
+use crate::host::{Host, LoadedSession};
+use crate::state::history::CompletedTurn;
+use crate::state::texts::TurnText;
+use crate::wire::names::{Named, NamedTurns};
+use crate::wire::watches::WATCHES_MAX;
+
+impl Host {
+    /// The watches that a message follows and that must begin before it is handled; not more than
+    /// may be followed.
+    pub fn watches_to_begin(&self, named: &Named) -> Vec<String> {
+        let absent = named.watches.iter().filter(|uri| self.ledger.find(uri).is_none());
+        absent.take(WATCHES_MAX).cloned().collect()
+    }
+
+    /// The texts of turns that a message needs and that are not in memory. `restored`: the sessions
+    /// that come into memory with it.
+    pub fn texts_needed<'a>(
+        &'a self,
+        named: &Named,
+        restored: impl Iterator<Item = &'a LoadedSession> + Clone,
+    ) -> Vec<TurnText> {
+        let chat = |uri: &str| {
+            let here = self.ledger.find_chat(uri).and_then(|key| self.ledger.channels.chats.known(key));
+            here.or_else(|| restored.clone().find_map(|loaded| loaded.chat(uri)))
+        };
+        let mut needed = Vec::new();
+        let mut need = |turns: &mut dyn Iterator<Item = &CompletedTurn>, bytes_max: usize| {
+            let mut bytes = 0;
+            for turn in turns.take_while(|turn| {
+                bytes += turn.bytes();
+                bytes <= bytes_max
+            }) {
+                if !turn.is_here() {
+                    needed.push(turn.place().clone());
+                }
+            }
+        };
+        for turns in &named.turns {
+            match turns {
+                NamedTurns::CutBehind { chat: uri, turn } => {
+                    let last = chat(uri).and_then(|chat| chat.conversation.history().get(turn));
+                    need(&mut last.into_iter(), usize::MAX);
+                }
+                NamedTurns::Through { chat: uri, turn } => {
+                    let turns = chat(uri).and_then(|chat| chat.conversation.history().through(turn));
+                    let Some((last, earlier)) = turns.and_then(<[_]>::split_last) else { continue };
+                    need(&mut std::iter::once(last), usize::MAX);
+                    need(&mut earlier.iter().filter(|turn| turn.may_show_terminals()), BYTES_MAX);
+                }
+                NamedTurns::WithContents(uri) => {
+                    let turns = chat(uri).into_iter().flat_map(newest_first);
+                    need(&mut turns.filter(|turn| turn.may_hold_contents()), BYTES_MAX);
+                }
+                NamedTurns::WithTerminals(uri) => {
+                    let turns = chat(uri).into_iter().flat_map(newest_first);
+                    need(&mut turns.filter(|turn| turn.may_show_terminals()), BYTES_MAX);
+                }
+            }
+        }
+        for uri in &named.attached {
+            need(&mut chat(uri).into_iter().flat_map(newest_first), ATTACHED_BYTES_MAX);
+        }
+        needed
+    }
+}
