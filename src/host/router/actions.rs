@@ -3,6 +3,9 @@
 //! Owns: the order of the steps, each of which is an owner's.
 //! Never: holds state.
 
+use crate::host::agents::AgentRegistry;
+use crate::host::clients::Clients;
+use crate::host::ledger::Ledger;
 use ahp::reducers::apply_action_to_session;
 use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAction};
 
@@ -88,8 +91,8 @@ impl Host {
                 *for_all_chats,
             );
         }
-        let action = self.read_action(target, &asked, aside)?;
-        self.check_state_has_room(target, &action)?;
+        let action = super::kinds::read_dispatched(&self.ledger, target, &asked, aside)?;
+        check_state_has_room(&mut self.ledger, target, &action)?;
         self.change(step, target, action, asked.origin, aside)
     }
 
@@ -130,143 +133,131 @@ impl Host {
         }
         Ok(verdict)
     }
+}
 
-    pub(in crate::host) fn change_session(
-        &mut self,
-        step: &mut Step<'_>,
-        key: SessionKey,
-        action: StateAction,
-        origin: ActionOrigin,
-    ) -> Result<Verdict, Refusal> {
-        if matches!(
-            action,
-            StateAction::SessionWorkingDirectorySet(_)
-                | StateAction::SessionWorkingDirectoryRemoved(_)
-                | StateAction::SessionWorkingDirectoryReplaced(_)
-        ) {
-            return directories::client_changes_directories(
-                &mut self.ledger,
-                &self.agents,
-                step,
-                key,
-                action,
-                origin,
-            );
-        }
-        let Some(session) = self.ledger.channels.sessions.known_mut(key) else {
-            return Ok(Verdict::Unchanged);
-        };
-        match &action {
-            StateAction::SessionTitleChanged(_) => session.title_by = TitleBy::User,
-            StateAction::SessionIsReadChanged(_) | StateAction::SessionIsArchivedChanged(_) => {}
-            StateAction::SessionConfigChanged(a) => match &session.state.config {
-                Some(config) => check_change(config, &a.config, a.replace == Some(true))?,
-                None => return Err(Refusal::NothingToConfigure),
-            },
-            StateAction::SessionDefaultChatChanged(a) => match &a.default_chat {
-                Some(chat) if session.state.chats.iter().any(|row| row.resource == *chat) => {}
-                Some(chat) => return Err(Refusal::NoChatOfSession(chat.clone())),
-                None => return Err(Refusal::DefaultChatNeeded),
-            },
-            StateAction::SessionActiveClientSet(a) => {
-                actions::session::only_itself(&origin, &a.active_client.client_id)?
-            }
-            StateAction::SessionActiveClientRemoved(a) => {
-                actions::session::only_itself(&origin, &a.client_id)?
-            }
-            _ => return Err(Refusal::NotServedOn("a session's channel")),
-        }
-        let mut after = session.state.clone();
-        apply_action_to_session(&mut after, &action);
-        let unchanged = after == session.state;
-        let before = session.state.config.as_ref().map(|config| config.values.clone());
-        let configured = before.filter(|_| matches!(action, StateAction::SessionConfigChanged(_)));
-        if let StateAction::SessionActiveClientSet(a) = &action {
-            self.clients.client_is_back(key, &a.active_client.client_id);
-        }
-        if unchanged {
-            return Ok(Verdict::Unchanged);
-        }
-        if let StateAction::SessionDefaultChatChanged(SessionDefaultChatChangedAction {
-            default_chat: Some(chat),
-        }) = action
-        {
-            handlers::chats::change_default_chat(&mut self.ledger, step, key, chat, Some(origin));
-            return Ok(Verdict::Done);
-        }
-        if let StateAction::SessionActiveClientRemoved(a) = &action {
-            self.clients.remove_active_client(&mut self.ledger, step, key, &a.client_id, Some(origin));
-            return Ok(Verdict::Done);
-        }
-        let offers = matches!(action, StateAction::SessionActiveClientSet(_));
-        let names = matches!(action, StateAction::SessionTitleChanged(_));
-        self.ledger.sequence(step, key, action, Some(origin));
-        if offers {
-            clients::tell_tools_in(&mut self.ledger, step, key);
-        }
-        if let Some(before) = configured {
-            settings::configure_agents(&mut self.ledger, step, key, &before);
-        }
-        self.ledger.session_changed(key);
-        if names {
-            ahead::begin_session(&mut self.ledger, step, key);
-        }
-        Ok(Verdict::Done)
+pub(in crate::host) fn change_session(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    clients: &mut Clients,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    action: StateAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    if matches!(
+        action,
+        StateAction::SessionWorkingDirectorySet(_)
+            | StateAction::SessionWorkingDirectoryRemoved(_)
+            | StateAction::SessionWorkingDirectoryReplaced(_)
+    ) {
+        return directories::client_changes_directories(ledger, agents, step, key, action, origin);
     }
-
-    /// Returns what an action makes larger: its name, and its size in bytes of JSON text; `None`
-    /// when its size has no limit.
-    pub(in crate::host) fn what_grows(
-        &mut self,
-        id: ChannelId,
-        action: &StateAction,
-    ) -> Option<(&'static str, usize)> {
-        let session = match (id.kind, action) {
-            (ChannelKind::Chat, StateAction::SessionTitleChanged(_)) => {
-                self.ledger.channels.session_of(id)?
-            }
-            (
-                ChannelKind::Session,
-                StateAction::SessionTitleChanged(_)
-                | StateAction::SessionConfigChanged(_)
-                | StateAction::SessionActiveClientSet(_)
-                | StateAction::SessionWorkingDirectorySet(_)
-                | StateAction::SessionWorkingDirectoryReplaced(_),
-            ) => SessionKey::from(id.key),
-            (
-                ChannelKind::Chat,
-                StateAction::ChatPendingMessageSet(_)
-                | StateAction::ChatDraftChanged(_)
-                | StateAction::ChatWorkingDirectorySet(_),
-            ) => {
-                // A draft takes the place of the one before.
-                let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
-                let chat = self.ledger.channels.chats.known_mut(id.key.into())?;
-                return Some((
-                    "the chat, without its turns,",
-                    chat.conversation.bytes_besides_turns(with_draft),
-                ));
-            }
-            _ => return None,
-        };
-        Some(("the session", json_bytes(&self.ledger.channels.sessions.known(session)?.state)))
-    }
-
-    /// Whether the state that a client's action changes has room for what it brings.
-    ///
-    /// # Errors
-    /// When it has not.
-    pub(in crate::host) fn check_state_has_room(
-        &mut self,
-        target: ChannelId,
-        action: &StateAction,
-    ) -> Result<(), Refusal> {
-        let max = self.ledger.limits.state_bytes;
-        match self.what_grows(target, action) {
-            Some((what, there)) if there.saturating_add(json_bytes(action)) > max => {
-                Err(Refusal::StateFull { what, there, max })
-            }
-            _ => Ok(()),
+    let Some(session) = ledger.channels.sessions.known_mut(key) else {
+        return Ok(Verdict::Unchanged);
+    };
+    match &action {
+        StateAction::SessionTitleChanged(_) => session.title_by = TitleBy::User,
+        StateAction::SessionIsReadChanged(_) | StateAction::SessionIsArchivedChanged(_) => {}
+        StateAction::SessionConfigChanged(a) => match &session.state.config {
+            Some(config) => check_change(config, &a.config, a.replace == Some(true))?,
+            None => return Err(Refusal::NothingToConfigure),
+        },
+        StateAction::SessionDefaultChatChanged(a) => match &a.default_chat {
+            Some(chat) if session.state.chats.iter().any(|row| row.resource == *chat) => {}
+            Some(chat) => return Err(Refusal::NoChatOfSession(chat.clone())),
+            None => return Err(Refusal::DefaultChatNeeded),
+        },
+        StateAction::SessionActiveClientSet(a) => {
+            actions::session::only_itself(&origin, &a.active_client.client_id)?
         }
+        StateAction::SessionActiveClientRemoved(a) => actions::session::only_itself(&origin, &a.client_id)?,
+        _ => return Err(Refusal::NotServedOn("a session's channel")),
+    }
+    let mut after = session.state.clone();
+    apply_action_to_session(&mut after, &action);
+    let unchanged = after == session.state;
+    let before = session.state.config.as_ref().map(|config| config.values.clone());
+    let configured = before.filter(|_| matches!(action, StateAction::SessionConfigChanged(_)));
+    if let StateAction::SessionActiveClientSet(a) = &action {
+        clients.client_is_back(key, &a.active_client.client_id);
+    }
+    if unchanged {
+        return Ok(Verdict::Unchanged);
+    }
+    if let StateAction::SessionDefaultChatChanged(SessionDefaultChatChangedAction {
+        default_chat: Some(chat),
+    }) = action
+    {
+        handlers::chats::change_default_chat(ledger, step, key, chat, Some(origin));
+        return Ok(Verdict::Done);
+    }
+    if let StateAction::SessionActiveClientRemoved(a) = &action {
+        clients.remove_active_client(ledger, step, key, &a.client_id, Some(origin));
+        return Ok(Verdict::Done);
+    }
+    let offers = matches!(action, StateAction::SessionActiveClientSet(_));
+    let names = matches!(action, StateAction::SessionTitleChanged(_));
+    ledger.sequence(step, key, action, Some(origin));
+    if offers {
+        clients::tell_tools_in(ledger, step, key);
+    }
+    if let Some(before) = configured {
+        settings::configure_agents(ledger, step, key, &before);
+    }
+    ledger.session_changed(key);
+    if names {
+        ahead::begin_session(ledger, step, key);
+    }
+    Ok(Verdict::Done)
+}
+
+/// Returns what an action makes larger: its name, and its size in bytes of JSON text; `None`
+/// when its size has no limit.
+pub(in crate::host) fn what_grows(
+    ledger: &mut Ledger,
+    id: ChannelId,
+    action: &StateAction,
+) -> Option<(&'static str, usize)> {
+    let session = match (id.kind, action) {
+        (ChannelKind::Chat, StateAction::SessionTitleChanged(_)) => ledger.channels.session_of(id)?,
+        (
+            ChannelKind::Session,
+            StateAction::SessionTitleChanged(_)
+            | StateAction::SessionConfigChanged(_)
+            | StateAction::SessionActiveClientSet(_)
+            | StateAction::SessionWorkingDirectorySet(_)
+            | StateAction::SessionWorkingDirectoryReplaced(_),
+        ) => SessionKey::from(id.key),
+        (
+            ChannelKind::Chat,
+            StateAction::ChatPendingMessageSet(_)
+            | StateAction::ChatDraftChanged(_)
+            | StateAction::ChatWorkingDirectorySet(_),
+        ) => {
+            // A draft takes the place of the one before.
+            let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
+            let chat = ledger.channels.chats.known_mut(id.key.into())?;
+            return Some(("the chat, without its turns,", chat.conversation.bytes_besides_turns(with_draft)));
+        }
+        _ => return None,
+    };
+    Some(("the session", json_bytes(&ledger.channels.sessions.known(session)?.state)))
+}
+
+/// Whether the state that a client's action changes has room for what it brings.
+///
+/// # Errors
+/// When it has not.
+pub(in crate::host) fn check_state_has_room(
+    ledger: &mut Ledger,
+    target: ChannelId,
+    action: &StateAction,
+) -> Result<(), Refusal> {
+    let max = ledger.limits.state_bytes;
+    match what_grows(ledger, target, action) {
+        Some((what, there)) if there.saturating_add(json_bytes(action)) > max => {
+            Err(Refusal::StateFull { what, there, max })
+        }
+        _ => Ok(()),
     }
 }

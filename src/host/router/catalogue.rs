@@ -3,6 +3,11 @@
 //! Owns: the order of the steps, each of which is an owner's.
 //! Never: holds state.
 
+use crate::host::agents::AgentRegistry;
+use crate::host::catalogue::Catalogue;
+use crate::host::changesets::Changes;
+use crate::host::ledger::Ledger;
+use crate::host::summaries::Summaries;
 use ahp_types::actions::{SessionChatRemovedAction, StateAction};
 use ahp_types::commands::DisposeSessionParams;
 use ahp_types::notifications::SessionRemovedParams;
@@ -30,16 +35,6 @@ impl Host {
         if let Err(error) = self.dispose_session(step, &DisposeSessionParams { channel, meta: None }) {
             tracing::warn!(%error, "a session whose client has gone before its first turn cannot be disposed of");
         }
-    }
-
-    /// Tells of a new session, unless it is made ahead of use, and has its agent open the
-    /// conversation.
-    pub(in crate::host) fn announce_session(&mut self, step: &mut Step<'_>, new: NewSession) {
-        if self.ledger.channels.sessions.known(new.session).is_some_and(|session| !session.ahead) {
-            ahead::show_session(&mut self.ledger, step, new.session);
-        }
-        conversations::open_session(&mut self.ledger, &self.agents, step, new.session);
-        self.changes.sights.look_at_repository(&mut self.ledger, new.session);
     }
 
     /// Ends a session: its turns are cancelled, its conversations closed, its channels gone.
@@ -89,24 +84,41 @@ impl Host {
         self.ledger.notify_root(step, "root/sessionRemoved", params);
         Ok(())
     }
+}
 
-    /// Answers a request for a page of the list that was read while sessions changed. What was read
-    /// may be older or newer than what clients were told meanwhile: the list is made to say what
-    /// they were told last.
-    pub(in crate::host) fn answer_list(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        id: RequestId,
-        page: &Page,
-        mut listed: Listed,
-    ) {
-        // While nothing can be kept, what is safe is what the store has.
-        if self.ledger.failing().is_none() {
-            self.summaries.send_all(&mut self.ledger, step);
-            self.catalogue.bring_up_to_date(&self.ledger, page, &mut listed);
-        }
-        let result = handlers::catalogue::listing(&listed);
-        step.say(Output::Frame(connection, Frame::result(id, Method::ListSessions, result)));
+/// Tells of a new session, unless it is made ahead of use, and has its agent open the
+/// conversation.
+pub(in crate::host) fn announce_session(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    changes: &mut Changes,
+    step: &mut Step<'_>,
+    new: NewSession,
+) {
+    if ledger.channels.sessions.known(new.session).is_some_and(|session| !session.ahead) {
+        ahead::show_session(ledger, step, new.session);
     }
+    conversations::open_session(ledger, agents, step, new.session);
+    changes.sights.look_at_repository(ledger, new.session);
+}
+
+/// Answers a request for a page of the list that was read while sessions changed. What was read
+/// may be older or newer than what clients were told meanwhile: the list is made to say what
+/// they were told last.
+pub(in crate::host) fn answer_list(
+    ledger: &mut Ledger,
+    catalogue: &mut Catalogue,
+    summaries: &mut Summaries,
+    step: &mut Step<'_>,
+    (connection, id): (ConnectionId, RequestId),
+    page: &Page,
+    mut listed: Listed,
+) {
+    // While nothing can be kept, what is safe is what the store has.
+    if ledger.failing().is_none() {
+        summaries.send_all(ledger, step);
+        catalogue.bring_up_to_date(ledger, page, &mut listed);
+    }
+    let result = handlers::catalogue::listing(&listed);
+    step.say(Output::Frame(connection, Frame::result(id, Method::ListSessions, result)));
 }

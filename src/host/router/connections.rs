@@ -3,6 +3,9 @@
 //! Owns: the order of the steps, each of which is an owner's.
 //! Never: holds state.
 
+use crate::host::changesets::Changes;
+use crate::host::clients::Clients;
+use crate::host::ledger::Ledger;
 use ahp_types::commands::{InitializeResult, SubscribeParams, UnsubscribeParams};
 use serde_json::Value;
 
@@ -43,7 +46,14 @@ impl Host {
             ),
             None => tracing::info!(client = params.client_id, "a client has connected"),
         }
-        let mut states = self.take_up(connection, Method::Initialize, wanted);
+        let mut states = take_up(
+            &mut self.ledger,
+            &mut self.clients,
+            &mut self.changes,
+            connection,
+            Method::Initialize,
+            wanted,
+        );
         let client = self.ledger.presence.connections.get(&connection);
         let result = serde_json::to_value(InitializeResult {
             protocol_version: String::new(),
@@ -83,7 +93,7 @@ impl Host {
         let head = self.ledger.head();
         let before = self.clients.admit(&mut self.ledger, connection, &params.client_id)?;
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            self.unsubscribe(connection, target);
+            super::kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
         if let Some(before) = before.filter(|before| *before != params.client_id) {
             self.agents.forget_tokens(connection);
@@ -120,15 +130,22 @@ impl Host {
                 "a client has reconnected: it gets the actions that it missed"
             );
             let missed = missed.unwrap_or_default().of_follower(wanted.clone());
-            self.go_on(connection, wanted);
+            go_on(&mut self.ledger, &mut self.clients, &mut self.changes, connection, wanted);
             let states = States { json: result, kinds: Vec::new() };
             return Ok((Subscribed::States(states), missed));
         }
         tracing::info!(client = params.client_id, "a client has reconnected: it gets snapshots");
-        let mut states = self.take_up(connection, Method::Reconnect, &params.subscriptions);
+        let mut states = take_up(
+            &mut self.ledger,
+            &mut self.clients,
+            &mut self.changes,
+            connection,
+            Method::Reconnect,
+            &params.subscriptions,
+        );
         let followed = match aside {
             Some(Aside::OnlyLooks) => {
-                self.go_on(connection, wanted);
+                go_on(&mut self.ledger, &mut self.clients, &mut self.changes, connection, wanted);
                 Vec::new()
             }
             _ => wanted,
@@ -136,73 +153,92 @@ impl Host {
         states.besides.insert("type".to_owned(), "snapshot".into());
         Ok((states.into(), Missed::default().of_follower(followed)))
     }
+}
 
-    /// Subscribes to channels of which the client has states already, with windows that nobody
-    /// knows.
-    pub(super) fn go_on(&mut self, connection: ConnectionId, wanted: Vec<ChannelId>) {
-        for target in wanted {
-            let how = Subscription { window: Window::Unknown, ..Subscription::default() };
-            self.subscribe(connection, target, how);
+/// Subscribes to channels of which the client has states already, with windows that nobody
+/// knows.
+pub(super) fn go_on(
+    ledger: &mut Ledger,
+    clients: &mut Clients,
+    changes: &mut Changes,
+    connection: ConnectionId,
+    wanted: Vec<ChannelId>,
+) {
+    for target in wanted {
+        let how = Subscription { window: Window::Unknown, ..Subscription::default() };
+        super::kinds::subscribe(ledger, clients, changes, connection, target, how);
+    }
+}
+
+/// Answers the channel's state and delivers what follows it.
+pub(in crate::host) fn serve_subscribe(
+    ledger: &mut Ledger,
+    clients: &mut Clients,
+    changes: &mut Changes,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    params: &SubscribeParams,
+) -> Result<Subscribed, RpcError> {
+    watches::check_watches_have_room(ledger, connection, &params.channel)?;
+    terminals::bring_back_terminals(ledger, [&params.channel]);
+    changes.bring_back_changesets(ledger, [&params.channel]);
+    let not_found = || match step.refused_watches.remove(&params.channel) {
+        Some(refused) => refused,
+        None if handlers::connection::is_no_conversation(&params.channel) => {
+            RpcError::resource_not_found(&params.channel)
         }
-    }
+        None => ledger.not_found(&params.channel),
+    };
+    let target = ledger.find(&params.channel).ok_or_else(not_found)?;
+    ledger.check_safe(target)?;
+    let how = Subscription::asked_for(params)?;
+    let first_turn = ledger.channels.first_turn(target, &how);
+    super::kinds::subscribe(
+        ledger,
+        clients,
+        changes,
+        connection,
+        target,
+        Subscription { window: Window::From(first_turn), ..how },
+    );
+    Ok(ledger.states_of(Method::Subscribe, &[target], first_turn).into())
+}
 
-    /// Answers the channel's state and delivers what follows it.
-    pub(in crate::host) fn serve_subscribe(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        params: &SubscribeParams,
-    ) -> Result<Subscribed, RpcError> {
-        watches::check_watches_have_room(&self.ledger, connection, &params.channel)?;
-        terminals::bring_back_terminals(&mut self.ledger, [&params.channel]);
-        self.changes.bring_back_changesets(&mut self.ledger, [&params.channel]);
-        let not_found = || match step.refused_watches.remove(&params.channel) {
-            Some(refused) => refused,
-            None if handlers::connection::is_no_conversation(&params.channel) => {
-                RpcError::resource_not_found(&params.channel)
-            }
-            None => self.ledger.not_found(&params.channel),
-        };
-        let target = self.ledger.find(&params.channel).ok_or_else(not_found)?;
-        self.ledger.check_safe(target)?;
-        let how = Subscription::asked_for(params)?;
-        let first_turn = self.ledger.channels.first_turn(target, &how);
-        self.subscribe(connection, target, Subscription { window: Window::From(first_turn), ..how });
-        Ok(self.ledger.states_of(Method::Subscribe, &[target], first_turn).into())
+/// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a
+/// word.
+pub(in crate::host) fn serve_unsubscribe(
+    ledger: &mut Ledger,
+    clients: &mut Clients,
+    changes: &mut Changes,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    params: &UnsubscribeParams,
+) -> Result<(), RpcError> {
+    let Some(target) = ledger.find(&params.channel) else { return Ok(()) };
+    let client = ledger.presence.connections.get(&connection);
+    let client = client.filter(|_| ledger.subscriptions.contains(connection, target));
+    let client_id = client.and_then(|client| client.client_id.clone());
+    super::kinds::unsubscribe(ledger, changes, connection, target);
+    if let Some(client_id) = client_id {
+        super::kinds::is_left(ledger, clients, step, target, &client_id);
     }
+    ahead::watch_unfollowed(ledger, step);
+    Ok(())
+}
 
-    /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a
-    /// word.
-    pub(in crate::host) fn serve_unsubscribe(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        params: &UnsubscribeParams,
-    ) -> Result<(), RpcError> {
-        let Some(target) = self.ledger.find(&params.channel) else { return Ok(()) };
-        let client = self.ledger.presence.connections.get(&connection);
-        let client = client.filter(|_| self.ledger.subscriptions.contains(connection, target));
-        let client_id = client.and_then(|client| client.client_id.clone());
-        self.unsubscribe(connection, target);
-        if let Some(client_id) = client_id {
-            self.is_left(step, target, &client_id);
-        }
-        ahead::watch_unfollowed(&mut self.ledger, step);
-        Ok(())
+/// Subscribes to those channels that exist; returns their states, as this method answers them.
+pub(super) fn take_up(
+    ledger: &mut Ledger,
+    clients: &mut Clients,
+    changes: &mut Changes,
+    connection: ConnectionId,
+    method: Method,
+    uris: &[String],
+) -> LargeStates {
+    let (targets, _) = handlers::connection::resolve(ledger, uris);
+    let states = ledger.states_of(method, &targets, 0);
+    for target in targets {
+        super::kinds::subscribe(ledger, clients, changes, connection, target, Subscription::default());
     }
-
-    /// Subscribes to those channels that exist; returns their states, as this method answers them.
-    pub(super) fn take_up(
-        &mut self,
-        connection: ConnectionId,
-        method: Method,
-        uris: &[String],
-    ) -> LargeStates {
-        let (targets, _) = handlers::connection::resolve(&self.ledger, uris);
-        let states = self.ledger.states_of(method, &targets, 0);
-        for target in targets {
-            self.subscribe(connection, target, Subscription::default());
-        }
-        states
-    }
+    states
 }

@@ -3,6 +3,9 @@
 //! Owns: the order of the steps, each of which is an owner's.
 //! Never: holds state.
 
+use crate::host::changesets::Changes;
+use crate::host::clients::Clients;
+use crate::host::ledger::Ledger;
 use std::time::Duration;
 
 use crate::host::departures::Departure;
@@ -21,7 +24,7 @@ impl Host {
         selection::connection_closed(&mut self.ledger, connection);
         let Some(_client) = self.ledger.presence.connections.get(&connection) else { return };
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            self.unsubscribe(connection, target);
+            super::kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
         let client = self.ledger.presence.connections.remove(&connection);
         if let Some(client_id) = client.and_then(|client| client.client_id) {
@@ -38,7 +41,7 @@ impl Host {
         let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
         let default_directory = client.default_directory.clone();
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            self.unsubscribe(connection, target);
+            super::kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
         self.agents.forget_tokens(connection);
         self.ledger
@@ -185,15 +188,20 @@ impl Host {
             self.cancel_turn(step, chat);
         }
     }
+}
 
-    /// Says once that no turn is left.
-    pub(in crate::host) fn check_done(&mut self, step: &mut Step<'_>) {
-        let works = shutdown::running_turns(&self.ledger) > 0
-            || self.changes.checkpoints.keeps_folders()
-            || self.changes.holds_operations(None);
-        if let Some(state) = self.clients.shutdown.as_mut().filter(|state| !works && !state.done) {
-            state.done = true;
-            step.say(Output::Done { cut: state.cut });
-        }
+/// Says once that no turn is left.
+pub(in crate::host) fn check_done(
+    ledger: &mut Ledger,
+    clients: &mut Clients,
+    changes: &mut Changes,
+    step: &mut Step<'_>,
+) {
+    let works = shutdown::running_turns(ledger) > 0
+        || changes.checkpoints.keeps_folders()
+        || changes.holds_operations(None);
+    if let Some(state) = clients.shutdown.as_mut().filter(|state| !works && !state.done) {
+        state.done = true;
+        step.say(Output::Done { cut: state.cut });
     }
 }

@@ -3,6 +3,10 @@
 //! Owns: the order of the steps, each of which is an owner's.
 //! Never: holds state.
 
+use crate::host::catalogue::Catalogue;
+use crate::host::changesets::Changes;
+use crate::host::ledger::Ledger;
+use crate::host::summaries::Summaries;
 use std::borrow::Cow;
 
 use ahp_types::state::{SessionLifecycle, SessionSummary};
@@ -21,172 +25,6 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::names::Named;
 
 impl Host {
-    /// Lets the least recently used of the idle sessions out of memory, if they take more than they
-    /// may. The store has all of them as they are.
-    pub(in crate::host) fn let_idle_sessions_go(&mut self, step: &mut Step<'_>) {
-        let left = self.ledger.take_left();
-        let mut left = left.iter().filter_map(|key| self.ledger.channels.sessions.get(key));
-        self.catalogue.is_due |= left.any(|session| idle::memory_bytes(&self.ledger, session) >= LARGE_BYTES);
-        let is_due = self.catalogue.is_due || self.ledger.uses() >= self.catalogue.looked_at_use + IDLE_EVERY;
-        if !is_due || self.ledger.failing().is_some() || self.catalogue.budget == usize::MAX {
-            return;
-        }
-        (self.catalogue.is_due, self.catalogue.looked_at_use) = (false, self.ledger.uses());
-        let sessions = self.ledger.channels.sessions.iter();
-        let idle = sessions.filter(|(key, session)| {
-            self.is_idle(session) && !self.summaries.is_pending(&self.ledger, **key)
-        });
-        let mut idle: Vec<(u64, SessionKey, usize)> = idle
-            .map(|(key, session)| (session.used, *key, idle::memory_bytes(&self.ledger, session)))
-            .collect();
-        let mut bytes: usize = idle.iter().map(|(_, _, bytes)| bytes).sum();
-        // One that alone takes more than all may does not push out the others.
-        idle.sort_unstable_by_key(|(used, _, bytes)| (*bytes <= self.catalogue.budget, *used));
-        for (_, key, its_bytes) in idle {
-            if bytes <= self.catalogue.budget {
-                break;
-            }
-            bytes -= its_bytes;
-            self.let_go(step, key);
-        }
-    }
-
-    pub(super) fn let_go(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        let chats = self.ledger.channels.chats_in(key);
-        self.changes.forget_changesets_of(&mut self.ledger, key);
-        annotations::remove_annotations_of(&mut self.ledger, key);
-        for &chat in &chats {
-            conversations::close_conversation(&mut self.ledger, step, chat);
-            terminals::forget_terminals_of(&mut self.ledger, chat);
-            if let Some(chat) = self.ledger.channels.chats.remove(&chat) {
-                self.ledger.channels.by_uri.remove(&chat.channel.uri);
-            }
-        }
-        if let Some(session) = self.ledger.channels.sessions.remove(&key) {
-            self.ledger.channels.by_uri.remove(&session.channel.uri);
-            self.catalogue.evicted.note(key, session, chats, self.ledger.head(), self.ledger.floor());
-        }
-    }
-
-    /// Whether nobody would notice that a session is not in memory.
-    pub(super) fn is_idle(&self, session: &Session) -> bool {
-        session.channel.subscribers.is_empty()
-            && !session.ahead
-            && session.state.lifecycle != SessionLifecycle::Creating
-            && terminals::has_idle_terminals(&self.ledger, session)
-            && self.changes.has_idle_changesets(&self.ledger, session)
-            && !self.changes.checkpoints.asks_git_for(&self.ledger, session)
-            && annotations::has_idle_annotations(&self.ledger, session)
-            && idle::its_chats(&self.ledger, session).all(|chat| {
-                let in_background = chat.conversation.state().background_work.as_ref();
-                chat.channel.subscribers.is_empty()
-                    && chat.run.is_none()
-                    && chat.begins.is_none()
-                    && chat.settling.is_none()
-                    && in_background.is_none_or(Vec::is_empty)
-            })
-    }
-
-    /// Leaves the row of a channel to be saved as the channel is now.
-    pub(in crate::host) fn save_channel(&mut self, step: &mut Step<'_>, id: ChannelId) {
-        match id.kind {
-            ChannelKind::Session => self.save_session(step, id.key.into()),
-            ChannelKind::Chat => save::save_chat(&mut self.ledger, step, id.key.into()),
-            ChannelKind::Root => self.ledger.channels.root.save(step),
-            #[cfg(test)]
-            ChannelKind::Sample => {
-                if let Some(sample) = self.ledger.channels.samples.get(&id.key.into()) {
-                    sample.save(step, id);
-                }
-            }
-            ChannelKind::Terminal
-            | ChannelKind::Watch
-            | ChannelKind::Annotations
-            | ChannelKind::Changeset => {}
-        }
-    }
-
-    /// Leaves everything that has changed to be saved, and then lets sessions that nobody uses out
-    /// of memory.
-    pub(in crate::host) fn save(&mut self, step: &mut Step<'_>) {
-        let unsaved = self.ledger.take_dirty();
-        if !unsaved.is_empty() {
-            let used = self.ledger.next_use();
-            for id in &unsaved {
-                let session = self.ledger.channels.session_of(*id);
-                if let Some(session) = session.and_then(|key| self.ledger.channels.sessions.known_mut(key)) {
-                    session.used = used;
-                }
-            }
-        }
-        for id in unsaved {
-            self.save_channel(step, id);
-        }
-        self.let_idle_sessions_go(step);
-    }
-
-    /// Leaves a session to be saved.
-    pub(in crate::host) fn save_session(&mut self, step: &mut Step<'_>, key: SessionKey) {
-        if self.ledger.channels.sessions.known(key).is_some_and(|session| !session.ahead) {
-            if let Some(row) = self.session_row(key) {
-                step.say(Output::Record(Record::Session(row)));
-            }
-        }
-    }
-
-    /// Leaves a chat that has another session than before to be saved, behind that session.
-    pub(in crate::host) fn save_moved(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        let session = self.ledger.channels.chats.known(key).map(|chat| chat.session);
-        if let Some(row) = session.and_then(|session| self.session_row(session)) {
-            step.say(Output::Record(Record::Session(row)));
-        }
-        save::save_whole_chat(&mut self.ledger, step, key);
-    }
-
-    /// A session's row, whole.
-    pub(super) fn session_row(&mut self, key: SessionKey) -> Option<SessionRow> {
-        let summary = self.ledger.channels.summary(key)?;
-        let session = self.ledger.channels.sessions.known_mut(key)?;
-        let summary = session.written_rows.summary(summary);
-        let chats = std::mem::take(&mut session.state.chats);
-        let rows = session.written_rows.whole.list(&chats);
-        let row = self.session_row_with(key, summary, rows);
-        if let Some(session) = self.ledger.channels.sessions.known_mut(key) {
-            session.state.chats = chats;
-        }
-        row
-    }
-
-    /// A session's row with this text of the rows of its chats, which are not in its state.
-    pub(super) fn session_row_with(
-        &self,
-        key: SessionKey,
-        summary: Bytes,
-        rows: Vec<u8>,
-    ) -> Option<SessionRow> {
-        let session = self.ledger.channels.sessions.known(key)?;
-        let body = SessionBody {
-            state: Cow::Borrowed(&session.state),
-            created_at: Cow::Borrowed(&session.created_at),
-            born_at: session.channel.born_at,
-            config: Cow::Borrowed(&session.config),
-            title_by: session.title_by,
-            reviewed: Cow::Borrowed(&session.reviewed),
-            annotations: Cow::Borrowed(annotations::annotations_of(&self.ledger, key)),
-            discarded: Cow::Borrowed(&session.discarded),
-            kept: Cow::Borrowed(&session.kept),
-            seen: self.changes.sights.sight_to_keep(key),
-            shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
-        };
-        Some(SessionRow {
-            key,
-            uri: session.channel.uri.clone(),
-            modified_at: session.modified_at.clone(),
-            summary,
-            body: body.to_json_with(rows),
-        })
-    }
-
     /// The URIs that a message names and that are not in memory.
     pub fn absent(&self, named: &Named) -> Vec<String> {
         self.ledger.absent(named)
@@ -264,4 +102,199 @@ impl Host {
             conversations::open_session(&mut self.ledger, &self.agents, step, key);
         }
     }
+}
+
+/// Lets the least recently used of the idle sessions out of memory, if they take more than they
+/// may. The store has all of them as they are.
+pub(in crate::host) fn let_idle_sessions_go(
+    ledger: &mut Ledger,
+    changes: &mut Changes,
+    catalogue: &mut Catalogue,
+    summaries: &mut Summaries,
+    step: &mut Step<'_>,
+) {
+    let left = ledger.take_left();
+    let mut left = left.iter().filter_map(|key| ledger.channels.sessions.get(key));
+    catalogue.is_due |= left.any(|session| idle::memory_bytes(ledger, session) >= LARGE_BYTES);
+    let is_due = catalogue.is_due || ledger.uses() >= catalogue.looked_at_use + IDLE_EVERY;
+    if !is_due || ledger.failing().is_some() || catalogue.budget == usize::MAX {
+        return;
+    }
+    (catalogue.is_due, catalogue.looked_at_use) = (false, ledger.uses());
+    let sessions = ledger.channels.sessions.iter();
+    let idle = sessions
+        .filter(|(key, session)| is_idle(ledger, changes, session) && !summaries.is_pending(ledger, **key));
+    let mut idle: Vec<(u64, SessionKey, usize)> =
+        idle.map(|(key, session)| (session.used, *key, idle::memory_bytes(ledger, session))).collect();
+    let mut bytes: usize = idle.iter().map(|(_, _, bytes)| bytes).sum();
+    // One that alone takes more than all may does not push out the others.
+    idle.sort_unstable_by_key(|(used, _, bytes)| (*bytes <= catalogue.budget, *used));
+    for (_, key, its_bytes) in idle {
+        if bytes <= catalogue.budget {
+            break;
+        }
+        bytes -= its_bytes;
+        let_go(ledger, changes, catalogue, step, key);
+    }
+}
+
+pub(super) fn let_go(
+    ledger: &mut Ledger,
+    changes: &mut Changes,
+    catalogue: &mut Catalogue,
+    step: &mut Step<'_>,
+    key: SessionKey,
+) {
+    let chats = ledger.channels.chats_in(key);
+    changes.forget_changesets_of(ledger, key);
+    annotations::remove_annotations_of(ledger, key);
+    for &chat in &chats {
+        conversations::close_conversation(ledger, step, chat);
+        terminals::forget_terminals_of(ledger, chat);
+        if let Some(chat) = ledger.channels.chats.remove(&chat) {
+            ledger.channels.by_uri.remove(&chat.channel.uri);
+        }
+    }
+    if let Some(session) = ledger.channels.sessions.remove(&key) {
+        ledger.channels.by_uri.remove(&session.channel.uri);
+        catalogue.evicted.note(key, session, chats, ledger.head(), ledger.floor());
+    }
+}
+
+/// Leaves everything that has changed to be saved, and then lets sessions that nobody uses out
+/// of memory.
+pub(in crate::host) fn save(
+    ledger: &mut Ledger,
+    changes: &mut Changes,
+    catalogue: &mut Catalogue,
+    summaries: &mut Summaries,
+    step: &mut Step<'_>,
+) {
+    let unsaved = ledger.take_dirty();
+    if !unsaved.is_empty() {
+        let used = ledger.next_use();
+        for id in &unsaved {
+            let session = ledger.channels.session_of(*id);
+            if let Some(session) = session.and_then(|key| ledger.channels.sessions.known_mut(key)) {
+                session.used = used;
+            }
+        }
+    }
+    for id in unsaved {
+        save_channel(ledger, changes, step, id);
+    }
+    let_idle_sessions_go(ledger, changes, catalogue, summaries, step);
+}
+
+/// Whether nobody would notice that a session is not in memory.
+pub(super) fn is_idle(ledger: &Ledger, changes: &Changes, session: &Session) -> bool {
+    session.channel.subscribers.is_empty()
+        && !session.ahead
+        && session.state.lifecycle != SessionLifecycle::Creating
+        && terminals::has_idle_terminals(ledger, session)
+        && changes.has_idle_changesets(ledger, session)
+        && !changes.checkpoints.asks_git_for(ledger, session)
+        && annotations::has_idle_annotations(ledger, session)
+        && idle::its_chats(ledger, session).all(|chat| {
+            let in_background = chat.conversation.state().background_work.as_ref();
+            chat.channel.subscribers.is_empty()
+                && chat.run.is_none()
+                && chat.begins.is_none()
+                && chat.settling.is_none()
+                && in_background.is_none_or(Vec::is_empty)
+        })
+}
+
+/// Leaves the row of a channel to be saved as the channel is now.
+pub(in crate::host) fn save_channel(
+    ledger: &mut Ledger,
+    changes: &mut Changes,
+    step: &mut Step<'_>,
+    id: ChannelId,
+) {
+    match id.kind {
+        ChannelKind::Session => save_session(ledger, changes, step, id.key.into()),
+        ChannelKind::Chat => save::save_chat(ledger, step, id.key.into()),
+        ChannelKind::Root => ledger.channels.root.save(step),
+        #[cfg(test)]
+        ChannelKind::Sample => {
+            if let Some(sample) = ledger.channels.samples.get(&id.key.into()) {
+                sample.save(step, id);
+            }
+        }
+        ChannelKind::Terminal | ChannelKind::Watch | ChannelKind::Annotations | ChannelKind::Changeset => {}
+    }
+}
+
+/// Leaves a session to be saved.
+pub(in crate::host) fn save_session(
+    ledger: &mut Ledger,
+    changes: &mut Changes,
+    step: &mut Step<'_>,
+    key: SessionKey,
+) {
+    if ledger.channels.sessions.known(key).is_some_and(|session| !session.ahead) {
+        if let Some(row) = session_row(ledger, changes, key) {
+            step.say(Output::Record(Record::Session(row)));
+        }
+    }
+}
+
+/// Leaves a chat that has another session than before to be saved, behind that session.
+pub(in crate::host) fn save_moved(
+    ledger: &mut Ledger,
+    changes: &mut Changes,
+    step: &mut Step<'_>,
+    key: ChatKey,
+) {
+    let session = ledger.channels.chats.known(key).map(|chat| chat.session);
+    if let Some(row) = session.and_then(|session| session_row(ledger, changes, session)) {
+        step.say(Output::Record(Record::Session(row)));
+    }
+    save::save_whole_chat(ledger, step, key);
+}
+
+/// A session's row, whole.
+pub(super) fn session_row(ledger: &mut Ledger, changes: &mut Changes, key: SessionKey) -> Option<SessionRow> {
+    let summary = ledger.channels.summary(key)?;
+    let session = ledger.channels.sessions.known_mut(key)?;
+    let summary = session.written_rows.summary(summary);
+    let chats = std::mem::take(&mut session.state.chats);
+    let rows = session.written_rows.whole.list(&chats);
+    let row = session_row_with(ledger, changes, key, summary, rows);
+    if let Some(session) = ledger.channels.sessions.known_mut(key) {
+        session.state.chats = chats;
+    }
+    row
+}
+
+/// A session's row with this text of the rows of its chats, which are not in its state.
+pub(super) fn session_row_with(
+    ledger: &Ledger,
+    changes: &Changes,
+    key: SessionKey,
+    summary: Bytes,
+    rows: Vec<u8>,
+) -> Option<SessionRow> {
+    let session = ledger.channels.sessions.known(key)?;
+    let body = SessionBody {
+        state: Cow::Borrowed(&session.state),
+        created_at: Cow::Borrowed(&session.created_at),
+        born_at: session.channel.born_at,
+        config: Cow::Borrowed(&session.config),
+        title_by: session.title_by,
+        reviewed: Cow::Borrowed(&session.reviewed),
+        annotations: Cow::Borrowed(annotations::annotations_of(ledger, key)),
+        discarded: Cow::Borrowed(&session.discarded),
+        kept: Cow::Borrowed(&session.kept),
+        seen: changes.sights.sight_to_keep(key),
+        shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
+    };
+    Some(SessionRow {
+        key,
+        uri: session.channel.uri.clone(),
+        modified_at: session.modified_at.clone(),
+        summary,
+        body: body.to_json_with(rows),
+    })
 }

@@ -4,6 +4,9 @@
 //! react, in which order, when an action was sequenced or a subscription was made or ended.
 //! Never: decides anything itself.
 
+use crate::host::changesets::Changes;
+use crate::host::clients::Clients;
+use crate::host::ledger::Ledger;
 use ahp_types::actions::{ActionOrigin, StateAction};
 
 use crate::host::actions::{read_action, Verdict};
@@ -18,70 +21,6 @@ use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 
 impl Host {
-    /// Reads the action that a client dispatches on a channel.
-    ///
-    /// # Errors
-    /// When clients may not dispatch it there.
-    pub(in crate::host) fn read_action(
-        &self,
-        id: ChannelId,
-        asked: &PendingAction,
-        aside: Option<&Aside>,
-    ) -> Result<StateAction, Refusal> {
-        let action = &asked.action;
-        let as_it_is = |_: &str, _: &mut _| ();
-        match id.kind {
-            ChannelKind::Root => read_action::<Root>(action, as_it_is),
-            ChannelKind::Session => self.read_session_action(id.key.into(), asked, aside),
-            ChannelKind::Chat => self.read_chat_action(id.key.into(), asked, aside),
-            ChannelKind::Terminal => read_action::<Terminal>(action, as_it_is),
-            ChannelKind::Watch => read_action::<Watch>(action, as_it_is),
-            ChannelKind::Annotations => read_action::<Annotations>(action, as_it_is),
-            ChannelKind::Changeset => read_action::<Changeset>(action, as_it_is),
-            #[cfg(test)]
-            ChannelKind::Sample => read_action::<crate::host::channels::Sample>(action, as_it_is),
-        }
-    }
-
-    fn read_session_action(
-        &self,
-        key: SessionKey,
-        asked: &PendingAction,
-        aside: Option<&Aside>,
-    ) -> Result<StateAction, Refusal> {
-        let client_id = &asked.origin.client_id;
-        if let Some(Aside::OffersTools(tools)) = aside {
-            return clients::offer_of_tools(&self.ledger, key, client_id, tools);
-        }
-        let action = read_action::<Session>(&asked.action, |_, _| ())?;
-        if let Some(Aside::KnowsOneClient) = aside {
-            clients::check_one_client(&self.ledger, key, client_id, &action)?;
-        }
-        Ok(action)
-    }
-
-    fn read_chat_action(
-        &self,
-        key: ChatKey,
-        asked: &PendingAction,
-        aside: Option<&Aside>,
-    ) -> Result<StateAction, Refusal> {
-        read_action::<Chat>(&asked.action, |name, members| {
-            if aside == Some(&Aside::InRunningTurn) {
-                let run = self.ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref());
-                let turn = run.map_or("", |run| &*run.turn_id);
-                members.entry("turnId").or_insert_with(|| turn.into());
-            }
-            // These two are the host's clock's to say: it replaces them, so a client may leave them
-            // out.
-            match name {
-                "chat/turnStarted" => members.entry("startedAt").or_insert_with(|| "".into()),
-                "chat/turnCancelled" => members.entry("duration").or_insert_with(|| 0.into()),
-                _ => return,
-            };
-        })
-    }
-
     /// Carries out an action that a client dispatches.
     ///
     /// # Errors
@@ -95,7 +34,17 @@ impl Host {
         aside: Option<&Aside>,
     ) -> Result<Verdict, Refusal> {
         let is_change = match id.kind {
-            ChannelKind::Session => return self.change_session(step, id.key.into(), action, origin),
+            ChannelKind::Session => {
+                return super::actions::change_session(
+                    &mut self.ledger,
+                    &self.agents,
+                    &mut self.clients,
+                    step,
+                    id.key.into(),
+                    action,
+                    origin,
+                )
+            }
             ChannelKind::Chat => {
                 return self.change_chat_as_meant(step, id.key.into(), action, origin, aside)
             }
@@ -156,37 +105,114 @@ impl Host {
             }
         }
     }
+}
 
-    /// Subscribes a connection to a channel, or changes how it is subscribed. Owners that care are
-    /// told before this returns.
-    pub(in crate::host) fn subscribe(
-        &mut self,
-        connection: ConnectionId,
-        target: ChannelId,
-        how: Subscription,
-    ) {
-        let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
-        let client_id = client.client_id.clone();
-        self.ledger.subscribe(connection, target, how);
-        self.changes.sights.sight_is_followed(&mut self.ledger, target);
-        self.changes.checkpoints.compared_is_followed(&mut self.ledger, target);
-        if let (Some(session), Some(client_id)) = (target.session(), client_id) {
-            self.clients.client_is_back(session, &client_id);
+/// Subscribes a connection to a channel, or changes how it is subscribed. Owners that care are
+/// told before this returns.
+pub(in crate::host) fn subscribe(
+    ledger: &mut Ledger,
+    clients: &mut Clients,
+    changes: &mut Changes,
+    connection: ConnectionId,
+    target: ChannelId,
+    how: Subscription,
+) {
+    let Some(client) = ledger.presence.connections.get(&connection) else { return };
+    let client_id = client.client_id.clone();
+    ledger.subscribe(connection, target, how);
+    changes.sights.sight_is_followed(ledger, target);
+    changes.checkpoints.compared_is_followed(ledger, target);
+    if let (Some(session), Some(client_id)) = (target.session(), client_id) {
+        clients.client_is_back(session, &client_id);
+    }
+}
+
+/// Ends a connection's subscription to a channel. Owners that care are told before this
+/// returns.
+pub(in crate::host) fn unsubscribe(
+    ledger: &mut Ledger,
+    changes: &mut Changes,
+    connection: ConnectionId,
+    target: ChannelId,
+) {
+    changes.sights.sight_is_left(ledger, target);
+    ledger.unsubscribe(connection, target);
+}
+
+/// Takes note that a client has said it does not follow a channel any more on one of its
+/// connections.
+pub(in crate::host) fn is_left(
+    ledger: &mut Ledger,
+    clients: &mut Clients,
+    step: &mut Step<'_>,
+    target: ChannelId,
+    client_id: &str,
+) {
+    if let Some(session) = target.session() {
+        clients.leave_session(ledger, step, session, client_id);
+    }
+}
+
+/// Reads the action that a client dispatches on a channel.
+///
+/// # Errors
+/// When clients may not dispatch it there.
+pub(in crate::host) fn read_dispatched(
+    ledger: &Ledger,
+    id: ChannelId,
+    asked: &PendingAction,
+    aside: Option<&Aside>,
+) -> Result<StateAction, Refusal> {
+    let action = &asked.action;
+    let as_it_is = |_: &str, _: &mut _| ();
+    match id.kind {
+        ChannelKind::Root => read_action::<Root>(action, as_it_is),
+        ChannelKind::Session => read_session_action(ledger, id.key.into(), asked, aside),
+        ChannelKind::Chat => read_chat_action(ledger, id.key.into(), asked, aside),
+        ChannelKind::Terminal => read_action::<Terminal>(action, as_it_is),
+        ChannelKind::Watch => read_action::<Watch>(action, as_it_is),
+        ChannelKind::Annotations => read_action::<Annotations>(action, as_it_is),
+        ChannelKind::Changeset => read_action::<Changeset>(action, as_it_is),
+        #[cfg(test)]
+        ChannelKind::Sample => read_action::<crate::host::channels::Sample>(action, as_it_is),
+    }
+}
+
+fn read_session_action(
+    ledger: &Ledger,
+    key: SessionKey,
+    asked: &PendingAction,
+    aside: Option<&Aside>,
+) -> Result<StateAction, Refusal> {
+    let client_id = &asked.origin.client_id;
+    if let Some(Aside::OffersTools(tools)) = aside {
+        return clients::offer_of_tools(ledger, key, client_id, tools);
+    }
+    let action = read_action::<Session>(&asked.action, |_, _| ())?;
+    if let Some(Aside::KnowsOneClient) = aside {
+        clients::check_one_client(ledger, key, client_id, &action)?;
+    }
+    Ok(action)
+}
+
+fn read_chat_action(
+    ledger: &Ledger,
+    key: ChatKey,
+    asked: &PendingAction,
+    aside: Option<&Aside>,
+) -> Result<StateAction, Refusal> {
+    read_action::<Chat>(&asked.action, |name, members| {
+        if aside == Some(&Aside::InRunningTurn) {
+            let run = ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref());
+            let turn = run.map_or("", |run| &*run.turn_id);
+            members.entry("turnId").or_insert_with(|| turn.into());
         }
-    }
-
-    /// Ends a connection's subscription to a channel. Owners that care are told before this
-    /// returns.
-    pub(in crate::host) fn unsubscribe(&mut self, connection: ConnectionId, target: ChannelId) {
-        self.changes.sights.sight_is_left(&mut self.ledger, target);
-        self.ledger.unsubscribe(connection, target);
-    }
-
-    /// Takes note that a client has said it does not follow a channel any more on one of its
-    /// connections.
-    pub(in crate::host) fn is_left(&mut self, step: &mut Step<'_>, target: ChannelId, client_id: &str) {
-        if let Some(session) = target.session() {
-            self.clients.leave_session(&mut self.ledger, step, session, client_id);
-        }
-    }
+        // These two are the host's clock's to say: it replaces them, so a client may leave them
+        // out.
+        match name {
+            "chat/turnStarted" => members.entry("startedAt").or_insert_with(|| "".into()),
+            "chat/turnCancelled" => members.entry("duration").or_insert_with(|| 0.into()),
+            _ => return,
+        };
+    })
 }

@@ -143,14 +143,28 @@ impl Host {
             Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
             Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
             Input::Listed { connection, id, page, listed } => {
-                self.answer_list(step, connection, id, &page, listed);
+                catalogue::answer_list(
+                    &mut self.ledger,
+                    &mut self.catalogue,
+                    &mut self.summaries,
+                    step,
+                    (connection, id),
+                    &page,
+                    listed,
+                );
             }
             Input::Shutdown(how) => self.shut_down(step, how),
             Input::Settled => {
                 self.summaries.settle(&mut self.ledger, step);
                 self.see_off(step);
             }
-            Input::Save => self.save(step),
+            Input::Save => keeping::save(
+                &mut self.ledger,
+                &mut self.changes,
+                &mut self.catalogue,
+                &mut self.summaries,
+                step,
+            ),
             Input::Restored(saved) => self.restore(step, *saved),
             Input::Unreadable { uris, reason } => {
                 self.ledger.note_unreadable(uris.into_iter().map(|uri| (uri, reason.clone())));
@@ -164,7 +178,7 @@ impl Host {
         watches::settle_watches(&mut self.ledger, step);
         terminals::settle_terminals(&mut self.ledger, step);
         self.changes.settle_changesets(&mut self.ledger, step);
-        self.check_done(step);
+        departures::check_done(&mut self.ledger, &mut self.clients, &mut self.changes, step);
         self.check_departures();
     }
 

@@ -7,6 +7,7 @@ use crate::host::dispatch::{Answer, States, EMPTY, NULL};
 use crate::host::effects::{ConnectionId, Frame, Output, Resource};
 use crate::host::handlers::completions::Meant;
 use crate::host::handlers::connection::Subscribed;
+use crate::host::ledger::Ledger;
 use crate::host::relays::{FileServer, FileServers};
 use crate::host::{handlers, missed, ptys, shutdown, Host, Step};
 use crate::wire::asides::Aside;
@@ -24,8 +25,7 @@ impl Host {
         shutdown::note_sight(&mut self.ledger, step, connection, &message);
         match message {
             Incoming::Request { id, method: name, params } => {
-                let answer = self
-                    .route(connection, &name)
+                let answer = route(&self.ledger, connection, &name)
                     .and_then(|method| Ok((method, self.serve_request(step, connection, method, &params)?)));
                 let result =
                     |id, method, result| Output::Frame(connection, Frame::result(id, method, result));
@@ -41,7 +41,13 @@ impl Host {
                     Ok((method, Answer::States(states))) => step.say(with_states(id, method, states)),
                     Ok((method, Answer::Created(session))) => {
                         step.say(result(id, method, NULL));
-                        self.announce_session(step, session);
+                        super::catalogue::announce_session(
+                            &mut self.ledger,
+                            &self.agents,
+                            &mut self.changes,
+                            step,
+                            session,
+                        );
                     }
                     Ok((method, Answer::Returned(states, missed))) => {
                         step.say(with_states(id, method, states));
@@ -62,7 +68,7 @@ impl Host {
                 }
             }
             Incoming::Notification { method: name, params } => {
-                let served = self.route(connection, &name).and_then(|method| match method.kind() {
+                let served = route(&self.ledger, connection, &name).and_then(|method| match method.kind() {
                     MethodKind::Notification => {
                         self.serve_request(step, connection, method, &params).map(|_| ())
                     }
@@ -87,29 +93,6 @@ impl Host {
         }
     }
 
-    /// The method of this name, if the connection may call it now.
-    pub(super) fn route(&self, connection: ConnectionId, name: &str) -> Result<Method, RpcError> {
-        let method = Method::from_name(name);
-        let live = self
-            .ledger
-            .presence
-            .connections
-            .get(&connection)
-            .is_some_and(|client| client.client_id.is_some());
-        match method {
-            Some(Method::Ping | Method::Initialize | Method::Reconnect) => {}
-            _ if !live => return Err(RpcError::not_initialized(name)),
-            _ => {}
-        }
-        match method {
-            Some(Method::Initialize) if live => Err(RpcError::invalid_request(
-                "this connection is open already: `initialize` comes once, at first",
-            )),
-            Some(method) => Ok(method),
-            None => Err(RpcError::method_not_found(name)),
-        }
-    }
-
     pub(super) fn serve_request(
         &mut self,
         step: &mut Step<'_>,
@@ -127,9 +110,25 @@ impl Host {
                 let (states, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
                 Ok(Answer::Returned(states, missed))
             }
-            Method::Subscribe => self.serve_subscribe(step, connection, &params.read()?).map(Answer::States),
+            Method::Subscribe => super::connections::serve_subscribe(
+                &mut self.ledger,
+                &mut self.clients,
+                &mut self.changes,
+                step,
+                connection,
+                &params.read()?,
+            )
+            .map(Answer::States),
             Method::FetchTurns => self.ledger.fetch_turns(step, connection, &params.read()?).map(json),
-            Method::Unsubscribe => self.serve_unsubscribe(step, connection, &params.read()?).map(nothing),
+            Method::Unsubscribe => super::connections::serve_unsubscribe(
+                &mut self.ledger,
+                &mut self.clients,
+                &mut self.changes,
+                step,
+                connection,
+                &params.read()?,
+            )
+            .map(nothing),
             Method::ListSessions => {
                 let params: ListSessionsParams = params.read()?;
                 match aside {
@@ -171,7 +170,14 @@ impl Host {
             }
             Method::MoveChat => {
                 self.ledger.check_keeping()?;
-                self.move_chat(step, params.read()?).map(|moved| json(to_json(&moved)))
+                super::moves::move_chat(
+                    &mut self.ledger,
+                    &self.agents,
+                    &mut self.changes,
+                    step,
+                    params.read()?,
+                )
+                .map(|moved| json(to_json(&moved)))
             }
             Method::Authenticate => self
                 .agents
@@ -207,7 +213,7 @@ impl Host {
             | Method::ResourceMkdir
             | Method::ResourceMove
             | Method::ResourceCopy
-            | Method::ResourceDelete => match self.relays.route(method, params, || self.servers())? {
+            | Method::ResourceDelete => match self.relays.route(method, params, || servers(&self.ledger))? {
                 Some(relay) => Ok(Answer::Relay(relay)),
                 None => handlers::resources::resource(&self.ledger, method, params).map(Answer::Resource),
             },
@@ -223,20 +229,38 @@ impl Host {
             }
         }
     }
+}
 
-    /// Returns the clients that may serve files.
-    pub(super) fn servers(&self) -> FileServers<'_> {
-        let clients = self.ledger.presence.connections.iter().map(|(connection, client)| FileServer {
-            connection: *connection,
-            client_id: client.client_id.as_deref(),
-            answers_nothing: client.answers_nothing,
-            is_leaving: self.ledger.presence.leaving.contains(connection),
-        });
-        let active = self.ledger.channels.sessions.values().flat_map(|session| &session.state.active_clients);
-        let published = active.flat_map(|client| {
-            let published = client.customizations.iter().flatten();
-            published.map(|published| (client.client_id.as_str(), published.uri.as_str()))
-        });
-        FileServers { clients: clients.collect(), published: published.collect() }
+/// The method of this name, if the connection may call it now.
+pub(super) fn route(ledger: &Ledger, connection: ConnectionId, name: &str) -> Result<Method, RpcError> {
+    let method = Method::from_name(name);
+    let live = ledger.presence.connections.get(&connection).is_some_and(|client| client.client_id.is_some());
+    match method {
+        Some(Method::Ping | Method::Initialize | Method::Reconnect) => {}
+        _ if !live => return Err(RpcError::not_initialized(name)),
+        _ => {}
     }
+    match method {
+        Some(Method::Initialize) if live => Err(RpcError::invalid_request(
+            "this connection is open already: `initialize` comes once, at first",
+        )),
+        Some(method) => Ok(method),
+        None => Err(RpcError::method_not_found(name)),
+    }
+}
+
+/// Returns the clients that may serve files.
+pub(super) fn servers(ledger: &Ledger) -> FileServers<'_> {
+    let clients = ledger.presence.connections.iter().map(|(connection, client)| FileServer {
+        connection: *connection,
+        client_id: client.client_id.as_deref(),
+        answers_nothing: client.answers_nothing,
+        is_leaving: ledger.presence.leaving.contains(connection),
+    });
+    let active = ledger.channels.sessions.values().flat_map(|session| &session.state.active_clients);
+    let published = active.flat_map(|client| {
+        let published = client.customizations.iter().flatten();
+        published.map(|published| (client.client_id.as_str(), published.uri.as_str()))
+    });
+    FileServers { clients: clients.collect(), published: published.collect() }
 }
