@@ -65,8 +65,8 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Nothing is known yet. Git has this time for a checkpoint before a turn, in milliseconds; with
-    /// 0 it is not used.
+    /// Nothing is known yet. Git has this time for a checkpoint before a turn, in milliseconds;
+    /// with 0 it is not used.
     pub(super) fn new(within_ms: u64) -> Self {
         Self {
             counted: CountedLines::default(),
