@@ -17,13 +17,14 @@ use ahp_types::actions::{ActionOrigin, StateAction};
 use ahp_types::state::{Annotation, AnnotationEntry, AnnotationOrigin, AnnotationsState, TextRange};
 
 use super::actions::Verdict;
+use super::catalogue::ahead;
 use super::channels::{annotation_named_in, Annotations};
 use super::effects::{AnnotationsKey, ChatKey};
 use super::ledger::Ledger;
 use super::limits::URI_BYTES_MAX;
 use super::model::{Channel, Session, SessionKey};
 use super::refusal::Refusal;
-use super::{ahead, Step};
+use super::Step;
 use crate::wire::annotations::annotations_uri;
 use crate::wire::rpc::json_bytes;
 use crate::wire::text;

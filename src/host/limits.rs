@@ -9,10 +9,10 @@
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;
 
+use super::chats::turns::Ending;
 use super::effects::{ChatKey, ChatRow, KEPT_FILE_BYTES_MAX};
 use super::ledger::{Ledger, BEHIND_BYTES_MAX, BEHIND_TIMES};
 use super::refusal::Refusal;
-use super::turns::Ending;
 use crate::wire::action_lines::envelope_of;
 use crate::wire::text::in_words;
 

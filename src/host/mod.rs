@@ -1,94 +1,51 @@
 //! The core: one synchronous state machine that owns every channel, sequences every action, and
 //! decides.
 //!
-//! Owns: channels and their states, connections and their subscriptions, the sequence and the
-//! replay log, the validation of what clients ask, and the life of every turn.
+//! Owns: the owners below, the order in which they react, and nothing else.
 //! Never: does I/O, reads a clock, rolls dice, waits, or knows a version of the protocol other than
 //! the newest. Time, ids and the outcomes of everything outside are arguments; the same inputs give
 //! the same outputs, byte for byte.
 //!
-//! In reading order: [`effects`] (what goes in and out), `model` (what is remembered), `channels`
-//! (what tells the kinds of channels apart), [`state`](crate::state) and `ledger` (how state
-//! changes, and who receives it), `router` (who reacts to what has happened), `dispatch` with
-//! `handlers` (requests), `actions` (what clients may change), `refusal` (why they may not),
-//! `turns`, `reports`, `calls`, `pending` and `attached` (the life of a turn, what agents report in
-//! it, what is open in it, the queue, and chats that are attached to messages), `clients` (those
-//! that take part in a session, and what runs on them), `directories` (where agents work),
-//! `credentials` (with whose tokens), `agents` and `described` (what agents are), `contents` (what
-//! stands on the sides of changes of files), `progress` (how far they are with opening),
-//! `catalogue` (what sessions and chats say of themselves), `config` (what can be configured),
-//! `settings` (what is made of that), `locale` (the host's own words), `notes` (what has no place
-//! of its own), `origins` (which agent's conversation a chat can be a copy of), `selection` (which
-//! model a message is for), `cursors` (what names the next page), `missed` (what is told beside a
-//! replay), [`rows`], `save` and `loaded` (what is kept, and how it comes back), [`limits`] (how
-//! large things may get), `shutdown`, `departures` (the end of one client among others), `watches`
-//! (files that are watched), `terminals` and `scrollback` (what commands print), `ptys` and
-//! `holders` (programs that clients type into), `commands` (what users have run), `background`
-//! (what agents leave running), `changes` and `changesets` (which files were changed),
-//! `checkpoints` (what git keeps of folders), `sights` (what it says is there now), `discards` (and
-//! taking changes back), `annotations` (what people say to places in files), and `relays` (files
-//! that clients serve).
+//! In reading order: [`effects`] (inputs and outputs); `ledger` (states of all channels, the
+//! sequence of actions on them, and who receives them) with `channels` (the kinds of channels),
+//! `model` (the shapes of sessions and chats) and [`state`](crate::state) (reducers); `router`
+//! (from an input to an owner, and from what has happened to those who react, see `facts`).
+//!
+//! Owners are `agents` (what agents are, their credentials and conversations), `catalogue`
+//! (sessions and chats as entries: created, listed, forked, moved, saved, evicted, loaded),
+//! `changes` (changesets, checkpoints, repositories), `chats` (turns and what is in them),
+//! `clients` (connections, active clients, departures), `configuration` (models, settings,
+//! directories), `relays` (files that clients serve), `terminals`, `watches` and `annotations`. An
+//! owner knows the ledger and what it is lent, never the host; tests hold that.
+//!
+//! Beside them: `actions` (what clients may dispatch) with `refusal` (why not), [`limits`] (how
+//! large things may get), `locale` (the host's own words), and `cursors` (what names the next
+//! page).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
 mod actions;
 mod agents;
-mod ahead;
 mod annotations;
-mod attached;
-mod background;
-mod calls;
 mod catalogue;
 mod changes;
-mod changesets;
 mod channels;
-mod checkpoints;
+mod chats;
 mod clients;
-mod commands;
-mod commits;
-mod config;
-mod contents;
-mod conversations;
-mod credentials;
+mod configuration;
 mod cursors;
-mod departures;
-mod described;
-mod directories;
-mod discards;
-mod dispatch;
 pub mod effects;
 mod facts;
-mod handlers;
-mod holders;
-pub mod idle;
 mod ledger;
 pub mod limits;
-mod loaded;
 mod locale;
-mod missed;
 mod model;
-mod needed;
-mod notes;
-mod origins;
-mod pending;
-mod progress;
-mod ptys;
 mod refusal;
 mod relays;
-mod reports;
 mod router;
-pub mod rows;
-mod save;
-mod scrollback;
-mod selection;
-mod settings;
-mod shutdown;
-mod sights;
-mod summaries;
 mod terminals;
 #[cfg(test)]
 mod testing;
-mod turns;
 mod watches;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -109,9 +66,10 @@ pub use actions::ClientAction;
 pub use channels::client_actions;
 
 pub use agents::kept_of;
-pub use directories::Findings;
-pub use handlers::catalogue::listing;
-pub use loaded::{KeptSummary, LoadedSession};
+pub use catalogue::loaded::{KeptSummary, LoadedSession};
+pub use catalogue::sessions::listing;
+pub use catalogue::{idle, rows};
+pub use configuration::directories::Findings;
 
 /// What the host is told once, at its start.
 #[derive(Debug, Clone)]

@@ -12,23 +12,23 @@ use ahp_types::state::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::attached::Attached;
-use super::changes::DiscardedFile;
+use super::agents::progress::Opening;
+use super::catalogue::rows::WrittenRows;
+use super::changes::checkpoints::KeptFolder;
+use super::changes::edits::DiscardedFile;
 use super::channels::annotations_summary;
-use super::checkpoints::KeptFolder;
+use super::chats::attached::Attached;
+use super::configuration::selection::Waiting;
+use super::configuration::settings::SettingsSent;
 use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Tokens, TurnCause,
 };
 use super::locale::Language;
-use super::progress::Opening;
-use super::rows::WrittenRows;
-use super::selection::Waiting;
-use super::settings::SettingsSent;
 use crate::state::edits::CallEdit;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 
-pub(super) use super::effects::{ChannelId, SessionKey};
+pub(super) use crate::host::effects::{ChannelId, SessionKey};
 
 /// What all channels have.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ahp_types::commands::Implementation;
 
-use super::directories::Findings;
+use super::configuration::directories::Findings;
 use super::effects::{Ids, Now, Output};
 use super::limits::Limits;
 use super::log::ReplayWindow;

@@ -18,12 +18,14 @@ use ahp_types::state::{
 use crate::host::actions::answers::{check_answer, question_of};
 use crate::host::actions::Verdict;
 use crate::host::agents::AgentRegistry;
+use crate::host::chats::{attached, calls, pending};
+use crate::host::configuration::selection;
 use crate::host::effects::{ChatKey, Command, PermissionKind, PermissionOption};
 use crate::host::ledger::Ledger;
 use crate::host::limits::check_id;
 use crate::host::model::Chat;
 use crate::host::refusal::Refusal;
-use crate::host::{actions, attached, calls, catalogue, pending, selection, Step};
+use crate::host::{actions, catalogue, Step};
 
 /// How many messages may be queued in a chat.
 const QUEUED_MAX: usize = 1000;

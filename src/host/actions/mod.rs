@@ -18,8 +18,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::channels::{called, client_actions, Kind};
-use super::refusal::Refusal;
+use crate::host::channels::{called, client_actions, Kind};
+use crate::host::refusal::Refusal;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::nesting_fits;
 

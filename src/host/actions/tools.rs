@@ -10,12 +10,13 @@ use ahp_types::state::{ToolCallRunningState, ToolCallState};
 
 use crate::host::actions::chat::active_turn;
 use crate::host::actions::Verdict;
+use crate::host::chats::calls;
 use crate::host::effects::ChatKey;
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
 use crate::host::model::Chat;
 use crate::host::refusal::Refusal;
-use crate::host::{calls, Step};
+use crate::host::Step;
 use crate::wire::tool_calls::client_of_call;
 
 /// A client says how a tool call ended that runs on it.

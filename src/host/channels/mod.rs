@@ -30,14 +30,15 @@ use ahp::reducers::ReduceOutcome;
 use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 
-use super::actions::ClientAction;
-use super::effects::{ActionLine, ChannelId, ChatKey, SessionKey};
-use super::ledger::{Loading, RowNote, StateIsNeeded};
-use super::model::{Channel, Chat, Session, Subscription};
-use super::Config;
+use crate::host::actions::ClientAction;
+use crate::host::effects::{ActionLine, ChannelId, ChatKey, SessionKey};
+use crate::host::ledger::{Loading, RowNote, StateIsNeeded};
+use crate::host::model::{Channel, Chat, Session, Subscription};
+use crate::host::Config;
 use crate::state::history::CompletedTurn;
 use crate::wire::channels::{with_channel_kinds, ChannelKind};
 use crate::wire::errors::RpcError;
+
 pub(super) use annotations::{
     named_in as annotation_named_in, summary_of as annotations_summary, Annotations,
 };

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::actions::{actions_of, ClientAction};
 use crate::host::channels::{Channels, Keyed, Kind};
-use crate::host::config::check_root_change;
+use crate::host::configuration::values::check_root_change;
 use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
 use crate::host::ledger::RowNote;
 use crate::host::model::Channel;

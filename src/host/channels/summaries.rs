@@ -9,9 +9,9 @@ use serde_json::{json, Value};
 
 use crate::host::catalogue::summary_of;
 use crate::host::channels::Channels;
+use crate::host::configuration::selection::{selection_of, IN_SUMMARY_BYTES_MAX};
 use crate::host::effects::{ChatKey, SessionKey};
 use crate::host::model::Session;
-use crate::host::selection::{selection_of, IN_SUMMARY_BYTES_MAX};
 use crate::wire::asides::{Selection, SELECTED};
 use crate::wire::rpc::to_json;
 use crate::wire::uris::default_chat_of;

@@ -16,7 +16,7 @@ use crate::host::actions::{actions_of, ClientAction};
 use crate::host::channels::{Channels, Kind, Table};
 use crate::host::effects::{ChannelId, ChatKey, ConnectionId, RunId, SessionKey, TerminalKey};
 use crate::host::model::Channel;
-use crate::host::scrollback::{cut, text_of};
+use crate::host::terminals::scrollback::{cut, text_of};
 use crate::host::Config;
 use crate::state::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;

@@ -23,7 +23,7 @@ use ahp_types::state::ResourceChangeType;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::changes::DiscardedFile;
+use super::changes::edits::DiscardedFile;
 use super::{Findings, LoadedSession};
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::channels::ChannelKind;

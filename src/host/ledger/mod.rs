@@ -22,17 +22,19 @@ mod windows;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::channels::Channels;
-use super::effects::{ChannelId, ChatKey, Failing, RunId, SessionKey};
-use super::limits::Limits;
-use super::Config;
+use log::ReplayLog;
+use subscriptions::Subscriptions;
+
+use crate::host::channels::Channels;
+use crate::host::effects::{ChannelId, ChatKey, Failing, RunId, SessionKey};
+use crate::host::limits::Limits;
+use crate::host::Config;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
-use log::ReplayLog;
+
 pub(super) use presence::{Connection, Presence};
 pub(super) use rows::{RowNote, BEHIND_BYTES_MAX, BEHIND_TIMES};
 pub(super) use sequence::unsequenced_line;
-use subscriptions::Subscriptions;
 pub(super) use windows::{cursor_before, Loading, StateIsNeeded};
 
 /// States of all channels, and the one writer of them.

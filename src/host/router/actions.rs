@@ -3,21 +3,21 @@
 //! Owns: the order of the steps, each of which is an owner's.
 //! Never: holds state.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::clients::Clients;
-use crate::host::ledger::Ledger;
 use ahp::reducers::apply_action_to_session;
 use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAction};
 
 use crate::host::actions::Verdict;
-use crate::host::config::check_change;
+use crate::host::agents::AgentRegistry;
+use crate::host::catalogue::ahead;
+use crate::host::clients::Clients;
+use crate::host::configuration::selection::PendingAction;
+use crate::host::configuration::values::check_change;
+use crate::host::configuration::{directories, selection, settings};
 use crate::host::effects::{ChannelId, ChatKey, ConnectionId, SessionKey};
+use crate::host::ledger::Ledger;
 use crate::host::model::TitleBy;
 use crate::host::refusal::Refusal;
-use crate::host::selection::PendingAction;
-use crate::host::{
-    actions, ahead, catalogue, clients, directories, handlers, selection, settings, Host, Step,
-};
+use crate::host::{actions, catalogue, clients, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -91,7 +91,7 @@ impl Host {
                 *for_all_chats,
             );
         }
-        let action = super::kinds::read_dispatched(&self.ledger, target, &asked, aside)?;
+        let action = crate::host::router::kinds::read_dispatched(&self.ledger, target, &asked, aside)?;
         check_state_has_room(&mut self.ledger, target, &action)?;
         self.change(step, target, action, asked.origin, aside)
     }
@@ -188,7 +188,7 @@ pub(in crate::host) fn change_session(
         default_chat: Some(chat),
     }) = action
     {
-        handlers::chats::change_default_chat(ledger, step, key, chat, Some(origin));
+        catalogue::chats::change_default_chat(ledger, step, key, chat, Some(origin));
         return Ok(Verdict::Done);
     }
     if let StateAction::SessionActiveClientRemoved(a) = &action {

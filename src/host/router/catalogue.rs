@@ -3,19 +3,19 @@
 //! Owns: the order of the steps, each of which is an owner's.
 //! Never: holds state.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::catalogue::Catalogue;
-use crate::host::changesets::Changes;
-use crate::host::ledger::Ledger;
-use crate::host::summaries::Summaries;
 use ahp_types::actions::{SessionChatRemovedAction, StateAction};
 use ahp_types::commands::DisposeSessionParams;
 use ahp_types::notifications::SessionRemovedParams;
 
+use crate::host::agents::{conversations, progress, AgentRegistry};
+use crate::host::catalogue::sessions::NewSession;
+use crate::host::catalogue::summaries::Summaries;
+use crate::host::catalogue::{ahead, Catalogue};
+use crate::host::changes::Changes;
 use crate::host::effects::{ConnectionId, Frame, Listed, Output, Page, Record};
-use crate::host::handlers::catalogue::NewSession;
+use crate::host::ledger::Ledger;
 use crate::host::model::{ChannelId, Session, SessionKey};
-use crate::host::{ahead, annotations, conversations, handlers, progress, Host, Step};
+use crate::host::{annotations, catalogue, Host, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::RequestId;
@@ -64,7 +64,7 @@ impl Host {
             let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: uri });
             self.ledger.sequence(step, key, removed, None);
             conversations::close_conversation(&mut self.ledger, step, chat);
-            handlers::catalogue::remove_chat(&mut self.ledger, step, chat);
+            catalogue::sessions::remove_chat(&mut self.ledger, step, chat);
         }
         self.changes.clear_changesets_of(&mut self.ledger, step, key);
         self.changes.checkpoints.forget_kept_folder(&mut self.ledger, step, key);
@@ -119,6 +119,6 @@ pub(in crate::host) fn answer_list(
         summaries.send_all(ledger, step);
         catalogue.bring_up_to_date(ledger, page, &mut listed);
     }
-    let result = handlers::catalogue::listing(&listed);
+    let result = catalogue::sessions::listing(&listed);
     step.say(Output::Frame(connection, Frame::result(id, Method::ListSessions, result)));
 }

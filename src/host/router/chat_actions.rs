@@ -11,11 +11,13 @@ use ahp_types::state::{ChatInputAnswer, PendingMessageKind, ResponsePart, Sessio
 
 use crate::host::actions::answers::check_answers;
 use crate::host::actions::Verdict;
+use crate::host::chats::turns::Ending;
+use crate::host::chats::{attached, calls, pending};
+use crate::host::configuration::{directories, selection};
 use crate::host::effects::{ChatKey, Command};
 use crate::host::limits::check_id;
 use crate::host::refusal::Refusal;
-use crate::host::turns::Ending;
-use crate::host::{actions, attached, calls, catalogue, directories, pending, selection, Host, Step};
+use crate::host::{actions, catalogue, Host, Step};
 use crate::state::history::CompletedTurn;
 use crate::state::status::status_is;
 

@@ -6,10 +6,13 @@
 use ahp_types::actions::ChatTurnStartedAction;
 use ahp_types::commands::{CreateChatParams, DisposeChatParams};
 
+use crate::host::agents::conversations;
+use crate::host::catalogue::chats::CHATS_MAX;
+use crate::host::chats::{attached, pending};
+use crate::host::configuration::{directories, selection};
 use crate::host::effects::{ConnectionId, Output, Record};
-use crate::host::handlers::chats::CHATS_MAX;
 use crate::host::limits::URI_BYTES_MAX;
-use crate::host::{attached, conversations, directories, handlers, pending, selection, Host, Step};
+use crate::host::{catalogue, configuration, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::uris::{default_chat_of, may_name_a_chat};
@@ -26,10 +29,10 @@ impl Host {
         let Some(key) = self.ledger.find_session(&params.channel) else {
             return Err(self.ledger.not_found(&params.channel));
         };
-        let session = handlers::chats::usable_session(&self.ledger, key)?;
-        let agent = handlers::config::agent_called(&self.agents, Some(&session.state.provider))?;
+        let session = catalogue::chats::usable_session(&self.ledger, key)?;
+        let agent = configuration::requests::agent_called(&self.agents, Some(&session.state.provider))?;
         self.agents.check_tokens(&self.ledger, step, connection, agent)?;
-        let can = handlers::chats::chats_capability(&self.agents, session)?;
+        let can = catalogue::chats::chats_capability(&self.agents, session)?;
         if session.state.chats.len() >= CHATS_MAX {
             return Err(RpcError::invalid_params(format_args!(
                 "{CHATS_MAX} chats are in this session, which is all that it holds"
@@ -58,7 +61,7 @@ impl Host {
                 .map_err(|why| RpcError::invalid_params(format_args!("`initialMessage`: {why}")))?,
             None => Vec::new(),
         };
-        let mut beginning = handlers::chats::beginning_of(&self.ledger, key, can, params.source)?;
+        let mut beginning = catalogue::chats::beginning_of(&self.ledger, key, can, params.source)?;
         // A fork works where its source does.
         if beginning.copied.is_none() {
             beginning.directories = directories?;
@@ -68,8 +71,8 @@ impl Host {
                 self.ledger.channels.sessions.known(key).map(|session| session.state.provider.clone());
             beginning.draft = selection::first_draft(&self.agents, &provider.unwrap_or_default(), selection)?;
         }
-        let chat = handlers::chats::add_chat(&mut self.ledger, step, key, params.chat, beginning);
-        handlers::chats::take_charge(&mut self.ledger, chat, connection);
+        let chat = catalogue::chats::add_chat(&mut self.ledger, step, key, params.chat, beginning);
+        catalogue::chats::take_charge(&mut self.ledger, chat, connection);
         if let Some(mut message) = params.initial_message {
             if matches!(aside, Some(Aside::Begins { .. })) {
                 selection::address(&self.ledger, &self.agents, chat, &mut message);
@@ -111,15 +114,15 @@ impl Host {
         }
         self.cancel_turn(step, chat);
         if self.ledger.channels.is_default(chat) {
-            handlers::chats::appoint_default_chat(&mut self.ledger, step, key, heir, None);
+            catalogue::chats::appoint_default_chat(&mut self.ledger, step, key, heir, None);
         }
-        handlers::chats::take_from_catalogue(&mut self.ledger, step, key, &params.channel);
+        catalogue::chats::take_from_catalogue(&mut self.ledger, step, key, &params.channel);
         conversations::close_conversation(&mut self.ledger, step, chat);
-        handlers::catalogue::remove_chat(&mut self.ledger, step, chat);
+        catalogue::sessions::remove_chat(&mut self.ledger, step, chat);
         self.ledger.mark_clean(chat.into());
         let uri = params.channel.clone();
         step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));
-        handlers::chats::reopen_session(&mut self.ledger, &self.agents, step, key);
+        catalogue::chats::reopen_session(&mut self.ledger, &self.agents, step, key);
         Ok(())
     }
 }

@@ -13,16 +13,19 @@ use ahp_types::state::{
     ToolResultTerminalContent,
 };
 
-use crate::host::calls::{CallRef, Readiness};
+use crate::host::agents::conversations;
 use crate::host::channels::{CommandCall, Pty, Terminal};
-use crate::host::commands::{CALL, RUNS_AT_MOST, SCREEN, TOOL, TOOL_KIND};
+use crate::host::chats::calls;
+use crate::host::chats::calls::{CallRef, Readiness};
+use crate::host::chats::turns::Ending;
+use crate::host::configuration::directories;
 use crate::host::effects::{
     Besides, ChatKey, Frame, Output, PtyCommand, PtyEvent, PtyLaunch, RunId, TerminalKey, Timer, ToolGate,
 };
 use crate::host::model::{Channel, RunPhase};
-use crate::host::terminals::TITLE_BYTES_MAX;
-use crate::host::turns::Ending;
-use crate::host::{calls, commands, conversations, directories, ptys, terminals, Host, Step};
+use crate::host::terminals::commands::{CALL, RUNS_AT_MOST, SCREEN, TOOL, TOOL_KIND};
+use crate::host::terminals::{commands, ptys, TITLE_BYTES_MAX};
+use crate::host::{terminals, Host, Step};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;

@@ -3,19 +3,19 @@
 //! Owns: the order of the steps, each of which is an owner's.
 //! Never: holds state.
 
-use crate::host::changesets::Changes;
-use crate::host::clients::Clients;
-use crate::host::ledger::Ledger;
 use ahp_types::commands::{InitializeResult, SubscribeParams, UnsubscribeParams};
 use serde_json::Value;
 
-use crate::host::dispatch::States;
+use crate::host::catalogue::ahead;
+use crate::host::catalogue::missed::Missed;
+use crate::host::changes::Changes;
+use crate::host::clients::connections::{States, Subscribed};
+use crate::host::clients::Clients;
 use crate::host::effects::{ConnectionId, LargeStates};
-use crate::host::handlers::connection::Subscribed;
+use crate::host::ledger::Ledger;
 use crate::host::locale::Language;
-use crate::host::missed::Missed;
 use crate::host::model::{ChannelId, Subscription, Window};
-use crate::host::{ahead, handlers, terminals, watches, Host, Step};
+use crate::host::{clients, configuration, terminals, watches, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
@@ -62,7 +62,9 @@ impl Host {
             meta: None,
             snapshots: Vec::new(),
             default_directory: client.and_then(|client| client.default_directory.clone()),
-            completion_trigger_characters: Some(handlers::completions::completion_triggers(&self.agents)),
+            completion_trigger_characters: Some(configuration::completions::completion_triggers(
+                &self.agents,
+            )),
             terminal_command_prefix: (self.ledger.limits.ptys > 0).then(|| COMMAND_PREFIX.to_owned()),
             telemetry: None,
             automations: None,
@@ -93,13 +95,13 @@ impl Host {
         let head = self.ledger.head();
         let before = self.clients.admit(&mut self.ledger, connection, &params.client_id)?;
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            super::kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
+            crate::host::router::kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
         if let Some(before) = before.filter(|before| *before != params.client_id) {
             self.agents.forget_tokens(connection);
             self.clients.client_left(&mut self.ledger, step, &before);
         }
-        let (wanted, missing) = handlers::connection::resolve(&self.ledger, &params.subscriptions);
+        let (wanted, missing) = clients::connections::resolve(&self.ledger, &params.subscriptions);
         // Now, so that the answer tells it.
         self.clients.leave_other_sessions(
             &mut self.ledger,
@@ -166,7 +168,7 @@ pub(super) fn go_on(
 ) {
     for target in wanted {
         let how = Subscription { window: Window::Unknown, ..Subscription::default() };
-        super::kinds::subscribe(ledger, clients, changes, connection, target, how);
+        crate::host::router::kinds::subscribe(ledger, clients, changes, connection, target, how);
     }
 }
 
@@ -184,7 +186,7 @@ pub(in crate::host) fn serve_subscribe(
     changes.bring_back_changesets(ledger, [&params.channel]);
     let not_found = || match step.refused_watches.remove(&params.channel) {
         Some(refused) => refused,
-        None if handlers::connection::is_no_conversation(&params.channel) => {
+        None if clients::connections::is_no_conversation(&params.channel) => {
             RpcError::resource_not_found(&params.channel)
         }
         None => ledger.not_found(&params.channel),
@@ -193,7 +195,7 @@ pub(in crate::host) fn serve_subscribe(
     ledger.check_safe(target)?;
     let how = Subscription::asked_for(params)?;
     let first_turn = ledger.channels.first_turn(target, &how);
-    super::kinds::subscribe(
+    crate::host::router::kinds::subscribe(
         ledger,
         clients,
         changes,
@@ -218,9 +220,9 @@ pub(in crate::host) fn serve_unsubscribe(
     let client = ledger.presence.connections.get(&connection);
     let client = client.filter(|_| ledger.subscriptions.contains(connection, target));
     let client_id = client.and_then(|client| client.client_id.clone());
-    super::kinds::unsubscribe(ledger, changes, connection, target);
+    crate::host::router::kinds::unsubscribe(ledger, changes, connection, target);
     if let Some(client_id) = client_id {
-        super::kinds::is_left(ledger, clients, step, target, &client_id);
+        crate::host::router::kinds::is_left(ledger, clients, step, target, &client_id);
     }
     ahead::watch_unfollowed(ledger, step);
     Ok(())
@@ -235,10 +237,17 @@ pub(super) fn take_up(
     method: Method,
     uris: &[String],
 ) -> LargeStates {
-    let (targets, _) = handlers::connection::resolve(ledger, uris);
+    let (targets, _) = clients::connections::resolve(ledger, uris);
     let states = ledger.states_of(method, &targets, 0);
     for target in targets {
-        super::kinds::subscribe(ledger, clients, changes, connection, target, Subscription::default());
+        crate::host::router::kinds::subscribe(
+            ledger,
+            clients,
+            changes,
+            connection,
+            target,
+            Subscription::default(),
+        );
     }
     states
 }

@@ -3,16 +3,18 @@
 //! Owns: the order of the steps, each of which is an owner's.
 //! Never: holds state.
 
-use crate::host::changesets::Changes;
-use crate::host::clients::Clients;
-use crate::host::ledger::Ledger;
 use std::time::Duration;
 
-use crate::host::departures::Departure;
+use crate::host::catalogue::ahead;
+use crate::host::changes::Changes;
+use crate::host::chats::calls;
+use crate::host::clients::departures::Departure;
+use crate::host::clients::shutdown::ShuttingDown;
+use crate::host::clients::{shutdown, Clients};
+use crate::host::configuration::selection;
 use crate::host::effects::{ConnectionId, Output, Shutdown, Timer};
-use crate::host::ledger::Connection;
-use crate::host::shutdown::ShuttingDown;
-use crate::host::{ahead, calls, selection, shutdown, Host, Step};
+use crate::host::ledger::{Connection, Ledger};
+use crate::host::{Host, Step};
 
 impl Host {
     /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
@@ -24,7 +26,7 @@ impl Host {
         selection::connection_closed(&mut self.ledger, connection);
         let Some(_client) = self.ledger.presence.connections.get(&connection) else { return };
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            super::kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
+            crate::host::router::kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
         let client = self.ledger.presence.connections.remove(&connection);
         if let Some(client_id) = client.and_then(|client| client.client_id) {
@@ -41,7 +43,7 @@ impl Host {
         let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
         let default_directory = client.default_directory.clone();
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            super::kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
+            crate::host::router::kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
         self.agents.forget_tokens(connection);
         self.ledger

@@ -3,24 +3,23 @@
 //! Owns: the order of the steps, each of which is an owner's.
 //! Never: holds state.
 
-use crate::host::catalogue::Catalogue;
-use crate::host::changesets::Changes;
-use crate::host::ledger::Ledger;
-use crate::host::summaries::Summaries;
 use std::borrow::Cow;
 
 use ahp_types::state::{SessionLifecycle, SessionSummary};
 use bytes::Bytes;
 
+use crate::host::agents::conversations;
+use crate::host::catalogue::idle::{IDLE_EVERY, LARGE_BYTES};
+use crate::host::catalogue::loaded::{LoadedAlone, LoadedChat, LoadedSession};
+use crate::host::catalogue::rows::SessionBody;
+use crate::host::catalogue::summaries::Summaries;
+use crate::host::catalogue::{idle, loaded, save, Catalogue};
+use crate::host::changes::Changes;
 use crate::host::effects::{ChannelId, Output, Record, SessionRow};
-use crate::host::idle::{IDLE_EVERY, LARGE_BYTES};
-use crate::host::loaded::{LoadedAlone, LoadedChat, LoadedSession};
+use crate::host::ledger::Ledger;
 use crate::host::model::{Session, SessionKey};
-use crate::host::rows::SessionBody;
-use crate::host::{
-    annotations, background, catalogue, conversations, handlers, idle, loaded, save, terminals, ChatKey,
-    Host, Step,
-};
+use crate::host::terminals::background;
+use crate::host::{annotations, catalogue, terminals, ChatKey, Host, Step};
 use crate::wire::channels::ChannelKind;
 use crate::wire::names::Named;
 
@@ -95,7 +94,7 @@ impl Host {
                 .sessions
                 .known(key)
                 .and_then(|session| session.state.default_chat.clone());
-            handlers::chats::set_movable(&mut self.ledger, step, &default.unwrap_or_default(), false);
+            catalogue::chats::set_movable(&mut self.ledger, step, &default.unwrap_or_default(), false);
             catalogue::sync_session(&mut self.ledger, step, key);
         }
         if creating {

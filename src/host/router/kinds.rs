@@ -4,19 +4,19 @@
 //! react, in which order, when an action was sequenced or a subscription was made or ended.
 //! Never: decides anything itself.
 
-use crate::host::changesets::Changes;
-use crate::host::clients::Clients;
-use crate::host::ledger::Ledger;
 use ahp_types::actions::{ActionOrigin, StateAction};
 
 use crate::host::actions::{read_action, Verdict};
+use crate::host::changes::Changes;
 use crate::host::channels::{Annotations, Changeset, Root, Terminal, Watch};
+use crate::host::clients::{shutdown, Clients};
+use crate::host::configuration::selection::PendingAction;
 use crate::host::effects::{ChannelId, ChatKey, ConnectionId, SessionKey};
 use crate::host::facts::Fact;
+use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, Session, Subscription};
 use crate::host::refusal::Refusal;
-use crate::host::selection::PendingAction;
-use crate::host::{annotations, clients, shutdown, terminals, Host, Step};
+use crate::host::{annotations, clients, terminals, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 
@@ -35,7 +35,7 @@ impl Host {
     ) -> Result<Verdict, Refusal> {
         let is_change = match id.kind {
             ChannelKind::Session => {
-                return super::actions::change_session(
+                return crate::host::router::actions::change_session(
                     &mut self.ledger,
                     &self.agents,
                     &mut self.clients,

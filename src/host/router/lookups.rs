@@ -1,14 +1,28 @@
-//! What must be looked up before a message is handled.
+//! Lookups: what must be read before a message is handled.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: which channels, actions, watches and texts of turns a message needs that are not in
+//! memory, so that they are read while others are heard.
+//! Never: reads one, or decides anything by them. A text that is not found here and needed all the
+//! same is read when it is: everybody waits for that.
 
-use crate::host::needed::{newest_first, ATTACHED_BYTES_MAX, BYTES_MAX};
+use crate::host::model::Chat;
 use crate::host::{Host, LoadedSession};
 use crate::state::history::CompletedTurn;
 use crate::state::texts::TurnText;
 use crate::wire::names::{Named, NamedTurns};
 use crate::wire::watches::WATCHES_MAX;
+
+/// Maximum bytes of texts that are read ahead where it is not known which of them are needed.
+const BYTES_MAX: usize = 32 << 20;
+
+/// Maximum bytes of the newest turns of an attached chat that are read ahead: not all of it is
+/// told.
+const ATTACHED_BYTES_MAX: usize = 1 << 20;
+
+/// Returns the completed turns of a chat, the newest first.
+fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
+    chat.conversation.history().turns().iter().rev()
+}
 
 impl Host {
     /// The watches that a message follows and that must begin before it is handled; not more than

@@ -5,6 +5,7 @@
 //! Never: holds state of its own, or decides anything.
 
 mod actions;
+mod answers;
 mod catalogue;
 mod chat_actions;
 mod chats;
@@ -25,14 +26,15 @@ use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 use ahp_types::commands::Implementation;
 
 use crate::host::agents::AgentRegistry;
-use crate::host::catalogue::Catalogue;
-use crate::host::directories::Findings;
+use crate::host::catalogue::{summaries, Catalogue};
+use crate::host::changes::changesets;
+use crate::host::clients::shutdown;
+use crate::host::configuration::directories::Findings;
 use crate::host::effects::{Ids, Input, Now, Output, Recalled, Record, Timer};
 use crate::host::ledger::{Connection, Ledger};
 use crate::host::model::ChannelId;
-use crate::host::{
-    agents, changesets, clients, ptys, relays, shutdown, summaries, terminals, watches, Config, Step,
-};
+use crate::host::terminals::ptys;
+use crate::host::{agents, clients, relays, terminals, watches, Config, Step};
 
 /// The state machine. Feed it with [`Host::handle`].
 #[derive(Debug)]

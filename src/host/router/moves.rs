@@ -3,21 +3,20 @@
 //! Owns: the order of the steps, each of which is an owner's.
 //! Never: holds state.
 
-use crate::host::agents::AgentRegistry;
-use crate::host::changesets::Changes;
-use crate::host::ledger::Ledger;
 use ahp_types::actions::{SessionChatAddedAction, StateAction};
 use ahp_types::commands::{ChatMoveDestination, MoveChatParams, MoveChatResult};
 use ahp_types::notifications::SessionAddedParams;
 use ahp_types::state::{SessionLifecycle, SessionStatus};
 
-use crate::host::catalogue::{row_of, summary_of};
+use crate::host::agents::{conversations, AgentRegistry};
+use crate::host::catalogue::rows::WrittenRows;
+use crate::host::catalogue::{ahead, notes, row_of, summary_of};
+use crate::host::changes::Changes;
+use crate::host::configuration::directories;
 use crate::host::effects::ChatKey;
+use crate::host::ledger::Ledger;
 use crate::host::model::{creating_session, Channel, Session, SessionKey};
-use crate::host::rows::WrittenRows;
-use crate::host::{
-    ahead, annotations, catalogue, conversations, directories, handlers, notes, terminals, Step,
-};
+use crate::host::{annotations, catalogue, terminals, Step};
 use crate::wire::errors::RpcError;
 
 /// Moves a chat. Answers which session it belongs to now.
@@ -31,22 +30,22 @@ pub(in crate::host) fn move_chat(
     let Some(key) = ledger.find_chat(&params.channel) else {
         return Err(ledger.not_found(&params.channel));
     };
-    let from = handlers::moves::movable_from(ledger, key)?;
+    let from = catalogue::moves::movable_from(ledger, key)?;
     match params.destination {
         ChatMoveDestination::Session(to) => {
             let Some(session) = ledger.find_session(&to.session) else {
                 return Err(ledger.not_found(&to.session));
             };
-            handlers::moves::check_anchor(ledger, session, &params.channel, to.after.as_deref())?;
+            catalogue::moves::check_anchor(ledger, session, &params.channel, to.after.as_deref())?;
             if session != from {
-                handlers::moves::check_may_join(ledger, agents, key, session)?;
+                catalogue::moves::check_may_join(ledger, agents, key, session)?;
                 hand_over(ledger, agents, changes, step, key, session);
             }
-            handlers::moves::place_behind(ledger, step, session, &params.channel, to.after.as_deref());
+            catalogue::moves::place_behind(ledger, step, session, &params.channel, to.after.as_deref());
             Ok(MoveChatResult { session: to.session })
         }
         ChatMoveDestination::NewSession(_) => {
-            handlers::moves::check_at_rest(ledger, key)?;
+            catalogue::moves::check_at_rest(ledger, key)?;
             Ok(MoveChatResult { session: move_to_new_session(ledger, agents, changes, step, key)? })
         }
         ChatMoveDestination::Unknown(_) => Err(RpcError::invalid_params(
@@ -72,8 +71,8 @@ pub(super) fn hand_over(
     let from = std::mem::replace(&mut chat.session, to);
     let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
     let notes = notes::take_notes(ledger, step, from, &uri);
-    handlers::chats::take_from_catalogue(ledger, step, from, &uri);
-    handlers::chats::reopen_session(ledger, agents, step, from);
+    catalogue::chats::take_from_catalogue(ledger, step, from, &uri);
+    catalogue::chats::reopen_session(ledger, agents, step, from);
     if ledger.channels.sessions.known(to).is_some_and(|to| to.state.chats.iter().all(|it| it.resource != uri))
     {
         let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: row });
@@ -86,7 +85,7 @@ pub(super) fn hand_over(
     catalogue::sync_session(ledger, step, to);
     // Now, and not at the end of the step: by then the session may be gone, and the chat with
     // it.
-    super::keeping::save_moved(ledger, changes, step, key);
+    crate::host::router::keeping::save_moved(ledger, changes, step, key);
 }
 
 /// Makes a session like the chat's own, of which the chat is the only one.
@@ -98,7 +97,7 @@ pub(super) fn move_to_new_session(
     key: ChatKey,
 ) -> Result<String, RpcError> {
     let chat = ledger.channels.chats.needed(key)?;
-    let from = handlers::chats::usable_session(ledger, chat.session)?;
+    let from = catalogue::chats::usable_session(ledger, chat.session)?;
     let scheme = from.channel.uri.split_once(':').map_or("ahp-session", |(scheme, _)| scheme).to_owned();
     let uri = loop {
         let uri = format!("{scheme}:/{}", step.ids.fresh());
@@ -107,9 +106,9 @@ pub(super) fn move_to_new_session(
         }
     };
     let moved = chat.channel.uri.clone();
-    handlers::chats::set_movable(ledger, step, &moved, false);
+    catalogue::chats::set_movable(ledger, step, &moved, false);
     let chat = ledger.channels.chats.needed(key)?;
-    let from = handlers::chats::usable_session(ledger, chat.session)?;
+    let from = catalogue::chats::usable_session(ledger, chat.session)?;
     let row = row_of(chat.conversation.state());
     let is_read = row.status & SessionStatus::IsRead.bits();
     let (provider, directories) = (from.state.provider.clone(), from.state.working_directories.clone());

@@ -6,18 +6,20 @@
 use ahp_types::actions::{ChatUsageAction, SessionCreationFailedAction, SessionReadyAction, StateAction};
 use ahp_types::state::ChatInputRequest;
 
-use crate::host::calls::{CallRef, Readiness};
+use crate::host::agents::{conversations, progress};
+use crate::host::catalogue::notes;
+use crate::host::chats::calls::{CallRef, Readiness};
+use crate::host::chats::reports::Passage;
+use crate::host::chats::turns::Ending;
+use crate::host::chats::{calls, pending, reports};
 use crate::host::clients::Errand;
+use crate::host::configuration::{directories, settings};
 use crate::host::effects::{Besides, ChatKey, Event, Output, Record, RunId, TurnEnd, TurnEvent};
 use crate::host::facts::Fact;
 use crate::host::model::{AgentLink, Chat, RunPhase, Session, TitleBy};
 use crate::host::refusal::error_info;
-use crate::host::reports::Passage;
-use crate::host::turns::Ending;
-use crate::host::{
-    background, calls, catalogue, conversations, directories, notes, pending, progress, reports, settings,
-    terminals, Host, Step,
-};
+use crate::host::terminals::background;
+use crate::host::{catalogue, terminals, Host, Step};
 
 impl Host {
     /// Takes in what an agent reports.

@@ -3,13 +3,16 @@
 //! Owns: the order of the steps, each of which is an owner's.
 //! Never: holds state.
 
-use crate::host::dispatch::{Answer, States, EMPTY, NULL};
+use crate::host::catalogue::missed;
+use crate::host::clients::connections::{States, Subscribed};
+use crate::host::clients::shutdown;
+use crate::host::configuration::completions::Meant;
 use crate::host::effects::{ConnectionId, Frame, Output, Resource};
-use crate::host::handlers::completions::Meant;
-use crate::host::handlers::connection::Subscribed;
 use crate::host::ledger::Ledger;
 use crate::host::relays::{FileServer, FileServers};
-use crate::host::{handlers, missed, ptys, shutdown, Host, Step};
+use crate::host::router::answers::{Answer, EMPTY, NULL};
+use crate::host::terminals::ptys;
+use crate::host::{catalogue, configuration, relays, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind, IGNORED};
@@ -41,7 +44,7 @@ impl Host {
                     Ok((method, Answer::States(states))) => step.say(with_states(id, method, states)),
                     Ok((method, Answer::Created(session))) => {
                         step.say(result(id, method, NULL));
-                        super::catalogue::announce_session(
+                        crate::host::router::catalogue::announce_session(
                             &mut self.ledger,
                             &self.agents,
                             &mut self.changes,
@@ -110,7 +113,7 @@ impl Host {
                 let (states, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
                 Ok(Answer::Returned(states, missed))
             }
-            Method::Subscribe => super::connections::serve_subscribe(
+            Method::Subscribe => crate::host::router::connections::serve_subscribe(
                 &mut self.ledger,
                 &mut self.clients,
                 &mut self.changes,
@@ -120,7 +123,7 @@ impl Host {
             )
             .map(Answer::States),
             Method::FetchTurns => self.ledger.fetch_turns(step, connection, &params.read()?).map(json),
-            Method::Unsubscribe => super::connections::serve_unsubscribe(
+            Method::Unsubscribe => crate::host::router::connections::serve_unsubscribe(
                 &mut self.ledger,
                 &mut self.clients,
                 &mut self.changes,
@@ -133,20 +136,20 @@ impl Host {
                 let params: ListSessionsParams = params.read()?;
                 match aside {
                     Some(Aside::Only(only)) => {
-                        return Ok(json(handlers::catalogue::summaries_of(&self.ledger, only)))
+                        return Ok(json(catalogue::sessions::summaries_of(&self.ledger, only)))
                     }
                     Some(Aside::InMemory) => {
-                        return Ok(json(handlers::catalogue::summaries_in_memory(&self.ledger)))
+                        return Ok(json(catalogue::sessions::summaries_in_memory(&self.ledger)))
                     }
                     _ => {}
                 }
-                let page = handlers::catalogue::page_of(&params)?;
+                let page = catalogue::sessions::page_of(&params)?;
                 self.summaries.send_all(&mut self.ledger, step);
                 Ok(Answer::Page(page))
             }
             Method::CreateSession => {
                 self.ledger.check_keeping()?;
-                handlers::catalogue::create_session(
+                catalogue::sessions::create_session(
                     &mut self.ledger,
                     &self.agents,
                     step,
@@ -170,7 +173,7 @@ impl Host {
             }
             Method::MoveChat => {
                 self.ledger.check_keeping()?;
-                super::moves::move_chat(
+                crate::host::router::moves::move_chat(
                     &mut self.ledger,
                     &self.agents,
                     &mut self.changes,
@@ -183,7 +186,7 @@ impl Host {
                 .agents
                 .authenticate(&mut self.ledger, step, connection, params)
                 .map(|()| Answer::Json(EMPTY)),
-            Method::ResolveSessionConfig => handlers::config::resolve_session_config(
+            Method::ResolveSessionConfig => configuration::requests::resolve_session_config(
                 &mut self.ledger,
                 &mut self.agents,
                 step,
@@ -192,14 +195,14 @@ impl Host {
             )
             .map(json),
             Method::SessionConfigCompletions => {
-                handlers::config::session_config_completions(&self.agents, &params.read()?).map(json)
+                configuration::requests::session_config_completions(&self.agents, &params.read()?).map(json)
             }
-            Method::Completions => {
-                Ok(match handlers::completions::completions(&self.ledger, &self.agents, &params.read()?)? {
+            Method::Completions => Ok(
+                match configuration::completions::completions(&self.ledger, &self.agents, &params.read()?)? {
                     Meant::Known(items) => json(items),
                     Meant::Files(files) => Answer::Resource(Resource::Files(files)),
-                })
-            }
+                },
+            ),
             Method::InvokeChangesetOperation => {
                 self.ledger.check_keeping()?;
                 Ok(Answer::Operation(Box::new(params.read()?)))
@@ -215,7 +218,7 @@ impl Host {
             | Method::ResourceCopy
             | Method::ResourceDelete => match self.relays.route(method, params, || servers(&self.ledger))? {
                 Some(relay) => Ok(Answer::Relay(relay)),
-                None => handlers::resources::resource(&self.ledger, method, params).map(Answer::Resource),
+                None => relays::resources::resource(&self.ledger, method, params).map(Answer::Resource),
             },
             Method::DisposeTerminal => {
                 ptys::dispose_terminal(&mut self.ledger, step, connection, &params.read()?).map(nothing)

@@ -8,13 +8,16 @@ use ahp_types::actions::{
 };
 use ahp_types::state::{PendingMessage, PendingMessageKind};
 
+use crate::host::agents::conversations;
+use crate::host::catalogue::ahead;
+use crate::host::changes::checkpoints;
+use crate::host::chats::turns::{Ending, TRIAL};
+use crate::host::chats::{attached, pending, turns};
+use crate::host::configuration::selection;
 use crate::host::effects::{ChatKey, Command, Output, Record, Timer, TurnCause};
 use crate::host::model::{AgentLink, Chat, Run, RunPhase, Session, TitleBy};
-use crate::host::turns::{Ending, TRIAL};
-use crate::host::{
-    ahead, attached, catalogue, checkpoints, clients, commands, conversations, limits, pending, selection,
-    turns, Host, Step,
-};
+use crate::host::terminals::commands;
+use crate::host::{catalogue, clients, limits, Host, Step};
 use crate::state::history::CompletedTurn;
 
 impl Host {

@@ -1,0 +1,97 @@
+//! Conversations with agents: the agent's side of a chat.
+//!
+//! Owns: opening a conversation with all that its agent must know, and closing it.
+//! Never: starts a turn in one.
+
+use std::collections::BTreeMap;
+
+use ahp_types::state::{ChatOrigin, ToolDefinition};
+
+use crate::host::agents::{origins, AgentRegistry};
+use crate::host::configuration::directories;
+use crate::host::effects::{ChatKey, Command, OpenConversation, Output, SessionKey};
+use crate::host::ledger::Ledger;
+use crate::host::model::{AgentLink, Session};
+use crate::host::{terminals, Step};
+
+/// Has the agent open the chat's conversation.
+pub(in crate::host) fn open_conversation(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: ChatKey,
+) {
+    let working_directories = directories::effective_directories(ledger, key);
+    let tokens = agents.tokens_for(ledger, step, key);
+    let copy_of = origins::copyable_origin(ledger, agents, key);
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let Some(session) = ledger.channels.sessions.known(chat.session) else { return };
+    let client_tools = tools_of_clients(session);
+    chat.agent = AgentLink::Opening;
+    let state = chat.conversation.state();
+    chat.directories_told.clone_from(&working_directories);
+    chat.tokens_told.clone_from(&tokens);
+    chat.tools_told.clone_from(&client_tools);
+    chat.settings_told = Default::default();
+    let open = OpenConversation {
+        provider: session.state.provider.clone(),
+        working_directories,
+        tokens,
+        config: session.config.clone(),
+        history: chat.all_turns().cloned().collect(),
+        attached: chat.attached.turns.clone(),
+        selection: match &state.origin {
+            Some(ChatOrigin::SideChat { selection, .. }) => selection.as_ref().map(|it| it.text.clone()),
+            _ => None,
+        },
+        copy_of,
+        handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
+        client_tools,
+    };
+    step.say(Output::Agent(key, Box::new(Command::Open(open))));
+}
+
+/// Has the agent of a session that is being created open a conversation, its default chat's:
+/// the session is ready when that is open, and turns in its other chats wait for it too.
+pub(in crate::host) fn open_session(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: SessionKey,
+) {
+    let Some(session) = ledger.channels.sessions.known(key) else { return };
+    let default = session.state.default_chat.as_ref().and_then(|uri| ledger.channels.by_uri.get(uri));
+    if let Some(chat) = default.and_then(|id| id.chat()) {
+        open_conversation(ledger, agents, step, chat);
+    }
+}
+
+/// Has the agent forget the chat's conversation.
+pub(in crate::host) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    if chat.agent != AgentLink::Closed {
+        chat.agent = AgentLink::Closed;
+        chat.begins = None;
+        chat.settling = None;
+        chat.awaits = false;
+        step.say(Output::Agent(key, Box::new(Command::Close)));
+        terminals::end_terminals_of(ledger, step, key);
+    }
+}
+
+/// Whether a chat's session is being created.
+pub(in crate::host) fn is_creating(ledger: &Ledger, key: ChatKey) -> bool {
+    let session =
+        ledger.channels.chats.known(key).and_then(|chat| ledger.channels.sessions.known(chat.session));
+    session.is_some_and(Session::is_creating)
+}
+
+/// The tools that a session's active clients offer: of those with one name, the one of the client
+/// that is named first.
+pub(in crate::host) fn tools_of_clients(session: &Session) -> Vec<ToolDefinition> {
+    let mut tools = BTreeMap::new();
+    for tool in session.state.active_clients.iter().flat_map(|client| &client.tools) {
+        tools.entry(tool.name.as_str()).or_insert(tool);
+    }
+    tools.into_values().cloned().collect()
+}

@@ -1,0 +1,311 @@
+//! Tokens: what clients have pushed, which agents need one, and who is told when one is missing.
+//!
+//! Owns: keeping tokens with the connection that they came on, and handing them to the agents that
+//! declare their resource, on behalf of the client that asked for a conversation last.
+//! Never: writes a token anywhere: not into a state, a record, a frame, an error or the log.
+
+use ahp_types::common::ROOT_RESOURCE_URI;
+use ahp_types::notifications::{AuthRequiredParams, AuthRequiredReason};
+use ahp_types::state::ProtectedResourceMetadata;
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use crate::host::agents::AgentRegistry;
+use crate::host::effects::{AgentDescription, ChatKey, Command, ConnectionId, Frame, Output, Token, Tokens};
+use crate::host::ledger::Ledger;
+use crate::host::model::AgentLink;
+use crate::host::refusal::Refusal;
+use crate::host::Step;
+use crate::wire::errors::{needed, RpcError};
+use crate::wire::rpc::{to_sorted_json, Params};
+
+/// The longest token, in bytes.
+const TOKEN_BYTES_MAX: usize = 64 << 10;
+
+/// A token that a client has pushed.
+#[derive(Debug)]
+pub(in crate::host) struct HeldToken {
+    pub(in crate::host) token: Token,
+    /// When it is not good any more, by the clock that never goes back.
+    pub(in crate::host) until_ms: Option<u64>,
+}
+
+/// What `authenticate` asks for. Read by hand: an error must not quote what was sent.
+struct Pushed {
+    resource: String,
+    token: String,
+    expires_in: Option<u64>,
+}
+
+impl Pushed {
+    fn read(params: &Params) -> Result<Self, RpcError> {
+        let mut members: Map<String, Value> = params
+            .read()
+            .map_err(|_| RpcError::invalid_params("the params of `authenticate` cannot be read"))?;
+        let mut text = |name: &str| match members.remove(name) {
+            Some(Value::String(text)) => Ok(text),
+            Some(_) => Err(RpcError::invalid_params(format_args!("`{name}` must be a string"))),
+            None => Err(RpcError::invalid_params(format_args!("missing field `{name}`"))),
+        };
+        let (resource, token) = (text("resource")?, text("token")?);
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(RpcError::invalid_params(format_args!(
+                "`token` must not be longer than {TOKEN_BYTES_MAX} bytes"
+            )));
+        }
+        let expires_in = match members.get("expiresIn").filter(|it| !it.is_null() && !token.is_empty()) {
+            None => None,
+            Some(seconds) => match seconds.as_u64().filter(|seconds| *seconds > 0) {
+                None => return Err(RpcError::invalid_params("`expiresIn` must be a positive integer")),
+                some => some,
+            },
+        };
+        Ok(Self { resource, token, expires_in })
+    }
+}
+
+/// The resources of which a token for one is enough, once the agent has said that it needs a login.
+fn logins(agent: &AgentDescription) -> Vec<ProtectedResourceMetadata> {
+    let mut logins: Vec<_> =
+        declared(agent).iter().filter(|resource| resource.required == Some(false)).cloned().collect();
+    if let [only] = &mut logins[..] {
+        only.required = None;
+    }
+    logins
+}
+
+/// The resources that an agent declares.
+fn declared(agent: &AgentDescription) -> &[ProtectedResourceMetadata] {
+    agent.info.protected_resources.as_deref().unwrap_or_default()
+}
+
+impl AgentRegistry {
+    /// Takes a token for a resource that an agent declares; an empty one takes it back.
+    pub(in crate::host) fn authenticate(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        params: &Params,
+    ) -> Result<(), RpcError> {
+        let Pushed { resource, token, expires_in } = Pushed::read(params)?;
+        if !self.iter().flat_map(declared).any(|known| known.resource == resource) {
+            return Err(RpcError::invalid_params(format_args!(
+                "no agent of this host declares the resource `{resource}`"
+            )));
+        }
+        let Some(client) = ledger.presence.connections.get(&connection) else { return Ok(()) };
+        let tokens = self.tokens.entry(connection).or_default();
+        if token.is_empty() {
+            tokens.remove(&resource);
+        } else {
+            let lasts_ms = expires_in.map(|seconds| seconds.saturating_mul(1000));
+            let until_ms = lasts_ms.map(|lasts_ms| step.now.monotonic_ms.saturating_add(lasts_ms));
+            tokens.insert(resource, HeldToken { token: Token::new(token), until_ms });
+        }
+        let client_id = client.client_id.clone();
+        let of_client =
+            ledger.channels.chats.iter().filter(|(_, chat)| chat.sponsor == client_id).map(|(&key, _)| key);
+        for chat in of_client.collect::<Vec<_>>() {
+            self.tell_tokens(ledger, step, chat);
+        }
+        Ok(())
+    }
+
+    /// Forgets the tokens of a connection that is closed, or is another client's now.
+    pub(in crate::host) fn forget_tokens(&mut self, connection: ConnectionId) {
+        self.tokens.remove(&connection);
+    }
+
+    /// Whether a client may use an agent.
+    ///
+    /// # Errors
+    /// `-32007` with the resources that it has no token for.
+    pub(in crate::host) fn check_tokens(
+        &self,
+        ledger: &Ledger,
+        step: &Step<'_>,
+        connection: ConnectionId,
+        agent: &AgentDescription,
+    ) -> Result<(), RpcError> {
+        let client =
+            ledger.presence.connections.get(&connection).and_then(|client| client.client_id.as_deref());
+        let missing = self.missing_tokens(ledger, step, client.unwrap_or_default(), agent);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(RpcError::auth_required(&agent.info.display_name, &missing))
+    }
+
+    /// Whether a client may have the agent of a chat do something. If not, the client is told what
+    /// it needs.
+    pub(in crate::host) fn check_tokens_for_turn(
+        &self,
+        ledger: &Ledger,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        client_id: &str,
+    ) -> Result<(), Refusal> {
+        let Some(agent) = self.agent_of(ledger, key) else { return Ok(()) };
+        let missing = self.missing_tokens(ledger, step, client_id, agent);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let refusal =
+            Refusal::TokenNeeded { agent: agent.info.display_name.clone(), resources: needed(&missing) };
+        for resource in missing {
+            ask_for_token(ledger, step, client_id, resource, AuthRequiredReason::Required);
+        }
+        Err(refusal)
+    }
+
+    /// Whose chat it is, if that agent is there.
+    pub(in crate::host) fn agent_of(&self, ledger: &Ledger, key: ChatKey) -> Option<&AgentDescription> {
+        let provider =
+            &ledger.channels.sessions.known(ledger.channels.chats.known(key)?.session)?.state.provider;
+        self.of(provider)
+    }
+
+    /// The tokens of a client that are good now.
+    fn tokens_of(&self, ledger: &Ledger, step: &Step<'_>, client_id: &str) -> Tokens {
+        let connections = ledger.presence.connections_of(client_id);
+        let held = connections.filter_map(|(connection, _)| self.tokens.get(&connection)).flatten();
+        held.filter(|(_, held)| held.until_ms.is_none_or(|until_ms| step.now.monotonic_ms < until_ms))
+            .map(|(resource, held)| (resource.clone(), held.token.clone()))
+            .collect()
+    }
+
+    /// What an agent cannot be used without, and a client has no token for.
+    fn missing_tokens(
+        &self,
+        ledger: &Ledger,
+        step: &Step<'_>,
+        client_id: &str,
+        agent: &AgentDescription,
+    ) -> Vec<ProtectedResourceMetadata> {
+        let tokens = self.tokens_of(ledger, step, client_id);
+        let needed = declared(agent).iter().filter(|resource| resource.required != Some(false));
+        let missing = needed.filter(|resource| !tokens.contains_key(&resource.resource)).cloned();
+        let mut missing: Vec<_> = missing.collect();
+        if self.needs_login(&agent.info.provider, step.now.monotonic_ms) {
+            let logins = logins(agent);
+            if !logins.iter().any(|login| tokens.contains_key(&login.resource)) {
+                missing.extend(logins);
+            }
+        }
+        missing
+    }
+
+    /// An agent needs a login. What its client has pushed for one is no good, if the agent had it.
+    pub(in crate::host) fn login_is_required(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: ChatKey,
+    ) {
+        let Some(agent) = self.agent_of(ledger, key) else { return };
+        let (provider, logins) = (agent.info.provider.clone(), logins(agent));
+        self.login_is_needed(&provider, step.now.monotonic_ms);
+        let Some(chat) = ledger.channels.chats.known(key) else { return };
+        let (sponsor, had) = (chat.sponsor.clone(), chat.tokens_told.clone());
+        let Some(client_id) = sponsor else { return };
+        let has = self.tokens_of(ledger, step, &client_id);
+        for login in logins {
+            let token = had.get(&login.resource);
+            let reason = if token.is_some() && token == has.get(&login.resource) {
+                self.forget_token(ledger, key, &client_id, &login.resource);
+                AuthRequiredReason::Expired
+            } else {
+                AuthRequiredReason::Required
+            };
+            ask_for_token(ledger, step, &client_id, login, reason);
+        }
+    }
+
+    /// Forgets a token that a chat's agent cannot use.
+    fn forget_token(&mut self, ledger: &mut Ledger, key: ChatKey, client_id: &str, resource: &str) {
+        for (connection, _) in ledger.presence.connections_of(client_id) {
+            if let Some(tokens) = self.tokens.get_mut(&connection) {
+                tokens.remove(resource);
+            }
+        }
+        if let Some(chat) = ledger.channels.chats.known_mut(key) {
+            chat.tokens_told.remove(resource);
+        }
+    }
+
+    /// The tokens that a chat's agent may use: those of the client that asked for its work last,
+    /// for the resources that it declares.
+    pub(in crate::host) fn tokens_for(&self, ledger: &Ledger, step: &Step<'_>, key: ChatKey) -> Tokens {
+        let sponsor = ledger.channels.chats.known(key).and_then(|chat| chat.sponsor.as_deref());
+        let (Some(client_id), Some(agent)) = (sponsor, self.agent_of(ledger, key)) else {
+            return Tokens::new();
+        };
+        self.tokens_for_agent(ledger, step, client_id, agent)
+    }
+
+    /// The tokens of a client that an agent may use.
+    pub(in crate::host) fn tokens_for_agent(
+        &self,
+        ledger: &Ledger,
+        step: &Step<'_>,
+        client_id: &str,
+        agent: &AgentDescription,
+    ) -> Tokens {
+        let mut tokens = self.tokens_of(ledger, step, client_id);
+        tokens.retain(|resource, _| declared(agent).iter().any(|known| known.resource == *resource));
+        tokens
+    }
+
+    /// Tells a chat's agent its tokens, once it is open, if it knows others.
+    pub(in crate::host) fn tell_tokens(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+        let tokens = self.tokens_for(ledger, step, key);
+        let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
+        else {
+            return;
+        };
+        if chat.tokens_told != tokens {
+            chat.tokens_told.clone_from(&tokens);
+            step.tell_agent(key, Command::Tokens(tokens));
+        }
+    }
+
+    /// An agent says that a token is no good: it is forgotten, and its client is asked for another.
+    pub(in crate::host) fn token_was_refused(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        resource: &str,
+    ) {
+        let metadata = self
+            .agent_of(ledger, key)
+            .into_iter()
+            .flat_map(declared)
+            .find(|known| known.resource == resource);
+        let (Some(chat), Some(metadata)) = (ledger.channels.chats.known(key), metadata.cloned()) else {
+            tracing::warn!(?key, resource, "an agent needs a login for a resource that it does not declare");
+            return;
+        };
+        let Some(client_id) = chat.sponsor.clone() else { return };
+        self.forget_token(ledger, key, &client_id, resource);
+        ask_for_token(ledger, step, &client_id, metadata, AuthRequiredReason::Expired);
+    }
+}
+
+/// Tells a client that it needs a token, wherever it is connected.
+fn ask_for_token(
+    ledger: &Ledger,
+    step: &mut Step<'_>,
+    client_id: &str,
+    resource: ProtectedResourceMetadata,
+    reason: AuthRequiredReason,
+) {
+    let channel = ROOT_RESOURCE_URI.to_owned();
+    let params = AuthRequiredParams { channel, resource, reason: Some(reason) };
+    let params = Bytes::from(to_sorted_json(&params));
+    for (connection, _) in ledger.presence.connections_of(client_id) {
+        let frame = Frame::Notification { method: "auth/required", params: params.clone() };
+        step.say(Output::Frame(connection, frame));
+    }
+}

@@ -1,0 +1,114 @@
+//! Agents that say what they are.
+//!
+//! Owns: having what they say kept, telling clients when what they see of an agent has changed, and
+//! when an agent that has not said what it can is to be met.
+//! Never: asks an agent anything itself. What one has not said is what was known of it before.
+
+use ahp_types::actions::{RootAgentsChangedAction, StateAction};
+
+use crate::host::agents::AgentRegistry;
+use crate::host::effects::{
+    AgentDescription, ChannelId, ChatKey, ConnectionId, Output, Record, SelfDescription,
+};
+use crate::host::ledger::Ledger;
+use crate::host::Step;
+use crate::wire::rpc::to_sorted_json;
+
+impl AgentRegistry {
+    /// Takes in what a chat's agent says of itself.
+    pub(in crate::host) fn agent_describes_itself(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        news: SelfDescription,
+    ) {
+        let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+        chat.commands = news.commands.clone().or(chat.commands.take());
+        let session = ledger.channels.sessions.known(chat.session);
+        let Some(provider) = session.map(|session| session.state.provider.clone()) else { return };
+        self.learn_of_agent(ledger, step, &provider, news);
+    }
+
+    /// Takes in what an agent says of itself, and tells clients if what they see of it changes.
+    fn learn_of_agent(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        provider: &str,
+        news: SelfDescription,
+    ) {
+        let Some(said) = self.learn(provider, news) else { return };
+        let provider = provider.to_owned();
+        self.said.retain(|(of, _)| *of != provider);
+        self.said.push((provider.clone(), said.clone()));
+        step.say(Output::Record(Record::AgentSaid { provider, said }));
+        self.tell_if_agents_changed(ledger, step);
+    }
+
+    /// Takes in which agents the operator offers from now on. Sessions of others stay; what runs in
+    /// them goes on.
+    pub(in crate::host) fn agents_are_configured(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        operators: Vec<AgentDescription>,
+    ) {
+        self.replace(operators);
+        self.tell_if_agents_changed(ledger, step);
+    }
+
+    fn tell_if_agents_changed(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        let agents = self.infos();
+        if agents != ledger.channels.root.state.agents {
+            let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
+            ledger.sequence(step, ChannelId::ROOT, changed, None);
+            self.note_agents(ledger, step);
+        }
+    }
+
+    /// Has an agent say what its sessions can be configured by, in the background, when that is not
+    /// known and a client wants to know it. One that could not is not asked again for a while.
+    pub(in crate::host) fn meet_agent(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        provider: &str,
+    ) {
+        let Some(agent) = self.of(provider) else { return };
+        let lately = self.was_met(provider, step.now.monotonic_ms);
+        if !agent.may_have_more_settings
+            || lately
+            || self.check_tokens(ledger, step, connection, agent).is_err()
+        {
+            return;
+        }
+        let client = ledger.presence.client_of(connection).map(str::to_owned);
+        let tokens = self.tokens_for_agent(ledger, step, &client.unwrap_or_default(), agent);
+        self.is_met(provider, step.now.monotonic_ms);
+        step.say(Output::Meet { provider: provider.to_owned(), tokens });
+    }
+
+    /// An agent has been met.
+    pub(in crate::host) fn agent_was_met(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        provider: &str,
+        said: SelfDescription,
+    ) {
+        self.learn_of_agent(ledger, step, provider, said);
+    }
+
+    /// Keeps the checksum of what clients are told of the agents; whether it is another one than
+    /// before.
+    pub(in crate::host) fn note_agents(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) -> bool {
+        let sum = crc32fast::hash(&to_sorted_json(&ledger.channels.root.state.agents));
+        let changed = self.told_sum.replace(sum) != Some(sum);
+        if changed {
+            step.say(Output::Record(Record::Agents(sum)));
+        }
+        changed
+    }
+}

@@ -1,0 +1,233 @@
+//! The agents of this host.
+//!
+//! Owns: the one list of them, in the order in which they are offered: of each what its operator
+//! says of it, what it has said of itself, how that is kept, the agent as it is used and shown,
+//! which both together make, and until when it is neither asked again what it is nor used without a
+//! login.
+//! Never: asks an agent anything, or tells a client of one.
+
+pub(in crate::host) mod conversations;
+pub(in crate::host) mod credentials;
+pub(in crate::host) mod described;
+pub(in crate::host) mod origins;
+pub(in crate::host) mod progress;
+
+use std::collections::BTreeMap;
+
+use ahp_types::state::AgentInfo;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::host::agents::credentials::HeldToken;
+use crate::host::configuration::values::stand_in_model;
+use crate::host::effects::{AgentDescription, ConnectionId, SelfDescription};
+use crate::host::Start;
+use crate::wire::rpc::to_sorted_json;
+
+/// An agent that was asked what it is, and has not said it, is not asked again for so long, in
+/// milliseconds.
+const MEET_AGAIN_MS: u64 = 60_000;
+
+/// For how long it is believed that an agent needs a login, in milliseconds: people also log in to
+/// it elsewhere.
+const LOGIN_NEEDED_MS: u64 = 10_000;
+
+/// Agents of this host, and the tokens that clients have pushed for them.
+#[derive(Debug)]
+pub(in crate::host) struct AgentRegistry {
+    /// All agents; the first one is the default.
+    known: Vec<KnownAgent>,
+    /// Stored descriptions that agents have given of themselves, by provider id; JSON text.
+    pub(in crate::host) said: Vec<(String, Bytes)>,
+    /// Checksum of what clients were told of the agents last, if they were told anything.
+    pub(in crate::host) told_sum: Option<u32>,
+    /// Tokens by the connections that they came on, and by the resources that they are for.
+    pub(in crate::host) tokens: BTreeMap<ConnectionId, BTreeMap<String, HeldToken>>,
+}
+
+#[derive(Debug)]
+struct KnownAgent {
+    /// What its operator says of it.
+    operator: AgentDescription,
+    /// What it has said of itself.
+    said: SelfDescription,
+    /// Both: the agent as it is used and shown.
+    whole: AgentDescription,
+    /// It was asked what it is, and is not asked again before this time, by the clock that never
+    /// goes back.
+    met_until_ms: u64,
+    /// It has said that it needs a login, and this is believed until this time.
+    login_until_ms: u64,
+}
+
+/// What is kept of what an agent has said.
+#[derive(Serialize, Deserialize)]
+struct KeptAgent<T> {
+    identity: String,
+    said: T,
+}
+
+impl AgentRegistry {
+    /// Those that a host starts with: as their operator describes them, with what was kept of what
+    /// they said.
+    pub(in crate::host) fn at_start(operators: Vec<AgentDescription>, start: &Start) -> Self {
+        let known = operators.into_iter().map(|operator| KnownAgent::at_start(operator, &start.said));
+        Self {
+            known: known.collect(),
+            said: start.said.clone(),
+            told_sum: start.agents,
+            tokens: BTreeMap::new(),
+        }
+    }
+
+    /// Replaces all agents. What is known of one stays where it is the same program, whatever its
+    /// operator says of it now; what another one has said under its name is forgotten.
+    pub(in crate::host) fn replace(&mut self, operators: Vec<AgentDescription>) {
+        let mut before = std::mem::take(&mut self.known);
+        for operator in operators {
+            let is_it = |known: &KnownAgent| {
+                known.operator.info.provider == operator.info.provider
+                    && known.operator.identity == operator.identity
+            };
+            let agent = match before.iter().position(is_it) {
+                Some(at) => {
+                    let known = before.remove(at);
+                    KnownAgent { whole: whole(&operator, &known.said), operator, ..known }
+                }
+                None => KnownAgent::at_start(operator, &self.said),
+            };
+            self.known.push(agent);
+        }
+    }
+
+    /// The agent of this provider id, as it is used and shown.
+    pub(in crate::host) fn of(&self, provider: &str) -> Option<&AgentDescription> {
+        self.find(provider).map(|agent| &agent.whole)
+    }
+
+    /// The agent that is used when none is named.
+    pub(in crate::host) fn default(&self) -> Option<&AgentDescription> {
+        self.iter().next()
+    }
+
+    pub(in crate::host) fn iter(&self) -> impl Iterator<Item = &AgentDescription> {
+        self.known.iter().map(|agent| &agent.whole)
+    }
+
+    /// What clients are shown of them.
+    pub(in crate::host) fn infos(&self) -> Vec<AgentInfo> {
+        self.iter().map(|agent| agent.info.clone()).collect()
+    }
+
+    /// Takes in what an agent says of itself. Returns what is to be kept of it (JSON text), if
+    /// anything is new.
+    pub(in crate::host) fn learn(&mut self, provider: &str, news: SelfDescription) -> Option<Bytes> {
+        let agent = self.find_mut(provider)?;
+        if !agent.said.learn(news) {
+            return None;
+        }
+        agent.whole = whole(&agent.operator, &agent.said);
+        Some(agent.kept())
+    }
+
+    /// Whether the settings of an agent's sessions are for the agent to say, and not known for
+    /// good.
+    pub(in crate::host) fn settings_may_change(&self, provider: &str) -> bool {
+        self.find(provider).is_some_and(|agent| agent.operator.may_have_more_settings)
+    }
+
+    /// Whether an agent was asked what it is not long ago.
+    pub(in crate::host) fn was_met(&self, provider: &str, now_ms: u64) -> bool {
+        self.find(provider).is_some_and(|agent| now_ms < agent.met_until_ms)
+    }
+
+    /// An agent is asked what it is.
+    pub(in crate::host) fn is_met(&mut self, provider: &str, now_ms: u64) {
+        if let Some(agent) = self.find_mut(provider) {
+            agent.met_until_ms = now_ms.saturating_add(MEET_AGAIN_MS);
+        }
+    }
+
+    /// Whether an agent has said not long ago that it needs a login.
+    pub(in crate::host) fn needs_login(&self, provider: &str, now_ms: u64) -> bool {
+        self.find(provider).is_some_and(|agent| now_ms < agent.login_until_ms)
+    }
+
+    /// An agent says that it needs a login.
+    pub(in crate::host) fn login_is_needed(&mut self, provider: &str, now_ms: u64) {
+        if let Some(agent) = self.find_mut(provider) {
+            agent.login_until_ms = now_ms.saturating_add(LOGIN_NEEDED_MS);
+        }
+    }
+
+    fn find(&self, provider: &str) -> Option<&KnownAgent> {
+        self.known.iter().find(|agent| agent.operator.info.provider == provider)
+    }
+
+    fn find_mut(&mut self, provider: &str) -> Option<&mut KnownAgent> {
+        self.known.iter_mut().find(|agent| agent.operator.info.provider == provider)
+    }
+}
+
+impl KnownAgent {
+    fn at_start(operator: AgentDescription, said: &[(String, Bytes)]) -> Self {
+        let kept = said.iter().find(|(provider, _)| *provider == operator.info.provider);
+        let said = kept.and_then(|(provider, json)| {
+            match serde_json::from_slice::<KeptAgent<SelfDescription>>(json) {
+                Ok(kept) => (kept.identity == operator.identity).then_some(kept.said),
+                Err(error) => {
+                    tracing::warn!(provider, %error, "the stored description of an agent cannot be read");
+                    None
+                }
+            }
+        });
+        let said = said.unwrap_or_default();
+        Self { whole: whole(&operator, &said), operator, said, met_until_ms: 0, login_until_ms: 0 }
+    }
+
+    fn kept(&self) -> Bytes {
+        to_sorted_json(&KeptAgent { identity: self.operator.identity.clone(), said: &self.said }).into()
+    }
+}
+
+/// An agent as it is used and shown.
+fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescription {
+    let mut whole = operator.clone();
+    let SelfDescription {
+        title, models, config, commands, capabilities, protected_resources, steers, ..
+    } = said.clone();
+    let info = &mut whole.info;
+    if let Some(title) = title.filter(|_| info.display_name == info.provider) {
+        info.display_name = title;
+    }
+    if let Some(models) = models {
+        info.models = models;
+    }
+    if let Some(can) = capabilities {
+        let known = info.capabilities.get_or_insert_default();
+        known.multiple_chats = can.multiple_chats.or(known.multiple_chats.take());
+        known.multiple_working_directories = can.multiple_working_directories;
+    }
+    if let Some(resources) = protected_resources {
+        info.protected_resources = Some(resources).filter(|resources| !resources.is_empty());
+    }
+    if let Some(config) = config {
+        whole.config = config;
+        whole.may_have_more_settings = false;
+    }
+    whole.commands = commands.unwrap_or(whole.commands);
+    whole.steers = steers.unwrap_or(whole.steers);
+    let info = &mut whole.info;
+    if info.models.is_empty() {
+        info.models.push(stand_in_model(&info.provider));
+    }
+    whole
+}
+
+/// What is to be kept of an agent that has said this of itself, besides what was kept of it before;
+/// JSON text.
+pub fn kept_of(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
+    let mut agent = KnownAgent::at_start(operator.clone(), &before.said);
+    agent.said.learn(news);
+    agent.kept()
+}

@@ -1,0 +1,102 @@
+//! How far the opening of a session has got, for the client that asked to be told.
+//!
+//! Owns: what is told under a client's `progressToken`: never less than before, and complete
+//! exactly once.
+//! Never: makes progress up; a token under which nothing was reported is never used.
+
+use ahp_types::common::ROOT_RESOURCE_URI;
+use ahp_types::notifications::ProgressParams;
+use bytes::Bytes;
+
+use crate::host::effects::{ChatKey, ConnectionId, Frame, Output};
+use crate::host::ledger::Ledger;
+use crate::host::model::AgentLink;
+use crate::host::{catalogue, Step};
+use crate::wire::rpc::to_sorted_json;
+
+/// The wish of a client to be told.
+#[derive(Debug)]
+pub(in crate::host) struct Opening {
+    token: String,
+    pub(in crate::host) connection: ConnectionId,
+    /// What was told last: how much of how much.
+    told: Option<(u64, Option<u64>)>,
+}
+
+impl Opening {
+    pub(in crate::host) fn new(token: String, connection: ConnectionId) -> Self {
+        Self { token, connection, told: None }
+    }
+}
+
+fn count(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// An agent says how far it is with opening a conversation.
+pub(in crate::host) fn opening_goes_on(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    done: u64,
+    total: Option<u64>,
+    message: Option<String>,
+) {
+    let opening = ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.as_mut());
+    let Some(Opening { token, connection, told }) = opening else { return };
+    let done = told.map_or(done, |(before, _)| before.max(done));
+    *told = Some((done, total));
+    // That it is complete is said when the conversation is open.
+    if total.is_some_and(|total| done >= total) {
+        return;
+    }
+    let (token, connection) = (token.clone(), *connection);
+    tell_progress(step, connection, token, done, total, message);
+}
+
+/// The opening of a conversation waits for the user: the client that asked to be told is told
+/// for what, and all others see it as what the chat is doing.
+pub(in crate::host) fn opening_awaits(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, what: String) {
+    let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Opening)
+    else {
+        return;
+    };
+    chat.awaits = true;
+    let (done, total) = chat.opening.as_ref().and_then(|opening| opening.told).unwrap_or_default();
+    opening_goes_on(ledger, step, key, done, total, Some(what.clone()));
+    catalogue::set_activity(ledger, step, key, Some(what));
+}
+
+/// A conversation is open, or will not be.
+pub(in crate::host) fn opening_is_over(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let opening = ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.take());
+    let Some(Opening { token, connection, told: Some((done, total)) }) = opening else { return };
+    let all = total.unwrap_or(done).max(done);
+    tell_progress(step, connection, token, all, Some(all), None);
+}
+
+fn tell_progress(
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    progress_token: String,
+    done: u64,
+    total: Option<u64>,
+    message: Option<String>,
+) {
+    let params = ProgressParams {
+        channel: ROOT_RESOURCE_URI.to_owned(),
+        progress_token,
+        progress: count(done),
+        total: total.map(count),
+        message,
+    };
+    let params = Bytes::from(to_sorted_json(&params));
+    step.say(Output::Frame(connection, Frame::Notification { method: "root/progress", params }));
+}
+
+/// The user is not waited for any more.
+pub(in crate::host) fn nothing_is_awaited(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    if ledger.channels.chats.known_mut(key).is_some_and(|chat| std::mem::take(&mut chat.awaits)) {
+        catalogue::set_activity(ledger, step, key, None);
+    }
+}

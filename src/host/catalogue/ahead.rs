@@ -1,0 +1,79 @@
+//! Sessions that clients make ahead of use: for each window and each empty chat, whether anything
+//! is said there or not.
+//!
+//! Owns: what makes such a session one like the others, which is announced, listed and kept; and
+//! disposing of those that nobody follows any more.
+//! Never: knows which clients do that; what they make is marked.
+
+use std::time::Duration;
+
+use ahp_types::actions::{RootActiveSessionsChangedAction, StateAction};
+use ahp_types::notifications::SessionAddedParams;
+
+use crate::host::effects::{ChannelId, Output, Timer};
+use crate::host::ledger::Ledger;
+use crate::host::model::SessionKey;
+use crate::host::Step;
+use crate::wire::asides::Aside;
+
+/// So many are there at most; what is made beyond is a session like the others.
+const AHEAD_MAX: usize = 256;
+
+/// How long one stays that nobody follows: a client whose connection broke comes back within this
+/// time.
+const UNFOLLOWED_MAX: Duration = Duration::from_secs(60);
+
+/// Something begins in a session: if it was made ahead, it is one like the others from now on.
+pub(in crate::host) fn begin_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+    let Some(session) = ledger.channels.sessions.known_mut(key).filter(|session| session.ahead) else {
+        return;
+    };
+    session.ahead = false;
+    ledger.mark_dirty(key.into());
+    let chats = ledger.channels.chats_in(key);
+    for chat in chats {
+        ledger.mark_dirty(chat.into());
+    }
+    show_session(ledger, step, key);
+}
+
+/// Tells of a session that nobody was told of.
+pub(in crate::host) fn show_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+    count_sessions(ledger, step, 1);
+    let Some(summary) = ledger.channels.summary(key) else { return };
+    let head = ledger.head();
+    let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
+    session.shown_at = head;
+    session.told = summary.clone();
+    let channel = ledger.channels.root.channel.uri.clone();
+    ledger.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
+}
+
+/// Whether a session is made ahead of use.
+pub(in crate::host) fn is_made_ahead(ledger: &Ledger, aside: Option<&Aside>) -> bool {
+    let ahead = || ledger.channels.sessions.values().filter(|session| session.ahead).count();
+    aside == Some(&Aside::MadeAhead) && ahead() < AHEAD_MAX
+}
+
+/// Somebody may have followed a session last: one that was made ahead is disposed of if nobody
+/// does so for a while.
+pub(in crate::host) fn watch_unfollowed(ledger: &mut Ledger, step: &mut Step<'_>) {
+    let unfollowed = ledger.channels.sessions.iter().filter(|(_, session)| {
+        session.ahead && session.channel.subscribers.is_empty() && session.unfollowed.is_none()
+    });
+    for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
+        let number = ledger.fresh_key();
+        if let Some(session) = ledger.channels.sessions.known_mut(key) {
+            session.unfollowed = Some(number);
+            step.say(Output::Timer(Timer::Unfollowed(key, number), UNFOLLOWED_MAX));
+        }
+    }
+}
+
+/// Tells that there are this many more sessions than before.
+pub(in crate::host) fn count_sessions(ledger: &mut Ledger, step: &mut Step<'_>, more: i64) {
+    let before = ledger.channels.root.state.active_sessions.unwrap_or_default();
+    let active_sessions = before.saturating_add(more).max(0);
+    let action = StateAction::RootActiveSessionsChanged(RootActiveSessionsChangedAction { active_sessions });
+    ledger.sequence(step, ChannelId::ROOT, action, None);
+}

@@ -1,0 +1,299 @@
+//! `createChat`, `disposeChat`: which chats a session has.
+//!
+//! Owns: bringing further chats into being and out of it, what a fork or a side chat takes from the
+//! chat that it comes from, and which chat is the default one.
+//! Never: opens a conversation; the first turn does.
+
+use std::collections::BTreeMap;
+
+use ahp_types::actions::{
+    ActionOrigin, ChatMovableChangedAction, SessionChatAddedAction, SessionChatRemovedAction,
+    SessionDefaultChatChangedAction, StateAction,
+};
+use ahp_types::commands::ChatSource;
+use ahp_types::state::{
+    ActiveTurn, ChatOrigin, ChatState, Message, MultipleChatsCapability, SessionLifecycle, SessionStatus,
+    Turn, TurnState,
+};
+
+use crate::host::agents::{conversations, AgentRegistry};
+use crate::host::catalogue::{ahead, notes, row_of, CHAT_TITLE};
+use crate::host::chats::attached::Attached;
+use crate::host::effects::{ChatKey, ConnectionId};
+use crate::host::ledger::Ledger;
+use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, TitleBy};
+use crate::host::{actions, catalogue, terminals, Step};
+use crate::state::history::{CompletedTurn, History};
+use crate::state::reduce::Conversation;
+use crate::wire::errors::RpcError;
+
+/// How many chats a session may have.
+pub(in crate::host) const CHATS_MAX: usize = 1000;
+
+/// What a new chat begins with.
+pub(in crate::host) struct Beginning {
+    pub(in crate::host) origin: ChatOrigin,
+    /// What its agent knows and nobody is shown.
+    pub(in crate::host) context: Vec<CompletedTurn>,
+    /// What is shown, and whose chat it was.
+    pub(in crate::host) copied: Option<(ChatKey, Vec<CompletedTurn>)>,
+    /// Which of the session's directories it works in; all when there is no choice.
+    pub(in crate::host) directories: Option<Vec<String>>,
+    /// The model and agent that are selected for it.
+    pub(in crate::host) draft: Option<Message>,
+}
+
+impl Default for Beginning {
+    /// With nothing, by a user.
+    fn default() -> Self {
+        Self { origin: ChatOrigin::User, context: Vec::new(), copied: None, directories: None, draft: None }
+    }
+}
+
+/// What the agent of a session can do with several chats.
+pub(in crate::host) fn chats_capability(
+    agents: &AgentRegistry,
+    session: &Session,
+) -> Result<MultipleChatsCapability, RpcError> {
+    let provider = &session.state.provider;
+    let agent = agents.of(provider);
+    let agent = agent.ok_or_else(|| RpcError::provider_not_found(provider))?;
+    let can = agent.info.capabilities.as_ref().and_then(|can| can.multiple_chats.clone());
+    can.ok_or_else(|| {
+        RpcError::invalid_params(format_args!("the agent `{provider}` has one chat in a session"))
+    })
+}
+
+/// When the conversation is gone that a session's creation waited for, it waits for another
+/// one.
+pub(in crate::host) fn reopen_session(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: SessionKey,
+) {
+    let opens = |chat: &ChatKey| {
+        ledger.channels.chats.known(*chat).is_some_and(|chat| chat.agent == AgentLink::Opening)
+    };
+    let creating = |session: &Session| session.state.lifecycle == SessionLifecycle::Creating;
+    if ledger.channels.sessions.known(key).is_some_and(creating)
+        && !ledger.channels.chats_in(key).iter().any(opens)
+    {
+        conversations::open_session(ledger, agents, step, key);
+    }
+}
+
+/// What a chat's agent does is done for this client, until another one asks for something.
+pub(in crate::host) fn take_charge(ledger: &mut Ledger, chat: ChatKey, connection: ConnectionId) {
+    let client_id = ledger.presence.client_of(connection).map(str::to_owned);
+    actions::chat::speak_as(ledger, chat, client_id.as_deref().unwrap_or_default());
+    if let Some(chat) = ledger.channels.chats.known_mut(chat) {
+        chat.sponsor = client_id;
+    }
+}
+
+/// A session in which something can be begun.
+pub(in crate::host) fn usable_session(ledger: &Ledger, key: SessionKey) -> Result<&Session, RpcError> {
+    let session = ledger.channels.sessions.needed(key)?;
+    if session.state.lifecycle == SessionLifecycle::Failed {
+        let why = session.state.creation_error.as_ref().map_or("", |error| error.message.as_str());
+        return Err(RpcError::unavailable(format_args!("the session could not be created: {why}")));
+    }
+    Ok(session)
+}
+
+pub(in crate::host) fn beginning_of(
+    ledger: &Ledger,
+    key: SessionKey,
+    can: MultipleChatsCapability,
+    source: Option<ChatSource>,
+) -> Result<Beginning, RpcError> {
+    let cannot = |what: &str| {
+        Err(RpcError::invalid_params(format_args!("`source`: the agent of this session makes no {what}")))
+    };
+    match source {
+        None => Ok(Beginning::default()),
+        Some(ChatSource::Fork(_)) if can.fork != Some(true) => cannot("forks"),
+        Some(ChatSource::SideChat(_)) if can.side_chat != Some(true) => cannot("side chats"),
+        Some(ChatSource::Fork(source)) => {
+            let (from, chat) = source_chat(ledger, key, &source.chat)?;
+            let Some(turns) = chat.conversation.history().through(&source.turn_id) else {
+                return Err(RpcError::invalid_params(format_args!(
+                    "`source.turnId`: no turn `{}` is over in that chat",
+                    source.turn_id
+                )));
+            };
+            Ok(Beginning {
+                origin: ChatOrigin::Fork { chat: source.chat, turn_id: source.turn_id },
+                context: chat.context.clone(),
+                copied: Some((from, turns.to_vec())),
+                directories: chat.conversation.state().working_directories.clone(),
+                draft: None,
+            })
+        }
+        Some(ChatSource::SideChat(source)) => {
+            if source.selection.as_ref().is_some_and(|selection| selection.text.is_empty()) {
+                return Err(RpcError::invalid_params("`source.selection.text` must not be empty"));
+            }
+            let (_, chat) = source_chat(ledger, key, &source.chat)?;
+            let (history, state) = (chat.conversation.history(), chat.conversation.state());
+            let mut context = chat.context.clone();
+            match (history.through(&source.turn_id), &state.active_turn) {
+                (Some(turns), _) => context.extend_from_slice(turns),
+                (None, Some(active)) if active.id == source.turn_id => {
+                    context.extend_from_slice(history.turns());
+                    context.push(CompletedTurn::of(&so_far(active)));
+                }
+                (None, _) => {
+                    return Err(RpcError::invalid_params(format_args!(
+                        "`source.turnId`: no turn `{}` in that chat",
+                        source.turn_id
+                    )));
+                }
+            }
+            let (chat, turn_id, selection) = (source.chat, source.turn_id, source.selection);
+            Ok(Beginning {
+                origin: ChatOrigin::SideChat { chat, turn_id, selection },
+                context,
+                copied: None,
+                directories: None,
+                draft: None,
+            })
+        }
+        Some(ChatSource::Unknown(_)) => Err(RpcError::invalid_params(
+            "`source` must be a `fork` or a `sideChat`, with a `chat` and a `turnId`",
+        )),
+    }
+}
+
+/// The chat of a session that another one comes from.
+fn source_chat<'a>(ledger: &'a Ledger, key: SessionKey, uri: &str) -> Result<(ChatKey, &'a Chat), RpcError> {
+    let chat = ledger.find_chat(uri);
+    let found = chat.and_then(|key| ledger.channels.chats.known(key).map(|chat| (key, chat)));
+    found.filter(|(_, chat)| chat.session == key).ok_or_else(|| {
+        RpcError::invalid_params(format_args!("`source.chat`: `{uri}` is no chat of this session"))
+    })
+}
+
+pub(in crate::host) fn add_chat(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    uri: String,
+    from: Beginning,
+) -> ChatKey {
+    ahead::begin_session(ledger, step, key);
+    let chat = ChatKey(ledger.fresh_key());
+    let state = ChatState { movable: Some(true), ..empty_chat(uri.clone(), CHAT_TITLE, &step.timestamp()) };
+    // The next number is that of the chat's row in the session.
+    let channel = Channel::new(uri.clone(), ledger.head() + 1);
+    let new = beginning_chat(ledger, channel, key, state, from);
+    let summary = row_of(new.conversation.state());
+    ledger.channels.by_uri.insert(uri, chat.into());
+    ledger.channels.chats.insert(chat, new);
+    ledger.mark_dirty(chat.into());
+    let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary });
+    ledger.sequence(step, key, added, None);
+    catalogue::sync_session(ledger, step, key);
+    ledger.note_edited(key, true);
+    chat
+}
+
+/// A chat in which nothing runs, with what it begins with.
+pub(in crate::host) fn beginning_chat(
+    ledger: &mut Ledger,
+    channel: Channel,
+    key: SessionKey,
+    mut state: ChatState,
+    from: Beginning,
+) -> Chat {
+    state.origin = Some(from.origin);
+    state.working_directories = from.directories;
+    state.draft = from.draft;
+    let mut title_by = TitleBy::Nobody;
+    let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
+    let mut history = History::default();
+    if let Some((source, mut turns)) = from.copied {
+        terminals::copy_terminals(ledger, &channel.uri, &mut turns);
+        if let Some(source) = ledger.channels.chats.known(source) {
+            state.title.clone_from(&source.conversation.state().title);
+            title_by = source.title_by;
+            progress = source.progress.clone();
+            attached.turns = source.attached.turns.clone();
+        }
+        history = turns.into_iter().collect();
+        let last = history.last().and_then(CompletedTurn::read);
+        if last.is_some_and(|turn| turn.state == TurnState::Error) {
+            state.status = SessionStatus::Error.bits();
+        }
+    }
+    progress.retain(|id, _| history.contains(id));
+    attached.turns.retain(|id, _| history.contains(id));
+    let new = Chat::new(channel, key, Conversation::new(state, history));
+    Chat { context: from.context, title_by, progress, attached, ..new }
+}
+
+/// Takes a chat's row away, and with it its part in what the session says of itself.
+pub(in crate::host) fn take_from_catalogue(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    chat: &str,
+) {
+    let removed = StateAction::SessionChatRemoved(SessionChatRemovedAction { chat: chat.to_owned() });
+    ledger.sequence(step, key, removed, None);
+    notes::take_notes(ledger, step, key, chat);
+    catalogue::sync_session(ledger, step, key);
+}
+
+/// Makes another of a session's chats its default one; the one before may be moved from now on.
+pub(in crate::host) fn change_default_chat(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    chat: String,
+    origin: Option<ActionOrigin>,
+) {
+    let before = ledger.channels.sessions.known(key).and_then(|session| session.state.default_chat.clone());
+    appoint_default_chat(ledger, step, key, chat, origin);
+    if let Some(before) = before {
+        set_movable(ledger, step, &before, true);
+    }
+}
+
+/// Makes a chat the default one. At no time may the default chat be moved.
+pub(in crate::host) fn appoint_default_chat(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    chat: String,
+    origin: Option<ActionOrigin>,
+) {
+    set_movable(ledger, step, &chat, false);
+    let changed = SessionDefaultChatChangedAction { default_chat: Some(chat) };
+    ledger.sequence(step, key, StateAction::SessionDefaultChatChanged(changed), origin);
+    catalogue::sync_session(ledger, step, key);
+}
+
+pub(in crate::host) fn set_movable(ledger: &mut Ledger, step: &mut Step<'_>, uri: &str, movable: bool) {
+    let Some(chat) = ledger.find_chat(uri) else { return };
+    let changes = |chat: &Chat| chat.conversation.state().movable != Some(movable);
+    if ledger.channels.chats.known(chat).is_some_and(changes) {
+        let action = StateAction::ChatMovableChanged(ChatMovableChangedAction { movable });
+        ledger.sequence(step, chat, action, None);
+        catalogue::sync_chat(ledger, step, chat);
+    }
+}
+
+/// A turn that runs as what it is so far.
+fn so_far(turn: &ActiveTurn) -> Turn {
+    Turn {
+        id: turn.id.clone(),
+        started_at: Some(turn.started_at.clone()),
+        duration: None,
+        message: turn.message.clone(),
+        response_parts: turn.response_parts.clone(),
+        usage: turn.usage.clone(),
+        state: TurnState::Cancelled,
+    }
+}

@@ -1,0 +1,68 @@
+//! Sessions that go on from a turn of another one.
+//!
+//! Owns: what such a session takes from the one that it comes from: the conversation of its own
+//! chat up to that turn, and what is not said otherwise of its directories and its configuration.
+//! Never: makes a session; that is in `catalogue`. The newest version has no such request: only
+//! chats are forked.
+
+use ahp_types::commands::CreateSessionParams;
+use ahp_types::state::ChatOrigin;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::host::catalogue;
+use crate::host::catalogue::chats::Beginning;
+use crate::host::ledger::Ledger;
+use crate::wire::errors::RpcError;
+
+/// The session and the turn that a new session goes on from.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ForkSource {
+    session: String,
+    turn_id: String,
+}
+
+/// What the chat of a session begins with that goes on from here (JSON); what its client does
+/// not say of the session itself is as it is there.
+///
+/// # Errors
+/// When there is no such session or turn, or its agent is another one than is asked for.
+pub(in crate::host) fn beginning_from(
+    ledger: &Ledger,
+    source: &Value,
+    params: &mut CreateSessionParams,
+) -> Result<Beginning, RpcError> {
+    let invalid = |why: String| RpcError::invalid_params(format_args!("`fork{why}"));
+    let source = ForkSource::deserialize(source).map_err(|why| invalid(format!("`: {why}")))?;
+    let Some(key) = ledger.find_session(&source.session) else {
+        return Err(ledger.not_found(&source.session));
+    };
+    let session = catalogue::chats::usable_session(ledger, key)?;
+    let provider = params.provider.get_or_insert_with(|| session.state.provider.clone());
+    if *provider != session.state.provider {
+        return Err(invalid(format!("`: that is a session of the agent `{}`", session.state.provider)));
+    }
+    params.config.get_or_insert_with(|| session.config.clone());
+    if params.working_directories.is_none() {
+        params.working_directories.clone_from(&session.state.working_directories);
+    }
+    let from = ledger.channels.own_chat(key);
+    let chat = from.and_then(|from| Some((from, ledger.channels.chats.known(from)?)));
+    let Some((from, chat)) = chat else {
+        return Err(RpcError::internal(format_args!(
+            "the session `{}` has no chat of its own",
+            source.session
+        )));
+    };
+    let Some(turns) = chat.conversation.history().through(&source.turn_id) else {
+        return Err(invalid(format!(".turnId`: no turn `{}` is over in that session", source.turn_id)));
+    };
+    Ok(Beginning {
+        origin: ChatOrigin::Fork { chat: chat.channel.uri.clone(), turn_id: source.turn_id },
+        context: chat.context.clone(),
+        copied: Some((from, turns.to_vec())),
+        directories: None,
+        draft: None,
+    })
+}

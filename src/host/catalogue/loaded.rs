@@ -1,0 +1,297 @@
+//! What was kept of sessions comes back.
+//!
+//! Owns: making sessions, chats and interrupted turns out of their rows again, and taking them into
+//! memory.
+//! Never: reads anything itself. What takes long is made where the rows are read, so that nobody
+//! else waits for it, however large a chat is: the host only takes it in.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ahp::reducers::ReduceOutcome;
+use ahp_types::state::{Annotation, SessionState, SessionSummary};
+
+use crate::host::agents::AgentRegistry;
+use crate::host::catalogue::rows::{ChatBody, SessionBody, WrittenRows};
+use crate::host::catalogue::{row_of, rows};
+use crate::host::channels::annotations_summary;
+use crate::host::chats::turns;
+use crate::host::chats::turns::{is_begun_by_agent, Ending};
+use crate::host::configuration::selection::Waiting;
+use crate::host::effects::{GitSight, Handle, Output, SavedChat, SavedSession, SessionRow, Timer};
+use crate::host::ledger::Ledger;
+use crate::host::limits::{is_output, Limits};
+use crate::host::locale::Language;
+use crate::host::model::{AgentLink, Channel, Chat, Run, RunPhase, Saved, Session, SessionKey};
+use crate::host::terminals::commands;
+use crate::host::{limits, ChatKey, Step};
+use crate::state::history::History;
+use crate::state::reduce::Conversation;
+
+/// How long after an interrupted turn was ended, safely, the process still being there counts.
+const RECOVERED_AFTER: Duration = Duration::from_millis(1);
+
+/// A session from the store, made of its rows again, that is not in memory yet.
+#[derive(Debug)]
+pub struct LoadedSession {
+    pub(in crate::host) key: SessionKey,
+    /// Its own, and those of its chats.
+    pub(in crate::host) uris: Vec<String>,
+    pub(in crate::host) deaths: u32,
+    /// Or why its rows are not what they should be, for people.
+    pub(in crate::host) made: Result<(LoadedAlone, Vec<LoadedChat>), String>,
+}
+
+/// What a session from the store shows where sessions are listed, or showed while it was there.
+#[derive(Debug)]
+pub struct KeptSummary {
+    pub(in crate::host) summary: SessionSummary,
+    /// The sequence's head when it was shown.
+    pub(in crate::host) shown_at: u64,
+    /// It was removed since.
+    pub(in crate::host) is_removed: bool,
+}
+
+impl KeptSummary {
+    /// Takes it from a session's row.
+    ///
+    /// # Errors
+    /// Why the row is not what it should be, for people.
+    pub fn of(row: &SessionRow, is_removed: bool) -> Result<Self, String> {
+        read_session(row).map(|LoadedAlone { session, .. }| Self {
+            summary: session.told,
+            shown_at: session.shown_at,
+            is_removed,
+        })
+    }
+
+    /// What the session is called, and its provider.
+    pub fn names(&self) -> (&str, &str) {
+        (&self.summary.resource, &self.summary.provider)
+    }
+}
+
+/// A session without its chats.
+#[derive(Debug)]
+pub(in crate::host) struct LoadedAlone {
+    pub(in crate::host) session: Session,
+    pub(in crate::host) annotations: Vec<Annotation>,
+    pub(in crate::host) seen: Option<GitSight>,
+}
+
+#[derive(Debug)]
+pub(in crate::host) struct LoadedChat {
+    pub(in crate::host) key: ChatKey,
+    pub(in crate::host) chat: Chat,
+    /// Its turn was larger than any may be, so that it is not whole.
+    pub(in crate::host) is_cut: bool,
+}
+
+impl LoadedSession {
+    /// Makes it, which takes the longer the more was said in it.
+    pub fn of(saved: SavedSession, limits: &Limits) -> Self {
+        let SavedSession { row, chats, deaths } = saved;
+        let uris = std::iter::once(&row.uri).chain(chats.iter().map(|chat| &chat.row.uri)).cloned().collect();
+        let made = read_session(&row).and_then(|session| {
+            let chats = chats.into_iter().map(|chat| read_chat(chat, limits.turn_bytes));
+            Ok((session, chats.collect::<Result<Vec<_>, String>>()?))
+        });
+        Self { key: row.key, uris, deaths, made }
+    }
+
+    /// Which it is.
+    pub fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    /// Its chat of this URI.
+    pub(in crate::host) fn chat(&self, uri: &str) -> Option<&Chat> {
+        let (_, chats) = self.made.as_ref().ok()?;
+        chats.iter().map(|loaded| &loaded.chat).find(|chat| chat.channel.uri == uri)
+    }
+
+    /// Its URI, and those of its chats.
+    pub fn uris(&self) -> &[String] {
+        &self.uris
+    }
+}
+
+/// Ends a turn that ran when its process ended. So many processes in a row have ended while it
+/// was taken up that it is given up, if that is not none.
+pub(in crate::host) fn end_interrupted_turn(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    cut: bool,
+    deaths: u32,
+) {
+    let run = ledger.fresh_run();
+    let is_command =
+        ledger.channels.chats.known(key).is_some_and(|chat| commands::had_command_run(ledger, chat));
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let Some(turn) = &chat.conversation.state().active_turn else { return };
+    let lasted_ms = step.lasted_since(Some(&turn.started_at));
+    let is_own = is_begun_by_agent(&turn.message);
+    let mut run = Run::again(run, turn.id.clone(), step.now.monotonic_ms, lasted_ms);
+    run.phase = RunPhase::Over;
+    run.interrupted = true;
+    chat.run = Some(run);
+    let session = chat.session;
+    // Held back until what the recovery did is safe: then it was survived.
+    let survived = if deaths > 0 { Timer::Trial(session) } else { Timer::Recovered(session) };
+    step.say(Output::Timer(survived, RECOVERED_AFTER));
+    let ending = if cut {
+        limits::too_large(ledger)
+    } else if deaths > 0 {
+        Ending::Failed { kind: "quarantined".to_owned(), message: given_up(deaths), resumable: false }
+    } else {
+        let can_always = agents.agent_of(ledger, key).map(|agent| agent.resumes);
+        let resumable = can_always.is_some_and(|always| {
+            always || ledger.channels.chats.known(key).is_some_and(Chat::can_be_taken_up)
+        });
+        // What a command has done is not done again, and an agent has nothing to take up:
+        // neither in that, nor where nobody had asked it for anything.
+        let resumable = resumable && !is_command && !is_own;
+        let message = "the host ended while the turn ran".to_owned();
+        Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
+    };
+    turns::end_turn_quietly(ledger, step, key, ending, None);
+}
+
+/// Why a turn is given up.
+fn given_up(deaths: u32) -> String {
+    let times = if deaths == 1 { "once".to_owned() } else { format!("{deaths} times in a row") };
+    format!(
+        "the host ended while the turn ran, and then {times} while it was taken up: it cannot be resumed; what was said \
+        is kept, and a new message begins a new turn"
+    )
+}
+
+/// Has a session list the chats that it has: what was made or ended together with it, in one step,
+/// may not be saved. Returns whether anything was wrong.
+pub(in crate::host) fn mend_catalogue(session: &mut Session, chats: &[LoadedChat]) -> bool {
+    let state = &mut session.state;
+    let there = |uri: &String| chats.iter().any(|it| it.chat.channel.uri == *uri);
+    let before = state.chats.len();
+    state.chats.retain(|row| there(&row.resource));
+    let lost = before - state.chats.len();
+    let listed: BTreeSet<String> = state.chats.iter().map(|row| row.resource.clone()).collect();
+    let unlisted = chats.iter().filter(|it| !listed.contains(&it.chat.channel.uri));
+    state.chats.extend(unlisted.map(|it| row_of(it.chat.conversation.state())));
+    let default_is_lost = state.default_chat.as_ref().is_none_or(|uri| !there(uri));
+    if default_is_lost {
+        state.default_chat = state.chats.first().map(|row| row.resource.clone());
+    }
+    lost > 0 || listed.len() < chats.len() || default_is_lost
+}
+
+fn read_session(row: &SessionRow) -> Result<LoadedAlone, String> {
+    let body = SessionBody::read(&row.body)?;
+    let told = crate::host::catalogue::summary_of(&row.uri, &body.state, &body.created_at, &row.modified_at);
+    let kept: Option<SessionSummary> = serde_json::from_slice(&row.summary).ok();
+    let (meta, changes, annotations) =
+        kept.map(|kept| (kept.meta, kept.changes, kept.annotations)).unwrap_or_default();
+    let told = SessionSummary { meta, changes, annotations, ..told };
+    let annotations = body.annotations.into_owned();
+    let counted = Some(annotations_summary(&row.uri, &annotations));
+    let session = Session {
+        channel: Channel::new(row.uri.clone(), body.born_at),
+        state: SessionState { annotations: counted, ..body.state.into_owned() },
+        created_at: body.created_at.into_owned(),
+        modified_at: row.modified_at.clone(),
+        config: body.config.into_owned(),
+        title_by: body.title_by,
+        used: 0,
+        selected: told.meta.clone(),
+        changes: told.changes.clone(),
+        reviewed: body.reviewed.into_owned(),
+        discarded: body.discarded.into_owned(),
+        kept: body.kept.into_owned(),
+        told,
+        ahead: false,
+        shown_at: body.shown_at.unwrap_or(body.born_at),
+        unfollowed: None,
+        written_rows: WrittenRows::default(),
+    };
+    let seen = body.seen.map(Cow::into_owned);
+    Ok(LoadedAlone { session, annotations, seen })
+}
+
+/// A chat as it was saved.
+fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, String> {
+    let SavedChat { row, turns, actions, sifted, progress } = saved;
+    let body = ChatBody::read(&row.body)?;
+    let state = body.state.into_owned();
+    let mut context = turns;
+    if context.len() < body.context_turns {
+        return Err("not all is there that the chat goes on from".to_owned());
+    }
+    let history: History = context.drain(body.context_turns..).collect();
+    // Those of an older store are found out here, where nobody waits: the host asks for all of
+    // them.
+    for turn in history.turns() {
+        turn.facts();
+    }
+    let turn_count = history.len();
+    // What was told since the row was saved is about the turn that runs.
+    let running = state.active_turn.as_ref().map(|turn| turn.id.clone());
+    let mut consumed: std::collections::HashSet<String> = body.consumed.into_iter().collect();
+    let mut conversation = Conversation::new(state, history);
+    for line in &actions {
+        let envelope = rows::read_action(line)?;
+        if conversation.turn_bytes() > turn_bytes_max && is_output(&envelope.action) {
+            continue;
+        }
+        if conversation.apply(&envelope.action) != ReduceOutcome::Applied {
+            return Err(format!("the saved action {} does not fit its chat", envelope.server_seq));
+        }
+        consumed.extend(rows::consumed_by(&envelope).map(str::to_owned));
+    }
+    drop(actions);
+    let is_cut = conversation.cut_active_turn(turn_bytes_max) || sifted;
+    let key = row.key;
+    let chat = Chat {
+        channel: Channel::new(row.uri, body.born_at),
+        session: row.session,
+        conversation,
+        context,
+        title_by: body.title_by,
+        agent: AgentLink::Closed,
+        opening: None,
+        awaits: false,
+        previews: BTreeMap::new(),
+        call_edits: Default::default(),
+        sponsor: None,
+        tokens_told: Default::default(),
+        directories_told: Vec::new(),
+        tools_told: Vec::new(),
+        settings_told: Default::default(),
+        commands: None,
+        run: None,
+        begins: None,
+        settling: None,
+        kept_terminals: BTreeMap::new(),
+        removed_turns: body.removed_turns.into_owned(),
+        consumed,
+        selecting: body.selecting.into_iter().map(|change| Waiting { change, asked: None }).collect(),
+        turns_queued: BTreeSet::new(),
+        unsteered: BTreeSet::new(),
+        following: body.following,
+        attached: body.attached.into_owned(),
+        progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
+        handle: body.handle.map(|name| Handle { name, resumes: body.resumes }),
+        saved: Saved {
+            context: true,
+            turns: turn_count,
+            turns_kept: turn_count,
+            row_bytes: row.body.len(),
+            ..Saved::default()
+        },
+        language: Language::default(),
+        // What waits is not taken up before a client asks for something.
+        queue_held: true,
+    };
+    Ok(LoadedChat { key, chat, is_cut })
+}

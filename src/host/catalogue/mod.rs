@@ -1,0 +1,434 @@
+//! What sessions and chats say of themselves in lists: rows, summaries, titles, open requests.
+//!
+//! Owns: keeping everything that is derived from a chat's state equal to it: its row in the
+//! session's `chats`, the session's status, activity, `modifiedAt` and `inputNeeded`, its summary
+//! on the root channel, and its place in the list. The rules are those of the session channel page
+//! of the specification, "Chat aggregation" and "Aggregated input requests".
+//! Never: changes a chat.
+
+pub(in crate::host) mod ahead;
+pub(in crate::host) mod chats;
+pub(in crate::host) mod forks;
+pub mod idle;
+pub(in crate::host) mod loaded;
+pub(in crate::host) mod missed;
+pub(in crate::host) mod moves;
+pub(in crate::host) mod notes;
+pub mod rows;
+pub(in crate::host) mod save;
+pub(in crate::host) mod sessions;
+pub(in crate::host) mod summaries;
+
+use std::collections::HashSet;
+
+use ahp_types::actions::{
+    ChatActivityChangedAction, ChatIsReadChangedAction, PartialChatSummary, SessionActivityChangedAction,
+    SessionChatAddedAction, SessionChatUpdatedAction, SessionInputNeededRemovedAction,
+    SessionInputNeededSetAction, SessionIsReadChangedAction, SessionTitleChangedAction, StateAction,
+};
+use ahp_types::state::{
+    BackgroundWork, ChatState, ChatSummary, SessionChatInputRequest, SessionChatSummary, SessionInputRequest,
+    SessionState, SessionStatus, SessionSummary, SessionToolClientExecutionRequest,
+    SessionToolConfirmationRequest, ToolCallConfirmationState, ToolCallRunningState, ToolCallState,
+};
+
+use crate::host::catalogue::missed::EvictedSessions;
+use crate::host::effects::ChatKey;
+use crate::host::ledger::Ledger;
+use crate::host::model::{Session, SessionKey, TitleBy};
+use crate::host::terminals::TITLE_BYTES_MAX;
+use crate::host::Step;
+use crate::state::status::{activity_of, status_is, with_activity};
+use crate::wire::text;
+use crate::wire::tool_calls::client_of_call;
+
+/// What a session and a chat are called before anybody said anything.
+pub(in crate::host) const FIRST_TITLE: &str = "New Session";
+
+/// What a further chat is called before anybody said anything in it.
+pub(in crate::host) const CHAT_TITLE: &str = "New Chat";
+
+/// The longest title that is made from a message, in characters.
+const TITLE_CHARS_MAX: usize = 80;
+
+/// Sessions that come and go: those that memory has no room for, and those that are gone for good.
+#[derive(Debug)]
+pub(in crate::host) struct Catalogue {
+    /// Memory that sessions may take which nobody uses, in bytes; `usize::MAX` where there is no
+    /// store: then none is evicted.
+    pub(in crate::host) budget: usize,
+    /// Set when a large session may be idle now.
+    pub(in crate::host) is_due: bool,
+    /// Number of uses of any session when idle ones were last looked for.
+    pub(in crate::host) looked_at_use: u64,
+    /// Recently evicted sessions.
+    pub(in crate::host) evicted: EvictedSessions,
+    /// Sessions that were disposed of: the store says of them what is not true any more, until it
+    /// has heard.
+    pub(in crate::host) disposed: HashSet<SessionKey>,
+}
+
+impl Catalogue {
+    /// Nothing is gone yet.
+    pub(in crate::host) fn new(budget: usize) -> Self {
+        Self {
+            budget,
+            is_due: false,
+            looked_at_use: 0,
+            evicted: EvictedSessions::default(),
+            disposed: HashSet::new(),
+        }
+    }
+}
+
+/// A chat's row in its session's catalogue.
+pub(in crate::host) fn row_of(state: &ChatState) -> ChatSummary {
+    ChatSummary {
+        resource: state.resource.clone(),
+        title: state.title.clone(),
+        status: state.status,
+        activity: state.activity.clone(),
+        modified_at: state.modified_at.clone(),
+        changes: state.changes.clone(),
+        origin: state.origin.clone(),
+        movable: state.movable,
+        interactivity: state.interactivity,
+        working_directories: state.working_directories.clone(),
+    }
+}
+
+/// A session's summary.
+pub(in crate::host) fn summary_of(
+    uri: &str,
+    state: &SessionState,
+    created_at: &str,
+    modified_at: &str,
+) -> SessionSummary {
+    SessionSummary {
+        provider: state.provider.clone(),
+        title: state.title.clone(),
+        status: state.status,
+        activity: state.activity.clone(),
+        origin: state.origin.clone(),
+        project: state.project.clone(),
+        working_directories: state.working_directories.clone(),
+        annotations: state.annotations.clone(),
+        resource: uri.to_owned(),
+        created_at: created_at.to_owned(),
+        modified_at: modified_at.to_owned(),
+        changes: None,
+        meta: None,
+        chats: Some(state.chats.iter().map(short_row_of).collect()),
+        default_chat: state.default_chat.clone(),
+    }
+}
+
+/// A chat's row in its session's summary.
+fn short_row_of(row: &ChatSummary) -> SessionChatSummary {
+    SessionChatSummary {
+        resource: row.resource.clone(),
+        title: row.title.clone(),
+        origin: row.origin.clone(),
+        interactivity: row.interactivity,
+        status: Some(row.status),
+        changes: row.changes.clone(),
+    }
+}
+
+/// The first line of a message as a title; none when it has no visible character.
+pub(in crate::host) fn title_from(message: &str) -> Option<String> {
+    let line = message.lines().map(str::trim).find(|line| !line.is_empty())?;
+    let title: String = line.chars().filter(|c| !c.is_control()).take(TITLE_CHARS_MAX).collect();
+    let title = title.trim();
+    (!title.is_empty()).then(|| title.to_owned())
+}
+
+impl Session {
+    /// The row that the session's activity bits and activity come from: the default chat's, or the
+    /// most recently modified one's; but any chat that waits for the user goes first, then any that
+    /// failed.
+    fn leading_row(&self) -> Option<&ChatSummary> {
+        let rows = &self.state.chats;
+        let default = rows.iter().find(|row| Some(&row.resource) == self.state.default_chat.as_ref());
+        let leading = default.or_else(|| rows.iter().max_by(|a, b| a.modified_at.cmp(&b.modified_at)))?;
+        let promoted = |status| {
+            let is = move |row: &&ChatSummary| status_is(row.status, status);
+            Some(leading).filter(is).or_else(|| rows.iter().find(is))
+        };
+        Some(
+            promoted(SessionStatus::InputNeeded)
+                .or_else(|| promoted(SessionStatus::Error))
+                .unwrap_or(leading),
+        )
+    }
+}
+
+/// Names a session on behalf of `by`, unless somebody whose word weighs more has named it.
+pub(in crate::host) fn name_session(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    title: &str,
+    by: TitleBy,
+) {
+    let Some(session) = ledger.channels.sessions.known_mut(key).filter(|session| session.title_by <= by)
+    else {
+        return;
+    };
+    session.title_by = by;
+    if by == TitleBy::User {
+        ahead::begin_session(ledger, step, key);
+    }
+    if ledger.channels.sessions.known(key).is_some_and(|session| session.state.title != title) {
+        let action = StateAction::SessionTitleChanged(SessionTitleChangedAction { title: title.to_owned() });
+        ledger.sequence(step, key, action, None);
+        ledger.session_changed(key);
+    }
+}
+
+/// Brings everything that is derived from a chat in line with it. Called after every action on
+/// a chat that may have changed its status, activity, title or time.
+pub(in crate::host) fn sync_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let session_key = chat.session;
+    let Some(session) = ledger.channels.sessions.known(session_key) else { return };
+    let row = row_of(chat.conversation.state());
+    let old = session.state.chats.iter().find(|old| old.resource == row.resource);
+    if let Some(action) = row_change(old, row) {
+        ledger.sequence(step, session_key, action, None);
+        sync_session(ledger, step, session_key);
+    }
+}
+
+/// Brings what is derived from a session's rows in line with them.
+pub(in crate::host) fn sync_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+    let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
+    let (status, activity) = session
+        .leading_row()
+        .map_or((SessionStatus::Idle.bits(), None), |row| (activity_of(row.status), row.activity.clone()));
+    // No action carries the activity bits of a session's status; clients get them in snapshots
+    // and summaries.
+    session.state.status = with_activity(session.state.status, status);
+    // A wall clock that was set back does not make a session older than it is.
+    let rows = session.state.chats.iter().map(|row| &row.modified_at);
+    let newest = rows.fold(&session.created_at, |newest, time| newest.max(time)).clone();
+    if newest != session.modified_at {
+        session.modified_at = newest;
+    }
+    if session.state.activity != activity {
+        let action = StateAction::SessionActivityChanged(SessionActivityChangedAction { activity });
+        ledger.sequence(step, key, action, None);
+    }
+    ledger.session_changed(key);
+}
+
+/// Brings a session's list of open requests in line with a tool call of a chat.
+pub(in crate::host) fn sync_tool_request(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    tool_call_id: &str,
+) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let id = format!("{}#tool/{tool_call_id}", chat.channel.uri);
+    let turn_id = chat.conversation.state().active_turn.as_ref().map(|turn| turn.id.clone());
+    let request = turn_id.and_then(|turn_id| {
+        let (id, chat_uri) = (id.clone(), chat.channel.uri.clone());
+        let call = chat.conversation.tool(tool_call_id)?;
+        let tool_call = match call {
+            ToolCallState::PendingConfirmation(call) => {
+                ToolCallConfirmationState::PendingConfirmation(call.clone())
+            }
+            ToolCallState::PendingResultConfirmation(call) => {
+                ToolCallConfirmationState::PendingResultConfirmation(call.clone())
+            }
+            ToolCallState::Running(running) => {
+                let client_id = client_of_call(call)?.to_owned();
+                // The work as it was given; what has come of it so far is shown in the chat.
+                let tool_call = ToolCallRunningState { content: None, ..running.clone() };
+                return Some(SessionInputRequest::ToolClientExecution(SessionToolClientExecutionRequest {
+                    id,
+                    chat: chat_uri,
+                    turn_id,
+                    client_id,
+                    tool_call,
+                }));
+            }
+            _ => return None,
+        };
+        Some(SessionInputRequest::ToolConfirmation(SessionToolConfirmationRequest {
+            id,
+            chat: chat_uri,
+            turn_id,
+            tool_call,
+        }))
+    });
+    sync_request(ledger, step, chat.session, id, request);
+}
+
+/// Brings a session's list of open requests in line with a question of a chat.
+pub(in crate::host) fn sync_question_request(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    request_id: &str,
+) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let id = format!("{}#input/{request_id}", chat.channel.uri);
+    let request = chat.conversation.question(request_id).map(|question| {
+        SessionInputRequest::ChatInput(SessionChatInputRequest {
+            id: id.clone(),
+            chat: chat.channel.uri.clone(),
+            request: question.request.clone(),
+        })
+    });
+    sync_request(ledger, step, chat.session, id, request);
+}
+
+fn sync_request(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    id: String,
+    request: Option<SessionInputRequest>,
+) {
+    let Some(session) = ledger.channels.sessions.known(key) else { return };
+    let old = session.state.input_needed.iter().flatten().find(|old| request_id(old) == id);
+    let action = match (old, request) {
+        (Some(old), Some(request)) if *old == request => return,
+        (_, Some(request)) => {
+            StateAction::SessionInputNeededSet(Box::new(SessionInputNeededSetAction { request }))
+        }
+        (Some(_), None) => StateAction::SessionInputNeededRemoved(SessionInputNeededRemovedAction { id }),
+        (None, None) => return,
+    };
+    ledger.sequence(step, key, action, None);
+    // The reducer judges the session's status by this list alone.
+    sync_session(ledger, step, key);
+}
+
+/// Says of a chat and its session that nobody has seen what has changed: the flag means "viewed
+/// since its last modification". The reducers take it from a chat when a turn begins, and from
+/// nothing else.
+pub(in crate::host) fn mark_unread(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let is_read = |status: u32| status & SessionStatus::IsRead.bits() != 0;
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let session = chat.session;
+    if is_read(chat.conversation.state().status) {
+        let unread = StateAction::ChatIsReadChanged(ChatIsReadChangedAction { is_read: false });
+        ledger.sequence(step, key, unread, None);
+    }
+    if ledger.channels.sessions.known(session).is_some_and(|session| is_read(session.state.status)) {
+        let unread = StateAction::SessionIsReadChanged(SessionIsReadChangedAction { is_read: false });
+        ledger.sequence(step, session, unread, None);
+        ledger.session_changed(session);
+    }
+}
+
+/// Names a chat on behalf of `by`, unless somebody whose word weighs more has named it.
+pub(in crate::host) fn name_chat(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    title: &str,
+    by: TitleBy,
+) {
+    let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.title_by <= by) else {
+        return;
+    };
+    chat.title_by = by;
+    chat.conversation.set_title(title.to_owned());
+    sync_chat(ledger, step, key);
+}
+
+/// The action that turns a chat's old row into the new one: an update where the reducer of updates
+/// can express it, else the whole row again.
+fn row_change(old: Option<&ChatSummary>, row: ChatSummary) -> Option<StateAction> {
+    let whole = |summary| Some(StateAction::SessionChatAdded(SessionChatAddedAction { summary }));
+    let Some(old) = old else { return whole(row) };
+    if *old == row {
+        return None;
+    }
+    let cleared = (old.activity.is_some() && row.activity.is_none())
+        || (old.changes.is_some() && row.changes.is_none())
+        || (old.origin.is_some() && row.origin.is_none())
+        || (old.working_directories.is_some() && row.working_directories.is_none());
+    if cleared || old.movable != row.movable || old.interactivity != row.interactivity {
+        return whole(row);
+    }
+    let chat = row.resource.clone();
+    let changes = PartialChatSummary {
+        resource: None,
+        title: Some(row.title).filter(|title| *title != old.title),
+        status: Some(row.status).filter(|status| *status != old.status),
+        activity: row.activity.filter(|activity| Some(activity) != old.activity.as_ref()),
+        modified_at: Some(row.modified_at).filter(|time| *time != old.modified_at),
+        changes: row.changes.filter(|changes| Some(changes) != old.changes.as_ref()),
+        origin: row.origin.filter(|origin| Some(origin) != old.origin.as_ref()),
+        movable: None,
+        interactivity: None,
+        working_directories: row
+            .working_directories
+            .filter(|directories| Some(directories) != old.working_directories.as_ref()),
+    };
+    Some(StateAction::SessionChatUpdated(SessionChatUpdatedAction { chat, changes }))
+}
+
+fn request_id(request: &SessionInputRequest) -> &str {
+    match request {
+        SessionInputRequest::ChatInput(request) => &request.id,
+        SessionInputRequest::ToolConfirmation(request) => &request.id,
+        SessionInputRequest::ToolClientExecution(request) => &request.id,
+        SessionInputRequest::ToolAuthentication(request) => &request.id,
+        SessionInputRequest::Unknown(_) => "",
+    }
+}
+
+/// Text that follows begins a new part.
+pub(in crate::host) fn end_part(ledger: &mut Ledger, key: ChatKey) {
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        chat.end_part();
+    }
+}
+
+/// Shows what an agent does now, or nothing.
+pub(in crate::host) fn set_activity(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    activity: Option<String>,
+) {
+    let activity = activity.or_else(|| background_activity(ledger, key));
+    let now = ledger.channels.chats.known(key).map(|chat| chat.conversation.state().activity.clone());
+    if now.is_some_and(|now| now != activity) {
+        let action = StateAction::ChatActivityChanged(ChatActivityChangedAction { activity });
+        ledger.sequence(step, key, action, None);
+        sync_chat(ledger, step, key);
+    }
+}
+
+/// Returns what a chat says of its work in the background while it says nothing else: versions
+/// before 1.0.0 have no other word for it.
+pub(in crate::host) fn background_activity(ledger: &Ledger, chat: ChatKey) -> Option<String> {
+    let works = ledger.channels.chats.known(chat)?.conversation.state().background_work.as_ref()?;
+    let labels = works.iter().filter_map(|work| match work {
+        BackgroundWork::Shell(work) => Some(work.label.as_str()),
+        _ => None,
+    });
+    let labels: Vec<&str> = labels.collect();
+    let shown = text::first_bytes(&text::message(&labels.join(", ")), TITLE_BYTES_MAX).to_owned();
+    (!labels.is_empty()).then(|| format!("In the background: {shown}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::title_from;
+
+    #[test]
+    fn a_title_is_the_first_line_that_shows_something() {
+        assert_eq!(title_from("\n  Fix the \u{7}build  \nplease").as_deref(), Some("Fix the build"));
+        assert_eq!(title_from(" \n\t\n"), None);
+        assert_eq!(title_from("\u{1b}"), None);
+        assert_eq!(title_from(&"ä".repeat(81)).map(|title| title.chars().count()), Some(80));
+    }
+}

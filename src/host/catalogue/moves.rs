@@ -1,0 +1,100 @@
+//! `moveChat`: a chat gets another place in its session, or another session.
+//!
+//! Owns: whether a chat may go where it is asked to, and going there as one step: nothing of a move
+//! that is refused is ever seen.
+//! Never: moves other chats with it. A fork or a side chat only remembers where it came from.
+
+use ahp_types::actions::{SessionChatsReorderedAction, StateAction};
+
+use crate::host::agents::AgentRegistry;
+use crate::host::catalogue::chats::CHATS_MAX;
+use crate::host::effects::ChatKey;
+use crate::host::ledger::Ledger;
+use crate::host::model::SessionKey;
+use crate::host::{catalogue, Step};
+use crate::wire::errors::RpcError;
+
+/// Whether a chat may become one of another session.
+pub(in crate::host) fn check_may_join(
+    ledger: &Ledger,
+    agents: &AgentRegistry,
+    key: ChatKey,
+    session: SessionKey,
+) -> Result<(), RpcError> {
+    check_at_rest(ledger, key)?;
+    let to = catalogue::chats::usable_session(ledger, session)?;
+    catalogue::chats::chats_capability(agents, to)?;
+    let from = ledger.channels.chats.known(key).and_then(|chat| ledger.channels.sessions.known(chat.session));
+    if from.is_none_or(|from| from.state.provider != to.state.provider) {
+        return Err(RpcError::invalid_params(format_args!(
+            "`destination.session`: `{}` is a session of another agent",
+            to.channel.uri
+        )));
+    }
+    if to.state.chats.len() >= CHATS_MAX {
+        return Err(RpcError::invalid_params(format_args!(
+            "`destination.session`: {CHATS_MAX} chats are in it, which is all that it holds"
+        )));
+    }
+    Ok(())
+}
+
+/// The session of a chat that may be moved at all.
+pub(in crate::host) fn movable_from(ledger: &Ledger, key: ChatKey) -> Result<SessionKey, RpcError> {
+    let chat = ledger.channels.chats.needed(key)?;
+    if chat.conversation.state().movable != Some(true) {
+        return Err(RpcError::invalid_params(
+            "`channel`: this chat is not movable; a session's default chat stays with it",
+        ));
+    }
+    Ok(chat.session)
+}
+
+pub(in crate::host) fn check_anchor(
+    ledger: &Ledger,
+    session: SessionKey,
+    chat: &str,
+    after: Option<&str>,
+) -> Result<(), RpcError> {
+    let Some(after) = after else { return Ok(()) };
+    if after == chat {
+        return Err(RpcError::invalid_params("`destination.after` is the chat itself"));
+    }
+    let session = ledger.channels.sessions.needed(session)?;
+    if session.state.chats.iter().any(|row| row.resource == after) {
+        return Ok(());
+    }
+    Err(RpcError::invalid_params(format_args!(
+        "`destination.after`: `{after}` is no chat of `{}`",
+        session.channel.uri
+    )))
+}
+
+pub(in crate::host) fn check_at_rest(ledger: &Ledger, key: ChatKey) -> Result<(), RpcError> {
+    let chat = ledger.channels.chats.needed(key)?;
+    match &chat.run {
+        Some(_) => Err(RpcError::turn_in_progress(&chat.channel.uri)),
+        None => Ok(()),
+    }
+}
+
+/// Puts a chat behind another one of its session, or before all of them.
+pub(in crate::host) fn place_behind(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    chat: &str,
+    after: Option<&str>,
+) {
+    let Some(session) = ledger.channels.sessions.known(key) else { return };
+    let before: Vec<&str> = session.state.chats.iter().map(|row| row.resource.as_str()).collect();
+    let mut order: Vec<&str> = before.iter().copied().filter(|uri| *uri != chat).collect();
+    let place = after.and_then(|after| order.iter().position(|uri| *uri == after));
+    order.insert(place.map_or(0, |place| place + 1), chat);
+    if order != before {
+        let chats = order.into_iter().map(str::to_owned).collect();
+        let reordered = StateAction::SessionChatsReordered(SessionChatsReorderedAction { chats });
+        ledger.sequence(step, key, reordered, None);
+        ledger.session_changed(key);
+    }
+}

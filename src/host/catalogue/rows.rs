@@ -1,0 +1,335 @@
+//! The JSON text in the rows that the store keeps of sessions and chats.
+//!
+//! Owns: its format, which everybody writes and reads by these types: the host, and the program
+//! that looks after sessions while no host runs. And what a chat's row does not know yet, because
+//! it was said after it was written.
+//! Never: decides when a row is written.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use ahp_types::actions::{ActionEnvelope, StateAction};
+use ahp_types::common::JsonObject;
+use ahp_types::notifications::SessionSummaryChangedParams;
+use ahp_types::state::{
+    Annotation, ChatState, ChatSummary, SessionChatSummary, SessionState, SessionSummary,
+};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::host::changes::checkpoints::KeptFolder;
+use crate::host::changes::edits::DiscardedFile;
+use crate::host::chats::attached::Attached;
+use crate::host::effects::{GitSight, Rope};
+use crate::host::model::{ReviewMarks, TitleBy};
+use crate::wire::action_lines::envelope_of;
+use crate::wire::asides::SelectionChange;
+use crate::wire::rpc::{to_json, to_sorted_json};
+
+/// What a session's row holds.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionBody<'a> {
+    /// Its state, with the rows of its chats.
+    pub state: Cow<'a, SessionState>,
+    pub(in crate::host) created_at: Cow<'a, str>,
+    /// The sequence's head when it came into being.
+    pub born_at: u64,
+    pub(in crate::host) config: Cow<'a, JsonObject>,
+    pub(in crate::host) title_by: TitleBy,
+    /// Where it was shown later than it was born.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::host) shown_at: Option<u64>,
+    /// Which files of its changesets were reviewed.
+    #[serde(default, skip_serializing_if = "has_no_marks")]
+    pub(in crate::host) reviewed: Cow<'a, ReviewMarks>,
+    /// What people have said to places in files.
+    #[serde(default, skip_serializing_if = "has_no_annotations")]
+    pub(in crate::host) annotations: Cow<'a, [Annotation]>,
+    /// Files that clients have had taken back.
+    #[serde(default, skip_serializing_if = "has_no_discards")]
+    pub(in crate::host) discarded: Cow<'a, [DiscardedFile]>,
+    /// What git keeps of its folder.
+    #[serde(default, skip_serializing_if = "keeps_nothing")]
+    pub(in crate::host) kept: Cow<'a, KeptFolder>,
+    /// What was seen there last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::host) seen: Option<Cow<'a, GitSight>>,
+}
+
+/// What a chat's row holds.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ChatBody<'a> {
+    /// Its state without its completed turns, which are rows of their own.
+    pub state: Cow<'a, ChatState>,
+    /// The sequence's head when it came into being.
+    pub born_at: u64,
+    pub(in crate::host) title_by: TitleBy,
+    /// Turn ids that are known although their turns are not in the chat any more.
+    pub(in crate::host) removed_turns: Cow<'a, BTreeSet<String>>,
+    /// Ids of the pending messages that have begun turns.
+    pub consumed: BTreeSet<String>,
+    /// Changes of what is selected that wait until no turn runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::host) selecting: Vec<SelectionChange>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(in crate::host) following: BTreeSet<String>,
+    pub(in crate::host) progress: BTreeMap<String, u64>,
+    /// So many of its saved turns are not its own but what its agent was told before them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub context_turns: usize,
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub(in crate::host) attached: Cow<'a, Attached>,
+    /// What its agent calls the conversation.
+    #[serde(default)]
+    pub(in crate::host) handle: Option<String>,
+    /// Whether the agent can take the conversation up by that name.
+    #[serde(default)]
+    pub(in crate::host) resumes: bool,
+}
+
+impl SessionBody<'_> {
+    /// Reads a row's text.
+    ///
+    /// # Errors
+    /// Why it is not what it should be, for people.
+    pub fn read(json: &[u8]) -> Result<Self, String> {
+        read("session", json)
+    }
+
+    /// The session is brought in, or back from the trash: what git keeps by its name may be another
+    /// one's, or may go.
+    pub fn is_brought(&mut self) {
+        self.kept.to_mut().is_brought();
+    }
+
+    /// The row's text; the same session gives the same bytes.
+    pub fn to_json(&self) -> Bytes {
+        to_sorted_json(self).into()
+    }
+
+    /// The same, of a state without the rows of its chats: this is their text.
+    pub(in crate::host) fn to_json_with(&self, chats: Vec<u8>) -> Bytes {
+        let mut body = serde_json::to_value(self).unwrap_or_default();
+        let mut state = Rope::members_of(body["state"].take());
+        state.insert("chats".to_owned(), chats.into());
+        let mut members = Rope::members_of(body);
+        members.insert("state".to_owned(), Rope::object(state));
+        Rope::object(members).into_text().into()
+    }
+}
+
+/// The rows of a session's chats as they were written last.
+#[derive(Debug, Default)]
+pub(in crate::host) struct WrittenRows {
+    /// Those of its state.
+    pub(in crate::host) whole: WrittenList<ChatSummary>,
+    /// Those of its summary.
+    pub(in crate::host) short: WrittenList<SessionChatSummary>,
+}
+
+/// A list as it was written last, each row with its JSON text: a session may have many chats, of
+/// which one has changed.
+#[derive(Debug)]
+pub(in crate::host) struct WrittenList<T>(Vec<(T, Vec<u8>)>);
+
+impl<T> Default for WrittenList<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Clone + PartialEq + Serialize> WrittenList<T> {
+    /// The JSON text of the list of these. Those that are what they were are not written again.
+    pub(in crate::host) fn list(&mut self, rows: &[T]) -> Vec<u8> {
+        self.0.truncate(rows.len());
+        for (at, row) in rows.iter().enumerate() {
+            match self.0.get_mut(at) {
+                Some((known, _)) if known == row => {}
+                Some(known) => *known = (row.clone(), to_sorted_json(row)),
+                None => self.0.push((row.clone(), to_sorted_json(row))),
+            }
+        }
+        let mut list = Vec::with_capacity(2 + self.0.iter().map(|(_, text)| text.len() + 1).sum::<usize>());
+        list.push(b'[');
+        for (at, (_, text)) in self.0.iter().enumerate() {
+            list.extend_from_slice(if at > 0 { b"," } else { b"" });
+            list.extend_from_slice(text);
+        }
+        list.push(b']');
+        list
+    }
+}
+
+impl WrittenRows {
+    /// The JSON text of a session's summary.
+    pub(in crate::host) fn summary(&mut self, mut summary: SessionSummary) -> Bytes {
+        let (chats, default_chat) = (summary.chats.take(), summary.default_chat.take());
+        let mut text = to_json(&summary);
+        // They stand at its end.
+        text.pop();
+        if let Some(chats) = chats {
+            text.extend_from_slice(br#","chats":"#);
+            text.append(&mut self.short.list(&chats));
+        }
+        if let Some(default_chat) = default_chat {
+            text.extend_from_slice(br#","defaultChat":"#);
+            text.append(&mut to_json(&default_chat));
+        }
+        text.push(b'}');
+        text.into()
+    }
+
+    /// The JSON text of what is told of changes of a summary.
+    pub(in crate::host) fn summary_changes(&mut self, mut params: SessionSummaryChangedParams) -> Bytes {
+        let Some(chats) = params.changes.chats.take() else { return to_sorted_json(&params).into() };
+        let mut params = serde_json::to_value(&params).unwrap_or_default();
+        let mut changes = Rope::members_of(params["changes"].take());
+        changes.insert("chats".to_owned(), self.short.list(&chats).into());
+        let mut members = Rope::members_of(params);
+        members.insert("changes".to_owned(), Rope::object(changes));
+        Rope::object(members).into_text().into()
+    }
+}
+
+impl ChatBody<'_> {
+    /// Reads a row's text.
+    ///
+    /// # Errors
+    /// Why it is not what it should be, for people.
+    pub fn read(json: &[u8]) -> Result<Self, String> {
+        read("chat", json)
+    }
+
+    /// The row's text; the same chat gives the same bytes.
+    pub fn to_json(&self) -> Bytes {
+        to_sorted_json(self).into()
+    }
+}
+
+/// Reads an action that was kept after the row of its chat, out of its line.
+///
+/// # Errors
+/// Why it is not what it should be, for people.
+pub fn read_action(line: &Bytes) -> Result<ActionEnvelope, String> {
+    read("action", &envelope_of(line))
+}
+
+/// The pending message that begins a turn by this action: the host itself removes it then. One that
+/// a client removes begins none.
+pub fn consumed_by(envelope: &ActionEnvelope) -> Option<&str> {
+    match (&envelope.action, &envelope.origin) {
+        (StateAction::ChatPendingMessageRemoved(removed), None) => Some(&removed.id),
+        _ => None,
+    }
+}
+
+pub(in crate::host) fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(json).map_err(|error| format!("the saved {what} cannot be read: {error}"))
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+fn has_no_discards(discarded: &[DiscardedFile]) -> bool {
+    discarded.is_empty()
+}
+
+fn keeps_nothing(kept: &KeptFolder) -> bool {
+    *kept == KeptFolder::default()
+}
+
+fn has_no_annotations(annotations: &[Annotation]) -> bool {
+    annotations.is_empty()
+}
+
+fn has_no_marks(marks: &ReviewMarks) -> bool {
+    marks.is_empty()
+}
+
+fn is_empty(attached: &Attached) -> bool {
+    attached.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use ahp_types::notifications::PartialSessionSummary;
+
+    use super::*;
+
+    /// What earlier programs wrote: there are stores full of it.
+    const CHAT: &str = r#"{"attached":{"pending":{"q":[{"chat":"c:/2","cut":false,"label":"l","text":"t"}]},"turns":{}},"bornAt":4,"consumed":["q1"],"contextTurns":2,"following":["q"],"handle":"h","progress":{"t":7},"removedTurns":["t0"],"resumes":true,"selecting":[{"model":{"id":"m"}},{"agent":null}],"state":{"modifiedAt":"2026-01-02T03:04:05.678Z","movable":false,"origin":{"kind":"user"},"resource":"c:/1","status":1,"title":"A","turns":[]},"titleBy":"firstMessage"}"#;
+    const PLAIN_CHAT: &str = r#"{"bornAt":4,"consumed":[],"handle":null,"progress":{},"removedTurns":[],"resumes":false,"state":{"modifiedAt":"2026-01-02T03:04:05.678Z","resource":"c:/1","status":1,"title":"A","turns":[]},"titleBy":"nobody"}"#;
+    const SESSION: &str = r#"{"bornAt":1,"config":{"a":[1.5]},"createdAt":"2026-01-02T03:04:05.678Z","shownAt":3,"state":{"activeClients":[],"chats":[],"lifecycle":"ready","provider":"script","status":1,"title":"A"},"titleBy":"user"}"#;
+
+    #[test]
+    fn rows_are_written_as_they_always_were() {
+        for chat in [CHAT, PLAIN_CHAT] {
+            assert_eq!(ChatBody::read(chat.as_bytes()).unwrap().to_json(), chat);
+        }
+        let row = |uri: &str| {
+            format!(
+                r#"{{"modifiedAt":"2026-01-02T03:04:05.678Z","resource":"{uri}","status":1,"title":"A"}}"#
+            )
+        };
+        let rows = format!(r#""chats":[{},{}]"#, row("c:/1"), row("c:/2"));
+        let several = SESSION.replace("\"chats\":[]", &rows);
+        for session in [SESSION, &SESSION.replace("\"shownAt\":3,", ""), &several] {
+            let mut body = SessionBody::read(session.as_bytes()).unwrap();
+            assert_eq!(body.to_json(), *session);
+            let mut written = WrittenList::default();
+            let mut chats = std::mem::take(&mut body.state.to_mut().chats);
+            for _ in 0..2 {
+                assert_eq!(body.to_json_with(written.list(&chats)), *session);
+            }
+            // One changes, one goes, and all is as if it had been written for the first time.
+            chats.iter_mut().for_each(|row| row.title.push('x'));
+            chats.pop();
+            assert_eq!(written.list(&chats), WrittenList::default().list(&chats));
+        }
+    }
+
+    #[test]
+    fn a_summary_is_written_as_what_it_is() {
+        let short = |title: &str| SessionChatSummary {
+            resource: format!("c:/{title}"),
+            title: title.to_owned(),
+            origin: None,
+            interactivity: None,
+            status: Some(1),
+            changes: None,
+        };
+        let mut written = WrittenRows::default();
+        for (chats, default_chat) in [
+            (Some(vec![short("a"), short("b")]), Some("c:/a".to_owned())),
+            (Some(vec![short("a"), short("c"), short("d")]), None),
+            (Some(Vec::new()), Some("c:/\"".to_owned())),
+            (None, None),
+        ] {
+            let state = SessionBody::read(SESSION.as_bytes()).unwrap().state.into_owned();
+            let summary = crate::host::catalogue::summary_of("s:/", &state, "then", "now");
+            let summary = SessionSummary { chats, default_chat, ..summary };
+            let text = written.summary(summary.clone());
+            assert_eq!(serde_json::from_slice::<SessionSummary>(&text).unwrap(), summary);
+            let changes = PartialSessionSummary {
+                title: Some("new".to_owned()),
+                chats: summary.chats,
+                ..PartialSessionSummary::default()
+            };
+            let params =
+                SessionSummaryChangedParams { channel: "r:/".into(), session: summary.resource, changes };
+            assert_eq!(written.summary_changes(params.clone()), to_sorted_json(&params));
+        }
+    }
+
+    #[test]
+    fn a_row_from_before_there_was_more_to_say_is_read() {
+        let older = PLAIN_CHAT.replace("\"handle\":null,", "").replace("\"resumes\":false,", "");
+        assert_eq!(ChatBody::read(older.as_bytes()).unwrap().to_json(), PLAIN_CHAT);
+        let error = ChatBody::read(SESSION.as_bytes()).unwrap_err();
+        assert!(error.starts_with("the saved chat cannot be read: "), "{error}");
+    }
+}

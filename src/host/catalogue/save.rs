@@ -1,0 +1,123 @@
+//! What is kept of the state.
+//!
+//! Owns: which rows a step leaves to be saved. Their text is that of `rows`; how they come back is
+//! in `loaded`.
+//! Never: writes anything itself; rows go out as records.
+//!
+//! A session's row is saved whole whenever it has changed. A chat's row is its state without its
+//! completed turns, which are rows of their own. While a turn runs the saved actions make up for
+//! what the chat's row does not know, so the row is saved again only when they have grown much
+//! larger than it, or are many.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use ahp_types::state::ChatOrigin;
+
+use crate::host::catalogue::rows::ChatBody;
+use crate::host::chats::attached;
+use crate::host::effects::{ChatRow, Output, Record};
+use crate::host::ledger::Ledger;
+use crate::host::model::Chat;
+use crate::host::{ChatKey, Step};
+
+/// Leaves a chat to be saved, if what the store has of it does not make up for what has
+/// changed.
+pub(in crate::host) fn save_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let is_kept = ledger.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
+    if is_kept && chat.saved.row_due {
+        save_whole_chat(ledger, step, key);
+    }
+}
+
+pub(in crate::host) fn save_whole_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let shared = turns_kept_elsewhere(ledger, key);
+    let head = ledger.head();
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        save_chat_row(step, key, chat, shared, head);
+    }
+}
+
+/// The chat that a new one goes on from, and where the two have the same turns that the store
+/// has already.
+fn turns_kept_elsewhere(ledger: &Ledger, key: ChatKey) -> Option<(ChatKey, Vec<Range<usize>>)> {
+    let chat = ledger.channels.chats.known(key).filter(|chat| !chat.saved.context)?;
+    let Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }) =
+        &chat.conversation.state().origin
+    else {
+        return None;
+    };
+    let from = ledger.find_chat(uri)?;
+    let source = ledger.channels.chats.known(from).filter(|source| source.saved.context)?;
+    let kept = source.context.len() + source.saved.turns.min(source.saved.turns_kept);
+    let mut places: Vec<Range<usize>> = Vec::new();
+    for (place, (theirs, ours)) in source.all_turns().take(kept).zip(chat.all_turns()).enumerate() {
+        match places.last_mut() {
+            _ if !theirs.shares_text(ours) => {}
+            Some(last) if last.end == place => last.end += 1,
+            _ => places.push(place..place + 1),
+        }
+    }
+    Some((from, places))
+}
+
+fn save_chat_row(
+    step: &mut Step<'_>,
+    key: ChatKey,
+    chat: &mut Chat,
+    shared: Option<(ChatKey, Vec<Range<usize>>)>,
+    head: u64,
+) {
+    attached::forget_what_is_gone(chat);
+    let saved = &mut chat.saved;
+    let context_turns = chat.context.len();
+    if saved.turns_kept < saved.turns {
+        step.say(Output::Record(Record::TurnsCut(key, (context_turns + saved.turns_kept) as u64)));
+        saved.turns = saved.turns_kept;
+    }
+    let known = if saved.context { context_turns + saved.turns } else { 0 };
+    let (from, shared) = shared.unwrap_or((key, Vec::new()));
+    let mut shared = shared.into_iter().peekable();
+    let history = chat.conversation.history();
+    for (turn, place) in chat.context.iter().chain(history.turns()).skip(known).zip(known..) {
+        let range = shared.peek().filter(|range| range.contains(&place)).cloned();
+        match range {
+            Some(range) if range.start == place => {
+                let places = range.start as u64..range.end as u64;
+                step.say(Output::Record(Record::TurnsShared { from, to: key, places }));
+            }
+            Some(_) => {}
+            None => step.say(Output::Record(Record::Turn(key, place as u64, turn.clone()))),
+        }
+        shared.next_if(|range| range.end == place + 1);
+    }
+    saved.context = true;
+    (saved.turns, saved.turns_kept) = (history.len(), history.len());
+    let body = ChatBody {
+        state: Cow::Borrowed(chat.conversation.state()),
+        born_at: chat.channel.born_at,
+        title_by: chat.title_by,
+        removed_turns: Cow::Borrowed(&chat.removed_turns),
+        consumed: chat.consumed.iter().cloned().collect(),
+        selecting: chat.selecting.iter().map(|waiting| waiting.change.clone()).collect(),
+        following: chat.following.clone(),
+        progress: chat.progress.clone(),
+        context_turns,
+        attached: Cow::Borrowed(&chat.attached),
+        handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
+        resumes: chat.handle.as_ref().is_some_and(|handle| handle.resumes),
+    };
+    let body = body.to_json();
+    chat.saved.row_due = false;
+    chat.saved.behind_bytes = 0;
+    chat.saved.row_bytes = body.len();
+    step.say(Output::Record(Record::Chat(ChatRow {
+        key,
+        session: chat.session,
+        uri: chat.channel.uri.clone(),
+        running: chat.run.is_some(),
+        as_of: head,
+        body,
+    })));
+}

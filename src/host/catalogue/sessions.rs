@@ -1,0 +1,312 @@
+//! `createSession`, `disposeSession`, `listSessions`: which sessions there are.
+//!
+//! Owns: bringing sessions and their default chats into being and out of it, and the pages of the
+//! list.
+//! Never: opens a conversation by itself; it asks the agent to, after the answer.
+
+use ahp_types::commands::CreateSessionParams;
+use ahp_types::state::{SessionActiveClient, SessionState};
+use bytes::Bytes;
+
+use crate::host::actions::ACTION_NESTING_MAX;
+use crate::host::agents::progress::Opening;
+use crate::host::agents::AgentRegistry;
+use crate::host::catalogue::chats::Beginning;
+use crate::host::catalogue::rows::WrittenRows;
+use crate::host::catalogue::{ahead, row_of, summary_of, Catalogue, FIRST_TITLE};
+use crate::host::configuration::directories::usable_directory;
+use crate::host::configuration::selection;
+use crate::host::configuration::values::{check_complete, settings_of, shown};
+use crate::host::cursors::CursorOf;
+use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Listed, Page, Place};
+use crate::host::ledger::Ledger;
+use crate::host::limits::URI_BYTES_MAX;
+use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey};
+use crate::host::terminals::ptys;
+use crate::host::{annotations, catalogue, configuration, terminals, Findings, Step};
+use crate::state::status::activity_of;
+use crate::wire::annotations::annotations_uri;
+use crate::wire::asides::Aside;
+use crate::wire::changesets::named_by_changeset;
+use crate::wire::errors::RpcError;
+use crate::wire::methods::ListSessionsParams;
+use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json};
+use crate::wire::uris::{default_chat_of, is_root};
+
+/// A session that exists but that nobody has been told of.
+#[derive(Debug)]
+pub(in crate::host) struct NewSession {
+    pub(in crate::host) session: SessionKey,
+}
+
+/// Whether a client may give a session this URI: any scheme but those that name other channels, in
+/// whatever case, because URI libraries make it lower.
+fn may_name_a_session(uri: &str) -> bool {
+    let well_formed = |scheme: &str| {
+        scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
+    };
+    uri.split_once(':').is_some_and(|(scheme, path)| {
+        let known = scheme.to_ascii_lowercase();
+        well_formed(scheme)
+            && !path.is_empty()
+            && uri.len() <= URI_BYTES_MAX
+            && (known == "ahp-session" || !known.starts_with("ahp-"))
+    })
+}
+
+impl Catalogue {
+    /// Puts the sessions that are in memory, as they were told last, in the place of what was read
+    /// of them.
+    pub(in crate::host) fn bring_up_to_date(&self, ledger: &Ledger, page: &Page, listed: &mut Listed) {
+        let sessions = &ledger.channels.sessions;
+        let is_known =
+            |place: &Place| sessions.contains_key(&place.key) || self.disposed.contains(&place.key);
+        listed.sessions.retain(|(place, _)| !is_known(place));
+        let told = sessions.iter().filter(|(_, session)| !session.ahead);
+        let told = told.map(|(key, session)| {
+            (Place { modified_at: session.told.modified_at.clone(), key: *key }, &session.told)
+        });
+        let last = listed.next.as_ref();
+        let on_page = told.filter(|(place, _)| {
+            page.after.as_ref().is_none_or(|after| place < after) && last.is_none_or(|last| place >= last)
+        });
+        listed.sessions.extend(on_page.map(|(place, told)| (place, to_json(told).into())));
+        listed.sessions.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
+        if listed.sessions.len() > page.limit {
+            listed.sessions.truncate(page.limit);
+            listed.next = listed.sessions.last().map(|(place, _)| place.clone());
+        }
+    }
+}
+
+/// Makes a session and its default chat, in `lifecycle: creating`.
+pub(in crate::host) fn create_session(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    mut params: CreateSessionParams,
+    aside: Option<&Aside>,
+) -> Result<NewSession, RpcError> {
+    let uri = params.channel.clone();
+    let chat_uri = default_chat_of(&uri);
+    let is_known =
+        |uri: &str| ledger.channels.by_uri.contains_key(uri) || ledger.why_unreadable(uri).is_some();
+    let taken = |uri: &str| is_known(uri) || is_root(uri);
+    if taken(&uri) || taken(&chat_uri) || taken(&annotations_uri(&uri)) {
+        return Err(RpcError::session_already_exists(&uri));
+    }
+    if named_by_changeset(&uri).is_some() {
+        return Err(RpcError::invalid_params("`channel`: changesets are called so, and no session is"));
+    }
+    if !may_name_a_session(&uri) {
+        return Err(RpcError::invalid_params(
+            "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`, of at most 4,096 bytes",
+        ));
+    }
+    let mut beginning = match aside {
+        Some(Aside::Begins { fork: Some(source), .. }) => {
+            catalogue::forks::beginning_from(ledger, source, &mut params)?
+        }
+        _ => Beginning::default(),
+    };
+    let agent = configuration::requests::agent_called(agents, params.provider.as_deref())?;
+    agents.check_tokens(ledger, step, connection, agent)?;
+    let directories = new_directories(&step.findings, agent, params.working_directories)?;
+    let config = settings_of(agent, params.config.unwrap_or_default());
+    check_complete(&agent.config, &config).map_err(RpcError::invalid_params)?;
+    let shown_config = shown(&agent.config, &config, agents.settings_may_change(&agent.info.provider));
+    if let Some(client) = &params.active_client {
+        check_active_client(ledger, connection, client)?;
+    }
+    let provider = agent.info.provider.clone();
+    if let Some(Aside::Begins { selection, .. }) = aside {
+        beginning.draft = selection::first_draft(agents, &provider, selection)?;
+    }
+
+    let ahead = ahead::is_made_ahead(ledger, aside);
+    let now = step.timestamp();
+    // The next number is that of the count of sessions, which is told with the session itself.
+    let born_at = ledger.head() + 1;
+    let (session, chat) = (SessionKey(ledger.fresh_key()), ChatKey(ledger.fresh_key()));
+    let empty = empty_chat(chat_uri.clone(), FIRST_TITLE, &now);
+    let channel = Channel::new(chat_uri.clone(), born_at);
+    let first = catalogue::chats::beginning_chat(ledger, channel, session, empty, beginning);
+    let title_by = first.title_by;
+    let row = row_of(first.conversation.state());
+    let mut state = SessionState {
+        config: shown_config,
+        status: activity_of(row.status),
+        ..creating_session(&uri, provider, directories, row)
+    };
+    state.active_clients.extend(params.active_client);
+    ledger.channels.by_uri.insert(uri.clone(), session.into());
+    ledger.channels.by_uri.insert(chat_uri, chat.into());
+    let sponsor = ledger.presence.client_of(connection).map(str::to_owned);
+    let opening = params.progress_token.map(|token| Opening::new(token, connection));
+    let first = Chat { sponsor, opening, ..first };
+    ledger.channels.chats.insert(chat, first);
+    if !ahead {
+        ledger.mark_dirty(session.into());
+        ledger.mark_dirty(chat.into());
+    }
+    let used = ledger.uses();
+    ledger.channels.sessions.insert(
+        session,
+        Session {
+            told: summary_of(&uri, &state, &now, &now),
+            selected: None,
+            changes: None,
+            reviewed: Default::default(),
+            discarded: Vec::new(),
+            kept: Default::default(),
+            channel: Channel::new(uri, born_at),
+            state,
+            created_at: now.clone(),
+            modified_at: now,
+            config,
+            title_by,
+            used,
+            ahead,
+            shown_at: born_at,
+            unfollowed: None,
+            written_rows: WrittenRows::default(),
+        },
+    );
+    annotations::add_annotations(ledger, session, Vec::new());
+    Ok(NewSession { session })
+}
+
+/// Whether a client may take part in a session from its beginning.
+fn check_active_client(
+    ledger: &Ledger,
+    connection: ConnectionId,
+    client: &SessionActiveClient,
+) -> Result<(), RpcError> {
+    let own =
+        ledger.presence.connections.get(&connection).and_then(|connection| connection.client_id.as_deref());
+    if own != Some(&client.client_id) {
+        return Err(RpcError::invalid_params("`activeClient.clientId` must be this client's own"));
+    }
+    if !nesting_fits(&to_json(client), ACTION_NESTING_MAX) {
+        return Err(RpcError::invalid_params(format_args!(
+            "`activeClient` is nested deeper than {ACTION_NESTING_MAX} levels"
+        )));
+    }
+    Ok(())
+}
+
+/// The result of a `listSessions` that looks at nothing but memory.
+pub(in crate::host) fn summaries_in_memory(ledger: &Ledger) -> Vec<u8> {
+    let summaries = ledger.channels.sessions.keys().filter_map(|key| ledger.channels.summary(*key));
+    listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
+}
+
+/// The result of a `listSessions` that names the sessions.
+pub(in crate::host) fn summaries_of(ledger: &Ledger, uris: &[String]) -> Vec<u8> {
+    let summaries = uris.iter().filter_map(|uri| ledger.channels.summary(ledger.find_session(uri)?));
+    listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
+}
+
+/// Which page of the list of sessions is asked for; all of them when no limit is given.
+pub(in crate::host) fn page_of(params: &ListSessionsParams) -> Result<Page, RpcError> {
+    let limit = match params.limit {
+        None => usize::MAX,
+        Some(limit) => match usize::try_from(limit) {
+            Ok(limit) if limit > 0 => limit,
+            _ => return Err(RpcError::invalid_params("`limit` must be at least 1")),
+        },
+    };
+    let after = match params.cursor.as_deref() {
+        None => None,
+        Some(cursor) => Some(read_cursor(cursor).ok_or_else(|| {
+            RpcError::invalid_params("`cursor` is none of ours; leave it out to begin anew")
+        })?),
+    };
+    Ok(Page { after, limit })
+}
+
+/// Takes a chat out of memory, with its terminals.
+pub(in crate::host) fn remove_chat(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    ptys::end_ptys_of(ledger, step, chat);
+    terminals::forget_terminals_of(ledger, chat);
+    if let Some(session) = ledger.channels.chats.known(chat).map(|chat| chat.session) {
+        ledger.note_edited(session, true);
+    }
+    ledger.unlink(chat.into());
+    ledger.channels.chats.remove(&chat);
+}
+
+/// The directories of a new session, each once.
+fn new_directories(
+    findings: &Findings,
+    agent: &AgentDescription,
+    asked: Option<Vec<String>>,
+) -> Result<Option<Vec<String>>, RpcError> {
+    let Some(asked) = asked else { return Ok(None) };
+    let mut directories: Vec<String> = Vec::with_capacity(asked.len());
+    for uri in &asked {
+        let directory = usable_directory(findings, uri)
+            .map_err(|why| RpcError::invalid_params(format_args!("`workingDirectories`: {why}")))?;
+        if !directories.contains(&directory) {
+            directories.push(directory);
+        }
+    }
+    let capabilities = agent.info.capabilities.as_ref();
+    let several = capabilities.is_some_and(|can| can.multiple_working_directories.is_some());
+    if directories.len() > 1 && !several {
+        return Err(RpcError::invalid_params(format_args!(
+            "`workingDirectories`: the agent `{}` works in one directory",
+            agent.info.provider
+        )));
+    }
+    Ok(Some(directories))
+}
+
+fn write_cursor(Place { modified_at, key: SessionKey(number) }: &Place) -> String {
+    CursorOf::Sessions.write(format_args!("{modified_at}:{number}"))
+}
+
+fn read_cursor(cursor: &str) -> Option<Place> {
+    let place = CursorOf::Sessions.read(cursor)?;
+    let (modified_at, number) = place.rsplit_once(':')?;
+    Some(Place { modified_at: modified_at.to_owned(), key: SessionKey(number.parse().ok()?) })
+}
+
+/// The result of `listSessions` (JSON text) for a page.
+pub fn listing(listed: &Listed) -> Bytes {
+    listing_of(listed.sessions.iter().map(|(_, summary)| summary), listed.next.as_ref()).into()
+}
+
+/// The same, out of the summaries of a page; `next` is the place of its last session when there are
+/// more behind it.
+fn listing_of(summaries: impl Iterator<Item = impl AsRef<[u8]>>, next: Option<&Place>) -> Vec<u8> {
+    let mut result = b"{".to_vec();
+    if let Some(place) = next {
+        result.extend_from_slice(b"\"nextCursor\":");
+        result.extend_from_slice(&to_json(&write_cursor(place)));
+        result.push(b',');
+    }
+    result.extend_from_slice(b"\"items\":[");
+    for (at, summary) in summaries.enumerate() {
+        result.extend_from_slice(if at == 0 { b"" } else { b"," });
+        result.extend_from_slice(summary.as_ref());
+    }
+    result.extend_from_slice(b"]}");
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_names_the_place_that_it_was_made_of() {
+        let place = Place { modified_at: "2026-01-02T03:04:05.678Z".to_owned(), key: SessionKey(17) };
+        assert_eq!(read_cursor(&write_cursor(&place)), Some(place));
+        for foreign in ["", "x", &CursorOf::Turns.write(format_args!("2026:17"))] {
+            assert_eq!(read_cursor(foreign), None, "{foreign}");
+        }
+    }
+}

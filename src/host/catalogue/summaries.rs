@@ -1,0 +1,151 @@
+//! Summaries of sessions, as the subscribers of the root channel know them.
+//!
+//! Owns: [`Summaries`], that is, sending what has changed of summaries, and which changes of
+//! streaming sessions are held back to be merged.
+//! Never: changes what a summary is made of.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ahp_types::notifications::{PartialSessionSummary, SessionSummaryChangedParams};
+use ahp_types::state::{SessionStatus, SessionSummary};
+
+use crate::host::effects::{Output, SessionKey, Timer};
+use crate::host::ledger::Ledger;
+use crate::host::Step;
+use crate::state::status::status_is;
+
+/// How long changes of a streaming session's summary are held back to be merged.
+const SUMMARY_HOLD: Duration = Duration::from_millis(200);
+
+/// Changed summaries that wait to be sent together.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Summaries {
+    /// Sessions whose change can wait until the timer expires.
+    held: BTreeSet<SessionKey>,
+    /// Set while the timer runs: one is enough, however often sessions are held and sent meanwhile.
+    timed: bool,
+}
+
+impl Summaries {
+    /// Returns whether a changed summary of a session has not been sent.
+    pub(in crate::host) fn is_pending(&self, ledger: &Ledger, key: SessionKey) -> bool {
+        ledger.has_changed(key) || self.held.contains(&key)
+    }
+
+    /// Forgets a session that is gone.
+    pub(in crate::host) fn forget(&mut self, ledger: &mut Ledger, key: SessionKey) {
+        ledger.forget_change(key);
+        self.held.remove(&key);
+    }
+
+    /// Sends the changed summaries, except those of streaming sessions whose change can wait.
+    pub(in crate::host) fn settle(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        if ledger.failing().is_some() {
+            return;
+        }
+        for key in ledger.take_changed_sessions() {
+            let Some(mut summary) = ledger.channels.summary(key) else { continue };
+            let Some(session) = ledger.channels.sessions.known(key) else { continue };
+            let streams = status_is(summary.status, SessionStatus::InProgress);
+            let (activity, modified_at) = (session.told.activity.clone(), session.told.modified_at.clone());
+            let activity = std::mem::replace(&mut summary.activity, activity);
+            let modified_at = std::mem::replace(&mut summary.modified_at, modified_at);
+            if !(streams && summary == session.told) {
+                self.send_this(ledger, step, key, SessionSummary { activity, modified_at, ..summary });
+                continue;
+            }
+            if !std::mem::replace(&mut self.timed, true) {
+                step.say(Output::Timer(Timer::Summaries, SUMMARY_HOLD));
+            }
+            self.held.insert(key);
+        }
+    }
+
+    /// Sends the summaries that were held back.
+    pub(in crate::host) fn send_held(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        self.timed = false;
+        if ledger.failing().is_some() {
+            return;
+        }
+        for key in std::mem::take(&mut self.held) {
+            self.send(ledger, step, key);
+        }
+    }
+
+    /// Sends every summary that has changed, held back or not. Before sessions are listed: a change
+    /// that is sent later counts from what was sent last, and a client that lists now must hold the
+    /// same.
+    pub(in crate::host) fn send_all(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        if ledger.failing().is_some() {
+            return;
+        }
+        for key in ledger.take_changed_sessions() {
+            self.send(ledger, step, key);
+        }
+        self.send_held(ledger, step);
+    }
+
+    fn send(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+        match ledger.channels.summary(key) {
+            Some(summary) => self.send_this(ledger, step, key, summary),
+            None => self.forget(ledger, key),
+        }
+    }
+
+    fn send_this(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        summary: SessionSummary,
+    ) {
+        self.held.remove(&key);
+        let Some(session) = ledger.channels.sessions.known_mut(key).filter(|session| !session.ahead) else {
+            return;
+        };
+        let Some(changes) = summary_changes(&session.told, &summary) else { return };
+        let params = SessionSummaryChangedParams {
+            channel: ledger.channels.root.channel.uri.clone(),
+            session: summary.resource.clone(),
+            changes,
+        };
+        let params = session.written_rows.summary_changes(params);
+        session.told = summary;
+        ledger.notify_root_of(step, "root/sessionSummaryChanged", &params);
+    }
+}
+
+/// What has changed, without the members that identify a session; none when nothing has. A member
+/// that is gone cannot be expressed by leaving it out, so an activity that is over is told as an
+/// empty one, and `_meta` too.
+fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<PartialSessionSummary> {
+    if old == new {
+        return None;
+    }
+    let activity = (old.activity != new.activity).then(|| new.activity.clone().unwrap_or_default());
+    Some(PartialSessionSummary {
+        title: Some(&new.title).filter(|title| **title != old.title).cloned(),
+        status: Some(new.status).filter(|status| *status != old.status),
+        activity,
+        modified_at: Some(&new.modified_at).filter(|time| **time != old.modified_at).cloned(),
+        working_directories: new
+            .working_directories
+            .as_ref()
+            .filter(|directories| Some(*directories) != old.working_directories.as_ref())
+            .cloned(),
+        chats: new.chats.as_ref().filter(|chats| Some(*chats) != old.chats.as_ref()).cloned(),
+        default_chat: new
+            .default_chat
+            .as_ref()
+            .filter(|chat| Some(*chat) != old.default_chat.as_ref())
+            .cloned(),
+        annotations: new
+            .annotations
+            .clone()
+            .filter(|annotations| Some(annotations) != old.annotations.as_ref()),
+        changes: new.changes.clone().filter(|changes| Some(changes) != old.changes.as_ref()),
+        meta: (new.meta != old.meta).then(|| new.meta.clone().unwrap_or_default()),
+        ..PartialSessionSummary::default()
+    })
+}

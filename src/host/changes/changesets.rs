@@ -1,0 +1,592 @@
+//! Changesets: which files a turn has changed, and which a session, as far as the calls of their
+//! chats have said it.
+//!
+//! Owns: the rows by which sessions and chats offer changesets, how much was
+//! changed as summaries say it, which files were reviewed, and when the channel of a changeset is
+//! in memory.
+//! Never: looks at a file. What was changed is what `changes` finds in the calls of chats; so a
+//! changeset needs no place in the store, and is there as long as the turns are.
+//!
+//! A channel that somebody has followed stays in memory, and is told each change, while there is
+//! room; so who comes back is told what was missed. One that is made again is given as a state.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use ahp_types::actions::{
+    ActionOrigin, ChangesetClearedAction, ChangesetContentChangedAction, ChangesetFileRemovedAction,
+    ChangesetFileSetAction, ChangesetOperationsChangedAction, ChangesetStatusChangedAction,
+    ChatChangesetsChangedAction, SessionChangesetsChangedAction, StateAction,
+};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    ChangesSummary, Changeset as ChangesetRow, ChangesetCapabilities, ChangesetFile, ChangesetState,
+    ChangesetStatus, ErrorInfo, ResponsePart, ToolCallState,
+};
+use uuid::Uuid;
+
+use crate::host::actions::Verdict;
+use crate::host::changes::checkpoints::{Between, Checkpoints, KeptFolder};
+use crate::host::changes::discards::Operations;
+use crate::host::changes::edits::{mark_of, net_of, said_in, ChangedFile, CountedLines, DiscardedFile};
+use crate::host::changes::sights::{shows_now, Sights};
+use crate::host::changes::{checkpoints, edits};
+use crate::host::channels::Changeset;
+use crate::host::effects::{ChangesetKey, ConnectionId};
+use crate::host::ledger::Ledger;
+use crate::host::model::{Channel, Chat, Session, SessionKey};
+use crate::host::refusal::{error_info, Refusal};
+use crate::host::{catalogue, Step};
+use crate::state::edits::LineCounts;
+use crate::state::history::CompletedTurn;
+use crate::wire::changesets::{
+    changeset_uri, compare_template, named_by_changeset, turn_template, ChangesetScope,
+};
+
+/// So many changesets that nobody follows stay in memory.
+const UNFOLLOWED_MAX: usize = 200;
+
+/// More files are not told at once.
+pub(in crate::host) const FILES_MAX: usize = 5000;
+
+/// The kinds of tools, as agents say them, that change no file.
+const LOOKING_KINDS: [&str; 5] = ["read", "search", "think", "fetch", "switch_mode"];
+
+/// Where the kind of a tool is said.
+const KIND: &str = "acp.kind";
+
+/// Changes of files in all sessions.
+#[derive(Debug)]
+pub(in crate::host) struct Changes {
+    pub(in crate::host) counted: CountedLines,
+    /// States of folders that git keeps.
+    pub(in crate::host) checkpoints: Checkpoints,
+    /// Status of repositories.
+    pub(in crate::host) sights: Sights,
+    pub(in crate::host) operations: Operations,
+}
+
+impl Changes {
+    /// Nothing is known yet. Git has this time for a checkpoint before a turn, in milliseconds;
+    /// with 0 it is not used.
+    pub(in crate::host) fn new(within_ms: u64) -> Self {
+        Self {
+            counted: CountedLines::default(),
+            checkpoints: Checkpoints::new(within_ms),
+            sights: Sights::new(within_ms > 0),
+            operations: Operations::default(),
+        }
+    }
+
+    /// Notes that a connection is closed: none of its requests is answered.
+    pub(in crate::host) fn connection_closed(&mut self, connection: ConnectionId) {
+        self.operations.forget_asker(connection);
+    }
+}
+
+/// How much was changed, in numbers.
+fn summary_of(files: &[ChangedFile]) -> ChangesSummary {
+    let sum =
+        |of: fn(&LineCounts) -> i64| Some(files.iter().filter_map(|file| file.lines.as_ref()).map(of).sum());
+    ChangesSummary {
+        additions: sum(|lines| lines.added),
+        deletions: sum(|lines| lines.removed),
+        files: i64::try_from(files.len()).ok(),
+    }
+}
+
+/// What is told of how much was changed: nothing before anything was, and zeros when all of it is
+/// gone, since nobody can be told that there is nothing to say any more.
+fn told_summary(files: &[ChangedFile], before: Option<&ChangesSummary>) -> Option<ChangesSummary> {
+    (!files.is_empty() || before.is_some()).then(|| summary_of(files))
+}
+
+/// What a changeset is called in the log: the same for the same URI.
+fn key_of(uri: &str) -> ChangesetKey {
+    let hash = Uuid::new_v5(&Uuid::NAMESPACE_URL, uri.as_bytes()).as_u64_pair().0;
+    // The store keeps signed numbers.
+    ChangesetKey(hash >> 2)
+}
+
+/// What a row says of where its changes are known from.
+fn description_of(what: &str, kept: &KeptFolder) -> String {
+    let source = match kept.root {
+        Some(_) => format!("What has changed in the repository in this {what}"),
+        None => {
+            format!("What the agent says that it has changed in this {what}, without what its commands have")
+        }
+    };
+    match &kept.note {
+        Some(note) => format!("{source} ({note})"),
+        None => source,
+    }
+}
+
+fn row(label: &str, uri_template: String, description: String, kind: &str) -> ChangesetRow {
+    ChangesetRow {
+        label: label.to_owned(),
+        uri_template,
+        description: Some(description),
+        change_kind: kind.to_owned(),
+        capabilities: Some(ChangesetCapabilities { review: Some(JsonObject::default()) }),
+    }
+}
+
+/// The row that offers the changesets of turns.
+fn row_of_turns(session: &str, kept: &KeptFolder) -> ChangesetRow {
+    row("This Turn", turn_template(session), description_of("turn", kept), "turn")
+}
+
+/// The row that offers the changeset of a session.
+fn row_of_session(session: &str, kept: &KeptFolder) -> ChangesetRow {
+    let uri = changeset_uri(session, &ChangesetScope::Session);
+    row("Session Changes", uri, description_of("session", kept), "session")
+}
+
+/// All rows of a session. What is not committed is offered where there is a repository.
+fn rows_of_session(session: &str, kept: &KeptFolder, base_note: Option<&str>) -> Vec<ChangesetRow> {
+    let mut rows = vec![row_of_session(session, kept), row_of_turns(session, kept)];
+    if kept.root.is_some() {
+        let described = |what: &str| match base_note {
+            Some(note) => format!("{what} ({note})"),
+            None => what.to_owned(),
+        };
+        let branch = changeset_uri(session, &ChangesetScope::Branch);
+        let what = described("What the branch has changed, committed or not");
+        rows.insert(0, row("Branch Changes", branch, what, "branch"));
+        let uncommitted = changeset_uri(session, &ChangesetScope::Uncommitted);
+        let what = "What is not committed in the repository".to_owned();
+        rows.insert(1, row("Uncommitted Changes", uncommitted, what, "uncommitted"));
+        let what = "What has changed in the repository between the ends of two turns".to_owned();
+        rows.push(row("Compare Turns", compare_template(session), what, "compare-turns"));
+    }
+    rows
+}
+
+/// Whether a call may have changed files without saying so.
+fn may_have_changed(call: &ToolCallState) -> bool {
+    let ToolCallState::Completed(call) = call else { return false };
+    let kind = call.meta.as_ref().and_then(|meta| meta.get(KIND)).and_then(|kind| kind.as_str());
+    !kind.is_some_and(|kind| LOOKING_KINDS.contains(&kind))
+}
+
+impl Changes {
+    /// Tells what has changed about changesets, and lets those out of memory that are too many.
+    pub(in crate::host) fn settle_changesets(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        while let Some((session, have_files)) = ledger.next_edited() {
+            if ledger.channels.sessions.get(&session).is_none() {
+                continue;
+            }
+            if have_files {
+                self.drop_fallen_marks(ledger, session);
+                self.sync_changes(ledger, step, session);
+            }
+            self.sync_changesets(ledger, step, session);
+        }
+        self.settle_operations(ledger, step);
+        self.checkpoints.compare_what_is_wanted(ledger, step);
+        self.settle_sights(ledger, step);
+        self.checkpoints.let_go_of_compared(ledger);
+        if ledger.channels.changesets.len() > UNFOLLOWED_MAX {
+            let unfollowed =
+                ledger.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
+            let unfollowed: Vec<ChangesetKey> = unfollowed.map(|(key, _)| *key).collect();
+            for key in unfollowed {
+                self.forget_changeset(ledger, key);
+            }
+        }
+    }
+
+    /// Brings what a session and its chats say of their changes in line with these.
+    fn sync_changes(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
+        let chats = ledger.channels.chats_in(key);
+        let is_offered =
+            ledger.channels.sessions.known(key).is_some_and(|session| session.state.changesets.is_some());
+        let Some(session) = ledger.channels.sessions.known(key) else { return };
+        let (uri, kept) = (&session.channel.uri, &session.kept);
+        let has_repository = kept.root.is_some();
+        let rows_of_chat = vec![row_of_turns(uri, kept)];
+        let rows = rows_of_session(uri, kept, self.sights.base_note_of(key));
+        if !is_offered
+            && !has_repository
+            && chats.iter().all(|chat| edits::turns_with_edits(ledger, *chat).is_empty())
+        {
+            return;
+        }
+        let (is_known, is_alone) = (self.is_known(ledger, key, &ChangesetScope::Session), chats.len() == 1);
+        let of_session = self.changed_files(ledger, key, &ChangesetScope::Session).unwrap_or_default();
+        let is_kept = checkpoints::kept_states(ledger, key, &ChangesetScope::Session).is_some();
+        for chat in chats {
+            let chat_uri = ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
+            let files = match is_alone && is_kept {
+                // All that was done in the session was done in it.
+                true => of_session.clone(),
+                false => self.net_files(ledger, |ledger| {
+                    let mut said =
+                        edits::left_of(ledger, key, said_in(edits::turns_with_edits(ledger, chat)));
+                    let is_its = |file: &DiscardedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
+                    said.extend(edits::discards_of(ledger, key, is_its));
+                    net_of(said)
+                }),
+            };
+            let Some(of_chat) = ledger.channels.chats.known_mut(chat) else { continue };
+            let state = of_chat.conversation.state();
+            let changes = told_summary(&files, state.changes.as_ref());
+            if changes != state.changes && (is_known || !is_alone) {
+                of_chat.conversation.set_changes(changes);
+                catalogue::sync_chat(ledger, step, chat);
+            }
+            let offered =
+                ledger.channels.chats.known(chat).map(|chat| chat.conversation.state().changesets.clone());
+            let is_due = match offered {
+                Some(Some(offered)) => offered != rows_of_chat,
+                Some(None) => has_repository || !files.is_empty(),
+                None => false,
+            };
+            if is_due {
+                let changesets = Some(rows_of_chat.clone());
+                let offered = StateAction::ChatChangesetsChanged(ChatChangesetsChangedAction { changesets });
+                ledger.sequence(step, chat, offered, None);
+            }
+        }
+        let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
+        let changes = told_summary(&of_session, session.changes.as_ref());
+        let is_due = session.state.changesets.as_ref() != Some(&rows);
+        if changes != session.changes && is_known {
+            session.changes = changes;
+            ledger.session_changed(key);
+        }
+        if is_due {
+            let changesets = Some(rows);
+            let offered =
+                StateAction::SessionChangesetsChanged(SessionChangesetsChangedAction { changesets });
+            ledger.sequence(step, key, offered, None);
+        }
+    }
+
+    /// What a changeset shows now; none when its turn is not there.
+    fn changeset_state(
+        &mut self,
+        ledger: &mut Ledger,
+        session: SessionKey,
+        scope: &ChangesetScope,
+    ) -> Option<ChangesetState> {
+        let files = self.changed_files(ledger, session, scope)?;
+        if shows_now(scope) {
+            match self.sights.sight_of(session) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Some(state_of(Vec::new(), None, true)),
+                Err(why) => {
+                    let error = error_info("changesUnknown".to_owned(), why);
+                    return Some(state_of(Vec::new(), Some(error), false));
+                }
+            }
+        }
+        if let Some(states) = checkpoints::kept_states(ledger, session, scope) {
+            match self.checkpoints.compared.between(&states) {
+                Between::Known(_) => {}
+                Between::Unknown(why) => {
+                    let error = error_info("changesUnknown".to_owned(), why);
+                    return Some(state_of(Vec::new(), Some(error), false));
+                }
+                Between::Asked => return Some(state_of(Vec::new(), None, true)),
+            }
+        }
+        let is_kept = checkpoints::kept_states(ledger, session, scope).is_some();
+        let (trouble, is_running) = match scope {
+            ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => {
+                (None, false)
+            }
+            ChangesetScope::Session => (None, self.checkpoints.is_being_kept(session, None)),
+            ChangesetScope::Turn(_) if is_kept => (None, false),
+            ChangesetScope::Turn(id) => {
+                let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, session, id)?)?;
+                let is_running = chat.conversation.history().get(id).is_none()
+                    || self.checkpoints.is_being_kept(session, Some(id));
+                let is_unknown = files.is_empty() && !is_running && hides_changes(chat, id);
+                (is_unknown.then(unknown_changes), is_running)
+            }
+        };
+        if files.len() > FILES_MAX {
+            let message = format!("{} files were changed, and at most {FILES_MAX} are shown", files.len());
+            let error = error_info("tooManyFiles".to_owned(), &message);
+            // What nobody sees is not taken back; what was taken back before can still be brought
+            // back.
+            let operations = self.operations_of(ledger, session, scope, false);
+            return Some(ChangesetState { operations, ..state_of(Vec::new(), Some(error), false) });
+        }
+        let reviewed = &ledger.channels.sessions.known(session)?.reviewed;
+        let of_scope = reviewed.get(&mark_of(scope));
+        let shown = files.iter().map(|file| {
+            let mark = of_scope.and_then(|marks| marks.get(&file.file));
+            file.shown(mark == Some(&file.version()))
+        });
+        let shown: Vec<ChangesetFile> = shown.collect();
+        let operations = self.operations_of(ledger, session, scope, !shown.is_empty());
+        let mut state = ChangesetState { operations, ..state_of(shown, trouble, is_running) };
+        if shows_now(scope) && self.sights.is_sight_old(session) {
+            state.status = ChangesetStatus::Recomputing;
+        }
+        Some(state)
+    }
+
+    /// Whether it is known which files were changed in what a changeset is of.
+    fn is_known(&self, ledger: &Ledger, session: SessionKey, scope: &ChangesetScope) -> bool {
+        if shows_now(scope) {
+            return self.sights.known_sight(session).is_some();
+        }
+        let states = checkpoints::kept_states(ledger, session, scope);
+        states.is_none_or(|states| self.checkpoints.compared.known(&states).is_some())
+    }
+
+    /// Tells those who follow the changesets of a session what is otherwise about them.
+    pub(in crate::host) fn sync_changesets(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+    ) {
+        for key in changesets_of(ledger, session) {
+            self.sync_changeset(ledger, step, key);
+        }
+    }
+
+    /// Tells those who follow a changeset what is otherwise about it.
+    fn sync_changeset(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChangesetKey) {
+        let Some(changeset) = ledger.channels.changesets.known(key) else { return };
+        let (session, scope) = (changeset.session, changeset.scope.clone());
+        let Some(wanted) = self.changeset_state(ledger, session, &scope) else {
+            return self.clear_changeset(ledger, step, key);
+        };
+        let Some(changeset) = ledger.channels.changesets.known(key) else { return };
+        let ChangesetState { status, error, files, operations } = again(&changeset.state, wanted);
+        let mut actions = changes_between(&changeset.state.files, &files);
+        if changeset.state.operations != operations {
+            let changed = ChangesetOperationsChangedAction { operations };
+            actions.push(StateAction::ChangesetOperationsChanged(changed));
+        }
+        if (&changeset.state.status, &changeset.state.error) != (&status, &error) {
+            actions.push(StateAction::ChangesetStatusChanged(ChangesetStatusChangedAction { status, error }));
+        }
+        for action in actions {
+            ledger.sequence(step, key, action, None);
+        }
+    }
+
+    /// There is no such changeset any more.
+    fn clear_changeset(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChangesetKey) {
+        if ledger.channels.changesets.known(key).is_some_and(|changeset| !changeset.state.files.is_empty()) {
+            let cleared = StateAction::ChangesetCleared(ChangesetClearedAction {});
+            ledger.sequence(step, key, cleared, None);
+        }
+        self.forget_changeset(ledger, key);
+    }
+
+    /// A session is gone for good.
+    pub(in crate::host) fn clear_changesets_of(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+    ) {
+        self.sights.forget(session);
+        self.forget_failed_operations(session);
+        for key in changesets_of(ledger, session) {
+            self.clear_changeset(ledger, step, key);
+        }
+    }
+
+    /// A session is let out of memory.
+    pub(in crate::host) fn forget_changesets_of(&mut self, ledger: &mut Ledger, session: SessionKey) {
+        self.sights.forget(session);
+        self.forget_failed_operations(session);
+        for key in changesets_of(ledger, session) {
+            self.forget_changeset(ledger, key);
+        }
+    }
+
+    fn forget_changeset(&mut self, ledger: &mut Ledger, key: ChangesetKey) {
+        self.sights.sight_is_left(ledger, key.into());
+        ledger.unlink(key.into());
+        ledger.channels.changesets.remove(&key);
+    }
+
+    /// Whether nobody would notice that the changesets of a session are not in memory.
+    pub(in crate::host) fn has_idle_changesets(&self, ledger: &Ledger, session: &Session) -> bool {
+        if self.has_operations(ledger, &session.channel.uri) {
+            return false;
+        }
+        let key = ledger.find_session(&session.channel.uri);
+        let mut followed =
+            ledger.channels.changesets.values().filter(|changeset| !changeset.channel.subscribers.is_empty());
+        followed.all(|changeset| Some(changeset.session) != key)
+    }
+
+    /// Makes the changesets that are asked for, of sessions in memory.
+    pub(in crate::host) fn bring_back_changesets<'a>(
+        &mut self,
+        ledger: &mut Ledger,
+        uris: impl IntoIterator<Item = &'a String>,
+    ) {
+        for uri in uris {
+            let Some((session, scope)) = named_by_changeset(uri) else { continue };
+            let Some(session) = ledger.find_session(session).filter(|_| ledger.find(uri).is_none()) else {
+                continue;
+            };
+            let Some(state) = self.changeset_state(ledger, session, &scope) else { continue };
+            let Some(of_session) = ledger.channels.sessions.known(session) else { continue };
+            let uri = changeset_uri(&of_session.channel.uri, &scope);
+            let key = key_of(&uri);
+            // What was told of it before now, if anything was, does not lead to this.
+            let channel = Channel::new(uri.clone(), ledger.head());
+            ledger.channels.by_uri.insert(uri, key.into());
+            ledger.channels.changesets.insert(key, Changeset { channel, state, session, scope });
+        }
+    }
+
+    /// Takes away the marks of files that were changed since: they do not come back when a file is
+    /// again what it was.
+    fn drop_fallen_marks(&mut self, ledger: &mut Ledger, key: SessionKey) {
+        let Some(session) = ledger.channels.sessions.known(key).filter(|it| !it.reviewed.is_empty()) else {
+            return;
+        };
+        let (mut reviewed, uri) = (session.reviewed.clone(), session.channel.uri.clone());
+        reviewed.retain(|mark, marks| {
+            let changeset = format!("{uri}{mark}");
+            let named = named_by_changeset(&changeset);
+            if named.as_ref().is_some_and(|(_, scope)| !self.is_known(ledger, key, scope)) {
+                return true;
+            }
+            let files = named.and_then(|(_, scope)| self.changed_files(ledger, key, &scope));
+            let files = files.unwrap_or_default();
+            let versions: BTreeMap<&str, String> =
+                files.iter().map(|file| (&*file.file, file.version())).collect();
+            marks.retain(|file, version| versions.get(&**file) == Some(version));
+            !marks.is_empty()
+        });
+        if let Some(session) = ledger.channels.sessions.known_mut(key).filter(|it| it.reviewed != reviewed) {
+            session.reviewed = reviewed;
+            ledger.mark_dirty(key.into());
+        }
+    }
+
+    /// Marks files as reviewed, or takes the marks away.
+    ///
+    /// # Errors
+    /// When it names none of the changeset's files.
+    pub(in crate::host) fn review_files(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: ChangesetKey,
+        action: StateAction,
+        origin: ActionOrigin,
+    ) -> Result<Verdict, Refusal> {
+        let StateAction::ChangesetFilesReviewChanged(review) = &action else {
+            return Ok(Verdict::Unchanged);
+        };
+        let Some(changeset) = ledger.channels.changesets.known(key) else {
+            return Ok(Verdict::Unchanged);
+        };
+        let (session, scope) = (changeset.session, changeset.scope.clone());
+        let named = changeset.state.files.iter().filter(|file| review.files.contains(&file.id));
+        let named: Vec<(String, bool)> =
+            named.map(|file| (file.id.clone(), file.reviewed == Some(true))).collect();
+        if named.is_empty() {
+            return Err(Refusal::NoSuchFiles);
+        }
+        let is_reviewed = review.reviewed;
+        if named.iter().all(|(_, was_reviewed)| *was_reviewed == is_reviewed) {
+            return Ok(Verdict::Unchanged);
+        }
+        let files = self.changed_files(ledger, session, &scope).unwrap_or_default();
+        let versions: BTreeMap<String, String> =
+            files.into_iter().map(|file| (file.file.clone(), file.version())).collect();
+        if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
+            let marks = of_session.reviewed.entry(mark_of(&scope)).or_default();
+            for (file, _) in named {
+                match versions.get(&file).filter(|_| is_reviewed) {
+                    Some(version) => marks.insert(file, version.clone()),
+                    None => marks.remove(&file),
+                };
+            }
+            of_session.reviewed.retain(|_, marks| !marks.is_empty());
+        }
+        ledger.mark_dirty(session.into());
+        ledger.sequence(step, key, action, Some(origin));
+        Ok(Verdict::Done)
+    }
+}
+
+/// The changesets of a session that are in memory.
+fn changesets_of(ledger: &Ledger, session: SessionKey) -> Vec<ChangesetKey> {
+    let all = ledger.channels.changesets.iter();
+    all.filter(|(_, changeset)| changeset.session == session).map(|(key, _)| *key).collect()
+}
+
+/// Whether a completed turn of a chat may have changed files that nobody has been told of.
+fn hides_changes(chat: &Chat, id: &str) -> bool {
+    let turn = chat.conversation.history().get(id).filter(|turn| turn.edits().is_empty());
+    let turn = turn.and_then(CompletedTurn::read);
+    // Where calls have said something, the others are taken to have changed nothing else.
+    turn.is_some_and(|turn| {
+        turn.response_parts.iter().any(|part| match part {
+            ResponsePart::ToolCall(part) => may_have_changed(&part.tool_call),
+            _ => false,
+        })
+    })
+}
+
+fn unknown_changes() -> ErrorInfo {
+    let message = "the agent says of no file that it has changed it; what its commands and tools have changed is not known";
+    error_info("changesUnknown".to_owned(), message)
+}
+
+fn state_of(files: Vec<ChangesetFile>, error: Option<ErrorInfo>, is_running: bool) -> ChangesetState {
+    let status = match &error {
+        Some(_) => ChangesetStatus::Error,
+        // More may come.
+        None if is_running => ChangesetStatus::Computing,
+        None => ChangesetStatus::Ready,
+    };
+    ChangesetState { status, error, files, operations: None }
+}
+
+/// What is shown of a changeset that was shown before: what it was stays until it is known what it
+/// is, also where that cannot be known.
+fn again(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
+    let was_known = matches!(shown.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing);
+    if was_known && wanted.status == ChangesetStatus::Computing {
+        wanted.status = ChangesetStatus::Recomputing;
+    }
+    let is_unknown = matches!(wanted.status, ChangesetStatus::Recomputing | ChangesetStatus::Error);
+    if is_unknown && wanted.files.is_empty() {
+        wanted.files.clone_from(&shown.files);
+    }
+    wanted
+}
+
+/// The actions that make one list of files the other. A mark that was taken away is as good as one
+/// that never was.
+fn changes_between(before: &[ChangesetFile], after: &[ChangesetFile]) -> Vec<StateAction> {
+    let ids: BTreeSet<&str> = after.iter().map(|file| file.id.as_str()).collect();
+    let removed = before.iter().filter(|file| !ids.contains(file.id.as_str()));
+    let known: HashMap<&str, &ChangesetFile> = before.iter().map(|file| (file.id.as_str(), file)).collect();
+    let is_same = |one: &ChangesetFile, other: &ChangesetFile| {
+        one.edit == other.edit
+            && one.reviewed.unwrap_or(false) == other.reviewed.unwrap_or(false)
+            && one.meta == other.meta
+    };
+    let set = after.iter().filter(|file| known.get(file.id.as_str()).is_none_or(|it| !is_same(it, file)));
+    let stay = before.iter().map(|file| file.id.as_str()).filter(|id| ids.contains(id));
+    let added = after.iter().map(|file| file.id.as_str()).filter(|id| !known.contains_key(id));
+    if !stay.chain(added).eq(after.iter().map(|file| file.id.as_str())) {
+        let (files, operations) = (after.to_vec(), None);
+        let changed = ChangesetContentChangedAction { files, operations };
+        return vec![StateAction::ChangesetContentChanged(Box::new(changed))];
+    }
+    let removed = removed.map(|file| {
+        StateAction::ChangesetFileRemoved(ChangesetFileRemovedAction { file_id: file.id.clone() })
+    });
+    let set = set.map(|file| StateAction::ChangesetFileSet(ChangesetFileSetAction { file: file.clone() }));
+    removed.chain(set).collect()
+}

@@ -1,0 +1,928 @@
+//! What git keeps of the folders of sessions: what was in them when a turn began, and when it
+//! ended.
+//!
+//! So it is known what a turn has changed by whatever means, and not only what its calls have said.
+//! A turn waits a moment until its folder is kept; one that could not be kept in time begins
+//! without, and what its calls say counts.
+//!
+//! Owns: when a folder is kept and for which turn, which turns cannot be told apart because they
+//! ran at the same time in one repository, what has changed from one state to another as far as
+//! that is known, and which contents were given out.
+//! Never: runs git, or waits for it longer than a turn may.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Write as _;
+
+use ahp_types::commands::ContentEncoding;
+use ahp_types::state::ChatOrigin;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::host::changes::sights::NOT_THERE;
+use crate::host::changes::{edits, Changes};
+use crate::host::configuration::directories;
+use crate::host::effects::{
+    ChannelId, ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange, Output,
+    Resource, RunId, Timer, UnseenFile,
+};
+use crate::host::ledger::Ledger;
+use crate::host::model::{RunPhase, SessionKey};
+use crate::host::Step;
+use crate::state::edits::changed_paths;
+use crate::wire::changesets::ChangesetScope;
+use crate::wire::errors::RpcError;
+use crate::wire::uris::{content_uri, file_of_content, named_by_content};
+
+/// How long git may take where nobody waits for it.
+const WITHIN_MS: u64 = 10_000;
+
+/// So often git is asked again to let go of what was kept.
+const LET_GO_AGAIN: u32 = 3;
+
+/// So many turns of a session are remembered; the oldest go first, but for the first one.
+const TURNS_MAX: usize = 1000;
+
+/// Of so many pairs of states it is remembered what lies between them, besides those that a
+/// changeset in memory shows.
+const COMPARED_MAX: usize = 200;
+
+/// Maximum number of files per turn of which git is asked whether it looks at them.
+const SAID_MAX: usize = 1000;
+
+/// So many pairs are compared at once: the time that git has for one begins when it is asked.
+const COMPARED_AT_ONCE: usize = 4;
+
+/// What git keeps of the folder of a session. Kept with the session.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KeptFolder {
+    /// The `file:` URI of the repository's folder; none where there is no repository that is used.
+    pub(in crate::host) root: Option<String>,
+    /// The branch that was checked out when the session began.
+    pub(in crate::host) base: Option<String>,
+    /// What stands in the names of what git keeps for this session.
+    keeper: String,
+    /// What the ids of contents are made with, so that nobody can make one that was not given out.
+    secret: String,
+    /// So often something was to be kept.
+    count: u64,
+    /// The newest state; none when it is not known what has become of the folder since.
+    last: Option<Checkpoint>,
+    /// What is in the folder is being kept behind a turn, or after files were taken back; a host
+    /// that ends meanwhile does not hear of it.
+    is_asked: bool,
+    /// The session was brought in, or back from the trash: nothing of what is known here is kept
+    /// for it yet. What is kept by the name that it had may be another session's, or goes with one.
+    is_brought: bool,
+    /// Nothing had been said in the session when the first turn of these began.
+    is_whole: bool,
+    /// The turns of which something is kept, in the order in which they began.
+    turns: Vec<KeptTurn>,
+    /// Why not all of it is known, for people.
+    pub(in crate::host) note: Option<String>,
+}
+
+/// What is kept of a turn. One that a fork has, too, is one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct KeptTurn {
+    /// The URI of the chat in which it ran.
+    chat: String,
+    turn: String,
+    before: Checkpoint,
+    after: Option<Checkpoint>,
+    /// Another turn ran in the repository at the same time.
+    #[serde(default)]
+    overlaps: bool,
+    /// One of another session did.
+    #[serde(default)]
+    overlaps_others: bool,
+    /// Files that its calls have changed and at which git does not look, as they were when it
+    /// ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    unseen: Vec<UnseenFile>,
+}
+
+/// What git was asked.
+#[derive(Debug)]
+pub(in crate::host) enum AskedFor {
+    /// To keep the folder before a turn.
+    Before(ChatKey, RunId),
+    /// To keep it behind a turn.
+    Behind { session: SessionKey, chat: String, turn: String, since: Vec<Checkpoint> },
+    /// To keep it after files were taken back.
+    Now { session: SessionKey, since: Vec<Checkpoint> },
+    /// What lies between two states.
+    Between(ComparedPair),
+    /// What is there now.
+    Sight(SessionKey),
+    /// To keep again what is known of a session that has come from elsewhere.
+    Again(SessionKey),
+    /// To commit what is not committed, for a client.
+    Commit(SessionKey),
+    /// To keep it for a session that is gone since, under this name: what is kept so is let go of.
+    Gone { keeper: String },
+    /// To let go of what was kept under this name; so often it is tried again where git has no time
+    /// for it.
+    LettingGo { root: String, keeper: String, again: u32 },
+    /// Something that nobody waits for any more.
+    Nothing,
+}
+
+/// Two states of the folder of a session.
+pub(in crate::host) type ComparedPair = (SessionKey, Checkpoint, Checkpoint);
+
+/// What lies between two states.
+#[derive(Debug)]
+pub(in crate::host) enum Between {
+    /// It is to be asked for, or was.
+    Asked,
+    Known(Vec<KeptChange>),
+    /// Why it cannot be known, for people.
+    Unknown(String),
+}
+
+/// Checkpoints of the folders of all sessions.
+#[derive(Debug)]
+pub(in crate::host) struct Checkpoints {
+    /// Time that git has for a checkpoint before a turn, in milliseconds; 0 where git is not used.
+    within_ms: u64,
+    /// Jobs that git has not reported about, by their numbers.
+    jobs: BTreeMap<u64, AskedFor>,
+    pub(in crate::host) compared: ComparedStates,
+}
+
+impl Checkpoints {
+    /// Nothing is kept yet.
+    pub(in crate::host) fn new(within_ms: u64) -> Self {
+        Self { within_ms, jobs: BTreeMap::new(), compared: ComparedStates::default() }
+    }
+}
+
+/// What lies between states, as far as it is remembered.
+#[derive(Debug, Default)]
+pub(in crate::host) struct ComparedStates {
+    pairs: BTreeMap<ComparedPair, Between>,
+    /// What is to be asked for, in this order.
+    wanted: VecDeque<ComparedPair>,
+}
+
+impl ComparedStates {
+    fn keep(&mut self, pair: ComparedPair, between: Between) {
+        self.pairs.insert(pair, between);
+    }
+
+    /// What lies between these two; it is asked for if that is not known.
+    pub(in crate::host) fn between(&mut self, pair: &ComparedPair) -> &Between {
+        let wanted = &mut self.wanted;
+        self.pairs.entry(pair.clone()).or_insert_with(|| {
+            wanted.push_back(pair.clone());
+            Between::Asked
+        })
+    }
+
+    /// Where it could not be known, it is asked for anew. Whether that is so.
+    fn try_again(&mut self, pair: &ComparedPair) -> bool {
+        let failed = matches!(self.pairs.get(pair), Some(Between::Unknown(_)));
+        if failed {
+            self.pairs.remove(pair);
+        }
+        failed
+    }
+
+    /// The same, of what is known.
+    pub(in crate::host) fn known(&self, pair: &ComparedPair) -> Option<&[KeptChange]> {
+        match self.pairs.get(pair) {
+            Some(Between::Known(changes)) => Some(changes),
+            _ => None,
+        }
+    }
+}
+
+impl KeptFolder {
+    fn turn_mut(&mut self, chat: &str, turn: &str) -> Option<&mut KeptTurn> {
+        self.turns.iter_mut().rev().find(|kept| kept.turn == turn && kept.chat == chat)
+    }
+
+    /// The session comes from elsewhere: what is known is to be kept under another name.
+    pub(in crate::host) fn is_brought(&mut self) {
+        if !self.keeper.is_empty() {
+            self.keeper.clear();
+            self.is_brought = true;
+        }
+    }
+
+    /// The states that are known, the first ones first.
+    fn known_states(&self) -> Vec<String> {
+        let mut known: Vec<String> = Vec::new();
+        let of_turns = self.turns.iter().flat_map(|turn| std::iter::once(&turn.before).chain(&turn.after));
+        for state in of_turns.chain(&self.last) {
+            if !known.contains(&state.commit) {
+                known.push(state.commit.clone());
+            }
+        }
+        known
+    }
+
+    /// From what to what all of the session has gone.
+    fn whole(&self) -> Option<(&Checkpoint, &Checkpoint)> {
+        let is_told_apart = !self.turns.iter().any(|turn| turn.overlaps_others);
+        let first = self.turns.first().filter(|_| self.is_whole && is_told_apart)?;
+        Some((&first.before, self.last.as_ref()?))
+    }
+
+    /// From what to what a turn has gone that is over. One that a fork has may have run in another
+    /// chat.
+    fn of_turn(&self, chat: &str, turn: &str, is_fork: bool) -> Option<(&Checkpoint, &Checkpoint)> {
+        let mut of_chat = self.turns.iter().rev().filter(|kept| kept.turn == turn);
+        let in_chat = of_chat.clone().find(|kept| kept.chat == chat);
+        let kept = in_chat.or_else(|| of_chat.next().filter(|_| is_fork))?;
+        Some((&kept.before, kept.after.as_ref().filter(|_| !kept.overlaps)?))
+    }
+
+    /// To what a turn has gone.
+    fn behind(&self, chat: &str, turn: &str) -> Option<&Checkpoint> {
+        let mut turns = self.turns.iter().rev();
+        turns.find(|kept| kept.turn == turn && kept.chat == chat)?.after.as_ref()
+    }
+
+    /// Returns the files at which git does not look and that were changed in a turn, or in any: of
+    /// each the version that it was then.
+    pub(in crate::host) fn unseen_in(&self, turn: Option<&str>) -> BTreeMap<&str, Option<&str>> {
+        let turns = self.turns.iter().filter(|kept| turn.is_none_or(|turn| kept.turn == turn));
+        let files = turns.flat_map(|kept| &kept.unseen);
+        files.map(|unseen| (unseen.file.as_str(), unseen.version.as_deref())).collect()
+    }
+
+    /// How what is there can be kept once more.
+    pub(in crate::host) fn next(&mut self) -> (String, u64) {
+        self.count += 1;
+        (self.keeper.clone(), self.count)
+    }
+
+    fn take_in(&mut self, turn: KeptTurn) {
+        match self.turn_mut(&turn.chat, &turn.turn) {
+            Some(known) => known.after = None,
+            None => self.turns.push(turn),
+        }
+        if self.turns.len() > TURNS_MAX {
+            self.turns.remove(1);
+        }
+    }
+
+    /// What a content is called that is given out.
+    fn id_of(&self, content: &GitContent) -> String {
+        let (mode, blob) = (content.mode, &content.blob);
+        let mut hash = Sha256::new();
+        hash.update(format!("{} {mode:o} {blob}", self.secret));
+        let mut id = format!("{mode:o}-{blob}-");
+        for byte in &hash.finalize()[..16] {
+            write!(id, "{byte:02x}").unwrap_or_default();
+        }
+        id
+    }
+
+    /// The content that is called so, if it was ever given out.
+    fn content_of(&self, id: &str) -> Option<GitContent> {
+        let mut parts = id.split('-');
+        let mode = u32::from_str_radix(parts.next()?, 8).ok()?;
+        let content = GitContent { blob: parts.next()?.to_owned(), mode };
+        (self.id_of(&content) == id).then_some(content)
+    }
+
+    /// The URI of a content of a side of a file.
+    pub(in crate::host) fn uri_of(
+        &self,
+        session: &str,
+        content: &GitContent,
+        side: &str,
+        path: &str,
+    ) -> String {
+        content_uri(session, &self.id_of(content), side, path)
+    }
+}
+
+impl Checkpoints {
+    /// Asks git, about the folders of a chat or what is kept of a session.
+    pub(in crate::host) fn ask_git(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        (directories, within_ms): (Vec<String>, u64),
+        work: GitWork,
+        what: AskedFor,
+    ) -> u64 {
+        let number = ledger.fresh_key();
+        self.jobs.insert(number, what);
+        step.say(Output::Git(number, Box::new(GitJob { directories, within_ms, work })));
+        number
+    }
+
+    /// Asks what is there in the repository of a session now.
+    pub(in crate::host) fn ask_git_to_look(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        directories: Vec<String>,
+        base: Option<String>,
+        files: bool,
+    ) {
+        name_what_is_kept(ledger, step, session);
+        let work = GitWork::Look { base, files };
+        self.ask_git(ledger, step, (directories, WITHIN_MS), work, AskedFor::Sight(session));
+    }
+
+    /// A turn begins: what is in its folder is kept first.
+    pub(in crate::host) fn keep_folder_before(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: ChatKey,
+    ) {
+        let within_ms = self.within_ms;
+        let directories = directories::effective_directories(ledger, key);
+        if within_ms == 0 || directories.is_empty() {
+            return;
+        }
+        let Some(chat) = ledger.channels.chats.known(key) else { return };
+        let (session, Some(run)) = (chat.session, chat.run.as_ref().map(|run| run.id)) else { return };
+        let Some(work) = keeping(ledger, step, session, Vec::new(), Vec::new()) else { return };
+        let number = self.ask_git(ledger, step, (directories, within_ms), work, AskedFor::Before(key, run));
+        step.say(Output::Timer(Timer::Kept(number), std::time::Duration::from_millis(within_ms)));
+        if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+            run.kept_by = Some(number);
+        }
+    }
+
+    /// Gives up a checkpoint that took too long. Returns the chat whose turn waits for it no more.
+    pub(in crate::host) fn checkpoint_timed_out(
+        &mut self,
+        ledger: &mut Ledger,
+        number: u64,
+    ) -> Option<ChatKey> {
+        let Some(AskedFor::Before(chat, run)) = self.jobs.get(&number) else { return None };
+        let (chat, run) = (*chat, *run);
+        // What comes later is not what was there before the turn.
+        self.jobs.insert(number, AskedFor::Nothing);
+        let why = "the folder could not be kept in time before the last turn".to_owned();
+        self.folder_was_not_kept(ledger, (chat, run), Some(why), false)
+    }
+
+    /// Notes that a turn begins without a checkpoint. Returns the chat if its turn has waited.
+    fn folder_was_not_kept(
+        &mut self,
+        ledger: &mut Ledger,
+        (key, run): (ChatKey, RunId),
+        note: Option<String>,
+        has_repository: bool,
+    ) -> Option<ChatKey> {
+        let chat = ledger.channels.chats.known(key)?;
+        let session = chat.session;
+        if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
+            let kept = &mut of_session.kept;
+            if !has_repository {
+                kept.root = kept.root.take().filter(|_| note.is_some());
+            }
+            (kept.note, kept.last) = (note, None);
+            ledger.mark_dirty(session.into());
+            ledger.note_edited(session, true);
+        }
+        self.turn_waits_no_more(ledger, key, run)
+    }
+
+    fn turn_waits_no_more(&mut self, ledger: &mut Ledger, key: ChatKey, id: RunId) -> Option<ChatKey> {
+        let run = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut())?;
+        if run.id != id || run.kept_by.take().is_none() {
+            return None;
+        }
+        Some(key)
+    }
+
+    fn folder_is_kept_before(
+        &mut self,
+        ledger: &mut Ledger,
+        (key, run): (ChatKey, RunId),
+        report: GitReport,
+    ) -> Option<ChatKey> {
+        let (root, checkpoint) = match report {
+            GitReport::Kept { root, checkpoint, .. } => (root, checkpoint),
+            GitReport::Unusable(why) => {
+                return self.folder_was_not_kept(ledger, (key, run), Some(why), false)
+            }
+            GitReport::Failed(why) => return self.folder_was_not_kept(ledger, (key, run), Some(why), true),
+            _ => return self.folder_was_not_kept(ledger, (key, run), None, false),
+        };
+        let chat = ledger.channels.chats.known(key)?;
+        let session = chat.session;
+        let is_its = chat.run.as_ref().is_some_and(|it| it.id == run);
+        let turn = chat.conversation.state().active_turn.as_ref().filter(|_| is_its);
+        let turn = turn.map(|turn| (chat.channel.uri.clone(), turn.id.clone()));
+        let is_new = |chat: ChatKey| {
+            let chat = ledger.channels.chats.known(chat);
+            chat.is_some_and(|chat| chat.all_turns().next().is_none() && chat.removed_turns.is_empty())
+        };
+        let is_whole = ledger.channels.chats_in(session).into_iter().all(is_new);
+        if let Some((chat, turn)) = turn {
+            let of_session = ledger.channels.sessions.known_mut(session)?;
+            let kept = &mut of_session.kept;
+            if kept.root.as_ref() != Some(&root) || kept.turns.is_empty() {
+                // Where it works elsewhere from here on, what was kept before is not of the same
+                // files.
+                kept.is_whole = is_whole;
+                kept.turns.clear();
+            }
+            kept.root = Some(root);
+            kept.note = None;
+            kept.last = Some(checkpoint.clone());
+            kept.take_in(KeptTurn {
+                chat,
+                turn,
+                before: checkpoint,
+                after: None,
+                overlaps: false,
+                overlaps_others: false,
+                unseen: Vec::new(),
+            });
+            ledger.mark_dirty(session.into());
+            self.note_overlaps(ledger, key, false);
+            ledger.note_edited(session, true);
+        }
+        self.turn_waits_no_more(ledger, key, run)
+    }
+
+    /// The folder of a session is kept as it is now, or is not.
+    fn folder_is_kept(
+        &mut self,
+        ledger: &mut Ledger,
+        session: SessionKey,
+        since: Vec<Checkpoint>,
+        report: GitReport,
+    ) -> Option<Checkpoint> {
+        let of_session = ledger.channels.sessions.known_mut(session)?;
+        let (after, note) = match report {
+            GitReport::Kept { checkpoint, since: compared, .. } => {
+                for (before, changes) in since.into_iter().zip(compared) {
+                    if let Some(changes) = changes {
+                        let pair = (session, before, checkpoint.clone());
+                        self.compared.keep(pair, Between::Known(changes));
+                    }
+                }
+                (Some(checkpoint), None)
+            }
+            GitReport::Failed(why) | GitReport::Unusable(why) => (None, Some(why)),
+            _ => (None, Some(NOT_THERE.to_owned())),
+        };
+        of_session.kept.last.clone_from(&after);
+        of_session.kept.note = note;
+        of_session.kept.is_asked = false;
+        ledger.mark_dirty(session.into());
+        ledger.note_edited(session, true);
+        after
+    }
+
+    /// The last turn of a chat is over: what is in its folder now is kept, if it was before.
+    pub(in crate::host) fn keep_folder_behind(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: ChatKey,
+    ) {
+        let directories = directories::effective_directories(ledger, key);
+        let Some(chat) = ledger.channels.chats.known(key).filter(|_| self.within_ms > 0) else {
+            return;
+        };
+        let session = chat.session;
+        let Some(turn) = chat.conversation.history().last() else { return };
+        let mut said = changed_paths(&turn.text());
+        said.extend(turn.edits().edits.iter().map(|edit| edit.file.clone()));
+        let said = said.into_iter().take(SAID_MAX).collect();
+        let (chat, turn) = (chat.channel.uri.clone(), turn.id().to_owned());
+        let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
+        let kept = &mut of_session.kept;
+        let Some(before) = kept.turn_mut(&chat, &turn).map(|turn| turn.before.clone()) else { return };
+        let mut since = vec![before];
+        since.extend(kept.turns.first().map(|first| first.before.clone()));
+        since.dedup();
+        let Some(work) = keeping(ledger, step, session, since.clone(), said) else { return };
+        let behind = AskedFor::Behind { session, chat, turn, since };
+        self.ask_git(ledger, step, (directories, WITHIN_MS), work, behind);
+        is_asked_to_keep(ledger, session);
+    }
+
+    /// A session is taken from the store that has come from elsewhere: what is known of it is kept
+    /// for it from here on.
+    pub(in crate::host) fn keep_what_was_brought(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+    ) {
+        let of_session = ledger.channels.sessions.known(session).filter(|it| it.kept.is_brought);
+        let Some(of_session) = of_session.filter(|_| self.within_ms > 0) else { return };
+        let Some(root) = of_session.kept.root.clone() else { return };
+        let checkpoints = of_session.kept.known_states();
+        let mut contents: Vec<String> = of_session
+            .discarded
+            .iter()
+            .filter_map(|file| file.kept.as_ref())
+            .flat_map(GitTaken::contents)
+            .collect();
+        contents.sort_unstable();
+        contents.dedup();
+        name_what_is_kept(ledger, step, session);
+        let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
+        let kept = &mut of_session.kept;
+        // What is kept later has greater numbers.
+        kept.count = kept.count.max(checkpoints.len() as u64 + 1);
+        let work = GitWork::KeepAgain { keeper: kept.keeper.clone(), checkpoints, contents };
+        self.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Again(session));
+    }
+
+    /// A session is taken from the store: what a host before this one was asked to keep, and has
+    /// not heard of, is kept now.
+    pub(in crate::host) fn keep_what_was_asked_for(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+    ) {
+        let kept = ledger.channels.sessions.known(session).map(|session| &session.kept);
+        let Some(kept) = kept.filter(|kept| kept.is_asked && !self.is_being_kept(session, None)) else {
+            return;
+        };
+        let last = kept.turns.last().filter(|turn| turn.after.is_none());
+        let chat = last.and_then(|last| {
+            let chat = ledger.find_chat(&last.chat)?;
+            let history = ledger.channels.chats.known(chat)?.conversation.history();
+            history.last().is_some_and(|turn| turn.id() == last.turn).then_some(chat)
+        });
+        match chat {
+            Some(chat) => self.keep_folder_behind(ledger, step, chat),
+            None => self.keep_folder_now(ledger, step, session),
+        }
+    }
+
+    /// Files of a session were taken back: what is in its folder now is kept.
+    pub(in crate::host) fn keep_folder_now(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+    ) {
+        let Some(of_session) = ledger.channels.sessions.known(session) else { return };
+        let Some(root) = of_session.kept.root.clone() else { return };
+        let since: Vec<Checkpoint> =
+            of_session.kept.turns.first().map(|first| first.before.clone()).into_iter().collect();
+        let Some(work) = keeping(ledger, step, session, since.clone(), Vec::new()) else { return };
+        self.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Now { session, since });
+        is_asked_to_keep(ledger, session);
+    }
+
+    /// A session is gone, and its chats: what was kept for it may go, and what is being kept.
+    pub(in crate::host) fn forget_kept_folder(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+    ) {
+        let Some(of_session) = ledger.channels.sessions.known(session) else { return };
+        let (root, keeper) = (of_session.kept.root.clone(), of_session.kept.keeper.clone());
+        for asked in self.jobs.values_mut() {
+            let is_kept = match asked {
+                AskedFor::Behind { session: of, .. } | AskedFor::Now { session: of, .. } => *of == session,
+                AskedFor::Before(chat, _) => !ledger.channels.chats.contains_key(chat),
+                _ => false,
+            };
+            if is_kept {
+                *asked = AskedFor::Gone { keeper: keeper.clone() };
+            }
+        }
+        if let Some(root) = root.filter(|_| !keeper.is_empty()) {
+            self.let_go_of_kept(ledger, step, root, keeper, LET_GO_AGAIN);
+        }
+    }
+
+    fn let_go_of_kept(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        root: String,
+        keeper: String,
+        again: u32,
+    ) {
+        let work = GitWork::Forget { keeper: keeper.clone() };
+        let directories = vec![root.clone()];
+        self.ask_git(
+            ledger,
+            step,
+            (directories, WITHIN_MS),
+            work,
+            AskedFor::LettingGo { root, keeper, again },
+        );
+    }
+
+    /// The folder of a chat's turn is kept, or what is done in that turn `begins`: where another
+    /// chat works in the same repository, nobody can tell which of them has changed what. What the
+    /// other one does is between the two states that are kept of this turn; what this one does is
+    /// between those of the other one, from when it begins.
+    pub(in crate::host) fn note_overlaps(&mut self, ledger: &mut Ledger, key: ChatKey, begins: bool) {
+        if self.within_ms == 0 {
+            return;
+        }
+        let run_of = |chat: &crate::host::model::Chat| chat.run.as_ref().map(|run| run.phase);
+        let beside: Vec<(ChatKey, bool)> = ledger
+            .channels
+            .chats
+            .iter()
+            .filter_map(|(other, chat)| {
+                let phase =
+                    run_of(chat).filter(|_| *other != key && share_a_repository(ledger, key, *other))?;
+                Some((*other, matches!(phase, RunPhase::Started | RunPhase::Command)))
+            })
+            .collect();
+        for (other, works) in beside {
+            let session = |chat: ChatKey| ledger.channels.chats.known(chat).map(|chat| chat.session);
+            let are_others = session(key) != session(other);
+            for (chat, _) in [(key, works), (other, begins)].into_iter().filter(|(_, is_mixed)| *is_mixed) {
+                note_overlap(ledger, chat, are_others);
+            }
+        }
+    }
+
+    /// Whether git is asked for something that must be known of a session that stays in memory.
+    pub(in crate::host) fn asks_git_for(
+        &self,
+        ledger: &Ledger,
+        session: &crate::host::model::Session,
+    ) -> bool {
+        let key = ledger.find_session(&session.channel.uri);
+        self.jobs.values().any(|asked| match asked {
+            AskedFor::Behind { session, .. } | AskedFor::Now { session, .. } => Some(*session) == key,
+            AskedFor::Between((session, ..)) | AskedFor::Again(session) => Some(*session) == key,
+            _ => false,
+        })
+    }
+
+    /// Whether it will be known soon what a turn of this session has changed, or the turn of this
+    /// id.
+    pub(in crate::host) fn is_being_kept(&self, key: SessionKey, of: Option<&str>) -> bool {
+        self.jobs.values().any(|asked| match asked {
+            AskedFor::Behind { session, turn, .. } => *session == key && of.is_none_or(|of| of == turn),
+            AskedFor::Now { session, .. } => *session == key && of.is_none(),
+            _ => false,
+        })
+    }
+
+    /// Whether the folder of a turn that is over is being kept, or what was kept for a session that
+    /// is gone is let go of.
+    pub(in crate::host) fn keeps_folders(&self) -> bool {
+        let is_kept = |asked: &AskedFor| {
+            matches!(asked, AskedFor::Behind { .. } | AskedFor::Gone { .. } | AskedFor::LettingGo { .. })
+        };
+        self.jobs.values().any(is_kept)
+    }
+
+    /// Asks for what lies between states that somebody looks at.
+    pub(in crate::host) fn compare_what_is_wanted(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        if self.compared.wanted.is_empty() {
+            return;
+        }
+        let is_comparing = |asked: &&AskedFor| matches!(asked, AskedFor::Between(_));
+        let mut room = COMPARED_AT_ONCE.saturating_sub(self.jobs.values().filter(is_comparing).count());
+        while room > 0 {
+            let Some(pair) = self.compared.wanted.pop_front() else { return };
+            let session = ledger.channels.sessions.known(pair.0);
+            let Some(root) = session.and_then(|session| session.kept.root.clone()) else {
+                self.compared.pairs.remove(&pair);
+                continue;
+            };
+            room -= 1;
+            let (_, before, after) = pair.clone();
+            let work = GitWork::Compare { before, after };
+            self.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Between(pair));
+        }
+    }
+
+    /// Lets go of what lies between states that no changeset in memory shows, when that is too
+    /// much.
+    pub(in crate::host) fn let_go_of_compared(&mut self, ledger: &mut Ledger) {
+        if self.compared.pairs.len() <= COMPARED_MAX + ledger.channels.changesets.len() {
+            return;
+        }
+        let shown = ledger.channels.changesets.values();
+        let shown: BTreeSet<ComparedPair> =
+            shown.filter_map(|changeset| kept_states(ledger, changeset.session, &changeset.scope)).collect();
+        let stays = |pair: &ComparedPair, between: &mut Between| {
+            shown.contains(pair) || matches!(between, Between::Asked)
+        };
+        self.compared.pairs.retain(stays);
+    }
+
+    /// Somebody follows a changeset of which it could not be known what it shows: it is tried
+    /// again.
+    pub(in crate::host) fn compared_is_followed(&mut self, ledger: &mut Ledger, target: ChannelId) {
+        let changeset = target.changeset().and_then(|key| ledger.channels.changesets.get(&key));
+        let Some((session, scope)) = changeset.map(|it| (it.session, it.scope.clone())) else { return };
+        if let Some(states) = kept_states(ledger, session, &scope) {
+            if self.compared.try_again(&states) {
+                ledger.note_edited(session, false);
+            }
+        }
+    }
+}
+
+impl Changes {
+    /// Takes in what git reports about a job. Returns the chat whose turn waits for it no more, if
+    /// one did.
+    pub(in crate::host) fn git_reports(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        number: u64,
+        report: GitReport,
+    ) -> Option<ChatKey> {
+        match self.checkpoints.jobs.remove(&number) {
+            Some(AskedFor::Before(chat, run)) => {
+                return self.checkpoints.folder_is_kept_before(ledger, (chat, run), report)
+            }
+            Some(AskedFor::Behind { session, chat, turn, since }) => {
+                let unseen = match &report {
+                    GitReport::Kept { unseen, .. } => unseen.clone(),
+                    _ => Vec::new(),
+                };
+                let after = self.checkpoints.folder_is_kept(ledger, session, since, report);
+                let of_session = ledger.channels.sessions.known_mut(session)?;
+                if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
+                    (kept.after, kept.unseen) = (after, unseen);
+                }
+                self.sights.look_at_repository(ledger, session);
+            }
+            Some(AskedFor::Now { session, since }) => {
+                self.checkpoints.folder_is_kept(ledger, session, since, report);
+            }
+            Some(AskedFor::Again(session)) => {
+                let of_session = ledger.channels.sessions.known_mut(session);
+                // Else it is tried again when the session is read the next time.
+                if let Some(of_session) = of_session.filter(|_| report == GitReport::Done) {
+                    of_session.kept.is_brought = false;
+                    ledger.mark_dirty(session.into());
+                }
+            }
+            Some(AskedFor::Sight(session)) => self.sights.repository_is_seen(ledger, step, session, report),
+            Some(AskedFor::Between(pair)) => {
+                let session = pair.0;
+                let between = match report {
+                    GitReport::Compared(changes) => Between::Known(changes),
+                    GitReport::Failed(why) | GitReport::Unusable(why) => Between::Unknown(why),
+                    _ => Between::Unknown(NOT_THERE.to_owned()),
+                };
+                self.checkpoints.compared.keep(pair, between);
+                ledger.note_edited(session, true);
+            }
+            Some(AskedFor::Commit(session)) => self.it_is_committed(ledger, step, session, report),
+            Some(AskedFor::Gone { keeper }) => {
+                if let GitReport::Kept { root, .. } = report {
+                    self.checkpoints.let_go_of_kept(ledger, step, root, keeper, LET_GO_AGAIN);
+                }
+            }
+            Some(AskedFor::LettingGo { root, keeper, again }) => {
+                // What is done in the repository may have taken all the time.
+                if let Some(again) = again.checked_sub(1).filter(|_| matches!(report, GitReport::Failed(_))) {
+                    self.checkpoints.let_go_of_kept(ledger, step, root, keeper, again);
+                }
+            }
+            Some(AskedFor::Nothing) | None => {}
+        }
+        None
+    }
+}
+
+/// What git keeps for a session, and what contents are called there, have names from here on.
+fn name_what_is_kept(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
+    let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
+    let kept = &mut of_session.kept;
+    if kept.keeper.is_empty() {
+        kept.keeper = step.ids.fresh();
+        if kept.secret.is_empty() {
+            kept.secret = step.ids.fresh();
+        }
+        ledger.mark_dirty(session.into());
+    }
+}
+
+/// What is asked to have the folder of a session kept.
+fn keeping(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    session: SessionKey,
+    since: Vec<Checkpoint>,
+    said: Vec<String>,
+) -> Option<GitWork> {
+    name_what_is_kept(ledger, step, session);
+    let kept = &mut ledger.channels.sessions.known_mut(session)?.kept;
+    let ((keeper, number), last) = (kept.next(), kept.last.clone());
+    Some(GitWork::Checkpoint { keeper, number, last, since, said })
+}
+
+/// A turn that was over goes on: what is behind it is not known yet.
+pub(in crate::host) fn turn_goes_on(ledger: &mut Ledger, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let session = chat.session;
+    let Some(turn) = &chat.conversation.state().active_turn else { return };
+    let (chat, turn) = (chat.channel.uri.clone(), turn.id.clone());
+    let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
+    let last = of_session.kept.turns.last();
+    let is_last = last.is_some_and(|last| (&last.chat, &last.turn) == (&chat, &turn));
+    if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
+        kept.after = None;
+        // What others have done since its end is between its two states, too.
+        kept.overlaps |= !is_last;
+        ledger.mark_dirty(session.into());
+    }
+}
+
+fn is_asked_to_keep(ledger: &mut Ledger, session: SessionKey) {
+    if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
+        of_session.kept.is_asked = true;
+        ledger.mark_dirty(session.into());
+    }
+}
+
+/// What the turn that runs in a chat does, and what another one does, is not told apart.
+fn note_overlap(ledger: &mut Ledger, key: ChatKey, is_of_another_session: bool) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let Some(turn) = &chat.conversation.state().active_turn else { return };
+    let (uri, turn, session) = (chat.channel.uri.clone(), turn.id.clone(), chat.session);
+    let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
+    if let Some(kept) = of_session.kept.turn_mut(&uri, &turn) {
+        kept.overlaps = true;
+        kept.overlaps_others |= is_of_another_session;
+        ledger.mark_dirty(session.into());
+    }
+}
+
+/// Whether two chats work in one repository, as far as that is known.
+fn share_a_repository(ledger: &Ledger, one: ChatKey, other: ChatKey) -> bool {
+    let folders = |chat: ChatKey| {
+        let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
+        let session = session.and_then(|session| ledger.channels.sessions.known(session));
+        let root = session.and_then(|session| session.kept.root.clone());
+        root.map_or_else(|| directories::effective_directories(ledger, chat), |root| vec![root])
+    };
+    let below = |one: &str, other: &str| {
+        let other = other.trim_end_matches('/');
+        one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let (one, other) = (folders(one), folders(other));
+    one.iter().any(|one| other.iter().any(|other| below(one, other) || below(other, one)))
+}
+
+/// From what to what that has gone which a changeset is of; none where only calls tell that.
+pub(in crate::host) fn kept_states(
+    ledger: &Ledger,
+    key: SessionKey,
+    scope: &ChangesetScope,
+) -> Option<ComparedPair> {
+    let kept = &ledger.channels.sessions.known(key)?.kept;
+    kept.root.as_ref()?;
+    let (before, after) = match scope {
+        ChangesetScope::Session => kept.whole()?,
+        ChangesetScope::Uncommitted | ChangesetScope::Branch => return None,
+        ChangesetScope::Compare(one, other) => {
+            let after = |id: &String| {
+                let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, key, id)?)?;
+                kept.behind(&chat.channel.uri, id)
+            };
+            (after(one)?, after(other)?)
+        }
+        ChangesetScope::Turn(id) => {
+            let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, key, id)?)?;
+            chat.conversation.history().get(id)?;
+            let is_fork = matches!(chat.conversation.state().origin, Some(ChatOrigin::Fork { .. }));
+            kept.of_turn(&chat.channel.uri, id, is_fork)?
+        }
+    };
+    Some((key, before.clone(), after.clone()))
+}
+
+/// What is asked of a content that git keeps; none where a URI is of no such content.
+///
+/// # Errors
+/// `-32008` when it was never given out, or its session is not there.
+pub(in crate::host) fn kept_content(
+    ledger: &Ledger,
+    uri: &str,
+    encoding: Option<Option<ContentEncoding>>,
+) -> Result<Option<Resource>, RpcError> {
+    let Some((channel, id)) = named_by_content(uri) else { return Ok(None) };
+    let Some(key) = ledger.find(&channel).and_then(|channel| channel.session()) else {
+        return Ok(None);
+    };
+    let gone = || RpcError::resource_not_found(uri);
+    let kept = &ledger.channels.sessions.known(key).ok_or_else(gone)?.kept;
+    let content = kept.content_of(&id).ok_or_else(gone)?;
+    let root = kept.root.clone().ok_or_else(gone)?;
+    let file = file_of_content(uri).unwrap_or_default();
+    Ok(Some(Resource::Kept { uri: uri.to_owned(), root, content, file, encoding }))
+}

@@ -1,0 +1,120 @@
+//! Committing what is not committed, when a client asks for it.
+//!
+//! The protocol has no place for a message, so clients that know of ours give it in the request's
+//! `_meta`; for the others the name of the session is the message, as the operation says before it
+//! is invoked.
+//!
+//! Owns: the operation as it is offered, its message, and what its client is told.
+//! Never: commits what the changeset does not show, or while a turn runs.
+
+use ahp_types::commands::InvokeChangesetOperationParams;
+use ahp_types::state::{ChangesetOperation, ChangesetOperationScope};
+use serde_json::Value;
+
+use crate::host::changes::checkpoints::AskedFor;
+use crate::host::changes::discards::operation;
+use crate::host::changes::Changes;
+use crate::host::effects::{GitReport, GitWork, KeptChange};
+use crate::host::ledger::Ledger;
+use crate::host::model::{SessionKey, TitleBy};
+use crate::host::Step;
+use crate::wire::errors::RpcError;
+
+/// Commits what is not committed.
+pub(in crate::host) const COMMIT: &str = "commit";
+
+/// Under this name a client gives the message in a request's `_meta`.
+const MESSAGE: &str = "message";
+
+/// The longest message, in bytes.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// How long it may take.
+const WITHIN_MS: u64 = 60_000;
+
+/// A commit that is to be made.
+#[derive(Debug)]
+pub(in crate::host) struct WantedCommit {
+    pub(in crate::host) session: SessionKey,
+    root: String,
+    message: String,
+    shown: Vec<KeptChange>,
+}
+
+/// The operation, as it is offered.
+pub(in crate::host) fn commit_operation() -> ChangesetOperation {
+    let commit = operation(COMMIT, "Commit", "git-commit", vec![ChangesetOperationScope::Changeset]);
+    let confirmation =
+        "All files that are shown are committed, under the name of the session. No hooks are run, and the commit is not signed.";
+    ChangesetOperation { confirmation: Some(confirmation.into()), group: Some(COMMIT.to_owned()), ..commit }
+}
+
+impl Changes {
+    /// The commit that a client asks for.
+    ///
+    /// # Errors
+    /// When it has no message.
+    pub(in crate::host) fn wanted_commit(
+        &self,
+        ledger: &Ledger,
+        session: SessionKey,
+        params: &InvokeChangesetOperationParams,
+    ) -> Result<WantedCommit, RpcError> {
+        let gone = || RpcError::resource_not_found(&params.channel);
+        let of_session = ledger.channels.sessions.known(session).ok_or_else(gone)?;
+        let message = match params.meta.as_ref().and_then(|meta| meta.get(MESSAGE)) {
+            None if of_session.title_by == TitleBy::Nobody => "",
+            None => of_session.state.title.as_str(),
+            Some(Value::String(message)) => message,
+            Some(_) => return Err(RpcError::invalid_params("`_meta.message` is no text")),
+        };
+        if message.trim().is_empty() || message.len() > MESSAGE_BYTES_MAX || message.contains('\0') {
+            return Err(RpcError::invalid_params(format_args!(
+                "`_meta.message`: a commit needs a message, of at most {MESSAGE_BYTES_MAX} bytes and without NUL"
+            )));
+        }
+        let root = of_session.kept.root.clone().ok_or_else(gone)?;
+        let seen = self.sights.known_sight(session).ok_or_else(gone)?;
+        let shown = seen.uncommitted.clone();
+        Ok(WantedCommit { session, root, message: message.to_owned(), shown })
+    }
+
+    pub(in crate::host) fn ask_git_to_commit(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        wanted: WantedCommit,
+    ) {
+        let WantedCommit { session, root, message, shown } = wanted;
+        let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
+        let staged_kept = of_session.kept.next();
+        ledger.mark_dirty(session.into());
+        let work = GitWork::Commit { message, shown, staged_kept };
+        self.checkpoints.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Commit(session));
+    }
+
+    /// It was tried to commit what is not committed.
+    pub(in crate::host) fn it_is_committed(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        report: GitReport,
+    ) {
+        if ledger.channels.sessions.contains_key(&session) {
+            ledger.note_edited(session, true);
+            self.sights.look_at_repository(ledger, session);
+        }
+        let told = match report {
+            GitReport::Committed(done) => {
+                let place =
+                    done.branch.map_or_else(|| "no branch".to_owned(), |branch| format!("`{branch}`"));
+                Ok(Some(format!("Committed {} on {place}", done.commit)))
+            }
+            GitReport::NotCommitted(why) => Err(RpcError::not_committed(&why)),
+            GitReport::Failed(why) | GitReport::Unusable(why) => Err(RpcError::unavailable(&why)),
+            _ => Err(RpcError::unavailable("there is no repository")),
+        };
+        self.operation_is_over(ledger, step, session, told);
+    }
+}

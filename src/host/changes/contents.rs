@@ -1,0 +1,296 @@
+//! What stands on the sides of changes of files, and what tool calls produce that is large; and how
+//! clients get it.
+//!
+//! Owns: telling clients a URI of the host's own for each content, and finding the content that
+//! such a URI calls.
+//! Never: changes a state. A state holds a content itself, in a `data:` URI, so that it is there as
+//! long as the state is and goes wherever that goes: into the store, into forks, to another
+//! session, into an export.
+//!
+//! A content is called by its chat and by what it is, so that it has the same URI in every place
+//! and after every restart. Behind that stand the side and the path of the file, for those who show
+//! it.
+
+use ahp_types::actions::{ActionEnvelope, ChatToolCallContentChangedAction, StateAction};
+use ahp_types::state::{
+    ChatState, FileEditCollection, FileEditSide, ResponsePart, SessionInputRequest, SnapshotState,
+    ToolCallConfirmationState, ToolCallState, ToolResultContent, ToolResultEmbeddedResourceContent,
+    ToolResultResourceContent, Turn,
+};
+use bytes::Bytes;
+
+use crate::host::effects::{ActionLine, ChannelId};
+use crate::host::ledger::Ledger;
+use crate::host::model::Chat;
+use crate::state::edits::{id_of, INLINE};
+use crate::state::history::CompletedTurn;
+use crate::state::texts::{may_hold_contents, TOLD_BYTES_MAX};
+use crate::wire::errors::RpcError;
+use crate::wire::rpc::to_sorted_json;
+use crate::wire::uris::{content_uri, named_by_content};
+
+/// Something that is shown, and may have a content of its own.
+enum ShownContent<'a> {
+    /// A side of a change, and which one.
+    Side(&'static str, &'a mut FileEditSide),
+    /// Data that a tool call has produced.
+    Produced(&'a mut ToolResultContent),
+}
+
+/// Something that contents are in.
+trait Contents {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>));
+}
+
+fn both(
+    before: &mut Option<FileEditSide>,
+    after: &mut Option<FileEditSide>,
+    see: &mut dyn FnMut(ShownContent<'_>),
+) {
+    before.iter_mut().for_each(|side| see(ShownContent::Side("before", side)));
+    after.iter_mut().for_each(|side| see(ShownContent::Side("after", side)));
+}
+
+impl Contents for Vec<ToolResultContent> {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
+        for content in self {
+            match content {
+                ToolResultContent::FileEdit(edit) => both(&mut edit.before, &mut edit.after, see),
+                ToolResultContent::EmbeddedResource(_) => see(ShownContent::Produced(content)),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Contents for FileEditCollection {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
+        for edit in &mut self.items {
+            both(&mut edit.before, &mut edit.after, see);
+        }
+    }
+}
+
+impl<T: Contents> Contents for Option<T> {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
+        if let Some(some) = self {
+            some.each(see);
+        }
+    }
+}
+
+impl Contents for ToolCallState {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
+        match self {
+            Self::PendingConfirmation(call) => call.edits.each(see),
+            Self::Running(call) => call.content.each(see),
+            Self::PendingResultConfirmation(call) => call.content.each(see),
+            Self::Completed(call) => call.content.each(see),
+            _ => {}
+        }
+    }
+}
+
+impl Contents for Vec<ResponsePart> {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
+        for part in self {
+            if let ResponsePart::ToolCall(part) = part {
+                part.tool_call.each(see);
+            }
+        }
+    }
+}
+
+impl Contents for ChatState {
+    fn each(&mut self, see: &mut dyn FnMut(ShownContent<'_>)) {
+        self.active_turn.iter_mut().for_each(|turn| turn.response_parts.each(see));
+    }
+}
+
+/// What waits for the user in a chat, as its session shows it.
+fn tell_request(request: &mut SessionInputRequest) {
+    if let SessionInputRequest::ToolConfirmation(request) = request {
+        let chat = request.chat.clone();
+        let mut each = |shown: ShownContent<'_>| tell(&chat, shown);
+        match &mut request.tool_call {
+            ToolCallConfirmationState::PendingConfirmation(call) => call.edits.each(&mut each),
+            ToolCallConfirmationState::PendingResultConfirmation(call) => call.content.each(&mut each),
+            ToolCallConfirmationState::Unknown(_) => {}
+        }
+    }
+}
+
+/// Puts the URI that clients are told in place of a content.
+fn tell(chat: &str, shown: ShownContent<'_>) {
+    match shown {
+        ShownContent::Side(side, of) if of.content.uri.starts_with(INLINE) => {
+            let path = of.uri.strip_prefix("file://").unwrap_or("/");
+            of.content.uri = content_uri(chat, &id_of(&of.content.uri), side, path);
+        }
+        ShownContent::Side(..) => {}
+        ShownContent::Produced(content) => {
+            let Some((embedded, inline)) = large(content) else { return };
+            let padding = embedded.data.bytes().rev().take_while(|byte| *byte == b'=').count();
+            let bytes = (embedded.data.len() / 4 * 3).saturating_sub(padding);
+            let uri = content_uri(chat, &id_of(&inline), "produced", &file_name(&embedded.content_type));
+            *content = ToolResultContent::Resource(ToolResultResourceContent {
+                uri,
+                size_hint: i64::try_from(bytes).ok(),
+                content_type: Some(embedded.content_type.clone()),
+                nonce: None,
+            });
+        }
+    }
+}
+
+fn is_large(content: &ToolResultContent) -> bool {
+    matches!(content, ToolResultContent::EmbeddedResource(embedded) if embedded.data.len() > TOLD_BYTES_MAX)
+}
+
+/// Data that is too large to be told where it is, and the same in a `data:` URI.
+fn large(content: &ToolResultContent) -> Option<(&ToolResultEmbeddedResourceContent, String)> {
+    match content {
+        ToolResultContent::EmbeddedResource(embedded) if is_large(content) => {
+            Some((embedded, format!("data:{};base64,{}", embedded.content_type, embedded.data)))
+        }
+        _ => None,
+    }
+}
+
+/// What a file of this type may be called, by which those who show it know what it is.
+fn file_name(content_type: &str) -> String {
+    let is_plain = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let (kind, rest) = content_type.split_once('/').unwrap_or_default();
+    let ending = rest.split(['+', ';']).next().filter(is_plain).unwrap_or("bin");
+    format!("/{}.{ending}", Some(kind).filter(is_plain).unwrap_or("data"))
+}
+
+/// A state as clients are told it, without its completed turns.
+pub(in crate::host) fn tell_state(state: &mut SnapshotState) {
+    match state {
+        SnapshotState::Chat(state) => {
+            let chat = state.resource.clone();
+            state.each(&mut |shown| tell(&chat, shown));
+        }
+        SnapshotState::Session(state) => state.input_needed.iter_mut().flatten().for_each(tell_request),
+        _ => {}
+    }
+}
+
+/// A completed turn of a chat (JSON text), as clients are told it.
+pub(in crate::host) fn told_turn(chat: &str, turn: &CompletedTurn) -> Bytes {
+    let text = turn.text();
+    if !turn.facts().contents {
+        return text;
+    }
+    let Ok(mut turn) = serde_json::from_slice::<Turn>(&text) else { return text };
+    turn.response_parts.each(&mut |shown| tell(chat, shown));
+    to_sorted_json(&turn).into()
+}
+
+/// An action on this channel as clients are told it, where that is not how it is kept.
+pub(in crate::host) fn told_action(channel: &str, action: &StateAction) -> Option<StateAction> {
+    match action {
+        StateAction::ChatToolCallReady(ready) if ready.edits.is_some() => {
+            let mut ready = ready.clone();
+            ready.edits.each(&mut |shown| tell(channel, shown));
+            Some(StateAction::ChatToolCallReady(ready))
+        }
+        StateAction::ChatToolCallComplete(done)
+            if done.result.content.as_deref().is_some_and(has_contents) =>
+        {
+            let mut done = done.clone();
+            done.result.content.each(&mut |shown| tell(channel, shown));
+            Some(StateAction::ChatToolCallComplete(done))
+        }
+        StateAction::ChatToolCallContentChanged(changed) => {
+            let mut content = Some(&changed.content).filter(|content| has_contents(content))?.clone();
+            content.each(&mut |shown| tell(channel, shown));
+            let changed = ChatToolCallContentChangedAction { content, ..changed.clone() };
+            Some(StateAction::ChatToolCallContentChanged(changed))
+        }
+        StateAction::SessionInputNeededSet(set) => {
+            let mut set = set.clone();
+            tell_request(&mut set.request);
+            Some(StateAction::SessionInputNeededSet(set))
+        }
+        _ => None,
+    }
+}
+
+fn has_contents(content: &[ToolResultContent]) -> bool {
+    content.iter().any(|content| matches!(content, ToolResultContent::FileEdit(_)) || is_large(content))
+}
+
+/// An envelope (JSON text) that was kept, as clients are told it.
+pub(in crate::host) fn told_envelope(line: &ActionLine, envelope: Bytes) -> Bytes {
+    if line.delta.is_some() || !may_hold_contents(&envelope) {
+        return envelope;
+    }
+    let Ok(mut read) = serde_json::from_slice::<ActionEnvelope>(&envelope) else { return envelope };
+    match told_action(&read.channel, &read.action) {
+        Some(told) => {
+            read.action = told;
+            to_sorted_json(&read).into()
+        }
+        None => envelope,
+    }
+}
+
+impl Chat {
+    /// Keeps the contents that an action shows to be approved while the turn runs: a change that
+    /// was approved is in the state no more, and its contents are still looked at.
+    pub(in crate::host) fn note_previews(&mut self, action: &StateAction) {
+        match action {
+            StateAction::ChatTurnStarted(_) | StateAction::ChatTurnResume(_) => self.previews.clear(),
+            StateAction::ChatToolCallReady(ready) => {
+                let mut edits = ready.edits.clone();
+                edits.each(&mut |shown| {
+                    if let ShownContent::Side(_, of) = shown {
+                        self.previews.insert(id_of(&of.content.uri), of.content.uri.clone());
+                    }
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The content that a URI of ours calls, in a `data:` URI; none for other URIs.
+///
+/// # Errors
+/// `-32008` when it is not there any more, or never was.
+pub(in crate::host) fn content_called(ledger: &Ledger, uri: &str) -> Result<Option<String>, RpcError> {
+    let Some((chat, id)) = named_by_content(uri) else { return Ok(None) };
+    let chat = match ledger.find(&chat).map(ChannelId::chat) {
+        Some(Some(key)) => ledger.channels.chats.known(key),
+        None if ledger.why_unreadable(&chat).is_some() => return Err(ledger.not_found(&chat)),
+        _ => None,
+    };
+    let Some(chat) = chat else { return Err(RpcError::resource_not_found(uri)) };
+    if let Some(content) = chat.previews.get(&id) {
+        return Ok(Some(content.clone()));
+    }
+    let conversation = &chat.conversation;
+    let active = conversation.state().active_turn.iter().map(|turn| turn.response_parts.clone());
+    let completed = conversation.history().turns().iter().rev();
+    let completed = completed.filter(|turn| turn.facts().contents);
+    let completed = completed.filter_map(CompletedTurn::read).map(|turn| turn.response_parts);
+    let mut found = None;
+    for mut parts in active.chain(completed) {
+        parts.each(&mut |shown| {
+            let inline = match shown {
+                ShownContent::Side(_, of) if of.content.uri.starts_with(INLINE) => {
+                    Some(std::mem::take(&mut of.content.uri))
+                }
+                ShownContent::Side(..) => None,
+                ShownContent::Produced(content) => large(content).map(|(_, inline)| inline),
+            };
+            found = found.take().or(inline.filter(|inline| id_of(inline) == id));
+        });
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Err(RpcError::resource_not_found(uri))
+}

@@ -1,0 +1,668 @@
+//! Taking changes of files back, and taking that back.
+//!
+//! Owns: which operations a changeset offers, what a client asks for by `invokeChangesetOperation`,
+//! and what is kept of it.
+//! Never: touches a file: what each file is to be goes out with what it must be now, and what has
+//! become of it comes in. A file that is not what the changeset says any more stays as it is.
+//!
+//! What is taken back is an edit like those of agents, made by the host and kept with the session:
+//! so the file is in the changeset no more, and taking that back removes the edit again. Nothing is
+//! lost by it, since what the file was is kept with the calls, and that it is to be taken back
+//! before it is. Where the host ends before it has heard what has become of the files, they are
+//! still in the changeset; asking again finds them as they are to be, and taking that back brings
+//! back those that were taken back.
+//!
+//! An operation waits until it is known what the changeset shows: until what another one has done
+//! is known, and until git has looked where something is to be looked at, or where nobody has
+//! followed what is there now. So none works from a list that is known to be old. Nor is anything
+//! done to what the client has not seen: a file that anybody has changed since it was told of it
+//! stays as it is, and a commit is not made. Whoever asks for what was asked for last in the
+//! session, and is not over, gets the same answer: the same is not done twice because two windows,
+//! or two clicks, ask for it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use ahp_types::commands::{ChangesetOperationTarget, InvokeChangesetOperationParams};
+use ahp_types::state::{
+    ChangesetFile, ChangesetOperation, ChangesetOperationScope, ChangesetOperationStatus, ChangesetStatus,
+    ErrorInfo, FileEdit,
+};
+use bytes::Bytes;
+use serde_json::json;
+
+use crate::host::changes::changesets::{Changes, FILES_MAX};
+use crate::host::changes::checkpoints::Between;
+use crate::host::changes::commits::{commit_operation, WantedCommit, COMMIT};
+use crate::host::changes::edits::{mark_of, DiscardedFile, FoundTexts};
+use crate::host::changes::sights::shows_now;
+use crate::host::changes::{checkpoints, edits};
+use crate::host::effects::{
+    ChangesetKey, ConnectionId, FileTaken, Frame, GitTaken, Output, Resource, TakeBack, TakenFile,
+};
+use crate::host::ledger::Ledger;
+use crate::host::model::SessionKey;
+use crate::host::refusal::error_info;
+use crate::host::Step;
+use crate::wire::changesets::{named_by_changeset, ChangesetScope};
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::{to_json, RequestId};
+
+/// Takes changes back.
+const DISCARD: &str = "discard-changes";
+
+/// Takes back what was taken back last.
+const RESTORE: &str = "restore-changes";
+
+/// Why nothing is committed that its client has not seen.
+const CHANGED_SINCE: &str = "files were changed since";
+
+/// So many files that were taken back are kept of a session; the oldest go first, and cannot be
+/// brought back any more. What was taken back last is kept however much it is.
+const DISCARDED_MAX: usize = 1000;
+
+/// So many operations of a session wait at most.
+const WAITING_MAX: usize = 100;
+
+/// So many clients and requests share the answer of one.
+const SHARED_MAX: usize = 100;
+
+/// A client, and its request.
+type Asker = (ConnectionId, RequestId);
+
+/// So many files are named in an answer that says why they stay.
+const NAMED_MAX: usize = 100;
+
+/// What clients have asked to be done with the files of changesets, and what is being done.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Operations {
+    /// In the order in which it was asked for.
+    held: VecDeque<HeldOperation>,
+    /// What is being done with the files of sessions.
+    running: BTreeMap<SessionKey, RunningOperation>,
+    /// What was tried last with the files of a changeset, if that has failed, and why.
+    failed: BTreeMap<(SessionKey, String), (String, ErrorInfo)>,
+}
+
+impl Operations {
+    /// Forgets the requests of a connection that is closed. What is being done goes on.
+    pub(in crate::host) fn forget_asker(&mut self, connection: ConnectionId) {
+        let held = self.held.iter_mut().map(|held| &mut held.askers);
+        let running = self.running.values_mut().map(|running| &mut running.askers);
+        held.chain(running).for_each(|askers| askers.retain(|(asker, _)| *asker != connection));
+    }
+}
+
+/// An operation that is being carried out.
+#[derive(Debug)]
+struct RunningOperation {
+    /// Who has asked for it.
+    askers: Vec<Asker>,
+    /// Of which changeset of the session.
+    scope: ChangesetScope,
+    params: InvokeChangesetOperationParams,
+}
+
+/// An operation that waits until it is known what its changeset shows.
+#[derive(Debug)]
+struct HeldOperation {
+    /// Who has asked for it; the first one first.
+    askers: Vec<Asker>,
+    params: InvokeChangesetOperationParams,
+    /// The look at the repository that it waits for.
+    look: Option<u64>,
+    /// What its client had seen when it asked for it, of a changeset of what is there now; none
+    /// where it sees none.
+    seen: Option<Vec<ChangesetFile>>,
+}
+
+impl HeldOperation {
+    fn of(&self) -> Option<(&str, ChangesetScope)> {
+        named_by_changeset(&self.params.channel)
+    }
+}
+
+/// What is begun with when an operation is invoked.
+enum Begun {
+    TakeBack(TakeBack),
+    Commit(WantedCommit),
+}
+
+/// What is said of files that stay as they are: each with its name, as far as there is room.
+fn said_of(files: &[String]) -> String {
+    let named = &files[..files.len().min(NAMED_MAX)];
+    match files.len() - named.len() {
+        0 => named.join("; "),
+        others => format!("{}; and {others} other files", named.join("; ")),
+    }
+}
+
+pub(in crate::host) fn operation(
+    id: &str,
+    label: &str,
+    icon: &str,
+    scopes: Vec<ChangesetOperationScope>,
+) -> ChangesetOperation {
+    ChangesetOperation {
+        id: id.to_owned(),
+        label: label.to_owned(),
+        description: None,
+        scopes,
+        confirmation: None,
+        icon: Some(icon.to_owned()),
+        group: None,
+        status: ChangesetOperationStatus::Idle,
+        error: None,
+    }
+}
+
+impl Changes {
+    /// What a changeset with or without files offers. While a turn runs in its session, nothing of
+    /// it can be done.
+    pub(in crate::host) fn operations_of(
+        &self,
+        ledger: &Ledger,
+        session: SessionKey,
+        scope: &ChangesetScope,
+        has_files: bool,
+    ) -> Option<Vec<ChangesetOperation>> {
+        if matches!(scope, ChangesetScope::Branch | ChangesetScope::Compare(..)) {
+            return None;
+        }
+        let mut operations = Vec::new();
+        if has_files {
+            use ChangesetOperationScope::{Changeset, Resource};
+            let discard = operation(DISCARD, "Discard Changes", "discard", vec![Changeset, Resource]);
+            let confirmation =
+                "Files become again what they were before. What was changed since stays as it is.";
+            operations.push(ChangesetOperation { confirmation: Some(confirmation.into()), ..discard });
+            if *scope == ChangesetScope::Uncommitted {
+                operations.push(commit_operation());
+            }
+        }
+        if last_discarded(ledger, session, scope).next().is_some() {
+            let scopes = vec![ChangesetOperationScope::Changeset];
+            operations.push(operation(RESTORE, "Restore Discarded Changes", "redo", scopes));
+        }
+        let running = self.operations.running.get(&session).filter(|it| it.scope == *scope);
+        let failed = self.operations.failed.get(&(session, mark_of(scope)));
+        let works = |chat| ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_some());
+        let is_disabled = ledger.channels.chats_in(session).into_iter().any(works);
+        for operation in &mut operations {
+            if is_disabled {
+                operation.status = ChangesetOperationStatus::Disabled;
+            } else if running.is_some_and(|running| running.params.operation_id == operation.id) {
+                operation.status = ChangesetOperationStatus::Running;
+            } else if let Some((_, why)) = failed.filter(|(id, _)| *id == operation.id) {
+                (operation.status, operation.error) = (ChangesetOperationStatus::Error, Some(why.clone()));
+            }
+        }
+        (!operations.is_empty()).then_some(operations)
+    }
+
+    /// What a client asks to be done with the files of a changeset is done as soon as it is known
+    /// which they are.
+    pub(in crate::host) fn hold_operation(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        (connection, id): Asker,
+        params: InvokeChangesetOperationParams,
+    ) {
+        let waiting = self.waiting_before(&params.channel);
+        let too_many = |what: &str| RpcError::unavailable(format_args!("too many {what}"));
+        let error = match self.last_asked_for(ledger, &params.channel) {
+            Some((last, askers)) if *last == params => {
+                if askers.len() < SHARED_MAX {
+                    return askers.push((connection, id));
+                }
+                too_many("requests wait for this operation already")
+            }
+            _ if waiting < WAITING_MAX => {
+                let seen = self.seen_files(ledger, connection, &params);
+                let held = HeldOperation { askers: vec![(connection, id)], params, look: None, seen };
+                return self.operations.held.push_back(held);
+            }
+            _ => too_many("operations of this session wait already"),
+        };
+        step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+    }
+
+    /// How many operations wait of the session that a changeset is of.
+    fn waiting_before(&self, changeset: &str) -> usize {
+        let session = named_by_changeset(changeset).map(|(session, _)| session);
+        let held = self.operations.held.iter();
+        held.filter(|held| held.of().map(|(session, _)| session) == session).count()
+    }
+
+    /// What was asked for last in the session that a changeset is of, and is not over; with who has
+    /// asked for it.
+    fn last_asked_for(
+        &mut self,
+        ledger: &mut Ledger,
+        changeset: &str,
+    ) -> Option<(&InvokeChangesetOperationParams, &mut Vec<Asker>)> {
+        let (uri, _) = named_by_changeset(changeset)?;
+        let session = ledger.find_session(uri)?;
+        let Operations { held, running, .. } = &mut self.operations;
+        let is_of = |held: &&mut HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
+        match held.iter_mut().rev().find(is_of) {
+            Some(held) => Some((&held.params, &mut held.askers)),
+            None => running.get_mut(&session).map(|running| (&running.params, &mut running.askers)),
+        }
+    }
+
+    /// The files of a changeset of what is there now, where this client sees them and is offered
+    /// what it asks for. Behind what is done to them already it sees none: it cannot know what has
+    /// become of them.
+    fn seen_files(
+        &self,
+        ledger: &Ledger,
+        connection: ConnectionId,
+        params: &InvokeChangesetOperationParams,
+    ) -> Option<Vec<ChangesetFile>> {
+        let changeset = ledger.channels.changesets.get(&ledger.find(&params.channel)?.changeset()?)?;
+        let mut offered = changeset.state.operations.iter().flatten();
+        let session = &ledger.channels.sessions.known(changeset.session)?.channel.uri;
+        let sees = shows_now(&changeset.scope)
+            && !self.has_operations(ledger, session)
+            && matches!(changeset.state.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing)
+            && offered.any(|operation| operation.id == params.operation_id)
+            && changeset.channel.subscribers.contains(&connection);
+        sees.then(|| changeset.state.files.clone())
+    }
+
+    /// Begins with the operations that have waited long enough. Those of one session come one after
+    /// the other.
+    pub(in crate::host) fn settle_operations(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        let mut waiting = BTreeSet::new();
+        for mut held in std::mem::take(&mut self.operations.held) {
+            let Some((connection, id)) = held.askers.first().cloned() else { continue };
+            let of = held.of().and_then(|(uri, scope)| Some((ledger.find_session(uri)?, scope)));
+            if let Some((session, scope)) = of {
+                let is_first = !waiting.contains(&session);
+                if !is_first || !self.is_clear_what_it_shows(ledger, session, &scope, &mut held.look) {
+                    waiting.insert(session);
+                    self.operations.held.push_back(held);
+                    continue;
+                }
+            }
+            let HeldOperation { askers, params, seen, .. } = held;
+            match self.invoke_changeset_operation(ledger, &params, seen.as_deref()) {
+                Ok(Begun::TakeBack(mut taken)) => {
+                    self.operation_begins(ledger, step, taken.session, askers, params);
+                    keep_what_is_begun(ledger, &mut taken, step.now.unix_ms);
+                    let below = ledger.channels.folders_of_sessions();
+                    let taken = Resource::TakeBack { taken: taken.into(), below };
+                    step.say(Output::Resource(connection, id, taken));
+                }
+                Ok(Begun::Commit(wanted)) => {
+                    self.operation_begins(ledger, step, wanted.session, askers, params);
+                    self.ask_git_to_commit(ledger, step, wanted);
+                }
+                Err(error) => self.answer_operation(step, askers, Err(error)),
+            }
+        }
+    }
+
+    /// Whether it is known which files of a session a changeset shows, as of now; if not, it will
+    /// be.
+    fn is_clear_what_it_shows(
+        &mut self,
+        ledger: &mut Ledger,
+        session: SessionKey,
+        scope: &ChangesetScope,
+        look: &mut Option<u64>,
+    ) -> bool {
+        if self.operations.running.contains_key(&session) {
+            return false;
+        }
+        if shows_now(scope) {
+            return self.sights.has_looked_since(ledger, session, look);
+        }
+        let turn = match scope {
+            ChangesetScope::Turn(id) => Some(id.as_str()),
+            _ => None,
+        };
+        if self.checkpoints.is_being_kept(session, turn) {
+            return false;
+        }
+        let states = checkpoints::kept_states(ledger, session, scope);
+        states.is_none_or(|states| !matches!(self.checkpoints.compared.between(&states), Between::Asked))
+    }
+
+    /// Whether the client of this connection waits for an operation, or anybody does.
+    pub(in crate::host) fn holds_operations(&self, of: Option<ConnectionId>) -> bool {
+        let operations = &self.operations;
+        let held = operations.held.iter().map(|held| &held.askers);
+        let mut askers = held.chain(operations.running.values().map(|running| &running.askers)).flatten();
+        askers.any(|(connection, _)| of.is_none_or(|of| of == *connection))
+    }
+
+    /// Whether something is done with files of this session, or waits to be.
+    pub(in crate::host) fn has_operations(&self, ledger: &Ledger, uri: &str) -> bool {
+        let operations = &self.operations;
+        let is_of = |held: &HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
+        operations.held.iter().any(is_of)
+            || ledger.find_session(uri).is_some_and(|key| operations.running.contains_key(&key))
+    }
+
+    /// What is to be done with the files of a changeset.
+    ///
+    /// # Errors
+    /// When there is no such changeset, or it does not offer that now.
+    fn invoke_changeset_operation(
+        &mut self,
+        ledger: &mut Ledger,
+        params: &InvokeChangesetOperationParams,
+        seen: Option<&[ChangesetFile]>,
+    ) -> Result<Begun, RpcError> {
+        self.bring_back_changesets(ledger, [&params.channel]);
+        if let Some((session, _)) = named_by_changeset(&params.channel) {
+            ledger.find_session(session).ok_or_else(|| RpcError::channel_not_found(session))?;
+        }
+        let key = ledger.find(&params.channel).and_then(|id| id.changeset());
+        let found = key.and_then(|key| Some((key, ledger.channels.changesets.get(&key)?)));
+        let (key, changeset) = found.ok_or_else(|| RpcError::resource_not_found(&params.channel))?;
+        let (session, scope) = (changeset.session, changeset.scope.clone());
+        let unseen = seen.map(|seen| files_not_seen(ledger, key, seen)).unwrap_or_default();
+        let id = params.operation_id.as_str();
+        let mut files = self.changed_files(ledger, session, &scope).unwrap_or_default();
+        if files.len() > FILES_MAX {
+            // Nobody was told which they are.
+            files.clear();
+        }
+        let offered = self.operations_of(ledger, session, &scope, !files.is_empty()).unwrap_or_default();
+        let why_not = match offered.iter().find(|operation| operation.id == id) {
+            None => Some(format!("the changeset does not offer `{id}` now")),
+            Some(operation) if operation.status == ChangesetOperationStatus::Disabled => {
+                Some(format!("`{id}` is not done while a turn runs"))
+            }
+            Some(_) => None,
+        };
+        if let Some(why) = why_not {
+            return Err(RpcError::invalid_params(format_args!("`operationId`: {why}")));
+        }
+        let wanted = match &params.target {
+            None => None,
+            Some(ChangesetOperationTarget::Resource { resource, .. }) if id == DISCARD => Some(resource),
+            Some(_) => {
+                return Err(RpcError::invalid_params(format_args!("`target`: `{id}` is not done to that")));
+            }
+        };
+        if id == COMMIT {
+            if !unseen.is_empty() {
+                return Err(RpcError::not_committed(CHANGED_SINCE));
+            }
+            return Ok(Begun::Commit(self.wanted_commit(ledger, session, params)?));
+        }
+        let (mut taken, mut left) = (Vec::new(), Vec::new());
+        let mut found_texts = FoundTexts::default();
+        let restores = id == RESTORE;
+        let mut untouched = Vec::new();
+        if restores {
+            for file in last_discarded(ledger, session, &scope) {
+                if file.is_untouched {
+                    untouched.push(file.clone());
+                    continue;
+                }
+                let (found, left) = edits::sides_discarded(ledger, file, &mut found_texts);
+                let kept = file.kept.clone().map(GitTaken::reversed);
+                let kept = kept.map(|kept| GitTaken { mode_wanted: file.mode, ..kept });
+                taken.push(TakenFile { row: file.clone(), now: left, wanted: found, kept });
+            }
+        } else {
+            for changed in files.iter().filter(|file| wanted.is_none_or(|uri| file.is_called(uri))) {
+                if unseen.contains(&changed.file) {
+                    left.push(format!("`{}`: it was changed since", changed.file));
+                    continue;
+                }
+                for row in DiscardedFile::all_of(changed, &mark_of(&scope)) {
+                    let (found, left) = edits::sides_discarded(ledger, &row, &mut found_texts);
+                    let kept = row.kept.clone();
+                    taken.push(TakenFile { row, now: found, wanted: left, kept });
+                }
+            }
+        }
+        if taken.is_empty() && !left.is_empty() {
+            return Err(RpcError::files_have_changed(&said_of(&left)));
+        }
+        if taken.is_empty() && untouched.is_empty() {
+            return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
+        }
+        let is_kept = taken.iter().any(|file| file.row.kept.is_some());
+        let kept = ledger.channels.sessions.known_mut(session).map(|session| &mut session.kept);
+        let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
+        if let Some(kept) = kept.filter(|_| is_kept) {
+            root.clone_from(&kept.root);
+            // Nobody else has what is not committed.
+            kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next());
+            bytes_kept = Some(kept.next());
+            ledger.mark_dirty(session.into());
+        }
+        let files = taken;
+        let taken =
+            TakeBack { session, scope, restores, root, kept_first, bytes_kept, files, left, untouched };
+        Ok(Begun::TakeBack(taken))
+    }
+
+    /// An operation is being carried out from now on: whoever follows its changeset is told so.
+    fn operation_begins(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        askers: Vec<Asker>,
+        params: InvokeChangesetOperationParams,
+    ) {
+        let Some((_, scope)) = named_by_changeset(&params.channel) else { return };
+        self.operations.failed.remove(&(session, mark_of(&scope)));
+        let running = RunningOperation { askers, scope, params };
+        self.operations.running.insert(session, running);
+        self.sync_changesets(ledger, step, session);
+    }
+
+    /// An operation has been carried out, with what is said of it, or why it could not be; another
+    /// one of this session may begin. Whoever follows its changeset is told so, and then whoever
+    /// has asked for it is answered.
+    pub(in crate::host) fn operation_is_over(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        told: Result<Option<String>, RpcError>,
+    ) {
+        let Some(running) = self.operations.running.remove(&session) else { return };
+        let RunningOperation { askers, scope, params } = running;
+        if ledger.channels.sessions.contains_key(&session) {
+            if let Err(error) = &told {
+                let why = error_info("operationFailed".to_owned(), &error.message);
+                let failed = &mut self.operations.failed;
+                failed.insert((session, mark_of(&scope)), (params.operation_id, why));
+            }
+            self.sync_changesets(ledger, step, session);
+        }
+        self.answer_operation(step, askers, told);
+    }
+
+    /// Answers the clients that have asked for an operation.
+    fn answer_operation(
+        &self,
+        step: &mut Step<'_>,
+        askers: Vec<Asker>,
+        told: Result<Option<String>, RpcError>,
+    ) {
+        for (connection, id) in askers {
+            let frame = match &told {
+                Ok(message) => {
+                    let result = message.as_ref().map_or_else(|| json!({}), |it| json!({ "message": it }));
+                    Frame::result(id, Method::InvokeChangesetOperation, Bytes::from(to_json(&result)))
+                }
+                Err(error) => Frame::Error { id: Some(id), error: error.clone() },
+            };
+            step.say(Output::Frame(connection, frame));
+        }
+    }
+
+    /// Nobody looks at the changesets of a session any more: what has failed there is forgotten.
+    pub(in crate::host) fn forget_failed_operations(&mut self, session: SessionKey) {
+        self.operations.failed.retain(|(of, _), _| *of != session);
+    }
+
+    /// It was tried to make files what a client has asked for.
+    pub(in crate::host) fn files_were_taken_back(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        taken: TakeBack,
+        outcomes: Vec<FileTaken>,
+    ) {
+        let TakeBack { session, scope, restores, root, files, left, untouched, .. } = taken;
+        let begun_at = files.first().map(|file| file.row.edit.at);
+        let mut refused = left;
+        let mut done = Vec::new();
+        for (file, outcome) in files.into_iter().zip(outcomes) {
+            match outcome {
+                FileTaken::Done { bytes, mode } => {
+                    let mut row = file.row;
+                    if !restores {
+                        row.mode = mode;
+                    }
+                    if let Some(kept) = row.kept.as_mut().filter(|_| bytes.is_some()) {
+                        kept.bytes_now = bytes;
+                    }
+                    done.push(row);
+                }
+                FileTaken::Already => {
+                    let is_untouched = !restores && !was_begun_before(ledger, session, &file.row, begun_at);
+                    let mut row = file.row;
+                    row.is_untouched = is_untouched;
+                    done.push(row);
+                }
+                FileTaken::Refused(why) => refused.push(format!("`{}`: {why}", file.row.edit.file)),
+            }
+        }
+        done.extend(untouched);
+        let is_empty = done.is_empty();
+        if let Some(session) = ledger.channels.sessions.get_mut(&session) {
+            let is_settled = |file: &DiscardedFile| match restores {
+                true => done.contains(file),
+                false => file.is_unsure && Some(file.edit.at) == begun_at,
+            };
+            session.discarded.retain(|file| !is_settled(file));
+        }
+        if !restores {
+            self.keep_discarded(ledger, session, &scope, done, step.now.unix_ms);
+        }
+        if ledger.channels.sessions.contains_key(&session) {
+            ledger.mark_dirty(session.into());
+            ledger.note_edited(session, true);
+            if root.is_some() && !is_empty {
+                self.checkpoints.keep_folder_now(ledger, step, session);
+                self.sights.look_at_repository(ledger, session);
+            }
+        }
+        let said = said_of(&refused);
+        let told = match is_empty {
+            true => Err(RpcError::files_have_changed(&said)),
+            false => Ok((!refused.is_empty()).then(|| format!("some files stay as they are: {said}"))),
+        };
+        self.operation_is_over(ledger, step, session, told);
+    }
+
+    /// Keeps that files were taken back, but for those that the changeset does not show like that
+    /// any more: somebody else has had the same done.
+    fn keep_discarded(
+        &mut self,
+        ledger: &mut Ledger,
+        session: SessionKey,
+        scope: &ChangesetScope,
+        mut done: Vec<DiscardedFile>,
+        now_ms: i64,
+    ) {
+        if !ledger.channels.sessions.contains_key(&session) {
+            return;
+        }
+        let shown = self.changed_files(ledger, session, scope).unwrap_or_default();
+        let shown: Vec<DiscardedFile> =
+            shown.iter().flat_map(|changed| DiscardedFile::all_of(changed, "")).collect();
+        let shown: BTreeSet<_> = shown.iter().map(DiscardedFile::change).collect();
+        let at = edits::edit_time(ledger, session, now_ms);
+        done.retain(|file| shown.contains(&file.change()));
+        for file in &mut done {
+            (file.edit.at, file.is_unsure) = (at, false);
+        }
+        let Some(session) = ledger.channels.sessions.known_mut(session) else { return };
+        // Of the same that a host before this one has begun it is known now that it is done.
+        let known: BTreeSet<_> = done.iter().map(|file| (file.scope.as_str(), file.change())).collect();
+        session
+            .discarded
+            .retain(|file| !file.is_unsure || !known.contains(&(file.scope.as_str(), file.change())));
+        drop(known);
+        session.discarded.extend(done);
+        let mut times: BTreeSet<i64> = session.discarded.iter().map(|file| file.edit.at).collect();
+        times.pop_last();
+        for time in times {
+            if session.discarded.len() <= DISCARDED_MAX {
+                break;
+            }
+            session.discarded.retain(|file| file.edit.at != time);
+        }
+    }
+}
+
+/// The files that were taken back last of what a changeset is of.
+fn last_discarded<'a>(
+    ledger: &'a Ledger,
+    session: SessionKey,
+    scope: &ChangesetScope,
+) -> impl Iterator<Item = &'a DiscardedFile> {
+    let of_scope = mark_of(scope);
+    let session = ledger.channels.sessions.known(session);
+    let discarded = session.map(|session| session.discarded.as_slice()).unwrap_or_default();
+    let last = discarded.iter().filter(|file| file.scope == of_scope).map(|file| file.edit.at).max();
+    discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
+}
+
+/// The files of a changeset that are not what its client had seen, by their ids.
+fn files_not_seen(ledger: &Ledger, key: ChangesetKey, seen: &[ChangesetFile]) -> Vec<String> {
+    let Some(changeset) = ledger.channels.changesets.get(&key) else { return Vec::new() };
+    let edits: HashMap<&str, &FileEdit> = seen.iter().map(|file| (file.id.as_str(), &file.edit)).collect();
+    let files = changeset.state.files.iter();
+    let unseen = files.filter(|file| edits.get(file.id.as_str()) != Some(&&file.edit));
+    unseen.map(|file| file.id.clone()).collect()
+}
+
+/// Keeps what is about to be taken back before it is: should the host end meanwhile, it can be
+/// brought back.
+fn keep_what_is_begun(ledger: &mut Ledger, taken: &mut TakeBack, now_ms: i64) {
+    if taken.restores {
+        return;
+    }
+    let at = edits::edit_time(ledger, taken.session, now_ms);
+    for file in &mut taken.files {
+        (file.row.edit.at, file.row.is_unsure) = (at, true);
+    }
+    let Some(session) = ledger.channels.sessions.known_mut(taken.session) else { return };
+    session.discarded.extend(taken.files.iter().map(|file| file.row.clone()));
+    ledger.mark_dirty(taken.session.into());
+}
+
+/// Whether a host before this one has begun to take the same change of a file back, and may
+/// have done it.
+fn was_begun_before(
+    ledger: &Ledger,
+    session: SessionKey,
+    file: &DiscardedFile,
+    begun_at: Option<i64>,
+) -> bool {
+    let session = ledger.channels.sessions.known(session);
+    session.is_some_and(|session| {
+        session.discarded.iter().any(|known| {
+            known.is_unsure
+                && Some(known.edit.at) != begun_at
+                && known.scope == file.scope
+                && known.change() == file.change()
+        })
+    })
+}

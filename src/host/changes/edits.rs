@@ -1,0 +1,756 @@
+//! Which files were changed, as the calls of chats have said it: in a turn, in a chat, in a
+//! session.
+//!
+//! Owns: what several edits of a file come to, which is what was there before the first one and
+//! behind the last; and in which order what several chats have done counts.
+//! Never: looks at a file, or tells anybody.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use ahp_types::actions::StateAction;
+use ahp_types::state::{
+    ChangesetFile, ContentRef, FileEdit, FileEditDiffStats, FileEditSide, ResponsePart, ToolCallState,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::host::changes::checkpoints::{ComparedPair, KeptFolder};
+use crate::host::changes::sights::shows_now;
+use crate::host::changes::{checkpoints, Changes};
+use crate::host::effects::{ChatKey, FileText, GitContent, GitTaken, KeptChange};
+use crate::host::ledger::Ledger;
+use crate::host::model::{Chat, SessionKey};
+use crate::state::edits::{edited_at, edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
+use crate::wire::changesets::{changeset_uri, named_by_changeset, ChangesetScope};
+use crate::wire::tool_calls::tool_call_id;
+use crate::wire::uris::content_uri;
+
+/// So many counts of lines between two contents are remembered.
+const COUNTED_MAX: usize = 10_000;
+
+/// So many bytes of texts are looked for in at once.
+const FOUND_BYTES_MAX: usize = 64 << 20;
+
+/// Version of a file of which nobody knows what was in it, and the mode that it is shown with.
+const UNKNOWN: &str = "unknown";
+const UNKNOWN_MODE: u32 = 0o100_644;
+
+/// How many lines lie between two contents, by what they are called.
+pub(in crate::host) type CountedLines = HashMap<(String, String), LineCounts>;
+
+/// The edits of a turn, and whose turn it is.
+pub(in crate::host) struct TurnOf<'a> {
+    chat: ChatKey,
+    id: &'a str,
+    started_at: &'a str,
+    edits: Vec<&'a CallEdit>,
+}
+
+/// An edit, and in which turns what was there before it and behind it is found.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::host) struct SaidEdit<'a> {
+    before_in: (ChatKey, &'a str),
+    after_in: (ChatKey, &'a str),
+    edit: &'a CallEdit,
+    /// It takes others back.
+    is_discard: bool,
+}
+
+/// What the calls of these turns have said.
+pub(in crate::host) fn said_in(turns: Vec<TurnOf<'_>>) -> Vec<SaidEdit<'_>> {
+    let said = turns.into_iter().flat_map(|TurnOf { chat, id, edits, .. }| {
+        let place = (chat, id);
+        edits.into_iter().map(move |edit| SaidEdit {
+            before_in: place,
+            after_in: place,
+            edit,
+            is_discard: false,
+        })
+    });
+    said.collect()
+}
+
+/// A file that a client has had taken back to what it was before, which is an edit, too. Kept with
+/// the session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscardedFile {
+    /// What the changes were of that were taken back.
+    pub(in crate::host) scope: String,
+    /// From what was there to what is there now. All that were taken back at once have one time.
+    pub(in crate::host) edit: CallEdit,
+    before_in: Option<ContentPlace>,
+    after_in: Option<ContentPlace>,
+    /// Git keeps what it was: what must be in it for it to be taken back, and what is in it then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::host) kept: Option<GitTaken>,
+    /// The permissions of the file, where it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::host) mode: Option<u32>,
+    /// The host has ended before it was known whether that was done: it can be taken back, and
+    /// hides nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(in crate::host) is_unsure: bool,
+    /// Somebody else had done it before: it hides the change, and bringing it back touches nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(in crate::host) is_untouched: bool,
+}
+
+/// The turn in which a content is found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ContentPlace {
+    /// The URI of the chat.
+    chat: String,
+    turn: String,
+}
+
+impl DiscardedFile {
+    /// That these changes of a file are taken back, at a time that is not known yet. One that was
+    /// renamed is two files.
+    pub(in crate::host) fn all_of(changed: &ChangedFile, scope: &str) -> Vec<Self> {
+        let file = |file: &str, before: Option<&FileSide>, after: Option<&FileSide>| {
+            let lines = changed.lines.unwrap_or_default();
+            Self {
+                scope: scope.to_owned(),
+                edit: CallEdit {
+                    file: file.to_owned(),
+                    before: after.map(FileSide::content),
+                    after: before.map(FileSide::content),
+                    lines: LineCounts { added: lines.removed, removed: lines.added },
+                    at: 0,
+                },
+                before_in: after.and_then(FileSide::place),
+                after_in: before.and_then(FileSide::place),
+                kept: changed.is_kept().then(|| GitTaken {
+                    file: file.to_owned(),
+                    now: after.and_then(FileSide::kept),
+                    wanted: before.and_then(FileSide::kept),
+                    bytes_now: None,
+                    bytes_wanted: None,
+                    mode_wanted: None,
+                }),
+                mode: None,
+                is_unsure: false,
+                is_untouched: false,
+            }
+        };
+        let (before, after) = (changed.before.as_ref(), changed.after.as_ref());
+        match &changed.renamed_from {
+            Some(from) => vec![file(&changed.file, None, after), file(from, before, None)],
+            None => vec![file(&changed.file, before, after)],
+        }
+    }
+
+    /// The permissions of the file, where it was removed and they are known.
+    pub fn mode(&self) -> Option<u32> {
+        self.mode
+    }
+
+    /// Whether it takes back what is said in this chat.
+    pub(in crate::host) fn is_of(&self, chat: &str) -> bool {
+        [&self.before_in, &self.after_in].into_iter().flatten().any(|place| place.chat == chat)
+    }
+
+    /// What it takes back: which file, from which content to which.
+    pub(in crate::host) fn change(&self) -> (&str, Option<&str>, Option<&str>) {
+        let [before, after] = [&self.edit.before, &self.edit.after]
+            .map(|side| side.as_ref().map(|content| content.id.as_str()));
+        (&self.edit.file, before, after)
+    }
+}
+
+/// What the edits of one file come to.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::host) struct NetEdit<'a> {
+    first: SaidEdit<'a>,
+    last: SaidEdit<'a>,
+    /// What it has done to the lines, where it is one edit alone.
+    lines: Option<LineCounts>,
+}
+
+/// What edits come to, file by file, in the order in which the files were first edited. A file that
+/// is again what it was is not among them.
+pub(in crate::host) fn net_of(mut edits: Vec<SaidEdit<'_>>) -> Vec<NetEdit<'_>> {
+    // Turns of several chats may run at the same time.
+    edits.sort_by_key(|said| said.edit.at);
+    let mut all: Vec<NetEdit<'_>> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for said in edits {
+        if said.is_discard && !places.contains_key(said.edit.file.as_str()) {
+            // What it has taken back went with its turns.
+            continue;
+        }
+        let place = *places.entry(&said.edit.file).or_insert(all.len());
+        match all.get_mut(place) {
+            Some(net) => {
+                net.last = said;
+                net.lines = None;
+            }
+            None => all.push(NetEdit { first: said, last: said, lines: Some(said.edit.lines) }),
+        }
+    }
+    all.retain(|net| net.first.edit.before != net.last.edit.after);
+    all
+}
+
+/// Where a content is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::host) struct PlacedContent {
+    chat: ChatKey,
+    /// The URI of that chat.
+    chat_uri: String,
+    turn: String,
+    content: EditContent,
+}
+
+/// What the calls of turns have said, of those in which something was looked for: each of these
+/// turns is read once, however many files it has changed.
+#[derive(Debug, Default)]
+pub(in crate::host) struct FoundTexts {
+    turns: HashMap<(ChatKey, String), HashMap<String, String>>,
+    bytes: usize,
+}
+
+impl FoundTexts {
+    fn of(
+        &mut self,
+        chat: ChatKey,
+        turn: &str,
+        read: impl FnOnce() -> HashMap<String, String>,
+    ) -> &HashMap<String, String> {
+        let key = (chat, turn.to_owned());
+        if self.bytes > FOUND_BYTES_MAX && !self.turns.contains_key(&key) {
+            (self.turns, self.bytes) = (HashMap::new(), 0);
+        }
+        let bytes = &mut self.bytes;
+        self.turns.entry(key).or_insert_with(|| {
+            let texts = read();
+            *bytes += texts.values().map(String::len).sum::<usize>();
+            texts
+        })
+    }
+}
+
+/// A side of a changed file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::host) enum FileSide {
+    /// A call has said what is there.
+    Said(PlacedContent),
+    /// Git keeps it, and clients call it by this URI.
+    Kept { uri: String, content: GitContent },
+}
+
+impl FileSide {
+    /// The same content has the same id.
+    fn content(&self) -> EditContent {
+        match self {
+            Self::Said(placed) => placed.content.clone(),
+            Self::Kept { content, .. } => {
+                EditContent { id: format!("{:o}-{}", content.mode, content.blob), bytes: 0 }
+            }
+        }
+    }
+
+    fn place(&self) -> Option<ContentPlace> {
+        match self {
+            Self::Said(placed) => {
+                Some(ContentPlace { chat: placed.chat_uri.clone(), turn: placed.turn.clone() })
+            }
+            Self::Kept { .. } => None,
+        }
+    }
+
+    fn kept(&self) -> Option<GitContent> {
+        match self {
+            Self::Said(_) => None,
+            Self::Kept { content, .. } => Some(content.clone()),
+        }
+    }
+
+    /// As clients are shown it, of the file of this URI.
+    fn shown(&self, name: &str, file: &str) -> FileEditSide {
+        let content = match self {
+            Self::Said(placed) => {
+                let path = file.strip_prefix("file://").unwrap_or("/");
+                ContentRef {
+                    uri: content_uri(&placed.chat_uri, &placed.content.id, name, path),
+                    size_hint: Some(placed.content.bytes),
+                    content_type: Some("text/plain".to_owned()),
+                    nonce: None,
+                }
+            }
+            Self::Kept { uri, content } => {
+                // What is under the same name may be another content.
+                let nonce = (uri == file).then(|| content.blob.clone());
+                ContentRef { uri: uri.clone(), size_hint: None, content_type: None, nonce }
+            }
+        };
+        FileEditSide { uri: file.to_owned(), content }
+    }
+}
+
+/// What has become of one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::host) struct ChangedFile {
+    /// The `file:` URI.
+    pub(in crate::host) file: String,
+    /// The one that it had before, if that was another.
+    renamed_from: Option<String>,
+    before: Option<FileSide>,
+    after: Option<FileSide>,
+    /// What has become of its lines; none where it has none.
+    pub(in crate::host) lines: Option<LineCounts>,
+}
+
+impl ChangedFile {
+    /// One of which git knows both sides. What is behind may be what is in the folder now.
+    pub(in crate::host) fn of(change: &KeptChange, session: &str, folder: &KeptFolder, is_now: bool) -> Self {
+        let side = |name: &str, file: &str, content: &GitContent| {
+            let path = file.strip_prefix("file://").unwrap_or("/");
+            // Reading a link leads to another file, so that what the link says is a content of
+            // ours.
+            let uri = match is_now && name == "after" && !content.is_link() {
+                true => file.to_owned(),
+                false => folder.uri_of(session, content, name, path),
+            };
+            FileSide::Kept { uri, content: content.clone() }
+        };
+        let from = change.renamed_from.as_ref().unwrap_or(&change.file);
+        Self {
+            file: change.file.clone(),
+            renamed_from: change.renamed_from.clone(),
+            before: change.before.as_ref().map(|content| side("before", from, content)),
+            after: change.after.as_ref().map(|content| side("after", &change.file, content)),
+            lines: change.lines,
+        }
+    }
+
+    /// One that a call has changed without saying what was in it before, and of which git does not
+    /// know it.
+    fn unknown(file: &str, version: Option<&str>, session: &str, folder: &KeptFolder) -> Self {
+        let content = |blob: &str| GitContent { blob: blob.to_owned(), mode: UNKNOWN_MODE };
+        let before = content(UNKNOWN);
+        let path = file.strip_prefix("file://").unwrap_or("/");
+        let uri = folder.uri_of(session, &before, "before", path);
+        Self {
+            file: file.to_owned(),
+            renamed_from: None,
+            before: Some(FileSide::Kept { uri, content: before }),
+            after: version.map(|version| FileSide::Kept { uri: file.to_owned(), content: content(version) }),
+            lines: None,
+        }
+    }
+
+    /// What a mark says that it was reviewed: the same as long as both sides are.
+    pub(in crate::host) fn version(&self) -> String {
+        let id = |side: &Option<FileSide>| side.as_ref().map_or(String::new(), |side| side.content().id);
+        format!("{}:{}", id(&self.before), id(&self.after))
+    }
+
+    /// Whether a client calls it by this URI.
+    pub(in crate::host) fn is_called(&self, uri: &str) -> bool {
+        self.file == uri || self.renamed_from.as_deref() == Some(uri)
+    }
+
+    /// Whether git knows its sides.
+    fn is_kept(&self) -> bool {
+        [&self.before, &self.after].into_iter().flatten().any(|side| matches!(side, FileSide::Kept { .. }))
+    }
+
+    pub(in crate::host) fn shown(&self, is_reviewed: bool) -> ChangesetFile {
+        let from = self.renamed_from.as_ref().unwrap_or(&self.file);
+        ChangesetFile {
+            id: self.file.clone(),
+            edit: FileEdit {
+                before: self.before.as_ref().map(|side| side.shown("before", from)),
+                after: self.after.as_ref().map(|side| side.shown("after", &self.file)),
+                diff: self.lines.map(|lines| FileEditDiffStats {
+                    added: Some(lines.added),
+                    removed: Some(lines.removed),
+                }),
+            },
+            reviewed: is_reviewed.then_some(true),
+            meta: None,
+        }
+    }
+}
+
+impl Changes {
+    /// The files that these edits come to, with the counts of their lines.
+    pub(in crate::host) fn net_files(
+        &mut self,
+        ledger: &Ledger,
+        edits: impl for<'a> FnOnce(&'a Ledger) -> Vec<NetEdit<'a>>,
+    ) -> Vec<ChangedFile> {
+        if self.counted.len() > COUNTED_MAX {
+            self.counted.clear();
+        }
+        let mut found = FoundTexts::default();
+        let net = edits(ledger);
+        net.iter().map(|net| changed_file(ledger, net, &mut self.counted, &mut found)).collect()
+    }
+
+    /// The files that were changed in what a changeset is of; none when that is not there. Where
+    /// git must say it and has not yet, there are none.
+    pub(in crate::host) fn changed_files(
+        &mut self,
+        ledger: &mut Ledger,
+        session: SessionKey,
+        scope: &ChangesetScope,
+    ) -> Option<Vec<ChangedFile>> {
+        if shows_now(scope) {
+            return self.files_now(ledger, session, scope);
+        }
+        let Some(states) = checkpoints::kept_states(ledger, session, scope) else {
+            return self.said_files(ledger, session, scope);
+        };
+        let mut files = self.kept_files(ledger, session, scope, &states);
+        files.extend(self.unseen_files(ledger, session, scope, &files));
+        Some(files)
+    }
+
+    /// Returns the files at which git does not look and that calls have changed, as the calls say
+    /// it, without those that are known already.
+    fn unseen_files(
+        &mut self,
+        ledger: &mut Ledger,
+        key: SessionKey,
+        scope: &ChangesetScope,
+        known: &[ChangedFile],
+    ) -> Vec<ChangedFile> {
+        let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
+        let unseen = match scope {
+            ChangesetScope::Session => session.kept.unseen_in(None),
+            ChangesetScope::Turn(id) => session.kept.unseen_in(Some(id)),
+            _ => BTreeMap::new(),
+        };
+        if unseen.is_empty() {
+            return Vec::new();
+        }
+        let is_known = |file: &str| known.iter().any(|known| known.is_called(file));
+        let mut unseen: BTreeMap<String, Option<ChangedFile>> = unseen
+            .into_iter()
+            .filter(|(file, _)| !is_known(file))
+            .map(|(file, version)| {
+                let changed = ChangedFile::unknown(file, version, &session.channel.uri, &session.kept);
+                (file.to_owned(), Some(changed))
+            })
+            .collect();
+        for turn in turns_of_session(ledger, key) {
+            let is_of = !matches!(scope, ChangesetScope::Turn(id) if turn.id != id);
+            for edit in turn.edits.iter().filter(|_| is_of) {
+                // A call says what was in it.
+                unseen.entry(edit.file.clone()).and_modify(|changed| *changed = None);
+            }
+        }
+        let mut said = self.said_files(ledger, key, scope).unwrap_or_default();
+        said.retain(|file| unseen.contains_key(&file.file));
+        said.extend(unseen.into_values().flatten());
+        said
+    }
+
+    /// Those between two states that git keeps, without what clients have had taken back.
+    fn kept_files(
+        &self,
+        ledger: &Ledger,
+        key: SessionKey,
+        scope: &ChangesetScope,
+        states: &ComparedPair,
+    ) -> Vec<ChangedFile> {
+        let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
+        let changes = self.checkpoints.compared.known(states).unwrap_or_default();
+        let files =
+            changes.iter().map(|change| ChangedFile::of(change, &session.channel.uri, &session.kept, false));
+        // What is there now is kept after files were taken back: from then on a session has what
+        // was done again since.
+        let is_hidden = *scope != ChangesetScope::Session || self.checkpoints.is_being_kept(key, None);
+        let of_scope = mark_of(scope);
+        let of_scope = session
+            .discarded
+            .iter()
+            .filter(|file| is_hidden && file.kept.is_some() && file.scope == of_scope);
+        let discarded: BTreeSet<_> =
+            of_scope.filter(|file| !file.is_unsure).map(DiscardedFile::change).collect();
+        let is_discarded = |changed: &ChangedFile| {
+            DiscardedFile::all_of(changed, "").iter().any(|row| discarded.contains(&row.change()))
+        };
+        files.filter(|changed| discarded.is_empty() || !is_discarded(changed)).collect()
+    }
+
+    /// Those that are not as they were committed. None where there is no repository.
+    fn files_now(
+        &self,
+        ledger: &Ledger,
+        key: SessionKey,
+        scope: &ChangesetScope,
+    ) -> Option<Vec<ChangedFile>> {
+        let session = ledger.channels.sessions.known(key)?;
+        session.kept.root.as_ref()?;
+        let changes = self.sights.known_sight(key).map_or(&[][..], |seen| match scope {
+            ChangesetScope::Branch => &seen.branch_changes,
+            _ => &seen.uncommitted,
+        });
+        let file = |change| ChangedFile::of(change, &session.channel.uri, &session.kept, true);
+        Some(changes.iter().map(file).collect())
+    }
+
+    /// Those that calls have said.
+    fn said_files(
+        &mut self,
+        ledger: &mut Ledger,
+        session: SessionKey,
+        scope: &ChangesetScope,
+    ) -> Option<Vec<ChangedFile>> {
+        match scope {
+            ChangesetScope::Session => Some(self.net_files(ledger, |ledger| {
+                let mut said = left_of(ledger, session, said_in(turns_of_session(ledger, session)));
+                said.extend(discards_of(ledger, session, |_| true));
+                net_of(said)
+            })),
+            ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => None,
+            ChangesetScope::Turn(id) => {
+                let chat = chat_of_turn(ledger, session, id)?;
+                let of_scope = mark_of(scope);
+                Some(self.net_files(ledger, |ledger| {
+                    let mut turns = turns_with_edits(ledger, chat);
+                    turns.retain(|turn| turn.id == id);
+                    let mut said = said_in(turns);
+                    said.extend(discards_of(ledger, session, |file| file.scope == of_scope));
+                    net_of(said)
+                }))
+            }
+        }
+    }
+}
+
+/// When the edits of a call of this session are said to be made, which is over now: later than
+/// any before.
+pub(in crate::host) fn edit_time(ledger: &Ledger, session: SessionKey, now_ms: i64) -> i64 {
+    let turns = turns_of_session(ledger, session);
+    let said = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at));
+    let discarded = ledger.channels.sessions.known(session).map(|session| &session.discarded);
+    let last = said.chain(discarded.into_iter().flatten().map(|file| file.edit.at)).max();
+    last.map_or(now_ms, |last| now_ms.max(last.saturating_add(1)))
+}
+
+/// The turns of a chat in which files were edited, oldest first.
+pub(in crate::host) fn turns_with_edits(ledger: &Ledger, key: ChatKey) -> Vec<TurnOf<'_>> {
+    let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
+    let completed = chat.conversation.history().edited().map(|turn| {
+        let TurnEdits { started_at, edits } = turn.edits();
+        TurnOf { chat: key, id: turn.id(), started_at, edits: edits.iter().collect() }
+    });
+    let active = chat.conversation.state().active_turn.iter().map(|turn| TurnOf {
+        chat: key,
+        id: &turn.id,
+        started_at: &turn.started_at,
+        edits: active_edits(chat),
+    });
+    completed.chain(active.filter(|turn| !turn.edits.is_empty())).collect()
+}
+
+/// The turns of all chats of a session in which files were edited, in the order in which they
+/// began. One that a fork has, too, is one.
+pub(in crate::host) fn turns_of_session(ledger: &Ledger, key: SessionKey) -> Vec<TurnOf<'_>> {
+    let mut turns: Vec<TurnOf<'_>> =
+        ledger.channels.chats_in(key).into_iter().flat_map(|chat| turns_with_edits(ledger, chat)).collect();
+    turns.sort_by(|one, other| one.started_at.cmp(other.started_at));
+    let mut seen = BTreeSet::new();
+    turns.retain(|turn| seen.insert((turn.started_at, turn.id)));
+    turns
+}
+
+/// What clients have had taken back in a session, of what these files were taken back of.
+pub(in crate::host) fn discards_of(
+    ledger: &Ledger,
+    key: SessionKey,
+    is_meant: impl Fn(&DiscardedFile) -> bool,
+) -> Vec<SaidEdit<'_>> {
+    let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
+    let nowhere = (ChatKey(0), "");
+    let said =
+        session.discarded.iter().filter(|file| !file.is_unsure && file.kept.is_none() && is_meant(file));
+    let discards = said.map(|file| {
+        let [before_in, after_in] = [&file.before_in, &file.after_in].map(|place| {
+            let place = place.as_ref().and_then(|it| Some((ledger.find_chat(&it.chat)?, it.turn.as_str())));
+            place.unwrap_or(nowhere)
+        });
+        SaidEdit { before_in, after_in, edit: &file.edit, is_discard: true }
+    });
+    discards.collect()
+}
+
+/// What is left of edits: clients have had git take some of them back, in what a turn or the
+/// session has changed. That is no edit of a content that a call has said.
+pub(in crate::host) fn left_of<'a>(
+    ledger: &Ledger,
+    key: SessionKey,
+    mut said: Vec<SaidEdit<'a>>,
+) -> Vec<SaidEdit<'a>> {
+    let Some(session) = ledger.channels.sessions.known(key) else { return said };
+    let mut taken_back: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
+    for file in session.discarded.iter().filter(|file| file.kept.is_some() && !file.is_unsure) {
+        let changeset = format!("{}{}", session.channel.uri, file.scope);
+        if let Some((_, scope)) = named_by_changeset(&changeset) {
+            taken_back.entry(&file.edit.file).or_default().push((file.edit.at, scope));
+        }
+    }
+    said.retain(|it| {
+        let mut of_file = taken_back.get(it.edit.file.as_str()).into_iter().flatten();
+        !of_file.any(|(at, scope)| {
+            let is_of = match scope {
+                ChangesetScope::Session => true,
+                ChangesetScope::Turn(id) => it.after_in.1 == id,
+                _ => false,
+            };
+            is_of && it.edit.at < *at
+        })
+    });
+    said
+}
+
+/// The chat of a session in which the turn of this id is: its default chat, if it is there.
+pub(in crate::host) fn chat_of_turn(ledger: &Ledger, session: SessionKey, id: &str) -> Option<ChatKey> {
+    let has_turn = |key: &ChatKey| {
+        ledger.channels.chats.known(*key).is_some_and(|chat| {
+            let active = chat.conversation.state().active_turn.as_ref();
+            chat.conversation.history().contains(id) || active.is_some_and(|turn| turn.id == id)
+        })
+    };
+    let mut chats = ledger.channels.chats_in(session);
+    chats.sort_by_key(|chat| !ledger.channels.is_default(*chat));
+    chats.into_iter().find(has_turn)
+}
+
+fn changed_file(
+    ledger: &Ledger,
+    net: &NetEdit<'_>,
+    counted: &mut CountedLines,
+    found: &mut FoundTexts,
+) -> ChangedFile {
+    let placed = |(chat, turn): (ChatKey, &str), content: &Option<EditContent>| {
+        let content = content.clone()?;
+        let chat_uri = ledger.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone());
+        Some(PlacedContent { chat, chat_uri: chat_uri.unwrap_or_default(), turn: turn.to_owned(), content })
+    };
+    let before = placed(net.first.before_in, &net.first.edit.before);
+    let after = placed(net.last.after_in, &net.last.edit.after);
+    let lines = net.lines.unwrap_or_else(|| {
+        let id = |side: &Option<PlacedContent>| {
+            side.as_ref().map_or(String::new(), |side| side.content.id.clone())
+        };
+        let mut text = |side: &Option<PlacedContent>| {
+            side.as_ref().and_then(|side| text_placed(ledger, side, found)).unwrap_or_default()
+        };
+        let count = || LineCounts::between(&text(&before), &text(&after));
+        *counted.entry((id(&before), id(&after))).or_insert_with(count)
+    });
+    ChangedFile {
+        file: net.last.edit.file.clone(),
+        renamed_from: None,
+        before: before.map(FileSide::Said),
+        after: after.map(FileSide::Said),
+        lines: Some(lines),
+    }
+}
+
+/// What was in a file when it was taken back, and what was put there. Either is none where that
+/// is not known any more.
+pub(in crate::host) fn sides_discarded(
+    ledger: &Ledger,
+    file: &DiscardedFile,
+    found: &mut FoundTexts,
+) -> (FileText, FileText) {
+    let mut text = |place: &Option<ContentPlace>, content: &Option<EditContent>| match (place, content) {
+        (Some(place), Some(content)) => {
+            let chat = ledger.find_chat(&place.chat)?;
+            let (chat_uri, turn) = (place.chat.clone(), place.turn.clone());
+            text_placed(ledger, &PlacedContent { chat, chat_uri, turn, content: content.clone() }, found)
+                .map(Some)
+        }
+        _ => Some(None),
+    };
+    (text(&file.before_in, &file.edit.before), text(&file.after_in, &file.edit.after))
+}
+
+/// A content of an edit.
+fn text_placed(ledger: &Ledger, placed: &PlacedContent, found: &mut FoundTexts) -> Option<String> {
+    let chat = ledger.channels.chats.get(&placed.chat)?;
+    let id = &placed.content.id;
+    let is_active = chat.conversation.state().active_turn.as_ref().is_some_and(|turn| turn.id == placed.turn);
+    if is_active {
+        // Of the turn that runs it is known which call has said what.
+        let has_it = |call: &&ToolCallState| {
+            let edits = chat.call_edits.get(tool_call_id(call));
+            edits.into_iter().flatten().any(|edit| edit.has(id))
+        };
+        return CallEdit::texts_in(chat.conversation.tools().find(has_it)).remove(id);
+    }
+    let read = || {
+        let parts = chat.conversation.history().get(&placed.turn)?.read()?.response_parts;
+        let calls = parts.iter().filter_map(|part| match part {
+            ResponsePart::ToolCall(part) => Some(&part.tool_call),
+            _ => None,
+        });
+        Some(CallEdit::texts_in(calls))
+    };
+    found.of(placed.chat, &placed.turn, || read().unwrap_or_default()).get(id).cloned()
+}
+
+impl Chat {
+    /// Notes the edits of files that an action says. Returns `None` where no changes of files can
+    /// differ because of it; else whether the files of them may, and not only whether a turn runs.
+    /// `is_offered` says whether changes are offered of the chat's session.
+    pub(in crate::host) fn note_edits(&mut self, action: &StateAction, is_offered: bool) -> Option<bool> {
+        match action {
+            StateAction::ChatToolCallComplete(done) => {
+                let at = edited_at(done.meta.as_ref());
+                let content = done.result.content.as_deref().unwrap_or_default();
+                let edits = CallEdit::all_in(content, at);
+                if edits.is_empty() || !done.result.success {
+                    return None;
+                }
+                self.call_edits.insert(done.tool_call_id.clone(), edits);
+                Some(true)
+            }
+            StateAction::ChatToolCallResultConfirmed(done) if !done.approved => {
+                Some(self.call_edits.remove(&done.tool_call_id).is_some())
+            }
+            StateAction::ChatTurnResume(_) => {
+                self.call_edits = edits_of_calls(self);
+                Some(false)
+            }
+            StateAction::ChatTurnStarted(_) => Some(false),
+            StateAction::ChatTurnComplete(_)
+            | StateAction::ChatTurnCancelled(_)
+            | StateAction::ChatError(_) => {
+                self.call_edits.clear();
+                Some(is_offered)
+            }
+            StateAction::ChatTruncated(_) => Some(is_offered),
+            _ => None,
+        }
+    }
+}
+
+/// What the calls of the turn that runs have said, by their ids.
+fn edits_of_calls(chat: &Chat) -> HashMap<String, Vec<CallEdit>> {
+    let calls = chat.conversation.tools().filter_map(|call| {
+        let edits = edits_of(call);
+        (!edits.is_empty()).then(|| (tool_call_id(call).to_owned(), edits))
+    });
+    calls.collect()
+}
+
+/// The edits of the turn that runs, in the order of its calls.
+fn active_edits(chat: &Chat) -> Vec<&CallEdit> {
+    if chat.call_edits.is_empty() {
+        return Vec::new();
+    }
+    chat.conversation.tools().filter_map(|call| chat.call_edits.get(tool_call_id(call))).flatten().collect()
+}
+
+/// What is kept of a changeset is kept under this.
+pub(in crate::host) fn mark_of(scope: &ChangesetScope) -> String {
+    changeset_uri("", scope)
+}

@@ -1,0 +1,256 @@
+//! Chats and annotations that are attached to messages: what their transcripts are when a message
+//! is accepted.
+//!
+//! Owns: which turn such an attachment ends at, the transcript as text, its bounds, and keeping it
+//! for as long as the message may be told to an agent. The rules are those of "Pulling a chat into
+//! another chat" on the chat channel page of the specification.
+//! Never: follows an attachment inside a transcript: it stays a reference.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use ahp_types::state::{
+    Message, MessageAnnotationsAttachment, MessageAttachment, MessageChatAttachment, ResponsePart,
+    ToolCallState, Turn,
+};
+use serde::Deserialize;
+
+use crate::host::annotations;
+use crate::host::effects::{ChatKey, Transcript, TranscriptOf};
+use crate::host::ledger::Ledger;
+use crate::host::model::Chat;
+use crate::host::refusal::Refusal;
+use crate::state::history::CompletedTurn;
+use crate::wire::names::ATTACHED_MAX;
+use crate::wire::text;
+use crate::wire::tool_calls::tool_call_id;
+
+/// All transcripts of a message have so many bytes at most: of each, what was said last.
+const MESSAGE_BYTES_MAX: usize = 128 << 10;
+
+/// A chat keeps so many bytes of transcripts at most: those of its newest messages. So many bytes
+/// may belong to messages that wait, besides.
+const CHAT_BYTES_MAX: usize = 1 << 20;
+
+/// The transcripts that belong to the messages of a chat.
+#[derive(Debug, Default, Clone, PartialEq, serde::Serialize, Deserialize)]
+#[serde(default)]
+pub(in crate::host) struct Attached {
+    /// By the id of the turn that the message began.
+    pub(in crate::host) turns: BTreeMap<String, Vec<Transcript>>,
+    /// By the id of the pending message.
+    pub(in crate::host) pending: BTreeMap<String, Vec<Transcript>>,
+}
+
+impl Attached {
+    pub(in crate::host) fn is_empty(&self) -> bool {
+        self.turns.is_empty() && self.pending.is_empty()
+    }
+}
+
+/// Fixes up to where each chat that is attached to a message counts, and gives the transcripts
+/// of the chats and annotations.
+///
+/// # Errors
+/// When a chat, a turn or a session's annotations are not there.
+pub(in crate::host) fn resolve_attached(
+    ledger: &Ledger,
+    message: &mut Message,
+) -> Result<Vec<Transcript>, Refusal> {
+    let is_told = |it: &&mut _| matches!(it, MessageAttachment::Chat(_) | MessageAttachment::Annotations(_));
+    let mut told: Vec<&mut MessageAttachment> =
+        message.attachments.iter_mut().flatten().filter(is_told).collect();
+    if told.len() > ATTACHED_MAX {
+        return Err(Refusal::TooManyAttached { max: ATTACHED_MAX, attached: told.len() });
+    }
+    let bytes_max = MESSAGE_BYTES_MAX / told.len().max(1);
+    let transcripts = told.iter_mut().filter_map(|attachment| match attachment {
+        MessageAttachment::Chat(chat) => Some(transcript_of(ledger, chat, bytes_max)),
+        MessageAttachment::Annotations(it) => Some(attached_annotations(ledger, it, bytes_max)),
+        _ => None,
+    });
+    transcripts.collect()
+}
+
+fn attached_annotations(
+    ledger: &Ledger,
+    attachment: &MessageAnnotationsAttachment,
+    bytes_max: usize,
+) -> Result<Transcript, Refusal> {
+    let resource = attachment.resource.clone();
+    let all = annotations::annotations_in_words(ledger, &resource, attachment.annotation_ids.as_deref());
+    let all = all.ok_or_else(|| Refusal::AttachedAnnotationsMissing(resource.clone()))?;
+    let text = text::last_bytes(&all, bytes_max).to_owned();
+    let cut = text.len() < all.len();
+    Ok(Transcript { of: TranscriptOf::Annotations, resource, label: attachment.label.clone(), text, cut })
+}
+
+fn transcript_of(
+    ledger: &Ledger,
+    attachment: &mut MessageChatAttachment,
+    bytes_max: usize,
+) -> Result<Transcript, Refusal> {
+    let uri = &attachment.resource;
+    let found = ledger.find_chat(uri).and_then(|key| ledger.channels.chats.known(key));
+    let Some(chat) = found else {
+        return Err(match ledger.why_unreadable(uri) {
+            Some(reason) => Refusal::AttachedUnreadable { chat: uri.clone(), reason: reason.clone() },
+            None => Refusal::AttachedMissing(uri.clone()),
+        });
+    };
+    let history = chat.conversation.history();
+    let turns = match &attachment.end_turn {
+        None => history.turns(),
+        Some(id) => match history.through(id) {
+            Some(turns) => turns,
+            None => return Err(Refusal::AttachedTurnNotOver { turn: id.clone(), chat: uri.clone() }),
+        },
+    };
+    attachment.end_turn = turns.last().map(|turn| turn.id().to_owned());
+    let (text, cut) = text_of(turns, bytes_max);
+    Ok(Transcript {
+        of: TranscriptOf::Chat,
+        resource: uri.clone(),
+        label: attachment.label.clone(),
+        text,
+        cut,
+    })
+}
+
+/// Keeps the transcripts of a message that begins a turn.
+pub(in crate::host) fn attach_to_turn(
+    ledger: &mut Ledger,
+    key: ChatKey,
+    turn_id: &str,
+    transcripts: Vec<Transcript>,
+) {
+    if let Some(chat) = ledger.channels.chats.known_mut(key).filter(|_| !transcripts.is_empty()) {
+        chat.attached.turns.insert(turn_id.to_owned(), transcripts);
+    }
+}
+
+/// Whether a chat can keep the transcripts of one more pending message, in place of those that
+/// it had.
+///
+/// # Errors
+/// When they are too many.
+pub(in crate::host) fn check_room(
+    ledger: &Ledger,
+    key: ChatKey,
+    id: &str,
+    transcripts: &[Transcript],
+) -> Result<(), Refusal> {
+    let waiting = ledger.channels.chats.known(key).into_iter().flat_map(|chat| &chat.attached.pending);
+    let others = waiting.filter(|(other, _)| *other != id).map(|(_, transcripts)| bytes_of(transcripts));
+    if transcripts.is_empty() || others.sum::<usize>() + bytes_of(transcripts) <= CHAT_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Refusal::AttachedFull)
+}
+
+/// Keeps the transcripts of a pending message, in place of those that it had.
+pub(in crate::host) fn attach_to_pending(
+    ledger: &mut Ledger,
+    key: ChatKey,
+    id: &str,
+    transcripts: Vec<Transcript>,
+) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let before = chat.attached.pending.remove(id);
+    if !transcripts.is_empty() {
+        chat.attached.pending.insert(id.to_owned(), transcripts);
+    } else if before.is_none() {
+        return;
+    }
+    // No action carries them.
+    chat.saved.row_due = true;
+    ledger.mark_dirty(key.into());
+}
+
+/// The transcripts of a pending message that begins a turn are those of the turn.
+pub(in crate::host) fn attached_by_queue(ledger: &mut Ledger, key: ChatKey, id: &str, turn_id: &str) {
+    let moved = ledger.channels.chats.known_mut(key).and_then(|chat| chat.attached.pending.remove(id));
+    attach_to_turn(ledger, key, turn_id, moved.unwrap_or_default());
+}
+
+/// Forgets the transcripts of messages that are gone, and of the oldest ones when they are too
+/// many.
+pub(in crate::host) fn forget_what_is_gone(chat: &mut Chat) {
+    if chat.attached.is_empty() {
+        return;
+    }
+    let state = chat.conversation.state();
+    let handed_over = chat.run.iter().flat_map(|run| &run.handed_over);
+    let waiting = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(handed_over);
+    let waiting: Vec<&str> = waiting.map(|message| message.id.as_str()).collect();
+    chat.attached.pending.retain(|id, _| waiting.contains(&id.as_str()));
+    let newest_first = state.active_turn.iter().map(|turn| &*turn.id);
+    let completed = chat.conversation.history().turns();
+    let newest_first = newest_first.chain(completed.iter().rev().map(CompletedTurn::id));
+    let (mut kept, mut bytes) = (BTreeMap::new(), 0);
+    for id in newest_first {
+        let Some(transcripts) = chat.attached.turns.remove(id) else { continue };
+        bytes += bytes_of(&transcripts);
+        if bytes > CHAT_BYTES_MAX {
+            break;
+        }
+        kept.insert(id.to_owned(), transcripts);
+    }
+    chat.attached.turns = kept;
+}
+
+fn bytes_of(transcripts: &[Transcript]) -> usize {
+    transcripts.iter().map(|it| it.text.len()).sum()
+}
+
+/// What was said in these turns, of the end as much as fits; and whether that is not all.
+fn text_of(turns: &[CompletedTurn], bytes_max: usize) -> (String, bool) {
+    let mut newest_first: Vec<String> = Vec::new();
+    let mut bytes = 0;
+    for turn in turns.iter().rev() {
+        let text = turn.read().as_ref().map(turn_as_text).unwrap_or_default();
+        bytes += text.len();
+        newest_first.push(text);
+        if bytes > bytes_max {
+            break;
+        }
+    }
+    newest_first.reverse();
+    let whole = newest_first.len() == turns.len();
+    let all = newest_first.concat();
+    if all.len() <= bytes_max {
+        return (all, !whole);
+    }
+    (text::last_bytes(&all, bytes_max).to_owned(), true)
+}
+
+fn turn_as_text(turn: &Turn) -> String {
+    let mut text = format!("User: {}\n", turn.message.text);
+    for attachment in turn.message.attachments.iter().flatten() {
+        let attachment = serde_json::to_value(attachment).unwrap_or_default();
+        let label = attachment["label"].as_str().unwrap_or("something");
+        let resource = attachment["resource"].as_str().map_or(String::new(), |uri| format!(", {uri}"));
+        put(&mut text, format_args!("[attached: {label}{resource}]\n"));
+    }
+    for part in &turn.response_parts {
+        match part {
+            ResponsePart::Markdown(part) => put(&mut text, format_args!("Assistant: {}\n", part.content)),
+            ResponsePart::ToolCall(part) => {
+                let call = &part.tool_call;
+                let done = match call {
+                    ToolCallState::Completed(call) => text::plain(&call.past_tense_message).to_owned(),
+                    call => format!("tool call {}", tool_call_id(call)),
+                };
+                put(&mut text, format_args!("[tool: {done}]\n"));
+            }
+            ResponsePart::Error(part) => put(&mut text, format_args!("[error: {}]\n", part.error.message)),
+            _ => {}
+        }
+    }
+    text
+}
+
+fn put(text: &mut String, more: std::fmt::Arguments<'_>) {
+    // Writing into a string does not fail.
+    text.write_fmt(more).unwrap_or_default();
+}

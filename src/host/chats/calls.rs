@@ -1,0 +1,532 @@
+//! Tool calls and questions: what an agent reports of them, and what the host decides about them
+//! itself.
+//!
+//! Owns: mapping those reports to actions, refusing what does not fit a call's state, and closing
+//! what is still open when a turn ends.
+//! Never: decides when a turn is over, or checks what a client asks; that is in `turns` and in
+//! `actions`.
+
+use ahp_types::actions::{
+    ChatInputCompletedAction, ChatInputRequestedAction, ChatToolCallCompleteAction,
+    ChatToolCallConfirmedAction, ChatToolCallContentChangedAction, ChatToolCallDeltaAction,
+    ChatToolCallReadyAction, ChatToolCallResultConfirmedAction, ChatToolCallStartAction, StateAction,
+};
+use ahp_types::common::{JsonObject, StringOrMarkdown};
+use ahp_types::state::{
+    ChatInputRequest, ChatInputResponseKind, ConfirmationOption, ConfirmationOptionKind, FileEditCollection,
+    ResponsePart, ToolCallCancellationReason, ToolCallConfirmationReason, ToolCallResult, ToolCallState,
+    ToolInput, ToolResultContent,
+};
+use serde_json::json;
+
+use crate::host::changes::edits;
+use crate::host::effects::{
+    Besides, ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome,
+};
+use crate::host::facts::Fact;
+use crate::host::ledger::Ledger;
+use crate::host::locale::Language;
+use crate::host::{catalogue, terminals, Step};
+use crate::state::edits::EDITED_AT;
+use crate::wire::tool_calls::{client_of_call, tool_call_id};
+
+/// A tool call of the running turn.
+#[derive(Debug, Clone)]
+pub(in crate::host) struct CallRef {
+    pub(in crate::host) key: ChatKey,
+    pub(in crate::host) turn_id: String,
+    pub(in crate::host) id: String,
+}
+
+/// What an agent says of a call whose input is complete.
+#[derive(Debug)]
+pub(in crate::host) struct Readiness {
+    pub(in crate::host) input: String,
+    pub(in crate::host) message: StringOrMarkdown,
+    pub(in crate::host) gate: ToolGate,
+    pub(in crate::host) besides: Besides,
+}
+
+/// How the host denies a call on its own behalf.
+#[derive(Debug)]
+pub(in crate::host) struct Denial {
+    /// The option that says so, of those that the agent offered.
+    pub(in crate::host) option: Option<String>,
+    pub(in crate::host) reason: ToolCallCancellationReason,
+    /// Why, for people.
+    pub(in crate::host) why: Option<&'static str>,
+}
+
+/// The option that denies just one call.
+pub(in crate::host) fn rejection_among(options: &[PermissionOption]) -> Option<String> {
+    let once = options.iter().find(|option| option.kind == PermissionKind::RejectOnce);
+    once.map(|option| option.id.clone())
+}
+
+/// An option, as clients are shown it, in this language where the agent has no words for it.
+fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
+    let approves = option.kind.approves();
+    ConfirmationOption {
+        id: option.id.clone(),
+        label: option.label.clone().unwrap_or_else(|| language.label_of(option.kind).to_owned()),
+        kind: if approves { ConfirmationOptionKind::Approve } else { ConfirmationOptionKind::Deny },
+        group: None,
+    }
+}
+
+/// An agent says that a call's input is complete.
+pub(in crate::host) fn call_is_ready(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    call: CallRef,
+    ready: Readiness,
+) {
+    // A status report must not wipe out a question that the user is looking at.
+    let asked = matches!(call_state(ledger, &call), Some(ToolCallState::PendingConfirmation(_)));
+    if !asked || matches!(ready.gate, ToolGate::Ask(_)) {
+        ready_call(ledger, step, call, ready);
+    }
+}
+
+/// An agent asks the user something.
+pub(in crate::host) fn ask(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    request: ChatInputRequest,
+) {
+    let id = request.id.clone();
+    catalogue::end_part(ledger, key);
+    let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
+    ledger.sequence(step, key, action, None);
+    question_changed(ledger, step, key, &id);
+    step.facts.push_back(Fact::Waits { chat: key, id, is_question: true });
+}
+
+/// Asks an open question once more, under another id: real clients show a question no more when
+/// they have answered it, whatever became of the answer, nor another one of its id.
+pub(in crate::host) fn ask_again(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    mut request: ChatInputRequest,
+) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let Some(run) = chat.run.as_mut() else { return };
+    let first = run.first_id(&request.id).to_owned();
+    let is_free = |id: &String| !run.asked_again.contains_key(id) && !chat.conversation.has_part(id);
+    let Some(id) = (1_u64..).map(|times| format!("{first}~{times}")).find(is_free) else { return };
+    run.asked_again.insert(id.clone(), first);
+    let before = std::mem::replace(&mut request.id, id);
+    settle_question(ledger, step, key, before, ChatInputResponseKind::Cancel);
+    ask(ledger, step, key, request);
+}
+
+/// Closes what a turn leaves open: questions are cancelled, calls that wait are refused, calls
+/// that run have failed.
+pub(in crate::host) fn close_open_parts(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    turn_id: &str,
+) {
+    enum Open {
+        Question(String),
+        Call(Box<ToolCallState>),
+    }
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let parts = chat.conversation.state().active_turn.iter().flat_map(|turn| &turn.response_parts);
+    let open: Vec<Open> = parts
+        .filter_map(|part| match part {
+            ResponsePart::InputRequest(part) if part.response.is_none() => {
+                Some(Open::Question(part.request.id.clone()))
+            }
+            ResponsePart::ToolCall(part) => match &part.tool_call {
+                ToolCallState::Completed(_) | ToolCallState::Cancelled(_) | ToolCallState::Unknown(_) => None,
+                call => Some(Open::Call(Box::new(call.clone()))),
+            },
+            _ => None,
+        })
+        .collect();
+    for open in open {
+        match open {
+            Open::Question(id) => settle_question(ledger, step, key, id, ChatInputResponseKind::Cancel),
+            Open::Call(state) => {
+                let id = tool_call_id(&state).to_owned();
+                close_call(ledger, step, CallRef { key, turn_id: turn_id.to_owned(), id }, &state);
+            }
+        }
+    }
+}
+
+fn close_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, state: &ToolCallState) {
+    match state {
+        ToolCallState::PendingConfirmation(_) => {
+            let reason = ToolCallCancellationReason::Skipped;
+            refuse_call(ledger, step, call, Denial { option: None, reason, why: None });
+        }
+        ToolCallState::PendingResultConfirmation(_) => refuse_result(ledger, step, call),
+        _ => {
+            let outcome = ToolOutcome {
+                success: false,
+                message: "Stopped before it was done".into(),
+                content: match state {
+                    ToolCallState::Running(state) => state.content.clone().unwrap_or_default(),
+                    _ => Vec::new(),
+                },
+                error: Some("the turn ended before the call did".to_owned()),
+            };
+            finish_call(ledger, step, &call, outcome, false, Besides::default());
+        }
+    }
+}
+
+fn ready_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
+    use ToolCallState::{PendingConfirmation, Running, Streaming};
+    if !matches!(call_state(ledger, &call), Some(Streaming(_) | Running(_) | PendingConfirmation(_))) {
+        tracing::debug!(?call, "a tool call was not made ready: it is unknown or over");
+        return refuse_unshown(ledger, step, call, ready.gate);
+    }
+    let CallRef { key, turn_id, id } = call;
+    let (confirmed, options) = match ready.gate.clone() {
+        ToolGate::Open => (Some(ToolCallConfirmationReason::NotNeeded), None),
+        ToolGate::AllowedBefore => (Some(ToolCallConfirmationReason::Setting), None),
+        ToolGate::Ask(options) => {
+            let language =
+                ledger.channels.chats.known(call.key).map(|chat| chat.language).unwrap_or_default();
+            let shown = options.iter().map(|option| shown(option, language)).collect();
+            if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+                run.permissions.insert(id.clone(), options);
+            }
+            (None, Some(shown))
+        }
+    };
+    let call = CallRef { key, turn_id, id: id.clone() };
+    sequence_ready(ledger, step, &call, ready, confirmed, options);
+    tool_changed(ledger, step, key, &id);
+    step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
+}
+
+/// A call is over.
+pub(in crate::host) fn finish_call(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    call: &CallRef,
+    outcome: ToolOutcome,
+    review: bool,
+    besides: Besides,
+) {
+    match call_state(ledger, call) {
+        Some(ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_)) => {}
+        // A call can only be over after it was ready.
+        Some(ToolCallState::Streaming(state)) => {
+            let message = state.invocation_message.clone();
+            let message = message.unwrap_or_else(|| state.display_name.clone().into());
+            let input = state.partial_input.clone().unwrap_or_default();
+            let gate = ToolGate::Open;
+            let ready = Readiness { input, message, gate, besides: Besides::default() };
+            if state.contributor.is_some() {
+                // Its client would begin with what runs, if only for a moment.
+                sequence_ready(ledger, step, call, ready, None, None);
+            } else {
+                ready_call(ledger, step, call.clone(), ready);
+            }
+        }
+        _ => {
+            tracing::debug!(?call, "the end of a tool call was ignored: the call is unknown or over");
+            return;
+        }
+    }
+    let content = terminals::place_terminals(ledger, call.key, outcome.content);
+    terminals::terminals_are_kept(ledger, &content);
+    let meta = with_edit_time(ledger, step, call, besides.meta, &content);
+    let action = StateAction::ChatToolCallComplete(ChatToolCallCompleteAction {
+        turn_id: call.turn_id.clone(),
+        tool_call_id: call.id.clone(),
+        meta: Some(meta).filter(|meta| !meta.is_empty()),
+        result: ToolCallResult {
+            success: outcome.success,
+            past_tense_message: outcome.message,
+            content: Some(content).filter(|content| !content.is_empty()),
+            structured_content: besides.structured,
+            error: outcome.error.map(|message| json!({ "message": message })),
+        },
+        requires_result_confirmation: review.then_some(true),
+    });
+    ledger.sequence(step, call.key, action, None);
+    tool_changed(ledger, step, call.key, &call.id);
+}
+
+fn call_state<'a>(ledger: &'a Ledger, call: &CallRef) -> Option<&'a ToolCallState> {
+    ledger.channels.chats.known(call.key)?.conversation.tool(&call.id)
+}
+
+/// An agent begins a tool call.
+pub(in crate::host) fn start_call(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    call: CallRef,
+    name: String,
+    display: String,
+    meta: Option<JsonObject>,
+) {
+    if call_state(ledger, &call).is_some() {
+        tracing::warn!(?call, "an agent began the same tool call twice");
+        return;
+    }
+    catalogue::end_part(ledger, call.key);
+    let action = StateAction::ChatToolCallStart(ChatToolCallStartAction {
+        turn_id: call.turn_id,
+        tool_call_id: call.id,
+        meta,
+        tool_name: name,
+        display_name: display,
+        intention: None,
+        contributor: None,
+    });
+    ledger.sequence(step, call.key, action, None);
+}
+
+/// More of a call's input has come.
+pub(in crate::host) fn append_input(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, delta: String) {
+    if !matches!(call_state(ledger, &call), Some(ToolCallState::Streaming(_))) {
+        tracing::debug!(
+            ?call,
+            "input for a tool call was ignored: its input is complete, or the call is unknown"
+        );
+        return;
+    }
+    let action = StateAction::ChatToolCallDelta(ChatToolCallDeltaAction {
+        turn_id: call.turn_id,
+        tool_call_id: call.id,
+        meta: None,
+        content: Some(delta),
+        invocation_message: None,
+    });
+    ledger.sequence(step, call.key, action, None);
+}
+
+/// What a running call has produced so far.
+pub(in crate::host) fn set_content(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    call: CallRef,
+    content: Vec<ToolResultContent>,
+    meta: Option<JsonObject>,
+) {
+    if !matches!(call_state(ledger, &call), Some(ToolCallState::Running(_))) {
+        tracing::debug!(?call, "content for a tool call was ignored: the call does not run");
+        return;
+    }
+    let content = terminals::place_terminals(ledger, call.key, content);
+    let action = StateAction::ChatToolCallContentChanged(ChatToolCallContentChangedAction {
+        turn_id: call.turn_id,
+        tool_call_id: call.id,
+        meta,
+        content,
+    });
+    ledger.sequence(step, call.key, action, None);
+}
+
+/// An agent does not want to know any more what it asked, by the id that it calls that.
+pub(in crate::host) fn question_was_withdrawn(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    id: &str,
+) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let Some(run) = chat.run.as_ref() else { return };
+    let is_open = |shown: &String| {
+        let question = chat.conversation.question(shown);
+        run.first_id(shown) == id && question.is_some_and(|question| question.response.is_none())
+    };
+    if let Some(shown) = waiting_for_user(ledger, key).into_iter().find(is_open) {
+        settle_question(ledger, step, key, shown, ChatInputResponseKind::Cancel);
+    }
+}
+
+/// Denies a call that waits for a permission, on the host's own behalf.
+pub(in crate::host) fn refuse_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, denial: Denial) {
+    let CallRef { key, turn_id, id } = call;
+    let action = ChatToolCallConfirmedAction {
+        turn_id,
+        tool_call_id: id.clone(),
+        meta: None,
+        approved: false,
+        confirmed: None,
+        reason: Some(denial.reason),
+        edited_tool_input: None,
+        user_suggestion: None,
+        reason_message: denial.why.map(Into::into),
+        selected_option_id: denial.option,
+    };
+    ledger.sequence(step, key, StateAction::ChatToolCallConfirmed(action), None);
+    tool_changed(ledger, step, key, &id);
+}
+
+/// Denies a result that waits to be confirmed, on the host's own behalf.
+pub(in crate::host) fn refuse_result(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef) {
+    let CallRef { key, turn_id, id } = call;
+    let action =
+        ChatToolCallResultConfirmedAction { turn_id, tool_call_id: id.clone(), meta: None, approved: false };
+    ledger.sequence(step, key, StateAction::ChatToolCallResultConfirmed(action), None);
+    tool_changed(ledger, step, key, &id);
+}
+
+/// What the agent is told of a result that was looked at: a client's call is over only now.
+pub(in crate::host) fn reviewed(
+    ledger: &Ledger,
+    key: ChatKey,
+    run: RunId,
+    tool_call_id: String,
+    approved: bool,
+) -> Command {
+    let call = ledger.channels.chats.known(key).and_then(|chat| chat.conversation.tool(&tool_call_id));
+    let of_client = call.is_some_and(|call| client_of_call(call).is_some());
+    of_client
+        .then(|| result_for_agent(ledger, key, run, &tool_call_id))
+        .flatten()
+        .unwrap_or(Command::ResultConfirmed { run, tool_call_id, approved })
+}
+
+/// Settles a question on the host's own behalf.
+pub(in crate::host) fn settle_question(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    request_id: String,
+    response: ChatInputResponseKind,
+) {
+    let action = ChatInputCompletedAction { request_id: request_id.clone(), response, answers: None };
+    ledger.sequence(step, key, StateAction::ChatInputCompleted(action), None);
+    question_changed(ledger, step, key, &request_id);
+}
+
+fn sequence_ready(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    call: &CallRef,
+    ready: Readiness,
+    confirmed: Option<ToolCallConfirmationReason>,
+    options: Option<Vec<ConfirmationOption>>,
+) {
+    let Besides { meta, edits, .. } = ready.besides;
+    let action = StateAction::ChatToolCallReady(ChatToolCallReadyAction {
+        turn_id: call.turn_id.clone(),
+        tool_call_id: call.id.clone(),
+        meta: Some(meta).filter(|meta| !meta.is_empty()),
+        contributor: None,
+        intention: None,
+        invocation_message: ready.message,
+        tool_input: (!ready.input.is_empty()).then_some(ToolInput::Inline(ready.input)),
+        confirmation_title: None,
+        risk_assessment: None,
+        edits: (!edits.is_empty()).then_some(FileEditCollection { items: edits }),
+        editable: None,
+        confirmed,
+        options,
+    });
+    ledger.sequence(step, call.key, action, None);
+}
+
+/// Nobody can be shown the question, so the agent must not wait for an answer.
+fn refuse_unshown(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, gate: ToolGate) {
+    let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
+    if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
+        let option = rejection_among(&options);
+        let refused = Command::Permission { run, tool_call_id: call.id, option, approved: false };
+        step.tell_agent(call.key, refused);
+    }
+}
+
+/// What is told besides the end of a call, with when it has edited files if it has.
+fn with_edit_time(
+    ledger: &Ledger,
+    step: &Step<'_>,
+    call: &CallRef,
+    mut meta: JsonObject,
+    content: &[ToolResultContent],
+) -> JsonObject {
+    let session = ledger.channels.chats.known(call.key).map(|chat| chat.session);
+    let edits = content.iter().any(|content| matches!(content, ToolResultContent::FileEdit(_)));
+    if let Some(session) = session.filter(|_| edits) {
+        if meta.is_empty() {
+            // What is told takes the place of what was told before.
+            let before = call_state(ledger, call).map(|call| json!(call)["_meta"].take());
+            meta =
+                before.and_then(|meta| meta.as_object().cloned()).unwrap_or_default().into_iter().collect();
+        }
+        meta.insert(EDITED_AT.to_owned(), edits::edit_time(ledger, session, step.now.unix_ms).into());
+    }
+    meta
+}
+
+/// What follows from any change of a tool call's state.
+pub(in crate::host) fn tool_changed(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    tool_call_id: &str,
+) {
+    catalogue::sync_chat(ledger, step, key);
+    catalogue::sync_tool_request(ledger, step, key, tool_call_id);
+}
+
+/// What follows from any change of a question's state.
+pub(in crate::host) fn question_changed(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    request_id: &str,
+) {
+    catalogue::sync_chat(ledger, step, key);
+    catalogue::sync_question_request(ledger, step, key, request_id);
+}
+
+/// What the agent is told of a call that was to run on a client and is over; none of any other
+/// call.
+pub(in crate::host) fn result_for_agent(
+    ledger: &Ledger,
+    key: ChatKey,
+    run: RunId,
+    tool_call_id: &str,
+) -> Option<Command> {
+    let result = match ledger.channels.chats.known(key)?.conversation.tool(tool_call_id)? {
+        ToolCallState::Completed(call) => ToolCallResult {
+            success: call.success,
+            past_tense_message: call.past_tense_message.clone(),
+            content: call.content.clone(),
+            structured_content: call.structured_content.clone(),
+            error: call.error.clone(),
+        },
+        // Its result was not approved: the agent is not to see it.
+        ToolCallState::Cancelled(call) => ToolCallResult {
+            success: false,
+            past_tense_message: call.invocation_message.clone(),
+            content: None,
+            structured_content: None,
+            error: Some(json!({ "message": "the result was not approved" })),
+        },
+        _ => return None,
+    };
+    Some(Command::ToolResult { run, tool_call_id: tool_call_id.to_owned(), result })
+}
+
+/// The ids of everything in the running turn that waits for the user.
+pub(in crate::host) fn waiting_for_user(ledger: &Ledger, key: ChatKey) -> Vec<String> {
+    let turn =
+        ledger.channels.chats.known(key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
+    let parts = turn.into_iter().flat_map(|turn| &turn.response_parts);
+    parts
+        .filter_map(|part| match part {
+            ResponsePart::ToolCall(part) => Some(tool_call_id(&part.tool_call).to_owned()),
+            ResponsePart::InputRequest(part) => Some(part.request.id.clone()),
+            _ => None,
+        })
+        .collect()
+}
+
+pub(in crate::host) fn running_chats(ledger: &Ledger) -> Vec<ChatKey> {
+    ledger.channels.chats.iter().filter(|(_, chat)| chat.run.is_some()).map(|(&key, _)| key).collect()
+}

@@ -1,0 +1,11 @@
+//! Chats: the life of turns, and what is in them.
+//!
+//! Owns: what is sequenced on a chat while a turn runs and when it ends: reports of agents, tool
+//! calls and questions, messages that wait, and chats that are attached to messages.
+//! Never: decides which client or agent may do something: `actions` and the router do.
+
+pub(in crate::host) mod attached;
+pub(in crate::host) mod calls;
+pub(in crate::host) mod pending;
+pub(in crate::host) mod reports;
+pub(in crate::host) mod turns;

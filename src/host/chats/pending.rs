@@ -1,0 +1,159 @@
+//! Messages that wait: the queue, taken up one by one between turns, and the steering message,
+//! handed to the agent while it works.
+//!
+//! Owns: when each is taken up, in the two steps of the protocol ("Pending Message Consumption" on
+//! the chat channel page of the specification), and putting back what an agent was handed but never
+//! took in.
+//! Never: pushes the queue into an agent.
+
+use ahp_types::actions::{ChatPendingMessageRemovedAction, ChatPendingMessageSetAction, StateAction};
+use ahp_types::state::{PendingMessage, PendingMessageKind};
+
+use crate::host::agents::AgentRegistry;
+use crate::host::chats::turns::as_agent_hears;
+use crate::host::effects::{ChatKey, Command};
+use crate::host::ledger::Ledger;
+use crate::host::model::RunPhase;
+use crate::host::terminals::commands;
+use crate::host::Step;
+
+/// Whether the chat's agent takes in what the user adds while it works.
+pub(in crate::host) fn steers(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey) -> bool {
+    agents.agent_of(ledger, key).is_none_or(|agent| agent.steers)
+}
+
+/// Hands the steering message to the agent, if it works on something and takes it.
+pub(in crate::host) fn hand_over_steering(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: ChatKey,
+) {
+    if !steers(ledger, agents, key) {
+        return;
+    }
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
+    // It is run, or begins a turn, when the one is over that runs.
+    if commands::command_in(ledger, &pending.message.text).is_some() || chat.unsteered.contains(&pending.id) {
+        return;
+    }
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) else { return };
+    run.handed_over.push(pending.clone());
+    let run = run.id;
+    let PendingMessage { id, message } = pending;
+    let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
+    let message = as_agent_hears(agents.agent_of(ledger, key).map(|agent| &agent.info), &message);
+    consume(ledger, step, key, PendingMessageKind::Steering, id.clone());
+    step.tell_agent(key, Command::Steer { run, id, message, attached });
+}
+
+/// A client asked for something on this chat: the queue may go on after what stopped it.
+pub(in crate::host) fn release_queue(ledger: &mut Ledger, key: ChatKey) {
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        chat.queue_held = false;
+    }
+}
+
+/// Returns the id of the turn that a queued message begins: that which a client has given the
+/// turn itself, where its start had to wait.
+pub(in crate::host) fn turn_id_of_queued(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    id: &str,
+) -> String {
+    let chat = ledger.channels.chats.known_mut(key);
+    let is_turn = chat.is_some_and(|chat| chat.turns_queued.remove(id) && !chat.has_had_turn(id));
+    if is_turn {
+        return id.to_owned();
+    }
+    fresh_turn_id(ledger, step, key)
+}
+
+/// An id that no turn of the chat has had: those that are counted begin anew with each process.
+pub(in crate::host) fn fresh_turn_id(ledger: &Ledger, step: &mut Step<'_>, key: ChatKey) -> String {
+    let known = |id: &String| ledger.channels.chats.known(key).is_some_and(|chat| chat.has_had_turn(id));
+    loop {
+        let id = step.ids.fresh();
+        if !known(&id) {
+            return id;
+        }
+    }
+}
+
+/// Notes that a steering message has nothing to steer, as neither runs anything nor is anything
+/// queued: the next turn begins with it. One that was put back waits for the next run.
+pub(in crate::host) fn note_unsteerable(ledger: &mut Ledger, key: ChatKey, id: &str) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let state = chat.conversation.state();
+    let waits = state.steering_message.as_ref().is_some_and(|it| it.id == id);
+    let is_queued = state.queued_messages.iter().flatten().next().is_some();
+    if chat.run.is_none() && chat.begins.is_none() && !waits && !is_queued {
+        chat.unsteered.insert(id.to_owned());
+    }
+}
+
+/// The agent has taken a steering message in.
+pub(in crate::host) fn steering_arrived(ledger: &mut Ledger, key: ChatKey, id: &str) {
+    if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
+        run.handed_over.retain(|pending| pending.id != id);
+    }
+}
+
+/// The agent does not take a steering message in: the next turn begins with it.
+pub(in crate::host) fn steering_was_refused(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    id: &str,
+) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let Some(run) = chat.run.as_mut() else { return };
+    let Some(at) = run.handed_over.iter().position(|pending| pending.id == id) else { return };
+    let refused = run.handed_over.remove(at);
+    chat.unsteered.insert(refused.id.clone());
+    put_back_steering(ledger, step, key, vec![refused]);
+}
+
+/// Puts back what the agent of a run that is over was handed and has not taken in, so that the
+/// next run is handed it. There is room for one message: a newer one replaces an older one, as
+/// it does while they wait.
+pub(in crate::host) fn put_back_steering(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    mut handed_over: Vec<PendingMessage>,
+) {
+    let Some(newest) = handed_over.pop() else { return };
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let newer = chat.conversation.state().steering_message.is_some();
+    let lost = handed_over.len() + usize::from(newer);
+    if lost > 0 {
+        tracing::warn!(chat = chat.channel.uri, lost, "steering messages were lost: no agent took them");
+    }
+    if newer {
+        return;
+    }
+    chat.consumed.remove(&newest.id);
+    let PendingMessage { id, message } = newest;
+    let kind = PendingMessageKind::Steering;
+    let set = ChatPendingMessageSetAction { kind, id, message };
+    ledger.sequence(step, key, StateAction::ChatPendingMessageSet(set), None);
+}
+
+pub(in crate::host) fn consume(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    kind: PendingMessageKind,
+    id: String,
+) {
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        chat.consumed.insert(id.clone());
+        chat.unsteered.remove(&id);
+    }
+    let removed = ChatPendingMessageRemovedAction { kind, id };
+    ledger.sequence(step, key, StateAction::ChatPendingMessageRemoved(removed), None);
+}

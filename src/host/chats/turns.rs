@@ -1,0 +1,131 @@
+//! The life of a turn, which is the host's and not the agent's.
+//!
+//! Owns: starting, resuming and ending turns, opening and closing conversations, and the law that
+//! each accepted start or resume is followed by exactly one ending. What an agent reports meanwhile
+//! is made into actions by `reports`.
+//! Never: lets an agent decide when a turn is over for clients.
+
+use std::time::Duration;
+
+use ahp_types::actions::{
+    ActionOrigin, ChatErrorAction, ChatTurnCancelledAction, ChatTurnCompleteAction, StateAction,
+};
+use ahp_types::common::JsonObject;
+use ahp_types::state::{AgentInfo, ErrorResponsePart, Message, MessageKind, MessageOrigin};
+
+use crate::host::agents::conversations;
+use crate::host::chats::{calls, pending};
+use crate::host::configuration::selection;
+use crate::host::configuration::values::is_no_choice;
+use crate::host::effects::{ChatKey, Command, Output, Record, TurnCause};
+use crate::host::facts::Fact;
+use crate::host::ledger::Ledger;
+use crate::host::model::{AgentLink, RunPhase};
+use crate::host::terminals::commands;
+use crate::host::{catalogue, refusal, Step};
+use crate::wire::channels::ChannelKind;
+
+/// A turn that was taken up again and has not brought the process down within this time will not.
+pub(in crate::host) const TRIAL: Duration = Duration::from_secs(2);
+
+/// How a turn ends for clients.
+#[derive(Debug)]
+pub(in crate::host) enum Ending {
+    Complete,
+    Cancelled { meta: Option<JsonObject> },
+    Failed { kind: String, message: String, resumable: bool },
+}
+
+/// A message without what its client shows but an agent does not know: a choice of no model.
+pub(in crate::host) fn as_agent_hears(agent: Option<&AgentInfo>, message: &Message) -> Message {
+    let mut message = message.clone();
+    message.model = message.model.filter(|model| !agent.is_some_and(|agent| is_no_choice(agent, model)));
+    message
+}
+
+/// Returns the message of a turn that an agent begins by itself. The host says it: clients that
+/// know the origins of messages (VS Code) show such a one as a notification, and any other but the
+/// user's as if the user had said it.
+pub(in crate::host) fn message_of(cause: TurnCause) -> Message {
+    let text = match cause {
+        TurnCause::Agent => "The agent goes on by itself.",
+        TurnCause::Background => "What the agent had left in the background has ended.",
+    };
+    Message {
+        text: text.to_owned(),
+        origin: MessageOrigin { kind: MessageKind::SystemNotification },
+        attachments: None,
+        model: None,
+        agent: None,
+        meta: None,
+    }
+}
+
+/// Returns whether an agent has begun the turn of this message by itself.
+pub(in crate::host) fn is_begun_by_agent(message: &Message) -> bool {
+    message.origin.kind == MessageKind::SystemNotification
+}
+
+/// Ends the running turn, once: everything in it that is open is closed before its ending.
+pub(in crate::host) fn end_turn_quietly(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    ending: Ending,
+    origin: Option<ActionOrigin>,
+) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let Some(run) = chat.run.take() else { return };
+    ledger.touch(ChannelKind::Terminal);
+    commands::end_commands_of(ledger, step, key);
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    if !matches!(ending, Ending::Failed { resumable: true, .. }) {
+        chat.progress.remove(&run.turn_id);
+    }
+    calls::close_open_parts(ledger, step, key, &run.turn_id);
+    catalogue::set_activity(ledger, step, key, None);
+    let elapsed_ms = step.now.monotonic_ms.saturating_sub(run.accepted_ms);
+    let duration = i64::try_from(run.lasted_ms.saturating_add(elapsed_ms)).unwrap_or(i64::MAX);
+    let turn_id = run.turn_id;
+    let cancelled = matches!(ending, Ending::Cancelled { .. });
+    let action = match ending {
+        Ending::Complete => {
+            StateAction::ChatTurnComplete(ChatTurnCompleteAction { turn_id, duration, meta: None })
+        }
+        Ending::Cancelled { meta } => {
+            StateAction::ChatTurnCancelled(ChatTurnCancelledAction { turn_id, duration, meta })
+        }
+        Ending::Failed { kind, message, resumable } => StateAction::ChatError(ChatErrorAction {
+            turn_id,
+            duration,
+            part: ErrorResponsePart {
+                error: refusal::error_info(kind, &message),
+                resumable: Some(resumable),
+            },
+            meta: None,
+        }),
+    };
+    ledger.sequence(step, key, action, origin);
+    step.facts.push_back(Fact::TurnEnded(key));
+    catalogue::mark_unread(ledger, step, key);
+    catalogue::sync_chat(ledger, step, key);
+    pending::put_back_steering(ledger, step, key, run.handed_over);
+    selection::forget_followers(ledger, key);
+    selection::select_what_waits(ledger, step, key);
+    if let Some(chat) = ledger.channels.chats.known(key).filter(|_| !run.interrupted) {
+        step.say(Output::Record(Record::Survived(chat.session)));
+    }
+    if cancelled
+        && ledger.channels.chats.known(key).is_some_and(|chat| chat.awaits)
+        && !conversations::is_creating(ledger, key)
+    {
+        // What the user is asked to do was for this turn.
+        conversations::close_conversation(ledger, step, key);
+    }
+    let open = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open);
+    if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
+        // The agent does not know yet that it is over.
+        chat.settling = Some(run.id);
+        step.tell_agent(key, Command::Cancel { run: run.id });
+    }
+}

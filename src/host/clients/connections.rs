@@ -1,0 +1,101 @@
+//! `initialize`, `reconnect`, `subscribe`, `unsubscribe`: who is there, and what they are told.
+//!
+//! Owns: opening connections and the choice between replay and snapshots.
+//! Never: changes a channel's state. Snapshot and registration are one step, so that what a client
+//! is sent afterwards is exactly what its snapshot lacks.
+
+use std::collections::BTreeSet;
+
+use crate::host::clients::Clients;
+use crate::host::effects::{ConnectionId, LargeStates, LARGE_BYTES};
+use crate::host::ledger::Ledger;
+use crate::host::model::ChannelId;
+use crate::host::{CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
+use crate::wire::annotations::session_named_by;
+use crate::wire::channels::ChannelKind;
+use crate::wire::errors::RpcError;
+use crate::wire::terminals::named_by_terminal;
+use crate::wire::watches::{is_watch, WATCHES_MAX};
+
+/// A result with states of channels.
+pub(in crate::host) struct States {
+    /// The result; JSON text.
+    pub(in crate::host) json: Vec<u8>,
+    /// The kinds of those channels, in the order of their states.
+    pub(in crate::host) kinds: Vec<ChannelKind>,
+}
+
+/// What answers a request that subscribes.
+pub(in crate::host) enum Subscribed {
+    /// This.
+    States(States),
+    /// This, when it is written.
+    Large(Box<LargeStates>),
+}
+
+impl From<LargeStates> for Subscribed {
+    /// What is not large is written at once, if nothing must be read for it.
+    fn from(states: LargeStates) -> Self {
+        if states.bytes >= LARGE_BYTES || !states.is_here() {
+            return Self::Large(Box::new(states));
+        }
+        let kinds = states.kinds();
+        Self::States(States { json: states.json(), kinds })
+    }
+}
+
+/// Whether a URI is that of a channel of which it says what it shows: of such a one it is told that
+/// there is nothing.
+pub(in crate::host) fn is_no_conversation(uri: &str) -> bool {
+    is_watch(uri) || named_by_terminal(uri).is_some() || session_named_by(uri).is_some()
+}
+
+impl Clients {
+    /// Marks a connection as open, for this client; returns whose it was before.
+    pub(in crate::host) fn admit(
+        &mut self,
+        ledger: &mut Ledger,
+        connection: ConnectionId,
+        client_id: &str,
+    ) -> Result<Option<String>, RpcError> {
+        if client_id.is_empty() {
+            return Err(RpcError::invalid_params("`clientId` must not be empty"));
+        }
+        if client_id.len() > CLIENT_ID_BYTES_MAX {
+            return Err(RpcError::invalid_params(format_args!(
+                "`clientId` must not be longer than {CLIENT_ID_BYTES_MAX} bytes"
+            )));
+        }
+        let client = ledger.presence.connections.entry(connection).or_default();
+        let before = client.client_id.replace(client_id.to_owned());
+        self.known.retain(|known| known != client_id);
+        self.known.push_back(client_id.to_owned());
+        // Whose terminals were to end may be here again.
+        ledger.touch(ChannelKind::Terminal);
+        if self.known.len() > CLIENTS_MAX {
+            self.known.pop_front();
+        }
+        Ok(before)
+    }
+}
+
+/// The channels of these URIs, each once, and the URIs that name none, or more watches than may
+/// be followed.
+pub(in crate::host) fn resolve(ledger: &Ledger, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
+    let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
+    let mut watches = 0;
+    for uri in uris {
+        match ledger.find(uri) {
+            Some(target) if target.kind == ChannelKind::Watch && watches == WATCHES_MAX => {
+                missing.push(uri.clone());
+            }
+            Some(target) if seen.insert(target) => {
+                watches += usize::from(target.kind == ChannelKind::Watch);
+                targets.push(target);
+            }
+            Some(_) => {}
+            None => missing.push(uri.clone()),
+        }
+    }
+    (targets, missing)
+}

@@ -1,0 +1,404 @@
+//! Clients that take part in sessions: whether they are there, and the tool calls that run on them.
+//!
+//! Owns: removing an active client that left or whose time to come back is up, choosing the client
+//! that a tool call runs on, and the end of a call whose client is gone.
+//! Never: decides what a client may say of itself or of a call; that is in `actions`.
+
+pub(in crate::host) mod connections;
+pub(in crate::host) mod departures;
+pub(in crate::host) mod shutdown;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use ahp_types::actions::{
+    ActionOrigin, ChatToolCallReadyAction, ChatToolCallStartAction, SessionActiveClientRemovedAction,
+    SessionActiveClientSetAction, StateAction,
+};
+use ahp_types::common::{JsonObject, StringOrMarkdown};
+use ahp_types::state::{
+    SessionActiveClient, ToolCallClientContributor, ToolCallConfirmationReason, ToolCallContributor,
+    ToolCallState, ToolDefinition, ToolInput,
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::host::agents::conversations;
+use crate::host::chats::calls;
+use crate::host::chats::calls::CallRef;
+use crate::host::clients::departures::Departure;
+use crate::host::clients::shutdown::ShuttingDown;
+use crate::host::effects::{Besides, ChatKey, Command, ConnectionId, Output, Timer, ToolOutcome};
+use crate::host::facts::Fact;
+use crate::host::ledger::Ledger;
+use crate::host::model::{AgentLink, ChannelId, SessionKey};
+use crate::host::refusal::Refusal;
+use crate::host::{catalogue, Step};
+use crate::wire::channels::ChannelKind;
+use crate::wire::tool_calls::{client_of_call, tool_call_id};
+
+/// How long an active client may be gone before it is removed and its tool calls fail.
+const ABSENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Clients: those that take part in sessions, those that go, and those that are expected back.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Clients {
+    /// Ids of clients that were given a place in this sequence, the newest last.
+    pub(in crate::host) known: VecDeque<String>,
+    /// Active clients that are not there, by the numbers of their timers.
+    absences: BTreeMap<u64, (SessionKey, String)>,
+    /// Clients that can say nothing any more, until their turns are over.
+    pub(in crate::host) departures: BTreeMap<ConnectionId, Departure>,
+    /// Connections that clients have lost who are expected back.
+    pub(in crate::host) expected: BTreeSet<ConnectionId>,
+    /// Set while the host ends.
+    pub(in crate::host) shutdown: Option<ShuttingDown>,
+}
+
+/// A tool call that an agent wants a client to carry out.
+#[derive(Debug)]
+pub(in crate::host) struct Errand {
+    pub(in crate::host) tool: String,
+    pub(in crate::host) input: String,
+    pub(in crate::host) message: StringOrMarkdown,
+}
+
+impl Clients {
+    /// A client has lost a connection. Where it is active and was not there otherwise, it has some
+    /// time to come back.
+    pub(in crate::host) fn client_left(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, client_id: &str) {
+        if ledger.presence.can_speak(client_id) {
+            return;
+        }
+        ledger.touch(ChannelKind::Terminal);
+        for session in sessions_with(ledger, client_id) {
+            self.await_client(ledger, step, session, client_id);
+        }
+    }
+
+    /// A session has come back from the store: those of its active clients that are not there have
+    /// some time to come back too.
+    pub(in crate::host) fn await_clients(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: SessionKey,
+    ) {
+        let Some(session) = ledger.channels.sessions.known(key) else { return };
+        let active = session.state.active_clients.iter().map(|client| client.client_id.clone());
+        for client in active.collect::<Vec<_>>() {
+            if !ledger.presence.can_speak(&client) {
+                self.await_client(ledger, step, key, &client);
+            }
+        }
+    }
+
+    fn await_client(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        client_id: &str,
+    ) {
+        let known = (session, client_id.to_owned());
+        if self.absences.values().any(|absence| *absence == known) {
+            return;
+        }
+        let number = ledger.fresh_key();
+        self.absences.insert(number, known);
+        step.say(Output::Timer(Timer::Absence(number), ABSENCE_MAX));
+    }
+
+    /// A client takes part in a session again.
+    pub(in crate::host) fn client_is_back(&mut self, session: SessionKey, client_id: &str) {
+        self.absences.retain(|_, (of, client)| *of != session || client != client_id);
+    }
+
+    /// The time of an absent client to come back is up.
+    pub(in crate::host) fn absence_is_over(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, number: u64) {
+        let Some((session, client_id)) = self.absences.remove(&number) else { return };
+        // The session may be gone since.
+        if ledger.channels.sessions.contains_key(&session) {
+            self.remove_active_client(ledger, step, session, &client_id, None);
+        }
+    }
+
+    /// A client is back and says which channels it goes on with: it leaves the other sessions.
+    pub(in crate::host) fn leave_other_sessions(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        client_id: &str,
+        kept: &BTreeSet<ChannelId>,
+    ) {
+        for session in sessions_with(ledger, client_id) {
+            if kept.contains(&session.into()) {
+                continue;
+            }
+            // Nothing may happen now that a snapshot in the answer would show.
+            if ledger.failing().is_some() {
+                self.await_client(ledger, step, session, client_id);
+            } else {
+                self.leave_session(ledger, step, session, client_id);
+            }
+        }
+    }
+
+    /// A client does not follow a session any more on one of its connections.
+    pub(in crate::host) fn leave_session(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        session: SessionKey,
+        client_id: &str,
+    ) {
+        let channel = session.into();
+        let follows = ledger.presence.connections.iter().any(|(connection, client)| {
+            client.client_id.as_deref() == Some(client_id)
+                && ledger.subscriptions.contains(*connection, channel)
+        });
+        if !follows {
+            self.remove_active_client(ledger, step, session, client_id, None);
+        }
+    }
+
+    /// Takes a client out of a session. The tool calls that run on it fail.
+    pub(in crate::host) fn remove_active_client(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        client_id: &str,
+        origin: Option<ActionOrigin>,
+    ) {
+        self.client_is_back(key, client_id);
+        if !is_active(ledger, key, client_id) {
+            return;
+        }
+        let removed = SessionActiveClientRemovedAction { client_id: client_id.to_owned() };
+        ledger.sequence(step, key, StateAction::SessionActiveClientRemoved(removed), origin);
+        for chat in ledger.channels.chats_in(key) {
+            for call in calls_on(ledger, chat, client_id) {
+                fail_client_call(ledger, step, &call, "the client that the tool ran on is gone");
+            }
+        }
+        tell_tools_in(ledger, step, key);
+    }
+
+    /// The active client of a chat's session that a tool is to run on, with what it says of the
+    /// tool. Those that are there go first, and of these the one that began the turn.
+    fn provider_of(&self, ledger: &Ledger, key: ChatKey, tool: &str) -> Option<(String, ToolDefinition)> {
+        let chat = ledger.channels.chats.known(key)?;
+        let asker = chat.run.as_ref().and_then(|run| run.by.as_deref());
+        let is_absent = |client: &str| {
+            self.absences.values().any(|(session, absent)| *session == chat.session && absent == client)
+        };
+        let session = ledger.channels.sessions.known(chat.session)?;
+        let offers = session.state.active_clients.iter().filter_map(|client| {
+            let offered = client.tools.iter().find(|offered| offered.name == tool)?;
+            Some((client.client_id.as_str(), offered))
+        });
+        let (client, offered) =
+            offers.min_by_key(|(client, _)| (is_absent(client), asker != Some(*client)))?;
+        Some((client.to_owned(), offered.clone()))
+    }
+
+    /// An agent begins to call a tool that a client carries out: which client that is, is decided
+    /// now.
+    pub(in crate::host) fn start_client_call(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        call: &CallRef,
+        tool: String,
+        meta: Option<JsonObject>,
+    ) {
+        if ledger
+            .channels
+            .chats
+            .known(call.key)
+            .is_some_and(|chat| chat.conversation.tool(&call.id).is_some())
+        {
+            tracing::warn!(?call, "an agent began the same tool call twice");
+            return;
+        }
+        let provider = self.provider_of(ledger, call.key, &tool);
+        let display_name =
+            provider.as_ref().and_then(|(_, tool)| tool.title.clone()).unwrap_or_else(|| tool.clone());
+        let contributor = provider
+            .map(|(client_id, _)| ToolCallContributor::Client(ToolCallClientContributor { client_id }));
+        catalogue::end_part(ledger, call.key);
+        let started = ChatToolCallStartAction {
+            turn_id: call.turn_id.clone(),
+            tool_call_id: call.id.clone(),
+            meta,
+            tool_name: tool,
+            display_name,
+            intention: None,
+            contributor,
+        };
+        ledger.sequence(step, call.key, StateAction::ChatToolCallStart(started), None);
+    }
+
+    /// An agent waits for what comes of a tool that a client carries out.
+    pub(in crate::host) fn call_on_client(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        call: CallRef,
+        errand: Errand,
+    ) {
+        let Errand { tool, input, message } = errand;
+        let nobody = format!("no active client of this session offers the tool `{tool}`");
+        let begun =
+            |ledger: &Ledger| ledger.channels.chats.known(call.key)?.conversation.tool(&call.id).cloned();
+        if begun(ledger).is_none() {
+            self.start_client_call(ledger, step, &call, tool, None);
+        }
+        let Some(state) = begun(ledger) else { return };
+        let session = ledger.channels.chats.known(call.key).map(|chat| chat.session);
+        let is_there = |client| session.is_some_and(|session| is_active(ledger, session, client));
+        let is_offered = client_of_call(&state).is_some_and(is_there);
+        match state {
+            ToolCallState::Streaming(_) => {}
+            // It runs on its client already, or does when the user has allowed it.
+            ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) if is_offered => return,
+            ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_) => {
+                return fail_client_call(ledger, step, &call, &nobody);
+            }
+            // The agent was told how it ended.
+            _ => return,
+        }
+        let ready = ChatToolCallReadyAction {
+            turn_id: call.turn_id.clone(),
+            tool_call_id: call.id.clone(),
+            meta: None,
+            contributor: None,
+            intention: None,
+            invocation_message: message,
+            tool_input: Some(ToolInput::Inline(input)),
+            confirmation_title: None,
+            risk_assessment: None,
+            edits: None,
+            editable: None,
+            confirmed: Some(ToolCallConfirmationReason::NotNeeded),
+            options: None,
+        };
+        ledger.sequence(step, call.key, StateAction::ChatToolCallReady(ready), None);
+        calls::tool_changed(ledger, step, call.key, &call.id);
+        if is_offered {
+            step.facts.push_back(Fact::Waits { chat: call.key, id: call.id, is_question: false });
+        } else {
+            fail_client_call(ledger, step, &call, &nobody);
+        }
+    }
+}
+
+/// Ends a call that its client will not finish, and tells the agent.
+pub(in crate::host) fn fail_client_call(ledger: &mut Ledger, step: &mut Step<'_>, call: &CallRef, why: &str) {
+    let state = ledger.channels.chats.known(call.key).and_then(|chat| chat.conversation.tool(&call.id));
+    let content = match state {
+        Some(ToolCallState::Running(state)) => state.content.clone().unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    let message = "Was not carried out".into();
+    let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
+    calls::finish_call(ledger, step, call, outcome, false, Besides::default());
+    let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
+    if let Some(command) = run.and_then(|run| calls::result_for_agent(ledger, call.key, run, &call.id)) {
+        step.tell_agent(call.key, command);
+    }
+}
+
+/// Tells the agents of a session's chats what tools its clients offer, where they know
+/// otherwise.
+pub(in crate::host) fn tell_tools_in(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
+    for chat in ledger.channels.chats_in(session) {
+        tell_tools(ledger, step, chat);
+    }
+}
+
+/// The same for one chat, once its agent is open.
+pub(in crate::host) fn tell_tools(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open) else {
+        return;
+    };
+    let Some(session) = ledger.channels.sessions.known(chat.session) else { return };
+    let tools = conversations::tools_of_clients(session);
+    if chat.tools_told != tools {
+        chat.tools_told.clone_from(&tools);
+        step.tell_agent(key, Command::ClientTools { tools });
+    }
+}
+
+/// What it means that an active client, as it knows itself, offers other tools.
+///
+/// # Errors
+/// When it takes no part in the session, or these are no tools.
+pub(in crate::host) fn offer_of_tools(
+    ledger: &Ledger,
+    key: SessionKey,
+    client_id: &str,
+    tools: &Value,
+) -> Result<StateAction, Refusal> {
+    let active = ledger.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
+    let own = active.unwrap_or_default().iter().find(|client| client.client_id == client_id);
+    let Some(own) = own else { return Err(Refusal::NotActive) };
+    let tools = Vec::<ToolDefinition>::deserialize(tools)
+        .map_err(|why| Refusal::Member { member: "tools".to_owned(), problem: why.to_string() })?;
+    let active_client = SessionActiveClient { tools, ..own.clone() };
+    Ok(StateAction::SessionActiveClientSet(SessionActiveClientSetAction { active_client }))
+}
+
+/// A client that is shown one active client takes what is acknowledged for true. So it is
+/// refused what would change nothing but what it is shown: to go while another one is active,
+/// and to come while another one is shown.
+///
+/// # Errors
+/// Says which of these it is.
+pub(in crate::host) fn check_one_client(
+    ledger: &Ledger,
+    key: SessionKey,
+    client_id: &str,
+    action: &StateAction,
+) -> Result<(), Refusal> {
+    let active = ledger.channels.sessions.known(key).map(|session| session.state.active_clients.as_slice());
+    let active = active.unwrap_or_default();
+    let own = active.iter().find(|client| client.client_id == client_id);
+    match (action, active.first()) {
+        (StateAction::SessionActiveClientRemoved(_), Some(first)) if own.is_none() => {
+            Err(Refusal::OtherIsActive(first.client_id.clone()))
+        }
+        (StateAction::SessionActiveClientSet(set), Some(first))
+            if first.client_id != client_id && own == Some(&set.active_client) =>
+        {
+            Err(Refusal::OtherIsShown(first.client_id.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_active(ledger: &Ledger, session: SessionKey, client_id: &str) -> bool {
+    ledger.channels.sessions.known(session).is_some_and(|session| {
+        session.state.active_clients.iter().any(|client| client.client_id == client_id)
+    })
+}
+
+/// The sessions in memory that a client is active in.
+fn sessions_with(ledger: &Ledger, client_id: &str) -> Vec<SessionKey> {
+    ledger.channels.sessions.keys().copied().filter(|key| is_active(ledger, *key, client_id)).collect()
+}
+
+/// The calls of a chat's running turn that a client is to finish.
+fn calls_on(ledger: &Ledger, key: ChatKey, client_id: &str) -> Vec<CallRef> {
+    let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
+    let calls = chat.conversation.tools().filter(|call| {
+        let open = matches!(
+            call,
+            ToolCallState::Streaming(_) | ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_)
+        );
+        open && client_of_call(call) == Some(client_id)
+    });
+    let turn_id = chat.run.as_ref().map(|run| run.turn_id.clone()).unwrap_or_default();
+    calls.map(|call| CallRef { key, turn_id: turn_id.clone(), id: tool_call_id(call).to_owned() }).collect()
+}

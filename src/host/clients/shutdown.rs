@@ -1,0 +1,165 @@
+//! The end: nobody can say anything any more.
+//!
+//! Owns: letting running turns end or cancelling them, declining what nobody is left to answer, and
+//! saying when all is done.
+//! Never: waits; the time limit is a timer like any other.
+
+use ahp_types::state::{ChatInputResponseKind, ToolCallCancellationReason, ToolCallState};
+
+use crate::host::chats::calls;
+use crate::host::chats::calls::{rejection_among, CallRef, Denial};
+use crate::host::clients::Clients;
+use crate::host::effects::{ChatKey, Command, ConnectionId};
+use crate::host::ledger::Ledger;
+use crate::host::{clients, Step};
+use crate::wire::asides::Aside;
+use crate::wire::methods::Method;
+use crate::wire::rpc::Incoming;
+use crate::wire::tool_calls::client_of_call;
+
+/// How far a shutdown is.
+#[derive(Debug)]
+pub(in crate::host) struct ShuttingDown {
+    /// Turns are cancelled, and no new one begins.
+    pub(in crate::host) cancelling: bool,
+    /// Something was declined or cut.
+    pub(in crate::host) cut: bool,
+    pub(in crate::host) done: bool,
+}
+
+impl Clients {
+    /// Whether turns of a chat are being cancelled for good, so that none may begin.
+    pub(in crate::host) fn is_cancelling(&self, ledger: &Ledger, key: ChatKey) -> bool {
+        self.shutdown.as_ref().is_some_and(|state| state.cancelling) || self.is_left_for_good(ledger, key)
+    }
+
+    /// Declines a question, a permission, a review or the work of a client of this id, if nobody is
+    /// left who could see to it.
+    pub(in crate::host) fn decline_if_alone(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        key: ChatKey,
+        id: &str,
+    ) {
+        let is_ending = self.shutdown.is_some() || !self.departures.is_empty();
+        let is_alone = self.shutdown.is_some() || !self.may_anybody_answer(ledger);
+        if !is_ending || !is_alone || self.is_cancelling(ledger, key) {
+            return;
+        }
+        let Some((chat, run)) =
+            ledger.channels.chats.known(key).and_then(|chat| Some((chat, chat.run.as_ref()?)))
+        else {
+            return;
+        };
+        let (turn_id, run_id, id) = (run.turn_id.clone(), run.id, id.to_owned());
+        let command = match chat.conversation.tool(&id) {
+            Some(ToolCallState::PendingConfirmation(_)) => {
+                let option = run.permissions.get(&id).and_then(|options| rejection_among(options));
+                let why = Some("nobody is left to answer");
+                let reason = ToolCallCancellationReason::Denied;
+                let call = CallRef { key, turn_id, id: id.clone() };
+                calls::refuse_call(ledger, step, call, Denial { option: option.clone(), reason, why });
+                Command::Permission { run: run_id, tool_call_id: id, option, approved: false }
+            }
+            Some(ToolCallState::PendingResultConfirmation(_)) => {
+                calls::refuse_result(ledger, step, CallRef { key, turn_id, id: id.clone() });
+                calls::reviewed(ledger, key, run_id, id, false)
+            }
+            Some(call @ ToolCallState::Running(_)) if client_of_call(call).is_some() => {
+                self.note_cut(ledger, key);
+                let call = CallRef { key, turn_id, id };
+                return clients::fail_client_call(ledger, step, &call, "nobody is left to carry it out");
+            }
+            _ if chat.conversation.question(&id).is_some() => {
+                let response = ChatInputResponseKind::Decline;
+                let request_id = run.first_id(&id).to_owned();
+                calls::settle_question(ledger, step, key, id, response);
+                Command::Answer { run: run_id, request_id, response, answers: Default::default() }
+            }
+            _ => return,
+        };
+        self.note_cut(ledger, key);
+        step.tell_agent(key, command);
+    }
+
+    /// Something was declined because nobody is left.
+    fn note_cut(&mut self, ledger: &mut Ledger, key: ChatKey) {
+        self.note_departure_cut(ledger, key);
+        if let Some(state) = &mut self.shutdown {
+            state.cut = true;
+        }
+    }
+}
+
+/// Whether the client of a connection can be shown what agents ask, as far as its message
+/// tells.
+pub(in crate::host) fn note_sight(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    message: &Incoming,
+) {
+    let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
+    else {
+        return;
+    };
+    let Some(client) = ledger.presence.connections.get_mut(&connection) else { return };
+    let begins = [Method::Initialize, Method::Reconnect].iter().any(|begin| begin.name() == method);
+    match params.aside() {
+        Some(Aside::SeesNoQuestions) => {
+            (client.sees_no_questions, client.answers_nothing) = (true, true);
+            decline_all_unseen(ledger, step);
+        }
+        Some(Aside::AnswersNothing) => {
+            (client.sees_no_questions, client.answers_nothing) = (false, true);
+        }
+        None if begins => (client.sees_no_questions, client.answers_nothing) = (false, false),
+        _ => {}
+    }
+}
+
+/// Declines the questions that are open, if nobody who is there sees them.
+pub(in crate::host) fn decline_all_unseen(ledger: &mut Ledger, step: &mut Step<'_>) {
+    if somebody_may_see_questions(ledger) {
+        return;
+    }
+    for chat in calls::running_chats(ledger) {
+        for id in calls::waiting_for_user(ledger, chat) {
+            decline_if_unseen(ledger, step, chat, &id);
+        }
+    }
+}
+
+/// Declines a question that no client who is there sees: nobody could answer it, and its turn
+/// would wait for ever. Where no client is there at all it waits for one.
+pub(in crate::host) fn decline_if_unseen(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
+    if somebody_may_see_questions(ledger) {
+        return;
+    }
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let Some((run, request_id)) = chat.run.as_ref().map(|run| (run.id, run.first_id(id).to_owned())) else {
+        return;
+    };
+    if chat.conversation.question(id).is_none_or(|question| question.response.is_some()) {
+        return;
+    }
+    tracing::warn!(
+        chat = chat.channel.uri,
+        "a question was declined: no connected client speaks a version that has such questions"
+    );
+    let response = ChatInputResponseKind::Decline;
+    calls::settle_question(ledger, step, key, id.to_owned(), response);
+    step.tell_agent(key, Command::Answer { run, request_id, response, answers: Default::default() });
+}
+
+fn somebody_may_see_questions(ledger: &Ledger) -> bool {
+    let mut there =
+        ledger.presence.connections.values().filter(|client| client.client_id.is_some()).peekable();
+    there.peek().is_none() || there.any(|client| !client.sees_no_questions)
+}
+
+/// Returns the number of running turns.
+pub(in crate::host) fn running_turns(ledger: &Ledger) -> usize {
+    ledger.channels.chats.values().filter(|chat| chat.run.is_some()).count()
+}

@@ -1,0 +1,292 @@
+//! The directories that sessions and chats work in.
+//!
+//! Owns: reading what was found out about directories, changing those of sessions and chats as far
+//! as the agent can follow, and telling the agent.
+//! Never: looks at a file system; what is there is found out before the message is handled.
+
+use std::collections::BTreeMap;
+
+use ahp_types::actions::{
+    ActionOrigin, ChatWorkingDirectoryRemovedAction, ChatWorkingDirectorySetAction,
+    SessionWorkingDirectoryRemovedAction, SessionWorkingDirectoryReplacedAction,
+    SessionWorkingDirectorySetAction, StateAction,
+};
+use ahp_types::state::MultipleWorkingDirectoriesCapability;
+
+use crate::host::actions::Verdict;
+use crate::host::agents::AgentRegistry;
+use crate::host::effects::{ChatKey, Command};
+use crate::host::ledger::Ledger;
+use crate::host::model::{AgentLink, SessionKey};
+use crate::host::refusal::Refusal;
+use crate::host::{catalogue, Step};
+use crate::wire::uris::canonical_file;
+
+/// What was found out about directories: nothing against them, or why a session cannot work there.
+pub type Findings = BTreeMap<String, Result<(), String>>;
+
+/// The canonical spelling of a directory that a session can work in, by what was found out.
+///
+/// # Errors
+/// Why it cannot, for the developer of the client.
+pub(in crate::host) fn usable_directory(findings: &Findings, uri: &str) -> Result<String, Refusal> {
+    let directory = canonical(uri)?;
+    match findings.get(&directory) {
+        Some(Ok(())) => Ok(directory),
+        Some(Err(why)) => Err(bad_directory(uri, why)),
+        None => Err(bad_directory(uri, "was not looked at")),
+    }
+}
+
+fn canonical(uri: &str) -> Result<String, Refusal> {
+    canonical_file(uri).map_err(|why| bad_directory(uri, why))
+}
+
+fn bad_directory(uri: &str, why: impl ToString) -> Refusal {
+    Refusal::Directory { uri: uri.to_owned(), why: why.to_string() }
+}
+
+/// What the agent of a session can do with several directories.
+fn directories_capability(
+    ledger: &Ledger,
+    agents: &AgentRegistry,
+    key: SessionKey,
+) -> Result<MultipleWorkingDirectoriesCapability, Refusal> {
+    let provider = ledger.channels.sessions.known(key).map_or("", |session| session.state.provider.as_str());
+    let agent = agents.of(provider);
+    let capabilities = agent.and_then(|agent| agent.info.capabilities.as_ref());
+    let several = capabilities.and_then(|capabilities| capabilities.multiple_working_directories.clone());
+    several.ok_or_else(|| Refusal::OneDirectory(provider.to_owned()))
+}
+
+/// A client changes the directories of a session.
+pub(in crate::host) fn client_changes_directories(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: SessionKey,
+    action: StateAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let can = directories_capability(ledger, agents, key)?;
+    let (fixed, replaceable) = (can.immutable_primary == Some(true), can.primary_replacement == Some(true));
+    let now = directories_of(ledger, key);
+    let place = |uri: &str| {
+        let uri = canonical_file(uri).unwrap_or_else(|_| uri.to_owned());
+        now.iter().position(|directory| *directory == uri)
+    };
+    let (action, gone, new) = match action {
+        StateAction::SessionWorkingDirectorySet(a) => {
+            let directory = usable_directory(&step.findings, &a.directory)?;
+            if now.contains(&directory) {
+                return same(&a.directory, &directory);
+            }
+            let set = SessionWorkingDirectorySetAction { directory };
+            (StateAction::SessionWorkingDirectorySet(set), None, None)
+        }
+        StateAction::SessionWorkingDirectoryRemoved(a) => {
+            let Some(at) = place(&a.directory) else { return Ok(Verdict::Unchanged) };
+            if at == 0 && replaceable {
+                return Err(Refusal::FirstDirectoryNeeded);
+            }
+            if at == 0 && fixed {
+                return Err(Refusal::FirstDirectoryFixed);
+            }
+            let directory = now[at].clone();
+            let removed = SessionWorkingDirectoryRemovedAction { directory: directory.clone() };
+            (StateAction::SessionWorkingDirectoryRemoved(removed), Some(directory), None)
+        }
+        StateAction::SessionWorkingDirectoryReplaced(a) => {
+            let Some(at) = place(&a.directory) else {
+                return Err(Refusal::NoDirectoryOfThisSession(a.directory));
+            };
+            if at == 0 && !replaceable {
+                return Err(Refusal::FirstDirectoryFixed);
+            }
+            let (directory, replacement) =
+                (now[at].clone(), usable_directory(&step.findings, &a.replacement)?);
+            if directory == replacement {
+                return same(&a.replacement, &directory);
+            }
+            let (gone, new) = (Some(directory.clone()), Some(replacement.clone()));
+            let replaced = SessionWorkingDirectoryReplacedAction { directory, replacement };
+            (StateAction::SessionWorkingDirectoryReplaced(replaced), gone, new)
+        }
+        _ => return Err(Refusal::NotServedOn("a session's channel")),
+    };
+    let follow = chats_in(ledger, key, gone.as_deref());
+    for (chat, directory) in follow.iter().zip(gone.iter().cycle()) {
+        let removed = ChatWorkingDirectoryRemovedAction { directory: directory.clone() };
+        change_chats_directories(
+            ledger,
+            step,
+            *chat,
+            StateAction::ChatWorkingDirectoryRemoved(removed),
+            None,
+        );
+    }
+    ledger.sequence(step, key, action, Some(origin));
+    ledger.session_changed(key);
+    for (chat, directory) in follow.iter().zip(new.iter().cycle()) {
+        let set = ChatWorkingDirectorySetAction { directory: directory.clone() };
+        change_chats_directories(ledger, step, *chat, StateAction::ChatWorkingDirectorySet(set), None);
+    }
+    for chat in ledger.channels.chats_in(key) {
+        tell_directories(ledger, step, chat);
+    }
+    Ok(Verdict::Done)
+}
+
+/// The directories that a new chat of a session is to work in, if some of the session's were
+/// chosen for it.
+///
+/// # Errors
+/// Why it cannot, for the developer of the client.
+pub(in crate::host) fn chosen_directories(
+    ledger: &Ledger,
+    agents: &AgentRegistry,
+    session: SessionKey,
+    chosen: Option<&[String]>,
+) -> Result<Option<Vec<String>>, Refusal> {
+    let Some(chosen) = chosen else { return Ok(None) };
+    directories_capability(ledger, agents, session)?;
+    let mut directories = Vec::new();
+    for uri in chosen {
+        let directory = canonical(uri)?;
+        if !directories_of(ledger, session).contains(&directory) {
+            return Err(Refusal::NoDirectoryOfSession(uri.clone()));
+        }
+        if !directories.contains(&directory) {
+            directories.push(directory);
+        }
+    }
+    Ok(Some(directories))
+}
+
+/// A client chooses among the directories of a session for one of its chats.
+pub(in crate::host) fn client_chooses_directories(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    action: StateAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let Some(session) = ledger.channels.chats.known(key).map(|chat| chat.session) else {
+        return Ok(Verdict::Unchanged);
+    };
+    directories_capability(ledger, agents, session)?;
+    let action = match action {
+        StateAction::ChatWorkingDirectorySet(a) => {
+            let directory = canonical(&a.directory)?;
+            if !directories_of(ledger, session).contains(&directory) {
+                return Err(Refusal::NoDirectoryOfChatsSession(a.directory));
+            }
+            let chosen = ledger
+                .channels
+                .chats
+                .known(key)
+                .and_then(|chat| chat.conversation.state().working_directories.as_ref());
+            if chosen.is_some_and(|chosen| chosen.contains(&directory)) {
+                return same(&a.directory, &directory);
+            }
+            StateAction::ChatWorkingDirectorySet(ChatWorkingDirectorySetAction { directory })
+        }
+        StateAction::ChatWorkingDirectoryRemoved(a) => {
+            let directory = canonical(&a.directory)?;
+            StateAction::ChatWorkingDirectoryRemoved(ChatWorkingDirectoryRemovedAction { directory })
+        }
+        _ => return Err(Refusal::NotServedOn("a chat's channel")),
+    };
+    if !change_chats_directories(ledger, step, key, action, Some(origin)) {
+        return Ok(Verdict::Unchanged);
+    }
+    tell_directories(ledger, step, key);
+    Ok(Verdict::Done)
+}
+
+fn directories_of(ledger: &Ledger, key: SessionKey) -> &[String] {
+    let session = ledger.channels.sessions.known(key);
+    session.and_then(|session| session.state.working_directories.as_deref()).unwrap_or_default()
+}
+
+/// The chats of a session that have chosen this directory among the session's.
+fn chats_in(ledger: &Ledger, key: SessionKey, directory: Option<&str>) -> Vec<ChatKey> {
+    let is_in = |chat: &ChatKey| {
+        let chosen = ledger
+            .channels
+            .chats
+            .known(*chat)
+            .and_then(|chat| chat.conversation.state().working_directories.as_ref());
+        chosen.zip(directory).is_some_and(|(chosen, gone)| chosen.iter().any(|one| one == gone))
+    };
+    ledger.channels.chats_in(key).into_iter().filter(is_in).collect()
+}
+
+/// Takes those directories from a chat that are none of a session's.
+pub(in crate::host) fn keep_directories_of(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    session: SessionKey,
+) {
+    let chosen = ledger
+        .channels
+        .chats
+        .known(key)
+        .and_then(|chat| chat.conversation.state().working_directories.clone());
+    let there = directories_of(ledger, session);
+    let gone: Vec<String> = chosen.into_iter().flatten().filter(|one| !there.contains(one)).collect();
+    for directory in gone {
+        let removed = ChatWorkingDirectoryRemovedAction { directory };
+        let action = StateAction::ChatWorkingDirectoryRemoved(removed);
+        change_chats_directories(ledger, step, key, action, None);
+    }
+}
+
+/// Changes the choice of a chat, if that makes a difference.
+fn change_chats_directories(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    action: StateAction,
+    origin: Option<ActionOrigin>,
+) -> bool {
+    let changes =
+        ledger.channels.chats.known(key).is_some_and(|chat| chat.conversation.would_change(&action));
+    if changes {
+        ledger.sequence(step, key, action, origin);
+        catalogue::sync_chat(ledger, step, key);
+    }
+    changes
+}
+
+/// The directories that a chat's agent works in: those that were chosen for it, else all of the
+/// session's.
+pub(in crate::host) fn effective_directories(ledger: &Ledger, key: ChatKey) -> Vec<String> {
+    let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
+    match &chat.conversation.state().working_directories {
+        Some(chosen) => chosen.clone(),
+        None => directories_of(ledger, chat.session).to_vec(),
+    }
+}
+
+/// Tells a chat's agent where it works, once it is open, if it knows otherwise.
+pub(in crate::host) fn tell_directories(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let directories = effective_directories(ledger, key);
+    let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open) else {
+        return;
+    };
+    if chat.directories_told != directories {
+        chat.directories_told.clone_from(&directories);
+        step.tell_agent(key, Command::WorkIn { directories });
+    }
+}
+
+/// Nothing changes; but who would take another spelling for another directory must not be told so.
+fn same(asked: &str, directory: &str) -> Result<Verdict, Refusal> {
+    if asked == directory {
+        return Ok(Verdict::Unchanged);
+    }
+    Err(Refusal::DirectoryThere(directory.to_owned()))
+}

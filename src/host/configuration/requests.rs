@@ -1,0 +1,73 @@
+//! `resolveSessionConfig`, `sessionConfigCompletions`: what can be chosen.
+//!
+//! Owns: their answers, out of what the agents say of themselves.
+//! Never: changes anything, or waits for an agent.
+
+use ahp_types::commands::{
+    ResolveSessionConfigResult, SessionConfigCompletionsResult, SessionConfigValueItem,
+};
+
+use crate::host::agents::AgentRegistry;
+use crate::host::configuration::values::{resolved, settings_of};
+use crate::host::effects::{AgentDescription, ConnectionId};
+use crate::host::ledger::Ledger;
+use crate::host::Step;
+use crate::wire::errors::RpcError;
+use crate::wire::methods::{ConfigCompletionsParams, ResolveConfigParams};
+use crate::wire::rpc::to_sorted_json;
+
+/// What can be configured before a session is created, and what is chosen so far with the
+/// defaults of the rest. Where that is not known yet, it is found out meanwhile.
+pub(in crate::host) fn resolve_session_config(
+    ledger: &mut Ledger,
+    agents: &mut AgentRegistry,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    params: &ResolveConfigParams,
+) -> Result<Vec<u8>, RpcError> {
+    let agent = agent_called(agents, params.provider.as_deref())?;
+    let schema = &agent.config;
+    let values = resolved(schema, &settings_of(agent, params.config.clone()));
+    let answer = to_sorted_json(&ResolveSessionConfigResult { schema: schema.clone(), values });
+    let provider = agent.info.provider.clone();
+    agents.meet_agent(ledger, step, connection, &provider);
+    Ok(answer)
+}
+
+/// The values of a property that fit what the user has typed.
+pub(in crate::host) fn session_config_completions(
+    agents: &AgentRegistry,
+    params: &ConfigCompletionsParams,
+) -> Result<Vec<u8>, RpcError> {
+    let schema = &agent_called(agents, params.provider.as_deref())?.config;
+    let property = schema.properties.get(&params.property).ok_or_else(|| {
+        RpcError::invalid_params(format_args!("`property`: `{}` is no setting", params.property))
+    })?;
+    let labels = property.enum_labels.as_deref().unwrap_or_default();
+    let descriptions = property.enum_descriptions.as_deref().unwrap_or_default();
+    let query = params.query.as_deref().unwrap_or_default().to_lowercase();
+    let items = property.r#enum.iter().flatten().enumerate().map(|(at, value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        SessionConfigValueItem {
+            label: labels.get(at).unwrap_or(&value).clone(),
+            description: descriptions.get(at).cloned(),
+            value,
+        }
+    });
+    let fits = |item: &SessionConfigValueItem| {
+        [&item.value, &item.label].iter().any(|text| text.to_lowercase().contains(&query))
+    };
+    Ok(to_sorted_json(&SessionConfigCompletionsResult { items: items.filter(fits).collect() }))
+}
+
+/// The agent of this provider; the default one when none is named.
+pub(in crate::host) fn agent_called<'a>(
+    agents: &'a AgentRegistry,
+    provider: Option<&str>,
+) -> Result<&'a AgentDescription, RpcError> {
+    let agent = match provider {
+        None => agents.default(),
+        Some(provider) => agents.of(provider),
+    };
+    agent.ok_or_else(|| RpcError::provider_not_found(provider.unwrap_or("(no agent is configured)")))
+}

@@ -1,0 +1,325 @@
+//! Which model and agent messages are for, where a client selects them once and not with each
+//! message.
+//!
+//! Owns: changing what is selected in a chat, which its draft says; holding such a change back
+//! while a turn runs there; giving messages that name no model what is selected when their turn
+//! begins; and what a session's summary says of it.
+//! Never: changes what a message, or its client, says itself.
+
+use std::collections::BTreeSet;
+
+use ahp_types::actions::{ActionOrigin, ChatDraftChangedAction, ChatTruncatedAction, StateAction};
+use ahp_types::state::{AgentInfo, AgentSelection, Message, ModelSelection};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use serde_json::Value;
+
+use crate::host::actions::{Verdict, ACTION_NESTING_MAX};
+use crate::host::agents::AgentRegistry;
+use crate::host::configuration::values::check_model;
+use crate::host::effects::{ChatKey, ConnectionId, SessionKey};
+use crate::host::ledger::Ledger;
+use crate::host::model::ChannelId;
+use crate::host::refusal::Refusal;
+use crate::host::Step;
+use crate::state::history::empty_message;
+use crate::state::reduce::Conversation;
+use crate::wire::asides::{Selection, SelectionChange};
+use crate::wire::errors::RpcError;
+use crate::wire::rpc::nesting_fits;
+
+/// A selection whose JSON is longer is left out of its session's summary, in bytes.
+pub(in crate::host) const IN_SUMMARY_BYTES_MAX: usize = 4096;
+
+/// Who asked for a change, and how: to be answered when it is made.
+#[derive(Debug, Clone)]
+pub(in crate::host) struct PendingAction {
+    pub(in crate::host) connection: ConnectionId,
+    pub(in crate::host) channel: String,
+    pub(in crate::host) action: Box<RawValue>,
+    pub(in crate::host) origin: ActionOrigin,
+}
+
+/// A change of what is selected that waits until no turn runs in its chat.
+#[derive(Debug)]
+pub(in crate::host) struct Waiting {
+    pub(in crate::host) change: SelectionChange,
+    /// None where it follows from a change in the session's own chat, or was made before the
+    /// process began.
+    pub(in crate::host) asked: Option<PendingAction>,
+}
+
+/// A client selects a model or an agent for a session: in the chat that is the session's own,
+/// and if it knows others, in those that had what the session had. Where a turn runs, the next
+/// one is meant.
+///
+/// # Errors
+/// When the agent has no such model.
+pub(in crate::host) fn client_selects(
+    ledger: &mut Ledger,
+    agents: &AgentRegistry,
+    step: &mut Step<'_>,
+    target: ChannelId,
+    asked: PendingAction,
+    change: &SelectionChange,
+    for_all_chats: bool,
+) -> Result<Verdict, Refusal> {
+    let session = target.session().and_then(|key| Some((key, ledger.channels.sessions.known(key)?)));
+    let Some((key, session)) = session else {
+        return Err(Refusal::SelectsOnSessions);
+    };
+    if !nesting_fits(asked.action.get().as_bytes(), ACTION_NESTING_MAX) {
+        return Err(Refusal::NestedTooDeeply(ACTION_NESTING_MAX));
+    }
+    let change = checked(agents, &session.state.provider, change)?;
+    let Some(own) = ledger.channels.own_chat(key) else { return Err(Refusal::ChatGone) };
+    let before = ledger.channels.selected_in(own);
+    let others: Vec<ChatKey> =
+        ledger.channels.chats_in(key).into_iter().filter(|chat| *chat != own).collect();
+    for chat in others.into_iter().filter(|_| for_all_chats) {
+        let has = ledger.channels.selected_in(chat);
+        let follows = match &change {
+            SelectionChange::Model(_) => has.model.is_some() && has.model == before.model,
+            SelectionChange::Agent(_) => has != Selection::default() && has.agent == before.agent,
+        };
+        if follows {
+            select_when_idle(ledger, step, chat, change.clone(), None);
+        }
+    }
+    select_when_idle(ledger, step, own, change, Some(asked));
+    Ok(Verdict::Done)
+}
+
+/// What is selected, as it is kept.
+fn checked(
+    agents: &AgentRegistry,
+    provider: &str,
+    change: &SelectionChange,
+) -> Result<SelectionChange, Refusal> {
+    match change {
+        SelectionChange::Model(model) => {
+            let mut model: ModelSelection = read("model", model)?;
+            let agent = agents.of(provider);
+            if let Some(agent) = agent {
+                read_settings(&agent.info, &mut model);
+                check_model(&agent.info, &model)?;
+            }
+            Ok(SelectionChange::Model(json_of(&model)))
+        }
+        SelectionChange::Agent(Some(agent)) => {
+            Ok(SelectionChange::Agent(Some(json_of(&read::<AgentSelection>("agent", agent)?))))
+        }
+        SelectionChange::Agent(None) => Ok(SelectionChange::Agent(None)),
+    }
+}
+
+/// A message that names no model or agent is for what is selected now, in its chat or else in
+/// the session's own. Where the agent has no such model any more it stays as it is.
+pub(in crate::host) fn address(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey, message: &mut Message) {
+    let Some(session) = ledger.channels.chats.known(key).map(|chat| chat.session) else { return };
+    let own = ledger.channels.own_chat(session);
+    let mut selected = ledger.channels.selected_in(key);
+    if selected == Selection::default() {
+        selected = own.map(|own| ledger.channels.selected_in(own)).unwrap_or_default();
+    }
+    let mut addressed = message.clone();
+    addressed.model = addressed.model.or_else(|| typed(selected.model.as_ref()));
+    addressed.agent = addressed.agent.or_else(|| typed(selected.agent.as_ref()));
+    if check_message(ledger, agents, session, &addressed).is_ok() {
+        *message = addressed;
+    }
+}
+
+/// The draft that a new chat begins with, where something is selected for it.
+///
+/// # Errors
+/// `-32602` when the agent of this provider has no such model.
+pub(in crate::host) fn first_draft(
+    agents: &AgentRegistry,
+    provider: &str,
+    selection: &Selection,
+) -> Result<Option<Message>, RpcError> {
+    let model = selection.model.clone().map(SelectionChange::Model);
+    let agent = selection.agent.clone().map(|agent| SelectionChange::Agent(Some(agent)));
+    let mut selected = Selection::default();
+    for change in model.into_iter().chain(agent) {
+        selected = selected.with(&checked(agents, provider, &change).map_err(RpcError::invalid_params)?);
+    }
+    Ok((selected != Selection::default()).then(|| Message {
+        model: typed(selected.model.as_ref()),
+        agent: typed(selected.agent.as_ref()),
+        ..empty_message()
+    }))
+}
+
+fn select_when_idle(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    change: SelectionChange,
+    asked: Option<PendingAction>,
+) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    if chat.conversation.state().active_turn.is_some() {
+        chat.selecting.push(Waiting { change, asked });
+        chat.saved.row_due = true;
+        ledger.mark_dirty(key.into());
+    } else {
+        select(ledger, step, key, &change, asked);
+    }
+}
+
+/// Selects in a chat in which no turn runs what was waiting for that.
+pub(in crate::host) fn select_what_waits(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    for waiting in std::mem::take(&mut chat.selecting) {
+        select(ledger, step, key, &waiting.change, waiting.asked);
+    }
+}
+
+/// Who asked for what changes nothing is told so.
+fn select(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    change: &SelectionChange,
+    asked: Option<PendingAction>,
+) {
+    let before = ledger.channels.selected_in(key);
+    let after = before.clone().with(change);
+    if after != before {
+        return put_into_draft(ledger, step, key, &after, asked.map(|asked| asked.origin));
+    }
+    if let Some(PendingAction { connection, channel, action, origin }) = asked {
+        ledger.answer_action(step, connection, &channel, &action, &origin, None);
+    }
+}
+
+fn put_into_draft(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    selection: &Selection,
+    origin: Option<ActionOrigin>,
+) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let draft = chat.conversation.state().draft.clone().unwrap_or_else(empty_message);
+    let draft = Some(Message {
+        model: typed(selection.model.as_ref()),
+        agent: typed(selection.agent.as_ref()),
+        ..draft
+    });
+    let action = StateAction::ChatDraftChanged(ChatDraftChangedAction { draft });
+    ledger.sequence(step, key, action, origin);
+}
+
+/// Turns are about to be removed that say what is selected: it stays so.
+pub(in crate::host) fn keep_selection(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    action: &ChatTruncatedAction,
+) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let state = chat.conversation.state();
+    let before = selection_of(&chat.conversation);
+    let running = state.active_turn.as_ref();
+    let last = match &action.turn_id {
+        None => None,
+        Some(id) => match (chat.conversation.history().get(id), running.filter(|turn| turn.id == *id)) {
+            (Some(turn), _) => turn.message(),
+            (None, Some(turn)) => Some(turn.message.clone()),
+            (None, None) => return,
+        },
+    };
+    if Selection::of(&json_of(&state.draft), &json_of(&last)) != before {
+        put_into_draft(ledger, step, key, &before, None);
+    }
+}
+
+/// Whether a pending message is for what is selected when its turn begins.
+pub(in crate::host) fn let_follow(ledger: &mut Ledger, key: ChatKey, id: &str, follows: bool) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
+    if changed {
+        chat.saved.row_due = true;
+        ledger.mark_dirty(key.into());
+    }
+}
+
+/// Forgets messages that do not wait any more.
+pub(in crate::host) fn forget_followers(ledger: &mut Ledger, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| !chat.following.is_empty()) else {
+        return;
+    };
+    let state = chat.conversation.state();
+    let pending = state.queued_messages.iter().flatten().chain(&state.steering_message);
+    let pending: BTreeSet<&String> = pending.map(|message| &message.id).collect();
+    chat.following.retain(|id| pending.contains(id));
+}
+
+/// Forgets that a connection, which is closed, waits for answers in chats.
+pub(in crate::host) fn connection_closed(ledger: &mut Ledger, connection: ConnectionId) {
+    for chat in ledger.channels.chats.values_mut() {
+        for waiting in &mut chat.selecting {
+            waiting.asked.take_if(|asked| asked.connection == connection);
+        }
+        chat.opening.take_if(|opening| opening.connection == connection);
+    }
+}
+
+/// Settings of a model that are no text come as text from those who select a model so: they know no
+/// others.
+fn read_settings(agent: &AgentInfo, model: &mut ModelSelection) {
+    let known = agent.models.iter().find(|known| known.id == model.id);
+    let Some(schema) = known.and_then(|known| known.config_schema.as_ref()) else { return };
+    for (name, value) in model.config.iter_mut().flatten() {
+        let is_text = schema.properties.get(name).is_none_or(|property| property.r#type == "string");
+        if let (false, Some(text)) = (is_text, value.as_str()) {
+            let meant = serde_json::from_str(text).ok();
+            *value =
+                meant.filter(|meant: &Value| meant.is_number() || meant.is_boolean()).unwrap_or(value.take());
+        }
+    }
+}
+
+pub(in crate::host) fn selection_of(conversation: &Conversation) -> Selection {
+    let state = conversation.state();
+    let running = state.active_turn.as_ref().map(|turn| &turn.message);
+    let last = running.or_else(|| conversation.history().last_message());
+    Selection::of(&json_of(&state.draft), &json_of(&last))
+}
+
+fn read<T: DeserializeOwned>(member: &str, value: &Value) -> Result<T, Refusal> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let member = match error.path().to_string().as_str() {
+            "." => member.to_owned(),
+            path => format!("{member}.{path}"),
+        };
+        Refusal::Member { member, problem: error.inner().to_string() }
+    })
+}
+
+/// What was read before, as its type.
+fn typed<T: DeserializeOwned>(value: Option<&Value>) -> Option<T> {
+    value.and_then(|value| T::deserialize(value).ok())
+}
+
+fn json_of(value: &impl serde::Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+/// What can be said about a message before its agent has seen it.
+pub(in crate::host) fn check_message(
+    ledger: &Ledger,
+    agents: &AgentRegistry,
+    session: SessionKey,
+    message: &Message,
+) -> Result<(), Refusal> {
+    let provider = ledger.channels.sessions.known(session).map(|session| &session.state.provider);
+    let agent = provider.and_then(|provider| agents.of(provider));
+    match (agent, &message.model) {
+        (Some(agent), Some(model)) => check_model(&agent.info, model),
+        _ => Ok(()),
+    }
+}

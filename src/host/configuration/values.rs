@@ -1,0 +1,380 @@
+//! Whether configuration values are what a schema allows.
+//!
+//! Owns: checking values against a schema, and filling in what it says of those that are left out.
+//! Never: keeps or changes a configuration.
+
+use std::collections::BTreeMap;
+
+use ahp_types::common::JsonObject;
+use ahp_types::state::{
+    AgentInfo, ConfigPropertySchema, ModelSelection, RootConfigState, SessionConfigPropertySchema,
+    SessionConfigSchema, SessionConfigState, SessionModelInfo,
+};
+use serde_json::{Map, Value};
+
+use crate::host::effects::{model_called, AgentDescription};
+use crate::host::refusal::Refusal;
+
+/// The configuration of a session, as clients are shown it: what was chosen, and what the schema
+/// says of the rest; none where there is nothing to configure and never will be.
+pub(in crate::host) fn shown(
+    schema: &SessionConfigSchema,
+    chosen: &JsonObject,
+    may_change: bool,
+) -> Option<SessionConfigState> {
+    let is_something = !schema.properties.is_empty() || may_change;
+    is_something.then(|| SessionConfigState { schema: schema.clone(), values: resolved(schema, chosen) })
+}
+
+/// What was chosen, and the defaults of what was not.
+pub(in crate::host) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> JsonObject {
+    let default = |(name, property): (&String, &SessionConfigPropertySchema)| {
+        Some((name.clone(), property.default.clone()?))
+    };
+    let mut values: JsonObject = schema.properties.iter().filter_map(default).collect();
+    values.extend(chosen.iter().map(|(name, value)| (name.clone(), value.clone())));
+    values
+}
+
+/// What of these values an agent can be asked for. The rest is dropped: real clients say settings
+/// of their own with every session, whatever the agent has, and could create none if that were
+/// refused.
+pub(in crate::host) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> JsonObject {
+    values.retain(|name, value| {
+        let dropped = match agent.config.properties.get(name) {
+            Some(property) => check(&format!("config.{name}"), &property.into(), value).err(),
+            None if agent.may_have_more_settings && is_plain(value) => None,
+            None => Some(Refusal::NoSettingOfAgent(format!("config.{name}"))),
+        };
+        if let Some(why) = &dropped {
+            tracing::info!(agent = agent.info.provider, %why, "a setting was dropped: it does not fit the agent's schema");
+        }
+        dropped.is_none()
+    });
+    values
+}
+
+/// Whether a value can be that of a setting of which nothing is known: a text, a number or a
+/// boolean.
+fn is_plain(value: &Value) -> bool {
+    !(value.is_null() || value.is_array() || value.is_object())
+}
+
+/// Whether these values fit, as far as they go.
+///
+/// # Errors
+/// A sentence that names the first one, in the order of their names, that does not.
+fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), Refusal> {
+    let mut names: Vec<&String> = values.keys().collect();
+    names.sort_unstable();
+    for name in names {
+        let Some(property) = schema.properties.get(name) else {
+            return Err(Refusal::NoSettingOfAgent(format!("config.{name}")));
+        };
+        if let Some(value) = values.get(name) {
+            check(&format!("config.{name}"), &property.into(), value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether all values that a new session needs are there.
+///
+/// # Errors
+/// A sentence that names the first required one that is missing.
+pub(in crate::host) fn check_complete(
+    schema: &SessionConfigSchema,
+    values: &JsonObject,
+) -> Result<(), Refusal> {
+    match schema.required.iter().flatten().find(|name| !values.contains_key(*name)) {
+        Some(name) => Err(Refusal::Missing(format!("config.{name}"))),
+        None => Ok(()),
+    }
+}
+
+/// Whether these values may be set, or replace all others, in a session that is there already.
+///
+/// # Errors
+/// The same, or names the first one that may not be changed any more.
+pub(in crate::host) fn check_change(
+    config: &SessionConfigState,
+    values: &JsonObject,
+    replaces: bool,
+) -> Result<(), Refusal> {
+    check_values(&config.schema, values)?;
+    let mut names: Vec<&String> = values.keys().collect();
+    if replaces {
+        names.extend(config.values.keys());
+        check_complete(&config.schema, values)?;
+    }
+    names.sort_unstable();
+    for name in names {
+        let property = config.schema.properties.get(name);
+        let may = property.is_some_and(|it| it.session_mutable == Some(true) && it.read_only != Some(true));
+        if !may && values.get(name) != config.values.get(name) {
+            return Err(Refusal::FixedInSession(format!("config.{name}")));
+        }
+    }
+    Ok(())
+}
+
+/// Whether these values of the host's configuration may be set, or replace all others. What its
+/// schema does not have may be anything: real clients say settings of their own, whatever the host
+/// has.
+///
+/// # Errors
+/// A sentence that names the first one, in the order of their names, that does not fit or may not
+/// be changed.
+pub(in crate::host) fn check_root_change(
+    config: &RootConfigState,
+    values: &JsonObject,
+    replaces: bool,
+) -> Result<(), Refusal> {
+    let mut properties: Vec<_> = config.schema.properties.iter().collect();
+    properties.sort_unstable_by_key(|(name, _)| *name);
+    for (name, property) in properties {
+        let path = format!("config.{name}");
+        let value = values.get(name);
+        if let Some(value) = value {
+            check(&path, &property.into(), value)?;
+        }
+        let is_told = value.is_some() || replaces;
+        if is_told && property.read_only == Some(true) && value != config.values.get(name) {
+            return Err(Refusal::Fixed(path));
+        }
+    }
+    let mut required = config.schema.required.iter().flatten().filter(|_| replaces);
+    match required.find(|name| !values.contains_key(*name)) {
+        Some(name) => Err(Refusal::Missing(format!("config.{name}"))),
+        None => Ok(()),
+    }
+}
+
+/// The id and the name of the model that stands in for the models of an agent, while they are not
+/// known.
+const STAND_IN: (&str, &str) = ("default", "Default");
+
+/// The model that is shown of an agent whose models are not known: real clients do not let their
+/// users choose an agent without models.
+pub(in crate::host) fn stand_in_model(provider: &str) -> SessionModelInfo {
+    let (id, name) = STAND_IN;
+    model_called(id, provider, name)
+}
+
+/// Whether no more than the stand-in is known of an agent's models.
+fn models_are_unknown(agent: &AgentInfo) -> bool {
+    matches!(agent.models.as_slice(), [only] if (only.id.as_str(), only.name.as_str()) == STAND_IN)
+}
+
+/// Whether this chooses none of an agent's own models, but the one that stands in for them, or
+/// stood in for them when its client heard of the agent.
+pub(in crate::host) fn is_no_choice(agent: &AgentInfo, chosen: &ModelSelection) -> bool {
+    let is_real = || agent.models.iter().any(|model| model.id == chosen.id);
+    chosen.id == STAND_IN.0 && (models_are_unknown(agent) || !is_real())
+}
+
+/// Whether an agent has this model, and it can be configured so. An agent whose models are not
+/// known takes any.
+///
+/// # Errors
+/// A sentence that says what does not fit.
+pub(in crate::host) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<(), Refusal> {
+    if models_are_unknown(agent) || is_no_choice(agent, chosen) {
+        return Ok(());
+    }
+    let Some(model) = agent.models.iter().find(|model| model.id == chosen.id) else {
+        return Err(Refusal::NoSuchModel { agent: agent.provider.clone(), model: chosen.id.clone() });
+    };
+    let mut values: Vec<_> = chosen.config.iter().flatten().collect();
+    values.sort_unstable_by_key(|(name, _)| *name);
+    values.into_iter().try_for_each(|(name, value)| {
+        let property = model.config_schema.as_ref().and_then(|schema| schema.properties.get(name));
+        let property = property.ok_or_else(|| Refusal::NoSettingOfModel(format!("model.config.{name}")))?;
+        check(&format!("model.config.{name}"), &property.into(), value)
+    })
+}
+
+/// What a property's descriptor says of its values; the protocol has two types for it that say the
+/// same.
+struct Rule<'a> {
+    kind: &'a str,
+    /// The values that it may have, where they are all listed.
+    allowed: Option<&'a [Value]>,
+    items: Option<&'a ConfigPropertySchema>,
+    min_items: Option<i64>,
+    max_items: Option<i64>,
+    members: BTreeMap<&'a str, &'a ConfigPropertySchema>,
+    required: &'a [String],
+    more_members: Option<&'a ConfigPropertySchema>,
+}
+
+impl<'a> From<&'a SessionConfigPropertySchema> for Rule<'a> {
+    fn from(property: &'a SessionConfigPropertySchema) -> Self {
+        let members = property.properties.iter().flatten();
+        // Of a list that is too long to be told, some are told.
+        let is_whole = property.enum_dynamic != Some(true);
+        Self {
+            kind: &property.r#type,
+            allowed: property.r#enum.as_deref().filter(|_| is_whole),
+            items: property.items.as_ref(),
+            min_items: property.min_items,
+            max_items: property.max_items,
+            members: members.map(|(name, member)| (name.as_str(), member)).collect(),
+            required: property.required.as_deref().unwrap_or_default(),
+            more_members: property.additional_properties.as_ref(),
+        }
+    }
+}
+
+impl<'a> From<&'a ConfigPropertySchema> for Rule<'a> {
+    fn from(property: &'a ConfigPropertySchema) -> Self {
+        let members = property.properties.iter().flatten();
+        Self {
+            kind: &property.r#type,
+            allowed: property.r#enum.as_deref(),
+            items: property.items.as_deref(),
+            min_items: property.min_items,
+            max_items: property.max_items,
+            members: members.map(|(name, member)| (name.as_str(), &**member)).collect(),
+            required: property.required.as_deref().unwrap_or_default(),
+            more_members: property.additional_properties.as_deref(),
+        }
+    }
+}
+
+fn check(path: &str, rule: &Rule<'_>, value: &Value) -> Result<(), Refusal> {
+    let fits = match rule.kind {
+        "string" => value.is_string(),
+        "number" => value.is_number(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "boolean" => value.is_boolean(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        _ => true,
+    };
+    if !fits {
+        return Err(unfit(path, format!("must be of type {}, not {}", rule.kind, type_name(value))));
+    }
+    if let Some(allowed) = rule.allowed.filter(|allowed| !allowed.contains(value)) {
+        let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
+        return Err(unfit(path, format!("must be one of {}, not {value}", allowed.join(", "))));
+    }
+    match value {
+        Value::Array(items) => check_items(path, rule, items),
+        Value::Object(members) => check_members(path, rule, members),
+        _ => Ok(()),
+    }
+}
+
+fn check_items(path: &str, rule: &Rule<'_>, items: &[Value]) -> Result<(), Refusal> {
+    let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
+    if rule.min_items.is_some_and(|min| count < min) || rule.max_items.is_some_and(|max| count > max) {
+        return Err(unfit(path, format!("has {count} items, which is too few or too many")));
+    }
+    let Some(schema) = rule.items else { return Ok(()) };
+    let rule = schema.into();
+    items.iter().enumerate().try_for_each(|(at, item)| check(&format!("{path}[{at}]"), &rule, item))
+}
+
+fn check_members(path: &str, rule: &Rule<'_>, members: &Map<String, Value>) -> Result<(), Refusal> {
+    if let Some(name) = rule.required.iter().find(|name| !members.contains_key(*name)) {
+        return Err(Refusal::Missing(format!("{path}.{name}")));
+    }
+    members.iter().try_for_each(|(name, member)| {
+        let schema = rule.members.get(name.as_str()).copied().or(rule.more_members);
+        schema.map_or(Ok(()), |schema| check(&format!("{path}.{name}"), &schema.into(), member))
+    })
+}
+
+fn unfit(path: &str, why: String) -> Refusal {
+    Refusal::Value { path: path.to_owned(), why }
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn problem(property: &Value, value: Value) -> Option<String> {
+        let mut property = property.clone();
+        property["title"] = json!("");
+        let schema = json!({ "type": "object", "properties": { "x": property } });
+        let schema = serde_json::from_value(schema).unwrap();
+        check_values(&schema, &JsonObject::from_iter([("x".to_owned(), value)]))
+            .err()
+            .map(|why| why.to_string())
+    }
+
+    #[test]
+    fn values_are_what_their_schema_says() {
+        let list = json!({
+            "type": "array", "minItems": 1, "maxItems": 2,
+            "items": { "type": "string", "title": "", "enum": ["a", "b"] },
+        });
+        assert_eq!(problem(&list, json!(["a", "b"])), None);
+        assert_eq!(
+            problem(&list, json!("a")),
+            Some("`config.x` must be of type array, not string".to_owned())
+        );
+        for (items, count) in [(json!([]), 0), (json!(["a", "a", "a"]), 3)] {
+            let said = format!("`config.x` has {count} items, which is too few or too many");
+            assert_eq!(problem(&list, items), Some(said));
+        }
+        let said = "`config.x[1]` must be one of \"a\", \"b\", not \"c\"";
+        assert_eq!(problem(&list, json!(["a", "c"])), Some(said.to_owned()));
+        let object = json!({
+            "type": "object", "required": ["n"], "properties": { "n": { "type": "integer", "title": "" } },
+            "additionalProperties": { "type": "boolean", "title": "" },
+        });
+        assert_eq!(problem(&object, json!({ "n": 1, "more": true })), None);
+        assert_eq!(problem(&object, json!({})), Some("missing field `config.x.n`".to_owned()));
+        let said = "`config.x.n` must be of type integer, not number";
+        assert_eq!(problem(&object, json!({ "n": 1.5 })), Some(said.to_owned()));
+        let said = "`config.x.more` must be of type boolean, not null";
+        assert_eq!(problem(&object, json!({ "n": 1, "more": null })), Some(said.to_owned()));
+    }
+
+    #[test]
+    fn the_hosts_values_fit_its_schema_and_others_are_anything() {
+        let level = json!({ "type": "string", "title": "", "enum": ["low", "high"] });
+        let fixed = json!({ "type": "boolean", "title": "", "readOnly": true });
+        let config: RootConfigState = serde_json::from_value(json!({
+            "schema": {
+                "type": "object", "properties": { "level": level, "fixed": fixed }, "required": ["level"],
+            },
+            "values": { "level": "low", "fixed": true, "theirs": 1 },
+        }))
+        .unwrap();
+        let problem = |values: Value, replaces| {
+            let refused = check_root_change(&config, values.as_object().unwrap(), replaces).err();
+            refused.map(|why| why.to_string()).unwrap_or_default()
+        };
+        assert_eq!(problem(json!({ "level": "high", "unknown": [null] }), false), "");
+        assert_eq!(problem(json!({ "fixed": true }), false), "");
+        assert_eq!(problem(json!({ "level": "high", "fixed": true }), true), "");
+        assert!(problem(json!({ "level": "middle", "unknown": 1 }), false).starts_with("`config.level`"));
+        assert_eq!(problem(json!({ "fixed": false }), false), "`config.fixed` cannot be changed");
+        assert_eq!(problem(json!({ "level": "low" }), true), "`config.fixed` cannot be changed");
+        assert_eq!(problem(json!({ "fixed": true }), true), "missing field `config.level`");
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_to_be_told_allows_what_is_not_in_it() {
+        let told = json!({ "type": "string", "enum": ["a"] });
+        let mut some = told.clone();
+        some["enumDynamic"] = json!(true);
+        assert!(problem(&told, json!("b")).is_some());
+        assert_eq!(problem(&some, json!("b")), None);
+    }
+}

@@ -1,0 +1,457 @@
+//! Files that clients serve: requests for them are passed on to the client that serves them.
+//!
+//! Owns: [`Relays`], that is, which client serves a URI, the requests in flight to clients, by ids
+//! of the host's own, and the end of each: the client's answer, or an error when it answers nothing
+//! in time, nothing that can be read, or is gone.
+//! Never: waits for a client, decides what it lets others see (each client does that itself), or
+//! knows of a session or a connection more than it is lent ([`FileServers`]).
+//!
+//! A client serves the URIs that have its id for an authority (`virtual://<clientId>/…`), and those
+//! that it has published as customizations, with all that is below them. A client that has come
+//! again is asked on its newest connection: the one before may be dead without anybody knowing it
+//! yet.
+
+pub(in crate::host) mod resources;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ahp_types::commands::{
+    ContentEncoding, ResourceCopyParams, ResourceListResult, ResourceMoveParams, ResourceReadResult,
+    ResourceResolveResult,
+};
+use bytes::Bytes;
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::host::effects::{ConnectionId, Frame, Output, Timer};
+use crate::host::Step;
+use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
+use crate::wire::rpc::{read_json, to_sorted_json, ClientReply, Params, RequestId};
+use crate::wire::uris::ROOT;
+
+/// Time within which a client must answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
+/// Maximum number of requests in flight to one client.
+const ASKED_MAX: usize = 16;
+
+/// Maximum number of clients that are remembered when they are gone.
+const GONE_MAX: usize = 1024;
+
+/// Maximum length of the id of a client that is remembered, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+
+/// Maximum size of a file in a client's answer, in bytes: as of one of this machine.
+const FILE_BYTES_MAX: usize = 16 << 20;
+
+/// Maximum number of entries of a folder in a client's answer.
+const ENTRIES_MAX: usize = 100_000;
+
+/// Maximum size of any other answer, in bytes.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// Schemes of the host itself, or that nobody serves.
+const NO_CLIENTS: [&str; 5] = ["file", "data", "ahp-content", "http", "https"];
+
+/// FileServer of a URI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ServedBy {
+    /// The client of this connection.
+    Client(ConnectionId),
+    /// A client that was here, and is not any more.
+    Gone,
+    /// No client: the host, or nobody.
+    Nobody,
+}
+
+/// A request that a client is to answer.
+#[derive(Debug)]
+pub(in crate::host) struct Relay {
+    /// Who is asked.
+    asked: ConnectionId,
+    method: Method,
+    uri: String,
+    /// Its params; JSON text.
+    params: Bytes,
+}
+
+/// A request in flight to a client.
+#[derive(Debug)]
+struct PendingRelay {
+    relay: Relay,
+    /// Connection whose request it is.
+    by: ConnectionId,
+    id: RequestId,
+}
+
+/// A client that is there.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::host) struct FileServer<'a> {
+    pub(in crate::host) connection: ConnectionId,
+    /// `None` where it has not said yet who it is.
+    pub(in crate::host) client_id: Option<&'a str>,
+    /// It answers no request.
+    pub(in crate::host) answers_nothing: bool,
+    /// It can say nothing any more.
+    pub(in crate::host) is_leaving: bool,
+}
+
+/// Clients that are there, and the URIs that active clients have published as customizations, each
+/// with the client's id.
+#[derive(Debug, Default)]
+pub(in crate::host) struct FileServers<'a> {
+    pub(in crate::host) clients: Vec<FileServer<'a>>,
+    pub(in crate::host) published: Vec<(&'a str, &'a str)>,
+}
+
+/// Requests that are passed on to clients.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Relays {
+    /// Requests in flight, by their numbers.
+    pending: BTreeMap<u64, PendingRelay>,
+    last_number: u64,
+    /// Ids of clients that are gone: requests for their files fail, and are not the host's own.
+    gone: BTreeSet<String>,
+}
+
+impl Relays {
+    /// Returns a request about a file or folder as one for a client, if one serves it. The
+    /// `servers` are asked for only where that depends on them.
+    ///
+    /// # Errors
+    /// When the client that serves it cannot be asked.
+    pub(in crate::host) fn route<'a>(
+        &self,
+        method: Method,
+        params: &Params,
+        servers: impl FnOnce() -> FileServers<'a>,
+    ) -> Result<Option<Relay>, RpcError> {
+        #[derive(Deserialize)]
+        struct Names {
+            uri: Option<String>,
+            source: Option<String>,
+        }
+        // Changes in what clients serve are not watched.
+        if method == Method::CreateResourceWatch {
+            return Ok(None);
+        }
+        let Ok(Names { uri, source }) = params.read() else { return Ok(None) };
+        let two = matches!(method, Method::ResourceMove | Method::ResourceCopy);
+        let Some(uri) = (if two { source } else { uri }) else { return Ok(None) };
+        let destination = match method {
+            Method::ResourceMove => Some(params.read::<ResourceMoveParams>()?.destination),
+            Method::ResourceCopy => Some(params.read::<ResourceCopyParams>()?.destination),
+            _ => None,
+        };
+        if !std::iter::once(&uri).chain(&destination).any(|uri| may_be_served(uri)) {
+            return Ok(None);
+        }
+        let servers = &servers();
+        let asked = self.server_of(&uri, servers);
+        let also = destination.as_deref().map_or(asked, |destination| self.server_of(destination, servers));
+        if asked != also {
+            return Err(RpcError::invalid_params(format_args!(
+                "`{uri}` and its destination are not in one place"
+            )));
+        }
+        let asked = match asked {
+            ServedBy::Client(asked) => asked,
+            ServedBy::Gone => return Err(RpcError::unavailable(format_args!("`{uri}`: its client is gone"))),
+            ServedBy::Nobody => return Ok(None),
+        };
+        let in_flight = self.pending.values().filter(|pending| pending.relay.asked == asked);
+        if in_flight.count() >= ASKED_MAX {
+            return Err(RpcError::unavailable(format_args!("`{uri}`: its client has too much to answer")));
+        }
+        let mut params: Map<String, Value> = params.read()?;
+        params.insert("channel".to_owned(), ROOT.into());
+        let params = to_sorted_json(&params).into();
+        Ok(Some(Relay { asked, method, uri, params }))
+    }
+
+    fn server_of(&self, uri: &str, servers: &FileServers<'_>) -> ServedBy {
+        let Some((_, rest)) = uri.split_once(':').filter(|_| may_be_served(uri)) else {
+            return ServedBy::Nobody;
+        };
+        let authority =
+            rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or(rest));
+        let named = authority.map(|name| percent_decode_str(name).decode_utf8_lossy());
+        let publishers = publishers_of(uri, servers);
+        // URI libraries write an authority in small letters; an id that is written so is meant
+        // before others.
+        let serves = |id: &str| {
+            let is_named = |how: fn(&str, &str) -> bool| named.as_deref().is_some_and(|named| how(named, id));
+            let ways = [
+                is_named(|named, id| named.to_lowercase() == id.to_lowercase()),
+                publishers.contains_key(id),
+                is_named(|named, id| named == id),
+            ];
+            // Who has published most of the way there is nearest to it.
+            ways.iter().rposition(|way| *way).map(|way| (way, publishers.get(id).copied()))
+        };
+        let there = servers.clients.iter().filter(|client| !client.is_leaving && !client.answers_nothing);
+        let ranked = there.filter_map(|client| Some((serves(client.client_id?)?, client.connection)));
+        match ranked.max() {
+            Some((_, connection)) => ServedBy::Client(connection),
+            // One that answers nothing serves nothing.
+            None if self.is_gone(servers, |id| serves(id).is_some()) => ServedBy::Gone,
+            None => ServedBy::Nobody,
+        }
+    }
+
+    /// Returns whether a client that `serves` has been here and can be asked nothing any more.
+    fn is_gone(&self, servers: &FileServers<'_>, serves: impl Fn(&str) -> bool) -> bool {
+        let leaving = servers.clients.iter().filter(|client| client.is_leaving && !client.answers_nothing);
+        let is_here = |id: &String| servers.clients.iter().any(|client| client.client_id == Some(id));
+        let mut gone = self.gone.iter().filter(|id| !is_here(id));
+        leaving.filter_map(|client| client.client_id).any(&serves) || gone.any(|id| serves(id))
+    }
+
+    /// Notes that a client is gone: requests for its files fail from now on.
+    pub(in crate::host) fn note_gone(&mut self, client_id: String) {
+        if client_id.len() <= NAME_BYTES_MAX {
+            self.gone.insert(client_id);
+        }
+        while self.gone.len() > GONE_MAX {
+            self.gone.pop_first();
+        }
+    }
+
+    /// Passes a request on to the client that serves it.
+    pub(in crate::host) fn ask(
+        &mut self,
+        step: &mut Step<'_>,
+        by: ConnectionId,
+        id: RequestId,
+        relay: Relay,
+    ) {
+        self.last_number += 1;
+        let number = self.last_number;
+        let (method, params) = (relay.method.name(), relay.params.clone());
+        step.say(Output::Frame(relay.asked, Frame::Request { number, method, params }));
+        step.say(Output::Timer(Timer::Asked(number), ANSWER_WITHIN));
+        self.pending.insert(number, PendingRelay { relay, by, id });
+    }
+
+    /// Takes a client's answer, and answers the request that it belongs to.
+    pub(in crate::host) fn reply(
+        &mut self,
+        step: &mut Step<'_>,
+        connection: ConnectionId,
+        reply: ClientReply,
+    ) {
+        let number = reply.id.as_ref().and_then(|id| serde_json::from_slice::<u64>(id.as_json()).ok());
+        let is_asked =
+            |number: &u64| self.pending.get(number).is_some_and(|pending| pending.relay.asked == connection);
+        let Some(number) = number.filter(is_asked) else {
+            return tracing::debug!("a client's answer was ignored: no request of its id is open");
+        };
+        let Some(PendingRelay { relay, by, id }) = self.pending.remove(&number) else { return };
+        step.say(Output::Frame(by, answer(relay, id, reply)));
+    }
+
+    /// Ends a request whose client has had its time to answer.
+    pub(in crate::host) fn time_out(&mut self, step: &mut Step<'_>, number: u64) {
+        self.fail(step, "its client does not answer", |other, _| other == number);
+    }
+
+    /// Ends the requests to a client that can say nothing any more.
+    pub(in crate::host) fn end_to(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        self.fail(step, "its client is gone", |_, pending| pending.relay.asked == connection);
+    }
+
+    /// Ends the requests of a client that can be told nothing any more.
+    pub(in crate::host) fn end_for(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        self.fail(step, "who asks for it is gone", |_, pending| pending.by == connection);
+    }
+
+    /// Ends all requests: nobody can say anything any more.
+    pub(in crate::host) fn end_all(&mut self, step: &mut Step<'_>) {
+        self.fail(step, "its client is gone", |_, _| true);
+    }
+
+    /// Returns whether a request of this connection is in flight.
+    pub(in crate::host) fn has_pending_of(&self, connection: ConnectionId) -> bool {
+        self.pending.values().any(|pending| pending.by == connection)
+    }
+
+    fn fail(&mut self, step: &mut Step<'_>, why: &str, is_over: impl Fn(u64, &PendingRelay) -> bool) {
+        let over = self.pending.iter().filter(|(number, pending)| is_over(**number, pending));
+        for number in over.map(|(number, _)| *number).collect::<Vec<_>>() {
+            let Some(PendingRelay { relay, by, id }) = self.pending.remove(&number) else { continue };
+            let error = RpcError::unavailable(format_args!("`{}`: {why}", relay.uri));
+            step.say(Output::Frame(by, Frame::Error { id: Some(id), error }));
+        }
+    }
+}
+
+/// Returns whether a URI has a scheme of which a client may serve files.
+fn may_be_served(uri: &str) -> bool {
+    let Some((scheme, _)) = uri.split_once(':') else { return false };
+    let is_one = scheme.starts_with(|first: char| first.is_ascii_alphabetic());
+    is_one && !NO_CLIENTS.iter().any(|other| other.eq_ignore_ascii_case(scheme))
+}
+
+/// Returns the active clients that have published a URI, or one above it, each with the length of
+/// the longest such URI.
+fn publishers_of<'a>(uri: &str, servers: &FileServers<'a>) -> BTreeMap<&'a str, usize> {
+    let mut publishers = BTreeMap::new();
+    for (client_id, published) in &servers.published {
+        let published = published.trim_end_matches('/');
+        let Some(rest) = uri.strip_prefix(published) else { continue };
+        if rest.is_empty() || rest.starts_with('/') {
+            let longest = publishers.entry(*client_id).or_insert(published.len());
+            *longest = published.len().max(*longest);
+        }
+    }
+    publishers
+}
+
+/// Returns the answer to a request that a client has answered so.
+fn answer(relay: Relay, id: RequestId, reply: ClientReply) -> Frame {
+    let Relay { method, uri, .. } = relay;
+    let failed = |error| Frame::Error { id: Some(id.clone()), error };
+    let error = reply.error.filter(|error| error != "null");
+    match (reply.result, error) {
+        (Some(result), None) if is_too_large(method, &result) => failed(RpcError::invalid_params(
+            format_args!("`{uri}`: what its client has answered is larger than what is answered here"),
+        )),
+        (Some(result), None) => match check(method, &result) {
+            Ok(()) => Frame::result(id, method, result),
+            Err(why) => failed(RpcError::unavailable(format_args!(
+                "`{uri}`: what its client has answered cannot be read: {why}"
+            ))),
+        },
+        (_, Some(error)) => match read_json::<RpcError>(&error) {
+            Ok(error) => failed(RpcError::of_client(&uri, error)),
+            Err(_) => failed(RpcError::unavailable(format_args!("`{uri}`: its client has failed"))),
+        },
+        (None, None) => failed(RpcError::unavailable(format_args!("`{uri}`: its client has failed"))),
+    }
+}
+
+/// Returns whether a client answers with more than the host itself would.
+fn is_too_large(method: Method, result: &Bytes) -> bool {
+    match method {
+        Method::ResourceRead if result.len() > FILE_BYTES_MAX => read_json::<ResourceReadResult>(result)
+            .is_ok_and(|read| match read.encoding {
+                ContentEncoding::Base64 => read.data.len() / 4 * 3 > FILE_BYTES_MAX + 2,
+                _ => read.data.len() > FILE_BYTES_MAX,
+            }),
+        Method::ResourceList if result.len() > ENTRIES_MAX => {
+            read_json::<ResourceListResult>(result).is_ok_and(|list| list.entries.len() > ENTRIES_MAX)
+        }
+        Method::ResourceRead | Method::ResourceList => false,
+        _ => result.len() > ANSWER_BYTES_MAX,
+    }
+}
+
+/// Checks that a result is one of the method.
+fn check(method: Method, result: &Bytes) -> Result<(), String> {
+    match method {
+        Method::ResourceRead => read_json::<ResourceReadResult>(result).map(drop),
+        Method::ResourceList => read_json::<ResourceListResult>(result).map(drop),
+        Method::ResourceResolve => read_json::<ResourceResolveResult>(result).map(drop),
+        _ => read_json::<Map<String, Value>>(result).map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::outputs_of;
+    use crate::wire::rpc::Incoming;
+
+    const ASKS: ConnectionId = ConnectionId(1);
+    const SERVES: ConnectionId = ConnectionId(2);
+
+    fn server(client_id: &str) -> FileServers<'_> {
+        let client_id = Some(client_id);
+        let there = FileServer { connection: SERVES, client_id, answers_nothing: false, is_leaving: false };
+        FileServers { clients: vec![there], published: Vec::new() }
+    }
+
+    fn route(relays: &Relays, uri: &str, servers: FileServers<'_>) -> Result<Option<Relay>, RpcError> {
+        let params = format!(r#"{{"channel":"ahp-root://","uri":"{uri}"}}"#);
+        relays.route(Method::ResourceRead, &Params::from_json(params), || servers)
+    }
+
+    /// An answer of a client to the request of this number.
+    fn reply(number: u64, result: &str) -> ClientReply {
+        let line = format!(r#"{{"jsonrpc":"2.0","id":{number},"result":{result}}}"#);
+        match Incoming::parse(&line.into()) {
+            Incoming::Response(reply) => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Passes a request on. Returns its number.
+    fn ask(relays: &mut Relays) -> u64 {
+        let relay = route(relays, "virtual://me/x", server("me")).unwrap().unwrap();
+        let outputs = outputs_of(|step| relays.ask(step, ASKS, RequestId::inner(7), relay));
+        match outputs[..] {
+            [Output::Frame(SERVES, Frame::Request { number, .. }), Output::Timer(Timer::Asked(timed), _)] => {
+                assert_eq!(number, timed);
+                number
+            }
+            _ => panic!("{outputs:?}"),
+        }
+    }
+
+    #[test]
+    fn request_is_answered_once_by_whatever_comes_first() {
+        type End = fn(&mut Relays, &mut Step<'_>, u64);
+        let reply: End = |relays, step, number| {
+            relays.reply(step, SERVES, reply(number, r#"{"data":"x","encoding":"utf-8"}"#));
+        };
+        let ends: [End; 5] = [
+            reply,
+            |relays, step, number| relays.time_out(step, number),
+            |relays, step, _| relays.end_to(step, SERVES),
+            |relays, step, _| relays.end_for(step, ASKS),
+            |relays, step, _| relays.end_all(step),
+        ];
+        for (first, end) in ends.iter().enumerate() {
+            let mut relays = Relays::default();
+            let number = ask(&mut relays);
+            assert!(relays.has_pending_of(ASKS) && !relays.has_pending_of(SERVES));
+            let answers = outputs_of(|step| end(&mut relays, step, number));
+            assert!(matches!(answers[..], [Output::Frame(ASKS, _)]), "{first}: {answers:?}");
+            assert!(!relays.has_pending_of(ASKS));
+            for other in ends {
+                assert!(outputs_of(|step| other(&mut relays, step, number)).is_empty(), "behind {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn answer_of_another_client_ends_nothing() {
+        let mut relays = Relays::default();
+        let number = ask(&mut relays);
+        assert!(outputs_of(|step| relays.reply(step, ASKS, reply(number, "{}"))).is_empty());
+        assert!(relays.has_pending_of(ASKS));
+    }
+
+    #[test]
+    fn client_that_is_gone_serves_nothing_and_nobody_else_does() {
+        let mut relays = Relays::default();
+        assert!(matches!(route(&relays, "virtual://me/x", FileServers::default()), Ok(None)));
+        relays.note_gone("me".to_owned());
+        let refused = route(&relays, "virtual://me/x", FileServers::default()).unwrap_err();
+        assert!(refused.message.contains("its client is gone"), "{refused:?}");
+        assert!(route(&relays, "virtual://me/x", server("me")).unwrap().is_some(), "it has come back");
+        assert!(matches!(route(&relays, "file:///me/x", server("me")), Ok(None)));
+    }
+
+    #[test]
+    fn requests_in_flight_to_one_client_are_limited() {
+        let mut relays = Relays::default();
+        let last = (0..ASKED_MAX).map(|_| ask(&mut relays)).last().unwrap();
+        assert!(route(&relays, "virtual://me/x", server("me")).is_err());
+        outputs_of(|step| relays.time_out(step, last));
+        assert!(route(&relays, "virtual://me/x", server("me")).is_ok());
+    }
+}

@@ -1,0 +1,42 @@
+//! Answers to requests, before they are written.
+//!
+//! Owns: the kinds of answers: those that are known at once, and those that are made elsewhere.
+//! Never: makes one.
+
+use ahp_types::commands::InvokeChangesetOperationParams;
+use bytes::Bytes;
+
+use crate::host::catalogue::missed::Missed;
+use crate::host::catalogue::sessions::NewSession;
+use crate::host::clients::connections::Subscribed;
+use crate::host::effects::{Page, Resource};
+use crate::host::relays::Relay;
+use crate::host::terminals::ptys::NewPty;
+
+/// The result of methods that answer nothing.
+pub(in crate::host) const NULL: Bytes = Bytes::from_static(b"null");
+
+/// The result of methods that answer an object with nothing in it.
+pub(in crate::host) const EMPTY: Bytes = Bytes::from_static(b"{}");
+
+/// What a handler gives back.
+pub(in crate::host) enum Answer {
+    /// A result; JSON text.
+    Json(Bytes),
+    /// A result with states of channels, which is answered when it is written.
+    States(Subscribed),
+    /// A session whose coming into being is told after the answer.
+    Created(NewSession),
+    /// The same, and what a client that is back is told behind it.
+    Returned(Subscribed, Missed),
+    /// A page of the list of sessions, which is answered when this step is safe.
+    Page(Page),
+    /// What a client is asked for that serves it, which is answered when that has.
+    Relay(Relay),
+    /// A terminal that is to be made, which is answered when its program has started.
+    Terminal(Box<NewPty>),
+    /// What is to be done with the files of a changeset, which is answered when it was done.
+    Operation(Box<InvokeChangesetOperationParams>),
+    /// What is in a file or folder, which is answered when it has been read.
+    Resource(Resource),
+}

@@ -1,0 +1,78 @@
+//! What agents leave running when the calls are over that began it.
+//!
+//! Owns: the list of that in each chat, and what a chat says of it while it says nothing else.
+//! Never: runs or ends anything: `terminals` tells of the commands that run in terminals of the
+//! host, an agent of its own.
+
+use ahp_types::actions::{ChatBackgroundWorkRemovedAction, ChatBackgroundWorkSetAction, StateAction};
+use ahp_types::state::{BackgroundShellWork, BackgroundWork};
+
+use crate::host::effects::{BackgroundCommand, ChatKey, TerminalKey};
+use crate::host::ledger::Ledger;
+use crate::host::{catalogue, Step};
+
+/// Beginning of the id of work that an agent has announced; other work has the URI of its terminal.
+pub(in crate::host) const OF_AGENT: &str = "call:";
+
+/// A command has ended, which may have gone on behind its call.
+pub(in crate::host) fn background_work_is_over(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+    let Some(terminal) = ledger.channels.terminals.known(key) else { return };
+    let Some(chat) = terminal.chat else { return };
+    let id = terminal.channel.uri.clone();
+    remove_background_work(ledger, step, chat, |work| *work == id);
+}
+
+/// Shows what an agent has left running in the background, or that it has ended.
+pub(in crate::host) fn agent_leaves_running(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    chat: ChatKey,
+    id: &str,
+    command: Option<BackgroundCommand>,
+) {
+    let id = format!("{OF_AGENT}{id}");
+    let Some(BackgroundCommand { label, line }) = command else {
+        return remove_background_work(ledger, step, chat, |work| *work == id);
+    };
+    let started_at = step.timestamp();
+    let work = BackgroundShellWork { id, label, started_at, meta: None, command: line, terminal: None };
+    let work = BackgroundWork::Shell(work);
+    let set = StateAction::ChatBackgroundWorkSet(ChatBackgroundWorkSetAction { work });
+    ledger.sequence(step, chat, set, None);
+    show_background_activity(ledger, step, chat);
+}
+
+/// Says what goes on in the background of a chat in which nothing else does.
+pub(in crate::host) fn show_background_activity(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    if ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_none() && !chat.awaits) {
+        catalogue::set_activity(ledger, step, chat, None);
+    }
+}
+
+/// What went on behind the calls of a chat has ended with the process before this one.
+pub(in crate::host) fn background_work_is_gone(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    remove_background_work(ledger, step, chat, |_| true);
+}
+
+pub(in crate::host) fn remove_background_work(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    chat: ChatKey,
+    is_over: impl Fn(&String) -> bool,
+) {
+    let Some(works) = ledger.channels.chats.known(chat) else { return };
+    let works = works.conversation.state().background_work.iter().flatten();
+    let ids = works.filter_map(|work| match work {
+        BackgroundWork::Shell(work) => Some(work.id.clone()),
+        _ => None,
+    });
+    let over: Vec<String> = ids.filter(is_over).collect();
+    if over.is_empty() {
+        return;
+    }
+    for id in over {
+        let removed = StateAction::ChatBackgroundWorkRemoved(ChatBackgroundWorkRemovedAction { id });
+        ledger.sequence(step, chat, removed, None);
+    }
+    show_background_activity(ledger, step, chat);
+}

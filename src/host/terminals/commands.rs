@@ -1,0 +1,215 @@
+//! Commands that are run in a terminal of the system's for a turn: what a user sends in the place
+//! of a message, and what an agent asks for.
+//!
+//! A message that begins with `!` is such a command: its agent never sees it. It is run by the
+//! user's shell, shown as the only call of its turn, and ends the turn when it ends. The agent is
+//! told of it with the next message that it gets.
+//!
+//! Owns: which message is one, the call that shows a command, its terminal, its limits and its end,
+//! and what an agent is told of it.
+//! Never: runs anything while clients may have no terminals; starts a command again that has run.
+
+use std::time::Duration;
+
+use ahp_types::state::{
+    ResponsePart, ToolCallState, ToolResultContent, ToolResultTerminalContent, ToolResultTextContent, Turn,
+};
+
+use crate::host::channels::CommandCall;
+use crate::host::chats::calls;
+use crate::host::chats::calls::CallRef;
+use crate::host::chats::turns::is_begun_by_agent;
+use crate::host::effects::{
+    Besides, ChatKey, ScreenSize, TerminalKey, ToolOutcome, Transcript, TranscriptOf,
+};
+use crate::host::ledger::Ledger;
+use crate::host::model::Chat;
+use crate::host::terminals::ptys;
+use crate::host::terminals::scrollback::text_of;
+use crate::host::{catalogue, Step};
+use crate::state::history::CompletedTurn;
+use crate::wire::channels::ChannelKind;
+use crate::wire::escapes::plain_text;
+use crate::wire::terminals::COMMAND_PREFIX;
+use crate::wire::text;
+use crate::wire::tool_calls::tool_call_id;
+
+/// The tool that runs commands, as clients are told it.
+pub(in crate::host) const TOOL: &str = "terminal";
+
+/// What the id of a call begins with that shows a command.
+pub(in crate::host) const CALL: &str = "command-";
+
+/// What clients that follow VS Code know such a tool by.
+pub(in crate::host) const TOOL_KIND: &str = "toolKind";
+
+/// The size of the screen of a command.
+pub(in crate::host) const SCREEN: ScreenSize = ScreenSize { cols: 120, rows: 30 };
+
+/// So long a command may run.
+pub(in crate::host) const RUNS_AT_MOST: Duration = Duration::from_secs(30 * 60);
+
+/// So much of what it has printed is told as text, in bytes: the latest.
+const TOLD_BYTES_MAX: usize = 16 << 10;
+
+/// So much is told an agent of all commands since its last message, in bytes.
+const TOLD_TO_AGENT_BYTES_MAX: usize = 64 << 10;
+
+/// What stands before text of which the beginning is not shown.
+const LEFT_OUT: &str = "(What came before is left out.)\n";
+
+/// What a chat says of a command that seems to wait.
+const WAITS: &str = "The command seems to wait for something to be typed into its terminal";
+
+/// What a command has printed, as text, in the call of a turn that is over.
+struct Ran {
+    line: String,
+    printed: String,
+    /// How it has ended, for people.
+    end: String,
+}
+
+impl Ran {
+    /// What an agent is told.
+    fn told(&self) -> String {
+        let Self { line, printed, end } = self;
+        let fence = text::fence(&format!("{line}\n{printed}"));
+        format!("The user ran this command, which {end}:\n{fence}\n{line}\n{fence}\nIt printed:\n{fence}\n{printed}\n{fence}\n")
+    }
+}
+
+/// The command that a message is, if it is one.
+pub(in crate::host) fn command_in<'a>(ledger: &Ledger, message: &'a str) -> Option<&'a str> {
+    let line = message.strip_prefix(COMMAND_PREFIX).filter(|_| ledger.limits.ptys > 0);
+    line.map(str::trim)
+}
+
+/// Whether the turn that a process before this one has begun in a chat is a command: it is one
+/// where such messages are commands, and it was one where a call of it says so.
+pub(in crate::host) fn had_command_run(ledger: &Ledger, chat: &Chat) -> bool {
+    let Some(turn) = &chat.conversation.state().active_turn else { return false };
+    let is_of_command = |part: &ResponsePart| match part {
+        ResponsePart::ToolCall(part) => tool_call_id(&part.tool_call).starts_with(CALL),
+        _ => false,
+    };
+    let message = &turn.message.text;
+    command_in(ledger, message).is_some()
+        || (message.starts_with(COMMAND_PREFIX) && turn.response_parts.iter().any(is_of_command))
+}
+
+/// The turn ends in which a command runs, and the command with it.
+pub(in crate::host) fn end_commands_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    let terminals = ledger.channels.terminals.iter();
+    let of_chat = terminals.filter(|(_, terminal)| terminal.chat == Some(chat) && terminal.is_command());
+    for key in of_chat.map(|(key, _)| *key).collect::<Vec<_>>() {
+        settle_command(ledger, step, key, Err("the turn ended before the command did".to_owned()));
+    }
+}
+
+/// Ends a command's terminal, if it has not ended, and its call. Returns whose call that is,
+/// once.
+pub(in crate::host) fn settle_command(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    outcome: Result<Option<i64>, String>,
+) -> Option<(ChatKey, CommandCall)> {
+    command_goes_on(ledger, step, key);
+    ptys::end_program(ledger, step, key);
+    let terminal = ledger.channels.terminals.get_mut(&key)?;
+    let (chat, call) = (terminal.chat?, terminal.pty.as_mut()?.call.take()?);
+    ledger.touch(ChannelKind::Terminal);
+    let terminal = ledger.channels.terminals.get(&key)?;
+    let printed: String = terminal.state.content.iter().map(text_of).collect();
+    let printed = plain_text(&printed);
+    let latest = text::last_bytes(&printed, TOLD_BYTES_MAX);
+    let left_out = if latest.len() < printed.len() || terminal.is_cut { LEFT_OUT } else { "" };
+    let (resource, title) = (terminal.channel.uri.clone(), terminal.state.title.clone());
+    let block = ToolResultTerminalContent { resource, title, is_pty: Some(true), result: None };
+    let mut content = vec![ToolResultContent::Terminal(block)];
+    if !latest.is_empty() {
+        let text = ToolResultTextContent { text: format!("{left_out}{latest}") };
+        content.push(ToolResultContent::Text(text));
+    }
+    let error = match outcome {
+        Ok(Some(0)) => None,
+        Ok(Some(code)) => Some(format!("exit code {code}")),
+        Ok(None) => Some("ended by a signal".to_owned()),
+        Err(why) => Some(why),
+    };
+    let message = format!("Ran {}", call.line).into();
+    let outcome = ToolOutcome { success: error.is_none(), message, content, error };
+    let shown = CallRef { key: chat, turn_id: call.turn_id.clone(), id: call.id.clone() };
+    calls::finish_call(ledger, step, &shown, outcome, false, Besides::default());
+    Some((chat, call))
+}
+
+/// A command seems to wait for something to be typed.
+pub(in crate::host) fn command_waits(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+    command_waits_now(ledger, step, key, true);
+}
+
+/// A command has printed more, or has ended: it does not wait any more.
+pub(in crate::host) fn command_goes_on(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+    command_waits_now(ledger, step, key, false);
+}
+
+fn command_waits_now(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, waits: bool) {
+    let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
+    let call = terminal.pty.as_mut().and_then(|pty| pty.call.as_mut());
+    let (Some(chat), Some(call)) = (terminal.chat, call) else { return };
+    if std::mem::replace(&mut call.waits, waits) != waits {
+        catalogue::set_activity(ledger, step, chat, waits.then(|| WAITS.to_owned()));
+    }
+}
+
+/// What the user has had run since the agent's last message, for an agent.
+pub(in crate::host) fn told_of_commands(ledger: &Ledger, chat: &Chat) -> Option<Transcript> {
+    let (mut newest_first, mut bytes, mut cut) = (Vec::new(), 0, false);
+    for turn in chat.conversation.history().turns().iter().rev() {
+        let Some(ran) = ran_in(ledger, turn) else {
+            // In a turn of its own the agent is told nothing.
+            if turn.message().is_some_and(|message| is_begun_by_agent(&message)) {
+                continue;
+            }
+            break;
+        };
+        let told = ran.told();
+        bytes += told.len();
+        if bytes > TOLD_TO_AGENT_BYTES_MAX {
+            cut = true;
+            // Of one that takes more than there is, the end is told.
+            if newest_first.is_empty() {
+                newest_first.push(text::last_bytes(&told, TOLD_TO_AGENT_BYTES_MAX).to_owned());
+            }
+            break;
+        }
+        newest_first.push(told);
+    }
+    newest_first.reverse();
+    let text = newest_first.concat();
+    let label = "commands".to_owned();
+    let (of, resource) = (TranscriptOf::Commands, chat.channel.uri.clone());
+    (!text.is_empty()).then_some(Transcript { of, resource, label, text, cut })
+}
+
+/// What was run in a turn that was a command.
+fn ran_in(_ledger: &Ledger, turn: &CompletedTurn) -> Option<Ran> {
+    let text = turn.message()?.text;
+    let line = text.strip_prefix(COMMAND_PREFIX)?.trim().to_owned();
+    let turn: Turn = turn.read()?;
+    let call = turn.response_parts.iter().find_map(|part| match part {
+        ResponsePart::ToolCall(part) => match &part.tool_call {
+            ToolCallState::Completed(call) if call.tool_name == TOOL => Some(call),
+            _ => None,
+        },
+        _ => None,
+    })?;
+    let text = call.content.iter().flatten().find_map(|content| match content {
+        ToolResultContent::Text(text) => Some(text.text.trim_end().to_owned()),
+        _ => None,
+    });
+    let error = call.error.as_ref().and_then(|error| error["message"].as_str());
+    let end = error.map_or("ended with exit code 0".to_owned(), |why| format!("did not end well ({why})"));
+    Some(Ran { line, printed: text.unwrap_or_default(), end })
+}

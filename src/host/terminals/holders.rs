@@ -1,0 +1,217 @@
+//! Who has a terminal that is typed into, and what clients do with it.
+//!
+//! Owns: who may be said to have one, who may use it and take it, and what follows from each use:
+//! how much may be typed, which sizes and titles there are.
+//! Never: makes or ends a terminal.
+
+use ahp_types::actions::{ActionOrigin, StateAction, TerminalClaimedAction, TerminalResizedAction};
+use ahp_types::state::TerminalClaim;
+
+use crate::host::actions::Verdict;
+use crate::host::channels::Terminal;
+use crate::host::effects::{ChatKey, ConnectionId, Output, PtyCommand, ScreenSize, TerminalKey, TypedText};
+use crate::host::ledger::Ledger;
+use crate::host::refusal::Refusal;
+use crate::host::terminals::{ptys, TITLE_BYTES_MAX};
+use crate::host::Step;
+use crate::wire::channels::ChannelKind;
+
+/// So many bytes are typed at once.
+const INPUT_BYTES_MAX: usize = 64 << 10;
+
+/// So many bytes wait to be taken by a program.
+const UNTAKEN_BYTES_MAX: usize = 1 << 20;
+
+/// So many columns and rows a screen has at most.
+const SCREEN_MAX: i64 = 1000;
+
+/// The size of a screen.
+///
+/// # Errors
+/// When no screen has it.
+pub(in crate::host) fn screen_size(cols: i64, rows: i64) -> Result<ScreenSize, Refusal> {
+    let fits = |count: &i64| (1..=SCREEN_MAX).contains(count);
+    let read = |count: i64| u16::try_from(count).ok().filter(|_| fits(&count));
+    match (read(cols), read(rows)) {
+        (Some(cols), Some(rows)) => Ok(ScreenSize { cols, rows }),
+        _ => Err(Refusal::ScreenSize(SCREEN_MAX)),
+    }
+}
+
+/// A title as clients may give one.
+///
+/// # Errors
+/// When it is too long, or not what people read.
+pub(in crate::host) fn title_of(title: &str) -> Result<(), Refusal> {
+    if title.len() > TITLE_BYTES_MAX || title.chars().any(char::is_control) {
+        return Err(Refusal::TerminalTitle(TITLE_BYTES_MAX));
+    }
+    Ok(())
+}
+
+/// Whether the client is gone that has a terminal.
+pub(in crate::host) fn holder_is_gone(ledger: &Ledger, key: TerminalKey) -> bool {
+    match ledger.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
+        Some(TerminalClaim::Client(claim)) => !ledger.presence.can_speak(&claim.client_id),
+        _ => false,
+    }
+}
+
+/// Whether a client may type into a terminal, and do all else with it that its holder does.
+///
+/// # Errors
+/// When another client has it, or a session has and the client does not follow it.
+pub(in crate::host) fn check_use(ledger: &Ledger, key: TerminalKey, client: &str) -> Result<(), Refusal> {
+    let Some(terminal) = ledger.channels.terminals.known(key) else { return Ok(()) };
+    let is_clients = |connection: &ConnectionId| {
+        ledger.presence.connections.get(connection).is_some_and(|it| it.client_id.as_deref() == Some(client))
+    };
+    match &terminal.state.claim {
+        TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
+        TerminalClaim::Client(_) => Err(Refusal::HeldByOther),
+        _ if terminal.channel.subscribers.iter().any(is_clients) => Ok(()),
+        _ => Err(Refusal::NotFollowed),
+    }
+}
+
+/// What a client asks to be done with the program in a terminal.
+///
+/// # Errors
+/// Why it is not.
+pub(in crate::host) fn client_uses_pty(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    action: StateAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    if let StateAction::TerminalClaimed(claimed) = action {
+        return claim_pty(ledger, step, key, claimed, origin);
+    }
+    check_use(ledger, key, &origin.client_id)?;
+    let Some(terminal) = ledger.channels.terminals.known_mut(key) else {
+        return Ok(Verdict::Unchanged);
+    };
+    let runs = terminal.runs();
+    let Some(pty) = terminal.pty.as_mut() else { return Ok(Verdict::Unchanged) };
+    match &action {
+        StateAction::TerminalInput(_) | StateAction::TerminalResized(_) if !runs => {
+            return Err(Refusal::ProgramEnded);
+        }
+        StateAction::TerminalInput(input) => {
+            let bytes = input.data.len();
+            if bytes > INPUT_BYTES_MAX {
+                return Err(Refusal::InputTooLarge(INPUT_BYTES_MAX));
+            }
+            if pty.untaken_bytes + bytes > UNTAKEN_BYTES_MAX {
+                return Err(Refusal::InputUntaken(UNTAKEN_BYTES_MAX));
+            }
+            pty.untaken_bytes += bytes;
+            step.say(Output::Pty(key, PtyCommand::Type(TypedText(input.data.clone()))));
+            // It changes no state, and what it says is for nobody else.
+            return Ok(Verdict::Unchanged);
+        }
+        StateAction::TerminalResized(TerminalResizedAction { cols, rows }) => {
+            let size = screen_size(*cols, *rows)?;
+            if (terminal.state.cols, terminal.state.rows) == (Some(*cols), Some(*rows)) {
+                return Ok(Verdict::Unchanged);
+            }
+            step.say(Output::Pty(key, PtyCommand::Resize(size)));
+        }
+        StateAction::TerminalTitleChanged(changed) => {
+            title_of(&changed.title)?;
+            // From now on it is called so, whatever runs in it.
+            pty.is_named = true;
+            if terminal.state.title == changed.title {
+                return Ok(Verdict::Unchanged);
+            }
+        }
+        StateAction::TerminalCleared(_) if terminal.state.content.is_empty() => {
+            return Ok(Verdict::Unchanged);
+        }
+        // With its part it is not known any more.
+        StateAction::TerminalCleared(_) => pty.line = None,
+        _ => {}
+    }
+    ledger.sequence(step, key, action, Some(origin));
+    ptys::list_terminals(ledger, step);
+    Ok(Verdict::Done)
+}
+
+/// A client takes a terminal, or gives it away.
+fn claim_pty(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    claimed: TerminalClaimedAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    check_claim(ledger, &origin.client_id, &claimed.claim)?;
+    let Some(terminal) = ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
+    if terminal.chat.is_some() {
+        return Err(Refusal::OutputOfAgent("belongs to its call"));
+    }
+    if !holder_is_gone(ledger, key) {
+        check_use(ledger, key, &origin.client_id)?;
+    }
+    if terminal.state.claim == claimed.claim {
+        return Ok(Verdict::Unchanged);
+    }
+    ledger.sequence(step, key, StateAction::TerminalClaimed(claimed), Some(origin));
+    ledger.touch(ChannelKind::Terminal);
+    ptys::list_terminals(ledger, step);
+    Ok(Verdict::Done)
+}
+
+/// Whether a client may be said to have a terminal in this way.
+///
+/// # Errors
+/// Why not.
+pub(in crate::host) fn check_claim(
+    ledger: &Ledger,
+    client: &str,
+    claim: &TerminalClaim,
+) -> Result<(), Refusal> {
+    match claim {
+        TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
+        TerminalClaim::Client(claim) => Err(Refusal::ClaimOfOther(claim.client_id.clone())),
+        TerminalClaim::Session(claim) => {
+            let unknown = |uri: &String| Refusal::ClaimUnknown(uri.clone());
+            let session = ledger.find_session(&claim.session).ok_or_else(|| unknown(&claim.session))?;
+            let chat = ledger.find_chat(&claim.chat).ok_or_else(|| unknown(&claim.chat))?;
+            let is_in = ledger.channels.chats.known(chat).is_some_and(|chat| chat.session == session);
+            if is_in {
+                Ok(())
+            } else {
+                Err(Refusal::NoChatOfSession(claim.chat.clone()))
+            }
+        }
+    }
+}
+
+pub(in crate::host) fn ptys_held_by(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey> {
+    let Some(uri) = ledger.channels.chats.known(chat).map(|chat| &chat.channel.uri) else {
+        return Vec::new();
+    };
+    let is_held = |it: &Terminal| {
+        let holds = matches!(&it.state.claim, TerminalClaim::Session(claim) if claim.chat == *uri);
+        it.pty.is_some() && it.chat.is_none() && holds
+    };
+    let terminals = ledger.channels.terminals.iter();
+    terminals.filter(|(_, terminal)| is_held(terminal)).map(|(key, _)| *key).collect()
+}
+
+/// A chat is one of another session now: so are the terminals that clients have given it.
+pub(in crate::host) fn hand_ptys_over(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
+    let session = session.and_then(|key| ledger.channels.sessions.known(key));
+    let Some(session) = session.map(|session| session.channel.uri.clone()) else { return };
+    for key in ptys_held_by(ledger, chat) {
+        let claim = ledger.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
+        let Some(TerminalClaim::Session(mut claim)) = claim else { continue };
+        claim.session.clone_from(&session);
+        let claimed = TerminalClaimedAction { claim: TerminalClaim::Session(claim) };
+        ledger.sequence(step, key, StateAction::TerminalClaimed(claimed), None);
+    }
+    ptys::list_terminals(ledger, step);
+}

@@ -1,0 +1,535 @@
+//! Terminals: what the commands of agents print, told while they run and kept with the calls that
+//! show them.
+//!
+//! Owns: when the channel of a terminal comes into being and goes, what is told on it, and what
+//! clients may change of it.
+//! Never: runs a command, or touches the call that shows it: `calls` does that, and asks here what
+//! the call says.
+//!
+//! A channel is there as long as its command runs or somebody follows it. What is left of it is in
+//! the completed call: how the command has ended, and the latest of what it has printed. Of that
+//! the channel is made again, under the same key, so that a client that missed something is told
+//! exactly that. Where the call does not say how the command has ended, because the host or the
+//! call has ended before it, whoever asks gets the state.
+
+pub(in crate::host) mod background;
+pub(in crate::host) mod commands;
+pub(in crate::host) mod holders;
+pub(in crate::host) mod ptys;
+pub(in crate::host) mod scrollback;
+
+use std::collections::BTreeMap;
+
+use ahp_types::actions::{
+    ActionOrigin, ChatBackgroundWorkSetAction, StateAction, TerminalClaimedAction, TerminalClearedAction,
+    TerminalDataAction, TerminalExitedAction,
+};
+use ahp_types::state::{
+    BackgroundShellWork, BackgroundWork, ResponsePart, TerminalClaim, TerminalContentPart,
+    TerminalExitedLifecycleState, TerminalLifecycleState, TerminalRunningLifecycleState,
+    TerminalSessionClaim, TerminalState, TerminalUnclassifiedPart, ToolCallState, ToolResultContent,
+    ToolResultTerminalContent, Turn,
+};
+use memchr::memmem;
+
+use crate::host::actions::Verdict;
+use crate::host::channels::Terminal;
+use crate::host::effects::{ChatKey, Command, TerminalEvent, TerminalKey};
+use crate::host::ledger::Ledger;
+use crate::host::model::{Channel, Session};
+use crate::host::refusal::Refusal;
+use crate::host::terminals::background::OF_AGENT;
+use crate::host::Step;
+use crate::state::history::CompletedTurn;
+use crate::state::reduce::Conversation;
+use crate::wire::channels::ChannelKind;
+use crate::wire::terminals::{named_by_terminal, terminal_uri};
+use crate::wire::text;
+use crate::wire::tool_calls::tool_call_id;
+
+/// How long a title of a terminal is at most, in bytes.
+pub(in crate::host) const TITLE_BYTES_MAX: usize = 1024;
+
+/// A terminal that its agent has opened.
+struct NewTerminal {
+    name: String,
+    call: String,
+    title: String,
+    detaches: bool,
+    since: String,
+}
+
+/// What a call has produced so far.
+fn content_of(call: &ToolCallState) -> &[ToolResultContent] {
+    let content = match call {
+        ToolCallState::Running(call) => &call.content,
+        ToolCallState::PendingResultConfirmation(call) => &call.content,
+        ToolCallState::Completed(call) => &call.content,
+        _ => &None,
+    };
+    content.as_deref().unwrap_or_default()
+}
+
+/// What a turn says of one of its terminals.
+struct Shown<'a> {
+    call: &'a str,
+    block: &'a ToolResultTerminalContent,
+    /// The text that stands beside it, for clients that follow no terminals.
+    text: Option<&'a str>,
+}
+
+/// What the call says that shows the terminal of this URI: of several one that says what became of
+/// it, if one does.
+fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
+    let mut all = parts.iter().filter_map(|part| {
+        let ResponsePart::ToolCall(part) = part else { return None };
+        let content = content_of(&part.tool_call);
+        let (at, block) = content.iter().enumerate().find_map(|(at, content)| match content {
+            ToolResultContent::Terminal(block) if block.resource == uri => Some((at, block)),
+            _ => None,
+        })?;
+        let text = match content.get(at + 1) {
+            Some(ToolResultContent::Text(text)) => Some(text.text.as_str()),
+            _ => None,
+        };
+        Some(Shown { call: tool_call_id(&part.tool_call), block, text })
+    });
+    let first = all.next()?;
+    if first.block.result.is_some() {
+        return Some(first);
+    }
+    Some(all.find(|shown| shown.block.result.is_some()).unwrap_or(first))
+}
+
+/// The turn in which the terminal of this URI is shown: its id and its parts. Of several the first
+/// that says what became of it, if one does: that is the one in which it was opened, or the next.
+fn turn_showing(conversation: &Conversation, uri: &str) -> Option<(String, Vec<ResponsePart>)> {
+    let says_more = |parts: &[ResponsePart]| shown_in(parts, uri).map(|shown| shown.block.result.is_some());
+    let over = conversation.history().turns().iter();
+    let naming = over.filter(|turn| turn.facts().terminals);
+    let naming = naming.filter(|turn| memmem::find(&turn.text(), uri.as_bytes()).is_some());
+    let over = naming.filter_map(CompletedTurn::read).map(|turn| (turn.id, turn.response_parts));
+    let active = conversation.state().active_turn.iter();
+    let active = active.map(|turn| (turn.id.clone(), turn.response_parts.clone()));
+    let mut found = None;
+    for turn in over.chain(active) {
+        match says_more(&turn.1) {
+            Some(true) => return Some(turn),
+            Some(false) if found.is_none() => found = Some(turn),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The terminals that the calls of a completed turn show.
+fn terminals_in(turn: &mut Turn) -> impl Iterator<Item = &mut ToolResultTerminalContent> {
+    let parts = turn.response_parts.iter_mut();
+    let content = parts.filter_map(|part| match part {
+        ResponsePart::ToolCall(part) => match &mut part.tool_call {
+            ToolCallState::Completed(call) => call.content.as_mut(),
+            _ => None,
+        },
+        _ => None,
+    });
+    content.flatten().filter_map(|content| match content {
+        ToolResultContent::Terminal(block) => Some(block),
+        _ => None,
+    })
+}
+
+/// Lets those out of memory that have ended and that nobody follows, if they can be made again,
+/// or if no call shows them or will.
+pub(in crate::host) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
+    if !ledger.take_touched(ChannelKind::Terminal) {
+        return;
+    }
+    ptys::settle_ptys(ledger, step);
+    let is_of_call = |it: &Terminal| it.pty.is_none() || it.chat.is_some();
+    let is_over = |it: &Terminal| is_of_call(it) && !it.runs() && it.channel.subscribers.is_empty();
+    let over = ledger.channels.terminals.iter().filter(|(_, it)| is_over(it));
+    let going = over.filter(|(_, it)| it.is_kept || !may_be_shown(ledger, it));
+    for key in going.map(|(key, _)| *key).collect::<Vec<_>>() {
+        let Some(terminal) = ledger.channels.terminals.remove(&key) else { continue };
+        ledger.channels.by_uri.remove(&terminal.channel.uri);
+        let chat = terminal.chat.and_then(|chat| ledger.channels.chats.known_mut(chat));
+        if let (Some(chat), Some(name), true) = (chat, terminal.name, terminal.is_kept) {
+            chat.kept_terminals.insert(name, key);
+        }
+    }
+}
+
+/// What a client asks to be changed of a terminal.
+///
+/// # Errors
+/// Why it may not be.
+pub(in crate::host) fn client_changes_terminal(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    action: StateAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let Some(terminal) = ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
+    if terminal.pty.is_some() {
+        return holders::client_uses_pty(ledger, step, key, action, origin);
+    }
+    Err(Refusal::OutputOfAgent(match action {
+        StateAction::TerminalInput(_) => "reads nothing",
+        StateAction::TerminalResized(_) => "has no size",
+        StateAction::TerminalClaimed(claimed) => {
+            return let_go_on(ledger, step, key, claimed, origin);
+        }
+        StateAction::TerminalTitleChanged(_) => "is called by its command",
+        _ => "is not cleared by clients",
+    }))
+}
+
+/// Takes in what an agent reports of a terminal.
+pub(in crate::host) fn terminal_reports(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    chat: ChatKey,
+    name: String,
+    event: TerminalEvent,
+) {
+    let known = terminal_called(ledger, chat, &name);
+    if let TerminalEvent::Opened { call, title, detaches } = event {
+        if known.is_none() {
+            let since = step.timestamp();
+            open_terminal(ledger, chat, NewTerminal { name, call, title, detaches, since });
+        }
+        return;
+    }
+    let runs = |key: &TerminalKey| ledger.channels.terminals.get(key).is_some_and(Terminal::runs);
+    let Some(key) = known.filter(runs) else {
+        tracing::debug!(
+            ?chat,
+            name,
+            "a report of a terminal was ignored: the terminal is unknown or has ended"
+        );
+        return;
+    };
+    let action = match event {
+        TerminalEvent::Data(data) => StateAction::TerminalData(TerminalDataAction { data }),
+        TerminalEvent::Cleared => {
+            let Some(terminal) = ledger.channels.terminals.known_mut(key) else { return };
+            terminal.is_cut = true;
+            if terminal.state.content.is_empty() {
+                return;
+            }
+            StateAction::TerminalCleared(TerminalClearedAction {})
+        }
+        TerminalEvent::Exited(exit_code) => {
+            ledger.touch(ChannelKind::Terminal);
+            StateAction::TerminalExited(TerminalExitedAction { exit_code })
+        }
+        TerminalEvent::Opened { .. } => return,
+    };
+    let ends = matches!(action, StateAction::TerminalExited(_));
+    ledger.sequence(step, key, action, None);
+    if ends {
+        background::background_work_is_over(ledger, step, key);
+    }
+}
+
+/// The terminal that the agent of a chat calls by this name.
+fn terminal_called(ledger: &Ledger, chat: ChatKey, name: &str) -> Option<TerminalKey> {
+    let mut terminals = ledger.channels.terminals.iter();
+    let found =
+        terminals.find(|(_, terminal)| terminal.chat == Some(chat) && terminal.name.as_deref() == Some(name));
+    found.map(|(key, _)| *key)
+}
+
+fn open_terminal(ledger: &mut Ledger, key: ChatKey, new: NewTerminal) {
+    let NewTerminal { name, call, title, detaches, since } = new;
+    let number = ledger.fresh_key();
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let Some(run) = &chat.run else { return };
+    let claim = claim_of(ledger, key, Some(run.turn_id.clone()), Some(call));
+    let state = TerminalState {
+        title: text::first_bytes(&text::message(&title), TITLE_BYTES_MAX).to_owned(),
+        cwd: None,
+        cols: None,
+        rows: None,
+        content: Vec::new(),
+        lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
+        claim,
+        supports_command_detection: None,
+        is_pty: Some(false),
+    };
+    // It has no past: nobody knows its URI.
+    let channel = Channel::new(terminal_uri(&chat.channel.uri, number), ledger.head());
+    let name = Some(name);
+    let terminal = Terminal {
+        channel,
+        state,
+        chat: Some(key),
+        pty: None,
+        name,
+        since,
+        detaches,
+        is_kept: false,
+        is_cut: false,
+    };
+    add_terminal(ledger, TerminalKey(number), terminal);
+}
+
+pub(in crate::host) fn add_terminal(ledger: &mut Ledger, key: TerminalKey, terminal: Terminal) {
+    ledger.channels.by_uri.insert(terminal.channel.uri.clone(), key.into());
+    ledger.channels.terminals.insert(key, terminal);
+}
+
+/// Who has a terminal in which a chat's agent runs a command.
+pub(in crate::host) fn claim_of(
+    ledger: &Ledger,
+    chat: ChatKey,
+    turn_id: Option<String>,
+    tool_call_id: Option<String>,
+) -> TerminalClaim {
+    let chat = ledger.channels.chats.known(chat);
+    let session = chat.and_then(|chat| ledger.channels.sessions.known(chat.session));
+    TerminalClaim::Session(TerminalSessionClaim {
+        session: session.map(|session| session.channel.uri.clone()).unwrap_or_default(),
+        chat: chat.map(|chat| chat.channel.uri.clone()).unwrap_or_default(),
+        turn_id,
+        tool_call_id,
+    })
+}
+
+/// Puts the URIs of terminals in the place of what the agent of a chat calls them, and what has
+/// become of those that have ended. A name that says nothing any more is left out, and the text
+/// beside it stays.
+pub(in crate::host) fn place_terminals(
+    ledger: &Ledger,
+    chat: ChatKey,
+    mut content: Vec<ToolResultContent>,
+) -> Vec<ToolResultContent> {
+    content.retain_mut(|content| match content {
+        ToolResultContent::Terminal(block) => place_terminal(ledger, chat, block),
+        _ => true,
+    });
+    content
+}
+
+/// Whether there is something to say of a terminal.
+fn place_terminal(ledger: &Ledger, chat: ChatKey, block: &mut ToolResultTerminalContent) -> bool {
+    let by_uri = || ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
+    let called = terminal_called(ledger, chat, &block.resource);
+    let of_chat = ledger.channels.chats.known(chat);
+    let kept = of_chat.and_then(|chat| {
+        let TerminalKey(number) = chat.kept_terminals.get(&block.resource)?;
+        Some(terminal_uri(&chat.channel.uri, *number))
+    });
+    let kept_in_memory = || kept.as_ref().and_then(|uri| ledger.channels.by_uri.get(uri)?.terminal());
+    let made_again;
+    let key = called.or_else(by_uri).or_else(kept_in_memory);
+    let terminal = match (key.and_then(|key| ledger.channels.terminals.get(&key)), &kept) {
+        (Some(terminal), _) => terminal,
+        (None, Some(uri)) => match terminal_shown(ledger, uri) {
+            Some((_, terminal)) => {
+                made_again = terminal;
+                &made_again
+            }
+            None => return false,
+        },
+        // It is no name, but the URI of another terminal.
+        (None, None) => return block.resource.contains(':'),
+    };
+    block.resource.clone_from(&terminal.channel.uri);
+    block.title.clone_from(&terminal.state.title);
+    block.is_pty = terminal.state.is_pty;
+    block.result = terminal.result();
+    true
+}
+
+/// A call is over that says what has become of these terminals.
+pub(in crate::host) fn terminals_are_kept(ledger: &mut Ledger, content: &[ToolResultContent]) {
+    for content in content {
+        let ToolResultContent::Terminal(block) = content else { continue };
+        let key = ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
+        let terminal = key.and_then(|key| ledger.channels.terminals.get_mut(&key));
+        if let Some(terminal) = terminal.filter(|_| block.result.is_some()) {
+            terminal.is_kept = true;
+            ledger.touch(ChannelKind::Terminal);
+        }
+    }
+}
+
+fn terminals_of(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey> {
+    let terminals = ledger.channels.terminals.iter();
+    terminals.filter(|(_, terminal)| terminal.chat == Some(chat)).map(|(key, _)| *key).collect()
+}
+
+/// The agent's side of a chat is gone, and with it what it has had run. Another one may use the
+/// same names.
+pub(in crate::host) fn end_terminals_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    if let Some(chat) = ledger.channels.chats.known_mut(chat) {
+        chat.kept_terminals.clear();
+    }
+    ledger.touch(ChannelKind::Terminal);
+    background::remove_background_work(ledger, step, chat, |work| work.starts_with(OF_AGENT));
+    for key in terminals_of(ledger, chat) {
+        // What the user has had run is none of its.
+        let terminal = ledger.channels.terminals.known_mut(key).filter(|it| it.pty.is_none());
+        let Some(terminal) = terminal else { continue };
+        terminal.name = None;
+        if terminal.runs() {
+            let action = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
+            ledger.sequence(step, key, action, None);
+            background::background_work_is_over(ledger, step, key);
+        }
+    }
+}
+
+/// A chat is one of another session now.
+pub(in crate::host) fn hand_terminals_over(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    for key in terminals_of(ledger, chat) {
+        let claim = ledger.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
+        let Some(TerminalClaim::Session(before)) = claim else { continue };
+        let claim = claim_of(ledger, chat, before.turn_id, before.tool_call_id);
+        let claimed = StateAction::TerminalClaimed(TerminalClaimedAction { claim });
+        ledger.sequence(step, key, claimed, None);
+    }
+    holders::hand_ptys_over(ledger, step, chat);
+}
+
+/// A chat is gone, or is let out of memory.
+pub(in crate::host) fn forget_terminals_of(ledger: &mut Ledger, chat: ChatKey) {
+    for key in terminals_of(ledger, chat) {
+        ledger.unlink(key.into());
+        ledger.channels.terminals.remove(&key);
+    }
+}
+
+/// Whether nobody would notice that the terminals of a session are not in memory.
+pub(in crate::host) fn has_idle_terminals(ledger: &Ledger, session: &Session) -> bool {
+    let chats: Vec<ChatKey> = ledger.channels.chats_of(session).collect();
+    let mut terminals =
+        ledger.channels.terminals.values().filter(|it| it.chat.is_some_and(|chat| chats.contains(&chat)));
+    terminals.all(|terminal| !terminal.runs() && terminal.channel.subscribers.is_empty())
+}
+
+/// Whether a call shows a terminal, or its agent may still have one of the turn that runs show
+/// it.
+fn may_be_shown(ledger: &Ledger, terminal: &Terminal) -> bool {
+    let Some(chat) = terminal.chat.and_then(|chat| ledger.channels.chats.known(chat)) else {
+        return false;
+    };
+    (terminal.name.is_some() && chat.run.is_some())
+        || turn_showing(&chat.conversation, &terminal.channel.uri).is_some()
+}
+
+/// Makes the terminals again that are asked for, as far as calls of chats in memory show them.
+pub(in crate::host) fn bring_back_terminals<'a>(
+    ledger: &mut Ledger,
+    uris: impl IntoIterator<Item = &'a String>,
+) {
+    for uri in uris {
+        if ledger.find(uri).is_none() {
+            if let Some((key, terminal)) = terminal_shown(ledger, uri) {
+                add_terminal(ledger, key, terminal);
+                ledger.touch(ChannelKind::Terminal);
+            }
+        }
+    }
+}
+
+fn terminal_shown(ledger: &Ledger, uri: &str) -> Option<(TerminalKey, Terminal)> {
+    let (chat, number) = named_by_terminal(uri)?;
+    let key = ledger.find_chat(&chat)?;
+    let uri = terminal_uri(&ledger.channels.chats.known(key)?.channel.uri, number);
+    let (turn, parts) = turn_showing(&ledger.channels.chats.known(key)?.conversation, &uri)?;
+    let Shown { call, block, text } = shown_in(&parts, &uri)?;
+    let result = block.result.as_ref();
+    let output = result.and_then(|result| result.preview.as_deref()).or(text).unwrap_or_default();
+    let part = TerminalUnclassifiedPart { value: output.to_owned() };
+    let content = (!output.is_empty()).then_some(TerminalContentPart::Unclassified(part));
+    let exited = TerminalExitedLifecycleState { exit_code: result.and_then(|result| result.exit_code) };
+    let state = TerminalState {
+        title: block.title.clone(),
+        cwd: None,
+        cols: None,
+        rows: None,
+        content: content.into_iter().collect(),
+        lifecycle: TerminalLifecycleState::Exited(exited),
+        claim: claim_of(ledger, key, Some(turn), Some(call.to_owned())),
+        supports_command_detection: None,
+        is_pty: block.is_pty,
+    };
+    // What was told last of one whose end the call does not say does not lead to this.
+    let session = ledger.channels.sessions.known(ledger.channels.chats.known(key)?.session)?;
+    // Nor does it to what was typed into: that was written down nowhere but in the call.
+    let is_told = result.is_some() && block.is_pty != Some(true);
+    let born_at = if is_told { session.channel.born_at } else { ledger.head() + 1 };
+    let channel = Channel::new(uri, born_at);
+    let is_cut = result.is_some_and(|result| result.truncated == Some(true));
+    let (since, detaches, is_kept) = (String::new(), false, true);
+    let terminal =
+        Terminal { channel, state, chat: Some(key), pty: None, name: None, since, detaches, is_kept, is_cut };
+    Some((TerminalKey(number), terminal))
+}
+
+/// Gives the terminals in the turns that a chat of this URI begins with URIs of its own: they
+/// are there as long as it is, whatever becomes of the chat that it comes from. Commands that
+/// run are shown where they are.
+pub(in crate::host) fn copy_terminals(ledger: &mut Ledger, chat: &str, turns: &mut [CompletedTurn]) {
+    // One that several calls show is one.
+    let mut copies: BTreeMap<String, String> = BTreeMap::new();
+    for turn in turns.iter_mut().filter(|turn| turn.facts().terminals) {
+        let Some(mut read) = turn.read() else { continue };
+        let mut is_changed = false;
+        for block in terminals_in(&mut read) {
+            let known = ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
+            let terminal = known.and_then(|key| ledger.channels.terminals.get(&key));
+            if !terminal.is_some_and(Terminal::runs) && named_by_terminal(&block.resource).is_some() {
+                let copy = copies.entry(block.resource.clone());
+                block.resource = copy.or_insert_with(|| terminal_uri(chat, ledger.fresh_key())).clone();
+                is_changed = true;
+            }
+        }
+        if is_changed {
+            *turn = CompletedTurn::of(&read);
+        }
+    }
+}
+
+/// Has a command go on for which its call need not wait: a client claims the terminal for the
+/// chat that has it, and for no call of it.
+fn let_go_on(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    claimed: TerminalClaimedAction,
+    origin: ActionOrigin,
+) -> Result<Verdict, Refusal> {
+    let Some(terminal) = ledger.channels.terminals.known(key) else { return Ok(Verdict::Unchanged) };
+    let Some(chat) = terminal.chat else { return Ok(Verdict::Unchanged) };
+    let name = terminal.name.clone();
+    if claimed.claim != claim_of(ledger, chat, None, None) {
+        return Err(Refusal::OutputOfAgent("belongs to its agent, and can be claimed for its chat"));
+    }
+    if terminal.state.claim == claimed.claim {
+        return Ok(Verdict::Unchanged);
+    }
+    let Some(name) = name.filter(|_| terminal.runs()) else {
+        return Err(Refusal::OutputOfAgent("has ended"));
+    };
+    if !terminal.detaches {
+        return Err(Refusal::OutputOfAgent("does not go on without its call"));
+    }
+    let work = BackgroundWork::Shell(BackgroundShellWork {
+        id: terminal.channel.uri.clone(),
+        label: terminal.state.title.clone(),
+        started_at: terminal.since.clone(),
+        meta: None,
+        command: terminal.state.title.clone(),
+        terminal: Some(terminal.channel.uri.clone()),
+    });
+    ledger.sequence(step, key, StateAction::TerminalClaimed(claimed), Some(origin));
+    let set = StateAction::ChatBackgroundWorkSet(ChatBackgroundWorkSetAction { work });
+    ledger.sequence(step, chat, set, None);
+    background::show_background_activity(ledger, step, chat);
+    step.tell_agent(chat, Command::Background { terminal: name });
+    Ok(Verdict::Done)
+}

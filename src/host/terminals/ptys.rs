@@ -1,0 +1,371 @@
+//! Terminals with a program in them that is typed into: shells that clients ask for.
+//!
+//! Owns: when such a terminal comes into being and goes, what is heard of its program, and the list
+//! of them in the root state. Who has one, and what clients do with it, is in `holders`.
+//! Never: starts a program or reads what it prints, which happens outside; writes down what is
+//! typed or shown, which may be secret.
+//!
+//! A terminal is somebody's: a client's, or a session's, in which each client may type that follows
+//! it. One that no client has followed, or whose client is gone, ends after a while: nobody would
+//! know of it. It has no past behind the end of this process.
+
+use std::time::Duration;
+
+use ahp_types::actions::{
+    RootTerminalsChangedAction, StateAction, TerminalCommandExecutedAction, TerminalCommandFinishedAction,
+    TerminalExitedAction,
+};
+use ahp_types::commands::{CreateTerminalParams, DisposeTerminalParams};
+use ahp_types::state::{
+    TerminalClaim, TerminalInfo, TerminalLifecycleState, TerminalRunningLifecycleState, TerminalState,
+};
+
+use crate::host::channels::{Pty, Terminal};
+use crate::host::configuration::directories;
+use crate::host::configuration::directories::usable_directory;
+use crate::host::effects::{
+    ChannelId, ChatKey, ConnectionId, Frame, Output, PtyCommand, PtyLaunch, ScreenSize, TerminalKey, Timer,
+};
+use crate::host::ledger::Ledger;
+use crate::host::limits::URI_BYTES_MAX;
+use crate::host::model::Channel;
+use crate::host::refusal::Refusal;
+use crate::host::terminals::holders;
+use crate::host::terminals::holders::{screen_size, title_of};
+use crate::host::{terminals, Step};
+use crate::wire::errors::RpcError;
+use crate::wire::rpc::RequestId;
+use crate::wire::terminals::{named_by_terminal, SCHEME};
+use crate::wire::uris::is_root;
+use crate::wire::watches::is_watch;
+
+/// So many programs run at once in terminals that one client has asked for.
+const PTYS_PER_CLIENT_MAX: usize = 8;
+
+/// So many terminals stay whose program has ended; past it the oldest goes.
+const ENDED_MAX: usize = 64;
+
+/// The size of a screen of which its client does not say how large it is.
+const SCREEN_COLS: i64 = 80;
+const SCREEN_ROWS: i64 = 24;
+
+/// Within this time somebody must follow a new terminal.
+const FOLLOWED_WITHIN: Duration = Duration::from_secs(60);
+
+/// A terminal that is to be made.
+pub(in crate::host) struct NewPty {
+    state: TerminalState,
+    uri: String,
+    made_by: String,
+    size: ScreenSize,
+}
+
+/// Whether a client may call a terminal so. What the host calls its own is not for them.
+fn may_name_a_terminal(uri: &str) -> bool {
+    let Some((scheme, path)) = uri.split_once(':') else { return false };
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+    let is_free = !scheme.to_ascii_lowercase().starts_with("ahp-") || uri.starts_with(SCHEME);
+    is_scheme && is_free && !path.is_empty() && uri.len() <= URI_BYTES_MAX && named_by_terminal(uri).is_none()
+}
+
+/// Whether a client may have a terminal with a shell, as it asks for it.
+///
+/// # Errors
+/// Why not.
+pub(in crate::host) fn new_terminal(
+    ledger: &mut Ledger,
+    step: &Step<'_>,
+    connection: ConnectionId,
+    params: CreateTerminalParams,
+) -> Result<Box<NewPty>, RpcError> {
+    ledger.check_keeping()?;
+    if ledger.limits.ptys == 0 {
+        return Err(RpcError::terminal_denied(
+            "this host starts no shells for clients: it runs with `--no-terminals`",
+        ));
+    }
+    let client = ledger.presence.connections.get(&connection);
+    let made_by = client.and_then(|client| client.client_id.clone()).unwrap_or_default();
+    check_ptys_have_room(ledger, Some(&made_by)).map_err(RpcError::invalid_params)?;
+    let uri = params.channel;
+    if ledger.find(&uri).is_some() || ledger.why_unreadable(&uri).is_some() || is_root(&uri) || is_watch(&uri)
+    {
+        return Err(RpcError::already_exists(&uri));
+    }
+    if !may_name_a_terminal(&uri) {
+        return Err(RpcError::invalid_params(
+            "`channel`: a terminal's URI is `ahp-terminal:/<id>` or one of a scheme that does not begin with `ahp-`, of at most 4,096 bytes",
+        ));
+    }
+    holders::check_claim(ledger, &made_by, &params.claim).map_err(|refusal| match &refusal {
+        Refusal::ClaimOfOther(_) => RpcError::terminal_denied(format_args!("`claim`: {refusal}")),
+        Refusal::ClaimUnknown(uri) => ledger.not_found(uri),
+        _ => RpcError::invalid_params(format_args!("`claim`: {refusal}")),
+    })?;
+    let name = params.name.unwrap_or_default();
+    title_of(&name).map_err(|refusal| RpcError::invalid_params(format_args!("`name`: {refusal}")))?;
+    let (cols, rows) = (params.cols.unwrap_or(SCREEN_COLS), params.rows.unwrap_or(SCREEN_ROWS));
+    let size = screen_size(cols, rows).map_err(RpcError::invalid_params)?;
+    let cwd = match params.cwd {
+        Some(uri) => Some(
+            usable_directory(&step.findings, &uri)
+                .map_err(|why| RpcError::invalid_params(format_args!("`cwd`: {why}")))?,
+        ),
+        None => directory_for(ledger, connection, &params.claim),
+    };
+    let state = TerminalState {
+        title: name,
+        cwd,
+        cols: Some(cols),
+        rows: Some(rows),
+        content: Vec::new(),
+        lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
+        claim: params.claim,
+        supports_command_detection: None,
+        is_pty: Some(true),
+    };
+    Ok(Box::new(NewPty { state, uri, made_by, size }))
+}
+
+/// Where a shell starts when its client does not say so: where the session works that has it,
+/// else where the client starts browsing.
+fn directory_for(ledger: &Ledger, connection: ConnectionId, claim: &TerminalClaim) -> Option<String> {
+    let of_session = match claim {
+        TerminalClaim::Session(claim) => ledger.find_chat(&claim.chat),
+        _ => None,
+    };
+    let of_session =
+        of_session.and_then(|chat| directories::effective_directories(ledger, chat).into_iter().next());
+    of_session.or_else(|| ledger.presence.connections.get(&connection)?.default_directory.clone())
+}
+
+/// Tells that the terminals are gone which the process before this one has told of: its clients
+/// may come back with what they know, and be told only what they missed.
+pub(in crate::host) fn tell_that_terminals_have_ended(ledger: &mut Ledger, step: &mut Step<'_>) {
+    if std::mem::take(&mut ledger.channels.root.told_of_terminals) && ledger.continues {
+        let none = RootTerminalsChangedAction { terminals: Vec::new() };
+        ledger.sequence(step, ChannelId::ROOT, StateAction::RootTerminalsChanged(none), None);
+    }
+}
+
+/// Ends a terminal, and what runs in it, for a client.
+///
+/// # Errors
+/// When there is none, or another client has it.
+pub(in crate::host) fn dispose_terminal(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    params: &DisposeTerminalParams,
+) -> Result<(), RpcError> {
+    let key = ledger.find(&params.channel).and_then(ChannelId::terminal);
+    let found = key.and_then(|key| Some((key, ledger.channels.terminals.get(&key)?)));
+    let Some((key, terminal)) = found else { return Err(RpcError::resource_not_found(&params.channel)) };
+    if terminal.pty.is_none() || terminal.chat.is_some() {
+        return Err(RpcError::terminal_denied(
+            "the terminal shows what a command prints, and goes with the call that shows it",
+        ));
+    }
+    let client = ledger.presence.client_of(connection).map(str::to_owned);
+    if terminal.runs() && !holders::holder_is_gone(ledger, key) {
+        let may = holders::check_use(ledger, key, &client.unwrap_or_default());
+        may.map_err(RpcError::terminal_denied)?;
+    }
+    remove_pty(ledger, step, key);
+    Ok(())
+}
+
+/// The clients that have terminals may be gone, or here again.
+pub(in crate::host) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
+    let keys: Vec<TerminalKey> = ledger.channels.terminals.keys().copied().collect();
+    let grace = Duration::from_millis(ledger.limits.terminal_grace_ms);
+    for key in keys {
+        let is_gone = holders::holder_is_gone(ledger, key);
+        let pty_of = |terminal: &'_ Terminal| terminal.pty.as_ref().map(|pty| (pty.time, pty.was_followed));
+        let Some((time, was_followed)) = ledger.channels.terminals.get(&key).and_then(pty_of) else {
+            continue;
+        };
+        let time = match (is_gone, time) {
+            (false, Some(_)) if was_followed => None,
+            (true, None) => {
+                let number = ledger.fresh_key();
+                step.say(Output::Timer(Timer::Terminal(key, number), grace));
+                Some(number)
+            }
+            (_, time) => time,
+        };
+        let terminal = ledger.channels.terminals.get_mut(&key);
+        if let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) {
+            pty.time = time;
+        }
+    }
+}
+
+/// Whether one more program may run in a terminal, that this client asks for if one does.
+///
+/// # Errors
+/// Why not.
+pub(in crate::host) fn check_ptys_have_room(ledger: &Ledger, client: Option<&str>) -> Result<(), String> {
+    let max = ledger.limits.ptys;
+    if max == 0 {
+        return Err("this host starts no shells for clients: it runs with `--no-terminals`".to_owned());
+    }
+    let (mut all, mut of_client) = (0, 0);
+    for terminal in ledger.channels.terminals.values().filter(|terminal| terminal.runs()) {
+        let Some(pty) = &terminal.pty else { continue };
+        all += 1;
+        of_client += usize::from(client == Some(&pty.made_by));
+    }
+    if all >= max {
+        return Err(format!("{max} terminals run, which is all that this host has"));
+    }
+    if of_client >= PTYS_PER_CLIENT_MAX {
+        let max = PTYS_PER_CLIENT_MAX;
+        return Err(format!("{max} terminals of this client run, which is all that it may have"));
+    }
+    Ok(())
+}
+
+/// Makes a terminal. Its client is answered when its shell has started.
+pub(in crate::host) fn create_terminal(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    connection: ConnectionId,
+    id: RequestId,
+    new: NewPty,
+) {
+    let key = TerminalKey(ledger.fresh_key());
+    let number = ledger.fresh_key();
+    let launch = PtyLaunch { command: None, directory: new.state.cwd.clone(), size: new.size };
+    let pty = Pty {
+        asked: Some((connection, id)),
+        made_by: new.made_by,
+        is_named: !new.state.title.is_empty(),
+        time: Some(number),
+        ..Pty::default()
+    };
+    // It has no past: whoever knew something under this URI knew something else.
+    let channel = Channel::new(new.uri, ledger.head() + 1);
+    let terminal = Terminal {
+        channel,
+        state: new.state,
+        chat: None,
+        pty: Some(pty),
+        name: None,
+        since: step.timestamp(),
+        detaches: false,
+        is_kept: false,
+        is_cut: false,
+    };
+    terminals::add_terminal(ledger, key, terminal);
+    step.say(Output::Pty(key, PtyCommand::Start(launch)));
+    step.say(Output::Timer(Timer::Terminal(key, number), FOLLOWED_WITHIN));
+}
+
+/// A shell begins to run a line. Where another one runs, it is not known how that has ended:
+/// nobody has said it.
+pub(in crate::host) fn line_begins(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    command_line: String,
+) {
+    line_ends(ledger, step, key, None);
+    let terminal = ledger.channels.terminals.get_mut(&key);
+    let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
+    pty.lines += 1;
+    let command_id = format!("cmd-{}", pty.lines);
+    pty.line = Some((command_id.clone(), step.now.monotonic_ms));
+    let timestamp = step.now.unix_ms;
+    let executed = TerminalCommandExecutedAction { command_id, command_line, timestamp };
+    ledger.sequence(step, key, StateAction::TerminalCommandExecuted(executed), None);
+}
+
+/// The line that a shell runs is done, if it runs one.
+pub(in crate::host) fn line_ends(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    exit_code: Option<i64>,
+) {
+    let terminal = ledger.channels.terminals.get_mut(&key);
+    let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
+    let Some((command_id, since_ms)) = pty.line.take() else { return };
+    let lasted_ms = i64::try_from(step.now.monotonic_ms.saturating_sub(since_ms)).unwrap_or(i64::MAX);
+    let finished = TerminalCommandFinishedAction { command_id, exit_code, duration_ms: Some(lasted_ms) };
+    ledger.sequence(step, key, StateAction::TerminalCommandFinished(finished), None);
+}
+
+/// Of many terminals whose program has ended the oldest go.
+pub(in crate::host) fn forget_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
+    let ptys = ledger.channels.terminals.iter().filter(|(_, it)| it.pty.is_some() && it.chat.is_none());
+    let ended: Vec<TerminalKey> = ptys.filter(|(_, it)| !it.runs()).map(|(key, _)| *key).collect();
+    for key in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
+        remove_pty(ledger, step, *key);
+    }
+}
+
+/// Tells which terminals there are, if that is not what was told last.
+pub(in crate::host) fn list_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
+    let is_listed =
+        |it: &&Terminal| it.chat.is_none() && it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
+    let listed = ledger.channels.terminals.values().filter(is_listed);
+    let terminals: Vec<TerminalInfo> = listed
+        .map(|terminal| TerminalInfo {
+            resource: terminal.channel.uri.clone(),
+            title: terminal.state.title.clone(),
+            claim: terminal.state.claim.clone(),
+            lifecycle: terminal.state.lifecycle.clone(),
+        })
+        .collect();
+    if ledger.channels.root.state.terminals.as_deref().unwrap_or_default() != terminals {
+        let changed = StateAction::RootTerminalsChanged(RootTerminalsChangedAction { terminals });
+        ledger.sequence(step, ChannelId::ROOT, changed, None);
+    }
+}
+
+/// Ends a terminal, with what runs in it.
+pub(in crate::host) fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+    let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
+    let asked = terminal.pty.as_mut().and_then(|pty| pty.asked.take());
+    end_program(ledger, step, key);
+    if let Some((connection, id)) = asked {
+        let error = RpcError::unavailable("the terminal was ended before its shell had started");
+        step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+    }
+    ledger.unlink(key.into());
+    ledger.channels.terminals.remove(&key);
+    list_terminals(ledger, step);
+}
+
+/// Ends what runs in a terminal, if it has not ended.
+pub(in crate::host) fn end_program(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+    if ledger.channels.terminals.get(&key).is_some_and(Terminal::runs) {
+        step.say(Output::Pty(key, PtyCommand::End));
+        line_ends(ledger, step, key, None);
+        let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
+        ledger.sequence(step, key, exited, None);
+    }
+}
+
+/// Ends what runs in the terminals of a chat, which is about to go, or to be another session's.
+pub(in crate::host) fn end_ptys_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+    for key in holders::ptys_held_by(ledger, chat) {
+        remove_pty(ledger, step, key);
+    }
+}
+
+/// The time is up within which somebody should have followed a terminal, or come back for it.
+pub(in crate::host) fn time_of_terminal_is_up(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: TerminalKey,
+    number: u64,
+) {
+    let terminal = ledger.channels.terminals.get(&key);
+    let time = terminal.and_then(|terminal| terminal.pty.as_ref()?.time);
+    if time == Some(number) {
+        remove_pty(ledger, step, key);
+    }
+}

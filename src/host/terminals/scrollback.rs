@@ -1,0 +1,138 @@
+//! What a terminal has shown, as far as it is kept.
+//!
+//! Owns: cutting it at its beginning when it has become too much: whole parts first, and inside a
+//! part where no line and no escape sequence is torn.
+//! Never: cuts what comes last, drops the part of a command that runs, or tells anybody: what
+//! clients hold of it may be longer, and ends like this.
+
+use ahp_types::state::TerminalContentPart;
+
+use crate::wire::escapes::place_to_cut;
+
+/// The text of a part.
+pub(in crate::host) fn text_of(part: &TerminalContentPart) -> &str {
+    match part {
+        TerminalContentPart::Unclassified(part) => &part.value,
+        TerminalContentPart::Command(part) => &part.output,
+        TerminalContentPart::Unknown(_) => "",
+    }
+}
+
+fn text_of_mut(part: &mut TerminalContentPart) -> Option<&mut String> {
+    match part {
+        TerminalContentPart::Unclassified(part) => Some(&mut part.value),
+        TerminalContentPart::Command(part) => Some(&mut part.output),
+        TerminalContentPart::Unknown(_) => None,
+    }
+}
+
+fn runs(part: &TerminalContentPart) -> bool {
+    matches!(part, TerminalContentPart::Command(command) if !command.is_complete)
+}
+
+/// How many parts there are at most, and how many are left when there are more: also lines that
+/// print nothing take room.
+const PARTS_MAX: usize = 1000;
+const PARTS_LEFT: usize = 750;
+
+/// Cuts content of more than `bytes_max` bytes of text to about `bytes_left`; returns whether
+/// anything was cut.
+pub(in crate::host) fn cut(
+    content: &mut Vec<TerminalContentPart>,
+    bytes_max: usize,
+    bytes_left: usize,
+) -> bool {
+    let bytes: usize = content.iter().map(|part| text_of(part).len()).sum();
+    let oldest = if content.len() > PARTS_MAX { content.len() - PARTS_LEFT } else { 0 };
+    if bytes <= bytes_max && oldest == 0 {
+        return false;
+    }
+    let of_oldest: usize = content[..oldest].iter().map(|part| text_of(part).len()).sum();
+    let excess = if bytes <= bytes_max { 0 } else { bytes - bytes_left.min(bytes_max) };
+    let mut excess = excess.max(of_oldest);
+    let last = content.len().saturating_sub(1);
+    let mut at = 0;
+    content.retain_mut(|part| {
+        let (is_last, length) = (at == last, text_of(part).len());
+        at += 1;
+        if excess == 0 && at > oldest {
+            return true;
+        }
+        if length <= excess && !is_last && !runs(part) {
+            excess -= length;
+            return false;
+        }
+        if let Some(text) = text_of_mut(part) {
+            text.drain(..place_to_cut(text.as_bytes(), excess.min(length)));
+        }
+        excess = excess.saturating_sub(length);
+        true
+    });
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use ahp_types::state::{TerminalCommandPart, TerminalUnclassifiedPart};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn plain(value: &str) -> TerminalContentPart {
+        TerminalContentPart::Unclassified(TerminalUnclassifiedPart { value: value.to_owned() })
+    }
+
+    fn command(output: &str, is_complete: bool) -> TerminalContentPart {
+        TerminalContentPart::Command(TerminalCommandPart {
+            command_id: "c".to_owned(),
+            command_line: "x".to_owned(),
+            output: output.to_owned(),
+            timestamp: 0,
+            is_complete,
+            exit_code: None,
+            duration_ms: None,
+        })
+    }
+
+    fn joined(content: &[TerminalContentPart]) -> String {
+        content.iter().map(text_of).collect()
+    }
+
+    #[test]
+    fn it_is_cut_only_past_its_limit() {
+        let mut content = vec![plain(&"x".repeat(10))];
+        assert!(!cut(&mut content, 10, 5) && joined(&content).len() == 10);
+        content[0] = plain(&"x".repeat(11));
+        assert!(cut(&mut content, 10, 5));
+        assert_eq!(joined(&content).len(), 5);
+    }
+
+    #[test]
+    fn whole_parts_go_first_and_a_command_that_runs_stays() {
+        let mut content =
+            vec![plain("prompt"), command("old", true), command("runs on", false), plain("tail")];
+        cut(&mut content, 10, 7);
+        assert_eq!(
+            content,
+            [command("s on", false), plain("tail")].map(|part| match part {
+                TerminalContentPart::Command(_) => command(" on", false),
+                part => part,
+            })
+        );
+        let mut content = vec![command("0123456789", false), plain("tail")];
+        cut(&mut content, 5, 3);
+        assert_eq!(content, [command("", false), plain("ail")]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_left_is_the_end_of_it(texts in prop::collection::vec("[a\\nä\\x1b\\]\\[m;]{0,30}", 1..6), max in 0..80_usize, left in 0..80_usize) {
+            let mut content: Vec<_> = texts.iter().map(|text| plain(text)).collect();
+            let whole = joined(&content);
+            let was_cut = cut(&mut content, max, left);
+            prop_assert!(whole.ends_with(&joined(&content)));
+            prop_assert_eq!(was_cut, whole.len() > max);
+            prop_assert!(joined(&content).len() <= max.max(whole.len().min(left)));
+        }
+    }
+}
