@@ -43,8 +43,12 @@ pub struct LineCodec {
 }
 
 /// Length after which a line counts as one without an end, as a multiple of the longest line that
-/// is let through.
-pub const ENDLESS_LINE: usize = 16;
+/// is let through. Where that is less than [`ENDLESS_BYTES_MIN`], that counts.
+const ENDLESS_LINE: usize = 16;
+
+/// Least number of bytes after which a line counts as one without an end: a client that says one
+/// long line to a host of small limits is told so, and served on.
+const ENDLESS_BYTES_MIN: usize = 1 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -57,22 +61,35 @@ impl LineCodec {
         Self { line_bytes_max, scanned: 0, skipped: None }
     }
 
-    /// Skips what was read of a line that is too long; an error if the line goes on for too long to
-    /// have an end.
+    /// Skips what was read of a line that is too long; returns what to report of it.
+    ///
+    /// # Errors
+    /// When the line goes on for too long to have an end.
     fn skip(&mut self, buffer: &mut BytesMut) -> io::Result<Option<InputLine>> {
-        let skipped = self.skipped.unwrap_or(0).saturating_add(buffer.len());
+        let skipped = self.line_bytes_with(buffer.len())?;
         // A new buffer, so that the memory goes back too.
         *buffer = BytesMut::new();
         self.scanned = 0;
-        if skipped > self.line_bytes_max.saturating_mul(ENDLESS_LINE) {
-            let why = format!(
-                "{skipped} bytes came without a line end, {ENDLESS_LINE} times more than a line may have ({} bytes)",
-                self.line_bytes_max
-            );
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
         let was_reported = self.skipped.replace(skipped).is_some();
         Ok((!was_reported).then_some(InputLine::TooLong))
+    }
+
+    /// Returns the length of a line with `more` bytes than were skipped of it.
+    ///
+    /// # Errors
+    /// When that is too long for a line that has an end, whether or not it has come with the rest:
+    /// what follows from a line does not depend on how its bytes arrive.
+    fn line_bytes_with(&self, more: usize) -> io::Result<usize> {
+        let bytes = self.skipped.unwrap_or(0).saturating_add(more);
+        let most = self.line_bytes_max.saturating_mul(ENDLESS_LINE).max(ENDLESS_BYTES_MIN);
+        if bytes <= most {
+            return Ok(bytes);
+        }
+        let why = format!(
+            "more than {most} bytes came without a line end; a line may have {} bytes",
+            self.line_bytes_max
+        );
+        Err(io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
     /// A line's content; none when it is blank.
@@ -103,6 +120,7 @@ impl Decoder for LineCodec {
                 self.scanned = buffer.len();
                 return Ok(None);
             };
+            self.line_bytes_with(end)?;
             self.scanned = 0;
             let mut line = buffer.split_to(end + 1).freeze();
             if self.skipped.take().is_some() {
@@ -186,11 +204,24 @@ mod tests {
 
     #[test]
     fn line_without_an_end_is_an_error_after_sixteen_times_the_limit() {
-        let mut codec = LineCodec::new(10);
+        let mut codec = LineCodec::new(100_000);
         let mut read = |bytes: usize| codec.decode(&mut BytesMut::from(&vec![0; bytes][..]));
-        assert_eq!(read(100).unwrap(), Some(InputLine::TooLong));
-        assert_eq!(read(60).unwrap(), None, "160 bytes may have an end");
+        assert_eq!(read(1_000_000).unwrap(), Some(InputLine::TooLong));
+        assert_eq!(read(600_000).unwrap(), None, "1.6 MB may have an end");
         let error = read(1).unwrap_err();
-        assert!(error.to_string().starts_with("161 bytes came without a line end"), "{error}");
+        assert!(error.to_string().starts_with("more than 1600000 bytes came without a line end"), "{error}");
+    }
+
+    #[test]
+    fn line_of_a_megabyte_is_skipped_whatever_the_limit() {
+        let (most, over) =
+            ([vec![b'y'; ENDLESS_BYTES_MIN], b"\nx\n".to_vec()].concat(), ENDLESS_BYTES_MIN + 1);
+        for size in [1000, most.len()] {
+            assert_eq!(decode(&most, size, 60), vec![InputLine::TooLong, complete("x")]);
+            let mut codec = LineCodec::new(60);
+            let longer = [vec![b'y'; over], b"\n".to_vec()].concat();
+            let mut read = longer.chunks(size).map(|chunk| codec.decode(&mut BytesMut::from(chunk)));
+            assert!(read.any(|line| line.is_err()), "in chunks of {size}");
+        }
     }
 }

@@ -139,13 +139,20 @@ impl Process {
     /// # Errors
     /// When it has.
     pub fn try_say(&mut self, line: &str) -> std::io::Result<()> {
-        let stdin = self.stdin.as_mut().expect("stdin has been closed");
-        stdin.write_all(format!("{line}\n").as_bytes())
+        self.try_say_bytes(format!("{line}\n").as_bytes())
+    }
+
+    /// Says bytes, as they are, to a program that may have ended.
+    ///
+    /// # Errors
+    /// When it has.
+    pub fn try_say_bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stdin.as_mut().expect("stdin has been closed").write_all(bytes)
     }
 
     /// Says bytes, as they are.
     pub fn say_bytes(&mut self, bytes: &[u8]) {
-        self.stdin.as_mut().expect("stdin has been closed").write_all(bytes).unwrap();
+        self.try_say_bytes(bytes).unwrap();
     }
 
     /// Ends the program's input.

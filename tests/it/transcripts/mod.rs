@@ -190,10 +190,10 @@ fn converse(transcript: &Transcript, start: impl Fn() -> Process, shown: Shown) 
                 if matches!(steps.get(at + 1), Some(Step::Say(_))) {
                     continue;
                 }
-                now.process.say_bytes(std::mem::take(&mut said).as_bytes());
+                now.say(std::mem::take(&mut said).as_bytes())?;
             }
-            Step::SayRaw(bytes) => now.process.say_bytes(bytes),
-            Step::SayRepeat(count, bytes) => now.process.say_bytes(&bytes.repeat(*count)),
+            Step::SayRaw(bytes) => now.say(bytes)?,
+            Step::SayRepeat(count, bytes) => now.say(&bytes.repeat(*count))?,
             Step::Until(text) => now.until(|line| line.contains(text))?,
             Step::End => {
                 now.process.end();
@@ -280,12 +280,23 @@ impl Rebuilt {
         self.write(&Step::Host(line).to_string());
     }
 
+    /// Writes bytes to the program.
+    ///
+    /// # Errors
+    /// When the program has ended; with its status, which names a signal.
+    fn say(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.process.try_say_bytes(bytes).map_err(|error| {
+            let status = self.process.wait();
+            format!("the program has ended ({status}; {error}) after:\n{}", self.text)
+        })
+    }
+
     /// Takes everything that follows from what was said: up to the answer to a `ping` of our own,
     /// which is not written down.
     fn sync(&mut self) -> Result<(), String> {
         self.syncs += 1;
         let id = format!("sync-{}", self.syncs);
-        self.process.say(&format!(r#"{{"jsonrpc":"2.0","id":"{id}","method":"ping"}}"#));
+        self.say(format!("{{\"jsonrpc\":\"2.0\",\"id\":\"{id}\",\"method\":\"ping\"}}\n").as_bytes())?;
         let answer = format!(r#"{{"jsonrpc":"2.0","id":"{id}","result":null}}"#);
         while let Some(line) = self.process.next_line() {
             if line == answer {
