@@ -73,6 +73,18 @@ pub fn environment(home: &Path) -> [(&'static str, PathBuf); 5] {
     ]
 }
 
+/// What the user has configured. Git maintains nothing on its own: it would do so in the background,
+/// and read what a test puts into the repository later.
+const USER_CONFIG: &str = "\
+[user]
+ name = A
+ email = a@b
+[init]
+ defaultBranch = main
+[maintenance]
+ auto = false
+";
+
 impl Repository {
     /// With nothing in it.
     pub fn empty() -> Self {
@@ -82,8 +94,7 @@ impl Repository {
         for folder in [&root, &home] {
             fs::create_dir(folder).unwrap();
         }
-        fs::write(home.join("gitconfig"), "[user]\n name = A\n email = a@b\n[init]\n defaultBranch = main\n")
-            .unwrap();
+        fs::write(home.join("gitconfig"), USER_CONFIG).unwrap();
         let repository = Self {
             _folder: folder,
             state: top.join("state"),
