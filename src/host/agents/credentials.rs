@@ -258,7 +258,7 @@ impl AgentRegistry {
     }
 
     /// Tells a chat's agent its tokens, once it is open, if it knows others.
-    pub(in crate::host) fn tell_tokens(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    pub(in crate::host) fn tell_tokens(&self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
         let tokens = self.tokens_for(ledger, step, key);
         let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {

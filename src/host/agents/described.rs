@@ -71,7 +71,7 @@ impl AgentRegistry {
     /// known and a client wants to know it. One that could not is not asked again for a while.
     pub(in crate::host) fn meet_agent(
         &mut self,
-        ledger: &mut Ledger,
+        ledger: &Ledger,
         step: &mut Step<'_>,
         connection: ConnectionId,
         provider: &str,
@@ -103,7 +103,7 @@ impl AgentRegistry {
 
     /// Keeps the checksum of what clients are told of the agents; whether it is another one than
     /// before.
-    pub(in crate::host) fn note_agents(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) -> bool {
+    pub(in crate::host) fn note_agents(&mut self, ledger: &Ledger, step: &mut Step<'_>) -> bool {
         let sum = crc32fast::hash(&to_sorted_json(&ledger.channels.root.state.agents));
         let changed = self.told_sum.replace(sum) != Some(sum);
         if changed {

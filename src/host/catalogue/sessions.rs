@@ -84,7 +84,7 @@ impl Catalogue {
 pub(in crate::host) fn create_session(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
-    step: &mut Step<'_>,
+    step: &Step<'_>,
     connection: ConnectionId,
     mut params: CreateSessionParams,
     aside: Option<&Aside>,

@@ -266,7 +266,7 @@ impl Changes {
     /// What a changeset shows now; none when its turn is not there.
     fn changeset_state(
         &mut self,
-        ledger: &mut Ledger,
+        ledger: &Ledger,
         session: SessionKey,
         scope: &ChangesetScope,
     ) -> Option<ChangesetState> {

@@ -371,7 +371,7 @@ impl Checkpoints {
 
     /// Notes that a turn begins without a checkpoint. Returns the chat if its turn has waited.
     fn folder_was_not_kept(
-        &mut self,
+        &self,
         ledger: &mut Ledger,
         (key, run): (ChatKey, RunId),
         note: Option<String>,
@@ -391,7 +391,7 @@ impl Checkpoints {
         self.turn_waits_no_more(ledger, key, run)
     }
 
-    fn turn_waits_no_more(&mut self, ledger: &mut Ledger, key: ChatKey, id: RunId) -> Option<ChatKey> {
+    fn turn_waits_no_more(&self, ledger: &mut Ledger, key: ChatKey, id: RunId) -> Option<ChatKey> {
         let run = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut())?;
         if run.id != id || run.kept_by.take().is_none() {
             return None;
@@ -400,7 +400,7 @@ impl Checkpoints {
     }
 
     fn folder_is_kept_before(
-        &mut self,
+        &self,
         ledger: &mut Ledger,
         (key, run): (ChatKey, RunId),
         report: GitReport,
@@ -626,7 +626,7 @@ impl Checkpoints {
     /// chat works in the same repository, nobody can tell which of them has changed what. What the
     /// other one does is between the two states that are kept of this turn; what this one does is
     /// between those of the other one, from when it begins.
-    pub(in crate::host) fn note_overlaps(&mut self, ledger: &mut Ledger, key: ChatKey, begins: bool) {
+    pub(in crate::host) fn note_overlaps(&self, ledger: &mut Ledger, key: ChatKey, begins: bool) {
         if self.within_ms == 0 {
             return;
         }
@@ -706,7 +706,7 @@ impl Checkpoints {
 
     /// Lets go of what lies between states that no changeset in memory shows, when that is too
     /// much.
-    pub(in crate::host) fn let_go_of_compared(&mut self, ledger: &mut Ledger) {
+    pub(in crate::host) fn let_go_of_compared(&mut self, ledger: &Ledger) {
         if self.compared.pairs.len() <= COMPARED_MAX + ledger.channels.changesets.len() {
             return;
         }

@@ -204,7 +204,7 @@ impl Changes {
     /// which they are.
     pub(in crate::host) fn hold_operation(
         &mut self,
-        ledger: &mut Ledger,
+        ledger: &Ledger,
         step: &mut Step<'_>,
         (connection, id): Asker,
         params: InvokeChangesetOperationParams,
@@ -239,7 +239,7 @@ impl Changes {
     /// asked for it.
     fn last_asked_for(
         &mut self,
-        ledger: &mut Ledger,
+        ledger: &Ledger,
         changeset: &str,
     ) -> Option<(&InvokeChangesetOperationParams, &mut Vec<Asker>)> {
         let (uri, _) = named_by_changeset(changeset)?;
@@ -309,7 +309,7 @@ impl Changes {
     /// be.
     fn is_clear_what_it_shows(
         &mut self,
-        ledger: &mut Ledger,
+        ledger: &Ledger,
         session: SessionKey,
         scope: &ChangesetScope,
         look: &mut Option<u64>,

@@ -394,7 +394,7 @@ impl Changes {
     /// git must say it and has not yet, there are none.
     pub(in crate::host) fn changed_files(
         &mut self,
-        ledger: &mut Ledger,
+        ledger: &Ledger,
         session: SessionKey,
         scope: &ChangesetScope,
     ) -> Option<Vec<ChangedFile>> {
@@ -413,7 +413,7 @@ impl Changes {
     /// it, without those that are known already.
     fn unseen_files(
         &mut self,
-        ledger: &mut Ledger,
+        ledger: &Ledger,
         key: SessionKey,
         scope: &ChangesetScope,
         known: &[ChangedFile],
@@ -497,7 +497,7 @@ impl Changes {
     /// Those that calls have said.
     fn said_files(
         &mut self,
-        ledger: &mut Ledger,
+        ledger: &Ledger,
         session: SessionKey,
         scope: &ChangesetScope,
     ) -> Option<Vec<ChangedFile>> {

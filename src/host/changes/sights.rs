@@ -167,7 +167,7 @@ impl Sights {
     }
 
     /// Somebody follows a channel no more: perhaps nothing is to be watched for it.
-    pub(in crate::host) fn sight_is_left(&mut self, ledger: &mut Ledger, target: ChannelId) {
+    pub(in crate::host) fn sight_is_left(&mut self, ledger: &Ledger, target: ChannelId) {
         if let Some(session) = session_shown_now(ledger, target) {
             self.of(session).is_left = true;
         }
@@ -213,7 +213,7 @@ impl Sights {
     /// What nobody follows is always looked at, since nobody has seen it change.
     pub(in crate::host) fn has_looked_since(
         &mut self,
-        ledger: &mut Ledger,
+        ledger: &Ledger,
         session: SessionKey,
         look: &mut Option<u64>,
     ) -> bool {
@@ -239,7 +239,7 @@ impl Sights {
         self.all.get(&session)?.known.as_ref()?.base_note.as_deref()
     }
 
-    fn settle_watches_of_sight(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
+    fn settle_watches_of_sight(&mut self, ledger: &Ledger, step: &mut Step<'_>, session: SessionKey) {
         let follows = follows_sight(ledger, session);
         let Some(sight) = self.all.get_mut(&session) else { return };
         let is_left = std::mem::take(&mut sight.is_left) && sight.known.is_some();
@@ -278,7 +278,7 @@ impl Sights {
     /// Files have changed that are watched: perhaps because a repository is followed.
     pub(in crate::host) fn repository_has_changed(
         &mut self,
-        ledger: &mut Ledger,
+        ledger: &Ledger,
         step: &mut Step<'_>,
         watch: &str,
     ) {

@@ -431,7 +431,7 @@ fn sequence_ready(
 }
 
 /// Nobody can be shown the question, so the agent must not wait for an answer.
-fn refuse_unshown(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, gate: ToolGate) {
+fn refuse_unshown(ledger: &Ledger, step: &mut Step<'_>, call: CallRef, gate: ToolGate) {
     let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
     if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
         let option = rejection_among(&options);

@@ -87,7 +87,7 @@ impl Clients {
     }
 
     /// Something was declined in a chat because nobody is left.
-    pub(in crate::host) fn note_departure_cut(&mut self, ledger: &mut Ledger, key: ChatKey) {
+    pub(in crate::host) fn note_departure_cut(&mut self, ledger: &Ledger, key: ChatKey) {
         let left_by: Vec<ConnectionId> = self
             .departures
             .keys()

@@ -206,7 +206,7 @@ impl Clients {
     /// An agent begins to call a tool that a client carries out: which client that is, is decided
     /// now.
     pub(in crate::host) fn start_client_call(
-        &mut self,
+        &self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         call: &CallRef,
@@ -242,7 +242,7 @@ impl Clients {
 
     /// An agent waits for what comes of a tool that a client carries out.
     pub(in crate::host) fn call_on_client(
-        &mut self,
+        &self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         call: CallRef,

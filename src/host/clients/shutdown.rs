@@ -84,7 +84,7 @@ impl Clients {
     }
 
     /// Something was declined because nobody is left.
-    fn note_cut(&mut self, ledger: &mut Ledger, key: ChatKey) {
+    fn note_cut(&mut self, ledger: &Ledger, key: ChatKey) {
         self.note_departure_cut(ledger, key);
         if let Some(state) = &mut self.shutdown {
             state.cut = true;

@@ -19,7 +19,7 @@ use crate::wire::rpc::to_sorted_json;
 /// What can be configured before a session is created, and what is chosen so far with the
 /// defaults of the rest. Where that is not known yet, it is found out meanwhile.
 pub(in crate::host) fn resolve_session_config(
-    ledger: &mut Ledger,
+    ledger: &Ledger,
     agents: &mut AgentRegistry,
     step: &mut Step<'_>,
     connection: ConnectionId,

@@ -84,7 +84,10 @@ impl Ledger {
         }
         self.note_windows(target, action);
         self.note_row(step, target, action, line.line.len());
-        self.derive(target, action);
+        if part.is_none() {
+            // Nothing is derived from the text of a part.
+            self.derive(target, action);
+        }
     }
 
     /// Answers a client's action to its sender alone: refused for a reason, or acknowledged because

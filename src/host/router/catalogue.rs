@@ -107,7 +107,7 @@ pub(in crate::host) fn announce_session(
 /// they were told last.
 pub(in crate::host) fn answer_list(
     ledger: &mut Ledger,
-    catalogue: &mut Catalogue,
+    catalogue: &Catalogue,
     summaries: &mut Summaries,
     step: &mut Step<'_>,
     (connection, id): (ConnectionId, RequestId),

@@ -16,6 +16,8 @@ use crate::host::effects::{ConnectionId, Output, Shutdown, Timer};
 use crate::host::ledger::{Connection, Ledger};
 use crate::host::{Host, Step};
 
+use super::kinds;
+
 impl Host {
     /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
     pub(in crate::host) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
@@ -24,9 +26,11 @@ impl Host {
         self.changes.connection_closed(connection);
         self.agents.forget_tokens(connection);
         selection::connection_closed(&mut self.ledger, connection);
-        let Some(_client) = self.ledger.presence.connections.get(&connection) else { return };
+        if !self.ledger.presence.connections.contains_key(&connection) {
+            return;
+        }
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            crate::host::router::kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
+            kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
         let client = self.ledger.presence.connections.remove(&connection);
         if let Some(client_id) = client.and_then(|client| client.client_id) {
@@ -43,7 +47,7 @@ impl Host {
         let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
         let default_directory = client.default_directory.clone();
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            crate::host::router::kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
+            kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
         self.agents.forget_tokens(connection);
         self.ledger
@@ -193,16 +197,12 @@ impl Host {
 }
 
 /// Says once that no turn is left.
-pub(in crate::host) fn check_done(
-    ledger: &mut Ledger,
-    clients: &mut Clients,
-    changes: &mut Changes,
-    step: &mut Step<'_>,
-) {
+pub(super) fn check_done(ledger: &Ledger, clients: &mut Clients, changes: &Changes, step: &mut Step<'_>) {
+    let Some(state) = clients.shutdown.as_mut().filter(|state| !state.done) else { return };
     let works = shutdown::running_turns(ledger) > 0
         || changes.checkpoints.keeps_folders()
         || changes.holds_operations(None);
-    if let Some(state) = clients.shutdown.as_mut().filter(|state| !works && !state.done) {
+    if !works {
         state.done = true;
         step.say(Output::Done { cut: state.cut });
     }

@@ -85,6 +85,8 @@ impl Host {
             background::background_work_is_gone(&mut self.ledger, step, chat);
             loaded::end_interrupted_turn(&mut self.ledger, &self.agents, step, chat, is_cut, deaths);
         }
+        // Before anything else is done with it: a message may go on with the turn that has ended.
+        self.deliver(step);
         self.changes.checkpoints.keep_what_was_brought(&mut self.ledger, step, key);
         self.changes.checkpoints.keep_what_was_asked_for(&mut self.ledger, step, key);
         if mended {
@@ -109,14 +111,17 @@ pub(in crate::host) fn let_idle_sessions_go(
     ledger: &mut Ledger,
     changes: &mut Changes,
     catalogue: &mut Catalogue,
-    summaries: &mut Summaries,
+    summaries: &Summaries,
     step: &mut Step<'_>,
 ) {
     let left = ledger.take_left();
+    if catalogue.budget == usize::MAX {
+        return;
+    }
     let mut left = left.iter().filter_map(|key| ledger.channels.sessions.get(key));
     catalogue.is_due |= left.any(|session| idle::memory_bytes(ledger, session) >= LARGE_BYTES);
     let is_due = catalogue.is_due || ledger.uses() >= catalogue.looked_at_use + IDLE_EVERY;
-    if !is_due || ledger.failing().is_some() || catalogue.budget == usize::MAX {
+    if !is_due || ledger.failing().is_some() {
         return;
     }
     (catalogue.is_due, catalogue.looked_at_use) = (false, ledger.uses());
@@ -166,7 +171,7 @@ pub(in crate::host) fn save(
     ledger: &mut Ledger,
     changes: &mut Changes,
     catalogue: &mut Catalogue,
-    summaries: &mut Summaries,
+    summaries: &Summaries,
     step: &mut Step<'_>,
 ) {
     let unsaved = ledger.take_dirty();
@@ -207,7 +212,7 @@ pub(super) fn is_idle(ledger: &Ledger, changes: &Changes, session: &Session) -> 
 /// Leaves the row of a channel to be saved as the channel is now.
 pub(in crate::host) fn save_channel(
     ledger: &mut Ledger,
-    changes: &mut Changes,
+    changes: &Changes,
     step: &mut Step<'_>,
     id: ChannelId,
 ) {
@@ -228,7 +233,7 @@ pub(in crate::host) fn save_channel(
 /// Leaves a session to be saved.
 pub(in crate::host) fn save_session(
     ledger: &mut Ledger,
-    changes: &mut Changes,
+    changes: &Changes,
     step: &mut Step<'_>,
     key: SessionKey,
 ) {
@@ -240,12 +245,7 @@ pub(in crate::host) fn save_session(
 }
 
 /// Leaves a chat that has another session than before to be saved, behind that session.
-pub(in crate::host) fn save_moved(
-    ledger: &mut Ledger,
-    changes: &mut Changes,
-    step: &mut Step<'_>,
-    key: ChatKey,
-) {
+pub(in crate::host) fn save_moved(ledger: &mut Ledger, changes: &Changes, step: &mut Step<'_>, key: ChatKey) {
     let session = ledger.channels.chats.known(key).map(|chat| chat.session);
     if let Some(row) = session.and_then(|session| session_row(ledger, changes, session)) {
         step.say(Output::Record(Record::Session(row)));
@@ -254,7 +254,7 @@ pub(in crate::host) fn save_moved(
 }
 
 /// A session's row, whole.
-pub(super) fn session_row(ledger: &mut Ledger, changes: &mut Changes, key: SessionKey) -> Option<SessionRow> {
+pub(super) fn session_row(ledger: &mut Ledger, changes: &Changes, key: SessionKey) -> Option<SessionRow> {
     let summary = ledger.channels.summary(key)?;
     let session = ledger.channels.sessions.known_mut(key)?;
     let summary = session.written_rows.summary(summary);

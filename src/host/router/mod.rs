@@ -132,7 +132,7 @@ impl Host {
             Input::Timer(Timer::Command(terminal)) => self.time_of_command_is_up(step, terminal),
             Input::Watches(watch) => self.changes.sights.repository_is_watched(&watch),
             Input::FilesChanged { watch, changes } => {
-                self.changes.sights.repository_has_changed(&mut self.ledger, step, &watch);
+                self.changes.sights.repository_has_changed(&self.ledger, step, &watch);
                 watches::files_have_changed(&self.ledger, step, &watch, changes);
             }
             Input::TakenBack { taken, outcomes } => {
@@ -147,7 +147,7 @@ impl Host {
             Input::Listed { connection, id, page, listed } => {
                 catalogue::answer_list(
                     &mut self.ledger,
-                    &mut self.catalogue,
+                    &self.catalogue,
                     &mut self.summaries,
                     step,
                     (connection, id),
@@ -160,13 +160,9 @@ impl Host {
                 self.summaries.settle(&mut self.ledger, step);
                 self.see_off(step);
             }
-            Input::Save => keeping::save(
-                &mut self.ledger,
-                &mut self.changes,
-                &mut self.catalogue,
-                &mut self.summaries,
-                step,
-            ),
+            Input::Save => {
+                keeping::save(&mut self.ledger, &mut self.changes, &mut self.catalogue, &self.summaries, step)
+            }
             Input::Restored(saved) => self.restore(step, *saved),
             Input::Unreadable { uris, reason } => {
                 self.ledger.note_unreadable(uris.into_iter().map(|uri| (uri, reason.clone())));
@@ -180,7 +176,7 @@ impl Host {
         watches::settle_watches(&mut self.ledger, step);
         terminals::settle_terminals(&mut self.ledger, step);
         self.changes.settle_changesets(&mut self.ledger, step);
-        departures::check_done(&mut self.ledger, &mut self.clients, &mut self.changes, step);
+        departures::check_done(&self.ledger, &mut self.clients, &self.changes, step);
         self.check_departures();
     }
 
@@ -201,7 +197,7 @@ impl Host {
     /// Tells what the agents are when they are not what the process before this one told. Its
     /// clients may come back with what they know, and be told only what they missed.
     fn tell_of_agents(&mut self, step: &mut Step<'_>) {
-        if self.agents.note_agents(&mut self.ledger, step) && self.ledger.continues {
+        if self.agents.note_agents(&self.ledger, step) && self.ledger.continues {
             let agents = self.ledger.channels.root.state.agents.clone();
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             self.ledger.sequence(step, ChannelId::ROOT, changed, None);

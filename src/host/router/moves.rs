@@ -23,7 +23,7 @@ use crate::wire::errors::RpcError;
 pub(in crate::host) fn move_chat(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
-    changes: &mut Changes,
+    changes: &Changes,
     step: &mut Step<'_>,
     params: MoveChatParams,
 ) -> Result<MoveChatResult, RpcError> {
@@ -59,7 +59,7 @@ pub(in crate::host) fn move_chat(
 pub(super) fn hand_over(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
-    changes: &mut Changes,
+    changes: &Changes,
     step: &mut Step<'_>,
     key: ChatKey,
     to: SessionKey,
@@ -92,7 +92,7 @@ pub(super) fn hand_over(
 pub(super) fn move_to_new_session(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
-    changes: &mut Changes,
+    changes: &Changes,
     step: &mut Step<'_>,
     key: ChatKey,
 ) -> Result<String, RpcError> {

@@ -62,7 +62,7 @@ impl Host {
                         ptys::create_terminal(&mut self.ledger, step, connection, id, *new)
                     }
                     Ok((_, Answer::Operation(params))) => {
-                        self.changes.hold_operation(&mut self.ledger, step, (connection, id), *params)
+                        self.changes.hold_operation(&self.ledger, step, (connection, id), *params)
                     }
                     Ok((_, Answer::Resource(resource))) => {
                         step.say(Output::Resource(connection, id, resource));
@@ -176,7 +176,7 @@ impl Host {
                 crate::host::router::moves::move_chat(
                     &mut self.ledger,
                     &self.agents,
-                    &mut self.changes,
+                    &self.changes,
                     step,
                     params.read()?,
                 )
@@ -187,7 +187,7 @@ impl Host {
                 .authenticate(&mut self.ledger, step, connection, params)
                 .map(|()| Answer::Json(EMPTY)),
             Method::ResolveSessionConfig => configuration::requests::resolve_session_config(
-                &mut self.ledger,
+                &self.ledger,
                 &mut self.agents,
                 step,
                 connection,
@@ -225,7 +225,7 @@ impl Host {
             }
             // Answered when it has started, which needs the request's id.
             Method::CreateTerminal => {
-                Ok(Answer::Terminal(ptys::new_terminal(&mut self.ledger, step, connection, params.read()?)?))
+                Ok(Answer::Terminal(ptys::new_terminal(&self.ledger, step, connection, params.read()?)?))
             }
             Method::DispatchAction => {
                 self.dispatch_action(step, connection, params.read()?, aside).map(nothing)

@@ -74,7 +74,7 @@ fn may_name_a_terminal(uri: &str) -> bool {
 /// # Errors
 /// Why not.
 pub(in crate::host) fn new_terminal(
-    ledger: &mut Ledger,
+    ledger: &Ledger,
     step: &Step<'_>,
     connection: ConnectionId,
     params: CreateTerminalParams,
