@@ -1,10 +1,9 @@
-//! How large things may get that clients and agents make: so large that nobody who works notices,
-//! and so small that none of them is too much for memory, for a row of the store, or for everybody
-//! else.
+//! Limits of what clients and agents make: so large that nobody who works notices, and so small that
+//! nothing is too much for memory, for a row of the store, or for everybody else.
 //!
-//! Owns: the limits and what is counted against them, ending a turn that is too large, and refusing
-//! an action that a state has no room for.
-//! Never: cuts what was told; what brings a turn past its limit is still shown.
+//! Owns: the limits, and what is counted against them.
+//! Never: refuses an action or ends a turn itself; the router asks, before and after it sequences
+//! one. What brings a turn past its limit is still shown.
 
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;

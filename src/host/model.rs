@@ -1,4 +1,4 @@
-//! What the core knows: connections, sessions, chats, and the turn that runs in a chat.
+//! The memory of the core: sessions, chats, and the turn that runs in a chat.
 //!
 //! Owns: the shapes of the core's memory and the small questions that they answer about themselves.
 //! Never: sequences an action or says anything to anybody.

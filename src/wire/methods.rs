@@ -2,7 +2,7 @@
 //!
 //! Owns: the name and the kind of each method that is served, why others are not, and the params
 //! that differ from the types of `ahp-types`.
-//! Never: says what a method does (that is `host::handlers`).
+//! Never: says what a method does (`host::router::requests` calls the handlers).
 
 use ahp_types::commands::Implementation;
 use ahp_types::common::JsonObject;

@@ -1,11 +1,9 @@
-//! What clients may ask to be changed, and the way of an action to what it changes.
+//! Actions that clients may dispatch, and their conditions.
 //!
-//! Owns: what an action is that clients may dispatch (each kind of channels has the table of its
-//! own, in `channels`), reading an action, and the answer to its sender: the echo to all, a refusal
-//! with its reason, or an acknowledgement of what changes nothing. The conditions are those of the
-//! tables "Server Validation of Client Actions" on the session and chat channel pages of the
-//! specification, and of the rulings in the chapter.
-//! Never: changes state other than through `sequence`; never lets a refused action have an effect.
+//! Owns: reading an action (each kind of channels has the table of its own, in `channels`), and the
+//! conditions of the tables "Server Validation of Client Actions" on the session and chat channel
+//! pages of the specification, and of the rulings in the chapter.
+//! Never: changes state: the router sequences what passes, and answers the sender.
 
 pub(super) mod answers;
 pub(super) mod chat;

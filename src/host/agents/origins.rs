@@ -2,7 +2,7 @@
 //!
 //! Owns: whether an agent's conversation is just what a new chat begins with, so that a copy of it
 //! would be.
-//! Never: makes a chat; that is in `handlers::chats`.
+//! Never: makes a chat; that is in `router::chats`.
 
 use ahp_types::state::ChatOrigin;
 

@@ -1,10 +1,8 @@
-//! Sessions that nobody uses: how much memory they may take, and which of them go.
+//! Memory that sessions take.
 //!
-//! Owns: which session is idle, what it takes in memory, and letting those that were used least
-//! recently go until the rest is within the budget. A session that is needed again is loaded (see
-//! `loaded`).
-//! Never: lets go of a session that somebody follows, that works, or that the store does not have
-//! as it is.
+//! Owns: estimating how many bytes a session with its chats takes, and how often idle sessions are
+//! looked for. The router evicts them (`router::keeping`), and `loaded` brings them back.
+//! Never: evicts a session itself.
 
 use crate::host::annotations;
 use crate::host::ledger::Ledger;

@@ -1,10 +1,9 @@
 //! Changesets: which files a turn has changed, and which a session, as far as the calls of their
 //! chats have said it.
 //!
-//! Owns: the rows by which sessions and chats offer changesets, how much was
-//! changed as summaries say it, which files were reviewed, and when the channel of a changeset is
-//! in memory.
-//! Never: looks at a file. What was changed is what `changes` finds in the calls of chats; so a
+//! Owns: the rows by which sessions and chats offer changesets, how much was changed as summaries
+//! say it, which files were reviewed, and when the channel of a changeset is in memory.
+//! Never: looks at a file. The changes are those that `edits` finds in the calls of chats; so a
 //! changeset needs no place in the store, and is there as long as the turns are.
 //!
 //! A channel that somebody has followed stays in memory, and is told each change, while there is

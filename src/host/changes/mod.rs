@@ -6,13 +6,11 @@
 //!
 //! In reading order: `edits` (changes that calls have said), `checkpoints` (what git keeps of
 //! folders), `sights` (what is in repositories now), `changesets` (what clients are shown of all
-//! that), `discards` and `commits` (what clients have done about it), and `contents` (the sides of
-//! a changed file).
+//! that), and `discards` and `commits` (what clients have done about it).
 
 pub(in crate::host) mod changesets;
 pub(in crate::host) mod checkpoints;
 pub(in crate::host) mod commits;
-pub(in crate::host) mod contents;
 pub(in crate::host) mod discards;
 pub(in crate::host) mod edits;
 pub(in crate::host) mod sights;

@@ -1,10 +1,9 @@
-//! Messages that wait: the queue, taken up one by one between turns, and the steering message,
-//! handed to the agent while it works.
+//! Messages that wait: the queue, and the steering message, which is handed to the agent while it
+//! works.
 //!
-//! Owns: when each is taken up, in the two steps of the protocol ("Pending Message Consumption" on
-//! the chat channel page of the specification), and putting back what an agent was handed but never
-//! took in.
-//! Never: pushes the queue into an agent.
+//! Owns: consuming each in the two steps of the protocol ("Pending Message Consumption" on the chat
+//! channel page of the specification), and putting back what an agent was handed but never took in.
+//! Never: pushes the queue into an agent: the router takes the next one up between turns.
 
 use ahp_types::actions::{ChatPendingMessageRemovedAction, ChatPendingMessageSetAction, StateAction};
 use ahp_types::state::{PendingMessage, PendingMessageKind};

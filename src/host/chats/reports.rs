@@ -1,10 +1,8 @@
-//! What agents report, made into actions.
+//! Text and notices of agents, made into actions.
 //!
-//! Owns: what each report of an agent means for its chat: text and its parts, notices, activity,
-//! usage (`calls` does it for tool calls and questions), and what follows when its conversation is
-//! opened, left, or gone.
-//! Never: lets an event of a finished run touch state, or an agent decide when a turn is over for
-//! clients: `turns` ends it.
+//! Owns: the parts of a turn's text: which part a passage goes on in, and when a new one begins.
+//! (`calls` does it for tool calls and questions.)
+//! Never: ends a turn.
 
 use ahp_types::actions::{ChatDeltaAction, ChatReasoningAction, ChatResponsePartAction, StateAction};
 use ahp_types::common::JsonObject;

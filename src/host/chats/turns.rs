@@ -1,9 +1,8 @@
-//! The life of a turn, which is the host's and not the agent's.
+//! Turns as messages: what the agent hears of one, and how a turn is ended.
 //!
-//! Owns: starting, resuming and ending turns, opening and closing conversations, and the law that
-//! each accepted start or resume is followed by exactly one ending. What an agent reports meanwhile
-//! is made into actions by `reports`.
-//! Never: lets an agent decide when a turn is over for clients.
+//! Owns: the message that an agent gets for a turn, the message of a turn that an agent begins by
+//! itself, and the end of a turn in the state of its chat.
+//! Never: decides when a turn begins or ends: the router does, never the agent.
 
 use std::time::Duration;
 

@@ -1,10 +1,8 @@
-//! The end of one client among others: it can say nothing any more, and its turns are given what it
-//! asked for.
+//! Clients that can say nothing any more, while others go on.
 //!
-//! Owns: which turns are those of a client that can say nothing any more, letting them end or
-//! cancelling them, and when its connection is over.
-//! Never: touches a turn of a client that is still there, or waits; time limits are timers like any
-//! other.
+//! Owns: how each of them leaves, and which turns are theirs. The router lets these end or cancels
+//! them, and closes the connection.
+//! Never: counts a turn of a client that is still there.
 //!
 //! A client that has ended its input has left for good. One whose connection was lost is expected
 //! back for a while, perhaps under another name, as an editor's window that is loaded anew: until

@@ -1,8 +1,8 @@
 //! Clients that take part in sessions: whether they are there, and the tool calls that run on them.
 //!
-//! Owns: removing an active client that left or whose time to come back is up, choosing the client
-//! that a tool call runs on, and the end of a call whose client is gone.
-//! Never: decides what a client may say of itself or of a call; that is in `actions`.
+//! Owns: absences (an active client that may come back), departures, the end of the host, choosing
+//! the client that a tool call runs on, and the end of a call whose client is gone.
+//! Never: decides what a client may say of itself or of a call: `host::actions` does.
 
 pub(in crate::host) mod connections;
 pub(in crate::host) mod departures;

@@ -1,8 +1,8 @@
-//! The end: nobody can say anything any more.
+//! The end of the host, and questions that nobody can answer.
 //!
-//! Owns: letting running turns end or cancelling them, declining what nobody is left to answer, and
-//! saying when all is done.
-//! Never: waits; the time limit is a timer like any other.
+//! Owns: how far the host is with its end, and declining what waits for a user when no client is
+//! left that could answer it.
+//! Never: ends a turn: the router does.
 
 use ahp_types::state::{ChatInputResponseKind, ToolCallCancellationReason, ToolCallState};
 

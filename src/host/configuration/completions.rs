@@ -76,7 +76,7 @@ fn commands_of<'a>(
     of_chat.or(agent.map(|agent| &agent.commands)).into_iter().flatten()
 }
 
-/// What makes a client ask for [`Host::completions`].
+/// Returns the characters at which a client asks for completions.
 pub(in crate::host) fn completion_triggers(agents: &AgentRegistry) -> Vec<String> {
     let commands = agents.iter().any(|agent| !agent.commands.is_empty());
     commands.then_some(COMMAND_MARK).into_iter().chain(FILE_MARKS).map(String::from).collect()

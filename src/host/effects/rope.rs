@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::host::changes::contents::told_turn;
+use crate::host::ledger::contents::told_turn;
 use crate::state::history::CompletedTurn;
 use crate::wire::rpc::{sorted, to_json};
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde_json::{json, Value};
 
 use super::{Frame, RequestId, Rope};
-use crate::host::changes::contents::told_turn;
+use crate::host::ledger::contents::told_turn;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 use crate::wire::action_lines::{begin_line, end_line};

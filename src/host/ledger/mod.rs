@@ -7,8 +7,10 @@
 //!
 //! In reading order: [`sequence`](Ledger::sequence) (reduce, number, log, send), [`log`] (the
 //! replay log), `replay` (answers to clients that come back), `subscriptions`, `windows` (turns
-//! that each subscription holds), and `rows` (what the store must be given).
+//! that each subscription holds), `rows` (what the store must be given), `derived` (what follows
+//! from an action in memory), and `contents` (large contents, which clients are told by a URI).
 
+pub(in crate::host) mod contents;
 mod derived;
 pub mod log;
 mod presence;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::common::JsonObject;
 
-use crate::host::changes::contents::{tell_state, told_envelope};
 use crate::host::effects::{ActionLine, ChannelId, LargeStates, Past, ToldState};
+use crate::host::ledger::contents::{tell_state, told_envelope};
 use crate::host::ledger::windows::by_channel;
 use crate::host::ledger::Ledger;
 use crate::wire::action_lines::envelope_of;

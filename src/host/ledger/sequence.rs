@@ -9,8 +9,8 @@ use ahp_types::actions::{ActionOrigin, StateAction, TerminalDataAction};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use crate::host::changes::contents::told_action;
 use crate::host::effects::{ActionLine, ChannelId, ConnectionId, Frame, Output, PartKey, Record};
+use crate::host::ledger::contents::told_action;
 use crate::host::ledger::Ledger;
 use crate::host::refusal::Refusal;
 use crate::host::Step;

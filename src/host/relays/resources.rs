@@ -7,9 +7,9 @@ use ahp_types::commands::{
     ResourceListParams, ResourceReadParams, ResourceResolveParams, ResourceWriteParams,
 };
 
-use crate::host::changes::{checkpoints, contents};
+use crate::host::changes::checkpoints;
 use crate::host::effects::{Change, Resource};
-use crate::host::ledger::Ledger;
+use crate::host::ledger::{contents, Ledger};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::Params;

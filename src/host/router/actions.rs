@@ -1,7 +1,9 @@
 //! Actions of clients: from what is dispatched to its answer.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: reading an action, checking it against the state and its limits, sequencing it, and the
+//! answer of its sender. It writes down how one action on a chat stands for several (a draft that is
+//! sent, a selection that is made), and which actions on sessions have consequences elsewhere.
+//! Never: says whether an action is allowed: `host::actions` and the owners do.
 
 use ahp::reducers::apply_action_to_session;
 use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAction};
@@ -23,6 +25,8 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::DispatchActionParams;
 use crate::wire::rpc::json_bytes;
+
+use super::kinds;
 
 impl Host {
     /// Carries a client's action out, or tells the client why not.
@@ -91,7 +95,7 @@ impl Host {
                 *for_all_chats,
             );
         }
-        let action = crate::host::router::kinds::read_dispatched(&self.ledger, target, &asked, aside)?;
+        let action = kinds::read_dispatched(&self.ledger, target, &asked, aside)?;
         check_state_has_room(&mut self.ledger, target, &action)?;
         self.change(step, target, action, asked.origin, aside)
     }

@@ -1,7 +1,8 @@
 //! Sessions that are listed, announced and disposed of.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: the consequences of disposal (chats, terminals, watches, changesets and the absences of
+//! clients go with a session), in the order in which clients are told.
+//! Never: keeps a session: `host::catalogue` does.
 
 use ahp_types::actions::{SessionChatRemovedAction, StateAction};
 use ahp_types::commands::DisposeSessionParams;

@@ -1,7 +1,8 @@
 //! Actions of clients on chats.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: the consequences of each action on a chat: a turn is started, resumed, cancelled or
+//! truncated, an answer goes to whoever asked.
+//! Never: says whether an action is allowed: `host::actions::chat` does.
 
 use ahp_types::actions::{
     ActionOrigin, ChatInputCompletedAction, ChatTruncatedAction, ChatTurnCancelledAction,
@@ -130,7 +131,7 @@ impl Host {
         actions::chat::speak_as(&mut self.ledger, key, &origin.client_id);
         pending::release_queue(&mut self.ledger, key);
         attached::attach_to_turn(&mut self.ledger, key, &action.turn_id, attached);
-        self.start_turn(step, key, action, Some(origin));
+        self.begin_turn(step, key, action, Some(origin), false);
         Ok(Verdict::Done)
     }
 

@@ -1,7 +1,8 @@
 //! Chats that are created and disposed of.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: the steps from `createChat` to a chat that its session lists (fork, side chat, first
+//! message), and the consequences of `disposeChat`.
+//! Never: opens a conversation with an agent: `host::agents::conversations` does.
 
 use ahp_types::actions::ChatTurnStartedAction;
 use ahp_types::commands::{CreateChatParams, DisposeChatParams};
@@ -86,7 +87,7 @@ impl Host {
                 meta: None,
             };
             attached::attach_to_turn(&mut self.ledger, chat, &turn.turn_id, attached);
-            self.start_turn(step, chat, turn, None);
+            self.begin_turn(step, chat, turn, None, false);
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
-//! Commands that users and agents have run in terminals.
+//! Shell commands that users and agents run in terminals.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: the steps from a message that begins with `!`, or an agent's request, to a command in a
+//! terminal, and from the command's end to the end of its call and turn.
+//! Never: decides which message is a command, or what a call of one says: `host::terminals` does.
 
 use ahp_types::actions::{
     StateAction, TerminalCommandDetectionAvailableAction, TerminalCwdChangedAction, TerminalDataAction,

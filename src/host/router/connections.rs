@@ -1,7 +1,8 @@
-//! Connections that begin, come back, subscribe and unsubscribe.
+//! Handshakes and subscriptions.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: the steps of `initialize`, `reconnect`, `subscribe` and `unsubscribe`: what is checked,
+//! subscribed, replayed and answered, in this order.
+//! Never: looks into the replay log: the ledger does.
 
 use ahp_types::commands::{InitializeResult, SubscribeParams, UnsubscribeParams};
 use serde_json::Value;
@@ -21,6 +22,8 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::rpc::to_json;
 use crate::wire::terminals::COMMAND_PREFIX;
+
+use super::kinds;
 
 impl Host {
     /// Opens a connection. The negotiated version is put into the result by `versions`.
@@ -95,7 +98,7 @@ impl Host {
         let head = self.ledger.head();
         let before = self.clients.admit(&mut self.ledger, connection, &params.client_id)?;
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
-            crate::host::router::kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
+            kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
         if let Some(before) = before.filter(|before| *before != params.client_id) {
             self.agents.forget_tokens(connection);
@@ -168,7 +171,7 @@ pub(super) fn go_on(
 ) {
     for target in wanted {
         let how = Subscription { window: Window::Unknown, ..Subscription::default() };
-        crate::host::router::kinds::subscribe(ledger, clients, changes, connection, target, how);
+        kinds::subscribe(ledger, clients, changes, connection, target, how);
     }
 }
 
@@ -195,7 +198,7 @@ pub(in crate::host) fn serve_subscribe(
     ledger.check_safe(target)?;
     let how = Subscription::asked_for(params)?;
     let first_turn = ledger.channels.first_turn(target, &how);
-    crate::host::router::kinds::subscribe(
+    kinds::subscribe(
         ledger,
         clients,
         changes,
@@ -220,9 +223,9 @@ pub(in crate::host) fn serve_unsubscribe(
     let client = ledger.presence.connections.get(&connection);
     let client = client.filter(|_| ledger.subscriptions.contains(connection, target));
     let client_id = client.and_then(|client| client.client_id.clone());
-    crate::host::router::kinds::unsubscribe(ledger, changes, connection, target);
+    kinds::unsubscribe(ledger, changes, connection, target);
     if let Some(client_id) = client_id {
-        crate::host::router::kinds::is_left(ledger, clients, step, target, &client_id);
+        kinds::is_left(ledger, clients, step, target, &client_id);
     }
     ahead::watch_unfollowed(ledger, step);
     Ok(())
@@ -240,14 +243,7 @@ pub(super) fn take_up(
     let (targets, _) = clients::connections::resolve(ledger, uris);
     let states = ledger.states_of(method, &targets, 0);
     for target in targets {
-        crate::host::router::kinds::subscribe(
-            ledger,
-            clients,
-            changes,
-            connection,
-            target,
-            Subscription::default(),
-        );
+        kinds::subscribe(ledger, clients, changes, connection, target, Subscription::default());
     }
     states
 }

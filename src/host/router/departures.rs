@@ -1,7 +1,8 @@
 //! The end of connections, and of the host.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: who forgets what when a connection closes, how a client is drained of its turns before
+//! that, and when the host has nothing left to do.
+//! Never: waits: time limits are timers like any other.
 
 use std::time::Duration;
 

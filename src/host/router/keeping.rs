@@ -1,7 +1,8 @@
-//! What is saved, evicted and restored.
+//! Saving, evicting and restoring sessions.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: the row of a session, which several owners have parts of; which session is idle; and the
+//! order in which the owners take a restored one in.
+//! Never: evicts a session that somebody follows, that works, or that is not saved.
 
 use std::borrow::Cow;
 

@@ -20,6 +20,8 @@ use crate::host::{annotations, clients, terminals, Host, Step};
 use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 
+use super::actions;
+
 impl Host {
     /// Carries out an action that a client dispatches.
     ///
@@ -35,7 +37,7 @@ impl Host {
     ) -> Result<Verdict, Refusal> {
         let is_change = match id.kind {
             ChannelKind::Session => {
-                return crate::host::router::actions::change_session(
+                return actions::change_session(
                     &mut self.ledger,
                     &self.agents,
                     &mut self.clients,

@@ -96,40 +96,13 @@ impl Host {
             Input::Met { provider, said } => {
                 self.agents.agent_was_met(&mut self.ledger, step, &provider, *said)
             }
-            Input::Timer(Timer::Drain) => self.drain_time_is_up(step),
-            Input::Timer(Timer::Return(connection)) => {
-                self.clients.return_time_is_up(&mut self.ledger, step, connection)
-            }
-            Input::Timer(Timer::Departure(connection)) => self.departure_time_is_up(step, connection),
-            Input::Timer(Timer::Absence(number)) => {
-                self.clients.absence_is_over(&mut self.ledger, step, number)
-            }
-            Input::Timer(Timer::Unfollowed(session, number)) => {
-                self.unfollowed_for_long(step, session, number);
-            }
-            Input::Timer(Timer::Watch(watch, number)) => {
-                watches::watch_is_unfollowed(&mut self.ledger, step, watch, number)
-            }
-            Input::Timer(Timer::Asked(number)) => self.relays.time_out(step, number),
+            Input::Timer(timer) => self.timer_expired(step, timer),
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
             Input::Git(number, report) => {
                 if let Some(chat) = self.changes.git_reports(&mut self.ledger, step, number, report) {
                     self.advance(step, chat);
                 }
             }
-            Input::Timer(Timer::Look(session)) => self.changes.sights.time_to_look(&mut self.ledger, session),
-            Input::Timer(Timer::Stay(session, number)) => {
-                self.changes.sights.time_to_stay_is_up(session, number)
-            }
-            Input::Timer(Timer::Kept(number)) => {
-                if let Some(chat) = self.changes.checkpoints.checkpoint_timed_out(&mut self.ledger, number) {
-                    self.advance(step, chat);
-                }
-            }
-            Input::Timer(Timer::Terminal(terminal, number)) => {
-                ptys::time_of_terminal_is_up(&mut self.ledger, step, terminal, number);
-            }
-            Input::Timer(Timer::Command(terminal)) => self.time_of_command_is_up(step, terminal),
             Input::Watches(watch) => self.changes.sights.repository_is_watched(&watch),
             Input::FilesChanged { watch, changes } => {
                 self.changes.sights.repository_has_changed(&self.ledger, step, &watch);
@@ -141,9 +114,6 @@ impl Host {
             Input::WatchesLackRoom(connection) => {
                 watches::make_room_for_watches(&mut self.ledger, step, connection)
             }
-            Input::Timer(Timer::Summaries) => self.summaries.send_held(&mut self.ledger, step),
-            Input::Timer(Timer::Recovered(session)) => step.say(Output::Record(Record::Recovered(session))),
-            Input::Timer(Timer::Trial(session)) => step.say(Output::Record(Record::Survived(session))),
             Input::Listed { connection, id, page, listed } => {
                 catalogue::answer_list(
                     &mut self.ledger,
@@ -178,6 +148,36 @@ impl Host {
         self.changes.settle_changesets(&mut self.ledger, step);
         departures::check_done(&self.ledger, &mut self.clients, &self.changes, step);
         self.check_departures();
+    }
+
+    fn timer_expired(&mut self, step: &mut Step<'_>, timer: Timer) {
+        match timer {
+            Timer::Drain => self.drain_time_is_up(step),
+            Timer::Return(connection) => self.clients.return_time_is_up(&mut self.ledger, step, connection),
+            Timer::Departure(connection) => self.departure_time_is_up(step, connection),
+            Timer::Absence(number) => self.clients.absence_is_over(&mut self.ledger, step, number),
+            Timer::Unfollowed(session, number) => {
+                self.unfollowed_for_long(step, session, number);
+            }
+            Timer::Watch(watch, number) => {
+                watches::watch_is_unfollowed(&mut self.ledger, step, watch, number)
+            }
+            Timer::Asked(number) => self.relays.time_out(step, number),
+            Timer::Look(session) => self.changes.sights.time_to_look(&mut self.ledger, session),
+            Timer::Stay(session, number) => self.changes.sights.time_to_stay_is_up(session, number),
+            Timer::Kept(number) => {
+                if let Some(chat) = self.changes.checkpoints.checkpoint_timed_out(&mut self.ledger, number) {
+                    self.advance(step, chat);
+                }
+            }
+            Timer::Terminal(terminal, number) => {
+                ptys::time_of_terminal_is_up(&mut self.ledger, step, terminal, number);
+            }
+            Timer::Command(terminal) => self.time_of_command_is_up(step, terminal),
+            Timer::Summaries => self.summaries.send_held(&mut self.ledger, step),
+            Timer::Recovered(session) => step.say(Output::Record(Record::Recovered(session))),
+            Timer::Trial(session) => step.say(Output::Record(Record::Survived(session))),
+        }
     }
 
     /// Takes in what was looked up for the message that is handled next.

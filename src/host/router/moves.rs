@@ -1,7 +1,8 @@
-//! Chats that are moved to another session.
+//! Chats that move to another session.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: what goes with a chat from one session to another: its place in both lists, its terminals,
+//! changesets and rows.
+//! Never: moves a chat while a turn of it runs.
 
 use ahp_types::actions::{SessionChatAddedAction, StateAction};
 use ahp_types::commands::{ChatMoveDestination, MoveChatParams, MoveChatResult};
@@ -18,6 +19,8 @@ use crate::host::ledger::Ledger;
 use crate::host::model::{creating_session, Channel, Session, SessionKey};
 use crate::host::{annotations, catalogue, terminals, Step};
 use crate::wire::errors::RpcError;
+
+use super::keeping;
 
 /// Moves a chat. Answers which session it belongs to now.
 pub(in crate::host) fn move_chat(
@@ -85,7 +88,7 @@ pub(super) fn hand_over(
     catalogue::sync_session(ledger, step, to);
     // Now, and not at the end of the step: by then the session may be gone, and the chat with
     // it.
-    crate::host::router::keeping::save_moved(ledger, changes, step, key);
+    keeping::save_moved(ledger, changes, step, key);
 }
 
 /// Makes a session like the chat's own, of which the chat is the only one.

@@ -1,7 +1,8 @@
-//! What agents report.
+//! Events of agents.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: the way of each event to the owner that makes it into actions, and the consequences of an
+//! agent that closes a conversation or dies.
+//! Never: lets an event of a finished run touch state.
 
 use ahp_types::actions::{ChatUsageAction, SessionCreationFailedAction, SessionReadyAction, StateAction};
 use ahp_types::state::ChatInputRequest;

@@ -1,7 +1,7 @@
-//! From a message to its handler, and back with exactly one answer for each request.
+//! Requests of clients, from the message to the answer.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: the one place where methods are called, and where their results become answers.
+//! Never: answers a request twice, or not at all: [`Reply`] is made of a handler's result.
 
 use crate::host::catalogue::missed;
 use crate::host::clients::connections::{States, Subscribed};
@@ -17,6 +17,9 @@ use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind, IGNORED};
 use crate::wire::rpc::{to_json, Incoming, Params};
+
+use super::catalogue::announce_session;
+use super::{connections, moves};
 
 impl Host {
     pub(in crate::host) fn dispatch(
@@ -44,13 +47,7 @@ impl Host {
                     Ok((method, Answer::States(states))) => step.say(with_states(id, method, states)),
                     Ok((method, Answer::Created(session))) => {
                         step.say(result(id, method, NULL));
-                        crate::host::router::catalogue::announce_session(
-                            &mut self.ledger,
-                            &self.agents,
-                            &mut self.changes,
-                            step,
-                            session,
-                        );
+                        announce_session(&mut self.ledger, &self.agents, &mut self.changes, step, session);
                     }
                     Ok((method, Answer::Returned(states, missed))) => {
                         step.say(with_states(id, method, states));
@@ -113,7 +110,7 @@ impl Host {
                 let (states, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
                 Ok(Answer::Returned(states, missed))
             }
-            Method::Subscribe => crate::host::router::connections::serve_subscribe(
+            Method::Subscribe => connections::serve_subscribe(
                 &mut self.ledger,
                 &mut self.clients,
                 &mut self.changes,
@@ -123,7 +120,7 @@ impl Host {
             )
             .map(Answer::States),
             Method::FetchTurns => self.ledger.fetch_turns(step, connection, &params.read()?).map(json),
-            Method::Unsubscribe => crate::host::router::connections::serve_unsubscribe(
+            Method::Unsubscribe => connections::serve_unsubscribe(
                 &mut self.ledger,
                 &mut self.clients,
                 &mut self.changes,
@@ -173,14 +170,8 @@ impl Host {
             }
             Method::MoveChat => {
                 self.ledger.check_keeping()?;
-                crate::host::router::moves::move_chat(
-                    &mut self.ledger,
-                    &self.agents,
-                    &self.changes,
-                    step,
-                    params.read()?,
-                )
-                .map(|moved| json(to_json(&moved)))
+                moves::move_chat(&mut self.ledger, &self.agents, &self.changes, step, params.read()?)
+                    .map(|moved| json(to_json(&moved)))
             }
             Method::Authenticate => self
                 .agents

@@ -1,7 +1,8 @@
-//! Turns: how they begin, go on and end, and what follows.
+//! Turns: how they begin, go on and end.
 //!
-//! Owns: the order of the steps, each of which is an owner's.
-//! Never: holds state.
+//! Owns: each start, resume, truncation, cancellation and end of a turn, with what the agent is
+//! told of it; and what a chat does next: its queue, its command, its own turn.
+//! Never: ends a turn twice: each accepted start or resume is followed by exactly one end.
 
 use ahp_types::actions::{
     ActionOrigin, ChatTruncatedAction, ChatTurnResumeAction, ChatTurnStartedAction, StateAction,
@@ -67,17 +68,7 @@ impl Host {
     }
 
     /// Makes an accepted start of a turn true: the turn is active, and its agent starts as soon as
-    /// it can.
-    pub(in crate::host) fn start_turn(
-        &mut self,
-        step: &mut Step<'_>,
-        key: ChatKey,
-        action: ChatTurnStartedAction,
-        origin: Option<ActionOrigin>,
-    ) {
-        self.begin_turn(step, key, action, origin, false);
-    }
-
+    /// it can, unless the turn `is_own`: then the agent has begun it.
     pub(super) fn begin_turn(
         &mut self,
         step: &mut Step<'_>,
@@ -305,6 +296,6 @@ impl Host {
             queued_message_id: Some(id),
             meta: None,
         };
-        self.start_turn(step, key, turn, None);
+        self.begin_turn(step, key, turn, None, false);
     }
 }

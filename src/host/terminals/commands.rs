@@ -5,9 +5,9 @@
 //! user's shell, shown as the only call of its turn, and ends the turn when it ends. The agent is
 //! told of it with the next message that it gets.
 //!
-//! Owns: which message is one, the call that shows a command, its terminal, its limits and its end,
-//! and what an agent is told of it.
-//! Never: runs anything while clients may have no terminals; starts a command again that has run.
+//! Owns: which message is one, the call that shows a command, and what an agent is told of it. The
+//! router runs commands and ends them.
+//! Never: lets a command that has run be run again.
 
 use std::time::Duration;
 
