@@ -29,19 +29,19 @@ use crate::wire::annotations::annotations_uri;
 use crate::wire::rpc::json_bytes;
 use crate::wire::text;
 
-/// So many annotations a session has at most.
+/// Maximum number of annotations in a session.
 const ANNOTATIONS_MAX: usize = 1000;
 
-/// So many entries an annotation has at most.
+/// Maximum number of entries in an annotation.
 const ENTRIES_MAX: usize = 100;
 
-/// So many bytes the text of an entry has at most.
+/// Maximum length of an entry's text, in bytes.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// So many bytes an id has at most.
+/// Maximum length of an id, in bytes.
 const ID_BYTES_MAX: usize = 256;
 
-/// So many bytes of JSON text all annotations of a session have at most.
+/// Maximum length of all annotations of a session as JSON text, in bytes.
 const BYTES_MAX: usize = 4 << 20;
 
 /// Carries out what a client says of annotations.
@@ -146,12 +146,12 @@ pub(super) fn annotations_of(ledger: &Ledger, session: SessionKey) -> &[Annotati
     ledger.channels.annotations.get(&session.into()).map_or(&[], Annotations::list)
 }
 
-/// What they take in memory, nearly, in bytes.
+/// Estimates the memory that a session's annotations take, in bytes.
 pub(super) fn annotations_bytes(ledger: &Ledger, session: &Session) -> usize {
     its_annotations(ledger, session).map_or(0, Annotations::bytes)
 }
 
-/// Whether nobody would notice that the annotations of a session are not in memory.
+/// Returns whether the annotations of a session may be evicted: nobody is subscribed to them.
 pub(super) fn has_idle_annotations(ledger: &Ledger, session: &Session) -> bool {
     its_annotations(ledger, session).is_none_or(|it| it.channel.subscribers.is_empty())
 }
@@ -161,8 +161,8 @@ fn its_annotations<'a>(ledger: &'a Ledger, session: &Session) -> Option<&'a Anno
     ledger.channels.annotations.get(&key.into())
 }
 
-/// Whether an annotation can have come up there. One that has may be said again although the
-/// chat or the turn is gone.
+/// Checks that an annotation can have come up in this chat and turn. One that is there already may
+/// be set again although the chat or the turn is gone.
 fn check_origin(
     ledger: &Ledger,
     key: SessionKey,
@@ -209,7 +209,7 @@ pub(super) fn annotations_in_words(ledger: &Ledger, uri: &str, ids: Option<&[Str
     Some(words)
 }
 
-/// Whether an id is none that can be given.
+/// Checks an id that a client gives.
 fn check_id(name: &'static str, id: &str) -> Result<(), Refusal> {
     match id.len() {
         0 => Err(Refusal::EmptyId(name)),
@@ -268,7 +268,7 @@ fn in_words(annotation: &Annotation) -> String {
     words
 }
 
-/// Where it is, as people count lines.
+/// Formats a range in lines as people count them, from 1.
 fn lines_of(range: &TextRange) -> String {
     let (first, last) = (range.start.line.saturating_add(1), range.end.line.saturating_add(1));
     if last <= first {

@@ -8,7 +8,7 @@
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::Engine;
 
-/// What a cursor leads through.
+/// List that a cursor leads through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CursorOf {
     /// The list of sessions.

@@ -15,14 +15,14 @@ use super::refusal::Refusal;
 use crate::wire::action_lines::envelope_of;
 use crate::wire::text::in_words;
 
-/// What clients are told of a turn that ended because it was too large.
+/// Error code of a turn that ended because it was too large.
 const TOO_LARGE: &str = "turnTooLarge";
 
-/// How long an id that a client gives may be, in bytes: it is remembered for as long as its chat is
-/// there.
+/// Maximum length of an id that a client gives, in bytes: it is remembered for as long as its chat
+/// exists.
 pub(super) const ID_BYTES_MAX: usize = 1024;
 
-/// How long the URI of a session or chat may be, in bytes: it is sent with each action.
+/// Maximum length of the URI of a session or chat, in bytes: it is sent with each action.
 pub(super) const URI_BYTES_MAX: usize = 4096;
 
 /// How large things may get, in bytes of JSON text unless it says otherwise.
@@ -33,13 +33,13 @@ pub struct Limits {
     /// The state of a session, and that of a chat without its turns. A client cannot make it
     /// larger.
     pub state_bytes: usize,
-    /// How many programs run at once in terminals that clients type into; 0: clients have no such
-    /// terminals.
+    /// Maximum number of programs at once in terminals that clients type into; 0: clients have no
+    /// such terminals.
     pub ptys: usize,
-    /// How long a terminal stays whose client is gone, in milliseconds.
+    /// Time after which a terminal whose client is gone is closed, in milliseconds.
     pub terminal_grace_ms: u64,
-    /// How long a turn waits until its folder is kept, in milliseconds; 0: folders are not kept,
-    /// and git is not asked.
+    /// Maximum time that a turn waits for the checkpoint of its folder, in milliseconds; 0: folders
+    /// have no checkpoints, and git is not run.
     pub kept_within_ms: u64,
     /// Size above which git does not keep the content of a file, in bytes.
     pub kept_file_bytes: u64,
@@ -71,7 +71,7 @@ pub(super) fn too_large(ledger: &Ledger) -> Ending {
 pub struct Sieve {
     limits: Limits,
     chat: Option<ChatKey>,
-    /// So many bytes of lines are needed, whatever they are.
+    /// Bytes of lines that are admitted in any case.
     room: usize,
 }
 
@@ -81,7 +81,7 @@ impl Sieve {
         Self { limits, chat: None, room: 0 }
     }
 
-    /// Whether this line is needed, the next one of this chat.
+    /// Counts the next line of a chat; returns whether it is admitted.
     pub fn admits(&mut self, row: &ChatRow, line: &Bytes) -> bool {
         if self.chat != Some(row.key) {
             self.chat = Some(row.key);
@@ -104,7 +104,7 @@ impl Sieve {
     }
 }
 
-/// Whether an action on a chat adds to its turn.
+/// Returns whether an action on a chat adds to its turn.
 pub(super) fn is_output(action: &StateAction) -> bool {
     use StateAction as A;
     matches!(
@@ -128,7 +128,7 @@ pub(super) fn is_output(action: &StateAction) -> bool {
     )
 }
 
-/// Whether an id that a client gives can be one.
+/// Checks the length of an id that a client gives.
 ///
 /// # Errors
 /// When it is empty or too long.

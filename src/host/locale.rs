@@ -1,4 +1,4 @@
-//! What the host itself says to people, in their language.
+//! Texts of the host for people, in their language.
 //!
 //! Owns: the table of words, and which language of it a locale means.
 //! Never: translates what agents or users say.
@@ -55,7 +55,7 @@ const TABLE: [Words; 4] = [
 pub(super) struct Language(usize);
 
 impl Language {
-    /// What is spoken where this locale is.
+    /// Returns the language for a locale such as `de-AT`; English where there is none.
     pub(super) fn of(locale: &str) -> Self {
         // Some platforms write an underscore.
         let locale = locale.replace('_', "-");
@@ -71,7 +71,7 @@ impl Language {
         }
     }
 
-    /// What a decision about a tool call is called.
+    /// Returns the label of an option by which a tool call is allowed or denied.
     pub(super) fn label_of(self, kind: PermissionKind) -> &'static str {
         let words = &TABLE[self.0];
         match kind {

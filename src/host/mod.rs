@@ -71,44 +71,44 @@ pub use catalogue::sessions::listing;
 pub use catalogue::{idle, rows};
 pub use configuration::directories::Findings;
 
-/// What the host is told once, at its start.
+/// Settings of the host, given once, at its start.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Who we are, told to clients.
+    /// Name and version of the program, sent to clients.
     pub server_info: Implementation,
     /// The agents as their operator describes them, in the order in which they are offered; the
     /// first one is the default.
     pub agents: Vec<AgentDescription>,
-    /// What clients can configure of the host itself.
+    /// Schema of the configuration of the host itself, which clients can change.
     pub root_schema: ConfigSchema,
-    /// How far back clients can catch up.
+    /// Bounds of the replay log.
     pub replay_window: log::ReplayWindow,
-    /// Where the last life of this host ended.
+    /// State that the process before this one left.
     pub start: Start,
-    /// What sessions that nobody uses may take in memory, in bytes; the store has them all.
-    /// `usize::MAX` where there is no store: then none is let go.
+    /// Maximum memory of idle sessions, in bytes; beyond it they are evicted to the store.
+    /// `usize::MAX` without a store: nothing is evicted.
     pub memory_budget: usize,
     /// How large things may get.
     pub limits: limits::Limits,
 }
 
-/// Where a host begins.
+/// State from which a host goes on.
 #[derive(Debug, Clone, Default)]
 pub struct Start {
     /// The number before the first one that may be given.
     pub head: u64,
     /// The last key that was given.
     pub last_key: u64,
-    /// How many sessions there are.
+    /// Number of sessions in the store.
     pub sessions: u64,
     /// The sequence goes on where another process ended it, so that cursors of its clients mean
     /// something.
     pub continues: bool,
     /// The checksum of what clients were told of the agents, if any were told.
     pub agents: Option<u32>,
-    /// What agents have said of themselves, by their provider ids; JSON text.
+    /// Saved self-descriptions of agents, by provider id; JSON text.
     pub said: Vec<(String, Bytes)>,
-    /// What is kept of channels that are there as long as the host is.
+    /// Saved rows of channels that exist as long as the host does.
     pub channels: Vec<effects::ChannelRow>,
 }
 
@@ -117,20 +117,20 @@ pub fn nothing_to_configure() -> ConfigSchema {
     ConfigSchema { r#type: "object".to_owned(), properties: HashMap::new(), required: None }
 }
 
-/// How many client ids are remembered, to know a client that comes back.
+/// Maximum number of remembered client ids, by which a client that comes back is known.
 const CLIENTS_MAX: usize = 256;
 
 /// The longest client id, in bytes: it is remembered, and sent with each action of its client.
 const CLIENT_ID_BYTES_MAX: usize = 1024;
 
-/// What the caller lends to one step.
+/// Context that the caller lends to one step.
 struct Step<'a> {
     now: Now,
     ids: &'a mut dyn Ids,
     out: &'a mut Vec<Output>,
-    /// What the store has of the actions after the cursor of the `reconnect` that is handled.
+    /// Saved actions after the cursor of the `reconnect` that is being handled.
     past: Option<effects::Past>,
-    /// What was found out about the directories that the message names which is handled.
+    /// Results of looking up the directories that the message names.
     findings: Findings,
     /// The watches that have not begun which the message follows, each with why.
     refused_watches: BTreeMap<String, RpcError>,

@@ -30,7 +30,7 @@ use crate::state::reduce::Conversation;
 
 pub(super) use crate::host::effects::{ChannelId, SessionKey};
 
-/// What all channels have.
+/// Members that all channels have.
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) uri: String,
@@ -51,9 +51,9 @@ impl Channel {
 /// How a connection follows a channel.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Subscription {
-    /// Which completed turns its client holds, of a chat.
+    /// Completed turns that the client holds, of a chat.
     pub(super) window: Window,
-    /// How many of them it has asked for, at least 1; all when it has not said.
+    /// Number of completed turns that the client has asked for, at least 1; `None`: all.
     pub(super) turns: Option<usize>,
     /// For how long text may be held back to be merged; as the host likes when the client has not
     /// said.
@@ -65,7 +65,7 @@ pub(super) struct Subscription {
 pub(super) enum Window {
     /// From this one on.
     From(usize),
-    /// It came back with a state from before: nobody knows where that begins.
+    /// Unknown: the client has come back with a state from before.
     Unknown,
 }
 
@@ -91,18 +91,19 @@ pub(super) struct Session {
     pub(super) used: u64,
     /// The summary that the subscribers of the root channel know.
     pub(super) told: SessionSummary,
-    /// What its summary says of what is selected in it, as it was found last.
+    /// Selection last shown in the session's summary.
     pub(super) selected: Option<JsonObject>,
-    /// How much was changed in it, as its summary says it.
+    /// Changes last shown in the session's summary.
     pub(super) changes: Option<ChangesSummary>,
-    /// Which files of its changesets were reviewed, and in which version: by what the changes are
-    /// of, and the file.
+    /// Files of the session's changesets that were reviewed, with the version that was: by
+    /// changeset and file.
     pub(super) reviewed: ReviewMarks,
     /// Files that clients have had taken back to what they were, in that order.
     pub(super) discarded: Vec<DiscardedFile>,
-    /// What git keeps of its folder.
+    /// Git checkpoints of the session's folder.
     pub(super) kept: KeptFolder,
-    /// It was made ahead of use, and nothing has begun in it: it is neither shown nor kept.
+    /// Set for a session that was made ahead of use and in which nothing has begun: it is neither
+    /// shown nor saved.
     pub(super) ahead: bool,
     /// The sequence's head when it was shown.
     pub(super) shown_at: u64,
@@ -113,18 +114,19 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Whether it is being created: its agent is being started.
+    /// Returns whether the session is being created: its agent is being started.
     pub(super) fn is_creating(&self) -> bool {
         self.state.lifecycle == SessionLifecycle::Creating
     }
 
-    /// Whether no agent has started in it yet, and one was tried.
+    /// Returns whether creating the session has failed: its agent did not start.
     pub(super) fn has_failed(&self) -> bool {
         self.state.lifecycle == SessionLifecycle::Failed
     }
 }
 
-/// Who named a session or chat; a later one only replaces an earlier one.
+/// Origin of the title of a session or chat, in rising order: a title replaces only those of lower
+/// origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum TitleBy {
@@ -139,11 +141,12 @@ pub(super) struct Chat {
     pub(super) channel: Channel,
     pub(super) session: SessionKey,
     pub(super) conversation: Conversation,
-    /// What was said elsewhere before its first turn: its agent knows it, and it is not shown.
+    /// Turns from elsewhere before the first turn of the chat: its agent knows them, and clients
+    /// are not shown them.
     pub(super) context: Vec<CompletedTurn>,
     pub(super) title_by: TitleBy,
     pub(super) agent: AgentLink,
-    /// Who wants to be told how far the opening of the agent is.
+    /// Client that is notified of the progress of opening the agent.
     pub(super) opening: Option<Opening>,
     /// The opening of the agent waits for the user, and the chat's activity says for what.
     pub(super) awaits: bool,
@@ -157,7 +160,7 @@ pub(super) struct Chat {
     pub(super) tools_told: Vec<ToolDefinition>,
     /// The changes of the session's configuration that its agent was told, and has not heard.
     pub(super) settings_told: SettingsSent,
-    /// What its agent offers to do in it, if it has said so since it was opened.
+    /// Commands that the chat's agent offers in it, once it has said so.
     pub(super) commands: Option<Vec<AgentCommand>>,
     /// The turn that runs, from our side.
     pub(super) run: Option<Run>,
@@ -165,7 +168,7 @@ pub(super) struct Chat {
     pub(super) begins: Option<TurnCause>,
     /// A cancelled run that the agent has not given up yet; nothing new is started before it has.
     pub(super) settling: Option<RunId>,
-    /// What its agent calls terminals that are kept in completed calls and not in memory: it may
+    /// Terminals in completed calls that are saved and not in memory, by the agent's ids: it may
     /// name them again.
     pub(super) kept_terminals: BTreeMap<String, TerminalKey>,
     /// The ids of turns that were removed: none of them runs again.
@@ -183,18 +186,18 @@ pub(super) struct Chat {
     /// Pending messages that are for the model and the agent that are selected when their turns
     /// begin.
     pub(super) following: BTreeSet<String>,
-    /// What was said in the chats that are attached to its messages.
+    /// Transcripts of the chats that are attached to its messages.
     pub(super) attached: Attached,
     /// Contents of the changes that were shown to be approved in the turn that runs, or ran last,
     /// by what they are called.
     pub(super) previews: BTreeMap<String, String>,
     /// The edits of files that the calls of the turn that runs have said, by the ids of the calls.
     pub(super) call_edits: HashMap<String, Vec<CallEdit>>,
-    /// How far the agent had got, as it told, in each turn that runs or can be resumed.
+    /// Progress as last reported by the agent, by turn that runs or can be resumed.
     pub(super) progress: BTreeMap<String, u64>,
-    /// What the agent calls the conversation, while what it knows of it is what we know.
+    /// Agent's id of the conversation, while the agent's history of it equals ours.
     pub(super) handle: Option<Handle>,
-    /// What the store knows of this chat.
+    /// Part of this chat that is saved.
     pub(super) saved: Saved,
     /// The language of the client that asked for a turn last.
     pub(super) language: Language,
@@ -243,12 +246,12 @@ impl Chat {
 }
 
 impl Chat {
-    /// What was said before its first turn, and its completed turns.
+    /// Iterates over the turns before the chat's first one and its completed turns.
     pub(super) fn all_turns(&self) -> impl Iterator<Item = &CompletedTurn> {
         self.context.iter().chain(self.conversation.history().turns())
     }
 
-    /// Whether a turn of this id was ever accepted, one that was removed too: none runs twice.
+    /// Returns whether a turn of this id was ever accepted, removed ones included: none runs twice.
     pub(super) fn has_had_turn(&self, id: &str) -> bool {
         let active = self.conversation.state().active_turn.as_ref();
         self.conversation.history().contains(id)
@@ -256,8 +259,7 @@ impl Chat {
             || active.is_some_and(|turn| turn.id == id)
     }
 
-    /// Whether the agent can go on with what it was doing in this chat when it, or the host, had
-    /// ended.
+    /// Returns whether the agent can resume its work in this chat when it, or the host, has ended.
     pub(super) fn can_be_taken_up(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| handle.resumes)
     }
@@ -296,14 +298,14 @@ impl Chat {
     }
 }
 
-/// How much of a chat the store knows.
+/// Part of a chat that is saved.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
     /// The row is out of date in a way that the saved actions do not make up for.
     pub(super) row_due: bool,
-    /// What was said before its first turn is saved.
+    /// Set when the turns before its first one are saved.
     pub(super) context: bool,
-    /// So many completed turns are saved, and of these the first `turns_kept` are still true.
+    /// Number of completed turns that are saved; of these the first `turns_kept` are still true.
     pub(super) turns: usize,
     pub(super) turns_kept: usize,
     /// Bytes of saved actions that the row does not know of, while a turn runs.
@@ -312,7 +314,7 @@ pub(super) struct Saved {
     pub(super) row_bytes: usize,
 }
 
-/// Whether the agent's side of a chat exists.
+/// State of the agent's side of a chat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AgentLink {
     Closed,
@@ -332,33 +334,33 @@ pub(super) struct Run {
     pub(super) is_own: bool,
     /// When this attempt was accepted, by the clock that never goes back.
     pub(super) accepted_ms: u64,
-    /// How long the turn had lasted then: other than 0 when it is resumed.
+    /// Time that the turn had lasted before, in milliseconds: other than 0 when it is resumed.
     pub(super) lasted_ms: u64,
     /// The client that began this attempt, if one did.
     pub(super) by: Option<String>,
-    /// It ended with the process before this one.
+    /// Set when the turn ended with the process before this one.
     pub(super) interrupted: bool,
     /// The part that text of this kind goes on in.
     pub(super) open_part: Option<OpenPart>,
-    /// What the agent offered for each tool call that waits for a permission.
+    /// Options that the agent offered, by tool call that waits for a permission.
     pub(super) permissions: HashMap<String, Vec<PermissionOption>>,
     /// Steering messages that the agent was handed and has not taken in yet, the newest last.
     pub(super) handed_over: Vec<PendingMessage>,
-    /// What the agent calls the questions that were asked again, which is under another id each
+    /// Agent's ids of the questions that were asked again, by the new id, which is another one each
     /// time.
     pub(super) asked_again: BTreeMap<String, String>,
-    /// It waits until its folder is kept: the number under which that was asked.
+    /// Number of the checkpoint that the turn waits for.
     pub(super) kept_by: Option<u64>,
 }
 
-/// How far an attempt has got.
+/// Phase of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunPhase {
     /// The agent is not ready for it; `resume` tells how it will be started.
     Waiting { resume: bool },
     /// The agent works on it.
     Started,
-    /// It is a command that the user has run, with which the agent has nothing to do.
+    /// A command that the user runs, without the agent.
     Command,
     /// The agent has given it up.
     Over,
@@ -392,7 +394,7 @@ impl Run {
         }
     }
 
-    /// What the agent calls a question.
+    /// Returns the agent's id of a question.
     pub(super) fn first_id<'a>(&'a self, question: &'a str) -> &'a str {
         self.asked_again.get(question).map_or(question, String::as_str)
     }

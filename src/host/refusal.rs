@@ -14,10 +14,10 @@ use crate::wire::text::in_words;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::host) enum Refusal {
     // The action itself.
-    /// It is nested too deeply; a member says how deep it may be.
+    /// Nested more deeply than this many levels.
     #[error("`action` is nested deeper than {0} levels")]
     NestedTooDeeply(usize),
-    /// It is not an object of JSON.
+    /// No object of JSON, or none of this shape.
     #[error("`action` is not readable: {0}")]
     Unreadable(String),
     #[error("`action` has no `type`")]
@@ -60,7 +60,7 @@ pub(in crate::host) enum Refusal {
     RootValuesTooLarge(usize),
     #[error("nothing else on the root channel can be changed by clients")]
     OnlyRootConfig,
-    /// Nobody types into what a command of an agent prints.
+    /// Input to the output of an agent's command, which takes none.
     #[error("the terminal shows what a command of an agent prints: it {0}")]
     OutputOfAgent(&'static str),
     #[error("another client has the terminal")]
@@ -186,7 +186,8 @@ pub(in crate::host) enum Refusal {
     AnswerOfOtherKind(String),
     #[error("the required question `{0}` has no submitted answer")]
     AnswerMissing(String),
-    /// Its answers were refused, and its client has forgotten it by then.
+    /// Answers that were refused to a client that has discarded its question by then: it is asked
+    /// again.
     #[error("{0}; the question is asked again")]
     AskedAgain(Box<Refusal>),
 
@@ -228,7 +229,7 @@ pub(in crate::host) enum Refusal {
     Value { path: String, why: String },
 
     // Directories.
-    /// What is wrong with a directory that is named.
+    /// Directory that cannot be used, with the reason.
     #[error("`{uri}` {why}")]
     Directory { uri: String, why: String },
     #[error("the agent `{0}` stays in the directory that its session was created with")]

@@ -19,14 +19,14 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::watches::{is_watch, Watched, WATCHES_MAX};
 
-/// How long a watch stays that nobody follows: whoever has lost a connection comes back within this
-/// time.
+/// Time after which a watch without subscribers is closed: a client that has lost its connection
+/// comes back within it.
 const UNFOLLOWED_MAX: Duration = Duration::from_secs(30);
 
-/// So many of those there are at most.
+/// Maximum number of watches without subscribers.
 const UNFOLLOWED_COUNT_MAX: usize = 2 * WATCHES_MAX;
 
-/// What a watch is followed by that begins.
+/// Outcome of starting each watch, by its URI.
 pub(super) type WatchBegun = Vec<(String, Result<(), RpcError>)>;
 
 /// Takes in which watches have begun for the message that is handled, and which have not.
@@ -49,8 +49,7 @@ pub(super) fn take_watches(ledger: &mut Ledger, step: &mut Step<'_>, begun: Watc
     }
 }
 
-/// Whether a connection may follow this channel besides those that it follows, as far as that
-/// is a watch.
+/// Checks that a connection may subscribe to one more watch, if this channel is one.
 ///
 /// # Errors
 /// When it follows as many as it may.
@@ -108,8 +107,8 @@ fn changes_line(ledger: &Ledger, watch: &str, changes: &[(String, ResourceChange
     unsequenced_line(watch, &action, ledger.told_head())
 }
 
-/// Somebody may have followed a watch last, or follow one again: one that nobody follows stays
-/// for a while.
+/// Starts the timer of watches that have lost their last subscriber, and stops that of those which
+/// have one again.
 pub(super) fn settle_watches(ledger: &mut Ledger, step: &mut Step<'_>) {
     if !ledger.take_touched(ChannelKind::Watch) {
         return;

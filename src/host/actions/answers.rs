@@ -47,8 +47,8 @@ pub(in crate::host) fn question_of<'a>(
     question.ok_or_else(|| Refusal::NoSuchQuestion(id.to_owned()))
 }
 
-/// Whether an answer has a value of its question's kind, or a text that says one, which is put in
-/// its place: real clients answer every question that is typed with a text.
+/// Checks that an answer has a value of its question's kind. A text that says one is replaced by
+/// it: real clients answer every typed question with a text.
 pub(in crate::host) fn check_answer(
     question: &ChatInputQuestion,
     id: &str,
@@ -113,8 +113,7 @@ fn value_of_text(question: &ChatInputQuestion, text: &str) -> Option<ChatInputAn
     }
 }
 
-/// Whether the questions of a request are answered by what its client says last, as
-/// [`check_answer`] has it.
+/// Checks the answers that a client sends last, as [`check_answer`] does.
 pub(in crate::host) fn check_answers(
     request: &ChatInputRequest,
     last: &mut ChatInputCompletedAction,
@@ -130,7 +129,7 @@ pub(in crate::host) fn check_answers(
     }
 }
 
-/// Whether every required question has a submitted answer, before or now.
+/// Checks that every required question has a submitted answer, now or from before.
 fn check_required(
     request: &ChatInputRequest,
     now: Option<&HashMap<String, ChatInputAnswer>>,

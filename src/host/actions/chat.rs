@@ -27,7 +27,7 @@ use crate::host::model::Chat;
 use crate::host::refusal::Refusal;
 use crate::host::{actions, catalogue, Step};
 
-/// How many messages may be queued in a chat.
+/// Maximum number of queued messages in a chat.
 const QUEUED_MAX: usize = 1000;
 
 /// Queues the turn of a client that did not know yet of one that the agent has begun by itself:
@@ -104,7 +104,7 @@ pub(in crate::host) fn client_sets_pending(
     Ok(verdict)
 }
 
-/// What the host says in this chat is for the user of this client from now on.
+/// Switches the host's own texts in a chat to the language of this client.
 pub(in crate::host) fn speak_as(ledger: &mut Ledger, key: ChatKey, client_id: &str) {
     let mut clients = ledger.presence.connections.values();
     let client = clients.find(|client| client.client_id.as_deref() == Some(client_id));

@@ -24,9 +24,9 @@ use crate::wire::rpc::nesting_fits;
 /// An action that the protocol lets clients dispatch.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientAction {
-    /// Its name on the wire.
+    /// Name on the wire.
     pub name: &'static str,
-    /// Where it belongs.
+    /// Kind of the channels that the action belongs to.
     pub kind: ChannelKind,
     /// Why it is refused whatever it says; none when it is served.
     pub not_served: Option<&'static str>,
@@ -55,11 +55,11 @@ pub(super) use actions_of;
 /// than [`NESTING_MAX`](crate::wire::rpc::NESTING_MAX) levels must be able to read that too.
 pub(super) const ACTION_NESTING_MAX: usize = 100;
 
-/// What becomes of an action that is not refused.
+/// Outcome of an action that is not refused.
 pub(in crate::host) enum Verdict {
-    /// It was sequenced, with whatever follows from it.
+    /// Sequenced, with its consequences.
     Done,
-    /// It changes nothing (or nothing that its channel shows): its sender is told so, nobody else.
+    /// Without effect (or none that its channel shows): its sender is told so, nobody else.
     Unchanged,
 }
 

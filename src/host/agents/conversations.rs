@@ -79,7 +79,7 @@ pub(in crate::host) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'
     }
 }
 
-/// Whether a chat's session is being created.
+/// Returns whether a chat's session is being created.
 pub(in crate::host) fn is_creating(ledger: &Ledger, key: ChatKey) -> bool {
     let session =
         ledger.channels.chats.known(key).and_then(|chat| ledger.channels.sessions.known(chat.session));

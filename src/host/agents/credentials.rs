@@ -30,7 +30,7 @@ pub(in crate::host) struct HeldToken {
     pub(in crate::host) until_ms: Option<u64>,
 }
 
-/// What `authenticate` asks for. Read by hand: an error must not quote what was sent.
+/// Params of `authenticate`. Read by hand: an error must not quote what was sent.
 struct Pushed {
     resource: String,
     token: String,
@@ -117,7 +117,7 @@ impl AgentRegistry {
         self.tokens.remove(&connection);
     }
 
-    /// Whether a client may use an agent.
+    /// Checks that a client has the tokens which an agent requires.
     ///
     /// # Errors
     /// `-32007` with the resources that it has no token for.
@@ -137,8 +137,8 @@ impl AgentRegistry {
         Err(RpcError::auth_required(&agent.info.display_name, &missing))
     }
 
-    /// Whether a client may have the agent of a chat do something. If not, the client is told what
-    /// it needs.
+    /// Checks that a client may start the agent of a chat. If not, the client is notified of the
+    /// tokens that are missing.
     pub(in crate::host) fn check_tokens_for_turn(
         &self,
         ledger: &Ledger,
@@ -159,7 +159,7 @@ impl AgentRegistry {
         Err(refusal)
     }
 
-    /// Whose chat it is, if that agent is there.
+    /// Returns the agent of a chat, if it is configured.
     pub(in crate::host) fn agent_of(&self, ledger: &Ledger, key: ChatKey) -> Option<&AgentDescription> {
         let provider =
             &ledger.channels.sessions.known(ledger.channels.chats.known(key)?.session)?.state.provider;
@@ -175,7 +175,7 @@ impl AgentRegistry {
             .collect()
     }
 
-    /// What an agent cannot be used without, and a client has no token for.
+    /// Returns the resources that an agent requires and a client has no token for.
     fn missing_tokens(
         &self,
         ledger: &Ledger,

@@ -47,20 +47,19 @@ pub(in crate::host) struct AgentRegistry {
 
 #[derive(Debug)]
 struct KnownAgent {
-    /// What its operator says of it.
+    /// Description by the operator.
     operator: AgentDescription,
-    /// What it has said of itself.
+    /// Description by the agent itself.
     said: SelfDescription,
     /// Both: the agent as it is used and shown.
     whole: AgentDescription,
-    /// It was asked what it is, and is not asked again before this time, by the clock that never
-    /// goes back.
+    /// Monotonic time, in milliseconds, before which the agent is not probed again.
     met_until_ms: u64,
-    /// It has said that it needs a login, and this is believed until this time.
+    /// Monotonic time, in milliseconds, until which the agent is taken to need a login.
     login_until_ms: u64,
 }
 
-/// What is kept of what an agent has said.
+/// Saved self-description of an agent.
 #[derive(Serialize, Deserialize)]
 struct KeptAgent<T> {
     identity: String,
@@ -68,8 +67,8 @@ struct KeptAgent<T> {
 }
 
 impl AgentRegistry {
-    /// Those that a host starts with: as their operator describes them, with what was kept of what
-    /// they said.
+    /// Creates the registry of a host that starts: agents as their operator describes them, with
+    /// their saved self-descriptions.
     pub(in crate::host) fn at_start(operators: Vec<AgentDescription>, start: &Start) -> Self {
         let known = operators.into_iter().map(|operator| KnownAgent::at_start(operator, &start.said));
         Self {
@@ -114,7 +113,7 @@ impl AgentRegistry {
         self.known.iter().map(|agent| &agent.whole)
     }
 
-    /// What clients are shown of them.
+    /// Returns the agents as clients are shown them.
     pub(in crate::host) fn infos(&self) -> Vec<AgentInfo> {
         self.iter().map(|agent| agent.info.clone()).collect()
     }
@@ -130,13 +129,12 @@ impl AgentRegistry {
         Some(agent.kept())
     }
 
-    /// Whether the settings of an agent's sessions are for the agent to say, and not known for
-    /// good.
+    /// Returns whether the agent, rather than the operator, says which settings its sessions have.
     pub(in crate::host) fn settings_may_change(&self, provider: &str) -> bool {
         self.find(provider).is_some_and(|agent| agent.operator.may_have_more_settings)
     }
 
-    /// Whether an agent was asked what it is not long ago.
+    /// Returns whether an agent was probed recently.
     pub(in crate::host) fn was_met(&self, provider: &str, now_ms: u64) -> bool {
         self.find(provider).is_some_and(|agent| now_ms < agent.met_until_ms)
     }
@@ -148,7 +146,7 @@ impl AgentRegistry {
         }
     }
 
-    /// Whether an agent has said not long ago that it needs a login.
+    /// Returns whether an agent has said recently that it needs a login.
     pub(in crate::host) fn needs_login(&self, provider: &str, now_ms: u64) -> bool {
         self.find(provider).is_some_and(|agent| now_ms < agent.login_until_ms)
     }
@@ -224,8 +222,8 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
     whole
 }
 
-/// What is to be kept of an agent that has said this of itself, besides what was kept of it before;
-/// JSON text.
+/// Returns what is saved of an agent with this new self-description, merged with what was saved
+/// before; JSON text.
 pub fn kept_of(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
     let mut agent = KnownAgent::at_start(operator.clone(), &before.said);
     agent.said.learn(news);

@@ -10,8 +10,9 @@ use crate::host::agents::AgentRegistry;
 use crate::host::effects::ChatKey;
 use crate::host::ledger::Ledger;
 
-/// What the agent calls the conversation that a chat goes on from: while that is over where
-/// this chat begins, and nothing has been said here. Else what was said must be told.
+/// Returns the agent's id of the conversation that a chat forks, if the agent can fork it: the
+/// conversation ends where this chat begins, and nothing has been said here. Otherwise the history
+/// must be sent.
 pub(in crate::host) fn copyable_origin(
     ledger: &Ledger,
     agents: &AgentRegistry,

@@ -1,4 +1,4 @@
-//! How far the opening of a session has got, for the client that asked to be told.
+//! Progress of opening a session, for the client that has asked for it.
 //!
 //! Owns: what is told under a client's `progressToken`: never less than before, and complete
 //! exactly once.
@@ -19,7 +19,7 @@ use crate::wire::rpc::to_sorted_json;
 pub(in crate::host) struct Opening {
     token: String,
     pub(in crate::host) connection: ConnectionId,
-    /// What was told last: how much of how much.
+    /// Progress last sent: done, and of how much.
     told: Option<(u64, Option<u64>)>,
 }
 

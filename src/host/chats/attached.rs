@@ -129,8 +129,8 @@ pub(in crate::host) fn attach_to_turn(
     }
 }
 
-/// Whether a chat can keep the transcripts of one more pending message, in place of those that
-/// it had.
+/// Checks that a chat has room for the transcripts of one more pending message, in place of those
+/// that it had.
 ///
 /// # Errors
 /// When they are too many.
@@ -203,7 +203,7 @@ fn bytes_of(transcripts: &[Transcript]) -> usize {
     transcripts.iter().map(|it| it.text.len()).sum()
 }
 
-/// What was said in these turns, of the end as much as fits; and whether that is not all.
+/// Returns the text of turns, the end of it as far as it fits; and whether something was cut.
 fn text_of(turns: &[CompletedTurn], bytes_max: usize) -> (String, bool) {
     let mut newest_first: Vec<String> = Vec::new();
     let mut bytes = 0;

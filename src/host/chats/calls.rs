@@ -38,7 +38,7 @@ pub(in crate::host) struct CallRef {
     pub(in crate::host) id: String,
 }
 
-/// What an agent says of a call whose input is complete.
+/// Report of an agent on a call whose input is complete.
 #[derive(Debug)]
 pub(in crate::host) struct Readiness {
     pub(in crate::host) input: String,
@@ -306,7 +306,7 @@ pub(in crate::host) fn append_input(ledger: &mut Ledger, step: &mut Step<'_>, ca
     ledger.sequence(step, call.key, action, None);
 }
 
-/// What a running call has produced so far.
+/// Replaces the content that a running call has produced so far.
 pub(in crate::host) fn set_content(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -374,7 +374,7 @@ pub(in crate::host) fn refuse_result(ledger: &mut Ledger, step: &mut Step<'_>, c
     tool_changed(ledger, step, key, &id);
 }
 
-/// What the agent is told of a result that was looked at: a client's call is over only now.
+/// Tells the agent of a result that the user has reviewed: a client's call is over only now.
 pub(in crate::host) fn reviewed(
     ledger: &Ledger,
     key: ChatKey,
@@ -430,7 +430,7 @@ fn sequence_ready(
     ledger.sequence(step, call.key, action, None);
 }
 
-/// Nobody can be shown the question, so the agent must not wait for an answer.
+/// Declines a question that cannot be shown, so that the agent does not wait for an answer.
 fn refuse_unshown(ledger: &Ledger, step: &mut Step<'_>, call: CallRef, gate: ToolGate) {
     let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
     if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
@@ -440,7 +440,7 @@ fn refuse_unshown(ledger: &Ledger, step: &mut Step<'_>, call: CallRef, gate: Too
     }
 }
 
-/// What is told besides the end of a call, with when it has edited files if it has.
+/// Adds to the `_meta` of a call's end when it edited files, if it did.
 fn with_edit_time(
     ledger: &Ledger,
     step: &Step<'_>,
@@ -462,7 +462,7 @@ fn with_edit_time(
     meta
 }
 
-/// What follows from any change of a tool call's state.
+/// Brings what is derived from a tool call in line with its state.
 pub(in crate::host) fn tool_changed(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -473,7 +473,7 @@ pub(in crate::host) fn tool_changed(
     catalogue::sync_tool_request(ledger, step, key, tool_call_id);
 }
 
-/// What follows from any change of a question's state.
+/// Brings what is derived from a question in line with its state.
 pub(in crate::host) fn question_changed(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -484,8 +484,8 @@ pub(in crate::host) fn question_changed(
     catalogue::sync_question_request(ledger, step, key, request_id);
 }
 
-/// What the agent is told of a call that was to run on a client and is over; none of any other
-/// call.
+/// Returns the result that the agent gets of a call that was to run on a client and is over; `None`
+/// for any other call.
 pub(in crate::host) fn result_for_agent(
     ledger: &Ledger,
     key: ChatKey,

@@ -16,7 +16,7 @@ use crate::host::model::RunPhase;
 use crate::host::terminals::commands;
 use crate::host::Step;
 
-/// Whether the chat's agent takes in what the user adds while it works.
+/// Returns whether the chat's agent accepts steering messages.
 pub(in crate::host) fn steers(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey) -> bool {
     agents.agent_of(ledger, key).is_none_or(|agent| agent.steers)
 }

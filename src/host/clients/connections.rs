@@ -25,7 +25,7 @@ pub(in crate::host) struct States {
     pub(in crate::host) kinds: Vec<ChannelKind>,
 }
 
-/// What answers a request that subscribes.
+/// Answer to a request that subscribes.
 pub(in crate::host) enum Subscribed {
     /// This.
     States(States),
@@ -34,7 +34,7 @@ pub(in crate::host) enum Subscribed {
 }
 
 impl From<LargeStates> for Subscribed {
-    /// What is not large is written at once, if nothing must be read for it.
+    /// Writes at once a state that is not large, if nothing must be read for it.
     fn from(states: LargeStates) -> Self {
         if states.bytes >= LARGE_BYTES || !states.is_here() {
             return Self::Large(Box::new(states));
@@ -44,8 +44,8 @@ impl From<LargeStates> for Subscribed {
     }
 }
 
-/// Whether a URI is that of a channel of which it says what it shows: of such a one it is told that
-/// there is nothing.
+/// Returns whether a URI names, by its form, a channel other than a session or chat: such a one is
+/// answered with "not found".
 pub(in crate::host) fn is_no_conversation(uri: &str) -> bool {
     is_watch(uri) || named_by_terminal(uri).is_some() || session_named_by(uri).is_some()
 }

@@ -19,13 +19,13 @@ use crate::host::Step;
 #[derive(Debug)]
 pub(in crate::host) struct Departure {
     pub(in crate::host) client_id: Option<String>,
-    /// Its connection was lost.
+    /// Set when the connection was lost, rather than ended.
     pub(in crate::host) is_lost: bool,
-    /// Its turns are cancelled, and no new one begins.
+    /// Set when the client's turns are cancelled, and no new one begins.
     pub(in crate::host) cancelling: bool,
     /// Something was declined or cut.
     pub(in crate::host) cut: bool,
-    /// Its turns are over.
+    /// Set when the client's turns are over.
     pub(in crate::host) over: bool,
 }
 
@@ -50,13 +50,13 @@ impl Clients {
         }
     }
 
-    /// Whether any client is there that can answer what agents ask, or is expected back.
+    /// Returns whether a client that can answer questions of agents is connected, or expected back.
     pub(in crate::host) fn may_anybody_answer(&self, ledger: &Ledger) -> bool {
         ledger.presence.is_anybody_left() || !self.expected.is_empty()
     }
 
-    /// Whether what runs in a chat is for this client, which can say nothing any more, to be ended:
-    /// it has begun it, or nobody is left who has.
+    /// Returns whether the turn of a chat ends with this client, which can send nothing any more:
+    /// it has begun the turn, or nobody is left who has.
     fn was_left_by(&self, ledger: &Ledger, key: ChatKey, connection: ConnectionId) -> bool {
         let Some(departure) = self.departures.get(&connection) else { return false };
         match owner_of(ledger, key) {
@@ -76,8 +76,8 @@ impl Clients {
         running.filter(|chat| self.was_left_by(ledger, *chat, connection)).collect()
     }
 
-    /// Whether turns of a chat are being cancelled because its client is gone, so that none may
-    /// begin.
+    /// Returns whether turns of a chat are being cancelled because its client is gone, so that none
+    /// may begin.
     pub(in crate::host) fn is_left_for_good(&self, ledger: &Ledger, key: ChatKey) -> bool {
         let departures = self.departures.iter().filter(|(_, departure)| departure.cancelling);
         let mut cancelling = departures.map(|(connection, _)| *connection);

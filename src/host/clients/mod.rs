@@ -37,7 +37,7 @@ use crate::host::{catalogue, Step};
 use crate::wire::channels::ChannelKind;
 use crate::wire::tool_calls::{client_of_call, tool_call_id};
 
-/// How long an active client may be gone before it is removed and its tool calls fail.
+/// Time after which an absent active client is removed and its tool calls fail.
 const ABSENCE_MAX: Duration = Duration::from_secs(10);
 
 /// Clients: those that take part in sessions, those that go, and those that are expected back.
@@ -318,7 +318,7 @@ pub(in crate::host) fn tell_tools_in(ledger: &mut Ledger, step: &mut Step<'_>, s
     }
 }
 
-/// The same for one chat, once its agent is open.
+/// Sends the tools of clients to the agent of one chat, once it is open.
 pub(in crate::host) fn tell_tools(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open) else {
         return;
@@ -331,7 +331,7 @@ pub(in crate::host) fn tell_tools(ledger: &mut Ledger, step: &mut Step<'_>, key:
     }
 }
 
-/// What it means that an active client, as it knows itself, offers other tools.
+/// Returns the action by which an active client offers these tools in place of those from before.
 ///
 /// # Errors
 /// When it takes no part in the session, or these are no tools.

@@ -17,7 +17,7 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::Incoming;
 use crate::wire::tool_calls::client_of_call;
 
-/// How far a shutdown is.
+/// Progress of a shutdown.
 #[derive(Debug)]
 pub(in crate::host) struct ShuttingDown {
     /// Turns are cancelled, and no new one begins.
@@ -28,7 +28,7 @@ pub(in crate::host) struct ShuttingDown {
 }
 
 impl Clients {
-    /// Whether turns of a chat are being cancelled for good, so that none may begin.
+    /// Returns whether turns of a chat are being cancelled for good, so that none may begin.
     pub(in crate::host) fn is_cancelling(&self, ledger: &Ledger, key: ChatKey) -> bool {
         self.shutdown.as_ref().is_some_and(|state| state.cancelling) || self.is_left_for_good(ledger, key)
     }
@@ -92,8 +92,7 @@ impl Clients {
     }
 }
 
-/// Whether the client of a connection can be shown what agents ask, as far as its message
-/// tells.
+/// Notes from a client's message whether it can be shown what agents ask.
 pub(in crate::host) fn note_sight(
     ledger: &mut Ledger,
     step: &mut Step<'_>,

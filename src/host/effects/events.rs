@@ -260,7 +260,7 @@ pub enum TurnEvent {
     ToolContent {
         /// The call.
         id: String,
-        /// All of its content.
+        /// Complete content of the result.
         content: Vec<ToolResultContent>,
     },
     /// A tool call is over.

@@ -109,7 +109,7 @@ pub struct SessionRow {
     pub modified_at: String,
     /// Summary for `listSessions`; JSON text.
     pub summary: Bytes,
-    /// Everything else; JSON text.
+    /// Rest of the row; JSON text.
     pub body: Bytes,
 }
 
@@ -135,7 +135,7 @@ pub struct ChatRow {
     pub running: bool,
     /// The last sequence number that the row knows of.
     pub as_of: u64,
-    /// Everything else; JSON text.
+    /// Rest of the row; JSON text.
     pub body: Bytes,
 }
 

@@ -1,5 +1,4 @@
-//! What stands on the sides of changes of files, and what tool calls produce that is large; and how
-//! clients get it.
+//! Large contents (sides of changed files, results of tool calls), which clients fetch by a URI.
 //!
 //! Owns: telling clients a URI of the host's own for each content, and finding the content that
 //! such a URI calls.
@@ -107,7 +106,7 @@ impl Contents for ChatState {
     }
 }
 
-/// What waits for the user in a chat, as its session shows it.
+/// Replaces the large contents of a request that waits for the user by URIs.
 fn tell_request(request: &mut SessionInputRequest) {
     if let SessionInputRequest::ToolConfirmation(request) = request {
         let chat = request.chat.clone();
@@ -157,7 +156,7 @@ fn large(content: &ToolResultContent) -> Option<(&ToolResultEmbeddedResourceCont
     }
 }
 
-/// What a file of this type may be called, by which those who show it know what it is.
+/// Returns a file name for a content type, by which viewers know how to show it.
 fn file_name(content_type: &str) -> String {
     let is_plain = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let (kind, rest) = content_type.split_once('/').unwrap_or_default();

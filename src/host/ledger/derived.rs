@@ -1,4 +1,5 @@
-//! What follows in memory from an action that was applied: no client is told of it by itself.
+//! State that is derived in memory from each applied action; clients are not notified of it by
+//! itself.
 //!
 //! Owns: keeping counts, selections and edits that others read equal to the states they are made
 //! from, and the sessions whose summaries or changed files may be others than before.

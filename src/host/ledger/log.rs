@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::host::effects::{ActionLine, ChannelId};
 
-/// How far back a client can catch up.
+/// Bounds of the replay log.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplayWindow {
     /// At most so many actions.
@@ -52,8 +52,8 @@ impl ReplayLog {
         }
     }
 
-    /// Everything after `cursor`, oldest first; none when the log does not reach back to it or
-    /// `cursor` lies beyond the head.
+    /// Returns everything after `cursor`, oldest first; `None` when the log does not reach back to
+    /// it or `cursor` lies beyond the head.
     pub(super) fn since(&self, cursor: u64) -> Option<impl Iterator<Item = &(ChannelId, ActionLine)>> {
         let skip = usize::try_from(cursor.checked_sub(self.floor)?).ok()?;
         (skip <= self.entries.len()).then(|| self.entries.range(skip..))

@@ -17,9 +17,9 @@ pub(in crate::host) struct Connection {
     pub(in crate::host) default_directory: Option<String>,
     /// Language of its user.
     pub(in crate::host) language: Language,
-    /// Its client is not shown what agents ask.
+    /// Set when the client is not shown what agents ask.
     pub(in crate::host) sees_no_questions: bool,
-    /// Its client answers no requests.
+    /// Set when the client answers no requests.
     pub(in crate::host) answers_nothing: bool,
 }
 

@@ -25,7 +25,7 @@ pub(in crate::host) const BEHIND_TIMES: usize = 4;
 /// at once.
 pub(in crate::host) const BEHIND_BYTES_MAX: usize = 64 << 20;
 
-/// What an action means for the row of its channel.
+/// Effect of an action on the row of its channel.
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::host) struct RowNote {
     /// The row must be saved.

@@ -1,4 +1,4 @@
-//! Which completed turns of a chat each subscription holds.
+//! Windows: the completed turns of a chat that each subscription holds.
 //!
 //! Owns: windows: cutting states down to one, the cursors and pages of `fetchTurns`, and loading
 //! what a client must hold before it can apply an action that names an older turn, live or in a
@@ -29,11 +29,11 @@ use crate::state::history::{CompletedTurn, History};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::errors::RpcError;
 
-/// So many turns are loaded at once for a client that has not said how many it wants.
+/// Number of turns on a page for a client that has not said how many it wants.
 const PAGE_TURNS: usize = 20;
 
 impl Subscription {
-    /// What a client asks for when it subscribes.
+    /// Reads the window that a client asks for when it subscribes.
     ///
     /// # Errors
     /// `-32602` when a number is one that means nothing.
@@ -54,8 +54,8 @@ impl Subscription {
 }
 
 impl Window {
-    /// How many of the first turns, of so many, its client may lack that must have the one at this
-    /// place.
+    /// Returns how many turns, from the first one on, a client may lack that must hold the one at
+    /// `at`; `None` if it holds that. The chat has `there` turns.
     fn lacks(self, at: Option<usize>, there: usize) -> Option<usize> {
         match self {
             Self::From(start) => Some(start).filter(|start| at.is_some_and(|at| at < *start)),
@@ -182,9 +182,9 @@ impl Ledger {
 }
 
 impl Chat {
-    /// What a client that comes back, with a window that nobody knows, must be told of a chat
-    /// within a replay, so that it can apply all of it: before a truncation, every turn that may be
-    /// named. `actions` are those of the chat, in order.
+    /// Returns the `chat/turnsLoaded` that a client with an unknown window needs within a replay,
+    /// so that it can apply all of it: before a truncation, every turn that may be named. `actions`
+    /// are those of the chat, in order.
     ///
     /// # Errors
     /// When the state must be told instead: as the turns were then, nobody knows them any more,
@@ -239,12 +239,12 @@ pub(in crate::host) struct Loading {
     pub(in crate::host) envelope: Bytes,
 }
 
-/// What an action says of a turn as a whole.
+/// Reference of an action to a turn as a whole.
 #[derive(Debug)]
 enum Naming {
-    /// It begins, goes on or ends.
+    /// Turn that begins, is resumed or ends.
     Changed(String),
-    /// What follows it is removed.
+    /// Turn behind which everything is removed.
     CutBehind(String),
 }
 

@@ -70,11 +70,11 @@ enum ServedBy {
 /// A request that a client is to answer.
 #[derive(Debug)]
 pub(in crate::host) struct Relay {
-    /// Who is asked.
+    /// Connection that is asked.
     asked: ConnectionId,
     method: Method,
     uri: String,
-    /// Its params; JSON text.
+    /// Params; JSON text.
     params: Bytes,
 }
 
@@ -93,9 +93,9 @@ pub(in crate::host) struct FileServer<'a> {
     pub(in crate::host) connection: ConnectionId,
     /// `None` where it has not said yet who it is.
     pub(in crate::host) client_id: Option<&'a str>,
-    /// It answers no request.
+    /// Set when the client answers no requests.
     pub(in crate::host) answers_nothing: bool,
-    /// It can say nothing any more.
+    /// Set when the client can send nothing any more.
     pub(in crate::host) is_leaving: bool,
 }
 

@@ -15,7 +15,7 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::Params;
 use crate::wire::watches::Watched;
 
-/// What a request of one of the `resource*` methods asks for.
+/// Reads the request of one of the `resource*` methods.
 ///
 /// # Errors
 /// When it does not say it well, or names a content of a change that is not there.

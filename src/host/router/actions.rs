@@ -248,7 +248,7 @@ pub(in crate::host) fn what_grows(
     Some(("the session", json_bytes(&ledger.channels.sessions.known(session)?.state)))
 }
 
-/// Whether the state that a client's action changes has room for what it brings.
+/// Checks that the state which a client's action changes has room for it.
 ///
 /// # Errors
 /// When it has not.

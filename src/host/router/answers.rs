@@ -19,7 +19,7 @@ pub(in crate::host) const NULL: Bytes = Bytes::from_static(b"null");
 /// The result of methods that answer an object with nothing in it.
 pub(in crate::host) const EMPTY: Bytes = Bytes::from_static(b"{}");
 
-/// What a handler gives back.
+/// Result of a handler.
 pub(in crate::host) enum Answer {
     /// A result; JSON text.
     Json(Bytes),
@@ -27,16 +27,16 @@ pub(in crate::host) enum Answer {
     States(Subscribed),
     /// A session whose coming into being is told after the answer.
     Created(NewSession),
-    /// The same, and what a client that is back is told behind it.
+    /// Answer to a `reconnect`, with the notifications that follow it.
     Returned(Subscribed, Missed),
     /// A page of the list of sessions, which is answered when this step is safe.
     Page(Page),
-    /// What a client is asked for that serves it, which is answered when that has.
+    /// Request to the client that serves a file; answered when that client has answered.
     Relay(Relay),
     /// A terminal that is to be made, which is answered when its program has started.
     Terminal(Box<NewPty>),
-    /// What is to be done with the files of a changeset, which is answered when it was done.
+    /// Operation on the files of a changeset; answered when it is done.
     Operation(Box<InvokeChangesetOperationParams>),
-    /// What is in a file or folder, which is answered when it has been read.
+    /// Content of a file or folder; answered when it has been read.
     Resource(Resource),
 }

@@ -111,8 +111,8 @@ impl Host {
         }
     }
 
-    /// Whether the turn that waits in a chat is a command; then it begins as soon as its session is
-    /// there.
+    /// Starts the command that a chat's waiting turn is, as soon as its session exists; returns
+    /// whether the turn is one.
     pub(in crate::host) fn begins_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
         let Some(chat) = self.ledger.channels.chats.known(key) else { return false };
         let Some(turn) = &chat.conversation.state().active_turn else { return false };

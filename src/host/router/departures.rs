@@ -123,7 +123,8 @@ impl Host {
         }
     }
 
-    /// Whether the client of a connection has been welcomed, so that it is told what happens.
+    /// Returns whether the client of a connection has initialized, so that it receives
+    /// notifications.
     pub fn is_welcome(&self, connection: ConnectionId) -> bool {
         self.ledger.presence.connections.get(&connection).is_some_and(|client| client.client_id.is_some())
     }

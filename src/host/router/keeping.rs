@@ -191,7 +191,7 @@ pub(in crate::host) fn save(
     let_idle_sessions_go(ledger, changes, catalogue, summaries, step);
 }
 
-/// Whether nobody would notice that a session is not in memory.
+/// Returns whether a session may be evicted: nobody is subscribed, and nothing works in it.
 pub(super) fn is_idle(ledger: &Ledger, changes: &Changes, session: &Session) -> bool {
     session.channel.subscribers.is_empty()
         && !session.ahead

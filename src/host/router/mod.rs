@@ -205,7 +205,7 @@ impl Host {
         ptys::tell_that_terminals_have_ended(&mut self.ledger, step);
     }
 
-    /// How many turns run now.
+    /// Returns the number of turns that run.
     pub fn running_turns(&self) -> usize {
         shutdown::running_turns(&self.ledger)
     }
