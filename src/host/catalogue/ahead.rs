@@ -16,11 +16,11 @@ use crate::host::model::SessionKey;
 use crate::host::Step;
 use crate::wire::asides::Aside;
 
-/// So many are there at most; what is made beyond is a session like the others.
+/// Maximum number of sessions made ahead; further ones are sessions like the others.
 const AHEAD_MAX: usize = 256;
 
-/// How long one stays that nobody follows: a client whose connection broke comes back within this
-/// time.
+/// Time after which a session made ahead without subscribers is disposed of: a client whose
+/// connection broke comes back within it.
 const UNFOLLOWED_MAX: Duration = Duration::from_secs(60);
 
 /// Something begins in a session: if it was made ahead, it is one like the others from now on.
@@ -49,14 +49,14 @@ pub(in crate::host) fn show_session(ledger: &mut Ledger, step: &mut Step<'_>, ke
     ledger.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
 }
 
-/// Whether a session is made ahead of use.
+/// Returns whether a session is to be made ahead of use.
 pub(in crate::host) fn is_made_ahead(ledger: &Ledger, aside: Option<&Aside>) -> bool {
     let ahead = || ledger.channels.sessions.values().filter(|session| session.ahead).count();
     aside == Some(&Aside::MadeAhead) && ahead() < AHEAD_MAX
 }
 
-/// Somebody may have followed a session last: one that was made ahead is disposed of if nobody
-/// does so for a while.
+/// Starts the timer of sessions made ahead that have lost their last subscriber: they are disposed
+/// of when it expires.
 pub(in crate::host) fn watch_unfollowed(ledger: &mut Ledger, step: &mut Step<'_>) {
     let unfollowed = ledger.channels.sessions.iter().filter(|(_, session)| {
         session.ahead && session.channel.subscribers.is_empty() && session.unfollowed.is_none()

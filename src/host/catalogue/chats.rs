@@ -27,17 +27,17 @@ use crate::state::history::{CompletedTurn, History};
 use crate::state::reduce::Conversation;
 use crate::wire::errors::RpcError;
 
-/// How many chats a session may have.
+/// Maximum number of chats in a session.
 pub(in crate::host) const CHATS_MAX: usize = 1000;
 
-/// What a new chat begins with.
+/// Initial content of a new chat.
 pub(in crate::host) struct Beginning {
     pub(in crate::host) origin: ChatOrigin,
-    /// What its agent knows and nobody is shown.
+    /// Turns that its agent knows and clients are not shown.
     pub(in crate::host) context: Vec<CompletedTurn>,
-    /// What is shown, and whose chat it was.
+    /// Turns that are shown, and the chat from which they were copied.
     pub(in crate::host) copied: Option<(ChatKey, Vec<CompletedTurn>)>,
-    /// Which of the session's directories it works in; all when there is no choice.
+    /// Directories of the session in which the chat works; `None`: all.
     pub(in crate::host) directories: Option<Vec<String>>,
     /// The model and agent that are selected for it.
     pub(in crate::host) draft: Option<Message>,
@@ -50,7 +50,7 @@ impl Default for Beginning {
     }
 }
 
-/// What the agent of a session can do with several chats.
+/// Returns the capability of a session's agent to have several chats.
 pub(in crate::host) fn chats_capability(
     agents: &AgentRegistry,
     session: &Session,
@@ -83,7 +83,8 @@ pub(in crate::host) fn reopen_session(
     }
 }
 
-/// What a chat's agent does is done for this client, until another one asks for something.
+/// Makes this client the one on whose behalf a chat's agent works, until another client asks for
+/// something.
 pub(in crate::host) fn take_charge(ledger: &mut Ledger, chat: ChatKey, connection: ConnectionId) {
     let client_id = ledger.presence.client_of(connection).map(str::to_owned);
     actions::chat::speak_as(ledger, chat, client_id.as_deref().unwrap_or_default());

@@ -23,8 +23,8 @@ struct ForkSource {
     turn_id: String,
 }
 
-/// What the chat of a session begins with that goes on from here (JSON); what its client does
-/// not say of the session itself is as it is there.
+/// Returns the initial content of the first chat of a session that forks another one at a turn
+/// (JSON). Values that the client leaves out of `params` are filled in from the original.
 ///
 /// # Errors
 /// When there is no such session or turn, or its agent is another one than is asked for.

@@ -9,8 +9,7 @@ use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, Session};
 use crate::state::history::INDEX_BYTES;
 
-/// What a session is counted for besides the text of its chats, in bytes: it is no more for nearly
-/// all of them.
+/// Overhead of a session besides the text of its chats, in bytes: nearly all sessions have less.
 pub const SESSION_BYTES: usize = 16 << 10;
 
 /// Idle sessions are looked for once in so many steps that change a session: looking takes a step
@@ -22,7 +21,7 @@ pub(in crate::host) const IDLE_EVERY: u64 = 16;
 pub(in crate::host) const LARGE_BYTES: usize = 1 << 20;
 
 impl Chat {
-    /// What it takes in memory, nearly, in bytes: its state as JSON text, without what only the
+    /// Estimates the memory of a chat, in bytes: its state as JSON text, without what only the
     /// store must have.
     fn memory_bytes(&self) -> usize {
         let conversation = &self.conversation;
@@ -31,7 +30,7 @@ impl Chat {
     }
 }
 
-/// What a session takes in memory, nearly, in bytes.
+/// Estimates the memory of a session with its chats, in bytes.
 pub(in crate::host) fn memory_bytes(ledger: &Ledger, session: &Session) -> usize {
     SESSION_BYTES
         + annotations::annotations_bytes(ledger, session)

@@ -1,4 +1,4 @@
-//! What was kept of sessions comes back.
+//! Saved sessions that come back into memory.
 //!
 //! Owns: making sessions, chats and interrupted turns out of their rows again, and taking them into
 //! memory.
@@ -29,27 +29,28 @@ use crate::host::{limits, ChatKey, Step};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
 
-/// How long after an interrupted turn was ended, safely, the process still being there counts.
+/// Time that the process must live, once the end of an interrupted turn is saved, to count as
+/// recovered.
 const RECOVERED_AFTER: Duration = Duration::from_millis(1);
 
 /// A session from the store, made of its rows again, that is not in memory yet.
 #[derive(Debug)]
 pub struct LoadedSession {
     pub(in crate::host) key: SessionKey,
-    /// Its own, and those of its chats.
+    /// URI of the session, and those of its chats.
     pub(in crate::host) uris: Vec<String>,
     pub(in crate::host) deaths: u32,
     /// Or why its rows are not what they should be, for people.
     pub(in crate::host) made: Result<(LoadedAlone, Vec<LoadedChat>), String>,
 }
 
-/// What a session from the store shows where sessions are listed, or showed while it was there.
+/// Summary of a session in the store as lists show it, or did before it was removed.
 #[derive(Debug)]
 pub struct KeptSummary {
     pub(in crate::host) summary: SessionSummary,
     /// The sequence's head when it was shown.
     pub(in crate::host) shown_at: u64,
-    /// It was removed since.
+    /// Set when the session was removed.
     pub(in crate::host) is_removed: bool,
 }
 
@@ -66,7 +67,7 @@ impl KeptSummary {
         })
     }
 
-    /// What the session is called, and its provider.
+    /// Returns the session's title and provider.
     pub fn names(&self) -> (&str, &str) {
         (&self.summary.resource, &self.summary.provider)
     }
@@ -84,7 +85,7 @@ pub(in crate::host) struct LoadedAlone {
 pub(in crate::host) struct LoadedChat {
     pub(in crate::host) key: ChatKey,
     pub(in crate::host) chat: Chat,
-    /// Its turn was larger than any may be, so that it is not whole.
+    /// Set when its turn was over the limit, so that a part is missing.
     pub(in crate::host) is_cut: bool,
 }
 
@@ -100,18 +101,18 @@ impl LoadedSession {
         Self { key: row.key, uris, deaths, made }
     }
 
-    /// Which it is.
+    /// Returns the key of the session.
     pub fn key(&self) -> SessionKey {
         self.key
     }
 
-    /// Its chat of this URI.
+    /// Returns the session's chat of this URI.
     pub(in crate::host) fn chat(&self, uri: &str) -> Option<&Chat> {
         let (_, chats) = self.made.as_ref().ok()?;
         chats.iter().map(|loaded| &loaded.chat).find(|chat| chat.channel.uri == uri)
     }
 
-    /// Its URI, and those of its chats.
+    /// Returns the URI of the session, and those of its chats.
     pub fn uris(&self) -> &[String] {
         &self.uris
     }

@@ -1,4 +1,5 @@
-//! What a client that is back has missed besides the actions that are replayed to it.
+//! Changes in the list of sessions that a client has missed, besides the actions that are replayed
+//! to it.
 //!
 //! Owns: telling it, behind the answer to its `reconnect`, of the sessions that came, went and
 //! changed meanwhile: notifications are no part of a replay.
@@ -24,11 +25,11 @@ use crate::wire::rpc::to_sorted_json;
 /// Sessions of which a client has missed something.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Missed {
-    /// Those that it does not know.
+    /// Sessions that the client does not know.
     added: BTreeSet<SessionKey>,
-    /// Those that are others than they were.
+    /// Sessions that have changed.
     changed: BTreeSet<SessionKey>,
-    /// The same of what is not in memory.
+    /// Sessions that the client does not know and that are not in memory.
     kept_added: Vec<SessionSummary>,
     kept_changed: Vec<SessionSummary>,
     /// The URIs of those that are gone.
@@ -85,7 +86,7 @@ impl Missed {
         list.push(kept.summary.clone());
     }
 
-    /// The same for a client that goes on with these channels.
+    /// Restricts the changes to those for a client that goes on with these channels.
     pub(in crate::host) fn of_follower(self, followed: Vec<ChannelId>) -> Self {
         Self { followed, ..self }
     }
@@ -179,7 +180,7 @@ pub(in crate::host) fn tell_missed(
     watches::tell_watches_anew(ledger, step, connection, &missed.followed);
 }
 
-/// All of a summary that may have changed.
+/// Returns all members of a summary that can change.
 fn all_of(summary: &SessionSummary) -> PartialSessionSummary {
     PartialSessionSummary {
         title: Some(summary.title.clone()),

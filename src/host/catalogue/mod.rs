@@ -43,10 +43,10 @@ use crate::state::status::{activity_of, status_is, with_activity};
 use crate::wire::text;
 use crate::wire::tool_calls::client_of_call;
 
-/// What a session and a chat are called before anybody said anything.
+/// Title of a session and of its first chat before the first message.
 pub(in crate::host) const FIRST_TITLE: &str = "New Session";
 
-/// What a further chat is called before anybody said anything in it.
+/// Title of a further chat before its first message.
 pub(in crate::host) const CHAT_TITLE: &str = "New Chat";
 
 /// The longest title that is made from a message, in characters.
@@ -70,7 +70,7 @@ pub(in crate::host) struct Catalogue {
 }
 
 impl Catalogue {
-    /// Nothing is gone yet.
+    /// Creates an empty catalogue.
     pub(in crate::host) fn new(budget: usize) -> Self {
         Self {
             budget,

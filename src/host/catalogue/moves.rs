@@ -14,7 +14,7 @@ use crate::host::model::SessionKey;
 use crate::host::{catalogue, Step};
 use crate::wire::errors::RpcError;
 
-/// Whether a chat may become one of another session.
+/// Checks that a chat may move to another session.
 pub(in crate::host) fn check_may_join(
     ledger: &Ledger,
     agents: &AgentRegistry,

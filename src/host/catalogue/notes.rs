@@ -1,6 +1,5 @@
-//! What agents say of a conversation that has no place of its own: kept in the `_meta` of its
-//! session, by its name and the chat's URI. Beside that stands what `sights` says of the session's
-//! repository.
+//! Notes of agents about a conversation, in the `_meta` of its session by name and chat URI. The
+//! session's repository status, which `sights` makes, stands beside them.
 //!
 //! Owns: `SessionState._meta`, which clients do not fill.
 //! Never: looks into a note, or keeps one of a chat that is not there.

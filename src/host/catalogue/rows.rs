@@ -26,42 +26,42 @@ use crate::wire::action_lines::envelope_of;
 use crate::wire::asides::SelectionChange;
 use crate::wire::rpc::{to_json, to_sorted_json};
 
-/// What a session's row holds.
+/// Content of a session's row.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionBody<'a> {
-    /// Its state, with the rows of its chats.
+    /// State, with the rows of the session's chats.
     pub state: Cow<'a, SessionState>,
     pub(in crate::host) created_at: Cow<'a, str>,
     /// The sequence's head when it came into being.
     pub born_at: u64,
     pub(in crate::host) config: Cow<'a, JsonObject>,
     pub(in crate::host) title_by: TitleBy,
-    /// Where it was shown later than it was born.
+    /// `serverSeq` at which the session was first shown, where that is later than its birth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::host) shown_at: Option<u64>,
-    /// Which files of its changesets were reviewed.
+    /// Files of its changesets that were reviewed.
     #[serde(default, skip_serializing_if = "has_no_marks")]
     pub(in crate::host) reviewed: Cow<'a, ReviewMarks>,
-    /// What people have said to places in files.
+    /// Annotations of places in files.
     #[serde(default, skip_serializing_if = "has_no_annotations")]
     pub(in crate::host) annotations: Cow<'a, [Annotation]>,
     /// Files that clients have had taken back.
     #[serde(default, skip_serializing_if = "has_no_discards")]
     pub(in crate::host) discarded: Cow<'a, [DiscardedFile]>,
-    /// What git keeps of its folder.
+    /// Git checkpoints of the session's folder.
     #[serde(default, skip_serializing_if = "keeps_nothing")]
     pub(in crate::host) kept: Cow<'a, KeptFolder>,
-    /// What was seen there last.
+    /// Last observed status of its repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::host) seen: Option<Cow<'a, GitSight>>,
 }
 
-/// What a chat's row holds.
+/// Content of a chat's row.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChatBody<'a> {
-    /// Its state without its completed turns, which are rows of their own.
+    /// State without completed turns, which are rows of their own.
     pub state: Cow<'a, ChatState>,
     /// The sequence's head when it came into being.
     pub born_at: u64,
@@ -76,15 +76,15 @@ pub struct ChatBody<'a> {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(in crate::host) following: BTreeSet<String>,
     pub(in crate::host) progress: BTreeMap<String, u64>,
-    /// So many of its saved turns are not its own but what its agent was told before them.
+    /// Number of saved turns that its agent was sent before the chat's own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub context_turns: usize,
     #[serde(default, skip_serializing_if = "is_empty")]
     pub(in crate::host) attached: Cow<'a, Attached>,
-    /// What its agent calls the conversation.
+    /// Agent's id of the conversation.
     #[serde(default)]
     pub(in crate::host) handle: Option<String>,
-    /// Whether the agent can take the conversation up by that name.
+    /// Set when the agent can resume the conversation by that id.
     #[serde(default)]
     pub(in crate::host) resumes: bool,
 }
@@ -109,7 +109,7 @@ impl SessionBody<'_> {
         to_sorted_json(self).into()
     }
 
-    /// The same, of a state without the rows of its chats: this is their text.
+    /// Returns the JSON text of a state without the rows of its chats, which are given as text.
     pub(in crate::host) fn to_json_with(&self, chats: Vec<u8>) -> Bytes {
         let mut body = serde_json::to_value(self).unwrap_or_default();
         let mut state = Rope::members_of(body["state"].take());
@@ -123,9 +123,9 @@ impl SessionBody<'_> {
 /// The rows of a session's chats as they were written last.
 #[derive(Debug, Default)]
 pub(in crate::host) struct WrittenRows {
-    /// Those of its state.
+    /// Rows in the session's state.
     pub(in crate::host) whole: WrittenList<ChatSummary>,
-    /// Those of its summary.
+    /// Rows in the session's summary.
     pub(in crate::host) short: WrittenList<SessionChatSummary>,
 }
 
@@ -260,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// What earlier programs wrote: there are stores full of it.
+    /// Row as earlier programs wrote it, of which there are many in stores.
     const CHAT: &str = r#"{"attached":{"pending":{"q":[{"chat":"c:/2","cut":false,"label":"l","text":"t"}]},"turns":{}},"bornAt":4,"consumed":["q1"],"contextTurns":2,"following":["q"],"handle":"h","progress":{"t":7},"removedTurns":["t0"],"resumes":true,"selecting":[{"model":{"id":"m"}},{"agent":null}],"state":{"modifiedAt":"2026-01-02T03:04:05.678Z","movable":false,"origin":{"kind":"user"},"resource":"c:/1","status":1,"title":"A","turns":[]},"titleBy":"firstMessage"}"#;
     const PLAIN_CHAT: &str = r#"{"bornAt":4,"consumed":[],"handle":null,"progress":{},"removedTurns":[],"resumes":false,"state":{"modifiedAt":"2026-01-02T03:04:05.678Z","resource":"c:/1","status":1,"title":"A","turns":[]},"titleBy":"nobody"}"#;
     const SESSION: &str = r#"{"bornAt":1,"config":{"a":[1.5]},"createdAt":"2026-01-02T03:04:05.678Z","shownAt":3,"state":{"activeClients":[],"chats":[],"lifecycle":"ready","provider":"script","status":1,"title":"A"},"titleBy":"user"}"#;

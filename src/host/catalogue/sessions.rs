@@ -39,7 +39,7 @@ pub(in crate::host) struct NewSession {
     pub(in crate::host) session: SessionKey,
 }
 
-/// Whether a client may give a session this URI: any scheme but those that name other channels, in
+/// Returns whether a client may give a session this URI: any scheme but those of other channels, in
 /// whatever case, because URI libraries make it lower.
 fn may_name_a_session(uri: &str) -> bool {
     let well_formed = |scheme: &str| {
@@ -178,7 +178,7 @@ pub(in crate::host) fn create_session(
     Ok(NewSession { session })
 }
 
-/// Whether a client may take part in a session from its beginning.
+/// Checks the client that takes part in a new session.
 fn check_active_client(
     ledger: &Ledger,
     connection: ConnectionId,
@@ -209,7 +209,7 @@ pub(in crate::host) fn summaries_of(ledger: &Ledger, uris: &[String]) -> Vec<u8>
     listing_of(summaries.map(|summary| to_sorted_json(&summary)), None)
 }
 
-/// Which page of the list of sessions is asked for; all of them when no limit is given.
+/// Returns the page of the list that a client asks for; all sessions when no limit is given.
 pub(in crate::host) fn page_of(params: &ListSessionsParams) -> Result<Page, RpcError> {
     let limit = match params.limit {
         None => usize::MAX,
@@ -279,8 +279,8 @@ pub fn listing(listed: &Listed) -> Bytes {
     listing_of(listed.sessions.iter().map(|(_, summary)| summary), listed.next.as_ref()).into()
 }
 
-/// The same, out of the summaries of a page; `next` is the place of its last session when there are
-/// more behind it.
+/// Returns a page as JSON text, from the summaries as text; `next` is the place of its last session
+/// when there are more behind it.
 fn listing_of(summaries: impl Iterator<Item = impl AsRef<[u8]>>, next: Option<&Place>) -> Vec<u8> {
     let mut result = b"{".to_vec();
     if let Some(place) = next {

@@ -15,7 +15,7 @@ use crate::host::ledger::Ledger;
 use crate::host::Step;
 use crate::state::status::status_is;
 
-/// How long changes of a streaming session's summary are held back to be merged.
+/// Time for which changes of a streaming session's summary are held back, to be merged.
 const SUMMARY_HOLD: Duration = Duration::from_millis(200);
 
 /// Changed summaries that wait to be sent together.
@@ -116,8 +116,8 @@ impl Summaries {
     }
 }
 
-/// What has changed, without the members that identify a session; none when nothing has. A member
-/// that is gone cannot be expressed by leaving it out, so an activity that is over is told as an
+/// Returns the members that have changed, without those that identify a session; `None` when none
+/// has. The protocol cannot say that a member is gone, so an activity that is over is sent as an
 /// empty one, and `_meta` too.
 fn summary_changes(old: &SessionSummary, new: &SessionSummary) -> Option<PartialSessionSummary> {
     if old == new {

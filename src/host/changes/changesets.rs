@@ -41,7 +41,7 @@ use crate::wire::changesets::{
     changeset_uri, compare_template, named_by_changeset, turn_template, ChangesetScope,
 };
 
-/// So many changesets that nobody follows stay in memory.
+/// Maximum number of changesets without subscribers in memory.
 const UNFOLLOWED_MAX: usize = 200;
 
 /// More files are not told at once.
@@ -50,7 +50,7 @@ pub(in crate::host) const FILES_MAX: usize = 5000;
 /// The kinds of tools, as agents say them, that change no file.
 const LOOKING_KINDS: [&str; 5] = ["read", "search", "think", "fetch", "switch_mode"];
 
-/// Where the kind of a tool is said.
+/// Member of a call's `_meta` that says the kind of its tool.
 const KIND: &str = "acp.kind";
 
 /// Changes of files in all sessions.
@@ -65,8 +65,8 @@ pub(in crate::host) struct Changes {
 }
 
 impl Changes {
-    /// Nothing is known yet. Git has this time for a checkpoint before a turn, in milliseconds;
-    /// with 0 it is not used.
+    /// Creates the owner of no changes. Git has `within_ms` for a checkpoint before a turn; with 0
+    /// it is not used.
     pub(in crate::host) fn new(within_ms: u64) -> Self {
         Self {
             counted: CountedLines::default(),
@@ -82,7 +82,7 @@ impl Changes {
     }
 }
 
-/// How much was changed, in numbers.
+/// Counts the files and lines that were changed.
 fn summary_of(files: &[ChangedFile]) -> ChangesSummary {
     let sum =
         |of: fn(&LineCounts) -> i64| Some(files.iter().filter_map(|file| file.lines.as_ref()).map(of).sum());
@@ -93,20 +93,20 @@ fn summary_of(files: &[ChangedFile]) -> ChangesSummary {
     }
 }
 
-/// What is told of how much was changed: nothing before anything was, and zeros when all of it is
-/// gone, since nobody can be told that there is nothing to say any more.
+/// Returns the counts as a summary sends them: nothing before anything was changed, and zeros once
+/// all of it is gone, since the protocol cannot say that there are no counts any more.
 fn told_summary(files: &[ChangedFile], before: Option<&ChangesSummary>) -> Option<ChangesSummary> {
     (!files.is_empty() || before.is_some()).then(|| summary_of(files))
 }
 
-/// What a changeset is called in the log: the same for the same URI.
+/// Returns the key of a changeset in the replay log, derived from its URI.
 fn key_of(uri: &str) -> ChangesetKey {
     let hash = Uuid::new_v5(&Uuid::NAMESPACE_URL, uri.as_bytes()).as_u64_pair().0;
     // The store keeps signed numbers.
     ChangesetKey(hash >> 2)
 }
 
-/// What a row says of where its changes are known from.
+/// Describes, for people, the source of a changeset's changes.
 fn description_of(what: &str, kept: &KeptFolder) -> String {
     let source = match kept.root {
         Some(_) => format!("What has changed in the repository in this {what}"),
@@ -161,7 +161,7 @@ fn rows_of_session(session: &str, kept: &KeptFolder, base_note: Option<&str>) ->
     rows
 }
 
-/// Whether a call may have changed files without saying so.
+/// Returns whether a call may have changed files without reporting it.
 fn may_have_changed(call: &ToolCallState) -> bool {
     let ToolCallState::Completed(call) = call else { return false };
     let kind = call.meta.as_ref().and_then(|meta| meta.get(KIND)).and_then(|kind| kind.as_str());
@@ -262,7 +262,7 @@ impl Changes {
         }
     }
 
-    /// What a changeset shows now; none when its turn is not there.
+    /// Returns the state of a changeset as of now; `None` when its turn does not exist.
     fn changeset_state(
         &mut self,
         ledger: &Ledger,
@@ -328,7 +328,7 @@ impl Changes {
         Some(state)
     }
 
-    /// Whether it is known which files were changed in what a changeset is of.
+    /// Returns whether the files of a changeset are known.
     fn is_known(&self, ledger: &Ledger, session: SessionKey, scope: &ChangesetScope) -> bool {
         if shows_now(scope) {
             return self.sights.known_sight(session).is_some();
@@ -409,7 +409,7 @@ impl Changes {
         ledger.channels.changesets.remove(&key);
     }
 
-    /// Whether nobody would notice that the changesets of a session are not in memory.
+    /// Returns whether the changesets of a session may be evicted.
     pub(in crate::host) fn has_idle_changesets(&self, ledger: &Ledger, session: &Session) -> bool {
         if self.has_operations(ledger, &session.channel.uri) {
             return false;
@@ -522,7 +522,7 @@ fn changesets_of(ledger: &Ledger, session: SessionKey) -> Vec<ChangesetKey> {
     all.filter(|(_, changeset)| changeset.session == session).map(|(key, _)| *key).collect()
 }
 
-/// Whether a completed turn of a chat may have changed files that nobody has been told of.
+/// Returns whether a completed turn of a chat may have changed files that no call has reported.
 fn hides_changes(chat: &Chat, id: &str) -> bool {
     let turn = chat.conversation.history().get(id).filter(|turn| turn.edits().is_empty());
     let turn = turn.and_then(CompletedTurn::read);
@@ -550,8 +550,8 @@ fn state_of(files: Vec<ChangesetFile>, error: Option<ErrorInfo>, is_running: boo
     ChangesetState { status, error, files, operations: None }
 }
 
-/// What is shown of a changeset that was shown before: what it was stays until it is known what it
-/// is, also where that cannot be known.
+/// Returns the next state of a changeset that was shown before: it keeps its files until new ones
+/// are known, also where they cannot be known.
 fn again(shown: &ChangesetState, mut wanted: ChangesetState) -> ChangesetState {
     let was_known = matches!(shown.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing);
     if was_known && wanted.status == ChangesetStatus::Computing {

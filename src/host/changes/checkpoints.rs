@@ -1,5 +1,4 @@
-//! What git keeps of the folders of sessions: what was in them when a turn began, and when it
-//! ended.
+//! Git checkpoints of the folders of sessions, taken when a turn begins and when it ends.
 //!
 //! So it is known what a turn has changed by whatever means, and not only what its calls have said.
 //! A turn waits a moment until its folder is kept; one that could not be kept in time begins
@@ -33,13 +32,14 @@ use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
 use crate::wire::uris::{content_uri, file_of_content, named_by_content};
 
-/// How long git may take where nobody waits for it.
+/// Time limit of git where no turn waits for it, in milliseconds.
 const WITHIN_MS: u64 = 10_000;
 
-/// So often git is asked again to let go of what was kept.
+/// Number of retries when git has failed to remove checkpoints.
 const LET_GO_AGAIN: u32 = 3;
 
-/// So many turns of a session are remembered; the oldest go first, but for the first one.
+/// Maximum number of turns of a session with checkpoints; the oldest go first, but for the first
+/// one.
 const TURNS_MAX: usize = 1000;
 
 /// Of so many pairs of states it is remembered what lies between them, besides those that a
@@ -49,10 +49,10 @@ const COMPARED_MAX: usize = 200;
 /// Maximum number of files per turn of which git is asked whether it looks at them.
 const SAID_MAX: usize = 1000;
 
-/// So many pairs are compared at once: the time that git has for one begins when it is asked.
+/// Maximum number of comparisons in flight: the time limit of each begins when git is asked.
 const COMPARED_AT_ONCE: usize = 4;
 
-/// What git keeps of the folder of a session. Kept with the session.
+/// Git checkpoints of a session's folder. Saved with the session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KeptFolder {
@@ -60,21 +60,21 @@ pub struct KeptFolder {
     pub(in crate::host) root: Option<String>,
     /// The branch that was checked out when the session began.
     pub(in crate::host) base: Option<String>,
-    /// What stands in the names of what git keeps for this session.
+    /// Namespace of this session's checkpoints in the names of git's refs.
     keeper: String,
-    /// What the ids of contents are made with, so that nobody can make one that was not given out.
+    /// Key that the ids of contents are hashed with, so that no client can make one up.
     secret: String,
-    /// So often something was to be kept.
+    /// Number of checkpoints that were started.
     count: u64,
     /// The newest state; none when it is not known what has become of the folder since.
     last: Option<Checkpoint>,
-    /// What is in the folder is being kept behind a turn, or after files were taken back; a host
-    /// that ends meanwhile does not hear of it.
+    /// Set while a checkpoint behind a turn, or behind a revert, is in flight; a host that ends
+    /// meanwhile does not learn its outcome.
     is_asked: bool,
     /// The session was brought in, or back from the trash: nothing of what is known here is kept
     /// for it yet. What is kept by the name that it had may be another session's, or goes with one.
     is_brought: bool,
-    /// Nothing had been said in the session when the first turn of these began.
+    /// Set when the first of these turns was the first of the session.
     is_whole: bool,
     /// The turns of which something is kept, in the order in which they began.
     turns: Vec<KeptTurn>,
@@ -82,7 +82,7 @@ pub struct KeptFolder {
     pub(in crate::host) note: Option<String>,
 }
 
-/// What is kept of a turn. One that a fork has, too, is one.
+/// Checkpoints of a turn. A turn that a fork has copied counts once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct KeptTurn {
@@ -103,7 +103,7 @@ struct KeptTurn {
     unseen: Vec<UnseenFile>,
 }
 
-/// What git was asked.
+/// Job of git that is in flight.
 #[derive(Debug)]
 pub(in crate::host) enum AskedFor {
     /// To keep the folder before a turn.
@@ -112,9 +112,9 @@ pub(in crate::host) enum AskedFor {
     Behind { session: SessionKey, chat: String, turn: String, since: Vec<Checkpoint> },
     /// To keep it after files were taken back.
     Now { session: SessionKey, since: Vec<Checkpoint> },
-    /// What lies between two states.
+    /// Comparison of two checkpoints.
     Between(ComparedPair),
-    /// What is there now.
+    /// Status of the repository.
     Sight(SessionKey),
     /// To keep again what is known of a session that has come from elsewhere.
     Again(SessionKey),
@@ -132,10 +132,10 @@ pub(in crate::host) enum AskedFor {
 /// Two states of the folder of a session.
 pub(in crate::host) type ComparedPair = (SessionKey, Checkpoint, Checkpoint);
 
-/// What lies between two states.
+/// Changes between two checkpoints.
 #[derive(Debug)]
 pub(in crate::host) enum Between {
-    /// It is to be asked for, or was.
+    /// Requested, or in flight.
     Asked,
     Known(Vec<KeptChange>),
     /// Why it cannot be known, for people.
@@ -153,17 +153,17 @@ pub(in crate::host) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Nothing is kept yet.
+    /// Creates the owner of no checkpoints.
     pub(in crate::host) fn new(within_ms: u64) -> Self {
         Self { within_ms, jobs: BTreeMap::new(), compared: ComparedStates::default() }
     }
 }
 
-/// What lies between states, as far as it is remembered.
+/// Cache of the changes between checkpoints.
 #[derive(Debug, Default)]
 pub(in crate::host) struct ComparedStates {
     pairs: BTreeMap<ComparedPair, Between>,
-    /// What is to be asked for, in this order.
+    /// Comparisons that are yet to be started, in this order.
     wanted: VecDeque<ComparedPair>,
 }
 
@@ -172,7 +172,7 @@ impl ComparedStates {
         self.pairs.insert(pair, between);
     }
 
-    /// What lies between these two; it is asked for if that is not known.
+    /// Returns the changes between two checkpoints; requests the comparison if there is none.
     pub(in crate::host) fn between(&mut self, pair: &ComparedPair) -> &Between {
         let wanted = &mut self.wanted;
         self.pairs.entry(pair.clone()).or_insert_with(|| {
@@ -181,7 +181,8 @@ impl ComparedStates {
         })
     }
 
-    /// Where it could not be known, it is asked for anew. Whether that is so.
+    /// Drops a comparison that has failed, so that it is requested anew; returns whether there was
+    /// one.
     fn try_again(&mut self, pair: &ComparedPair) -> bool {
         let failed = matches!(self.pairs.get(pair), Some(Between::Unknown(_)));
         if failed {
@@ -190,7 +191,7 @@ impl ComparedStates {
         failed
     }
 
-    /// The same, of what is known.
+    /// Returns the changes between two checkpoints if they are known.
     pub(in crate::host) fn known(&self, pair: &ComparedPair) -> Option<&[KeptChange]> {
         match self.pairs.get(pair) {
             Some(Between::Known(changes)) => Some(changes),
@@ -270,7 +271,7 @@ impl KeptFolder {
         }
     }
 
-    /// What a content is called that is given out.
+    /// Returns the id of a content, which clients can use and cannot make up.
     fn id_of(&self, content: &GitContent) -> String {
         let (mode, blob) = (content.mode, &content.blob);
         let mut hash = Sha256::new();
@@ -650,7 +651,7 @@ impl Checkpoints {
         }
     }
 
-    /// Whether git is asked for something that must be known of a session that stays in memory.
+    /// Returns whether a job of git is in flight that a session must stay in memory for.
     pub(in crate::host) fn asks_git_for(
         &self,
         ledger: &Ledger,
@@ -664,8 +665,8 @@ impl Checkpoints {
         })
     }
 
-    /// Whether it will be known soon what a turn of this session has changed, or the turn of this
-    /// id.
+    /// Returns whether a checkpoint behind a turn of this session is in flight; behind the turn of
+    /// this id, if one is given.
     pub(in crate::host) fn is_being_kept(&self, key: SessionKey, of: Option<&str>) -> bool {
         self.jobs.values().any(|asked| match asked {
             AskedFor::Behind { session, turn, .. } => *session == key && of.is_none_or(|of| of == turn),
@@ -674,8 +675,8 @@ impl Checkpoints {
         })
     }
 
-    /// Whether the folder of a turn that is over is being kept, or what was kept for a session that
-    /// is gone is let go of.
+    /// Returns whether a checkpoint behind a turn, or the removal of a disposed session's
+    /// checkpoints, is in flight.
     pub(in crate::host) fn keeps_folders(&self) -> bool {
         let is_kept = |asked: &AskedFor| {
             matches!(asked, AskedFor::Behind { .. } | AskedFor::Gone { .. } | AskedFor::LettingGo { .. })
@@ -719,8 +720,7 @@ impl Checkpoints {
         self.compared.pairs.retain(stays);
     }
 
-    /// Somebody follows a changeset of which it could not be known what it shows: it is tried
-    /// again.
+    /// Retries the failed comparison that a changeset shows which has a new subscriber.
     pub(in crate::host) fn compared_is_followed(&mut self, ledger: &mut Ledger, target: ChannelId) {
         let changeset = target.changeset().and_then(|key| ledger.channels.changesets.get(&key));
         let Some((session, scope)) = changeset.map(|it| (it.session, it.scope.clone())) else { return };
@@ -798,7 +798,7 @@ impl Changes {
     }
 }
 
-/// What git keeps for a session, and what contents are called there, have names from here on.
+/// Gives a session its namespace of checkpoints and its key for ids of contents, if it has none.
 fn name_what_is_kept(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
     let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
     let kept = &mut of_session.kept;
@@ -811,7 +811,7 @@ fn name_what_is_kept(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionK
     }
 }
 
-/// What is asked to have the folder of a session kept.
+/// Returns the job of git that takes a checkpoint of a session's folder.
 fn keeping(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -849,7 +849,8 @@ fn is_asked_to_keep(ledger: &mut Ledger, session: SessionKey) {
     }
 }
 
-/// What the turn that runs in a chat does, and what another one does, is not told apart.
+/// Notes that the turn which runs in a chat overlaps with another one: git cannot tell their
+/// changes apart.
 fn note_overlap(ledger: &mut Ledger, key: ChatKey, is_of_another_session: bool) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let Some(turn) = &chat.conversation.state().active_turn else { return };
@@ -862,7 +863,7 @@ fn note_overlap(ledger: &mut Ledger, key: ChatKey, is_of_another_session: bool) 
     }
 }
 
-/// Whether two chats work in one repository, as far as that is known.
+/// Returns whether two chats work in one repository, as far as that is known.
 fn share_a_repository(ledger: &Ledger, one: ChatKey, other: ChatKey) -> bool {
     let folders = |chat: ChatKey| {
         let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
@@ -906,7 +907,7 @@ pub(in crate::host) fn kept_states(
     Some((key, before.clone(), after.clone()))
 }
 
-/// What is asked of a content that git keeps; none where a URI is of no such content.
+/// Returns the request for a content that git has; `None` where a URI names no such content.
 ///
 /// # Errors
 /// `-32008` when it was never given out, or its session is not there.

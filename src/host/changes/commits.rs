@@ -29,7 +29,7 @@ const MESSAGE: &str = "message";
 /// The longest message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// How long it may take.
+/// Time limit of a commit, in milliseconds.
 const WITHIN_MS: u64 = 60_000;
 
 /// A commit that is to be made.
@@ -93,7 +93,7 @@ impl Changes {
         self.checkpoints.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Commit(session));
     }
 
-    /// It was tried to commit what is not committed.
+    /// Answers the clients that wait for a commit, once git has made it or has failed.
     pub(in crate::host) fn it_is_committed(
         &mut self,
         ledger: &mut Ledger,

@@ -57,30 +57,30 @@ const RESTORE: &str = "restore-changes";
 /// Why nothing is committed that its client has not seen.
 const CHANGED_SINCE: &str = "files were changed since";
 
-/// So many files that were taken back are kept of a session; the oldest go first, and cannot be
-/// brought back any more. What was taken back last is kept however much it is.
+/// Maximum number of reverted files that can be restored in a session; beyond it the oldest go. The
+/// files that were reverted last stay, however many they are.
 const DISCARDED_MAX: usize = 1000;
 
-/// So many operations of a session wait at most.
+/// Maximum number of pending operations of a session.
 const WAITING_MAX: usize = 100;
 
-/// So many clients and requests share the answer of one.
+/// Maximum number of requests that share the answer of one operation.
 const SHARED_MAX: usize = 100;
 
 /// A client, and its request.
 type Asker = (ConnectionId, RequestId);
 
-/// So many files are named in an answer that says why they stay.
+/// Maximum number of files that an answer names which says why files stay.
 const NAMED_MAX: usize = 100;
 
-/// What clients have asked to be done with the files of changesets, and what is being done.
+/// Operations of clients on changesets, pending and in progress.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Operations {
     /// In the order in which it was asked for.
     held: VecDeque<HeldOperation>,
-    /// What is being done with the files of sessions.
+    /// Operations in progress, one per session.
     running: BTreeMap<SessionKey, RunningOperation>,
-    /// What was tried last with the files of a changeset, if that has failed, and why.
+    /// Last operation on a changeset with its error, if it failed.
     failed: BTreeMap<(SessionKey, String), (String, ErrorInfo)>,
 }
 
@@ -96,7 +96,7 @@ impl Operations {
 /// An operation that is being carried out.
 #[derive(Debug)]
 struct RunningOperation {
-    /// Who has asked for it.
+    /// Requests that wait for its end.
     askers: Vec<Asker>,
     /// Of which changeset of the session.
     scope: ChangesetScope,
@@ -106,13 +106,13 @@ struct RunningOperation {
 /// An operation that waits until it is known what its changeset shows.
 #[derive(Debug)]
 struct HeldOperation {
-    /// Who has asked for it; the first one first.
+    /// Requests that wait for its end; the first one has started it.
     askers: Vec<Asker>,
     params: InvokeChangesetOperationParams,
     /// The look at the repository that it waits for.
     look: Option<u64>,
-    /// What its client had seen when it asked for it, of a changeset of what is there now; none
-    /// where it sees none.
+    /// Files that the client saw in a changeset of the repository's status when it asked for the
+    /// operation; `None` where it sees none.
     seen: Option<Vec<ChangesetFile>>,
 }
 
@@ -122,13 +122,13 @@ impl HeldOperation {
     }
 }
 
-/// What is begun with when an operation is invoked.
+/// First step of an operation.
 enum Begun {
     TakeBack(TakeBack),
     Commit(WantedCommit),
 }
 
-/// What is said of files that stay as they are: each with its name, as far as there is room.
+/// Lists files that stay as they are, by name as far as there is room.
 fn said_of(files: &[String]) -> String {
     let named = &files[..files.len().min(NAMED_MAX)];
     match files.len() - named.len() {
@@ -157,8 +157,8 @@ pub(in crate::host) fn operation(
 }
 
 impl Changes {
-    /// What a changeset with or without files offers. While a turn runs in its session, nothing of
-    /// it can be done.
+    /// Returns the operations that a changeset offers; all are disabled while a turn runs in its
+    /// session.
     pub(in crate::host) fn operations_of(
         &self,
         ledger: &Ledger,
@@ -200,8 +200,7 @@ impl Changes {
         (!operations.is_empty()).then_some(operations)
     }
 
-    /// What a client asks to be done with the files of a changeset is done as soon as it is known
-    /// which they are.
+    /// Queues an operation of a client until the files of its changeset are known.
     pub(in crate::host) fn hold_operation(
         &mut self,
         ledger: &Ledger,
@@ -228,15 +227,15 @@ impl Changes {
         step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
     }
 
-    /// How many operations wait of the session that a changeset is of.
+    /// Counts the pending operations of the session that a changeset belongs to.
     fn waiting_before(&self, changeset: &str) -> usize {
         let session = named_by_changeset(changeset).map(|(session, _)| session);
         let held = self.operations.held.iter();
         held.filter(|held| held.of().map(|(session, _)| session) == session).count()
     }
 
-    /// What was asked for last in the session that a changeset is of, and is not over; with who has
-    /// asked for it.
+    /// Returns the newest operation, pending or in progress, of the session that a changeset
+    /// belongs to, with the requests that wait for it.
     fn last_asked_for(
         &mut self,
         ledger: &Ledger,
@@ -305,8 +304,7 @@ impl Changes {
         }
     }
 
-    /// Whether it is known which files of a session a changeset shows, as of now; if not, it will
-    /// be.
+    /// Returns whether the files of a changeset are known as of now; if not, they are requested.
     fn is_clear_what_it_shows(
         &mut self,
         ledger: &Ledger,
@@ -331,7 +329,7 @@ impl Changes {
         states.is_none_or(|states| !matches!(self.checkpoints.compared.between(&states), Between::Asked))
     }
 
-    /// Whether the client of this connection waits for an operation, or anybody does.
+    /// Returns whether the client of this connection waits for an operation, or any client does.
     pub(in crate::host) fn holds_operations(&self, of: Option<ConnectionId>) -> bool {
         let operations = &self.operations;
         let held = operations.held.iter().map(|held| &held.askers);
@@ -339,7 +337,7 @@ impl Changes {
         askers.any(|(connection, _)| of.is_none_or(|of| of == *connection))
     }
 
-    /// Whether something is done with files of this session, or waits to be.
+    /// Returns whether an operation on files of this session is pending or in progress.
     pub(in crate::host) fn has_operations(&self, ledger: &Ledger, uri: &str) -> bool {
         let operations = &self.operations;
         let is_of = |held: &HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
@@ -347,7 +345,7 @@ impl Changes {
             || ledger.find_session(uri).is_some_and(|key| operations.running.contains_key(&key))
     }
 
-    /// What is to be done with the files of a changeset.
+    /// Validates an operation and returns its first step.
     ///
     /// # Errors
     /// When there is no such changeset, or it does not offer that now.
@@ -504,12 +502,12 @@ impl Changes {
         }
     }
 
-    /// Nobody looks at the changesets of a session any more: what has failed there is forgotten.
+    /// Drops the errors of failed operations of a session whose changesets have no subscribers.
     pub(in crate::host) fn forget_failed_operations(&mut self, session: SessionKey) {
         self.operations.failed.retain(|(of, _), _| *of != session);
     }
 
-    /// It was tried to make files what a client has asked for.
+    /// Answers the clients that wait for a revert, and notes what came of each file.
     pub(in crate::host) fn files_were_taken_back(
         &mut self,
         ledger: &mut Ledger,
@@ -648,7 +646,7 @@ fn keep_what_is_begun(ledger: &mut Ledger, taken: &mut TakeBack, now_ms: i64) {
     ledger.mark_dirty(taken.session.into());
 }
 
-/// Whether a host before this one has begun to take the same change of a file back, and may
+/// Returns whether a process before this one has begun to revert the same change of a file, and may
 /// have done it.
 fn was_begun_before(
     ledger: &Ledger,

@@ -1,5 +1,4 @@
-//! Which files were changed, as the calls of chats have said it: in a turn, in a chat, in a
-//! session.
+//! Edits that the calls of chats have reported: of a turn, of a chat, of a session.
 //!
 //! Owns: what several edits of a file come to, which is what was there before the first one and
 //! behind the last; and in which order what several chats have done counts.
@@ -24,17 +23,17 @@ use crate::wire::changesets::{changeset_uri, named_by_changeset, ChangesetScope}
 use crate::wire::tool_calls::tool_call_id;
 use crate::wire::uris::content_uri;
 
-/// So many counts of lines between two contents are remembered.
+/// Maximum number of cached line counts.
 const COUNTED_MAX: usize = 10_000;
 
-/// So many bytes of texts are looked for in at once.
+/// Maximum bytes of turns that are read per lookup.
 const FOUND_BYTES_MAX: usize = 64 << 20;
 
 /// Version of a file of which nobody knows what was in it, and the mode that it is shown with.
 const UNKNOWN: &str = "unknown";
 const UNKNOWN_MODE: u32 = 0o100_644;
 
-/// How many lines lie between two contents, by what they are called.
+/// Line counts between two contents, by their ids.
 pub(in crate::host) type CountedLines = HashMap<(String, String), LineCounts>;
 
 /// The edits of a turn, and whose turn it is.
@@ -51,11 +50,11 @@ pub(in crate::host) struct SaidEdit<'a> {
     before_in: (ChatKey, &'a str),
     after_in: (ChatKey, &'a str),
     edit: &'a CallEdit,
-    /// It takes others back.
+    /// Set when the edit reverts others.
     is_discard: bool,
 }
 
-/// What the calls of these turns have said.
+/// Returns the edits of turns, in order.
 pub(in crate::host) fn said_in(turns: Vec<TurnOf<'_>>) -> Vec<SaidEdit<'_>> {
     let said = turns.into_iter().flat_map(|TurnOf { chat, id, edits, .. }| {
         let place = (chat, id);
@@ -74,7 +73,7 @@ pub(in crate::host) fn said_in(turns: Vec<TurnOf<'_>>) -> Vec<SaidEdit<'_>> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscardedFile {
-    /// What the changes were of that were taken back.
+    /// Scope of the changeset in which the file was reverted.
     pub(in crate::host) scope: String,
     /// From what was there to what is there now. All that were taken back at once have one time.
     pub(in crate::host) edit: CallEdit,
@@ -90,7 +89,8 @@ pub struct DiscardedFile {
     /// hides nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(in crate::host) is_unsure: bool,
-    /// Somebody else had done it before: it hides the change, and bringing it back touches nothing.
+    /// Set when the file had the wanted content already: the change is hidden, and restoring it
+    /// touches nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(in crate::host) is_untouched: bool,
 }
@@ -105,8 +105,7 @@ struct ContentPlace {
 }
 
 impl DiscardedFile {
-    /// That these changes of a file are taken back, at a time that is not known yet. One that was
-    /// renamed is two files.
+    /// Returns the reverts of a changed file, with no time yet. A renamed one is two files.
     pub(in crate::host) fn all_of(changed: &ChangedFile, scope: &str) -> Vec<Self> {
         let file = |file: &str, before: Option<&FileSide>, after: Option<&FileSide>| {
             let lines = changed.lines.unwrap_or_default();
@@ -146,12 +145,12 @@ impl DiscardedFile {
         self.mode
     }
 
-    /// Whether it takes back what is said in this chat.
+    /// Returns whether the change that was reverted is of this chat.
     pub(in crate::host) fn is_of(&self, chat: &str) -> bool {
         [&self.before_in, &self.after_in].into_iter().flatten().any(|place| place.chat == chat)
     }
 
-    /// What it takes back: which file, from which content to which.
+    /// Returns the change that was reverted: the file, and its content before and after.
     pub(in crate::host) fn change(&self) -> (&str, Option<&str>, Option<&str>) {
         let [before, after] = [&self.edit.before, &self.edit.after]
             .map(|side| side.as_ref().map(|content| content.id.as_str()));
@@ -159,17 +158,17 @@ impl DiscardedFile {
     }
 }
 
-/// What the edits of one file come to.
+/// Net effect of the edits of one file.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::host) struct NetEdit<'a> {
     first: SaidEdit<'a>,
     last: SaidEdit<'a>,
-    /// What it has done to the lines, where it is one edit alone.
+    /// Line counts of the edit, where it is one alone.
     lines: Option<LineCounts>,
 }
 
-/// What edits come to, file by file, in the order in which the files were first edited. A file that
-/// is again what it was is not among them.
+/// Returns the net edits, file by file, in the order in which the files were first edited. A file
+/// that has its first content again is not among them.
 pub(in crate::host) fn net_of(mut edits: Vec<SaidEdit<'_>>) -> Vec<NetEdit<'_>> {
     // Turns of several chats may run at the same time.
     edits.sort_by_key(|said| said.edit.at);
@@ -193,7 +192,7 @@ pub(in crate::host) fn net_of(mut edits: Vec<SaidEdit<'_>>) -> Vec<NetEdit<'_>> 
     all
 }
 
-/// Where a content is found.
+/// Content with the turn in which it is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::host) struct PlacedContent {
     chat: ChatKey,
@@ -203,8 +202,8 @@ pub(in crate::host) struct PlacedContent {
     content: EditContent,
 }
 
-/// What the calls of turns have said, of those in which something was looked for: each of these
-/// turns is read once, however many files it has changed.
+/// Cache of the edits of turns in which contents are looked up: each of these turns is read once,
+/// however many files it has changed.
 #[derive(Debug, Default)]
 pub(in crate::host) struct FoundTexts {
     turns: HashMap<(ChatKey, String), HashMap<String, String>>,
@@ -241,7 +240,7 @@ pub(in crate::host) enum FileSide {
 }
 
 impl FileSide {
-    /// The same content has the same id.
+    /// Returns the id of a side's content, which equal contents share.
     fn content(&self) -> EditContent {
         match self {
             Self::Said(placed) => placed.content.clone(),
@@ -289,16 +288,16 @@ impl FileSide {
     }
 }
 
-/// What has become of one file.
+/// Changed file, with both sides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::host) struct ChangedFile {
     /// The `file:` URI.
     pub(in crate::host) file: String,
-    /// The one that it had before, if that was another.
+    /// URI before the change, if the file was renamed.
     renamed_from: Option<String>,
     before: Option<FileSide>,
     after: Option<FileSide>,
-    /// What has become of its lines; none where it has none.
+    /// Line counts; `None` for a file without lines.
     pub(in crate::host) lines: Option<LineCounts>,
 }
 
@@ -341,18 +340,18 @@ impl ChangedFile {
         }
     }
 
-    /// What a mark says that it was reviewed: the same as long as both sides are.
+    /// Returns the version by which a review is remembered: it changes when either side does.
     pub(in crate::host) fn version(&self) -> String {
         let id = |side: &Option<FileSide>| side.as_ref().map_or(String::new(), |side| side.content().id);
         format!("{}:{}", id(&self.before), id(&self.after))
     }
 
-    /// Whether a client calls it by this URI.
+    /// Returns whether a client names the file by this URI.
     pub(in crate::host) fn is_called(&self, uri: &str) -> bool {
         self.file == uri || self.renamed_from.as_deref() == Some(uri)
     }
 
-    /// Whether git knows its sides.
+    /// Returns whether git has its sides.
     fn is_kept(&self) -> bool {
         [&self.before, &self.after].into_iter().flatten().any(|side| matches!(side, FileSide::Kept { .. }))
     }
@@ -449,7 +448,8 @@ impl Changes {
         said
     }
 
-    /// Those between two states that git keeps, without what clients have had taken back.
+    /// Returns the files that differ between two checkpoints, without those that clients have
+    /// reverted.
     fn kept_files(
         &self,
         ledger: &Ledger,
@@ -477,7 +477,7 @@ impl Changes {
         files.filter(|changed| discarded.is_empty() || !is_discarded(changed)).collect()
     }
 
-    /// Those that are not as they were committed. None where there is no repository.
+    /// Returns the files that are not committed; none where there is no repository.
     fn files_now(
         &self,
         ledger: &Ledger,
@@ -494,7 +494,7 @@ impl Changes {
         Some(changes.iter().map(file).collect())
     }
 
-    /// Those that calls have said.
+    /// Returns the files that calls have reported.
     fn said_files(
         &mut self,
         ledger: &Ledger,
@@ -560,7 +560,7 @@ pub(in crate::host) fn turns_of_session(ledger: &Ledger, key: SessionKey) -> Vec
     turns
 }
 
-/// What clients have had taken back in a session, of what these files were taken back of.
+/// Returns the reverts in a session that concern these files.
 pub(in crate::host) fn discards_of(
     ledger: &Ledger,
     key: SessionKey,
@@ -580,8 +580,8 @@ pub(in crate::host) fn discards_of(
     discards.collect()
 }
 
-/// What is left of edits: clients have had git take some of them back, in what a turn or the
-/// session has changed. That is no edit of a content that a call has said.
+/// Returns the edits without those that clients have had git revert, in a turn or in the session. A
+/// revert by git is no edit of a content that a call has reported.
 pub(in crate::host) fn left_of<'a>(
     ledger: &Ledger,
     key: SessionKey,
@@ -654,8 +654,8 @@ fn changed_file(
     }
 }
 
-/// What was in a file when it was taken back, and what was put there. Either is none where that
-/// is not known any more.
+/// Returns the contents of a reverted file, before and after; `None` for one that is unknown by
+/// now.
 pub(in crate::host) fn sides_discarded(
     ledger: &Ledger,
     file: &DiscardedFile,
@@ -733,7 +733,7 @@ impl Chat {
     }
 }
 
-/// What the calls of the turn that runs have said, by their ids.
+/// Returns the edits that calls of the running turn have reported, by call id.
 fn edits_of_calls(chat: &Chat) -> HashMap<String, Vec<CallEdit>> {
     let calls = chat.conversation.tools().filter_map(|call| {
         let edits = edits_of(call);
@@ -750,7 +750,7 @@ fn active_edits(chat: &Chat) -> Vec<&CallEdit> {
     chat.conversation.tools().filter_map(|call| chat.call_edits.get(tool_call_id(call))).flatten().collect()
 }
 
-/// What is kept of a changeset is kept under this.
+/// Returns the name under which reviews and reverts of a changeset are saved.
 pub(in crate::host) fn mark_of(scope: &ChangesetScope) -> String {
     changeset_uri("", scope)
 }

@@ -1,5 +1,4 @@
-//! What is in the repositories of sessions now: what is not committed, and what a branch has
-//! changed.
+//! Status of the repositories of sessions: files that are not committed, and changes of a branch.
 //!
 //! Owns: when that is looked at: when a session is made, when a turn of it has ended, and, while
 //! somebody follows a changeset that shows it, soon after something has changed; that what was seen
@@ -24,17 +23,17 @@ use crate::wire::changesets::ChangesetScope;
 use crate::wire::channels::ChannelKind;
 use crate::wire::watches::Watched;
 
-/// What changes within this time is looked at once.
+/// Time for which changes of files are gathered before the status is refreshed.
 const GATHERED: Duration = Duration::from_millis(750);
 
-/// What nobody follows any more is watched for so long, so that who comes back knows whether it is
-/// as it was.
+/// Time for which a repository is watched after its last subscriber has left, so that a client that
+/// comes back learns whether it has changed.
 const WATCHED_BEHIND: Duration = Duration::from_secs(10);
 
-/// What was seen is kept with the session if it is of no more files than this.
+/// Maximum number of files in a status that is saved with its session.
 const FILES_KEPT_MAX: usize = 500;
 
-/// What is written there is nothing to look at: it says nothing of files, or it is ours.
+/// Paths whose changes start no refresh: they say nothing of files, or are our own.
 const NOT_WATCHED: [&str; 9] = [
     ".git/objects/**",
     ".git/logs/**",
@@ -53,7 +52,7 @@ pub(in crate::host) const NOT_THERE: &str = "the repository is not there any mor
 /// The name under which a session says it in its `_meta`.
 const GIT: &str = "git";
 
-/// What is known of the repository of a session.
+/// Last observed status of a session's repository.
 #[derive(Debug, Default)]
 pub(in crate::host) struct SessionSight {
     known: Option<GitSight>,
@@ -62,29 +61,30 @@ pub(in crate::host) struct SessionSight {
     /// Something may have changed since they were seen, and those who follow them have not heard
     /// what.
     is_old: bool,
-    /// The same, since git was asked.
+    /// Set when the status became stale again while a refresh is in flight.
     is_old_again: bool,
     /// Why nothing is known, for people.
     trouble: Option<String>,
-    /// It was asked for, and with files.
+    /// Refresh in flight, if there is one: true when it includes files.
     asked: Option<bool>,
-    /// So often it was asked for.
+    /// Number of refreshes that were started.
     looks: u64,
-    /// It is to be asked for.
+    /// Set when a refresh is due.
     is_due: bool,
-    /// Somebody wants to see the files.
+    /// Set when a subscriber needs the files.
     wants_files: bool,
-    /// What is watched.
+    /// Watches that are in use.
     watched: Vec<String>,
     /// Something has changed, and it is waited for more.
     gathers: bool,
-    /// It has changed since git was asked, and is waited for from when that is answered.
+    /// Set when files have changed while a refresh is in flight: the next one is delayed from its
+    /// end.
     gathers_behind: bool,
-    /// Somebody has left a changeset that shows it.
+    /// Set when a changeset that shows the status has lost a subscriber.
     is_left: bool,
-    /// So often it was watched for somebody to come back.
+    /// Number of times that the linger timer was started.
     stays: u64,
-    /// It is watched for that.
+    /// Set while the repository is watched without subscribers.
     is_staying: bool,
 }
 
@@ -96,20 +96,20 @@ impl SessionSight {
     }
 }
 
-/// What is known of the repositories of all sessions.
+/// Last observed status of each session's repository.
 #[derive(Debug)]
 pub(in crate::host) struct Sights {
     /// Git is used.
     is_on: bool,
     all: BTreeMap<SessionKey, SessionSight>,
-    /// What is watched no more.
+    /// Watches that are to be closed.
     released: Vec<String>,
     /// Something may be to be looked at, or followed otherwise than before.
     is_unsettled: bool,
 }
 
 impl Sights {
-    /// Nothing is known yet; nothing ever is where git is not used.
+    /// Creates the owner of no statuses; there are never any where git is not used.
     pub(in crate::host) fn new(is_on: bool) -> Self {
         Self { is_on, all: BTreeMap::new(), released: Vec::new(), is_unsettled: false }
     }
@@ -120,7 +120,7 @@ impl Sights {
         self.all.entry(session).or_default()
     }
 
-    /// Nobody needs to know it any more.
+    /// Drops the status of a session.
     pub(in crate::host) fn forget(&mut self, session: SessionKey) {
         if let Some(sight) = self.all.remove(&session) {
             self.is_unsettled = true;
@@ -129,13 +129,13 @@ impl Sights {
     }
 }
 
-/// Whether a changeset shows what is there now.
+/// Returns whether a changeset shows the status of the repository.
 pub(in crate::host) fn shows_now(scope: &ChangesetScope) -> bool {
     matches!(scope, ChangesetScope::Uncommitted | ChangesetScope::Branch)
 }
 
 impl Sights {
-    /// What is in the repository of a session is to be looked at.
+    /// Requests a refresh of a session's status.
     pub(in crate::host) fn look_at_repository(&mut self, ledger: &mut Ledger, session: SessionKey) {
         if self.is_on {
             let sight = self.of(session);
@@ -145,7 +145,7 @@ impl Sights {
         }
     }
 
-    /// What was seen last of a session's repository, to be kept with the session.
+    /// Returns the status of a session's repository as it is saved with the session.
     pub(in crate::host) fn sight_to_keep(&self, session: SessionKey) -> Option<Cow<'_, GitSight>> {
         let sight = self.all.get(&session).filter(|sight| sight.has_files)?;
         let files = |known: &GitSight| known.uncommitted.len() + known.branch_changes.len();
@@ -161,20 +161,20 @@ impl Sights {
         }
     }
 
-    /// Whether something may have changed in a session's repository since it was seen.
+    /// Returns whether a session's status may be stale.
     pub(in crate::host) fn is_sight_old(&self, session: SessionKey) -> bool {
         self.all.get(&session).is_some_and(|sight| sight.is_old)
     }
 
-    /// Somebody follows a channel no more: perhaps nothing is to be watched for it.
+    /// Notes that a channel has lost a subscriber: its repository may not need to be watched.
     pub(in crate::host) fn sight_is_left(&mut self, ledger: &Ledger, target: ChannelId) {
         if let Some(session) = session_shown_now(ledger, target) {
             self.of(session).is_left = true;
         }
     }
 
-    /// Somebody follows a channel: if it shows what is there now, that is looked at. Nobody knows
-    /// what has happened to what was not watched.
+    /// Notes that a channel has a new subscriber: a status that it shows is refreshed, since it was
+    /// not watched before.
     pub(in crate::host) fn sight_is_followed(&mut self, ledger: &mut Ledger, target: ChannelId) {
         let Some(session) = session_shown_now(ledger, target) else { return };
         let Some(sight) = self.all.get_mut(&session) else {
@@ -188,8 +188,8 @@ impl Sights {
         self.is_unsettled = true;
     }
 
-    /// What is there now of a session's repository, with files; and why not, for people. It is
-    /// looked at if that is not known.
+    /// Returns the status of a session's repository, with files; the error says, for people, why
+    /// there is none. Requests a refresh if it is not known.
     pub(in crate::host) fn sight_of(&mut self, session: SessionKey) -> Result<Option<&GitSight>, &str> {
         let sight = self.of(session);
         sight.wants_files = true;
@@ -202,15 +202,15 @@ impl Sights {
         }
     }
 
-    /// The same, without looking.
+    /// Returns the status of a session's repository if it is known.
     pub(in crate::host) fn known_sight(&self, session: SessionKey) -> Option<&GitSight> {
         let sight = self.all.get(&session).filter(|sight| sight.has_files)?;
         sight.known.as_ref()
     }
 
-    /// Whether what is in a session's repository is known as it was when this was asked first:
-    /// `look` is none then. If it is not, git looks at it, and `look` is the number of that look.
-    /// What nobody follows is always looked at, since nobody has seen it change.
+    /// Returns whether the status is as of the first call with this `look` or later. If not, a
+    /// refresh is requested and its number put into `look`. A repository that is not watched is
+    /// always refreshed, since nothing has noticed its changes.
     pub(in crate::host) fn has_looked_since(
         &mut self,
         ledger: &Ledger,
@@ -300,7 +300,7 @@ impl Sights {
         }
     }
 
-    /// What has changed in a repository was gathered.
+    /// Requests a refresh when the delay after a change is over.
     pub(in crate::host) fn time_to_look(&mut self, ledger: &mut Ledger, session: SessionKey) {
         if let Some(sight) = self.all.get_mut(&session) {
             sight.gathers = false;
@@ -444,7 +444,7 @@ fn follows_sight(ledger: &Ledger, session: SessionKey) -> bool {
     })
 }
 
-/// What a session says of its repository.
+/// Returns the `_meta` member by which a session shows its repository.
 fn meta_of(seen: &GitSight) -> Value {
     let mut meta = json!({
         "isDetachedHead": seen.is_detached,

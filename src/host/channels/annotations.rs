@@ -24,7 +24,7 @@ use crate::wire::rpc::json_bytes;
 pub(in crate::host) struct Annotations {
     pub(in crate::host) channel: Channel,
     state: AnnotationsState,
-    /// How many bytes of JSON text the annotations have.
+    /// Length of the annotations as JSON text, in bytes.
     bytes: usize,
 }
 
@@ -35,17 +35,17 @@ impl Annotations {
         Self { channel, state: AnnotationsState { annotations }, bytes }
     }
 
-    /// All of them, the oldest first.
+    /// Returns all annotations, the oldest first.
     pub(in crate::host) fn list(&self) -> &[Annotation] {
         &self.state.annotations
     }
 
-    /// The one of this id.
+    /// Returns the annotation of this id.
     pub(in crate::host) fn get(&self, id: &str) -> Option<&Annotation> {
         self.list().iter().find(|annotation| annotation.id == id)
     }
 
-    /// How many bytes of JSON text they have.
+    /// Returns the length of the annotations as JSON text, in bytes.
     pub(in crate::host) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -25,7 +25,7 @@ pub(in crate::host) struct Changeset {
     pub(in crate::host) channel: Channel,
     pub(in crate::host) state: ChangesetState,
     pub(in crate::host) session: SessionKey,
-    /// What the changes are of.
+    /// Scope of the changes: a turn, a session or a branch.
     pub(in crate::host) scope: ChangesetScope,
 }
 

@@ -49,25 +49,24 @@ pub(super) use sample::Sample;
 pub(super) use terminal::{CommandCall, Pty, Terminal};
 pub(super) use watch::Watch;
 
-/// What a kind of channels is to everything that is the same for all kinds. What a kind does not
-/// answer itself is as it is for most.
+/// Behaviour in which kinds of channels differ. The defaults are right for most kinds.
 pub(super) trait Kind: Sized {
-    /// Which kind it is.
+    /// Kind on the wire and in the store.
     const KIND: ChannelKind;
 
-    /// What people are told of one of its channels.
+    /// Name of a channel of this kind in messages for people.
     const CALLED: &'static str;
 
     /// The actions that clients may dispatch on its channels.
     const ACTIONS: &'static [ClientAction];
 
-    /// What tells its channels from each other.
+    /// Key of a channel among those of its kind.
     type Key: Copy + From<u64> + Into<ChannelId>;
 
     /// All its channels that are in memory.
     type All: Keyed<Self>;
 
-    /// Its channels that are there when a host starts.
+    /// Creates the channels that exist when a host starts.
     fn at_start(config: &Config) -> Self::All;
 
     fn channel(&self) -> &Channel;
@@ -91,7 +90,7 @@ pub(super) trait Kind: Sized {
         None
     }
 
-    /// Whether this is one of the actions that clients may dispatch on its channels.
+    /// Returns whether clients may dispatch this action on channels of this kind.
     fn takes(action: &ClientAction) -> bool {
         action.kind == Self::KIND
     }
@@ -110,14 +109,14 @@ pub(super) trait Kind: Sized {
         RowNote::default()
     }
 
-    /// Whether what happens on it is written to the store. Whoever has missed something of a
-    /// channel of which nothing is gets its state, unless memory has all of it.
+    /// Returns whether actions on the channel are saved. A client that has missed some of a channel
+    /// whose actions are not gets its state, unless memory has all of them.
     fn is_written_down(&self) -> bool {
         true
     }
 
-    /// What a client that comes back, with a window that nobody knows, must be told within a replay
-    /// to apply these actions, which are all of the channel's in it.
+    /// Returns the loading of turns that a client with an unknown window needs within a replay of
+    /// these actions, which are all of the channel's in it.
     ///
     /// # Errors
     /// When it must be given the state instead.
@@ -192,7 +191,7 @@ impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
         found
     }
 
-    /// The same for a request, which cannot be answered without it.
+    /// Returns the channel of this key for a request, which fails without it.
     ///
     /// # Errors
     /// `-32603`: it is not there.
@@ -204,7 +203,7 @@ impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
         }
     }
 
-    /// What [`Table::known`] gives, to change it.
+    /// Returns the same as [`Table::known`], mutably.
     #[track_caller]
     pub(super) fn known_mut(&mut self, key: Key) -> Option<&mut K> {
         let found = self.0.get_mut(&key);
@@ -236,7 +235,7 @@ fn tell_of_a_mistake(key: &impl Debug, caller: &Location<'_>) {
     tracing::error!(?key, %caller, "a mistake of this program: a channel that must be there is not; what was to be done with it is left out");
 }
 
-/// Where the channels of a kind are.
+/// Access to the table of a kind among all channels.
 trait Placed: Kind {
     fn all(channels: &Channels) -> &Self::All;
 
@@ -254,7 +253,7 @@ macro_rules! make_channels {
         }
 
         impl Channels {
-            /// Those of a host that starts.
+            /// Creates the channels of a host that starts.
             pub(super) fn at_start(config: &Config) -> Self {
                 let mut channels = Self {
                     by_uri: HashMap::new(),
@@ -296,8 +295,7 @@ macro_rules! match_kind {
     };
 }
 
-/// What an expression that names a kind's type comes to for this kind: `by_kind!(id.kind, K =>
-/// K::CALLED)`.
+/// Evaluates an expression for the type of a kind: `by_kind!(id.kind, K => K::CALLED)`.
 macro_rules! by_kind {
     ($of:expr, $K:ident => $does:expr) => {
         with_channel_kinds!(match_kind $of, $K => $does)
@@ -309,7 +307,7 @@ pub fn client_actions() -> impl Iterator<Item = &'static ClientAction> {
     ChannelKind::ALL.iter().flat_map(|kind| by_kind!(*kind, K => K::ACTIONS))
 }
 
-/// What people are told of a channel of this kind.
+/// Returns the name of a kind in messages for people.
 pub(super) fn called(kind: ChannelKind) -> &'static str {
     by_kind!(kind, K => K::CALLED)
 }
@@ -321,12 +319,12 @@ impl Channels {
         self.by_uri.get(uri).copied().or_else(|| ChannelKind::ALL.iter().find_map(otherwise))
     }
 
-    /// What all channels have, of this one; none when it is not in memory.
+    /// Returns the members of a channel that all kinds have; `None` when it is not in memory.
     pub(super) fn get(&self, id: ChannelId) -> Option<&Channel> {
         by_kind!(id.kind, K => K::all(self).at(id.key).map(K::channel))
     }
 
-    /// Whether what happens on a channel is written to the store.
+    /// Returns whether actions on a channel are saved.
     pub(super) fn is_written_down(&self, id: ChannelId) -> bool {
         by_kind!(id.kind, K => K::all(self).at(id.key).is_none_or(K::is_written_down))
     }

@@ -24,7 +24,7 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::{to_json, to_sorted_json};
 use crate::wire::uris;
 
-/// How many values the configuration of the host may have.
+/// Maximum number of values in the configuration of the host.
 const VALUES_MAX: usize = 256;
 
 /// And how many bytes of JSON text they may be, with their names.
@@ -41,7 +41,7 @@ pub(in crate::host) struct Root {
     pub(in crate::host) told_of_terminals: bool,
 }
 
-/// What is kept of it.
+/// Saved part of the root channel.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RootBody {
@@ -151,7 +151,7 @@ impl Kind for Root {
         Some((SnapshotState::Root(Box::new(self.state.clone())), &[]))
     }
 
-    /// It is known in the forms that URI libraries turn it into.
+    /// Accepts the forms into which URI libraries turn the root's URI.
     fn called_otherwise(_: &Channels, uri: &str) -> Option<TheOne> {
         uris::is_root(uri).then_some(TheOne)
     }
@@ -198,7 +198,7 @@ impl Root {
     }
 }
 
-/// Whether these may be all values of the host's configuration.
+/// Checks the number and size of all values of the host's configuration.
 ///
 /// # Errors
 /// When they are too many, or too large.

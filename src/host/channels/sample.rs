@@ -20,7 +20,7 @@ use crate::state::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::to_sorted_json;
 
-/// How many there are.
+/// Number of sample channels.
 const SAMPLES: u64 = 2;
 
 #[derive(Debug)]

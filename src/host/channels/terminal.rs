@@ -35,11 +35,11 @@ pub(in crate::host) struct Terminal {
     /// The program in it that can be typed into; none when it shows what a command of an agent
     /// prints.
     pub(in crate::host) pty: Option<Pty>,
-    /// What its agent calls it, while that may say something of it.
+    /// Agent's id of the terminal, while the agent may still report on it.
     pub(in crate::host) name: Option<String>,
     /// When it was opened.
     pub(in crate::host) since: String,
-    /// Its agent can have the command go on when the call does not wait for it any more.
+    /// Set when the agent can leave the command running in the background.
     pub(in crate::host) detaches: bool,
     /// A call that is over says how the command has ended, and what it has printed.
     pub(in crate::host) is_kept: bool,
@@ -54,13 +54,13 @@ pub(in crate::host) struct Pty {
     pub(in crate::host) asked: Option<(ConnectionId, RequestId)>,
     /// The client that has asked for it.
     pub(in crate::host) made_by: String,
-    /// How many bytes were typed that it has not been given yet.
+    /// Number of typed bytes that the program has not been given yet.
     pub(in crate::host) untaken_bytes: usize,
-    /// Somebody has followed it, or has had the time to.
+    /// Set once a client has subscribed, or has had the time to.
     pub(in crate::host) was_followed: bool,
     /// A client has named it: it is called so, whatever its program calls it.
     pub(in crate::host) is_named: bool,
-    /// How many lines its shell has said that it runs.
+    /// Number of command lines that its shell has reported.
     pub(in crate::host) lines: u64,
     /// The line that it runs: its id, and since when, by the clock that never goes back.
     pub(in crate::host) line: Option<(String, u64)>,
@@ -76,23 +76,23 @@ pub(in crate::host) struct Pty {
 pub(in crate::host) struct CommandCall {
     /// The turn that it is in.
     pub(in crate::host) turn_id: String,
-    /// Its id.
+    /// Id of the call.
     pub(in crate::host) id: String,
     /// The line that is run.
     pub(in crate::host) line: String,
     /// The run of the agent that waits for it; none when it is all that its turn does.
     pub(in crate::host) agent: Option<RunId>,
-    /// Its chat says that it waits for something to be typed.
+    /// Set while its chat shows that the command waits for input.
     pub(in crate::host) waits: bool,
 }
 
 impl Terminal {
-    /// Whether its command has not ended.
+    /// Returns whether its command runs.
     pub(in crate::host) fn runs(&self) -> bool {
         matches!(self.state.lifecycle, TerminalLifecycleState::Running(_))
     }
 
-    /// Whether it shows a command whose call waits for its end.
+    /// Returns whether it shows a command whose call waits for its end.
     pub(in crate::host) fn is_command(&self) -> bool {
         self.pty.as_ref().is_some_and(|pty| pty.call.is_some())
     }
@@ -178,7 +178,8 @@ impl Kind for Terminal {
         }
     }
 
-    /// What a program shows that is typed into may be secret: that is never written down.
+    /// Returns false for a terminal that is typed into: its output may be secret, and is never
+    /// saved.
     fn is_written_down(&self) -> bool {
         self.pty.is_none()
     }

@@ -16,13 +16,13 @@ use crate::host::model::Session;
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
 
-/// What a command of an agent begins with.
+/// Character before a command of an agent.
 const COMMAND_MARK: char = '/';
 
-/// What the name of a file begins with.
+/// Characters before the name of a file.
 const FILE_MARKS: [char; 2] = ['#', '@'];
 
-/// What may be meant.
+/// Kind of completion that the user's word asks for.
 #[derive(Debug)]
 pub(in crate::host) enum Meant {
     /// These (JSON text).
@@ -31,8 +31,8 @@ pub(in crate::host) enum Meant {
     Files(FilesMeant),
 }
 
-/// What may be meant by what the user has typed: a command of the session's agent, or a file
-/// where it works.
+/// Returns completions of the word at the cursor: commands of the session's agent, or files where
+/// it works.
 pub(in crate::host) fn completions(
     ledger: &Ledger,
     agents: &AgentRegistry,
@@ -62,8 +62,8 @@ pub(in crate::host) fn completions(
     Ok(Meant::Known(to_sorted_json(&CompletionsResult { items })))
 }
 
-/// What an agent offers: as it said in this chat, which may be of its folder; else as it said
-/// last anywhere.
+/// Returns the commands of an agent: as it last sent them in this chat, which may be those of its
+/// folder; else as it last sent them anywhere.
 fn commands_of<'a>(
     ledger: &'a Ledger,
     agents: &'a AgentRegistry,
@@ -89,7 +89,7 @@ struct Typed<'a> {
     /// A line begins with it.
     leads: bool,
     start: usize,
-    /// Where the word ends, behind the cursor.
+    /// End of the word, behind the cursor.
     end: usize,
     /// A space follows it.
     spaced: bool,

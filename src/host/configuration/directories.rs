@@ -22,7 +22,7 @@ use crate::host::refusal::Refusal;
 use crate::host::{catalogue, Step};
 use crate::wire::uris::canonical_file;
 
-/// What was found out about directories: nothing against them, or why a session cannot work there.
+/// Results of looking up directories, by URI: no objection, or why a session cannot work there.
 pub type Findings = BTreeMap<String, Result<(), String>>;
 
 /// The canonical spelling of a directory that a session can work in, by what was found out.
@@ -46,7 +46,7 @@ fn bad_directory(uri: &str, why: impl ToString) -> Refusal {
     Refusal::Directory { uri: uri.to_owned(), why: why.to_string() }
 }
 
-/// What the agent of a session can do with several directories.
+/// Returns the capability of a session's agent to work in several directories.
 fn directories_capability(
     ledger: &Ledger,
     agents: &AgentRegistry,
@@ -283,7 +283,8 @@ pub(in crate::host) fn tell_directories(ledger: &mut Ledger, step: &mut Step<'_>
     }
 }
 
-/// Nothing changes; but who would take another spelling for another directory must not be told so.
+/// Acknowledges a directory that is there already. A client that spells it in another way is
+/// refused, so that it does not take the spelling for another directory.
 fn same(asked: &str, directory: &str) -> Result<Verdict, Refusal> {
     if asked == directory {
         return Ok(Verdict::Unchanged);

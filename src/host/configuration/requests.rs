@@ -16,8 +16,8 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::{ConfigCompletionsParams, ResolveConfigParams};
 use crate::wire::rpc::to_sorted_json;
 
-/// What can be configured before a session is created, and what is chosen so far with the
-/// defaults of the rest. Where that is not known yet, it is found out meanwhile.
+/// Answers `resolveSessionConfig`: the schema before a session is created, and the chosen values
+/// with the defaults of the rest. An agent whose settings are not known is probed meanwhile.
 pub(in crate::host) fn resolve_session_config(
     ledger: &Ledger,
     agents: &mut AgentRegistry,

@@ -1,4 +1,4 @@
-//! Which model and agent messages are for, where a client selects them once and not with each
+//! Model and agent that messages are for, where a client selects them once and not with each
 //! message.
 //!
 //! Owns: changing what is selected in a chat, which its draft says; holding such a change back
@@ -31,7 +31,7 @@ use crate::wire::rpc::nesting_fits;
 /// A selection whose JSON is longer is left out of its session's summary, in bytes.
 pub(in crate::host) const IN_SUMMARY_BYTES_MAX: usize = 4096;
 
-/// Who asked for a change, and how: to be answered when it is made.
+/// Dispatched action that is answered when the change it asks for is made.
 #[derive(Debug, Clone)]
 pub(in crate::host) struct PendingAction {
     pub(in crate::host) connection: ConnectionId,
@@ -90,7 +90,7 @@ pub(in crate::host) fn client_selects(
     Ok(Verdict::Done)
 }
 
-/// What is selected, as it is kept.
+/// Returns a selection in the form in which it is saved.
 fn checked(
     agents: &AgentRegistry,
     provider: &str,
@@ -177,7 +177,7 @@ pub(in crate::host) fn select_what_waits(ledger: &mut Ledger, step: &mut Step<'_
     }
 }
 
-/// Who asked for what changes nothing is told so.
+/// Changes the selection, or acknowledges an action that changes nothing.
 fn select(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -237,7 +237,8 @@ pub(in crate::host) fn keep_selection(
     }
 }
 
-/// Whether a pending message is for what is selected when its turn begins.
+/// Notes whether a pending message is for the model and agent that are selected when its turn
+/// begins.
 pub(in crate::host) fn let_follow(ledger: &mut Ledger, key: ChatKey, id: &str, follows: bool) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
@@ -300,7 +301,7 @@ fn read<T: DeserializeOwned>(member: &str, value: &Value) -> Result<T, Refusal> 
     })
 }
 
-/// What was read before, as its type.
+/// Reads a value that was validated before, as its type.
 fn typed<T: DeserializeOwned>(value: Option<&Value>) -> Option<T> {
     value.and_then(|value| T::deserialize(value).ok())
 }
@@ -309,7 +310,7 @@ fn json_of(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }
 
-/// What can be said about a message before its agent has seen it.
+/// Checks a message as far as possible before its agent receives it.
 pub(in crate::host) fn check_message(
     ledger: &Ledger,
     agents: &AgentRegistry,

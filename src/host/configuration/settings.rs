@@ -19,11 +19,10 @@ use crate::host::ledger::Ledger;
 use crate::host::model::{AgentLink, SessionKey};
 use crate::host::Step;
 
-/// What the agent of a chat was told of its session's configuration since it was opened, or is yet
-/// to be told.
+/// Configuration of a session as its chat's agent knows it, or is yet to be sent it.
 #[derive(Debug, Default)]
 pub(in crate::host) struct SettingsSent {
-    /// How many changes.
+    /// Number of changes that were sent.
     count: u64,
     /// The settings of which the agent may not have heard, each with the number of its last change.
     unheard: BTreeMap<String, u64>,

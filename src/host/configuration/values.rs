@@ -1,4 +1,4 @@
-//! Whether configuration values are what a schema allows.
+//! Validation of configuration values against a schema.
 //!
 //! Owns: checking values against a schema, and filling in what it says of those that are left out.
 //! Never: keeps or changes a configuration.
@@ -26,7 +26,7 @@ pub(in crate::host) fn shown(
     is_something.then(|| SessionConfigState { schema: schema.clone(), values: resolved(schema, chosen) })
 }
 
-/// What was chosen, and the defaults of what was not.
+/// Returns the chosen values, and the defaults of the others.
 pub(in crate::host) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> JsonObject {
     let default = |(name, property): (&String, &SessionConfigPropertySchema)| {
         Some((name.clone(), property.default.clone()?))
@@ -36,9 +36,9 @@ pub(in crate::host) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObjec
     values
 }
 
-/// What of these values an agent can be asked for. The rest is dropped: real clients say settings
-/// of their own with every session, whatever the agent has, and could create none if that were
-/// refused.
+/// Returns the values that an agent can be asked for. The rest is dropped: real clients send
+/// settings of their own with every session, whatever the agent has, and could create none if that
+/// were refused.
 pub(in crate::host) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> JsonObject {
     values.retain(|name, value| {
         let dropped = match agent.config.properties.get(name) {
@@ -54,13 +54,12 @@ pub(in crate::host) fn settings_of(agent: &AgentDescription, mut values: JsonObj
     values
 }
 
-/// Whether a value can be that of a setting of which nothing is known: a text, a number or a
-/// boolean.
+/// Returns whether a value can be that of an unknown setting: a text, a number or a boolean.
 fn is_plain(value: &Value) -> bool {
     !(value.is_null() || value.is_array() || value.is_object())
 }
 
-/// Whether these values fit, as far as they go.
+/// Checks values against a schema; values may be missing.
 ///
 /// # Errors
 /// A sentence that names the first one, in the order of their names, that does not.
@@ -78,7 +77,7 @@ fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(),
     Ok(())
 }
 
-/// Whether all values that a new session needs are there.
+/// Checks that all values which a new session needs are there.
 ///
 /// # Errors
 /// A sentence that names the first required one that is missing.
@@ -92,7 +91,7 @@ pub(in crate::host) fn check_complete(
     }
 }
 
-/// Whether these values may be set, or replace all others, in a session that is there already.
+/// Checks values that are to be set, or to replace all others, in an existing session.
 ///
 /// # Errors
 /// The same, or names the first one that may not be changed any more.
@@ -118,9 +117,9 @@ pub(in crate::host) fn check_change(
     Ok(())
 }
 
-/// Whether these values of the host's configuration may be set, or replace all others. What its
-/// schema does not have may be anything: real clients say settings of their own, whatever the host
-/// has.
+/// Checks values of the host's configuration that are to be set, or to replace all others. Values
+/// that its schema does not have may be anything: real clients send settings of their own, whatever
+/// the host has.
 ///
 /// # Errors
 /// A sentence that names the first one, in the order of their names, that does not fit or may not
@@ -161,20 +160,20 @@ pub(in crate::host) fn stand_in_model(provider: &str) -> SessionModelInfo {
     model_called(id, provider, name)
 }
 
-/// Whether no more than the stand-in is known of an agent's models.
+/// Returns whether an agent's models are unknown, so that it shows one that stands in for them.
 fn models_are_unknown(agent: &AgentInfo) -> bool {
     matches!(agent.models.as_slice(), [only] if (only.id.as_str(), only.name.as_str()) == STAND_IN)
 }
 
-/// Whether this chooses none of an agent's own models, but the one that stands in for them, or
-/// stood in for them when its client heard of the agent.
+/// Returns whether a selection chooses no model of the agent, but the one that stands in for them,
+/// or did when its client received the agent.
 pub(in crate::host) fn is_no_choice(agent: &AgentInfo, chosen: &ModelSelection) -> bool {
     let is_real = || agent.models.iter().any(|model| model.id == chosen.id);
     chosen.id == STAND_IN.0 && (models_are_unknown(agent) || !is_real())
 }
 
-/// Whether an agent has this model, and it can be configured so. An agent whose models are not
-/// known takes any.
+/// Checks that an agent has this model, and can be configured so. An agent whose models are unknown
+/// takes any.
 ///
 /// # Errors
 /// A sentence that says what does not fit.
@@ -194,8 +193,7 @@ pub(in crate::host) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -
     })
 }
 
-/// What a property's descriptor says of its values; the protocol has two types for it that say the
-/// same.
+/// Values that a property's descriptor allows; the protocol has two types for it that say the same.
 struct Rule<'a> {
     kind: &'a str,
     /// The values that it may have, where they are all listed.

@@ -1,4 +1,4 @@
-//! What agents leave running when the calls are over that began it.
+//! Work that agents leave running in the background when the calls that began it are over.
 //!
 //! Owns: the list of that in each chat, and what a chat says of it while it says nothing else.
 //! Never: runs or ends anything: `terminals` tells of the commands that run in terminals of the
@@ -49,7 +49,7 @@ pub(in crate::host) fn show_background_activity(ledger: &mut Ledger, step: &mut 
     }
 }
 
-/// What went on behind the calls of a chat has ended with the process before this one.
+/// Removes the background work of a chat, which has ended with the process before this one.
 pub(in crate::host) fn background_work_is_gone(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     remove_background_work(ledger, step, chat, |_| true);
 }

@@ -37,31 +37,31 @@ use crate::wire::tool_calls::tool_call_id;
 /// The tool that runs commands, as clients are told it.
 pub(in crate::host) const TOOL: &str = "terminal";
 
-/// What the id of a call begins with that shows a command.
+/// Prefix of the id of a call that shows a command.
 pub(in crate::host) const CALL: &str = "command-";
 
-/// What clients that follow VS Code know such a tool by.
+/// Member of `_meta` by which VS Code knows the kind of a tool.
 pub(in crate::host) const TOOL_KIND: &str = "toolKind";
 
 /// The size of the screen of a command.
 pub(in crate::host) const SCREEN: ScreenSize = ScreenSize { cols: 120, rows: 30 };
 
-/// So long a command may run.
+/// Time limit of a command.
 pub(in crate::host) const RUNS_AT_MOST: Duration = Duration::from_secs(30 * 60);
 
-/// So much of what it has printed is told as text, in bytes: the latest.
+/// Maximum bytes of output that are sent as text: the latest.
 const TOLD_BYTES_MAX: usize = 16 << 10;
 
-/// So much is told an agent of all commands since its last message, in bytes.
+/// Maximum bytes of output of all commands since the agent's last message that the agent is sent.
 const TOLD_TO_AGENT_BYTES_MAX: usize = 64 << 10;
 
-/// What stands before text of which the beginning is not shown.
+/// Mark in front of text whose beginning is left out.
 const LEFT_OUT: &str = "(What came before is left out.)\n";
 
-/// What a chat says of a command that seems to wait.
+/// Activity of a chat whose command seems to wait for input.
 const WAITS: &str = "The command seems to wait for something to be typed into its terminal";
 
-/// What a command has printed, as text, in the call of a turn that is over.
+/// Command and its output as text, from the call of a completed turn.
 struct Ran {
     line: String,
     printed: String,
@@ -70,7 +70,7 @@ struct Ran {
 }
 
 impl Ran {
-    /// What an agent is told.
+    /// Formats the command for the agent.
     fn told(&self) -> String {
         let Self { line, printed, end } = self;
         let fence = text::fence(&format!("{line}\n{printed}"));
@@ -84,8 +84,8 @@ pub(in crate::host) fn command_in<'a>(ledger: &Ledger, message: &'a str) -> Opti
     line.map(str::trim)
 }
 
-/// Whether the turn that a process before this one has begun in a chat is a command: it is one
-/// where such messages are commands, and it was one where a call of it says so.
+/// Returns whether the turn that a process before this one has begun in a chat is a command: its
+/// message is one, or a call of it shows one.
 pub(in crate::host) fn had_command_run(ledger: &Ledger, chat: &Chat) -> bool {
     let Some(turn) = &chat.conversation.state().active_turn else { return false };
     let is_of_command = |part: &ResponsePart| match part {
@@ -163,7 +163,7 @@ fn command_waits_now(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey,
     }
 }
 
-/// What the user has had run since the agent's last message, for an agent.
+/// Returns the commands that the user has run since the agent's last message, for the agent.
 pub(in crate::host) fn told_of_commands(ledger: &Ledger, chat: &Chat) -> Option<Transcript> {
     let (mut newest_first, mut bytes, mut cut) = (Vec::new(), 0, false);
     for turn in chat.conversation.history().turns().iter().rev() {
@@ -193,7 +193,7 @@ pub(in crate::host) fn told_of_commands(ledger: &Ledger, chat: &Chat) -> Option<
     (!text.is_empty()).then_some(Transcript { of, resource, label, text, cut })
 }
 
-/// What was run in a turn that was a command.
+/// Returns the command of a turn that was one.
 fn ran_in(_ledger: &Ledger, turn: &CompletedTurn) -> Option<Ran> {
     let text = turn.message()?.text;
     let line = text.strip_prefix(COMMAND_PREFIX)?.trim().to_owned();

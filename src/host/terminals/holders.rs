@@ -1,4 +1,4 @@
-//! Who has a terminal that is typed into, and what clients do with it.
+//! Claims on terminals that are typed into, and requests of clients for them.
 //!
 //! Owns: who may be said to have one, who may use it and take it, and what follows from each use:
 //! how much may be typed, which sizes and titles there are.
@@ -16,13 +16,13 @@ use crate::host::terminals::{ptys, TITLE_BYTES_MAX};
 use crate::host::Step;
 use crate::wire::channels::ChannelKind;
 
-/// So many bytes are typed at once.
+/// Maximum bytes of one input.
 const INPUT_BYTES_MAX: usize = 64 << 10;
 
-/// So many bytes wait to be taken by a program.
+/// Maximum bytes of input that a program has not read.
 const UNTAKEN_BYTES_MAX: usize = 1 << 20;
 
-/// So many columns and rows a screen has at most.
+/// Maximum number of columns, and of rows, of a screen.
 const SCREEN_MAX: i64 = 1000;
 
 /// The size of a screen.
@@ -49,7 +49,7 @@ pub(in crate::host) fn title_of(title: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether the client is gone that has a terminal.
+/// Returns whether the client that has claimed a terminal is gone.
 pub(in crate::host) fn holder_is_gone(ledger: &Ledger, key: TerminalKey) -> bool {
     match ledger.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
         Some(TerminalClaim::Client(claim)) => !ledger.presence.can_speak(&claim.client_id),
@@ -57,7 +57,7 @@ pub(in crate::host) fn holder_is_gone(ledger: &Ledger, key: TerminalKey) -> bool
     }
 }
 
-/// Whether a client may type into a terminal, and do all else with it that its holder does.
+/// Checks that a client may type into a terminal, and do all else with it that its holder does.
 ///
 /// # Errors
 /// When another client has it, or a session has and the client does not follow it.
@@ -74,7 +74,7 @@ pub(in crate::host) fn check_use(ledger: &Ledger, key: TerminalKey, client: &str
     }
 }
 
-/// What a client asks to be done with the program in a terminal.
+/// Carries out the request of a client for the program in a terminal.
 ///
 /// # Errors
 /// Why it is not.
@@ -163,7 +163,7 @@ fn claim_pty(
     Ok(Verdict::Done)
 }
 
-/// Whether a client may be said to have a terminal in this way.
+/// Checks a claim of a terminal by a client.
 ///
 /// # Errors
 /// Why not.

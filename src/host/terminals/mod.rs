@@ -47,7 +47,7 @@ use crate::wire::terminals::{named_by_terminal, terminal_uri};
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
-/// How long a title of a terminal is at most, in bytes.
+/// Maximum length of a terminal's title, in bytes.
 pub(in crate::host) const TITLE_BYTES_MAX: usize = 1024;
 
 /// A terminal that its agent has opened.
@@ -59,7 +59,7 @@ struct NewTerminal {
     since: String,
 }
 
-/// What a call has produced so far.
+/// Returns the content that a call has produced so far.
 fn content_of(call: &ToolCallState) -> &[ToolResultContent] {
     let content = match call {
         ToolCallState::Running(call) => &call.content,
@@ -70,7 +70,7 @@ fn content_of(call: &ToolCallState) -> &[ToolResultContent] {
     content.as_deref().unwrap_or_default()
 }
 
-/// What a turn says of one of its terminals.
+/// Terminal as a call of a turn shows it.
 struct Shown<'a> {
     call: &'a str,
     block: &'a ToolResultTerminalContent,
@@ -78,7 +78,7 @@ struct Shown<'a> {
     text: Option<&'a str>,
 }
 
-/// What the call says that shows the terminal of this URI: of several one that says what became of
+/// Returns the call that shows the terminal of this URI: of several, one that says what became of
 /// it, if one does.
 fn shown_in<'a>(parts: &'a [ResponsePart], uri: &str) -> Option<Shown<'a>> {
     let mut all = parts.iter().filter_map(|part| {
@@ -159,7 +159,7 @@ pub(in crate::host) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>
     }
 }
 
-/// What a client asks to be changed of a terminal.
+/// Carries out a client's action on a terminal.
 ///
 /// # Errors
 /// Why it may not be.
@@ -280,7 +280,7 @@ pub(in crate::host) fn add_terminal(ledger: &mut Ledger, key: TerminalKey, termi
     ledger.channels.terminals.insert(key, terminal);
 }
 
-/// Who has a terminal in which a chat's agent runs a command.
+/// Returns the claim on a terminal in which a chat's agent runs a command.
 pub(in crate::host) fn claim_of(
     ledger: &Ledger,
     chat: ChatKey,
@@ -312,7 +312,8 @@ pub(in crate::host) fn place_terminals(
     content
 }
 
-/// Whether there is something to say of a terminal.
+/// Fills in the URI and state of the terminal that a content names; returns false if there is no
+/// such terminal.
 fn place_terminal(ledger: &Ledger, chat: ChatKey, block: &mut ToolResultTerminalContent) -> bool {
     let by_uri = || ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
     let called = terminal_called(ledger, chat, &block.resource);
@@ -402,7 +403,7 @@ pub(in crate::host) fn forget_terminals_of(ledger: &mut Ledger, chat: ChatKey) {
     }
 }
 
-/// Whether nobody would notice that the terminals of a session are not in memory.
+/// Returns whether the terminals of a session may be evicted.
 pub(in crate::host) fn has_idle_terminals(ledger: &Ledger, session: &Session) -> bool {
     let chats: Vec<ChatKey> = ledger.channels.chats_of(session).collect();
     let mut terminals =
@@ -410,8 +411,8 @@ pub(in crate::host) fn has_idle_terminals(ledger: &Ledger, session: &Session) ->
     terminals.all(|terminal| !terminal.runs() && terminal.channel.subscribers.is_empty())
 }
 
-/// Whether a call shows a terminal, or its agent may still have one of the turn that runs show
-/// it.
+/// Returns whether a call shows a terminal, or its agent may still have one of the running turn
+/// show it.
 fn may_be_shown(ledger: &Ledger, terminal: &Terminal) -> bool {
     let Some(chat) = terminal.chat.and_then(|chat| ledger.channels.chats.known(chat)) else {
         return false;

@@ -39,10 +39,10 @@ use crate::wire::terminals::{named_by_terminal, SCHEME};
 use crate::wire::uris::is_root;
 use crate::wire::watches::is_watch;
 
-/// So many programs run at once in terminals that one client has asked for.
+/// Maximum number of programs at once in terminals that one client has asked for.
 const PTYS_PER_CLIENT_MAX: usize = 8;
 
-/// So many terminals stay whose program has ended; past it the oldest goes.
+/// Maximum number of terminals whose program has ended; beyond it the oldest goes.
 const ENDED_MAX: usize = 64;
 
 /// The size of a screen of which its client does not say how large it is.
@@ -60,7 +60,7 @@ pub(in crate::host) struct NewPty {
     size: ScreenSize,
 }
 
-/// Whether a client may call a terminal so. What the host calls its own is not for them.
+/// Returns whether a client may give a terminal this URI. The host's own names are not for clients.
 fn may_name_a_terminal(uri: &str) -> bool {
     let Some((scheme, path)) = uri.split_once(':') else { return false };
     let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -69,7 +69,7 @@ fn may_name_a_terminal(uri: &str) -> bool {
     is_scheme && is_free && !path.is_empty() && uri.len() <= URI_BYTES_MAX && named_by_terminal(uri).is_none()
 }
 
-/// Whether a client may have a terminal with a shell, as it asks for it.
+/// Checks a client's request for a terminal with a shell, and creates its state.
 ///
 /// # Errors
 /// Why not.
@@ -128,8 +128,8 @@ pub(in crate::host) fn new_terminal(
     Ok(Box::new(NewPty { state, uri, made_by, size }))
 }
 
-/// Where a shell starts when its client does not say so: where the session works that has it,
-/// else where the client starts browsing.
+/// Returns the folder in which a shell starts when its client names none: that of the session which
+/// claims it, else the one where the client starts browsing.
 fn directory_for(ledger: &Ledger, connection: ConnectionId, claim: &TerminalClaim) -> Option<String> {
     let of_session = match claim {
         TerminalClaim::Session(claim) => ledger.find_chat(&claim.chat),
@@ -202,7 +202,7 @@ pub(in crate::host) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     }
 }
 
-/// Whether one more program may run in a terminal, that this client asks for if one does.
+/// Checks that one more program may run in a terminal, asked for by this client if there is one.
 ///
 /// # Errors
 /// Why not.

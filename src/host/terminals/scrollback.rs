@@ -1,4 +1,4 @@
-//! What a terminal has shown, as far as it is kept.
+//! Scrollback: the output of a terminal that is kept.
 //!
 //! Owns: cutting it at its beginning when it has become too much: whole parts first, and inside a
 //! part where no line and no escape sequence is torn.
@@ -30,8 +30,8 @@ fn runs(part: &TerminalContentPart) -> bool {
     matches!(part, TerminalContentPart::Command(command) if !command.is_complete)
 }
 
-/// How many parts there are at most, and how many are left when there are more: also lines that
-/// print nothing take room.
+/// Maximum number of parts, and the number that is left once there are more: lines that print
+/// nothing take room, too.
 const PARTS_MAX: usize = 1000;
 const PARTS_LEFT: usize = 750;
 
