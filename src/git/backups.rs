@@ -21,7 +21,7 @@ use super::index::Scratch;
 use super::large::open_regular;
 use super::program::{GitError, Until};
 use super::repository::Repository;
-use crate::host::effects::{GitContent, GitTaken};
+use crate::host::effects::{GitContent, GitRevert};
 
 /// Keeps the contents of files that are about to be changed. Returns the ids of the bytes of those
 /// files that git would not give back as they are, and of those whose change knows them by their
@@ -32,12 +32,12 @@ use crate::host::effects::{GitContent, GitTaken};
 pub fn keep_contents(
     repository: &Repository,
     scratch: &Scratch,
-    (files, found): (Vec<(&Path, &GitTaken)>, &HashMap<PathBuf, GitContent>),
+    (files, found): (Vec<(&Path, &GitRevert)>, &HashMap<PathBuf, GitContent>),
     by: (&str, u64),
     until: Until,
 ) -> Result<HashMap<PathBuf, String>, GitError> {
     let now = |path: &Path| found.get(path);
-    let files: HashMap<PathBuf, &GitTaken> = files
+    let files: HashMap<PathBuf, &GitRevert> = files
         .into_iter()
         .filter(|(path, _)| now(path).is_some())
         .map(|(path, file)| (path.to_owned(), file))

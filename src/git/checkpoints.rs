@@ -7,6 +7,8 @@
 //! those of a session.
 //! Never: touches a ref that is not the host's.
 
+use crate::host::effects::GitContent;
+use crate::state::edits::FileDiff;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -23,7 +25,7 @@ use super::large::{mode_in, version_of, LargeEntry, Versions, WantedContents, IN
 use super::program::{GitError, Until};
 use super::repository::Repository;
 use crate::files::uris::PATH;
-use crate::host::effects::{Checkpoint, KeptChange};
+use crate::host::effects::Checkpoint;
 
 /// Prefix of the refs that keep checkpoints.
 const REFS: &str = "refs/ahp-sidecar/";
@@ -157,7 +159,7 @@ pub fn compare(
     before: &Checkpoint,
     after: &Checkpoint,
     until: Until,
-) -> Result<Vec<KeptChange>, GitError> {
+) -> Result<Vec<FileDiff<GitContent>>, GitError> {
     if before == after {
         return Ok(Vec::new());
     }

@@ -9,6 +9,7 @@
 //! commit.
 //! Never: runs hooks or filters that nobody has named, signs, or overwrites a concurrent change.
 
+use crate::state::edits::FileDiff;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -27,7 +28,7 @@ use super::program::{Git, GitError, Until};
 use super::repository::{NoRepository, Repository};
 use super::steps;
 use crate::files::uris::uri_of;
-use crate::host::effects::{GitCommit, GitContent, GitReport, KeptChange};
+use crate::host::effects::{GitCommit, GitContent, GitReport};
 
 /// Files of a git directory that exist while an operation is in progress which would become a part
 /// of the commit, each with the name of the operation.
@@ -71,7 +72,7 @@ pub fn commit(
     repository: &Repository,
     scratch: &Scratch,
     message: &str,
-    shown: &[KeptChange],
+    shown: &[FileDiff<GitContent>],
     staged_kept: (&str, u64),
     until: Until,
 ) -> Result<GitReport, GitError> {
@@ -86,7 +87,7 @@ fn try_to_commit(
     repository: &Repository,
     scratch: &Scratch,
     message: &str,
-    shown: &[KeptChange],
+    shown: &[FileDiff<GitContent>],
     staged_kept: (&str, u64),
     until: Until,
 ) -> Result<GitCommit, NotDone> {
@@ -348,7 +349,7 @@ fn filters_must_be_off(
 /// Each file's content before and after.
 type SidesOf<'a> = BTreeMap<&'a str, (Option<&'a GitContent>, Option<&'a GitContent>)>;
 
-fn sides_of(changes: &[KeptChange]) -> SidesOf<'_> {
+fn sides_of(changes: &[FileDiff<GitContent>]) -> SidesOf<'_> {
     let mut sides = SidesOf::new();
     for change in changes {
         let from = change.renamed_from.as_ref().unwrap_or(&change.file);
@@ -363,7 +364,7 @@ fn sides_of(changes: &[KeptChange]) -> SidesOf<'_> {
 }
 
 /// Returns whether files that are known by their versions alone still have these versions.
-fn are_still(repository: &Repository, shown: &[KeptChange]) -> bool {
+fn are_still(repository: &Repository, shown: &[FileDiff<GitContent>]) -> bool {
     let seen = shown.iter().filter_map(|change| Some((&change.file, change.after.as_ref()?)));
     let mut versions = seen.filter(|(_, after)| !after.is_kept());
     versions.all(|(file, after)| {

@@ -4,6 +4,7 @@
 //! contents are not checkpointed.
 //! Never: reads a content.
 
+use crate::state::edits::FileDiff;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use super::large::{mode_in, version_of, Versions, IN_TREE};
 use super::program::{GitError, GitRun, Until};
 use super::repository::Repository;
-use crate::host::effects::{GitContent, KeptChange};
+use crate::host::effects::GitContent;
 use crate::state::edits::LineCounts;
 
 /// The mode of a repository in a repository, which is no file.
@@ -39,15 +40,19 @@ pub const HOW: [&str; 11] = [
 ///
 /// # Errors
 /// When git fails.
-pub fn compared(repository: &Repository, run: GitRun<'_>, until: Until) -> Result<Vec<KeptChange>, GitError> {
+pub fn compared(
+    repository: &Repository,
+    run: GitRun<'_>,
+    until: Until,
+) -> Result<Vec<FileDiff<GitContent>>, GitError> {
     let said = run.set(&[("core.bigFileThreshold".into(), LINES_BYTES_MAX.into())]).output(until)?;
     Ok(read(repository, &said))
 }
 
 /// Parses the output of `git diff-tree` with [`HOW`].
-fn read(repository: &Repository, said: &[u8]) -> Vec<KeptChange> {
+fn read(repository: &Repository, said: &[u8]) -> Vec<FileDiff<GitContent>> {
     let mut words = said.split(|byte| *byte == 0).peekable();
-    let mut changes: Vec<KeptChange> = Vec::new();
+    let mut changes: Vec<FileDiff<GitContent>> = Vec::new();
     let mut counts: BTreeMap<String, Option<LineCounts>> = BTreeMap::new();
     while let Some(word) = words.next() {
         if let [b':', modes @ ..] = word {
@@ -67,7 +72,7 @@ fn read(repository: &Repository, said: &[u8]) -> Vec<KeptChange> {
             };
             let (before, after) = (side(old_mode, old), side(new_mode, new));
             if before.is_some() || after.is_some() {
-                changes.push(KeptChange {
+                changes.push(FileDiff {
                     file: repository.uri_of(to),
                     renamed_from: from.map(|from| repository.uri_of(from)),
                     before,
@@ -106,10 +111,10 @@ fn numbers(word: &[u8]) -> Option<(Option<i64>, Option<i64>, &[u8])> {
 /// Puts in the versions of files whose contents are not kept, on either side.
 pub fn with_versions(
     repository: &Repository,
-    changes: Vec<KeptChange>,
+    changes: Vec<FileDiff<GitContent>>,
     before: &Versions,
     after: &Versions,
-) -> Vec<KeptChange> {
+) -> Vec<FileDiff<GitContent>> {
     let paths: BTreeSet<&Vec<u8>> = before.keys().chain(after.keys()).collect();
     if paths.is_empty() {
         return changes;
@@ -148,7 +153,7 @@ pub fn with_versions(
             sides => sides,
         };
         if old != new {
-            changes.push(KeptChange { file: uri, renamed_from: None, before: old, after: new, lines: None });
+            changes.push(FileDiff { file: uri, renamed_from: None, before: old, after: new, lines: None });
         }
     }
     changes
@@ -156,20 +161,17 @@ pub fn with_versions(
 
 /// Takes apart the changes of renamed files where one of the names is among these: its file may be
 /// the same as before, or have become another one.
-fn with_names_apart(changes: Vec<KeptChange>, uris: &BTreeSet<String>) -> Vec<KeptChange> {
+fn with_names_apart(
+    changes: Vec<FileDiff<GitContent>>,
+    uris: &BTreeSet<String>,
+) -> Vec<FileDiff<GitContent>> {
     let mut apart = Vec::new();
     for change in changes {
         match &change.renamed_from {
             Some(from) if uris.contains(from) || uris.contains(&change.file) => {
                 let (file, renamed_from) = (from.clone(), None);
-                apart.push(KeptChange {
-                    file,
-                    renamed_from,
-                    before: change.before,
-                    after: None,
-                    lines: None,
-                });
-                apart.push(KeptChange {
+                apart.push(FileDiff { file, renamed_from, before: change.before, after: None, lines: None });
+                apart.push(FileDiff {
                     file: change.file,
                     renamed_from: None,
                     before: None,

@@ -9,7 +9,9 @@ use super::index::{CopiedIndex, FolderTree, Scratch};
 use super::large::{Versions, WantedContents};
 use super::program::{GitError, Until};
 use super::repository::Repository;
-use crate::host::effects::{GitSight, KeptChange};
+use crate::host::effects::GitContent;
+use crate::host::effects::RepositoryStatus;
+use crate::state::edits::FileDiff;
 
 /// Commit that a branch is compared with.
 struct BranchBase {
@@ -28,7 +30,7 @@ pub fn look(
     base: Option<&str>,
     files: bool,
     until: Until,
-) -> Result<GitSight, GitError> {
+) -> Result<RepositoryStatus, GitError> {
     let index = CopiedIndex::new(repository, scratch, false)?;
     let status = index.status(until)?;
     let base = match &status.head {
@@ -39,7 +41,7 @@ pub fn look(
     if files {
         let FolderTree { tree, versions, .. } = index.tree(scratch, WantedContents::None, until)?;
         let nothing = repository.run(["hash-object", "-t", "tree", "--stdin"]).line(until)?;
-        let since = |from: &str| -> Result<Vec<KeptChange>, GitError> {
+        let since = |from: &str| -> Result<Vec<FileDiff<GitContent>>, GitError> {
             let run = index.run(["diff-tree"]).with(HOW).with([from, &tree]);
             let changes = compared(repository, run, until)?;
             Ok(super::compare::with_versions(repository, changes, &Versions::new(), &versions))
@@ -56,7 +58,7 @@ pub fn look(
     own.dedup();
     let has_branch_changes = base.as_ref().is_some_and(|base| Some(&base.commit) != status.head.as_ref());
     let (name, note) = base.map(|base| (base.name, base.note)).unwrap_or_default();
-    Ok(GitSight {
+    Ok(RepositoryStatus {
         root: repository.uri(),
         own,
         branch: status.branch,

@@ -26,7 +26,7 @@ use crate::files::folders::{Folders, Own, PathRefusal, WorkFolder};
 use crate::files::reverting::{revert_text, RevertedText, UNKNOWN_SIDE};
 use crate::files::uris::path_of;
 use crate::files::writing::{Put, Writing, PERMISSIONS};
-use crate::host::effects::{FileTaken, GitContent, GitTaken, SaidFile};
+use crate::host::effects::{GitContent, GitRevert, RevertOutcome, SaidFile};
 
 /// Why nothing is done to a file that somebody has changed.
 const CHANGED_SINCE: &str = "it was changed since";
@@ -56,16 +56,16 @@ pub fn folders(below: &[String], own: &[String]) -> Folders {
 pub fn take_back(
     repository: &Repository,
     scratch: &Scratch,
-    files: &[GitTaken],
+    files: &[GitRevert],
     folders: &Folders,
     bytes_kept: Option<(&str, u64)>,
     until: Until,
-) -> Result<Vec<FileTaken>, GitError> {
+) -> Result<Vec<RevertOutcome>, GitError> {
     // What is changed from now on is not looked at any more, and must stay.
     let seen = seen_of(repository, files);
     let found = FoundFiles::of(repository, scratch, files, until)?;
     let standing =
-        |(file, seen): (&GitTaken, &Option<Metadata>)| standing_of(repository, file, &found, seen.as_ref());
+        |(file, seen): (&GitRevert, &Option<Metadata>)| standing_of(repository, file, &found, seen.as_ref());
     let each: Vec<Standing> = files.iter().zip(&seen).map(standing).collect();
     let mut kept = HashMap::new();
     if let Some(by) = bytes_kept {
@@ -93,15 +93,15 @@ pub fn take_back(
         });
         for (at, (standing, file)) in part {
             let outcome = match standing {
-                Standing::Refused(why) => FileTaken::Refused(why.clone()),
-                Standing::IsWanted => FileTaken::Already,
+                Standing::Refused(why) => RevertOutcome::Refused(why.clone()),
+                Standing::IsWanted => RevertOutcome::Already,
                 Standing::IsNow(path) => {
                     let content = contents.get(path.as_path()).map(Vec::as_slice);
                     let make =
                         || make((repository, scratch), folders, file, seen[*at].as_ref(), content, until);
                     match steps::whole(make) {
-                        Ok(mode) => FileTaken::Done { bytes: kept.remove(path), mode },
-                        Err(why) => FileTaken::Refused(why),
+                        Ok(mode) => RevertOutcome::Done { bytes: kept.remove(path), mode },
+                        Err(why) => RevertOutcome::Refused(why),
                     }
                 }
             };
@@ -113,21 +113,21 @@ pub fn take_back(
 }
 
 /// Reverts files of which calls have said both sides, each for itself.
-pub fn take_back_said(files: &[SaidFile], folders: &Folders) -> Vec<FileTaken> {
+pub fn take_back_said(files: &[SaidFile], folders: &Folders) -> Vec<RevertOutcome> {
     let each = files.iter().map(|file| {
-        let Some((now, wanted)) = &file.sides else { return FileTaken::Refused(UNKNOWN_SIDE.to_owned()) };
+        let Some((now, wanted)) = &file.sides else { return RevertOutcome::Refused(UNKNOWN_SIDE.to_owned()) };
         let path = match path_of(&file.file) {
             Ok(path) => path,
-            Err(error) => return FileTaken::Refused(error.message),
+            Err(error) => return RevertOutcome::Refused(error.message),
         };
         let sides = (now.as_deref(), wanted.as_deref());
         match steps::whole(|| revert_text(folders, &path, sides, file.mode_wanted)) {
-            Ok(RevertedText::Already) => FileTaken::Already,
-            Ok(RevertedText::Done { mode }) => FileTaken::Done { bytes: None, mode },
+            Ok(RevertedText::Already) => RevertOutcome::Already,
+            Ok(RevertedText::Done { mode }) => RevertOutcome::Done { bytes: None, mode },
             Ok(RevertedText::ChangedSince) | Err(PathRefusal::Changed) => {
-                FileTaken::Refused(CHANGED_SINCE.to_owned())
+                RevertOutcome::Refused(CHANGED_SINCE.to_owned())
             }
-            Err(refusal) => FileTaken::Refused(refusal.to_string()),
+            Err(refusal) => RevertOutcome::Refused(refusal.to_string()),
         }
     });
     each.collect()
@@ -146,7 +146,7 @@ impl FoundFiles {
     fn of(
         repository: &Repository,
         scratch: &Scratch,
-        files: &[GitTaken],
+        files: &[GitRevert],
         until: Until,
     ) -> Result<Self, GitError> {
         let index = CopiedIndex::new(repository, scratch, false)?;
@@ -190,7 +190,7 @@ enum Standing {
 }
 
 /// Returns the metadata of files; `None` where there is none.
-fn seen_of(repository: &Repository, files: &[GitTaken]) -> Vec<Option<Metadata>> {
+fn seen_of(repository: &Repository, files: &[GitRevert]) -> Vec<Option<Metadata>> {
     let mut is_link = HashMap::new();
     let seen = files.iter().map(|file| {
         let path = repository.path_of(&file.file)?;
@@ -216,7 +216,7 @@ fn is_still(seen: &Metadata, now: &Metadata) -> bool {
 
 fn standing_of(
     repository: &Repository,
-    file: &GitTaken,
+    file: &GitRevert,
     found: &FoundFiles,
     seen: Option<&Metadata>,
 ) -> Standing {
@@ -267,7 +267,7 @@ fn contents_in(listed: &[u8]) -> HashMap<PathBuf, GitContent> {
 fn short_contents<'a>(
     repository: &Repository,
     scratch: &Scratch,
-    files: &[(&'a Path, &GitTaken)],
+    files: &[(&'a Path, &GitRevert)],
     until: Until,
 ) -> Result<HashMap<&'a Path, Vec<u8>>, GitError> {
     let paths: Vec<PathBuf> = files.iter().map(|(path, _)| (*path).to_owned()).collect();
@@ -324,7 +324,7 @@ fn contents_given(mut said: &[u8]) -> HashMap<&str, &[u8]> {
 fn make(
     (repository, scratch): (&Repository, &Scratch),
     folders: &Folders,
-    file: &GitTaken,
+    file: &GitRevert,
     seen: Option<&Metadata>,
     content: Option<&[u8]>,
     until: Until,

@@ -82,7 +82,7 @@ impl JobPlace {
     fn of(job: &GitJob) -> Self {
         Self {
             keeps: matches!(job.work, GitWork::Checkpoint { .. }),
-            changes: matches!(job.work, GitWork::TakeBack { .. } | GitWork::Commit { .. }),
+            changes: matches!(job.work, GitWork::Revert { .. } | GitWork::Commit { .. }),
             directories: job.directories.clone(),
         }
     }
@@ -369,7 +369,7 @@ fn do_in(
             let content = contents::content_of(repository, scratch, &content, &file, until)?;
             GitReport::Content(BASE64_STANDARD.encode(content))
         }
-        GitWork::TakeBack { files, said, below, own, kept_first, bytes_kept } => {
+        GitWork::Revert { files, said, below, own, kept_first, bytes_kept } => {
             if let Some((keeper, number)) = kept_first {
                 checkpoints::keep(repository, scratch, (&keeper, number), None, until)?;
             }

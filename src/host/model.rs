@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::agents::progress::Opening;
 use super::catalogue::rows::WrittenRows;
-use super::changes::checkpoints::KeptFolder;
-use super::changes::edits::DiscardedFile;
+use super::changes::checkpoints::CheckpointedFolder;
+use super::changes::edits::RevertedFile;
 use super::channels::annotations_summary;
 use super::chats::attached::Attached;
 use super::configuration::selection::Waiting;
@@ -99,9 +99,9 @@ pub(super) struct Session {
     /// changeset and file.
     pub(super) reviewed: ReviewMarks,
     /// Files that clients have had taken back to what they were, in that order.
-    pub(super) discarded: Vec<DiscardedFile>,
+    pub(super) discarded: Vec<RevertedFile>,
     /// Git checkpoints of the session's folder.
-    pub(super) kept: KeptFolder,
+    pub(super) kept: CheckpointedFolder,
     /// Set for a session that was made ahead of use and in which nothing has begun: it is neither
     /// shown nor saved.
     pub(super) ahead: bool,

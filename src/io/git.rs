@@ -21,7 +21,8 @@ use crate::backend::acp::guards::GuardProgram;
 use crate::backend::acp::process::{AgentStdin, Process};
 use crate::git::worker::{AskedOfGit, HeardOfGit};
 use crate::host::effects::{
-    ConnectionId, FileTaken, Frame, GitJob, GitReport, GitTaken, GitWork, Input, Resource, SaidFile, TakeBack,
+    ConnectionId, Frame, GitJob, GitReport, GitRevert, GitWork, Input, Resource, RevertOutcome,
+    RevertRequest, SaidFile,
 };
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::{to_json, RequestId};
@@ -57,7 +58,7 @@ enum AskedBy {
     /// A client that reads a content, or wants to know what is known of it.
     Reader { connection: ConnectionId, id: RequestId, uri: String, encoding: Option<Option<ContentEncoding>> },
     /// A client that has files taken back.
-    Taker { connection: ConnectionId, id: RequestId, taken: Box<TakeBack> },
+    Taker { connection: ConnectionId, id: RequestId, taken: Box<RevertRequest> },
 }
 
 /// Outcome of a job.
@@ -130,17 +131,17 @@ impl GitAsker {
                 self.send(AskedBy::Reader { connection, id, uri, encoding }, job);
                 None
             }
-            Resource::TakeBack { taken, below } => {
-                let Some(root) = taken.root.clone() else { return Some(Resource::TakeBack { taken, below }) };
+            Resource::Revert { taken, below } => {
+                let Some(root) = taken.root.clone() else { return Some(Resource::Revert { taken, below }) };
                 let (kept_first, bytes_kept) = (taken.kept_first.clone(), taken.bytes_kept.clone());
-                let files: Vec<GitTaken> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
+                let files: Vec<GitRevert> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
                 let said = taken.files.iter().filter(|file| file.kept.is_none()).map(|file| SaidFile {
                     file: file.uri().to_owned(),
                     sides: file.now.clone().zip(file.wanted.clone()),
                     mode_wanted: file.row.mode(),
                 });
                 let (said, own) = (said.collect(), self.own.clone());
-                let work = GitWork::TakeBack { files, below, own, said, kept_first, bytes_kept };
+                let work = GitWork::Revert { files, below, own, said, kept_first, bytes_kept };
                 let job = GitJob { directories: vec![root], within_ms: TAKEN_WITHIN_MS, work };
                 self.send(AskedBy::Taker { connection, id, taken }, job);
                 None
@@ -255,9 +256,9 @@ impl GitAsker {
                 let outcomes = match report {
                     GitReport::TakenBack(outcomes) => in_order(&taken, outcomes),
                     GitReport::Failed(why) | GitReport::Unusable(why) => {
-                        vec![FileTaken::Refused(why); taken.files.len()]
+                        vec![RevertOutcome::Refused(why); taken.files.len()]
                     }
-                    _ => vec![FileTaken::Refused("there is no repository".to_owned()); taken.files.len()],
+                    _ => vec![RevertOutcome::Refused("there is no repository".to_owned()); taken.files.len()],
                 };
                 let input = Input::TakenBack { taken, outcomes };
                 GitOutcome::Client(connection, JobOutcome::Core(id, Box::new(input)))
@@ -280,13 +281,13 @@ impl GitAsker {
 
 /// Puts outcomes in the order of the files: those that git keeps come first, then those of which
 /// calls have said both sides.
-fn in_order(taken: &TakeBack, outcomes: Vec<FileTaken>) -> Vec<FileTaken> {
+fn in_order(taken: &RevertRequest, outcomes: Vec<RevertOutcome>) -> Vec<RevertOutcome> {
     let kept = taken.files.iter().filter(|file| file.kept.is_some()).count();
     let mut of_git = outcomes;
     let mut said = of_git.split_off(kept.min(of_git.len())).into_iter();
     let mut of_git = of_git.into_iter();
     let each = taken.files.iter().map(|file| if file.kept.is_some() { of_git.next() } else { said.next() });
-    each.map(|outcome| outcome.unwrap_or(FileTaken::Refused("git has not said it".to_owned()))).collect()
+    each.map(|outcome| outcome.unwrap_or(RevertOutcome::Refused("git has not said it".to_owned()))).collect()
 }
 
 /// A process that has not quite ended.

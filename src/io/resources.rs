@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use super::files;
 use crate::files::uris::path_of;
-use crate::host::effects::{Change, ConnectionId, FileTaken, Frame, Input, Resource, TakeBack};
+use crate::host::effects::{Change, ConnectionId, Frame, Input, Resource, RevertOutcome, RevertRequest};
 use crate::watches::engine;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -64,7 +64,7 @@ impl JobLane {
             | Resource::Resolve { .. }
             | Resource::Watch(_)
             | Resource::Files(_) => Self::Reads,
-            Resource::TakeBack { .. } => Self::Writes,
+            Resource::Revert { .. } => Self::Writes,
             Resource::Change { change, .. } => match **change {
                 Change::Write(_) | Change::Mkdir(_) => Self::Writes,
                 Change::Copy(_) | Change::Move(_) | Change::Delete(_) => Self::Trees,
@@ -138,7 +138,7 @@ impl About {
         match resource {
             Resource::Read { uri, .. } | Resource::List { uri } | Resource::Resolve { uri, .. } => read(uri),
             Resource::Files(_) | Resource::Watch(_) | Resource::Kept { .. } => Self::default(),
-            Resource::TakeBack { taken, .. } => {
+            Resource::Revert { taken, .. } => {
                 let paths = taken.files.iter().filter_map(|file| path_of(file.uri()).ok());
                 Self { paths: paths.collect(), changes: true }
             }
@@ -257,7 +257,7 @@ impl Resources {
         let work = move || {
             // A panic is logged where it happens.
             let answered = catch_unwind(AssertUnwindSafe(|| match resource {
-                Resource::TakeBack { taken, below } => {
+                Resource::Revert { taken, below } => {
                     let outcomes = changing::take_back(&taken, &ground.folders(&below));
                     JobOutcome::Core(asked.clone(), Box::new(Input::TakenBack { taken, outcomes }))
                 }
@@ -289,19 +289,19 @@ impl Resources {
 }
 
 /// Returns the request to revert files, if that is what is asked for.
-fn taken_by(resource: &Resource) -> Option<Box<TakeBack>> {
+fn taken_by(resource: &Resource) -> Option<Box<RevertRequest>> {
     match resource {
-        Resource::TakeBack { taken, .. } => Some(taken.clone()),
+        Resource::Revert { taken, .. } => Some(taken.clone()),
         _ => None,
     }
 }
 
 /// A request that nothing has come of: the core is told what was not taken back, and a client
 /// anything else.
-fn failed(id: RequestId, taken: Option<Box<TakeBack>>, error: RpcError) -> JobOutcome {
+fn failed(id: RequestId, taken: Option<Box<RevertRequest>>, error: RpcError) -> JobOutcome {
     match taken {
         Some(taken) => {
-            let outcomes = vec![FileTaken::Refused(error.message); taken.files.len()];
+            let outcomes = vec![RevertOutcome::Refused(error.message); taken.files.len()];
             JobOutcome::Core(id, Box::new(Input::TakenBack { taken, outcomes }))
         }
         None => JobOutcome::Frame(Frame::Error { id: Some(id), error }),
@@ -345,7 +345,7 @@ fn answer(id: RequestId, resource: Resource, ground: &Ground) -> Frame {
             let error = RpcError::internal("what git keeps was to be read without git");
             (Method::ResourceRead, Err(error))
         }
-        Resource::TakeBack { .. } => {
+        Resource::Revert { .. } => {
             let error = RpcError::internal("what the core answers was to be answered without it");
             (Method::InvokeChangesetOperation, Err(error))
         }

@@ -64,17 +64,28 @@ impl LineCounts {
     }
 }
 
+/// Change of a file, with its content on both sides: `C` says where that is found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileDiff<C> {
+    /// URI (`file:`) of the file; its former one if it was removed.
+    pub file: String,
+    /// Former URI, if the file was renamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renamed_from: Option<String>,
+    /// Content before; `None` if the file did not exist.
+    pub before: Option<C>,
+    /// Content now; `None` if the file does not exist any more.
+    pub after: Option<C>,
+    /// Numbers of changed lines; `None` if the file has no lines.
+    pub lines: Option<LineCounts>,
+}
+
 /// An edit of a file by a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallEdit {
-    /// The `file:` URI.
-    pub file: String,
-    /// Content before; `None` if the file did not exist.
-    pub before: Option<EditContent>,
-    /// Content now; `None` if the file does not exist any more.
-    pub after: Option<EditContent>,
-    /// Numbers of changed lines.
-    pub lines: LineCounts,
+    /// The change.
+    #[serde(flatten)]
+    pub diff: FileDiff<EditContent>,
     /// When its call was over, in milliseconds since 1970, as [`EDITED_AT`] says it; 0 where it
     /// does not.
     pub at: i64,
@@ -106,13 +117,14 @@ impl CallEdit {
             id: id_of(&side.content.uri),
             bytes: i64::try_from(text.len()).unwrap_or(i64::MAX),
         };
-        Some(Self {
+        let diff = FileDiff {
             file: file.clone(),
+            renamed_from: None,
             before: before.map(|side| content(side, &old)),
             after: after.map(|side| content(side, &new)),
-            lines: LineCounts::between(&old, &new),
-            at,
-        })
+            lines: Some(LineCounts::between(&old, &new)),
+        };
+        Some(Self { diff, at })
     }
 
     /// Returns the edits among the results of a call that ended then.
@@ -137,7 +149,7 @@ impl CallEdit {
 
     /// Returns whether one of its sides is the content of this id.
     pub fn has(&self, id: &str) -> bool {
-        [&self.before, &self.after].into_iter().flatten().any(|side| side.id == id)
+        [&self.diff.before, &self.diff.after].into_iter().flatten().any(|side| side.id == id)
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use ahp::reducers::apply_action_to_changeset;
 use ahp_sidecar::host::effects::{
-    ChatKey, ConnectionId, Event, FileTaken, Frame, Input, Output, Resource, RunId, TakenFile, ToolGate,
+    ChatKey, ConnectionId, Event, FileRevert, Frame, Input, Output, Resource, RevertOutcome, RunId, ToolGate,
     ToolOutcome, TurnEnd, TurnEvent,
 };
 use ahp_sidecar::state::edits::inline;
@@ -51,21 +51,21 @@ struct Disk(BTreeMap<&'static str, &'static str>);
 
 impl Disk {
     /// As who works with files does it.
-    fn take_back(&mut self, file: &TakenFile) -> FileTaken {
+    fn take_back(&mut self, file: &FileRevert) -> RevertOutcome {
         let name = file.uri().strip_prefix("file:///w/").unwrap();
         let found = self.0.get(name).map(|text| (*text).to_owned());
         let (now, wanted) = (file.now.clone().unwrap(), file.wanted.clone().unwrap());
         if found == wanted {
-            return FileTaken::Already;
+            return RevertOutcome::Already;
         }
         if found != now {
-            return FileTaken::Refused("changed".to_owned());
+            return RevertOutcome::Refused("changed".to_owned());
         }
         match wanted {
             Some(text) => self.0.insert(name.to_owned().leak(), text.leak()),
             None => self.0.remove(name),
         };
-        FileTaken::Done { bytes: None, mode: None }
+        RevertOutcome::Done { bytes: None, mode: None }
     }
 }
 
@@ -229,7 +229,7 @@ impl Review {
         let params = json!({ "channel": uri, "operationId": operation });
         self.world.request(CLIENT, "invokeChangesetOperation", params);
         let asked = self.world.outputs.iter().find_map(|output| match output {
-            Output::Resource(_, _, Resource::TakeBack { taken, .. }) => Some(taken.clone()),
+            Output::Resource(_, _, Resource::Revert { taken, .. }) => Some(taken.clone()),
             _ => None,
         });
         if let Some(taken) = asked {
@@ -625,7 +625,7 @@ fn asked_at_once(
         };
         answers.extend(outputs.iter().filter_map(answer));
         let taken = outputs.into_iter().find_map(|output| match output {
-            Output::Resource(_, _, Resource::TakeBack { taken, .. }) => Some(taken),
+            Output::Resource(_, _, Resource::Revert { taken, .. }) => Some(taken),
             _ => None,
         });
         let Some(taken) = taken else { return (begun, answers) };

@@ -24,7 +24,7 @@ const OWNERS: [(&str, &str); 9] = [
     ("checkpoints", "Checkpoints"),
     ("clients", "Clients"),
     ("relays", "Relays"),
-    ("sights", "Sights"),
+    ("sights", "RepositoryStatuses"),
     ("summaries", "Summaries"),
 ];
 

@@ -5,9 +5,10 @@
 //! Never: runs git, or waits.
 
 use ahp_sidecar::host::effects::{
-    ConnectionId, GitContent, GitReport, GitSight, GitWork, Input, KeptChange, Output, Timer,
+    ConnectionId, GitContent, GitReport, GitWork, Input, Output, RepositoryStatus, Timer,
 };
 use ahp_sidecar::host::limits::Limits;
+use ahp_sidecar::state::edits::FileDiff;
 use ahp_types::state::ResourceChangeType;
 use serde_json::{json, Value};
 
@@ -25,16 +26,21 @@ fn uncommitted() -> String {
 /// A repository in which these files are not committed.
 fn sight(files: &[&str]) -> GitReport {
     let content = || Some(GitContent { mode: 0o100_644, blob: "1".repeat(40) });
-    let change = |name: &&str| KeptChange {
+    let change = |name: &&str| FileDiff {
         file: format!("{ROOT}/{name}"),
         renamed_from: None,
         before: None,
         after: content(),
         lines: None,
     };
-    let uncommitted: Vec<KeptChange> = files.iter().map(change).collect();
+    let uncommitted: Vec<FileDiff<GitContent>> = files.iter().map(change).collect();
     let uncommitted_count = files.len() as u64;
-    let seen = GitSight { root: ROOT.to_owned(), uncommitted, uncommitted_count, ..GitSight::default() };
+    let seen = RepositoryStatus {
+        root: ROOT.to_owned(),
+        uncommitted,
+        uncommitted_count,
+        ..RepositoryStatus::default()
+    };
     GitReport::Seen(Box::new(seen))
 }
 

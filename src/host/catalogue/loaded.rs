@@ -19,7 +19,7 @@ use crate::host::channels::annotations_summary;
 use crate::host::chats::turns;
 use crate::host::chats::turns::{is_begun_by_agent, Ending};
 use crate::host::configuration::selection::Waiting;
-use crate::host::effects::{GitSight, Handle, Output, SavedChat, SavedSession, SessionRow, Timer};
+use crate::host::effects::{Handle, Output, RepositoryStatus, SavedChat, SavedSession, SessionRow, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::limits::{is_output, Limits};
 use crate::host::locale::Language;
@@ -78,7 +78,7 @@ impl KeptSummary {
 pub(in crate::host) struct LoadedAlone {
     pub(in crate::host) session: Session,
     pub(in crate::host) annotations: Vec<Annotation>,
-    pub(in crate::host) seen: Option<GitSight>,
+    pub(in crate::host) seen: Option<RepositoryStatus>,
 }
 
 #[derive(Debug)]

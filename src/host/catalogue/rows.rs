@@ -17,10 +17,10 @@ use ahp_types::state::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::host::changes::checkpoints::KeptFolder;
-use crate::host::changes::edits::DiscardedFile;
+use crate::host::changes::checkpoints::CheckpointedFolder;
+use crate::host::changes::edits::RevertedFile;
 use crate::host::chats::attached::Attached;
-use crate::host::effects::{GitSight, Rope};
+use crate::host::effects::{RepositoryStatus, Rope};
 use crate::host::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::asides::SelectionChange;
@@ -48,13 +48,13 @@ pub struct SessionBody<'a> {
     pub(in crate::host) annotations: Cow<'a, [Annotation]>,
     /// Files that clients have had taken back.
     #[serde(default, skip_serializing_if = "has_no_discards")]
-    pub(in crate::host) discarded: Cow<'a, [DiscardedFile]>,
+    pub(in crate::host) discarded: Cow<'a, [RevertedFile]>,
     /// Git checkpoints of the session's folder.
     #[serde(default, skip_serializing_if = "keeps_nothing")]
-    pub(in crate::host) kept: Cow<'a, KeptFolder>,
+    pub(in crate::host) kept: Cow<'a, CheckpointedFolder>,
     /// Last observed status of its repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(in crate::host) seen: Option<Cow<'a, GitSight>>,
+    pub(in crate::host) seen: Option<Cow<'a, RepositoryStatus>>,
 }
 
 /// Content of a chat's row.
@@ -234,12 +234,12 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-fn has_no_discards(discarded: &[DiscardedFile]) -> bool {
+fn has_no_discards(discarded: &[RevertedFile]) -> bool {
     discarded.is_empty()
 }
 
-fn keeps_nothing(kept: &KeptFolder) -> bool {
-    *kept == KeptFolder::default()
+fn keeps_nothing(kept: &CheckpointedFolder) -> bool {
+    *kept == CheckpointedFolder::default()
 }
 
 fn has_no_annotations(annotations: &[Annotation]) -> bool {

@@ -9,6 +9,7 @@
 //! A channel that somebody has followed stays in memory, and is told each change, while there is
 //! room; so who comes back is told what was missed. One that is made again is given as a state.
 
+use crate::state::edits::FileDiff;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ahp_types::actions::{
@@ -24,10 +25,10 @@ use ahp_types::state::{
 use uuid::Uuid;
 
 use crate::host::actions::Verdict;
-use crate::host::changes::checkpoints::{Between, Checkpoints, KeptFolder};
+use crate::host::changes::checkpoints::{Between, CheckpointedFolder, Checkpoints};
 use crate::host::changes::discards::Operations;
-use crate::host::changes::edits::{mark_of, net_of, said_in, ChangedFile, CountedLines, DiscardedFile};
-use crate::host::changes::sights::{shows_now, Sights};
+use crate::host::changes::edits::{mark_of, net_of, said_in, CountedLines, RevertedFile, SideContent};
+use crate::host::changes::sights::{shows_now, RepositoryStatuses};
 use crate::host::changes::{checkpoints, edits};
 use crate::host::channels::Changeset;
 use crate::host::effects::{ChangesetKey, ConnectionId};
@@ -60,7 +61,7 @@ pub(in crate::host) struct Changes {
     /// States of folders that git keeps.
     pub(in crate::host) checkpoints: Checkpoints,
     /// Status of repositories.
-    pub(in crate::host) sights: Sights,
+    pub(in crate::host) sights: RepositoryStatuses,
     pub(in crate::host) operations: Operations,
 }
 
@@ -71,7 +72,7 @@ impl Changes {
         Self {
             counted: CountedLines::default(),
             checkpoints: Checkpoints::new(within_ms),
-            sights: Sights::new(within_ms > 0),
+            sights: RepositoryStatuses::new(within_ms > 0),
             operations: Operations::default(),
         }
     }
@@ -83,7 +84,7 @@ impl Changes {
 }
 
 /// Counts the files and lines that were changed.
-fn summary_of(files: &[ChangedFile]) -> ChangesSummary {
+fn summary_of(files: &[FileDiff<SideContent>]) -> ChangesSummary {
     let sum =
         |of: fn(&LineCounts) -> i64| Some(files.iter().filter_map(|file| file.lines.as_ref()).map(of).sum());
     ChangesSummary {
@@ -95,7 +96,7 @@ fn summary_of(files: &[ChangedFile]) -> ChangesSummary {
 
 /// Returns the counts as a summary sends them: nothing before anything was changed, and zeros once
 /// all of it is gone, since the protocol cannot say that there are no counts any more.
-fn told_summary(files: &[ChangedFile], before: Option<&ChangesSummary>) -> Option<ChangesSummary> {
+fn told_summary(files: &[FileDiff<SideContent>], before: Option<&ChangesSummary>) -> Option<ChangesSummary> {
     (!files.is_empty() || before.is_some()).then(|| summary_of(files))
 }
 
@@ -107,7 +108,7 @@ fn key_of(uri: &str) -> ChangesetKey {
 }
 
 /// Describes, for people, the source of a changeset's changes.
-fn description_of(what: &str, kept: &KeptFolder) -> String {
+fn description_of(what: &str, kept: &CheckpointedFolder) -> String {
     let source = match kept.root {
         Some(_) => format!("What has changed in the repository in this {what}"),
         None => {
@@ -131,18 +132,18 @@ fn row(label: &str, uri_template: String, description: String, kind: &str) -> Ch
 }
 
 /// The row that offers the changesets of turns.
-fn row_of_turns(session: &str, kept: &KeptFolder) -> ChangesetRow {
+fn row_of_turns(session: &str, kept: &CheckpointedFolder) -> ChangesetRow {
     row("This Turn", turn_template(session), description_of("turn", kept), "turn")
 }
 
 /// The row that offers the changeset of a session.
-fn row_of_session(session: &str, kept: &KeptFolder) -> ChangesetRow {
+fn row_of_session(session: &str, kept: &CheckpointedFolder) -> ChangesetRow {
     let uri = changeset_uri(session, &ChangesetScope::Session);
     row("Session Changes", uri, description_of("session", kept), "session")
 }
 
 /// All rows of a session. What is not committed is offered where there is a repository.
-fn rows_of_session(session: &str, kept: &KeptFolder, base_note: Option<&str>) -> Vec<ChangesetRow> {
+fn rows_of_session(session: &str, kept: &CheckpointedFolder, base_note: Option<&str>) -> Vec<ChangesetRow> {
     let mut rows = vec![row_of_session(session, kept), row_of_turns(session, kept)];
     if kept.root.is_some() {
         let described = |what: &str| match base_note {
@@ -222,7 +223,7 @@ impl Changes {
                 false => self.net_files(ledger, |ledger| {
                     let mut said =
                         edits::left_of(ledger, key, said_in(edits::turns_with_edits(ledger, chat)));
-                    let is_its = |file: &DiscardedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
+                    let is_its = |file: &RevertedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
                     said.extend(edits::discards_of(ledger, key, is_its));
                     net_of(said)
                 }),

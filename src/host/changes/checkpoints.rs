@@ -9,6 +9,7 @@
 //! that is known, and which contents were given out.
 //! Never: runs git, or waits for it longer than a turn may.
 
+use crate::state::edits::FileDiff;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
@@ -21,8 +22,8 @@ use crate::host::changes::sights::NOT_THERE;
 use crate::host::changes::{edits, Changes};
 use crate::host::configuration::directories;
 use crate::host::effects::{
-    ChannelId, ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange, Output,
-    Resource, RunId, Timer, UnseenFile,
+    ChannelId, ChatKey, Checkpoint, GitContent, GitJob, GitReport, GitRevert, GitWork, Output, Resource,
+    RunId, Timer, UnseenFile,
 };
 use crate::host::ledger::Ledger;
 use crate::host::model::{RunPhase, SessionKey};
@@ -55,7 +56,7 @@ const COMPARED_AT_ONCE: usize = 4;
 /// Git checkpoints of a session's folder. Saved with the session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct KeptFolder {
+pub struct CheckpointedFolder {
     /// The `file:` URI of the repository's folder; none where there is no repository that is used.
     pub(in crate::host) root: Option<String>,
     /// The branch that was checked out when the session began.
@@ -77,7 +78,7 @@ pub struct KeptFolder {
     /// Set when the first of these turns was the first of the session.
     is_whole: bool,
     /// The turns of which something is kept, in the order in which they began.
-    turns: Vec<KeptTurn>,
+    turns: Vec<CheckpointedTurn>,
     /// Why not all of it is known, for people.
     pub(in crate::host) note: Option<String>,
 }
@@ -85,7 +86,7 @@ pub struct KeptFolder {
 /// Checkpoints of a turn. A turn that a fork has copied counts once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct KeptTurn {
+struct CheckpointedTurn {
     /// The URI of the chat in which it ran.
     chat: String,
     turn: String,
@@ -137,7 +138,7 @@ pub(in crate::host) type ComparedPair = (SessionKey, Checkpoint, Checkpoint);
 pub(in crate::host) enum Between {
     /// Requested, or in flight.
     Asked,
-    Known(Vec<KeptChange>),
+    Known(Vec<FileDiff<GitContent>>),
     /// Why it cannot be known, for people.
     Unknown(String),
 }
@@ -192,7 +193,7 @@ impl ComparedStates {
     }
 
     /// Returns the changes between two checkpoints if they are known.
-    pub(in crate::host) fn known(&self, pair: &ComparedPair) -> Option<&[KeptChange]> {
+    pub(in crate::host) fn known(&self, pair: &ComparedPair) -> Option<&[FileDiff<GitContent>]> {
         match self.pairs.get(pair) {
             Some(Between::Known(changes)) => Some(changes),
             _ => None,
@@ -200,8 +201,8 @@ impl ComparedStates {
     }
 }
 
-impl KeptFolder {
-    fn turn_mut(&mut self, chat: &str, turn: &str) -> Option<&mut KeptTurn> {
+impl CheckpointedFolder {
+    fn turn_mut(&mut self, chat: &str, turn: &str) -> Option<&mut CheckpointedTurn> {
         self.turns.iter_mut().rev().find(|kept| kept.turn == turn && kept.chat == chat)
     }
 
@@ -261,7 +262,7 @@ impl KeptFolder {
         (self.keeper.clone(), self.count)
     }
 
-    fn take_in(&mut self, turn: KeptTurn) {
+    fn take_in(&mut self, turn: CheckpointedTurn) {
         match self.turn_mut(&turn.chat, &turn.turn) {
             Some(known) => known.after = None,
             None => self.turns.push(turn),
@@ -436,7 +437,7 @@ impl Checkpoints {
             kept.root = Some(root);
             kept.note = None;
             kept.last = Some(checkpoint.clone());
-            kept.take_in(KeptTurn {
+            kept.take_in(CheckpointedTurn {
                 chat,
                 turn,
                 before: checkpoint,
@@ -496,7 +497,7 @@ impl Checkpoints {
         let session = chat.session;
         let Some(turn) = chat.conversation.history().last() else { return };
         let mut said = changed_paths(&turn.text());
-        said.extend(turn.edits().edits.iter().map(|edit| edit.file.clone()));
+        said.extend(turn.edits().edits.iter().map(|edit| edit.diff.file.clone()));
         let said = said.into_iter().take(SAID_MAX).collect();
         let (chat, turn) = (chat.channel.uri.clone(), turn.id().to_owned());
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
@@ -527,7 +528,7 @@ impl Checkpoints {
             .discarded
             .iter()
             .filter_map(|file| file.kept.as_ref())
-            .flat_map(GitTaken::contents)
+            .flat_map(GitRevert::contents)
             .collect();
         contents.sort_unstable();
         contents.dedup();

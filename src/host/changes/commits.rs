@@ -7,6 +7,8 @@
 //! Owns: the operation as it is offered, its message, and what its client is told.
 //! Never: commits what the changeset does not show, or while a turn runs.
 
+use crate::host::effects::GitContent;
+use crate::state::edits::FileDiff;
 use ahp_types::commands::InvokeChangesetOperationParams;
 use ahp_types::state::{ChangesetOperation, ChangesetOperationScope};
 use serde_json::Value;
@@ -14,7 +16,7 @@ use serde_json::Value;
 use crate::host::changes::checkpoints::AskedFor;
 use crate::host::changes::discards::operation;
 use crate::host::changes::Changes;
-use crate::host::effects::{GitReport, GitWork, KeptChange};
+use crate::host::effects::{GitReport, GitWork};
 use crate::host::ledger::Ledger;
 use crate::host::model::{SessionKey, TitleBy};
 use crate::host::Step;
@@ -38,7 +40,7 @@ pub(in crate::host) struct WantedCommit {
     pub(in crate::host) session: SessionKey,
     root: String,
     message: String,
-    shown: Vec<KeptChange>,
+    shown: Vec<FileDiff<GitContent>>,
 }
 
 /// The operation, as it is offered.

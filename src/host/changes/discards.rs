@@ -33,11 +33,11 @@ use serde_json::json;
 use crate::host::changes::changesets::{Changes, FILES_MAX};
 use crate::host::changes::checkpoints::Between;
 use crate::host::changes::commits::{commit_operation, WantedCommit, COMMIT};
-use crate::host::changes::edits::{mark_of, DiscardedFile, FoundTexts};
+use crate::host::changes::edits::{mark_of, FoundTexts, RevertedFile};
 use crate::host::changes::sights::shows_now;
 use crate::host::changes::{checkpoints, edits};
 use crate::host::effects::{
-    ChangesetKey, ConnectionId, FileTaken, Frame, GitTaken, Output, Resource, TakeBack, TakenFile,
+    ChangesetKey, ConnectionId, FileRevert, Frame, GitRevert, Output, Resource, RevertOutcome, RevertRequest,
 };
 use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
@@ -124,7 +124,7 @@ impl HeldOperation {
 
 /// First step of an operation.
 enum Begun {
-    TakeBack(TakeBack),
+    Revert(RevertRequest),
     Commit(WantedCommit),
 }
 
@@ -288,11 +288,11 @@ impl Changes {
             }
             let HeldOperation { askers, params, seen, .. } = held;
             match self.invoke_changeset_operation(ledger, &params, seen.as_deref()) {
-                Ok(Begun::TakeBack(mut taken)) => {
+                Ok(Begun::Revert(mut taken)) => {
                     self.operation_begins(ledger, step, taken.session, askers, params);
                     keep_what_is_begun(ledger, &mut taken, step.now.unix_ms);
                     let below = ledger.channels.folders_of_sessions();
-                    let taken = Resource::TakeBack { taken: taken.into(), below };
+                    let taken = Resource::Revert { taken: taken.into(), below };
                     step.say(Output::Resource(connection, id, taken));
                 }
                 Ok(Begun::Commit(wanted)) => {
@@ -405,9 +405,9 @@ impl Changes {
                     continue;
                 }
                 let (found, left) = edits::sides_discarded(ledger, file, &mut found_texts);
-                let kept = file.kept.clone().map(GitTaken::reversed);
-                let kept = kept.map(|kept| GitTaken { mode_wanted: file.mode, ..kept });
-                taken.push(TakenFile { row: file.clone(), now: left, wanted: found, kept });
+                let kept = file.kept.clone().map(GitRevert::reversed);
+                let kept = kept.map(|kept| GitRevert { mode_wanted: file.mode, ..kept });
+                taken.push(FileRevert { row: file.clone(), now: left, wanted: found, kept });
             }
         } else {
             for changed in files.iter().filter(|file| wanted.is_none_or(|uri| file.is_called(uri))) {
@@ -415,10 +415,10 @@ impl Changes {
                     left.push(format!("`{}`: it was changed since", changed.file));
                     continue;
                 }
-                for row in DiscardedFile::all_of(changed, &mark_of(&scope)) {
+                for row in RevertedFile::all_of(changed, &mark_of(&scope)) {
                     let (found, left) = edits::sides_discarded(ledger, &row, &mut found_texts);
                     let kept = row.kept.clone();
-                    taken.push(TakenFile { row, now: found, wanted: left, kept });
+                    taken.push(FileRevert { row, now: found, wanted: left, kept });
                 }
             }
         }
@@ -440,8 +440,8 @@ impl Changes {
         }
         let files = taken;
         let taken =
-            TakeBack { session, scope, restores, root, kept_first, bytes_kept, files, left, untouched };
-        Ok(Begun::TakeBack(taken))
+            RevertRequest { session, scope, restores, root, kept_first, bytes_kept, files, left, untouched };
+        Ok(Begun::Revert(taken))
     }
 
     /// An operation is being carried out from now on: whoever follows its changeset is told so.
@@ -512,16 +512,16 @@ impl Changes {
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
-        taken: TakeBack,
-        outcomes: Vec<FileTaken>,
+        taken: RevertRequest,
+        outcomes: Vec<RevertOutcome>,
     ) {
-        let TakeBack { session, scope, restores, root, files, left, untouched, .. } = taken;
+        let RevertRequest { session, scope, restores, root, files, left, untouched, .. } = taken;
         let begun_at = files.first().map(|file| file.row.edit.at);
         let mut refused = left;
         let mut done = Vec::new();
         for (file, outcome) in files.into_iter().zip(outcomes) {
             match outcome {
-                FileTaken::Done { bytes, mode } => {
+                RevertOutcome::Done { bytes, mode } => {
                     let mut row = file.row;
                     if !restores {
                         row.mode = mode;
@@ -531,19 +531,19 @@ impl Changes {
                     }
                     done.push(row);
                 }
-                FileTaken::Already => {
+                RevertOutcome::Already => {
                     let is_untouched = !restores && !was_begun_before(ledger, session, &file.row, begun_at);
                     let mut row = file.row;
                     row.is_untouched = is_untouched;
                     done.push(row);
                 }
-                FileTaken::Refused(why) => refused.push(format!("`{}`: {why}", file.row.edit.file)),
+                RevertOutcome::Refused(why) => refused.push(format!("`{}`: {why}", file.row.edit.diff.file)),
             }
         }
         done.extend(untouched);
         let is_empty = done.is_empty();
         if let Some(session) = ledger.channels.sessions.get_mut(&session) {
-            let is_settled = |file: &DiscardedFile| match restores {
+            let is_settled = |file: &RevertedFile| match restores {
                 true => done.contains(file),
                 false => file.is_unsure && Some(file.edit.at) == begun_at,
             };
@@ -575,16 +575,16 @@ impl Changes {
         ledger: &mut Ledger,
         session: SessionKey,
         scope: &ChangesetScope,
-        mut done: Vec<DiscardedFile>,
+        mut done: Vec<RevertedFile>,
         now_ms: i64,
     ) {
         if !ledger.channels.sessions.contains_key(&session) {
             return;
         }
         let shown = self.changed_files(ledger, session, scope).unwrap_or_default();
-        let shown: Vec<DiscardedFile> =
-            shown.iter().flat_map(|changed| DiscardedFile::all_of(changed, "")).collect();
-        let shown: BTreeSet<_> = shown.iter().map(DiscardedFile::change).collect();
+        let shown: Vec<RevertedFile> =
+            shown.iter().flat_map(|changed| RevertedFile::all_of(changed, "")).collect();
+        let shown: BTreeSet<_> = shown.iter().map(RevertedFile::change).collect();
         let at = edits::edit_time(ledger, session, now_ms);
         done.retain(|file| shown.contains(&file.change()));
         for file in &mut done {
@@ -614,7 +614,7 @@ fn last_discarded<'a>(
     ledger: &'a Ledger,
     session: SessionKey,
     scope: &ChangesetScope,
-) -> impl Iterator<Item = &'a DiscardedFile> {
+) -> impl Iterator<Item = &'a RevertedFile> {
     let of_scope = mark_of(scope);
     let session = ledger.channels.sessions.known(session);
     let discarded = session.map(|session| session.discarded.as_slice()).unwrap_or_default();
@@ -633,7 +633,7 @@ fn files_not_seen(ledger: &Ledger, key: ChangesetKey, seen: &[ChangesetFile]) ->
 
 /// Keeps what is about to be taken back before it is: should the host end meanwhile, it can be
 /// brought back.
-fn keep_what_is_begun(ledger: &mut Ledger, taken: &mut TakeBack, now_ms: i64) {
+fn keep_what_is_begun(ledger: &mut Ledger, taken: &mut RevertRequest, now_ms: i64) {
     if taken.restores {
         return;
     }
@@ -651,7 +651,7 @@ fn keep_what_is_begun(ledger: &mut Ledger, taken: &mut TakeBack, now_ms: i64) {
 fn was_begun_before(
     ledger: &Ledger,
     session: SessionKey,
-    file: &DiscardedFile,
+    file: &RevertedFile,
     begun_at: Option<i64>,
 ) -> bool {
     let session = ledger.channels.sessions.known(session);

@@ -4,6 +4,7 @@
 //! behind the last; and in which order what several chats have done counts.
 //! Never: looks at a file, or tells anybody.
 
+use crate::state::edits::FileDiff;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ahp_types::actions::StateAction;
@@ -12,10 +13,10 @@ use ahp_types::state::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::host::changes::checkpoints::{ComparedPair, KeptFolder};
+use crate::host::changes::checkpoints::{CheckpointedFolder, ComparedPair};
 use crate::host::changes::sights::shows_now;
 use crate::host::changes::{checkpoints, Changes};
-use crate::host::effects::{ChatKey, FileText, GitContent, GitTaken, KeptChange};
+use crate::host::effects::{ChatKey, FileText, GitContent, GitRevert};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, SessionKey};
 use crate::state::edits::{edited_at, edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
@@ -46,7 +47,7 @@ pub(in crate::host) struct TurnOf<'a> {
 
 /// An edit, and in which turns what was there before it and behind it is found.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::host) struct SaidEdit<'a> {
+pub(in crate::host) struct ReportedEdit<'a> {
     before_in: (ChatKey, &'a str),
     after_in: (ChatKey, &'a str),
     edit: &'a CallEdit,
@@ -55,10 +56,10 @@ pub(in crate::host) struct SaidEdit<'a> {
 }
 
 /// Returns the edits of turns, in order.
-pub(in crate::host) fn said_in(turns: Vec<TurnOf<'_>>) -> Vec<SaidEdit<'_>> {
+pub(in crate::host) fn said_in(turns: Vec<TurnOf<'_>>) -> Vec<ReportedEdit<'_>> {
     let said = turns.into_iter().flat_map(|TurnOf { chat, id, edits, .. }| {
         let place = (chat, id);
-        edits.into_iter().map(move |edit| SaidEdit {
+        edits.into_iter().map(move |edit| ReportedEdit {
             before_in: place,
             after_in: place,
             edit,
@@ -72,7 +73,7 @@ pub(in crate::host) fn said_in(turns: Vec<TurnOf<'_>>) -> Vec<SaidEdit<'_>> {
 /// the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct DiscardedFile {
+pub struct RevertedFile {
     /// Scope of the changeset in which the file was reverted.
     pub(in crate::host) scope: String,
     /// From what was there to what is there now. All that were taken back at once have one time.
@@ -81,7 +82,7 @@ pub struct DiscardedFile {
     after_in: Option<ContentPlace>,
     /// Git keeps what it was: what must be in it for it to be taken back, and what is in it then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(in crate::host) kept: Option<GitTaken>,
+    pub(in crate::host) kept: Option<GitRevert>,
     /// The permissions of the file, where it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::host) mode: Option<u32>,
@@ -98,32 +99,35 @@ pub struct DiscardedFile {
 /// The turn in which a content is found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ContentPlace {
+pub(in crate::host) struct ContentPlace {
     /// The URI of the chat.
     chat: String,
     turn: String,
 }
 
-impl DiscardedFile {
+impl RevertedFile {
     /// Returns the reverts of a changed file, with no time yet. A renamed one is two files.
-    pub(in crate::host) fn all_of(changed: &ChangedFile, scope: &str) -> Vec<Self> {
-        let file = |file: &str, before: Option<&FileSide>, after: Option<&FileSide>| {
+    pub(in crate::host) fn all_of(changed: &FileDiff<SideContent>, scope: &str) -> Vec<Self> {
+        let file = |file: &str, before: Option<&SideContent>, after: Option<&SideContent>| {
             let lines = changed.lines.unwrap_or_default();
             Self {
                 scope: scope.to_owned(),
                 edit: CallEdit {
-                    file: file.to_owned(),
-                    before: after.map(FileSide::content),
-                    after: before.map(FileSide::content),
-                    lines: LineCounts { added: lines.removed, removed: lines.added },
+                    diff: FileDiff {
+                        file: file.to_owned(),
+                        renamed_from: None,
+                        before: after.map(SideContent::content),
+                        after: before.map(SideContent::content),
+                        lines: Some(LineCounts { added: lines.removed, removed: lines.added }),
+                    },
                     at: 0,
                 },
-                before_in: after.and_then(FileSide::place),
-                after_in: before.and_then(FileSide::place),
-                kept: changed.is_kept().then(|| GitTaken {
+                before_in: after.and_then(SideContent::place),
+                after_in: before.and_then(SideContent::place),
+                kept: changed.is_kept().then(|| GitRevert {
                     file: file.to_owned(),
-                    now: after.and_then(FileSide::kept),
-                    wanted: before.and_then(FileSide::kept),
+                    now: after.and_then(SideContent::kept),
+                    wanted: before.and_then(SideContent::kept),
                     bytes_now: None,
                     bytes_wanted: None,
                     mode_wanted: None,
@@ -152,54 +156,44 @@ impl DiscardedFile {
 
     /// Returns the change that was reverted: the file, and its content before and after.
     pub(in crate::host) fn change(&self) -> (&str, Option<&str>, Option<&str>) {
-        let [before, after] = [&self.edit.before, &self.edit.after]
+        let [before, after] = [&self.edit.diff.before, &self.edit.diff.after]
             .map(|side| side.as_ref().map(|content| content.id.as_str()));
-        (&self.edit.file, before, after)
+        (&self.edit.diff.file, before, after)
     }
 }
 
 /// Net effect of the edits of one file.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::host) struct NetEdit<'a> {
-    first: SaidEdit<'a>,
-    last: SaidEdit<'a>,
+    first: ReportedEdit<'a>,
+    last: ReportedEdit<'a>,
     /// Line counts of the edit, where it is one alone.
     lines: Option<LineCounts>,
 }
 
 /// Returns the net edits, file by file, in the order in which the files were first edited. A file
 /// that has its first content again is not among them.
-pub(in crate::host) fn net_of(mut edits: Vec<SaidEdit<'_>>) -> Vec<NetEdit<'_>> {
+pub(in crate::host) fn net_of(mut edits: Vec<ReportedEdit<'_>>) -> Vec<NetEdit<'_>> {
     // Turns of several chats may run at the same time.
     edits.sort_by_key(|said| said.edit.at);
     let mut all: Vec<NetEdit<'_>> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
     for said in edits {
-        if said.is_discard && !places.contains_key(said.edit.file.as_str()) {
+        if said.is_discard && !places.contains_key(said.edit.diff.file.as_str()) {
             // What it has taken back went with its turns.
             continue;
         }
-        let place = *places.entry(&said.edit.file).or_insert(all.len());
+        let place = *places.entry(&said.edit.diff.file).or_insert(all.len());
         match all.get_mut(place) {
             Some(net) => {
                 net.last = said;
                 net.lines = None;
             }
-            None => all.push(NetEdit { first: said, last: said, lines: Some(said.edit.lines) }),
+            None => all.push(NetEdit { first: said, last: said, lines: said.edit.diff.lines }),
         }
     }
-    all.retain(|net| net.first.edit.before != net.last.edit.after);
+    all.retain(|net| net.first.edit.diff.before != net.last.edit.diff.after);
     all
-}
-
-/// Content with the turn in which it is found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::host) struct PlacedContent {
-    chat: ChatKey,
-    /// The URI of that chat.
-    chat_uri: String,
-    turn: String,
-    content: EditContent,
 }
 
 /// Cache of the edits of turns in which contents are looked up: each of these turns is read once,
@@ -232,18 +226,18 @@ impl FoundTexts {
 
 /// A side of a changed file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::host) enum FileSide {
-    /// A call has said what is there.
-    Said(PlacedContent),
-    /// Git keeps it, and clients call it by this URI.
+pub(in crate::host) enum SideContent {
+    /// In a call of this turn, which has reported it.
+    Reported { place: ContentPlace, content: EditContent },
+    /// In git; clients fetch it by this URI.
     Kept { uri: String, content: GitContent },
 }
 
-impl FileSide {
+impl SideContent {
     /// Returns the id of a side's content, which equal contents share.
     fn content(&self) -> EditContent {
         match self {
-            Self::Said(placed) => placed.content.clone(),
+            Self::Reported { content, .. } => content.clone(),
             Self::Kept { content, .. } => {
                 EditContent { id: format!("{:o}-{}", content.mode, content.blob), bytes: 0 }
             }
@@ -252,16 +246,14 @@ impl FileSide {
 
     fn place(&self) -> Option<ContentPlace> {
         match self {
-            Self::Said(placed) => {
-                Some(ContentPlace { chat: placed.chat_uri.clone(), turn: placed.turn.clone() })
-            }
+            Self::Reported { place, .. } => Some(place.clone()),
             Self::Kept { .. } => None,
         }
     }
 
     fn kept(&self) -> Option<GitContent> {
         match self {
-            Self::Said(_) => None,
+            Self::Reported { .. } => None,
             Self::Kept { content, .. } => Some(content.clone()),
         }
     }
@@ -269,11 +261,11 @@ impl FileSide {
     /// As clients are shown it, of the file of this URI.
     fn shown(&self, name: &str, file: &str) -> FileEditSide {
         let content = match self {
-            Self::Said(placed) => {
+            Self::Reported { place, content } => {
                 let path = file.strip_prefix("file://").unwrap_or("/");
                 ContentRef {
-                    uri: content_uri(&placed.chat_uri, &placed.content.id, name, path),
-                    size_hint: Some(placed.content.bytes),
+                    uri: content_uri(&place.chat, &content.id, name, path),
+                    size_hint: Some(content.bytes),
                     content_type: Some("text/plain".to_owned()),
                     nonce: None,
                 }
@@ -288,22 +280,14 @@ impl FileSide {
     }
 }
 
-/// Changed file, with both sides.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::host) struct ChangedFile {
-    /// The `file:` URI.
-    pub(in crate::host) file: String,
-    /// URI before the change, if the file was renamed.
-    renamed_from: Option<String>,
-    before: Option<FileSide>,
-    after: Option<FileSide>,
-    /// Line counts; `None` for a file without lines.
-    pub(in crate::host) lines: Option<LineCounts>,
-}
-
-impl ChangedFile {
+impl FileDiff<SideContent> {
     /// One of which git knows both sides. What is behind may be what is in the folder now.
-    pub(in crate::host) fn of(change: &KeptChange, session: &str, folder: &KeptFolder, is_now: bool) -> Self {
+    pub(in crate::host) fn of(
+        change: &FileDiff<GitContent>,
+        session: &str,
+        folder: &CheckpointedFolder,
+        is_now: bool,
+    ) -> Self {
         let side = |name: &str, file: &str, content: &GitContent| {
             let path = file.strip_prefix("file://").unwrap_or("/");
             // Reading a link leads to another file, so that what the link says is a content of
@@ -312,7 +296,7 @@ impl ChangedFile {
                 true => file.to_owned(),
                 false => folder.uri_of(session, content, name, path),
             };
-            FileSide::Kept { uri, content: content.clone() }
+            SideContent::Kept { uri, content: content.clone() }
         };
         let from = change.renamed_from.as_ref().unwrap_or(&change.file);
         Self {
@@ -326,7 +310,7 @@ impl ChangedFile {
 
     /// One that a call has changed without saying what was in it before, and of which git does not
     /// know it.
-    fn unknown(file: &str, version: Option<&str>, session: &str, folder: &KeptFolder) -> Self {
+    fn unknown(file: &str, version: Option<&str>, session: &str, folder: &CheckpointedFolder) -> Self {
         let content = |blob: &str| GitContent { blob: blob.to_owned(), mode: UNKNOWN_MODE };
         let before = content(UNKNOWN);
         let path = file.strip_prefix("file://").unwrap_or("/");
@@ -334,15 +318,16 @@ impl ChangedFile {
         Self {
             file: file.to_owned(),
             renamed_from: None,
-            before: Some(FileSide::Kept { uri, content: before }),
-            after: version.map(|version| FileSide::Kept { uri: file.to_owned(), content: content(version) }),
+            before: Some(SideContent::Kept { uri, content: before }),
+            after: version
+                .map(|version| SideContent::Kept { uri: file.to_owned(), content: content(version) }),
             lines: None,
         }
     }
 
     /// Returns the version by which a review is remembered: it changes when either side does.
     pub(in crate::host) fn version(&self) -> String {
-        let id = |side: &Option<FileSide>| side.as_ref().map_or(String::new(), |side| side.content().id);
+        let id = |side: &Option<SideContent>| side.as_ref().map_or(String::new(), |side| side.content().id);
         format!("{}:{}", id(&self.before), id(&self.after))
     }
 
@@ -353,7 +338,7 @@ impl ChangedFile {
 
     /// Returns whether git has its sides.
     fn is_kept(&self) -> bool {
-        [&self.before, &self.after].into_iter().flatten().any(|side| matches!(side, FileSide::Kept { .. }))
+        [&self.before, &self.after].into_iter().flatten().any(|side| matches!(side, SideContent::Kept { .. }))
     }
 
     pub(in crate::host) fn shown(&self, is_reviewed: bool) -> ChangesetFile {
@@ -380,7 +365,7 @@ impl Changes {
         &mut self,
         ledger: &Ledger,
         edits: impl for<'a> FnOnce(&'a Ledger) -> Vec<NetEdit<'a>>,
-    ) -> Vec<ChangedFile> {
+    ) -> Vec<FileDiff<SideContent>> {
         if self.counted.len() > COUNTED_MAX {
             self.counted.clear();
         }
@@ -396,7 +381,7 @@ impl Changes {
         ledger: &Ledger,
         session: SessionKey,
         scope: &ChangesetScope,
-    ) -> Option<Vec<ChangedFile>> {
+    ) -> Option<Vec<FileDiff<SideContent>>> {
         if shows_now(scope) {
             return self.files_now(ledger, session, scope);
         }
@@ -415,8 +400,8 @@ impl Changes {
         ledger: &Ledger,
         key: SessionKey,
         scope: &ChangesetScope,
-        known: &[ChangedFile],
-    ) -> Vec<ChangedFile> {
+        known: &[FileDiff<SideContent>],
+    ) -> Vec<FileDiff<SideContent>> {
         let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
         let unseen = match scope {
             ChangesetScope::Session => session.kept.unseen_in(None),
@@ -427,11 +412,11 @@ impl Changes {
             return Vec::new();
         }
         let is_known = |file: &str| known.iter().any(|known| known.is_called(file));
-        let mut unseen: BTreeMap<String, Option<ChangedFile>> = unseen
+        let mut unseen: BTreeMap<String, Option<FileDiff<SideContent>>> = unseen
             .into_iter()
             .filter(|(file, _)| !is_known(file))
             .map(|(file, version)| {
-                let changed = ChangedFile::unknown(file, version, &session.channel.uri, &session.kept);
+                let changed = FileDiff::unknown(file, version, &session.channel.uri, &session.kept);
                 (file.to_owned(), Some(changed))
             })
             .collect();
@@ -439,7 +424,7 @@ impl Changes {
             let is_of = !matches!(scope, ChangesetScope::Turn(id) if turn.id != id);
             for edit in turn.edits.iter().filter(|_| is_of) {
                 // A call says what was in it.
-                unseen.entry(edit.file.clone()).and_modify(|changed| *changed = None);
+                unseen.entry(edit.diff.file.clone()).and_modify(|changed| *changed = None);
             }
         }
         let mut said = self.said_files(ledger, key, scope).unwrap_or_default();
@@ -456,11 +441,11 @@ impl Changes {
         key: SessionKey,
         scope: &ChangesetScope,
         states: &ComparedPair,
-    ) -> Vec<ChangedFile> {
+    ) -> Vec<FileDiff<SideContent>> {
         let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
         let changes = self.checkpoints.compared.known(states).unwrap_or_default();
         let files =
-            changes.iter().map(|change| ChangedFile::of(change, &session.channel.uri, &session.kept, false));
+            changes.iter().map(|change| FileDiff::of(change, &session.channel.uri, &session.kept, false));
         // What is there now is kept after files were taken back: from then on a session has what
         // was done again since.
         let is_hidden = *scope != ChangesetScope::Session || self.checkpoints.is_being_kept(key, None);
@@ -470,9 +455,9 @@ impl Changes {
             .iter()
             .filter(|file| is_hidden && file.kept.is_some() && file.scope == of_scope);
         let discarded: BTreeSet<_> =
-            of_scope.filter(|file| !file.is_unsure).map(DiscardedFile::change).collect();
-        let is_discarded = |changed: &ChangedFile| {
-            DiscardedFile::all_of(changed, "").iter().any(|row| discarded.contains(&row.change()))
+            of_scope.filter(|file| !file.is_unsure).map(RevertedFile::change).collect();
+        let is_discarded = |changed: &FileDiff<SideContent>| {
+            RevertedFile::all_of(changed, "").iter().any(|row| discarded.contains(&row.change()))
         };
         files.filter(|changed| discarded.is_empty() || !is_discarded(changed)).collect()
     }
@@ -483,14 +468,14 @@ impl Changes {
         ledger: &Ledger,
         key: SessionKey,
         scope: &ChangesetScope,
-    ) -> Option<Vec<ChangedFile>> {
+    ) -> Option<Vec<FileDiff<SideContent>>> {
         let session = ledger.channels.sessions.known(key)?;
         session.kept.root.as_ref()?;
         let changes = self.sights.known_sight(key).map_or(&[][..], |seen| match scope {
             ChangesetScope::Branch => &seen.branch_changes,
             _ => &seen.uncommitted,
         });
-        let file = |change| ChangedFile::of(change, &session.channel.uri, &session.kept, true);
+        let file = |change| FileDiff::of(change, &session.channel.uri, &session.kept, true);
         Some(changes.iter().map(file).collect())
     }
 
@@ -500,7 +485,7 @@ impl Changes {
         ledger: &Ledger,
         session: SessionKey,
         scope: &ChangesetScope,
-    ) -> Option<Vec<ChangedFile>> {
+    ) -> Option<Vec<FileDiff<SideContent>>> {
         match scope {
             ChangesetScope::Session => Some(self.net_files(ledger, |ledger| {
                 let mut said = left_of(ledger, session, said_in(turns_of_session(ledger, session)));
@@ -564,8 +549,8 @@ pub(in crate::host) fn turns_of_session(ledger: &Ledger, key: SessionKey) -> Vec
 pub(in crate::host) fn discards_of(
     ledger: &Ledger,
     key: SessionKey,
-    is_meant: impl Fn(&DiscardedFile) -> bool,
-) -> Vec<SaidEdit<'_>> {
+    is_meant: impl Fn(&RevertedFile) -> bool,
+) -> Vec<ReportedEdit<'_>> {
     let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
     let nowhere = (ChatKey(0), "");
     let said =
@@ -575,7 +560,7 @@ pub(in crate::host) fn discards_of(
             let place = place.as_ref().and_then(|it| Some((ledger.find_chat(&it.chat)?, it.turn.as_str())));
             place.unwrap_or(nowhere)
         });
-        SaidEdit { before_in, after_in, edit: &file.edit, is_discard: true }
+        ReportedEdit { before_in, after_in, edit: &file.edit, is_discard: true }
     });
     discards.collect()
 }
@@ -585,18 +570,18 @@ pub(in crate::host) fn discards_of(
 pub(in crate::host) fn left_of<'a>(
     ledger: &Ledger,
     key: SessionKey,
-    mut said: Vec<SaidEdit<'a>>,
-) -> Vec<SaidEdit<'a>> {
+    mut said: Vec<ReportedEdit<'a>>,
+) -> Vec<ReportedEdit<'a>> {
     let Some(session) = ledger.channels.sessions.known(key) else { return said };
     let mut taken_back: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
     for file in session.discarded.iter().filter(|file| file.kept.is_some() && !file.is_unsure) {
         let changeset = format!("{}{}", session.channel.uri, file.scope);
         if let Some((_, scope)) = named_by_changeset(&changeset) {
-            taken_back.entry(&file.edit.file).or_default().push((file.edit.at, scope));
+            taken_back.entry(&file.edit.diff.file).or_default().push((file.edit.at, scope));
         }
     }
     said.retain(|it| {
-        let mut of_file = taken_back.get(it.edit.file.as_str()).into_iter().flatten();
+        let mut of_file = taken_back.get(it.edit.diff.file.as_str()).into_iter().flatten();
         !of_file.any(|(at, scope)| {
             let is_of = match scope {
                 ChangesetScope::Session => true,
@@ -627,29 +612,31 @@ fn changed_file(
     net: &NetEdit<'_>,
     counted: &mut CountedLines,
     found: &mut FoundTexts,
-) -> ChangedFile {
+) -> FileDiff<SideContent> {
     let placed = |(chat, turn): (ChatKey, &str), content: &Option<EditContent>| {
         let content = content.clone()?;
-        let chat_uri = ledger.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone());
-        Some(PlacedContent { chat, chat_uri: chat_uri.unwrap_or_default(), turn: turn.to_owned(), content })
+        let chat = ledger.channels.chats.get(&chat).map(|chat| chat.channel.uri.clone()).unwrap_or_default();
+        Some((ContentPlace { chat, turn: turn.to_owned() }, content))
     };
-    let before = placed(net.first.before_in, &net.first.edit.before);
-    let after = placed(net.last.after_in, &net.last.edit.after);
+    let before = placed(net.first.before_in, &net.first.edit.diff.before);
+    let after = placed(net.last.after_in, &net.last.edit.diff.after);
     let lines = net.lines.unwrap_or_else(|| {
-        let id = |side: &Option<PlacedContent>| {
-            side.as_ref().map_or(String::new(), |side| side.content.id.clone())
+        let id = |side: &Option<(ContentPlace, EditContent)>| {
+            side.as_ref().map_or(String::new(), |(_, content)| content.id.clone())
         };
-        let mut text = |side: &Option<PlacedContent>| {
-            side.as_ref().and_then(|side| text_placed(ledger, side, found)).unwrap_or_default()
+        let mut text = |side: &Option<(ContentPlace, EditContent)>| {
+            let text = side.as_ref().and_then(|(place, content)| text_placed(ledger, place, content, found));
+            text.unwrap_or_default()
         };
         let count = || LineCounts::between(&text(&before), &text(&after));
         *counted.entry((id(&before), id(&after))).or_insert_with(count)
     });
-    ChangedFile {
-        file: net.last.edit.file.clone(),
+    let side = |(place, content)| SideContent::Reported { place, content };
+    FileDiff {
+        file: net.last.edit.diff.file.clone(),
         renamed_from: None,
-        before: before.map(FileSide::Said),
-        after: after.map(FileSide::Said),
+        before: before.map(side),
+        after: after.map(side),
         lines: Some(lines),
     }
 }
@@ -658,26 +645,27 @@ fn changed_file(
 /// now.
 pub(in crate::host) fn sides_discarded(
     ledger: &Ledger,
-    file: &DiscardedFile,
+    file: &RevertedFile,
     found: &mut FoundTexts,
 ) -> (FileText, FileText) {
     let mut text = |place: &Option<ContentPlace>, content: &Option<EditContent>| match (place, content) {
-        (Some(place), Some(content)) => {
-            let chat = ledger.find_chat(&place.chat)?;
-            let (chat_uri, turn) = (place.chat.clone(), place.turn.clone());
-            text_placed(ledger, &PlacedContent { chat, chat_uri, turn, content: content.clone() }, found)
-                .map(Some)
-        }
+        (Some(place), Some(content)) => text_placed(ledger, place, content, found).map(Some),
         _ => Some(None),
     };
-    (text(&file.before_in, &file.edit.before), text(&file.after_in, &file.edit.after))
+    (text(&file.before_in, &file.edit.diff.before), text(&file.after_in, &file.edit.diff.after))
 }
 
 /// A content of an edit.
-fn text_placed(ledger: &Ledger, placed: &PlacedContent, found: &mut FoundTexts) -> Option<String> {
-    let chat = ledger.channels.chats.get(&placed.chat)?;
-    let id = &placed.content.id;
-    let is_active = chat.conversation.state().active_turn.as_ref().is_some_and(|turn| turn.id == placed.turn);
+fn text_placed(
+    ledger: &Ledger,
+    place: &ContentPlace,
+    content: &EditContent,
+    found: &mut FoundTexts,
+) -> Option<String> {
+    let key = ledger.find_chat(&place.chat)?;
+    let chat = ledger.channels.chats.get(&key)?;
+    let id = &content.id;
+    let is_active = chat.conversation.state().active_turn.as_ref().is_some_and(|turn| turn.id == place.turn);
     if is_active {
         // Of the turn that runs it is known which call has said what.
         let has_it = |call: &&ToolCallState| {
@@ -687,14 +675,14 @@ fn text_placed(ledger: &Ledger, placed: &PlacedContent, found: &mut FoundTexts) 
         return CallEdit::texts_in(chat.conversation.tools().find(has_it)).remove(id);
     }
     let read = || {
-        let parts = chat.conversation.history().get(&placed.turn)?.read()?.response_parts;
+        let parts = chat.conversation.history().get(&place.turn)?.read()?.response_parts;
         let calls = parts.iter().filter_map(|part| match part {
             ResponsePart::ToolCall(part) => Some(&part.tool_call),
             _ => None,
         });
         Some(CallEdit::texts_in(calls))
     };
-    found.of(placed.chat, &placed.turn, || read().unwrap_or_default()).get(id).cloned()
+    found.of(key, &place.turn, || read().unwrap_or_default()).get(id).cloned()
 }
 
 impl Chat {

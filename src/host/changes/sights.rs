@@ -15,7 +15,7 @@ use serde_json::{json, Value};
 
 use crate::host::catalogue::notes;
 use crate::host::changes::Changes;
-use crate::host::effects::{ChangesetKey, ChannelId, GitReport, GitSight, Output, Timer};
+use crate::host::effects::{ChangesetKey, ChannelId, GitReport, Output, RepositoryStatus, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::Step;
@@ -54,8 +54,8 @@ const GIT: &str = "git";
 
 /// Last observed status of a session's repository.
 #[derive(Debug, Default)]
-pub(in crate::host) struct SessionSight {
-    known: Option<GitSight>,
+pub(in crate::host) struct ObservedRepository {
+    known: Option<RepositoryStatus>,
     /// The files are known, too.
     has_files: bool,
     /// Something may have changed since they were seen, and those who follow them have not heard
@@ -88,7 +88,7 @@ pub(in crate::host) struct SessionSight {
     is_staying: bool,
 }
 
-impl SessionSight {
+impl ObservedRepository {
     /// Something may have changed.
     fn grows_old(&mut self) {
         self.is_old = true;
@@ -98,24 +98,24 @@ impl SessionSight {
 
 /// Last observed status of each session's repository.
 #[derive(Debug)]
-pub(in crate::host) struct Sights {
+pub(in crate::host) struct RepositoryStatuses {
     /// Git is used.
     is_on: bool,
-    all: BTreeMap<SessionKey, SessionSight>,
+    all: BTreeMap<SessionKey, ObservedRepository>,
     /// Watches that are to be closed.
     released: Vec<String>,
     /// Something may be to be looked at, or followed otherwise than before.
     is_unsettled: bool,
 }
 
-impl Sights {
+impl RepositoryStatuses {
     /// Creates the owner of no statuses; there are never any where git is not used.
     pub(in crate::host) fn new(is_on: bool) -> Self {
         Self { is_on, all: BTreeMap::new(), released: Vec::new(), is_unsettled: false }
     }
 
     /// Of this session; it is looked whether something is to be done.
-    fn of(&mut self, session: SessionKey) -> &mut SessionSight {
+    fn of(&mut self, session: SessionKey) -> &mut ObservedRepository {
         self.is_unsettled = true;
         self.all.entry(session).or_default()
     }
@@ -134,7 +134,7 @@ pub(in crate::host) fn shows_now(scope: &ChangesetScope) -> bool {
     matches!(scope, ChangesetScope::Uncommitted | ChangesetScope::Branch)
 }
 
-impl Sights {
+impl RepositoryStatuses {
     /// Requests a refresh of a session's status.
     pub(in crate::host) fn look_at_repository(&mut self, ledger: &mut Ledger, session: SessionKey) {
         if self.is_on {
@@ -146,17 +146,17 @@ impl Sights {
     }
 
     /// Returns the status of a session's repository as it is saved with the session.
-    pub(in crate::host) fn sight_to_keep(&self, session: SessionKey) -> Option<Cow<'_, GitSight>> {
+    pub(in crate::host) fn sight_to_keep(&self, session: SessionKey) -> Option<Cow<'_, RepositoryStatus>> {
         let sight = self.all.get(&session).filter(|sight| sight.has_files)?;
-        let files = |known: &GitSight| known.uncommitted.len() + known.branch_changes.len();
+        let files = |known: &RepositoryStatus| known.uncommitted.len() + known.branch_changes.len();
         sight.known.as_ref().filter(|known| files(known) <= FILES_KEPT_MAX).map(Cow::Borrowed)
     }
 
     /// A session is in memory again: this was seen of its repository before.
-    pub(in crate::host) fn sight_was_kept(&mut self, session: SessionKey, kept: GitSight) {
+    pub(in crate::host) fn sight_was_kept(&mut self, session: SessionKey, kept: RepositoryStatus) {
         if self.is_on {
             let (known, has_files, is_old) = (Some(kept), true, true);
-            let sight = SessionSight { known, has_files, is_old, ..SessionSight::default() };
+            let sight = ObservedRepository { known, has_files, is_old, ..ObservedRepository::default() };
             self.all.insert(session, sight);
         }
     }
@@ -190,7 +190,10 @@ impl Sights {
 
     /// Returns the status of a session's repository, with files; the error says, for people, why
     /// there is none. Requests a refresh if it is not known.
-    pub(in crate::host) fn sight_of(&mut self, session: SessionKey) -> Result<Option<&GitSight>, &str> {
+    pub(in crate::host) fn sight_of(
+        &mut self,
+        session: SessionKey,
+    ) -> Result<Option<&RepositoryStatus>, &str> {
         let sight = self.of(session);
         sight.wants_files = true;
         if !sight.has_files {
@@ -203,7 +206,7 @@ impl Sights {
     }
 
     /// Returns the status of a session's repository if it is known.
-    pub(in crate::host) fn known_sight(&self, session: SessionKey) -> Option<&GitSight> {
+    pub(in crate::host) fn known_sight(&self, session: SessionKey) -> Option<&RepositoryStatus> {
         let sight = self.all.get(&session).filter(|sight| sight.has_files)?;
         sight.known.as_ref()
     }
@@ -445,7 +448,7 @@ fn follows_sight(ledger: &Ledger, session: SessionKey) -> bool {
 }
 
 /// Returns the `_meta` member by which a session shows its repository.
-fn meta_of(seen: &GitSight) -> Value {
+fn meta_of(seen: &RepositoryStatus) -> Value {
     let mut meta = json!({
         "isDetachedHead": seen.is_detached,
         "uncommittedChanges": seen.uncommitted_count,

@@ -1,13 +1,13 @@
 //! Jobs in repositories of git, and reports about them.
 //!
-//! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`KeptChange`] between two
+//! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`FileDiff<GitContent>`] between two
 //! states of a folder is.
 //! Never: runs anything, or knows how git is asked.
 
 use serde::{Deserialize, Serialize};
 
-use super::FileTaken;
-use crate::state::edits::LineCounts;
+use super::RevertOutcome;
+use crate::state::edits::FileDiff;
 
 /// Size above which git does not keep the content of a file, in bytes, unless another one is
 /// chosen.
@@ -61,7 +61,7 @@ pub enum GitWork {
         message: String,
         /// Uncommitted changes as a client has seen them: nothing is committed if they are
         /// different now.
-        shown: Vec<KeptChange>,
+        shown: Vec<FileDiff<GitContent>>,
         /// The name and number by which contents are kept that the user has staged and changed
         /// again since.
         staged_kept: (String, u64),
@@ -89,9 +89,9 @@ pub enum GitWork {
         file: String,
     },
     /// Files that are to be what they were before.
-    TakeBack {
+    Revert {
         /// The files.
-        files: Vec<GitTaken>,
+        files: Vec<GitRevert>,
         /// The URIs of the folders below which files may be changed.
         below: Vec<String>,
         /// The paths of what is the host's own: it is never changed.
@@ -150,24 +150,9 @@ impl GitContent {
     }
 }
 
-/// Change of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptChange {
-    /// URI (`file:`) of the file; its former one if it was removed.
-    pub file: String,
-    /// Former URI, if it was renamed.
-    pub renamed_from: Option<String>,
-    /// Content before; `None` if the file did not exist.
-    pub before: Option<GitContent>,
-    /// Content now; `None` if the file does not exist.
-    pub after: Option<GitContent>,
-    /// Numbers of changed lines; `None` if it has no lines.
-    pub lines: Option<LineCounts>,
-}
-
 /// A file that is to be what it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GitTaken {
+pub struct GitRevert {
     /// The `file:` URI of the file.
     pub file: String,
     /// Expected content; `None` if the file must not exist.
@@ -185,7 +170,7 @@ pub struct GitTaken {
     pub mode_wanted: Option<u32>,
 }
 
-impl GitTaken {
+impl GitRevert {
     /// Returns the object ids of both sides, as far as they are stored.
     pub fn contents(&self) -> Vec<String> {
         let sides = [&self.now, &self.wanted].into_iter().flatten().filter(|content| content.is_kept());
@@ -244,18 +229,18 @@ pub enum GitReport {
         /// By this name.
         checkpoint: Checkpoint,
         /// Changes since each of the requested checkpoints; `None` where they are not known.
-        since: Vec<Option<Vec<KeptChange>>>,
+        since: Vec<Option<Vec<FileDiff<GitContent>>>>,
         /// Of the files that calls say they have changed, those at which git does not look.
         unseen: Vec<UnseenFile>,
     },
     /// Changes.
-    Compared(Vec<KeptChange>),
+    Compared(Vec<FileDiff<GitContent>>),
     /// Status.
-    Seen(Box<GitSight>),
+    Seen(Box<RepositoryStatus>),
     /// A content; in base64.
     Content(String),
     /// Outcome for each file, those of which calls have said both sides last.
-    TakenBack(Vec<FileTaken>),
+    TakenBack(Vec<RevertOutcome>),
     /// Commit that was made.
     Committed(GitCommit),
     /// Refusal to commit, with the reason for people.
@@ -275,7 +260,7 @@ pub struct GitCommit {
 
 /// Status of a repository.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GitSight {
+pub struct RepositoryStatus {
     /// The `file:` URI of the repository's folder.
     pub root: String,
     /// The `file:` URIs of folders outside of it in which it says what is checked out.
@@ -299,7 +284,7 @@ pub struct GitSight {
     /// There are commits that the base has not.
     pub has_branch_changes: bool,
     /// The files that are not committed as they are, if they were asked for.
-    pub uncommitted: Vec<KeptChange>,
+    pub uncommitted: Vec<FileDiff<GitContent>>,
     /// The files that are not as the base has them, if they were asked for.
-    pub branch_changes: Vec<KeptChange>,
+    pub branch_changes: Vec<FileDiff<GitContent>>,
 }

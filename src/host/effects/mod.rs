@@ -23,7 +23,7 @@ use ahp_types::state::ResourceChangeType;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::changes::edits::DiscardedFile;
+use super::changes::edits::RevertedFile;
 use super::{Findings, LoadedSession};
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::channels::ChannelKind;
@@ -124,9 +124,9 @@ pub enum Input {
     /// Outcome of reverting files.
     TakenBack {
         /// Request.
-        taken: Box<TakeBack>,
+        taken: Box<RevertRequest>,
         /// Outcome for each of the files.
-        outcomes: Vec<FileTaken>,
+        outcomes: Vec<RevertOutcome>,
     },
     /// Watches that must begin before a message of this connection is handled have no room.
     WatchesLackRoom(ConnectionId),
@@ -309,7 +309,7 @@ impl Output {
             Self::Frame(_, Frame::Error { error, .. }) => error.is_about_the_message(),
             // What may be changed follows from what sessions there are.
             Self::Resource(_, _, resource) => {
-                !matches!(resource, Resource::Change { .. } | Resource::TakeBack { .. })
+                !matches!(resource, Resource::Change { .. } | Resource::Revert { .. })
             }
             _ => false,
         }
@@ -464,9 +464,9 @@ pub enum Resource {
     /// Files that may be meant by what is typed.
     Files(FilesMeant),
     /// Files that are to be what they were.
-    TakeBack {
+    Revert {
         /// Files to revert. Answered by [`Input::TakenBack`].
-        taken: Box<TakeBack>,
+        taken: Box<RevertRequest>,
         /// The URIs of the folders below which clients may change files.
         below: Vec<String>,
     },
@@ -484,7 +484,7 @@ pub type FileText = Option<Option<String>>;
 
 /// Files that are to be what they were before, or what they were before that was asked for.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TakeBack {
+pub struct RevertRequest {
     /// Session of the changes.
     pub session: SessionKey,
     /// Scope of the changes.
@@ -499,37 +499,37 @@ pub struct TakeBack {
     /// And the bytes that git would not give back, the same way.
     pub bytes_kept: Option<(String, u64)>,
     /// The files.
-    pub files: Vec<TakenFile>,
+    pub files: Vec<FileRevert>,
     /// Files that are left alone, each with the reason for people.
     pub left: Vec<String>,
     /// Files that had the wanted content already when they were reverted: they are not touched now,
     /// either.
-    pub untouched: Vec<DiscardedFile>,
+    pub untouched: Vec<RevertedFile>,
 }
 
 /// A file that is to be another one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TakenFile {
+pub struct FileRevert {
     /// Stored form.
-    pub row: DiscardedFile,
+    pub row: RevertedFile,
     /// Expected text.
     pub now: FileText,
     /// Wanted text.
     pub wanted: FileText,
     /// Expected and wanted content, where git stores both.
-    pub kept: Option<GitTaken>,
+    pub kept: Option<GitRevert>,
 }
 
-impl TakenFile {
+impl FileRevert {
     /// Returns the `file:` URI.
     pub fn uri(&self) -> &str {
-        &self.row.edit.file
+        &self.row.edit.diff.file
     }
 }
 
 /// Outcome for such a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FileTaken {
+pub enum RevertOutcome {
     /// Reverted.
     Done {
         /// Object id of the former bytes, if git would not give them back and they were to be

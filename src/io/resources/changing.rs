@@ -20,7 +20,7 @@ use crate::files::reverting::{revert_text, RevertedText, UNKNOWN_SIDE};
 use crate::files::unfinished::Unfinished;
 use crate::files::uris::path_of;
 use crate::files::writing::{Put, Writing};
-use crate::host::effects::{Change, FileTaken, TakeBack};
+use crate::host::effects::{Change, RevertOutcome, RevertRequest};
 use crate::wire::errors::RpcError;
 
 /// The most that is written at once, in bytes.
@@ -150,21 +150,21 @@ pub(super) fn change(change: &Change, folders: &Folders) -> Result<(), RpcError>
 
 /// Makes files what they were before, each for itself: one that is not what it must be stays as it
 /// is.
-pub(super) fn take_back(taken: &TakeBack, folders: &Folders) -> Vec<FileTaken> {
+pub(super) fn take_back(taken: &RevertRequest, folders: &Folders) -> Vec<RevertOutcome> {
     let each = taken.files.iter().map(|file| {
         let uri = file.uri();
         let (Some(now), Some(wanted)) = (&file.now, &file.wanted) else {
-            return FileTaken::Refused(UNKNOWN_SIDE.to_owned());
+            return RevertOutcome::Refused(UNKNOWN_SIDE.to_owned());
         };
         let path = match path_of(uri) {
             Ok(path) => path,
-            Err(error) => return FileTaken::Refused(error.message),
+            Err(error) => return RevertOutcome::Refused(error.message),
         };
         match revert_text(folders, &path, (now.as_deref(), wanted.as_deref()), file.row.mode()) {
-            Ok(RevertedText::Already) => FileTaken::Already,
-            Ok(RevertedText::Done { mode }) => FileTaken::Done { bytes: None, mode },
-            Ok(RevertedText::ChangedSince) => FileTaken::Refused("it was changed since".to_owned()),
-            Err(refusal) => FileTaken::Refused(failed(uri, refusal).message),
+            Ok(RevertedText::Already) => RevertOutcome::Already,
+            Ok(RevertedText::Done { mode }) => RevertOutcome::Done { bytes: None, mode },
+            Ok(RevertedText::ChangedSince) => RevertOutcome::Refused("it was changed since".to_owned()),
+            Err(refusal) => RevertOutcome::Refused(failed(uri, refusal).message),
         }
     });
     each.collect()

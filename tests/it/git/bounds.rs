@@ -6,7 +6,7 @@
 
 use std::fs;
 
-use ahp_sidecar::host::effects::{FileTaken, GitReport, GitTaken, GitWork};
+use ahp_sidecar::host::effects::{GitReport, GitRevert, GitWork, RevertOutcome};
 use serde_json::{json, Value};
 
 use super::model::Asker;
@@ -59,7 +59,7 @@ fn more_new_files_than_are_kept_stay() {
     write_many(&repository, 2003);
     let changes = asker.compare(&before, &asker.keep(2, Some(&before)));
     assert_eq!(changes.len(), 2003);
-    let files = changes.iter().map(|change| GitTaken {
+    let files = changes.iter().map(|change| GitRevert {
         file: change.file.clone(),
         now: change.after.clone(),
         wanted: None,
@@ -68,7 +68,7 @@ fn more_new_files_than_are_kept_stay() {
         mode_wanted: None,
     });
     let (files, below) = (files.collect(), vec![uri(&repository.root)]);
-    let taken = GitWork::TakeBack {
+    let taken = GitWork::Revert {
         files,
         below,
         own: Vec::new(),
@@ -77,7 +77,7 @@ fn more_new_files_than_are_kept_stay() {
         bytes_kept: None,
     };
     let GitReport::TakenBack(outcomes) = asker.ask(taken) else { panic!("nothing is taken back") };
-    let is_refused = |outcome: &&FileTaken| matches!(outcome, FileTaken::Refused(why) if why.contains("its content was not checkpointed"));
+    let is_refused = |outcome: &&RevertOutcome| matches!(outcome, RevertOutcome::Refused(why) if why.contains("its content was not checkpointed"));
     assert_eq!(outcomes.iter().filter(is_refused).count(), 3);
     assert_eq!(count_many(&repository), 3);
 }

@@ -7,7 +7,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use ahp_sidecar::host::effects::{GitReport, GitSight, GitWork};
+use ahp_sidecar::host::effects::{GitReport, GitWork, RepositoryStatus};
 use serde_json::{json, Value};
 
 use super::{Repository, Talk, SESSION};
@@ -213,7 +213,7 @@ fn only_what_was_shown_is_committed() {
         GitReport::Seen(seen) => seen,
         other => panic!("{other:?}"),
     };
-    let commit = |shown: &GitSight| {
+    let commit = |shown: &RepositoryStatus| {
         let (shown, staged_kept) = (shown.uncommitted.clone(), ("k".to_owned(), 1));
         asker.ask(GitWork::Commit { message: "x".to_owned(), shown, staged_kept })
     };

@@ -3,6 +3,7 @@
 //! Owns: folders in which anything may have happened, and a model that knows each file's bytes.
 //! Never: starts a host: what keeps, compares and takes back is asked directly.
 
+use ahp_sidecar::state::edits::FileDiff;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
@@ -17,7 +18,7 @@ use ahp_sidecar::git::large::FileLimits;
 use ahp_sidecar::git::program::{Git, Until};
 use ahp_sidecar::git::worker::carry_out;
 use ahp_sidecar::host::effects::{
-    Checkpoint, FileTaken, GitContent, GitJob, GitReport, GitTaken, GitWork, KeptChange,
+    Checkpoint, GitContent, GitJob, GitReport, GitRevert, GitWork, RevertOutcome,
 };
 use base64::prelude::{Engine, BASE64_STANDARD};
 use proptest::prelude::*;
@@ -355,7 +356,7 @@ impl<'a> Asker<'a> {
         }
     }
 
-    pub fn compare(&self, before: &Checkpoint, after: &Checkpoint) -> Vec<KeptChange> {
+    pub fn compare(&self, before: &Checkpoint, after: &Checkpoint) -> Vec<FileDiff<GitContent>> {
         match self.ask(GitWork::Compare { before: before.clone(), after: after.clone() }) {
             GitReport::Compared(changes) => changes,
             other => panic!("{other:?}"),
@@ -377,7 +378,7 @@ impl<'a> Asker<'a> {
     }
 
     /// What was in files that differ, and what is.
-    fn sides(&self, changes: &[KeptChange]) -> (FullCopy, FullCopy) {
+    fn sides(&self, changes: &[FileDiff<GitContent>]) -> (FullCopy, FullCopy) {
         let (mut before, mut after) = (FullCopy::new(), FullCopy::new());
         let name = |uri: &str| {
             let path = path_of(uri).unwrap();
@@ -420,9 +421,9 @@ pub fn difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
     (only(one, other), only(other, one))
 }
 
-fn taken(changes: &[KeptChange]) -> Vec<GitTaken> {
+fn taken(changes: &[FileDiff<GitContent>]) -> Vec<GitRevert> {
     let all = changes.iter().flat_map(|change| {
-        let now = |file: &String, now: &Option<GitContent>, wanted: &Option<GitContent>| GitTaken {
+        let now = |file: &String, now: &Option<GitContent>, wanted: &Option<GitContent>| GitRevert {
             file: file.clone(),
             now: now.clone(),
             wanted: wanted.clone(),
@@ -470,7 +471,7 @@ proptest! {
         let third_copy = copy_of(&repository);
         // What was changed since stays, the rest is as it was.
         let (taken, below) = (taken(&changes), vec![uri(&repository.root)]);
-        let report = asker.ask(GitWork::TakeBack {
+        let report = asker.ask(GitWork::Revert {
             files: taken.clone(),
             below,
             own: Vec::new(),
@@ -488,9 +489,9 @@ proptest! {
             let (now, before) = (third_copy.get(name), first_copy.get(name));
             let may = now == second_copy.get(name) || now == before;
             // Where a folder was is a file now, or the other way round.
-            let is_done = matches!(outcome, FileTaken::Done { .. } | FileTaken::Already);
+            let is_done = matches!(outcome, RevertOutcome::Done { .. } | RevertOutcome::Already);
             let is_in_the_way =
-                matches!(outcome, FileTaken::Refused(why) if !why.contains("changed since"));
+                matches!(outcome, RevertOutcome::Refused(why) if !why.contains("changed since"));
             // A version whose content is not kept is told by its times, so a touched file is
             // another one.
             let may_be_another = now.is_some_and(|(_, bytes)| is_beyond(bytes));
