@@ -57,7 +57,8 @@ const HELD_FOR: Duration = Duration::from_millis(300);
 /// Pause after a host that has ended at once, before the next one is started.
 const START_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Maximum time that ending the client's connection may take once a front was asked to leave.
+/// Maximum time for the end of the client's connection once a front was asked to leave, and for
+/// printing the last lines.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// The name of the host's socket in the state folder.

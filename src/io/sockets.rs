@@ -190,7 +190,8 @@ struct Outlet<W> {
     is_inside: bool,
     /// Small pieces that are copied together before they are written.
     together: Vec<u8>,
-    /// Number of bytes of the chunk in `together`, which are not reported as written yet.
+    /// Number of bytes of the chunk that are in `together`, or were thrown away, and are not
+    /// reported as written yet.
     of_chunk: usize,
 }
 

@@ -22,7 +22,7 @@ use crate::watches::engine::{Engine, Refused, WatchReport, ENTRIES_MAX};
 use crate::watches::system::Silent;
 use crate::wire::errors::RpcError;
 
-/// Debounce time: events within it are handled together.
+/// Time for which events are gathered after the first one, to be handled together.
 const GATHERED: Duration = Duration::from_millis(75);
 
 /// Interval of scans of everything that the system reports no events for.

@@ -14,7 +14,8 @@ use rustix::termios::{tcgetattr, tcgetpgrp, LocalModes};
 pub struct Foreground {
     /// The group of processes that was in front when it was looked last.
     group: Option<Pid>,
-    /// Name that was reported for it; `None` while a title of its own is shown.
+    /// Name that was reported last; `None` before the first one, and once a program has set a
+    /// title.
     told: Option<String>,
 }
 

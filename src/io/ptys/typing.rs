@@ -6,8 +6,7 @@
 
 use std::collections::VecDeque;
 
-/// Maximum size of queued answers that the program has not read, in bytes; further answers are
-/// dropped.
+/// Maximum size of the answers in the queue, in bytes; further answers are dropped.
 const ANSWERS_BYTES_MAX: usize = 64 << 10;
 
 /// Queue of typed bytes and answers.
