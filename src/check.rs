@@ -79,7 +79,7 @@ struct Check {
     ephemeral: bool,
 }
 
-/// What came of a check.
+/// Outcome of a check.
 #[derive(Debug)]
 pub enum Checked {
     /// All agents can be used.
@@ -135,7 +135,7 @@ struct Met {
 /// Result of starting an agent.
 enum CheckOutcome {
     Met(Box<Meeting>),
-    /// It has not said what it is after this time.
+    /// Agent that had not said what it is after this time.
     Starting(Duration),
 }
 
@@ -277,7 +277,7 @@ fn print(agent: &Met) -> io::Result<()> {
     out.flush()
 }
 
-/// What is printed of an agent: its name, and lines that begin with a word.
+/// Printed form of an agent: its name, and lines that begin with a word.
 struct PrintedAgent(String);
 
 impl PrintedAgent {

@@ -36,7 +36,7 @@ const AS_HOST: &str = "as-host";
 /// The longest line that is read unless said otherwise, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
-/// What idle sessions may take in memory unless said otherwise, in bytes.
+/// Default memory budget, in bytes: half of it for idle sessions, half for unused turn texts.
 const MEMORY_BUDGET: usize = 128 << 20;
 
 /// The longest line that may be read, and the largest turn that may be had, whatever is said, in
@@ -207,7 +207,7 @@ pub struct WhichAgents {
     config: Option<PathBuf>,
 }
 
-/// What `help` prints.
+/// Returns the text that `help` prints.
 ///
 /// # Errors
 /// When there is no such command and no such topic.
@@ -287,16 +287,16 @@ pub const GUARD: &str = "guard-agent";
 /// guards may open.
 pub const GIVEN_FILES: &str = "--files=";
 
-/// What this program is when it has started itself with [`GUARD`].
+/// Role of this program when it has started itself with [`GUARD`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardMode {
     /// The guard of an agent.
     Agent,
-    /// That of a command that an agent has started.
+    /// The guard of a command that an agent has started.
     Command,
-    /// That of a program that has the terminal which is stdout.
+    /// The guard of a program that has the terminal which is stdout.
     InTerminal,
-    /// That of all programs in terminals.
+    /// The guard of all programs in terminals.
     Terminals,
     /// No guard: it turns into the program, as the leader of a session whose terminal is stdin.
     Leader,
@@ -342,7 +342,7 @@ Exit status:
   4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout
   5  the host of the state folder is gone: start again and `reconnect`"#;
 
-/// How long a turn waits until its folder is kept.
+/// Maximum time that a turn waits for the checkpoint of its folder, in milliseconds.
 const KEPT_WITHIN_MS: u64 = 2000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -362,9 +362,9 @@ enum OnEof {
 }
 
 impl ServeOptions {
-    /// What may be logged, and what there is to say about the choice once there is a log. The
-    /// environment may be meant for other programs: a filter there that is none of ours keeps
-    /// nobody from starting.
+    /// Returns the filter of the log, and a warning about that choice to be logged later, if there
+    /// is one. The environment may be meant for other programs: `RUST_LOG` that cannot be parsed is
+    /// no error.
     ///
     /// # Errors
     /// When `--log` is no filter.
@@ -384,7 +384,7 @@ impl ServeOptions {
         }
     }
 
-    /// Where the agents that speak ACP are described.
+    /// Returns the source that describes the agents which speak ACP.
     ///
     /// # Errors
     /// When a flag cannot be understood.
@@ -393,7 +393,7 @@ impl ServeOptions {
         AgentSource::new(agent, config.as_deref(), places::config_file().as_deref())
     }
 
-    /// Whether git is asked what turns have changed.
+    /// Returns whether git is asked what turns have changed.
     pub(crate) fn uses_git(&self) -> bool {
         self.git.map_or(!self.deterministic, |git| git == UseOfGit::On)
     }
@@ -403,17 +403,18 @@ impl ServeOptions {
         std::env::args_os().skip(1).chain([format!("--{AS_HOST}").into()])
     }
 
-    /// Whether this process serves the clients of others.
+    /// Returns whether this process serves the clients of other processes.
     pub fn is_host(&self) -> bool {
         self.as_host
     }
 
-    /// Whether this process serves its client by itself.
+    /// Returns whether this process serves its client by itself, without a host.
     pub fn is_alone(&self) -> bool {
         self.exclusive || self.ephemeral || self.deterministic
     }
 
-    /// What no client changes: the state folder, the configuration, and where others connect.
+    /// Returns the paths that clients may not change: the state folder, the configuration, and the
+    /// files of the listeners.
     fn own_files(&self) -> Vec<PathBuf> {
         let state = self.state_dir.clone().or_else(places::state_folder);
         let config = self.which.config.clone().or_else(places::config_file);

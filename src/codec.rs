@@ -9,12 +9,12 @@ use std::io;
 use bytes::{Buf, Bytes, BytesMut};
 use tokio_util::codec::Decoder;
 
-/// What was read.
+/// Line that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InputLine {
     /// A line, without its end.
     Complete(Bytes),
-    /// What stood behind the last line end when the input ended.
+    /// Bytes behind the last line end when the input ended.
     Unterminated(Bytes),
     /// A line that was longer than the limit, and is not kept.
     TooLong,
@@ -36,7 +36,7 @@ impl InputLine {
 pub struct LineCodec {
     /// The longest line that is let through, in bytes, its end not counted.
     line_bytes_max: usize,
-    /// How much of the buffer is known to hold no line end.
+    /// Number of bytes at the start of the buffer that are known to hold no line end.
     scanned: usize,
     /// Inside a line that was reported as too long: the bytes of it that were skipped.
     skipped: Option<usize>,
@@ -52,7 +52,8 @@ const ENDLESS_BYTES_MIN: usize = 1 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// What a line may have beside its content before its length can be judged: a mark and a CR.
+/// Bytes that a line may have beside its content before its length can be judged: a byte order mark
+/// and a CR.
 const SLACK: usize = BYTE_ORDER_MARK.len() + 1;
 
 impl LineCodec {

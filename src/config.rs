@@ -1,5 +1,4 @@
-//! Which agents there are: what the operator says on the command line and in the configuration
-//! file.
+//! Configuration of the agents: flags of the command line, and the configuration file.
 //!
 //! Owns: both forms, their defaults, what is wrong with them, and reading the file again
 //! ([`AgentSource`]).
@@ -19,11 +18,11 @@ use crate::backend::acp::{AgentSpec, Offers};
 use crate::backend::script;
 use crate::files::small;
 
-/// How long an agent may take to answer when it starts or opens a session.
+/// Default time that an agent may take to answer when it starts or opens a session, in seconds.
 const START_SECONDS: f64 = 30.0;
-/// How long an agent may take to give up what was cancelled.
+/// Default time that an agent may take to end a turn that was cancelled, in seconds.
 const CANCEL_SECONDS: f64 = 5.0;
-/// How long an agent is kept running when it is not used.
+/// Default time after which an unused agent is stopped, in seconds.
 const IDLE_SECONDS: f64 = 30.0 * 60.0;
 /// The greatest limit that can be set: longer than anything runs.
 const LIMIT_MAX: Duration = Duration::from_secs(1_000_000_000);
@@ -115,7 +114,7 @@ impl ConfigurationSeen {
     }
 }
 
-/// Everything that a source says at one moment.
+/// Result of reading a source once.
 #[derive(Debug, Clone)]
 pub struct ConfigurationReading {
     /// The file, so that it can be compared.

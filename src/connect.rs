@@ -127,7 +127,7 @@ fn without_token(address: &str) -> Option<(&str, &str)> {
     Some((plain, token))
 }
 
-/// Whose end came first.
+/// Side that ended first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// Our input's, and the host has told all; or nobody reads our output.

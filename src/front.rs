@@ -44,20 +44,21 @@ use crate::io::watch::{self, Loss};
 use crate::status::{EXIT_GONE, EXIT_STATE, EXIT_USAGE};
 use crate::store::folder::{holder_now, FolderError, Holder, StateFolder};
 
-/// All that is needed until a host serves us is done within this time.
+/// Deadline for joining a host, counted from the first attempt.
 const JOIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether a host can be joined that is being started, or that leaves.
+/// Interval of attempts to join a host that is starting or leaving.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// A process that holds the folder and cannot be joined is taken at its word after this time:
 /// before, it may be what the one before has left.
 const HELD_FOR: Duration = Duration::from_millis(300);
 
-/// How long after a host that has ended at once the next one is started.
+/// Pause after a host that has ended at once, before the next one is started.
 const START_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// How long the end of its client may take when a front was asked to leave.
+/// Maximum time for the end of the client's connection once a front was asked to leave, and for
+/// printing the last lines.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// The name of the host's socket in the state folder.
@@ -100,7 +101,7 @@ pub enum NoHost {
     /// There is none, and this process cannot start one.
     #[error("{0}")]
     Unstartable(String),
-    /// It has taken too long.
+    /// The deadline for joining has passed.
     #[error(
         "the state folder {folder} is held by {holder}, and its host could not be joined within {seconds} seconds \
          ({last}): end that process, or give another folder with --state-dir",
@@ -109,9 +110,9 @@ pub enum NoHost {
     TooLate {
         /// The folder.
         folder: String,
-        /// Who holds it.
+        /// Process that holds the folder, for people.
         holder: String,
-        /// What was in the way at last.
+        /// Failure of the last attempt.
         last: String,
     },
 }
@@ -335,8 +336,8 @@ fn lend(stream: &UnixStream, line: &[u8], files: [BorrowedFd<'_>; 2]) -> io::Res
     stream.write_all(line.get(sent..).unwrap_or_default())
 }
 
-/// What asks a front to leave. It is heard from before the host serves our client, and acted upon
-/// from then on.
+/// Receiver of the reasons to leave. They are caught before the host serves our client, and acted
+/// upon from then on.
 #[derive(Debug)]
 pub struct Ears {
     runtime: Runtime,

@@ -8,9 +8,9 @@
 pub struct Chapter {
     /// The topic under which it is printed.
     pub topic: &'static str,
-    /// Where it stands in the repository.
+    /// Path in the repository.
     pub path: &'static str,
-    /// Its text, as Markdown.
+    /// Content, as Markdown.
     pub text: &'static str,
 }
 

@@ -78,11 +78,11 @@ fn absolute(address: &Address) -> Address {
     }
 }
 
-/// How long a wrong token is not answered.
+/// Delay before a wrong token is answered.
 const WRONG_TOKEN_WAIT: Duration = Duration::from_secs(1);
 
 impl ListenArgs {
-    /// Whether anything is to be listened on.
+    /// Returns whether any address to listen on is given.
     pub fn is_asked_for(&self) -> bool {
         !self.listen.is_empty()
     }
@@ -98,7 +98,8 @@ impl ListenArgs {
         )
     }
 
-    /// What to listen on; none where nothing is asked for.
+    /// Returns the addresses to listen on, with their settings; `None` if no address is given.
+    /// Reads the token from its file, or makes a new one.
     ///
     /// # Errors
     /// When a token cannot be had, or none is asked for where others than this machine can connect.
@@ -149,7 +150,7 @@ pub struct StatusArgs {
     json: bool,
 }
 
-/// How long git may take to say its version.
+/// Maximum time that git may take to say its version.
 const GIT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Returns which git a host started from here would use, or why none: as a line, and as JSON.

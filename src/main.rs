@@ -298,7 +298,7 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
     ExitCode::from(status)
 }
 
-/// Where agents are described, and what was read there.
+/// Source that describes the agents, and the result of reading it.
 type ReadAgents = (AgentSource, ConfigurationReading);
 
 /// A host with what starts programs, and with the agents that there are: the first one is the

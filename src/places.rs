@@ -1,4 +1,4 @@
-//! Where the platform has programs keep what is theirs.
+//! Folders in which the platform has programs keep their files.
 //!
 //! Owns: the default folder for state, the default configuration file, and where an editor keeps
 //! its data.

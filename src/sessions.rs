@@ -217,15 +217,15 @@ fn session_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     Ok(body.to_json())
 }
 
-/// The same for a chat.
+/// Returns a chat's body whose channel came into being now: see [`session_born_at`].
 fn chat_born_at(head: u64, body: &[u8]) -> anyhow::Result<Bytes> {
     let mut body = ChatBody::read(body).map_err(Error::msg)?;
     body.born_at = head;
     Ok(body.to_json())
 }
 
-/// What a chat's row says, with what was said since it was written. Turns that have ended since are
-/// in the state; those that have rows of their own are not.
+/// Returns a chat's body, with the actions applied that were saved since its row was written. Turns
+/// that have ended since are in the state; turns that have rows of their own are not.
 fn up_to_date(chat: &SavedChat) -> anyhow::Result<ChatBody<'static>> {
     let name = || format!("the chat {}", chat.row.uri);
     let mut body = ChatBody::read(&chat.row.body).map_err(Error::msg).with_context(name)?;

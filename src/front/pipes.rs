@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags};
 
-/// How much is carried at once, in bytes.
+/// Maximum number of bytes carried at once.
 const CARRIED_BYTES: usize = 64 << 10;
 
-/// What is lent in the place of stdin and stdout, where those are terminals.
+/// Pipes that are lent in the place of stdin and stdout, where those are terminals.
 #[derive(Debug)]
 pub struct Lent {
     stdin: Option<(PipeReader, PipeWriter)>,

@@ -21,7 +21,7 @@ const REASON_BYTES_MAX: usize = 123;
 pub enum ControlFrame {
     /// These bytes.
     Bytes(Bytes),
-    /// Nothing more at all: the client does not want to be told any more.
+    /// End of the output: no frame may follow.
     End,
 }
 
@@ -84,7 +84,7 @@ impl ControlFrames {
         self.changed.notify_one();
     }
 
-    /// Nothing more is to be written behind what waits here.
+    /// Ends the output behind the frames that wait here.
     pub fn end(&self) {
         let mut waiting = self.waiting();
         if waiting.end == End::NotYet {
@@ -94,7 +94,8 @@ impl ControlFrames {
         self.changed.notify_one();
     }
 
-    /// Whether nothing more is to be written behind what waits here.
+    /// Returns whether the output ends behind the frames that wait here, so that no message may
+    /// follow.
     pub fn has_end(&self) -> bool {
         self.waiting().end == End::Asked
     }

@@ -1,4 +1,4 @@
-//! How many files this process may open.
+//! Limit of open files of this process.
 //!
 //! Owns: seeing at the start whether those are enough, and saying so if not (later it would be told
 //! of whatever happens to be opened last, or end a library that does not expect it); having as many
@@ -13,14 +13,14 @@ use std::os::fd::AsRawFd;
 use rustix::io::Errno;
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
-/// What a host opens before it has heard anything, and some more.
+/// Number of files that a host opens before a client says anything, and some more.
 const HOST: usize = 40;
 
 /// Number of files below the limit that connections leave to others: the store, which otherwise
 /// could commit nothing, git, agents and terminals.
 const MARGIN: u64 = 24;
 
-/// What looking after stored sessions opens.
+/// Number of files that maintaining stored sessions opens.
 const SESSIONS: usize = 12;
 
 /// Too few files may be opened.
@@ -111,15 +111,15 @@ pub fn lower(given: u64) {
     }
 }
 
-/// Whether this error says that no more files can be opened.
+/// Returns whether an error says that no more files can be opened.
 pub fn are_exhausted(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::NFILE]
         .iter()
         .any(|exhausted| error.raw_os_error() == Some(exhausted.raw_os_error()))
 }
 
-/// Whether the file of a new connection leaves fewer files than others need. It has the lowest
-/// number that was free, so all below it are open.
+/// Returns whether the file of a new connection leaves fewer files than others need. A new file has
+/// the lowest number that was free, so all below it are open.
 pub fn leaves_too_few(connection: &impl AsRawFd) -> bool {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return false };
     let open = u64::try_from(connection.as_raw_fd()).map_or(0, |number| number + 1);

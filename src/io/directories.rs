@@ -1,4 +1,4 @@
-//! Whether what clients name as working directories is there.
+//! Existence checks of the working directories that clients name.
 //!
 //! Owns: finding it out on a thread of its own, and giving up when a file system takes too long:
 //! who waits for it is a client that nothing more is heard from meanwhile.
@@ -20,10 +20,11 @@ use crate::host::Findings;
 /// A file system must say something within this time.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// So many threads may be stuck in file systems that do not answer.
+/// Maximum number of threads that look at directories at the same time: file systems that do not
+/// answer keep theirs. Beyond it, the file system counts as one that does not answer.
 const STUCK_MAX: usize = 16;
 
-/// What looks at directories.
+/// Checker of directories, with a thread for each message.
 #[derive(Debug)]
 pub struct Directories {
     looking: Arc<AtomicUsize>,

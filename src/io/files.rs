@@ -15,13 +15,13 @@ use ignore::WalkBuilder;
 use crate::files::uris::{path_of, uri_of};
 use crate::host::effects::FilesMeant;
 
-/// So many files are offered.
+/// Maximum number of files offered.
 const OFFERED_MAX: usize = 50;
 
-/// So many files and folders are looked at, of all directories together.
+/// Maximum number of files and folders looked at per completion, in all directories together.
 const LOOKED_AT_MAX: usize = 100_000;
 
-/// It is looked for no longer than this: somebody is typing.
+/// Maximum duration of a search: somebody is typing.
 const WITHIN: Duration = Duration::from_secs(2);
 
 /// Folders that are nobody's files.
@@ -31,7 +31,7 @@ const OF_VERSION_CONTROL: [&str; 4] = [".git", ".hg", ".jj", ".svn"];
 struct FileMatch {
     /// How well: less is better.
     rank: (usize, usize),
-    /// Its path below its directory.
+    /// Path below its directory.
     below: String,
     name: String,
     path: PathBuf,
@@ -107,7 +107,7 @@ fn look_in(directory: &Path, entries_max: usize, until: Instant, mut show: impl 
     }
 }
 
-/// Whether a file may be meant by what is typed, in small letters.
+/// Returns the file with its rank if `typed`, which is in lower case, may mean it.
 fn fit(typed: &str, of: usize, directory: &Path, path: &Path) -> Option<FileMatch> {
     let below = path.strip_prefix(directory).ok()?.to_string_lossy().into_owned();
     let name = name_of(path);
@@ -131,7 +131,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Whether a text has these characters in this order, with any between them.
+/// Returns whether a text has the characters of `typed` in this order, with any between them.
 fn has_in_order(text: &str, typed: &str) -> bool {
     let mut rest = text.chars();
     typed.chars().all(|wanted| rest.any(|character| character == wanted))

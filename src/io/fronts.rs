@@ -38,21 +38,21 @@ use crate::host::effects::ConnectionId;
 use crate::status::{EXIT_FAILURE, EXIT_STATE};
 use crate::store::folder::LockId;
 
-/// How long a front may take to say hello.
+/// Time that a front has to say hello, and that a new host waits for its first front.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
-/// What a host lets others join by.
+/// Socket of a host, and conditions for the fronts that join there.
 #[derive(Debug)]
 pub struct HostPlace {
-    /// Where it listens.
+    /// Socket that listens for fronts.
     pub listener: Listener,
     /// The socket's file, which goes when the host does.
     pub path: PathBuf,
-    /// What it runs with: see [`Hello::settings`].
+    /// Settings that the host runs with: see [`Hello::settings`].
     pub settings: BTreeMap<String, String>,
-    /// Where those read the log that joined.
+    /// Readers of the log, which fronts join.
     pub audience: Audience,
-    /// Whether the host is there for others, too, and stays when all fronts are gone.
+    /// Set when the host is there for others, too, and stays when all fronts are gone.
     pub stays: bool,
     /// The lock under which it listens; `None` where it cannot be seen.
     pub lock: Option<LockId>,
@@ -93,10 +93,10 @@ pub struct Knock {
 /// Results of what a front has asked for before it is served.
 #[derive(Debug, Default)]
 enum DoneBefore {
-    /// Nothing was done yet.
+    /// Initial state, before any of it is done.
     #[default]
     Nothing,
-    /// All of it is done.
+    /// Results, once all of it is done.
     All {
         /// URLs of the listeners that it has asked for; or why there are none.
         listening: Result<Vec<String>, String>,
@@ -127,7 +127,7 @@ impl Knock {
 
 /// Parts of the host that fronts are served with.
 pub struct ServedWith<'a> {
-    /// Where their clients come in.
+    /// Door through which their clients connect.
     pub door: &'a Door,
     /// The host's listeners.
     pub listeners: &'a Listeners,
@@ -156,15 +156,16 @@ pub struct Fronts {
     listens: JoinHandle<()>,
     knocks: mpsc::UnboundedSender<Knock>,
     served: BTreeMap<ConnectionId, Front>,
-    /// Those whose clients were the last ones: they end when the host does, or somebody else comes.
+    /// Fronts whose clients were the last ones: they end when the host does, or when another client
+    /// comes.
     last: Vec<Arc<UnixStream>>,
-    /// Whether anybody has ever come.
+    /// Set once a front has come, even if it was refused.
     has_come: bool,
     /// The socket's file is another host's.
     is_replaced: bool,
     /// Number of fronts that come again when what they have asked for is done.
     coming_again: usize,
-    /// Whether the host stays when they are gone.
+    /// Set when the host stays after all fronts are gone.
     stays: bool,
     /// When it began.
     since: Instant,
@@ -202,7 +203,8 @@ impl Fronts {
         ))
     }
 
-    /// Whether nobody is there any more, nor about to come, for whom the host is there.
+    /// Returns whether the host has no fronts left and none to wait for, and does not stay without
+    /// them.
     pub fn are_gone(&self) -> bool {
         let has_waited = self.has_come || self.since.elapsed() >= HELLO_WITHIN;
         !self.stays && self.served.is_empty() && self.coming_again == 0 && has_waited

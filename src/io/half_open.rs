@@ -9,8 +9,7 @@ use std::future::Future;
 
 use tokio::task::JoinHandle;
 
-/// So many connections may be about to be let in. When one more comes, the one that has taken
-/// longest has to go.
+/// Maximum number of handshakes in progress. When one more begins, the oldest is ended.
 const HALF_OPEN_MAX: usize = 128;
 
 /// Handshakes that are not done. They end when this is dropped.

@@ -1,4 +1,4 @@
-//! What a front and its host say to each other, besides what a client says: a line of JSON each.
+//! Messages between a front and its host, other than the client's: a line of JSON each.
 //!
 //! A front says [`Hello`], with its stdin and stdout beside the first byte of it, and is answered
 //! with [`HelloLine::Welcome`] or [`HelloLine::Refused`]. From then on the host reads and writes
@@ -31,7 +31,7 @@ pub const LINK: u32 = 2;
 /// The longest line, in bytes.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// What a front says to have its client's turns cancelled and its connection closed.
+/// Line by which a front asks to have its client's turns cancelled and its connection closed.
 pub const LEAVE: &[u8] = b"\"leave\"\n";
 
 /// The first line of a front.
@@ -41,12 +41,11 @@ pub struct Hello {
     pub link: u32,
     /// The version of the program.
     pub version: String,
-    /// What belongs to its connection.
+    /// Settings of its connection.
     pub terms: Wishes,
-    /// Which lines of the log it wants to see, as a filter.
+    /// Filter for the lines of the log that it wants to receive.
     pub log: String,
-    /// What belongs to the host: each setting under the name that people know it by, so that it can
-    /// be compared.
+    /// Settings that must be equal to the host's, each under the name that people know it by.
     pub settings: BTreeMap<String, String>,
     /// The configuration file as the front has read it.
     pub configuration: ConfigurationSeen,
@@ -57,10 +56,10 @@ pub struct Hello {
     pub environment: BTreeMap<String, Option<u32>>,
 }
 
-/// What every version of these words begins with.
+/// Beginning of a hello, which every version of these words has.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct AnyHello {
-    /// Which version that is.
+    /// The version of these words, compared with [`LINK`].
     pub link: u32,
     /// The version of the program.
     #[serde(default)]

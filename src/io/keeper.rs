@@ -62,9 +62,9 @@ pub enum CommitEvent {
 /// Keeps everything in memory, or in a state folder.
 #[derive(Debug)]
 pub enum Keeper {
-    /// Nothing outlives the process.
+    /// Storage in memory, which ends with the process.
     Memory(Memory),
-    /// Everything outlives the process.
+    /// Storage in a state folder, which outlives the process.
     Disk(Box<Disk>),
 }
 

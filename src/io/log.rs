@@ -28,17 +28,18 @@ use tracing_subscriber::Layer;
 
 use crate::backend::secrets::hide;
 
-/// How many lines may wait.
+/// Maximum number of lines queued for the writing thread; further lines are dropped.
 const LINES_MAX: usize = 1024;
 
-/// How much of a line is kept, in bytes: a line may quote a whole message of a client.
+/// Maximum length of a line, in bytes; the rest is cut off: a line may quote a whole message of a
+/// client.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
 /// How large a file with the log gets, in bytes, before it is put aside in the place of the one
 /// before.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How long the end of the process waits for the last lines.
+/// Maximum time that the end of the process waits for the last lines.
 const FLUSH_MAX: Duration = Duration::from_millis(500);
 
 /// Starts the log with this filter: a level, or `target=level` pairs separated by commas. Panics
@@ -50,7 +51,7 @@ pub fn start(filter: Targets, audience: Audience) -> io::Result<Log> {
     start_to(filter, Sink::Stderr, audience)
 }
 
-/// The same, into a file of bounded size, and to those who join the audience. What would be printed
+/// Starts the log as [`start`] does, but in a file of bounded size. Anything else that is printed
 /// on stderr goes into the file, too.
 ///
 /// # Errors
@@ -111,8 +112,8 @@ impl Log {
     }
 }
 
-/// Who reads the log besides: each sees what concerns its connection and what concerns none, as far
-/// as it wants to.
+/// Further readers of the log: each receives the entries about its own connection and about none,
+/// as far as its filter lets them pass.
 #[derive(Debug, Clone, Default)]
 pub struct Audience(Arc<Mutex<BTreeMap<u32, LogReader>>>);
 
@@ -123,7 +124,8 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// Who wants to see what passes this filter. What it is told by must neither wait nor log.
+    /// Makes a reader of entries that pass this filter. `tell` gets each line, and must neither
+    /// wait nor log.
     pub fn new(filter: Targets, tell: impl Fn(String) + Send + 'static) -> Self {
         Self { filter, tell: Box::new(tell) }
     }
@@ -146,7 +148,7 @@ impl Audience {
         self.readers().remove(&connection);
     }
 
-    /// Those who want to see what is about to be logged.
+    /// Returns the connections whose readers want the entry that is about to be logged.
     fn who_wants(&self, meta: &Metadata<'_>) -> Vec<u32> {
         let concerns = CONCERNS.get();
         let wants = |(connection, reader): (&u32, &LogReader)| {
@@ -200,7 +202,7 @@ impl<S: Subscriber> Layer<S> for Concerned {
 /// Maximum number of warnings that are remembered, to know one that repeats.
 const REMEMBERED_MAX: usize = 64;
 
-/// How long a warning that repeats is only counted before the count is written.
+/// Time for which repetitions of a warning are only counted, before the count is written.
 const COUNTED_FOR: Duration = Duration::from_secs(30);
 
 /// Warnings that were written lately, and how often each has come again since.
@@ -215,7 +217,7 @@ struct Repeated {
     count: u64,
     /// When the counting began.
     since: Instant,
-    /// Those of the audience who read it.
+    /// Connections whose readers received the warning.
     who: Vec<u32>,
 }
 
@@ -284,7 +286,7 @@ struct Lectern {
 struct LogEntry<'a> {
     log: &'a Log,
     who: Vec<u32>,
-    /// It is written once however often it comes.
+    /// Set for warnings and errors, which are written once and then counted.
     is_warning: bool,
 }
 
@@ -305,7 +307,7 @@ impl Write for LogEntry<'_> {
 }
 
 impl Log {
-    /// Whether a warning is to be written, and not only counted.
+    /// Takes note of a warning; returns whether it is to be written, and not only counted.
     fn is_new(&self, line: &[u8], who: &[u32]) -> bool {
         let now = Instant::now();
         let mut repeats = self.state.repeats();
@@ -342,7 +344,7 @@ impl<'a> MakeWriter<'a> for Lectern {
     }
 }
 
-/// Where lines go.
+/// Destination of the lines.
 enum Sink {
     Stderr,
     /// A file, and so many bytes are in it.

@@ -49,13 +49,13 @@ pub struct PtyReport {
     _taken: Option<OwnedSemaphorePermit>,
 }
 
-/// Where it is told what becomes of a program.
+/// Sender of the reports of one program.
 #[derive(Debug)]
 struct PtyReports {
     terminal: TerminalKey,
     sender: mpsc::UnboundedSender<PtyReport>,
-    /// What it has printed is told once it was heard what it had printed before: so no program is
-    /// heard more often than another, and those of clients that do not read wait.
+    /// Permit of the report on printed text that is in flight. There is one at a time, so that no
+    /// program is heard more often than another, and programs of clients that do not read wait.
     room: Arc<Semaphore>,
 }
 
@@ -105,12 +105,13 @@ pub struct Ptys {
     guards: Option<TerminalGuards>,
     /// The scripts that have shells tell of their commands; without them they do not.
     scripts: Option<ShellScripts>,
-    /// What a program prints is told when it has ended, all at once: the same each time.
+    /// Set where the output of a program is reported all at once when it has ended, so that the
+    /// reports are the same each time.
     tells_at_end: bool,
-    /// What each of them is to be told.
+    /// Command queues of the programs.
     commands: HashMap<TerminalKey, mpsc::UnboundedSender<PtyCommand>>,
-    /// Those of which it is not known whether they can be started; where all is told at the end,
-    /// also those that run by themselves.
+    /// Programs that may not have started yet; where output is reported at the end, also commands
+    /// that run. The value is true for a command, which ends by itself.
     starting: HashMap<TerminalKey, bool>,
     reports: mpsc::UnboundedSender<PtyReport>,
     stop: CancellationToken,
@@ -198,7 +199,7 @@ impl Ptys {
         Some((terminal, event))
     }
 
-    /// Whether nothing is to be waited for.
+    /// Returns whether no program is waited for.
     pub fn are_settled(&self) -> bool {
         self.starting.is_empty()
     }

@@ -22,11 +22,11 @@ use super::link::{AtEnd, ClientLines, Door, LineSink, Receipts, Terms, Written, 
 use crate::codec::LineCodec;
 use crate::host::effects::ConnectionId;
 
-/// How much is read at once, in bytes. An idle connection keeps a buffer of this size.
+/// Number of bytes read at once. An idle connection keeps a buffer of this size.
 const READ_BYTES: usize = 16 << 10;
 
-/// How long a client may take to read the frame that is being written and the reason why its
-/// connection is closed.
+/// Time that a client has to read the frame that is being written and the reason why its connection
+/// is closed.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Opens a connection on a stream, given as its two halves, and serves it in tasks of their own
@@ -120,7 +120,8 @@ pub enum Framing {
 /// The way to the task that writes.
 #[derive(Debug)]
 pub struct StreamWriter {
-    /// It is given one chunk at a time, so that no more than that ever waits in here.
+    /// Chunks for the writing task, given one at a time, so that no more than that ever waits in
+    /// here.
     chunks: mpsc::UnboundedSender<Vec<Bytes>>,
     framing: Framing,
     controls: Arc<ControlFrames>,
@@ -182,14 +183,15 @@ struct Outlet<W> {
     framing: Framing,
     controls: Arc<ControlFrames>,
     receipts: Receipts,
-    /// Somebody may read it. When nobody does, what is given is thrown away: what the client has
-    /// said before it went is still heard.
+    /// Set while somebody may read. Afterwards, chunks are thrown away and reported as written, and
+    /// messages that the client sent before it went are still handled.
     is_open: bool,
     /// The last piece of a message was not its end: the next one goes on with it.
     is_inside: bool,
-    /// What is copied together before it is written.
+    /// Small pieces that are copied together before they are written.
     together: Vec<u8>,
-    /// So many bytes of the chunk are in there.
+    /// Number of bytes of the chunk that are in `together`, or were thrown away, and are not
+    /// reported as written yet.
     of_chunk: usize,
 }
 
@@ -316,7 +318,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
     }
 }
 
-/// Whether this is how a write fails to somebody who went away.
+/// Returns whether a write failed because the other side is gone.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted)
 }
@@ -340,7 +342,7 @@ mod tests {
         }
     }
 
-    /// What happens until this is so.
+    /// Handles events until `is_so` returns true.
     async fn until(
         links: &mut Links,
         news: &mut mpsc::UnboundedReceiver<LinkNews>,

@@ -20,7 +20,7 @@ use super::descriptors::limit_behind;
 use super::link::{ClientLines, LineSink, Receipts, Written, CHUNK_BYTES, COPY_BELOW};
 use crate::codec::LineCodec;
 
-/// How much is read at once, in bytes.
+/// Maximum number of bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 
 /// Takes stdin and stdout away from everything else in this process and its children: what anybody
@@ -112,8 +112,8 @@ fn has_something(stdin: &File, stop: &PipeReader) -> bool {
     files[1].revents().is_empty()
 }
 
-/// Whether this is how an input ends whose other side went away: a terminal, or a socket that was
-/// not read to its end.
+/// Returns whether a read failed because the other side is gone: of a terminal, or of a socket that
+/// was not read to its end.
 fn is_an_end(error: &io::Error) -> bool {
     let ends = [Errno::IO, Errno::CONNRESET];
     ends.iter().any(|end| error.raw_os_error() == Some(end.raw_os_error()))

@@ -12,18 +12,18 @@ use crate::wire::methods::Method;
 pub struct Trouble {
     /// The cause, for people.
     pub reason: String,
-    /// It has lasted so long that nobody is to wait for its end.
+    /// Set once it has lasted so long that requests do not wait for its end.
     pub is_long: bool,
-    /// It does not end while this process lives.
+    /// Set when it does not end while this process lives.
     pub is_for_good: bool,
 }
 
-/// What answers a request.
+/// Answer to a request that was held back.
 #[derive(Debug, PartialEq)]
 pub enum TroubleAnswer {
     /// This does, or asks for it to be answered: it tells what is safe.
     Whole(Output),
-    /// It cannot be told whether what was asked for is done.
+    /// Error in place of a result of this method: whether the change is kept is not known.
     Refused(ConnectionId, Frame, Method),
 }
 

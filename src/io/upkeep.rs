@@ -35,7 +35,7 @@ const SETTLED_AFTER: Duration = Duration::from_millis(200);
 /// Maximum time that a front waits for the file to be read.
 const READ_WITHIN: Duration = Duration::from_secs(5);
 
-/// What the thread has seen or done.
+/// Event of the upkeep thread.
 #[derive(Debug)]
 pub enum UpkeepNews {
     /// The host's socket was removed; this one is bound in its place.

@@ -1,4 +1,4 @@
-//! Those that we depend on: the reader of our stdout, and the process that started us.
+//! Detection of the end of the reader of our stdout, and of the process that started us.
 //!
 //! Owns: the reasons to leave ([`Loss`]), and noticing that one of the two is gone, also while
 //! there is nothing to write and a sibling holds the pipe open.
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use rustix::process::{getppid, Pid};
 
-/// How often the parent is looked for where the system cannot tell of its end.
+/// Interval of checks for the parent where the system cannot report its end.
 const PARENT_EVERY: Duration = Duration::from_secs(1);
 
 /// Why we cannot go on.
 #[derive(Debug)]
 pub enum Loss {
-    /// Nobody can read what we write any more.
+    /// The reader of our output is gone.
     Reader,
     /// The process that started us is gone.
     Parent,

@@ -22,10 +22,10 @@ use crate::watches::engine::{Engine, Refused, WatchReport, ENTRIES_MAX};
 use crate::watches::system::Silent;
 use crate::wire::errors::RpcError;
 
-/// What happens within this time is told at once.
+/// Time for which events are gathered after the first one, to be handled together.
 const GATHERED: Duration = Duration::from_millis(75);
 
-/// How often all is looked at of which the system says nothing.
+/// Interval of scans of everything that the system reports no events for.
 const LOOKED_AROUND: Duration = Duration::from_secs(5);
 
 /// When it is tried again to tell somebody who has no room.
@@ -34,10 +34,10 @@ const TOLD_AGAIN: Duration = Duration::from_millis(100);
 /// A file system must say within this time what is there.
 const BEGUN_WITHIN: Duration = Duration::from_secs(5);
 
-/// So many times something may be told before it is taken in.
+/// Capacity of the report channel; further changes wait in the engine.
 const TOLD_MAX: usize = 16;
 
-/// So much may be in a folder that is looked at again and again.
+/// Maximum number of files and folders in a watch that is polled.
 const LOOKED_AT_MAX: usize = 2000;
 
 /// Watches that have begun for a message, or why they have not, by their channels.
@@ -66,7 +66,7 @@ impl Drop for Lease {
     }
 }
 
-/// What the thread is to do.
+/// Command to the watcher thread.
 #[derive(Debug)]
 enum WatchCommand {
     Begin(Vec<String>, oneshot::Sender<BegunWatches>),
@@ -74,7 +74,7 @@ enum WatchCommand {
     Stop,
 }
 
-/// What is said to the thread, and what wakes it.
+/// Command queue of the watcher thread, with its waker.
 #[derive(Debug)]
 struct Post {
     commands: Mutex<Vec<WatchCommand>>,
@@ -105,7 +105,7 @@ impl Post {
     }
 }
 
-/// All that is watched.
+/// Handle of the watcher thread, or the watches themselves where there is no thread.
 #[derive(Debug)]
 pub struct Watches {
     post: Option<Arc<Post>>,
@@ -118,14 +118,14 @@ pub struct Watches {
     told: Option<mpsc::Sender<WatchReport>>,
 }
 
-/// What comes of watching.
+/// Receivers of the results of watching.
 #[derive(Debug)]
 pub struct News {
     /// Watches that were to begin for a connection's message.
     pub begun: mpsc::UnboundedReceiver<(ConnectionId, BegunWatches)>,
     /// The channels of watches that have begun for the core itself.
     pub begun_own: mpsc::UnboundedReceiver<String>,
-    /// What has changed.
+    /// Changes that were seen.
     pub told: mpsc::Receiver<WatchReport>,
 }
 

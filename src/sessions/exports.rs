@@ -26,7 +26,7 @@ use crate::store::archive::{Archive, Import, SessionPiece};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::to_sorted_json;
 
-/// What the first line of an export says.
+/// Name of the format, which the first line of an export says.
 const FORMAT: &str = "ahp-sidecar session";
 
 /// The version of that format.

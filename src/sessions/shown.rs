@@ -1,4 +1,4 @@
-//! What is printed of a session for people.
+//! Printed form of a session, for people.
 //!
 //! Owns: its form.
 //! Never: prints what a terminal would obey, or stops at what cannot be read.

@@ -1,4 +1,4 @@
-//! Who is let in to a WebSocket listener.
+//! Access control of WebSocket listeners.
 //!
 //! Owns: the token, and judging a request by it, by the page that makes it (`Origin`) and by the
 //! name that it calls us by (`Host`).
@@ -21,10 +21,10 @@ use tokio_tungstenite::tungstenite::http::StatusCode;
 
 use crate::files::small;
 
-/// How many random bytes a token is made of.
+/// Number of random bytes in a new token.
 const TOKEN_BYTES: usize = 32;
 
-/// What a client must say to be let in.
+/// Secret that a client must present to be let in.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct AccessToken(String);
 
@@ -45,7 +45,7 @@ impl AccessToken {
         Ok(Self(BASE64_URL_SAFE_NO_PAD.encode(bytes)))
     }
 
-    /// What is in this file, without the white space around it.
+    /// Reads the token from a file, without the white space around it.
     ///
     /// # Errors
     /// When others than the user can read it, when it cannot be read, or when it is no token.
@@ -80,7 +80,7 @@ impl AccessToken {
         self.is(other.0.as_bytes())
     }
 
-    /// How long this takes tells nothing of how much of it is right.
+    /// Compares in constant time, which does not reveal how much of `said` is right.
     fn is(&self, said: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(said).into()
     }
@@ -103,10 +103,10 @@ fn check_is_private(file: &fs::Metadata, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who is let in.
+/// Conditions under which clients are let in.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Access {
-    /// What they must say; none: nothing.
+    /// Token that clients must present; `None` if they need none.
     pub token: Option<AccessToken>,
     /// Pages that may connect, as browsers name them: `https://example.com`.
     pub origins: Vec<String>,
@@ -117,9 +117,9 @@ pub struct Access {
 pub struct AccessRefusal {
     /// The status that says so.
     pub status: StatusCode,
-    /// The same for people.
+    /// Reason, for people.
     pub why: &'static str,
-    /// It may have been a guess: the answer is to take its time.
+    /// Set if the token is missing or wrong: the answer is delayed, since it may have been a guess.
     pub is_wrong_token: bool,
 }
 
@@ -163,7 +163,7 @@ fn only<'a>(request: &'a Request, name: &HeaderName) -> Option<&'a str> {
     values.next().filter(|_| values.next().is_none())?.to_str().ok()
 }
 
-/// Whether a request says the token.
+/// Returns whether a request presents the token.
 fn says(request: &Request, token: &AccessToken) -> bool {
     let bearer = only(request, &AUTHORIZATION).and_then(|said| said.split_once(' '));
     let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -173,9 +173,9 @@ fn says(request: &Request, token: &AccessToken) -> bool {
         || asked.any(|said| token.is(&percent_decode_str(said).collect::<Vec<u8>>()))
 }
 
-/// Whether this is a name of ours: what we were asked to listen on, the address that was connected
-/// to, or `localhost` where that is an address of this machine alone. The port may be another one,
-/// on the other side of a tunnel.
+/// Returns whether this is a name of ours: the name that we were asked to listen on, the address
+/// that was connected to, or `localhost` where that is an address of this machine alone. The port
+/// may be another one, on the other side of a tunnel.
 fn is_ours(host: &str, name: &str, ours: IpAddr) -> bool {
     let bare = match host.rsplit_once(':') {
         Some((bare, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !bare.ends_with(':') => bare,

@@ -1,4 +1,4 @@
-//! Where clients can connect to.
+//! Addresses that clients can connect to.
 //!
 //! Owns: how an address is written, taking it, and leaving nothing of it behind.
 //! Never: lets anybody in to a Unix socket who is not the user that we run as.
@@ -90,7 +90,7 @@ impl Address {
         }
     }
 
-    /// Whether it is clear that nobody but this machine reaches it.
+    /// Returns whether it is certain that only this machine can reach the address.
     pub fn is_local(&self) -> bool {
         match self {
             Self::WebSocket { host, .. } => {
@@ -112,7 +112,7 @@ impl Address {
         picked
     }
 
-    /// Where a client connects to that is to find us here, saying this token.
+    /// Returns the URL by which a client connects, with the port that was picked and this token.
     pub fn url(&self, local: Option<SocketAddr>, token: Option<&str>) -> String {
         let picked = self.with_port_of(local);
         match (&picked, token) {
@@ -136,7 +136,7 @@ impl Address {
     }
 }
 
-/// What listens.
+/// Socket that listens at an address.
 #[derive(Debug)]
 pub enum Listener {
     /// For WebSockets.
@@ -275,7 +275,8 @@ pub mod unix {
         stream.try_write(&line).unwrap_or_default();
     }
 
-    /// Whether the other side has not only ended what it says, but reads nothing any more.
+    /// Returns whether the other side reads nothing any more, rather than having only ended its
+    /// output.
     fn is_deaf(stream: &OwnedReadHalf) -> bool {
         let mut seen = [PollFd::new(stream.as_ref(), PollFlags::empty())];
         poll(&mut seen, Some(&Timespec::default())).is_ok() && seen[0].revents().contains(PollFlags::HUP)

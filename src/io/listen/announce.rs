@@ -17,7 +17,7 @@ use uuid::Uuid;
 /// The version of the registry.
 const SCHEMA: u32 = 2;
 
-/// What hosts are called that no editor has started.
+/// Type of an entry for a host that no editor has started.
 const TYPE: &str = "standalone";
 
 /// The newest version of the protocol that Visual Studio Code speaks (1.139.1).

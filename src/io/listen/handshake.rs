@@ -20,10 +20,10 @@ use super::Listening;
 /// The longest request, in bytes.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
-/// How long a client may take to read why it is turned away: nobody else is accepted meanwhile.
+/// Time that a client has to read why it is turned away. No other client is accepted meanwhile.
 const TURN_AWAY_WITHIN: Duration = Duration::from_millis(200);
 
-/// What a request ends with.
+/// Bytes at the end of a request.
 const END: &[u8] = b"\r\n\r\n";
 
 /// Makes the stream a WebSocket; returns what was read of its first frames. `name` is what we were

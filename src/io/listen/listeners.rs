@@ -49,12 +49,12 @@ struct Registry {
 struct ActiveListener {
     /// The address that was asked for, perhaps with port 0.
     asked: Address,
-    /// The same with the port that was picked.
+    /// Address that is listened on, with the port that was picked.
     taken: Address,
     settings: Arc<Listening>,
     /// URL with the token, if there is one.
     url: String,
-    /// The same for people.
+    /// URL for people, without a token that they know already.
     printed: String,
     task: JoinHandle<()>,
 }

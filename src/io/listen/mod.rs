@@ -31,27 +31,28 @@ use super::descriptors::{self, SpareFile};
 use super::half_open::HalfOpen;
 use super::link::{Door, Terms};
 
-/// How long to wait when no more files can be opened: a connection that ends gives one back.
+/// Pause when a client cannot be accepted because no more files can be opened: a connection that
+/// ends gives one back.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Addresses to listen on, and how.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Listening {
-    /// Where.
+    /// Addresses to listen on.
     pub addresses: Vec<Address>,
-    /// Who is let in to WebSockets.
+    /// Conditions under which WebSocket clients are let in.
     pub access: Access,
     /// The token is one that those who are to have it know already: it is not printed.
     pub token_is_known: bool,
     /// The folder for the data of an editor's user, where the editor is told of this host.
     pub announced_in: Option<PathBuf>,
-    /// How long a client may take for its handshake.
+    /// Time that a client has for its handshake.
     pub handshake_within: Duration,
-    /// How long a client may take for a message that it has begun.
+    /// Time that a WebSocket client has for the rest of a message that it has begun.
     pub message_within: Duration,
     /// Within what time clients are expected back that have lost their connection.
     pub returns_within: Duration,
-    /// How long a wrong token is not answered.
+    /// Delay before a wrong token is answered.
     pub wrong_token_wait: Duration,
     /// Files by which clients connect: sockets, and the one with the token. No client may change
     /// them.

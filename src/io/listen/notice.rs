@@ -1,4 +1,4 @@
-//! What the state folder tells of where is listened.
+//! File of the state folder that names the addresses a host listens on.
 //!
 //! Owns: that file, which only its owner can read, since it holds the token; it is there while
 //! somebody listens, or was killed when he did.
@@ -13,17 +13,18 @@ use serde::{Deserialize, Serialize};
 /// The name of the file.
 const FILE: &str = "listening.json";
 
-/// Where is listened.
+/// Process that listens, and its addresses.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenNotice {
     /// The process that listens.
     pub process: u32,
-    /// Where, each with the token if one is needed.
+    /// URLs, each with the token if one is needed.
     pub listening: Vec<String>,
 }
 
 impl ListenNotice {
-    /// What the folder tells; none where nobody has listened, or has ended since.
+    /// Reads the notice of a state folder; `None` if there is none, since no host has listened or
+    /// the last one has ended.
     ///
     /// # Errors
     /// When it cannot be read.

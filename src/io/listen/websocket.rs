@@ -26,16 +26,16 @@ use crate::io::control_frames::ControlFrames;
 use crate::io::link::{AtEnd, ClientLines, Door, Received, Terms};
 use crate::io::sockets::{Framing, StreamWriter};
 
-/// How much is read at once, in bytes. An idle connection keeps a buffer of this size.
+/// Number of bytes read at once. An idle connection keeps a buffer of this size.
 const READ_BYTES: usize = 16 << 10;
 
-/// So many messages are handed on together when they are there.
+/// Maximum number of messages handed on in one batch.
 const MESSAGES_AT_ONCE: usize = 64;
 
 /// Maximum of what the library keeps of its own frames, in bytes. They are taken from it at once.
 const WRITE_BUFFER_BYTES_MAX: usize = 1 << 10;
 
-/// How long a client may take to hang up when its connection is over.
+/// Time that a client has to hang up once its connection is over.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// With this reason a client closes that wants to be told all answers before its connection is
@@ -204,7 +204,7 @@ struct ReadHalf<R> {
     controls: Arc<ControlFrames>,
     frames: FrameScanner,
     received: Received,
-    /// How long a message may take from when its rest is waited for.
+    /// Time that a message may take from when its rest is first waited for.
     message_within: Duration,
     /// The end of that time for the message that has begun.
     deadline: Option<Pin<Box<Sleep>>>,

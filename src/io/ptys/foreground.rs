@@ -1,4 +1,4 @@
-//! Which program of those in a terminal is in front.
+//! Program in the foreground of a terminal.
 //!
 //! Owns: what the terminal is called after it, where no program calls it something itself; and
 //! whether it seems to wait for something to be typed.
@@ -14,7 +14,8 @@ use rustix::termios::{tcgetattr, tcgetpgrp, LocalModes};
 pub struct Foreground {
     /// The group of processes that was in front when it was looked last.
     group: Option<Pid>,
-    /// What it was called.
+    /// Name that was reported last; `None` before the first one, and once a program has set a
+    /// title.
     told: Option<String>,
 }
 
@@ -24,7 +25,8 @@ impl Foreground {
         (self.group, self.told) = (tcgetpgrp(terminal).ok(), None);
     }
 
-    /// What the terminal is called now, if that is news.
+    /// Returns the name of the program in front, if that is another program than before and its
+    /// name is new.
     pub fn look(&mut self, terminal: impl AsFd) -> Option<String> {
         let group = tcgetpgrp(terminal).ok()?;
         if self.group.replace(group) == Some(group) {
@@ -42,9 +44,9 @@ fn name_of(group: Pid) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Whether the program in front seems to wait for something to be typed: it reads characters and
-/// not lines, or what is typed is not shown. One that reads a line in the usual way does not tell
-/// itself from one that works.
+/// Returns whether the program in front seems to wait for something to be typed: it reads
+/// characters and not lines, or typed characters are not shown. A program that reads a line in the
+/// usual way cannot be told from one that works.
 pub fn seems_to_wait(terminal: impl AsFd) -> bool {
     let modes = tcgetattr(terminal).map(|modes| modes.local_modes);
     modes.is_ok_and(|modes| !modes.contains(LocalModes::ICANON) || !modes.contains(LocalModes::ECHO))

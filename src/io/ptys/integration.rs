@@ -1,4 +1,4 @@
-//! What a shell tells of its commands, and the scripts that have it do so.
+//! Reports of a shell on its commands, and the scripts that have it send them.
 //!
 //! A shell that is started in a terminal reads a script of ours before the user's own files, or has
 //! it read behind them. It says before each line that it runs it, and how the line ended, in
@@ -155,7 +155,7 @@ pub struct ShellWords {
     line: String,
     /// Something was said in sequences of the kind 633: those of the kind 133 say the same.
     speaks_633: bool,
-    /// Nothing was said yet.
+    /// Set until the first report.
     is_new: bool,
     /// The shell has said its word.
     has_said_word: bool,
@@ -167,12 +167,12 @@ impl ShellWords {
         Self { word, line: String::new(), speaks_633: false, is_new: true, has_said_word: false }
     }
 
-    /// Whether what is said now is the first thing.
+    /// Returns whether the report that is passed on now is the first one; later calls return false.
     pub fn takes_first(&mut self) -> bool {
         std::mem::take(&mut self.is_new)
     }
 
-    /// Whether the shell has read its script, and said its word.
+    /// Returns whether the shell has read its script, and said its word.
     pub fn has_said_word(&self) -> bool {
         self.has_said_word
     }
@@ -210,8 +210,8 @@ impl ShellWords {
         }
     }
 
-    /// What a sequence of the kind 133 says, which many shells know. A shell of ours says it
-    /// otherwise.
+    /// Reads a sequence of the kind 133, which many shells use. Ignored where the shell was given a
+    /// word or uses 633, since it reports its commands in that way.
     pub fn hear_of_any(&mut self, said: &str) -> Option<PtyEvent> {
         if self.word.is_some() || self.speaks_633 {
             return None;

@@ -1,4 +1,4 @@
-//! What is heard of a program in what it prints.
+//! Interpretation of a program's output.
 //!
 //! Owns: the order of text and of what else was said; keeping what is not for clients from them:
 //! what the program asks of its terminal, and what a shell says of its commands; and the answers.
@@ -17,7 +17,7 @@ use crate::host::effects::{PtyEvent, ScreenSize};
 /// A title has so many bytes at most.
 const TITLE_BYTES_MAX: usize = 1024;
 
-/// So much memory something counts for that was said and is no text, besides its own bytes.
+/// Memory that an event counts for besides its own bytes, in bytes.
 const SAID_BYTES: usize = 64;
 
 /// Something that was heard.
@@ -36,7 +36,7 @@ pub struct PtyListener {
     ears: PtyEars,
 }
 
-/// What a listener knows and has heard.
+/// State of a listener, and output that was not taken.
 #[derive(Debug)]
 struct PtyEars {
     screen: ScreenModel,
@@ -73,7 +73,7 @@ impl PtyListener {
         scanner.scan(bytes, |piece| ears.take(piece));
     }
 
-    /// It prints no more.
+    /// Ends the output: adds everything that was held back.
     pub fn finish(&mut self) {
         let Self { scanner, ears } = self;
         scanner.finish(|piece| ears.take(piece));
@@ -83,22 +83,22 @@ impl PtyListener {
         }
     }
 
-    /// Whether the shell has read its script, and said its word.
+    /// Returns whether the shell has read its script, and said its word.
     pub fn knows_shell(&self) -> bool {
         self.ears.shell.has_said_word()
     }
 
-    /// Its screen has another size.
+    /// Changes the size of the screen.
     pub fn resize(&mut self, size: ScreenSize) {
         self.ears.screen.resize(size);
     }
 
-    /// How much was heard that was not taken, in bytes.
+    /// Returns the size of everything that was heard and not taken, in bytes.
     pub fn heard_bytes(&self) -> usize {
         self.ears.heard_bytes
     }
 
-    /// Whether anything was heard that was not taken.
+    /// Returns whether anything was heard and not taken.
     pub fn has_heard(&self) -> bool {
         !self.ears.heard.is_empty() || self.ears.directory.is_some()
     }
@@ -247,7 +247,8 @@ mod tests {
 
     const SIZE: ScreenSize = ScreenSize { cols: 80, rows: 24 };
 
-    /// What is heard when this is printed in pieces of this length, and what is answered.
+    /// Returns everything that is heard when `printed` comes in pieces of `length` bytes, and the
+    /// answers.
     fn heard(nonce: Option<&str>, printed: &[u8], length: usize) -> (Vec<PtySaying>, String) {
         let mut listener = PtyListener::new(SIZE, nonce.map(str::to_owned));
         for piece in printed.chunks(length) {

@@ -23,14 +23,14 @@ use crate::backend::acp::terminals::shared::TerminalProgram;
 use crate::files::uris::path_of;
 use crate::host::effects::{PtyLaunch, ScreenSize};
 
-/// What every program in a terminal is told of it.
+/// Variables that describe the terminal to every program in it.
 const ENVIRONMENT: [(&str, &str); 3] =
     [("TERM", "xterm-256color"), ("COLORTERM", "truecolor"), ("TERM_PROGRAM", env!("CARGO_PKG_NAME"))];
 
-/// What other terminals say of themselves in the environment.
+/// Variables in which other terminals describe themselves. They are removed.
 const NOT_OURS: [&str; 4] = ["COLUMNS", "LINES", "TERM_PROGRAM_VERSION", "TERM_SESSION_ID"];
 
-/// What a command is told besides that nobody may be there to turn pages for.
+/// Further variables for a command: nobody may be there to turn pages.
 const ENVIRONMENT_OF_COMMANDS: [(&str, &str); 4] =
     [("PAGER", "cat"), ("GIT_PAGER", "cat"), ("GH_PAGER", "cat"), ("MANPAGER", "cat")];
 
@@ -47,7 +47,7 @@ pub(super) struct OpenPty {
     pub(super) script: Option<ShellScript>,
     /// The size of its screen.
     pub(super) size: ScreenSize,
-    /// It runs a command, and ends with it.
+    /// Set if it runs a command, and ends with it.
     pub(super) is_command: bool,
 }
 

@@ -27,22 +27,22 @@ use crate::host::effects::{PtyCommand, PtyEvent, PtyLaunch};
 use crate::io::descriptors::limit_behind;
 use crate::wire::escapes::take_text;
 
-/// What is printed within this time is told at once.
+/// Minimum interval of reports on output, unless [`TOLD_BYTES_MAX`] is reached before.
 const GATHERED: Duration = Duration::from_millis(8);
 
-/// So much is told at once, in bytes.
+/// Size of unreported output, in bytes, at which a report is due at once and no more is read.
 const TOLD_BYTES_MAX: usize = 64 << 10;
 
-/// So much is read at once, in bytes: no more is there on Linux.
+/// Maximum number of bytes read at once: no more is there on Linux.
 const READ_BYTES_MAX: usize = 4 << 10;
 
-/// The same of what is told at the end.
+/// Size of output, in bytes, at which no more is read where it is reported at the end.
 const TOLD_AT_END_BYTES_MAX: usize = 1 << 20;
 
 /// When nothing has come for so long from a program that has ended, nothing more comes.
 const DRAINED_AFTER: Duration = Duration::from_millis(500);
 
-/// So much is still read of what others print there after it has ended, in bytes.
+/// Maximum number of bytes read once the program has ended: others may go on printing there.
 const DRAINED_BYTES_MAX: usize = 1 << 20;
 
 /// When nothing was printed for so long, it is looked which program is in front.
@@ -52,7 +52,7 @@ const CALM_AFTER: Duration = Duration::from_millis(200);
 /// be typed.
 const WAITS_AFTER: Duration = Duration::from_secs(5);
 
-/// How long it is waited for somebody to open a terminal again that nobody has open.
+/// Pause before a terminal that nobody has open is read again.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A program that has not quite ended.
@@ -76,13 +76,13 @@ impl Drop for CountedProgram {
 /// How a program is attended to from outside.
 #[derive(Debug)]
 pub struct Attended {
-    /// What it is told. It ends when it can be told nothing more.
+    /// Commands for the program, which is ended when the queue is closed.
     pub commands: mpsc::UnboundedReceiver<PtyCommand>,
     /// Ends it, too.
     pub stop: CancellationToken,
     /// Until nothing of it is left.
     pub counted: CountedProgram,
-    /// What it prints is told when it has ended, all at once.
+    /// Set to report the program's output all at once when it has ended.
     pub tells_at_end: bool,
 }
 
@@ -115,17 +115,17 @@ pub fn not_attended_to(why: &io::Error) -> PtyEvent {
     not_started(&shell::of_user(), &format_args!("a thread cannot be started{limit}: {why}"))
 }
 
-/// Whether it will be possible later.
+/// Returns whether a failed read or write is to be tried again later.
 fn is_for_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// How far a program is.
+/// Stage in the life of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Starting,
     Running,
-    /// It has ended in this way; what it has printed is still read.
+    /// The program has ended with this code, if one is known. Output that is left is still read.
     Ended(Option<i64>),
 }
 
@@ -140,7 +140,7 @@ struct Program {
     path: PathBuf,
     name: String,
     stage: Stage,
-    /// What it has printed and is not told.
+    /// Listener with the output that is not reported yet.
     listener: PtyListener,
     /// The script that its shell reads, until it has.
     script: Option<ShellScript>,
@@ -150,10 +150,10 @@ struct Program {
     /// When something was printed last, and how much since it has ended.
     printed_at: Instant,
     drained_bytes: usize,
-    /// Nobody has the terminal open.
+    /// Set while nobody has the terminal open.
     is_closed: bool,
     typing: Typing,
-    /// Which program is in front, as far as that was told.
+    /// Program in front, as far as it was reported.
     foreground: Foreground,
     /// When a title was told last: programs change them often.
     titled_at: Option<Instant>,
@@ -164,7 +164,7 @@ struct Program {
     tells_at_end: bool,
 }
 
-/// What happens next.
+/// Event that the program's task handles next.
 enum Happens {
     Told(Option<PtyCommand>),
     Guard(Option<CommandNews>),
@@ -301,7 +301,7 @@ impl Program {
         }
     }
 
-    /// Whether more may be read.
+    /// Returns whether more output may be read.
     fn has_room(&self) -> bool {
         let max = if self.tells_at_end { TOLD_AT_END_BYTES_MAX } else { TOLD_BYTES_MAX };
         self.listener.heard_bytes() < max && self.drained_bytes < DRAINED_BYTES_MAX
@@ -323,7 +323,7 @@ impl Program {
         }
     }
 
-    /// What its guard says of it; returns whether there is anything to attend to.
+    /// Handles news from the program's guard; returns whether there is anything left to attend to.
     fn hear_guard(&mut self, news: Option<CommandNews>) -> bool {
         self.stage = match news {
             Some(CommandNews::Started) => {
@@ -433,7 +433,8 @@ impl Program {
         }
     }
 
-    /// Nothing was printed for a while: another program may be in front.
+    /// Reports the title of the terminal after a pause in the output, when another program may be
+    /// in front.
     fn look_in_front(&mut self) {
         self.calm_at = None;
         self.tell_title();
@@ -449,7 +450,7 @@ impl Program {
     }
 }
 
-/// Whether it matters what stands before and behind something that was said.
+/// Returns whether the position of an event in the output matters.
 fn is_in_order(event: &PtyEvent) -> bool {
     !matches!(event, PtyEvent::Title(_) | PtyEvent::Directory(_))
 }

@@ -1,4 +1,4 @@
-//! What a program asks its terminal.
+//! Questions of a program to its terminal.
 //!
 //! A terminal here is shown by any number of clients, and again whenever one of them comes back:
 //! each would answer. So it is answered once, by the host, and kept from them. Some questions have
@@ -10,10 +10,10 @@
 
 use super::screen::{Csi, ScreenModel};
 
-/// What the terminal calls itself.
+/// Name of the terminal in its answers.
 const NAME: &str = concat!(env!("CARGO_PKG_NAME"), "(", env!("CARGO_PKG_VERSION"), ")");
 
-/// Its colours: of text, behind it, and of the cursor.
+/// Colour of text and of the cursor, as red, green and blue.
 const FOREGROUND: [u8; 3] = [0xcc, 0xcc, 0xcc];
 const BACKGROUND: [u8; 3] = [0x1e, 0x1e, 0x1e];
 
@@ -37,8 +37,8 @@ const PALETTE: [[u8; 3]; 16] = [
     [0xff, 0xff, 0xff],
 ];
 
-/// What a control or escape sequence is answered, if it asks something; nothing where it has no
-/// answer.
+/// Returns the answer to a control or escape sequence; an empty one for a question that has none,
+/// `None` if the sequence asks nothing.
 pub fn asked_by_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String> {
     const ATTRIBUTES: &str = "\x1b[?62;22c";
     if sequence == b"\x1bZ" {
@@ -95,7 +95,7 @@ pub fn asked_by_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String
     }
 }
 
-/// The same of a string for the device.
+/// Returns the answer to a device control string, as [`asked_by_sequence`] does.
 pub fn asked_by_device_string(says: &[u8]) -> Option<String> {
     match says.get(..2) {
         // Neither is known here: what a capability is, and what is set.
@@ -105,7 +105,8 @@ pub fn asked_by_device_string(says: &[u8]) -> Option<String> {
     }
 }
 
-/// The same of a command of the operating system's, which ends with `end`.
+/// Returns the answer to an operating system command, as [`asked_by_sequence`] does. Command and
+/// answer end with `end`.
 pub fn asked_by_command(says: &[u8], end: &str) -> Option<String> {
     let says = String::from_utf8_lossy(says);
     let (number, rest) = says.split_once(';').unwrap_or((&says, ""));

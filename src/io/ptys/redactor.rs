@@ -12,7 +12,7 @@ const SHOWN: usize = 8;
 #[derive(Debug)]
 pub struct WordRedactor {
     word: Vec<u8>,
-    /// How many of the last bytes are the beginning of the word.
+    /// Number of bytes at the end of the stream that are the beginning of the word.
     matched: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What a program in a terminal says, taken apart: text, and what the terminal is to obey.
+//! Splitting of a program's output into text and sequences for the terminal.
 //!
 //! Owns: where a sequence begins and ends, also where it comes in pieces. All pieces together are
 //! what came, byte for byte.
@@ -7,12 +7,12 @@
 /// The longest control sequence that is waited for to its end, in bytes.
 const SEQUENCE_BYTES_MAX: usize = 256;
 
-/// The same of the strings that are read here.
+/// Longest string that is held until its end, in bytes.
 const STRING_BYTES_MAX: usize = 64 << 10;
 
 const ESCAPE: u8 = 0x1b;
 const BELL: u8 = 0x07;
-/// What ends any sequence at once.
+/// Bytes that end any sequence at once: CAN and SUB.
 const CANCELS: [u8; 2] = [0x18, 0x1a];
 
 /// A piece of what a program says.
@@ -26,21 +26,21 @@ pub enum Scanned<'a> {
     Osc {
         /// All bytes.
         whole: &'a [u8],
-        /// What it says.
+        /// Bytes between introducer and terminator.
         says: &'a [u8],
     },
-    /// The same of a string for the device.
+    /// A device control string, as for [`Scanned::Osc`].
     Dcs {
         /// All bytes.
         whole: &'a [u8],
-        /// What it says.
+        /// Bytes between introducer and terminator.
         says: &'a [u8],
     },
-    /// What is no text, and is not read here.
+    /// Bytes that are no text, and are not interpreted here.
     Opaque(&'a [u8]),
 }
 
-/// Where a program is in what it says.
+/// State of the scanner between two bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Inside {
     Text,
@@ -58,7 +58,7 @@ enum Inside {
 #[derive(Debug)]
 pub struct OutputScanner {
     inside: Inside,
-    /// What has come of the sequence that has no end yet.
+    /// Bytes of the sequence that has not ended yet.
     held: Vec<u8>,
     /// In a string: the last byte was an escape, which may begin its end.
     may_end: bool,
@@ -81,7 +81,7 @@ impl OutputScanner {
         }
     }
 
-    /// Nothing more comes: what is still held is given out.
+    /// Ends the output: gives out everything that is still held.
     pub fn finish(&mut self, mut take: impl FnMut(Scanned<'_>)) {
         let held = std::mem::take(&mut self.held);
         if !held.is_empty() {
@@ -220,7 +220,8 @@ impl OutputScanner {
     }
 }
 
-/// Whether a string for the device that begins so is one that is read here: it asks something.
+/// Returns whether a device control string that begins like this is held and read: it asks
+/// something.
 fn is_read(begins: &[u8]) -> bool {
     matches!(begins, b"+q" | b"$q")
 }
@@ -231,7 +232,7 @@ mod tests {
 
     use super::*;
 
-    /// What these pieces are, each with its kind.
+    /// Scans these pieces; returns the results, each with a letter for its kind.
     fn scanned(pieces: &[&[u8]]) -> Vec<(char, String)> {
         let mut scanner = OutputScanner::new();
         let mut all: Vec<(char, String)> = Vec::new();

@@ -1,5 +1,5 @@
-//! What of a terminal's screen has to be known to answer a program: where the cursor is, and which
-//! modes are set.
+//! Model of a terminal's screen, as far as answers to a program depend on it: the position of the
+//! cursor, and the modes that are set.
 //!
 //! There are no cells: a screen of 1,000 by 1,000 is as small as any, and to move the cursor past
 //! text takes no longer than to count that text.
@@ -16,7 +16,7 @@ use crate::host::effects::ScreenSize;
 /// Behind every so many columns a tabulator stops.
 const TAB: usize = 8;
 
-/// So many modes are remembered.
+/// Maximum number of modes that are remembered as set.
 const MODES_MAX: usize = 64;
 
 /// Lines are wrapped; the cursor is shown; positions count from the top margin.
@@ -33,13 +33,13 @@ const KNOWN: [u16; 16] = [1, 6, 7, 9, 12, 25, 47, 66, 1000, 1002, 1003, 1004, 10
 /// A control sequence, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Csi {
-    /// What stands before its numbers.
+    /// Marker before the numbers, one of `<=>?`.
     pub marker: Option<u8>,
-    /// Its numbers; 0 for one that is left out.
+    /// Parameters; 0 for one that is left out.
     pub numbers: Vec<u16>,
-    /// What stands behind them.
+    /// Intermediate byte behind the numbers.
     pub narrowed: Option<u8>,
-    /// What it is.
+    /// Final byte, which names the function.
     pub last: u8,
 }
 
@@ -69,13 +69,13 @@ impl Csi {
         self.numbers.get(at).copied().unwrap_or(0)
     }
 
-    /// How often it is to be done.
+    /// Returns the repeat count, which is at least 1.
     fn times(&self) -> usize {
         usize::from(self.number(0).max(1))
     }
 }
 
-/// Where the cursor is.
+/// Position of the cursor, counted from 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Cursor {
     row: usize,
@@ -119,14 +119,14 @@ impl ScreenModel {
         }
     }
 
-    /// It has another size.
+    /// Changes the size, and resets the margins.
     pub fn resize(&mut self, size: ScreenSize) {
         (self.cols, self.rows) = (usize::from(size.cols.max(1)), usize::from(size.rows.max(1)));
         (self.top, self.bottom) = (0, self.rows - 1);
         self.place(self.cursor.row, self.cursor.col);
     }
 
-    /// How many rows and columns it has.
+    /// Returns the number of rows and the number of columns.
     pub fn size(&self) -> (usize, usize) {
         (self.rows, self.cols)
     }
@@ -137,12 +137,12 @@ impl ScreenModel {
         (self.cursor.row.saturating_sub(from) + 1, self.cursor.col + 1)
     }
 
-    /// Whether a mode is set.
+    /// Returns whether a mode is set.
     pub fn is_set(&self, mode: u16) -> bool {
         self.modes.contains(&mode)
     }
 
-    /// Whether a mode is one that is known here.
+    /// Returns whether the terminal tells of a mode whether it is set.
     pub fn knows(mode: u16) -> bool {
         KNOWN.contains(&mode)
     }
@@ -186,7 +186,7 @@ impl ScreenModel {
         }
     }
 
-    /// What has begun as a character is none: it is shown as one that says so.
+    /// Gives up a character that was begun and is not valid: one cell is shown in its place.
     fn end_begun(&mut self) {
         if !std::mem::take(&mut self.begun).is_empty() {
             self.put(1);
@@ -374,7 +374,7 @@ mod tests {
         ScreenModel::new(ScreenSize { cols, rows })
     }
 
-    /// Where the cursor is after this: text, and sequences between `<` and `>`.
+    /// Returns the position of the cursor after this: text, and sequences between `<` and `>`.
     fn after(screen: &mut ScreenModel, said: &str) -> (usize, usize) {
         for (at, piece) in said.split(['<', '>']).enumerate() {
             match at % 2 {

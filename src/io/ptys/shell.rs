@@ -1,4 +1,4 @@
-//! Which shell a user has.
+//! Shell of the user.
 //!
 //! Owns: finding it, and how it is started.
 //! Never: starts a program that this machine does not know as a shell because the environment names
@@ -24,7 +24,7 @@ pub fn of_user() -> PathBuf {
     found.filter(|shell| access(shell, Access::EXEC_OK).is_ok()).unwrap_or_else(|| SH.into())
 }
 
-/// Whether a machine with this list of shells knows a program as one.
+/// Returns whether a list of shells, as in `/etc/shells`, names this program.
 fn is_known(shells: &str, shell: &Path) -> bool {
     shell.is_absolute() && shells.lines().any(|line| Path::new(line.trim()) == shell)
 }
@@ -37,7 +37,7 @@ fn of_account(accounts: &str, user: u32) -> Option<PathBuf> {
     Some(PathBuf::from(fields.get(6)?))
 }
 
-/// What a shell is told first, so that it begins as one in a window of this system does.
+/// Returns the arguments with which a shell begins as it does in a window of this system.
 pub fn arguments(shell: &Path) -> &'static [&'static str] {
     let name = shell.file_name().and_then(|name| name.to_str());
     match name {

@@ -1,4 +1,4 @@
-//! What waits to be written into a terminal.
+//! Queue of bytes to be written into a terminal.
 //!
 //! Owns: the order of what clients type and what the host answers for the terminal, and telling the
 //! two apart.
@@ -6,14 +6,14 @@
 
 use std::collections::VecDeque;
 
-/// So much is answered that the program has not read, in bytes; past it nothing is.
+/// Maximum size of the answers in the queue, in bytes; further answers are dropped.
 const ANSWERS_BYTES_MAX: usize = 64 << 10;
 
-/// What waits to be written.
+/// Queue of typed bytes and answers.
 #[derive(Debug, Default)]
 pub struct Typing {
     bytes: VecDeque<u8>,
-    /// How long each piece of it is, and whether clients have typed it.
+    /// Length of each piece in the queue, and whether clients have typed it.
     pieces: VecDeque<(usize, bool)>,
     answers_bytes: usize,
 }
@@ -39,17 +39,17 @@ impl Typing {
         }
     }
 
-    /// Whether nothing waits.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// What comes next.
+    /// Returns the next bytes to be written, without removing them.
     pub fn next(&self) -> &[u8] {
         self.bytes.as_slices().0
     }
 
-    /// So many bytes are written; returns how many of them clients have typed.
+    /// Removes `count` bytes, which were written; returns how many of them clients have typed.
     pub fn written(&mut self, count: usize) -> usize {
         self.bytes.drain(..count.min(self.bytes.len()));
         let (mut left, mut of_clients) = (count, 0);

@@ -1,4 +1,4 @@
-//! What clients change of this machine's files.
+//! Changes that clients make to this machine's files.
 //!
 //! Owns: below which folders that may be done, what a request means, and which error says what has
 //! become of it.
@@ -26,17 +26,17 @@ use crate::wire::errors::RpcError;
 /// The most that is written at once, in bytes.
 const WRITTEN_BYTES_MAX: usize = 16 << 20;
 
-/// Where clients may change files.
+/// Folders in which clients may change files.
 #[derive(Debug, Default)]
 pub struct Ground {
     /// The folders that the operator has named.
     granted: Vec<Arc<WorkFolder>>,
-    /// What is never theirs.
+    /// Files of the host, which clients may never change.
     own: Mutex<OwnFiles>,
     /// The folders of sessions, where they were when something was first changed in them: what
     /// somebody puts there later, such as a link that leads elsewhere, is none.
     known: Mutex<HashMap<String, Arc<WorkFolder>>>,
-    /// Where it is remembered what is not finished.
+    /// Record of files under temporary names; `None` where it is not kept.
     unfinished: Option<Arc<Unfinished>>,
 }
 
@@ -68,8 +68,8 @@ impl Ground {
         Self { granted: granted.collect(), own, ..Self::default() }
     }
 
-    /// The same; what is not finished when the host ends is remembered in this folder. What is
-    /// there already is put right meanwhile.
+    /// Records files under temporary names in this folder, for the case that the host ends before a
+    /// change is finished. Cleans up after an earlier host, on a thread of its own.
     pub fn remembering(self, folder: PathBuf) -> Self {
         let shown = folder.display().to_string();
         let begun = Unfinished::open(folder).and_then(|(unfinished, left)| {
@@ -88,7 +88,7 @@ impl Ground {
         }
     }
 
-    /// What is never a client's.
+    /// Returns the files that clients may never change.
     pub fn own(&self) -> Arc<[Own]> {
         Arc::clone(&self.own.lock().unwrap_or_else(PoisonError::into_inner).found)
     }
@@ -170,8 +170,8 @@ pub(super) fn take_back(taken: &RevertRequest, folders: &Folders) -> Vec<RevertO
     each.collect()
 }
 
-/// Whether something may be done, without doing it. What may be read is for the file system alone
-/// to say.
+/// Checks whether a client may do something, without doing it. Access for reading is for the file
+/// system alone to decide.
 fn ask(asked: &ResourceRequestParams, folders: &Folders) -> Result<(), RpcError> {
     if asked.write != Some(true) {
         return match is_content(&asked.uri) {
@@ -217,7 +217,7 @@ fn write(write: &ResourceWriteParams, folders: &Folders) -> Result<(), RpcError>
     folders.put(&path, &writing).map_err(|refusal| failed(&write.uri, refusal))
 }
 
-/// Whether a URI is of a content that is shown, and no file.
+/// Returns whether a URI names displayed content rather than a file.
 fn is_content(uri: &str) -> bool {
     ["data:", "ahp-content:"].iter().any(|scheme| uri.starts_with(scheme))
 }
@@ -230,7 +230,7 @@ fn writable(uri: &str) -> Result<PathBuf, RpcError> {
     path_of(uri)
 }
 
-/// What a client is told that has named two files.
+/// Returns the error for a client that has named two files, about the one it failed for.
 fn failed_between(from: &str, to: &str, refusal: PathRefusal) -> RpcError {
     match refusal {
         PathRefusal::Destination(refusal) => failed(to, *refusal),
@@ -238,7 +238,7 @@ fn failed_between(from: &str, to: &str, refusal: PathRefusal) -> RpcError {
     }
 }
 
-/// What a client is told of a file that nothing was done with.
+/// Returns the error for a client whose change of a file was refused or has failed.
 fn failed(uri: &str, refusal: PathRefusal) -> RpcError {
     match refusal {
         PathRefusal::Outside => RpcError::change_denied(uri, true),
@@ -258,7 +258,7 @@ fn failed(uri: &str, refusal: PathRefusal) -> RpcError {
     }
 }
 
-/// What a client is told that the file system has said.
+/// Returns the error for a client that stands for an error of the file system.
 pub(super) fn by_errno(uri: &str, error: &io::Error) -> RpcError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT | Errno::NOTDIR) => RpcError::resource_not_found(uri),

@@ -1,4 +1,4 @@
-//! What clients read of this machine's files, and of `data:` URIs.
+//! Reads of this machine's files, and of `data:` URIs, for clients.
 //!
 //! Owns: a file's content, a folder's entries, and what is known of either; and what is an error.
 //! Never: writes, and never reads what is no regular file: a pipe or a device may have no end.
@@ -26,8 +26,8 @@ use crate::wire::errors::RpcError;
 /// The longest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// So many entries of a folder are told. A list that is cut would say that the others are not
-/// there.
+/// Maximum number of entries in a folder that is listed. A larger one is an error, since a
+/// shortened list would say that the rest does not exist.
 const ENTRIES_MAX: usize = 100_000;
 
 /// A file's content: as text where it is text, unless asked otherwise.
@@ -49,7 +49,7 @@ pub(super) fn read_content(content: Vec<u8>, encoding: Option<&ContentEncoding>)
     ResourceReadResult { data, encoding, content_type: None }
 }
 
-/// What is known of a content of this size.
+/// Returns the facts of content of this size, in bytes, that is no file.
 pub(super) fn resolve_content(uri: &str, bytes: usize) -> ResourceResolveResult {
     let (uri, r#type, size) = (uri.to_owned(), ResourceType::File, i64::try_from(bytes).ok());
     ResourceResolveResult { uri, r#type, size, mtime: None, ctime: None, content_type: None, etag: None }
@@ -59,8 +59,8 @@ fn inline_of(data: &str) -> Result<(Vec<u8>, Option<String>), RpcError> {
     inline(data).ok_or_else(|| RpcError::invalid_params("this `data:` URI cannot be read"))
 }
 
-/// What is in a `data:` URI (RFC 2397), and of which type. Some clients give it back with more of
-/// it encoded, and with the slash of a path before it.
+/// Decodes a `data:` URI (RFC 2397) to its content and its type. Some clients give it back with
+/// more of it encoded, and with the slash of a path before it.
 fn inline(data: &str) -> Option<(Vec<u8>, Option<String>)> {
     let data: Vec<u8> = percent_decode_str(data.trim_start_matches('/')).collect();
     let comma = data.iter().position(|byte| *byte == b',')?;
@@ -103,7 +103,7 @@ fn as_text(content: Vec<u8>) -> Result<String, Vec<u8>> {
     String::from_utf8(content).map_err(|error| error.into_bytes())
 }
 
-/// What is in a folder, by name. What a symbolic link leads to is what counts.
+/// Lists the entries of a folder by name. A symbolic link counts as what it leads to.
 pub(super) fn list(uri: &str) -> Result<ResourceListResult, RpcError> {
     let path = path_of(uri)?;
     let failed = |error| by_errno(uri, &error);
@@ -129,8 +129,8 @@ fn entry_of(path: &Path) -> DirectoryEntry {
     }
 }
 
-/// What is known of a file or folder, or of a link that is not followed; `content` is the `data:`
-/// URI of what the URI shows if it is none of a file.
+/// Returns the facts of a file or folder, or of a link that is not followed. `content` is the
+/// `data:` URI of the content that the URI displays, where that is no file.
 pub(super) fn resolve(
     uri: &str,
     content: Option<&str>,

@@ -41,10 +41,10 @@ use crate::wire::uris::default_chat_of;
 /// After this time a test has hung. Not a measure of speed.
 const HUNG: Duration = Duration::from_secs(120);
 
-/// What sessions that nobody uses may take in memory here, in bytes.
+/// Memory budget of idle sessions in these tests, in bytes.
 const MEMORY_BUDGET: usize = 1 << 20;
 
-/// So many sessions are enough for those that nobody uses to be let go.
+/// Number of sessions that exceeds the budget, so that idle ones are evicted.
 const MANY: usize = MEMORY_BUDGET / SESSION_BYTES + 32;
 
 const SESSION: &str = "ahp-session:/s";
@@ -102,7 +102,7 @@ impl Client {
         self.says(&[json!({ "method": "dispatchAction", "params": params })]);
     }
 
-    /// Everything that it was told since it looked last.
+    /// Returns the messages that the client received since it looked last.
     fn looks(&mut self) -> Vec<Value> {
         while let Ok(chunk) = self.chunks.try_recv() {
             self.unread.extend_from_slice(&chunk.concat());
@@ -598,8 +598,8 @@ async fn a_client_is_lost_while_something_is_read_for_it() {
     world.ask(&mut other, "ping", json!({})).await;
 }
 
-/// What a client that comes back after a restart is told when another one does this in the session
-/// while what it missed is read.
+/// Returns the answer to a client that reconnects after a restart. While the actions that it missed
+/// are read, another client runs this script in the session.
 async fn comes_back(meanwhile: Option<&str>) -> Value {
     let folder = folder();
     let chat = default_chat_of(SESSION);

@@ -118,7 +118,7 @@ async fn what_is_typed_waits_until_the_program_reads() {
     assert_eq!((size.ws_col, size.ws_row), (7, 5));
 }
 
-/// Somebody else may have the terminal, and print there for ever.
+/// Another process may have the terminal, and print there for ever.
 #[tokio::test]
 async fn of_what_is_printed_behind_the_end_only_so_much_is_read() {
     let mut opened = Opened::new().await;

@@ -56,7 +56,7 @@ async fn time_is_up(world: &mut World) {
     world.settle().await;
 }
 
-/// Whether the session is there: it cannot be made again.
+/// Returns whether the session exists, by subscribing to it.
 async fn is_there(world: &mut World, client: &mut Client) -> bool {
     let found = world.ask(client, "subscribe", json!({ "channel": AHEAD })).await;
     world.ask(client, "unsubscribe", json!({ "channel": AHEAD })).await;

@@ -1,4 +1,4 @@
-//! What stays in memory of sessions that nobody uses.
+//! Eviction of idle sessions from memory.
 //!
 //! Owns: which of them go, and when, as the loop has it. That one comes back as it was is shown
 //! elsewhere.

@@ -23,7 +23,8 @@ fn ids(answer: &Value) -> Vec<&str> {
     annotations.iter().filter_map(|annotation| annotation["id"].as_str()).collect()
 }
 
-/// What a client was told of actions: their names or why they were refused, with their channels.
+/// Returns the actions that a client received, each as its channel, and its name or the reason of
+/// its rejection.
 fn told(client: &mut Client) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let told = client.looks().into_iter().filter(|message| message["method"] == "action");

@@ -14,7 +14,7 @@ use crate::wire::uris::default_chat_of;
 /// One for each way in which an answer is made.
 const VERSIONS: &[&str] = &["1.0.0", "0.9.0", "0.8.0", "0.3.0"];
 
-/// What a client of this version subscribes to for what is said in the session.
+/// Returns the parameters by which a client of this version subscribes to the turns of the session.
 fn opening(version: &str) -> Value {
     let has_chats = version > "0.3.0";
     let channel = if has_chats { default_chat_of(SESSION) } else { SESSION.to_owned() };
@@ -147,8 +147,8 @@ async fn clients_of_a_version_are_told_the_same_while_one_of_them_waits_for_a_la
     }
 }
 
-/// What clients of such a version are told instead of some actions depends on the chat's state:
-/// also of one that was large, and that nobody else of this version follows.
+/// Replacements of some actions for clients of such a version depend on the chat's state: also of
+/// one that was large, and that no other client of this version is subscribed to.
 #[tokio::test]
 async fn what_is_told_behind_a_large_state_is_made_of_it() {
     let (mut world, mut acts) = with_a_large_chat().await;
@@ -168,7 +168,7 @@ async fn what_is_told_behind_a_large_state_is_made_of_it() {
     assert_eq!(began, ["chat/truncated", "chat/turnStarted"]);
 }
 
-/// What a client begins with, or comes back with, may be large too.
+/// States that a client begins with, or comes back with, may be large too.
 #[tokio::test]
 async fn large_states_that_a_client_begins_with_hold_up_nobody_else() {
     for version in VERSIONS {

@@ -1,4 +1,4 @@
-//! What a client is told that is back while the host has gone on.
+//! Messages for a client that comes back while the host has gone on.
 //!
 //! Owns: that sessions which memory has let go meanwhile are no exception.
 //! Never: starts a host again.

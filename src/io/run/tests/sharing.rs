@@ -1,4 +1,4 @@
-//! What many clients are told is made once.
+//! Sharing of a message by all clients that receive it.
 //!
 //! Owns: that a line is the same memory for all clients of a version.
 //! Never: measures how long that takes.
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{turn, Client, World, SESSION};
 use crate::wire::uris::default_chat_of;
 
-/// Where the last line is that has this in it.
+/// Returns the address of the last line that contains `wanted`.
 fn place_of(client: &mut Client, wanted: &[u8]) -> *const u8 {
     let mut place = None;
     while let Ok(chunk) = client.chunks.try_recv() {

@@ -1,4 +1,4 @@
-//! What a loss of power must not take back.
+//! Actions that a loss of power must not undo.
 //!
 //! Owns: which actions are written through to the disk before anybody is told of them.
 //! Never: looks at a disk; that a commit which is to be synced is synced is shown where the store

@@ -34,8 +34,8 @@ async fn with_turns_of_before(folder: &Path) -> (World, Client, String) {
     (world, client, chat)
 }
 
-/// What a client says next waits for texts, and while it does, another one is answered. Returns
-/// what the client is told when they were read.
+/// Checks that another client is answered while the last message of this one waits for texts.
+/// Returns the messages that this one receives once they are read.
 async fn told_behind(world: &mut World, client: &mut Client) -> Vec<Value> {
     world.settle().await;
     assert_eq!(client.looks(), [Value::Null; 0]);
@@ -68,7 +68,7 @@ async fn a_page_of_turns_is_read_where_it_is_written_while_others_are_heard() {
     assert_eq!((told.len(), &told[1]["id"]), (2, &json!(id)));
 }
 
-/// What a client is told, when it is so many messages.
+/// Returns the messages that a client receives, once there are at least `count`.
 async fn told_at_least(world: &mut World, client: &mut Client, count: usize) -> Vec<Value> {
     let mut told = Vec::new();
     world
