@@ -1,4 +1,4 @@
-//! Who of all that descends from the guard belongs to which terminal.
+//! Assignment of the guard's descendants to terminals.
 //!
 //! A child of the guard is the program of a terminal, or has lost its parents: then its number
 //! tells it, and where that is not known any more, its session does. Whoever descends from a child
@@ -47,7 +47,7 @@ impl Families {
         told
     }
 
-    /// Nobody of it is left. As long as there is somebody, nobody else gets its number.
+    /// Removes a family of which no process is left. Until then, no other family gets its number.
     pub(super) fn remove(&mut self, mark: TerminalMark) {
         self.sessions.remove(&mark);
     }
