@@ -138,7 +138,7 @@ pub struct Report {
     /// Number of the conversation that reported: a chat may have several, one after another.
     conversation: u64,
     event: Event,
-    /// Until it is heard.
+    /// Room that the report takes up until it is received.
     _taken: TakenRoom,
 }
 
@@ -146,7 +146,7 @@ pub struct Report {
 pub enum Offered {
     /// The backend of this provider id, as it is.
     AsBefore(String),
-    /// Another one.
+    /// Backend that is new, or was changed.
     New(Box<dyn Backend>),
 }
 

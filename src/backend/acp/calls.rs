@@ -74,11 +74,11 @@ struct TrackedCall {
     is_of_question: bool,
     /// Output of the agent's own terminal, up to a limit: the latest of it.
     terminal: String,
-    /// Name of that terminal in the host; `None` until it has shown something.
+    /// Name of the agent's own terminal in the host; `None` until it has shown something.
     terminal_name: Option<String>,
-    /// Unsent output of that terminal.
+    /// Unsent output of the agent's own terminal.
     feed: Feed,
-    /// Members that the agent reported of that terminal besides its output.
+    /// Members that the agent reported of its own terminal besides the output.
     terminal_info: JsonObject,
     /// The agent's own `_meta`.
     meta: JsonObject,

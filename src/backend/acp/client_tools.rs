@@ -41,7 +41,7 @@ struct ToolOffer {
 }
 
 impl OfferedTools {
-    /// These tools, of which those are left out that no agent would take.
+    /// Creates the offer of these tools, without those that no agent would take.
     pub fn new(tools: Vec<ToolDefinition>) -> Self {
         let mut offers: Vec<ToolOffer> = Vec::new();
         for tool in tools {

@@ -240,7 +240,8 @@ pub fn markdown(block: ContentBlock) -> String {
 /// Something that a tool call has produced.
 #[derive(Debug)]
 pub struct Produced {
-    /// As clients are shown it; none for what is told in other ways, or not understood.
+    /// Content that clients are shown; `None` if they are told in other ways, or if it is not
+    /// understood.
     pub content: Option<ToolResultContent>,
     /// Members that the protocol has no member for.
     pub rest: Option<JsonObject>,

@@ -79,7 +79,7 @@ pub enum Children {
 }
 
 impl Children {
-    /// As the kernel has it now.
+    /// Returns the source as of now: the kernel's lists, or else a new table.
     pub fn look() -> Self {
         if Path::new("/proc/thread-self/children").exists() {
             Self::Listed

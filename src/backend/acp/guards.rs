@@ -37,25 +37,25 @@ struct Started {
     guards: Mutex<BTreeSet<RawPid>>,
     /// Set when this process adopts orphans: a child that is no guard was left behind by one.
     adopts: bool,
-    /// One at a time ends what was left behind.
+    /// Lock that is held while what was left behind is ended.
     #[cfg(target_os = "linux")]
     ending: Mutex<()>,
 }
 
 impl GuardProgram {
-    /// This program, and what it is told before the command.
+    /// Describes how guards are started: this program, and its arguments before the command.
     pub fn new(path: PathBuf, arguments: Vec<String>) -> Self {
         Self { path, arguments, started: Arc::default() }
     }
 
     /// Has this process adopt what a killed guard leaves behind, if its children are guards alone.
-    /// One that has other children, from a life as another program, adopts nothing.
+    /// A process that has other children, from a life as another program, adopts nothing.
     #[must_use]
     pub fn adopting(self) -> Self {
         Self { started: Arc::new(Started { adopts: adopt_orphans(), ..Started::default() }), ..self }
     }
 
-    /// This program.
+    /// Returns the path of this program.
     pub fn program(&self) -> &std::path::Path {
         &self.path
     }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-/// One entry of the log in this time.
+/// Minimum time between two log entries about junk.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// A stream that has held so many lines or bytes of junk, and no message, holds none.

@@ -116,7 +116,7 @@ pub struct AgentRequest(String);
 
 #[cfg(test)]
 impl AgentRequest {
-    /// One that nobody has asked.
+    /// Returns the id of a request that no agent has sent.
     pub fn test() -> Self {
         Self("1".to_owned())
     }

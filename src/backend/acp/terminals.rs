@@ -92,7 +92,8 @@ enum Wait {
 pub type TerminalAnswer = (AgentRequest, Result<Value, RequestError>);
 
 impl Terminals {
-    /// None yet.
+    /// Creates the terminals of a conversation, none yet. Commands run in this directory if they
+    /// name none.
     pub fn new(directory: PathBuf) -> Self {
         Self {
             directory,

@@ -24,7 +24,7 @@ const TURNED_OFF: &str = "`client_tools = false` is set for this agent";
 /// Why a call is not carried out that the user was asked about.
 const DENIED: &str = "the user does not allow this call";
 
-/// Why they do not reach one that takes no MCP servers like that.
+/// Reason for which tools do not reach an agent that takes no MCP servers like that.
 const NOT_STARTED: &str = "the agent has not started the MCP server that it was given";
 
 /// The tools of clients, for one conversation.

@@ -25,8 +25,8 @@ use crate::host::effects::{Event, RunId, TurnCause, TurnEnd, TurnEvent};
 /// Silence after which a turn of the agent's own is over in which nothing is open.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Silence after which such a turn is over if the agent says when its work is done: in between, its
-/// model may think for as long.
+/// Silence after which a turn of the agent's own is over if the agent says when its work is done:
+/// in between, its model may think for as long.
 const SILENCE_BEFORE_END: Duration = Duration::from_secs(30);
 
 /// Longest time for which a command is believed to run in the background: not every agent says that
@@ -97,9 +97,9 @@ struct Background {
 /// The time for which the agent may still talk about a turn of its own that was cancelled.
 #[derive(Debug, Clone, Copy)]
 struct Cancelled {
-    /// Time at which it is over if the agent stays silent.
+    /// Time at which the agent counts as done if it stays silent until then.
     silent: Instant,
-    /// Time at which it is over in any case.
+    /// Time at which the agent counts as done, whatever it says.
     at_most: Instant,
 }
 

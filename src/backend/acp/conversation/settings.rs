@@ -28,7 +28,7 @@ const COMMANDS_MAX: usize = 1000;
 /// The settings of a session, from both sides.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
-    /// As the agent says.
+    /// Settings and values that the agent reports.
     options: OfferedOptions,
     /// Values to set. Those that the agent has not taken when all were tried are given up.
     wanted: JsonObject,

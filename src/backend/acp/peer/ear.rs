@@ -17,7 +17,7 @@ use crate::backend::room::{ByteRoom, TakenRoom};
 /// Maximum number of queued messages per listener; the agent is not read while a queue is full.
 const INBOX_MAX: usize = 64;
 
-/// And so many bytes of them.
+/// Maximum size of the queued messages per listener, in bytes.
 pub(super) const INBOX_BYTES_MAX: usize = 4 << 20;
 
 /// The way to a listener.

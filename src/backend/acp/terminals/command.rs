@@ -146,7 +146,7 @@ impl Drop for Counted {
 }
 
 impl Commands {
-    /// None yet. They have the environment that the agent has.
+    /// Creates the set of an agent's commands, none yet. Commands get the agent's environment.
     pub fn new(guard: GuardProgram, environment: BTreeMap<String, String>) -> Self {
         let (running, _) = watch::channel(0);
         Self { guard, environment, last: AtomicU64::new(0), stop: CancellationToken::new(), running }

@@ -97,7 +97,7 @@ pub struct CommandExit {
 }
 
 impl CommandExit {
-    /// As ACP says it.
+    /// Returns the exit in ACP's form.
     pub fn to_json(&self) -> Value {
         json!({ "exitCode": self.status, "signal": self.signal })
     }

@@ -19,14 +19,14 @@ use crate::backend::acp::descendants::{ours, session_of, Children};
 #[derive(Debug)]
 pub(super) struct Families {
     marks: TerminalMarks,
-    /// Each with the session that its program leads, once there is one.
+    /// Session that the program of each terminal leads, `None` before the program has started.
     sessions: BTreeMap<TerminalMark, Option<RawPid>>,
     /// The programs that run, and where it is told how they end.
     programs: BTreeMap<RawPid, (TerminalMark, oneshot::Sender<WaitStatus>)>,
 }
 
 impl Families {
-    /// None yet, where there are numbers for them.
+    /// Creates the set of families, none yet; `None` where there are no numbers for them.
     pub(super) fn new() -> Option<Self> {
         Some(Self { marks: TerminalMarks::ours()?, sessions: BTreeMap::new(), programs: BTreeMap::new() })
     }
