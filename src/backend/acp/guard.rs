@@ -1,7 +1,7 @@
 //! The guard: this program again, in a hidden mode, as the parent of one agent and leader of its
 //! process group.
 //!
-//! Owns: that nothing of an agent outlives us. Its stdin is the [`lifeline`](super::lifeline) to the
+//! Owns: that nothing of an agent outlives us. Its stdin is the [`lifeline`] to the
 //! host, over which it gets what the agent reads; when that ends, by our will or with our death,
 //! the agent has a moment to leave, then all that descends from it is asked to, then it is killed.
 //! What an agent that has ended leaves behind goes the same way. Also says how the agent ended.
