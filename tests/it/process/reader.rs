@@ -181,6 +181,28 @@ fn a_program_in_a_terminal_waits_for_a_reader_that_stalls_and_is_told_to_its_end
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
+/// The output of a command is reported at its end there, but not kept from getting there.
+#[test]
+fn command_with_much_output_ends_in_a_deterministic_host() {
+    const BYTES: usize = 3_000_000;
+    let mut command = sidecar();
+    command.arg("--deterministic").env("SHELL", "/bin/sh");
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut guard = Guard(command.spawn().unwrap());
+    let (mut stdin, stdout) = (guard.0.stdin.take().unwrap(), guard.0.stdout.take().unwrap());
+    let command = format!("!head -c {BYTES} /dev/zero | tr '\\0' x; echo all to\"\"ld");
+    stdin.write_all((opening() + &turn(&command)).as_bytes()).unwrap();
+    within("the turn ends", move || {
+        let mut lines = BufReader::new(stdout).lines().map(Result::unwrap);
+        let call = lines.find(|line| line.contains(r#""chat/toolCallComplete""#)).unwrap();
+        assert!(call.contains("all told"), "{call}");
+        lines.find(|line| line.contains(r#""chat/turnComplete""#)).unwrap();
+    });
+    drop(stdin);
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
 /// Once far more waits than anybody reads, clients are not heard either, line by line.
 #[test]
 fn clients_are_not_read_when_too_much_waits() {
