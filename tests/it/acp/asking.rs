@@ -46,7 +46,7 @@ fn submitted(kind: &str, value: Value) -> Value {
 }
 
 #[test]
-fn a_form_is_asked_with_all_that_it_says_and_answered_with_values_of_its_types() {
+fn form_elicitation_shows_every_field_and_returns_typed_values() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", &format!("question {}", form_text()));
@@ -98,7 +98,7 @@ fn a_form_is_asked_with_all_that_it_says_and_answered_with_values_of_its_types()
 }
 
 #[test]
-fn a_url_is_shown_and_each_of_several_questions_is_answered_on_its_own() {
+fn url_elicitation_is_shown_and_concurrent_questions_are_answered_separately() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "questions");
@@ -113,7 +113,7 @@ fn a_url_is_shown_and_each_of_several_questions_is_answered_on_its_own() {
 }
 
 #[test]
-fn a_question_that_nobody_answers_is_cancelled_however_the_turn_ends() {
+fn unanswered_question_is_cancelled_however_the_turn_ends() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "question_and_hang");
@@ -130,7 +130,7 @@ fn a_question_that_nobody_answers_is_cancelled_however_the_turn_ends() {
 }
 
 #[test]
-fn a_question_before_there_is_a_session_is_cancelled() {
+fn question_before_session_creation_is_cancelled() {
     let mut watched = Setting::with(&["--can", "ask-early"]).start();
     watched.session();
     assert_eq!(watched.turn("t1", "answered"), "cancel");
@@ -138,7 +138,7 @@ fn a_question_before_there_is_a_session_is_cancelled() {
 }
 
 #[test]
-fn a_question_may_be_about_the_prompt_and_one_that_makes_no_sense_is_refused() {
+fn question_about_the_prompt_is_accepted_and_a_malformed_one_is_refused() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", r#"question_of_prompt {"mode":"url","message":"x","url":"https://x/"}"#);
@@ -156,7 +156,7 @@ fn a_question_may_be_about_the_prompt_and_one_that_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn answer_that_the_schema_does_not_allow_is_asked_for_again() {
+fn answer_that_violates_the_schema_is_requested_again() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let form = json!({ "mode": "form", "message": "Say", "requestedSchema": { "type": "object", "properties": {
@@ -192,7 +192,7 @@ fn answer_that_the_schema_does_not_allow_is_asked_for_again() {
 }
 
 #[test]
-fn permission_of_qwen_code_that_is_a_question_is_asked_and_answered_as_one() {
+fn qwen_code_permission_with_questions_becomes_an_input_request() {
     let options = json!([
         { "optionId": "proceed_once", "name": "Submit", "kind": "allow_once" },
         { "optionId": "cancel", "name": "Cancel", "kind": "reject_once" },
@@ -243,7 +243,7 @@ fn permission_of_qwen_code_that_is_a_question_is_asked_and_answered_as_one() {
 }
 
 #[test]
-fn every_option_of_a_permission_is_shown_in_its_order_and_only_those_can_be_chosen() {
+fn permission_options_are_shown_in_order_and_no_other_option_can_be_chosen() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let options = json!([
@@ -290,7 +290,7 @@ fn every_option_of_a_permission_is_shown_in_its_order_and_only_those_can_be_chos
 }
 
 #[test]
-fn what_waits_is_answered_as_cancelled_when_the_turn_is_cancelled() {
+fn pending_permissions_are_answered_as_cancelled_when_the_turn_is_cancelled() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "ask_thrice_and_hang");
@@ -306,7 +306,7 @@ fn what_waits_is_answered_as_cancelled_when_the_turn_is_cancelled() {
 /// Some agents end a turn as cancelled when the user has refused a call. The user has cancelled
 /// nothing.
 #[test]
-fn a_turn_that_ends_because_of_a_refusal_was_not_cancelled() {
+fn turn_that_ends_after_a_denied_call_is_not_cancelled() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "reject_and_end");

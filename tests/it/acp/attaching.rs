@@ -37,7 +37,7 @@ const WHY: &str =
     image/png' functionality not supported. (-32603). It was sent again without that.";
 
 #[test]
-fn message_that_is_refused_for_its_attachments_is_sent_again_without_them() {
+fn message_refused_for_its_attachments_is_sent_again_without_them() {
     let folder = tempfile::tempdir().unwrap();
     let notes = folder.path().join("notes");
     let arguments = ["--refuses", "attachments", "--notes", notes.to_str().unwrap()];
@@ -55,7 +55,7 @@ fn message_that_is_refused_for_its_attachments_is_sent_again_without_them() {
 }
 
 #[test]
-fn message_that_is_refused_for_a_linked_picture_is_sent_again_with_its_path() {
+fn message_refused_for_a_linked_picture_is_sent_again_with_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let notes = folder.path().join("notes");
     let arguments = ["--refuses", "attachments", "--notes", notes.to_str().unwrap()];
@@ -73,7 +73,7 @@ fn message_that_is_refused_for_a_linked_picture_is_sent_again_with_its_path() {
 }
 
 #[test]
-fn session_that_is_spoiled_by_attachments_is_left_for_one_that_is_told_what_was_said() {
+fn session_broken_by_an_attachment_is_replaced_by_one_with_the_history() {
     let folder = tempfile::tempdir().unwrap();
     let (notes, memory) = (folder.path().join("notes"), memory(folder.path()));
     let (said_notes, said_memory) = (notes.to_str().unwrap().to_owned(), memory.to_str().unwrap().to_owned());
@@ -99,7 +99,7 @@ fn session_that_is_spoiled_by_attachments_is_left_for_one_that_is_told_what_was_
 }
 
 #[test]
-fn failure_that_attachments_are_not_to_blame_for_ends_the_turn() {
+fn failure_unrelated_to_attachments_ends_the_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     for (turn, steps, message) in [

@@ -79,7 +79,7 @@ fn begun_with(setting: Setting) -> Watched {
 }
 
 #[test]
-fn who_does_not_say_a_token_costs_the_host_little() {
+fn connections_without_a_token_do_not_exhaust_the_descriptors() {
     let mut watched = begun(&["--mcp", "always"]);
     watched.turn("t1", "knows");
     let files = |watched: &Watched| {
@@ -92,7 +92,7 @@ fn who_does_not_say_a_token_costs_the_host_little() {
 }
 
 #[test]
-fn a_tool_reaches_the_agent_as_it_is_and_is_carried_out_by_the_client() {
+fn client_tool_reaches_the_agent_unchanged_and_runs_in_the_client() {
     let mut watched = begun(&["--mcp", "always"]);
     let known: Value = serde_json::from_str(&watched.turn("t1", "knows")).unwrap();
     assert_eq!(known, looks());
@@ -104,7 +104,7 @@ fn a_tool_reaches_the_agent_as_it_is_and_is_carried_out_by_the_client() {
 }
 
 #[test]
-fn a_call_is_shown_once_however_the_agent_tells_of_it() {
+fn client_tool_call_is_shown_once_whatever_updates_the_agent_sends() {
     for how in ["silent", "late", "claude", "codex", "zed", "opencode", "qwen"] {
         let mut watched = begun(&["--mcp", "always"]);
         for turn in ["t1", "t2"] {
@@ -119,7 +119,7 @@ fn a_call_is_shown_once_however_the_agent_tells_of_it() {
 }
 
 #[test]
-fn a_call_that_the_agent_asks_about_runs_when_the_user_has_allowed_it() {
+fn client_tool_call_with_a_permission_runs_after_approval() {
     for how in ["claude", "codex", "zed", "gemini", "qwen"] {
         let mut watched = begun(&["--mcp", "always"]);
         let script = format!(r#"client {how}+ask look {{"x":1}}"#);
@@ -146,7 +146,7 @@ fn a_call_that_the_agent_asks_about_runs_when_the_user_has_allowed_it() {
 }
 
 #[test]
-fn calls_at_once_are_told_apart_by_what_they_are_called_with() {
+fn concurrent_client_tool_calls_are_matched_by_their_arguments() {
     let mut watched = begun(&["--mcp", "always"]);
     watched.begin("t1", r#"clients look {"x":1} {"x":2} {"x":3}"#);
     for _ in 0..3 {
@@ -161,7 +161,7 @@ fn calls_at_once_are_told_apart_by_what_they_are_called_with() {
 }
 
 #[test]
-fn tools_that_come_and_go_reach_an_agent_that_asks_again() {
+fn changed_client_tools_reach_an_agent_that_lists_them_again() {
     let mut watched = Setting::with(&["--mcp", "always"]).start();
     watched.session();
     assert_eq!(watched.turn("t1", "knows"), "[]");
@@ -176,7 +176,7 @@ fn tools_that_come_and_go_reach_an_agent_that_asks_again() {
 }
 
 #[test]
-fn tools_that_come_later_reach_an_agent_that_asks_once() {
+fn client_tools_added_later_reach_an_agent_that_lists_them_once() {
     for can in [&[][..], &["resume", "close"], &["load", "close"]] {
         let arguments: Vec<&str> = can.iter().flat_map(|can| ["--can", *can]).collect();
         let mut watched = Setting::with(&[&["--mcp", "once"], &arguments[..]].concat()).start();
@@ -207,7 +207,7 @@ fn tools_that_come_later_reach_an_agent_that_asks_once() {
 }
 
 #[test]
-fn call_of_cancelled_turn_is_refused() {
+fn client_tool_call_of_a_cancelled_turn_is_refused() {
     let mut watched = begun(&["--mcp", "always"]);
     watched.begin("t1", "client_and_hang look");
     let (begun, _) = watched.call();
@@ -220,7 +220,7 @@ fn call_of_cancelled_turn_is_refused() {
 }
 
 #[test]
-fn so_many_calls_wait_at_once_and_no_more() {
+fn client_tool_call_beyond_the_limit_of_1000_pending_calls_fails() {
     let mut watched = begun(&["--mcp", "always"]);
     let said = watched.turn("t1", "client_nag look 1001");
     assert_eq!(said, "error: too many calls of tools of clients wait for an answer");
@@ -229,7 +229,7 @@ fn so_many_calls_wait_at_once_and_no_more() {
 }
 
 #[test]
-fn a_call_that_the_agent_gives_up_is_over() {
+fn client_tool_call_withdrawn_by_the_agent_ends() {
     let mut watched = begun(&["--mcp", "always"]);
     watched.begin("t1", "client_and_withdraw look");
     // The question and the call come in whichever order.
@@ -252,7 +252,7 @@ fn a_call_that_the_agent_gives_up_is_over() {
 }
 
 #[test]
-fn a_client_that_leaves_fails_its_call_and_the_agent_goes_on() {
+fn client_tool_call_fails_when_its_client_leaves_and_the_turn_continues() {
     let mut watched = begun(&["--mcp", "always"]);
     for (turn, script) in
         [("t1", r#"client claude look {"x":1}"#), ("t2", r#"client claude+ask look {"x":1}"#)]
@@ -272,7 +272,7 @@ fn a_client_that_leaves_fails_its_call_and_the_agent_goes_on() {
 }
 
 #[test]
-fn each_chat_has_its_own_calls() {
+fn client_tool_calls_of_two_chats_are_separate() {
     let mut watched = begun(&["--mcp", "always"]);
     watched.action("session/ready");
     watched.say(json!({ "id": 80, "method": "createChat", "params": { "channel": SESSION, "chat": OTHER } }));
@@ -290,7 +290,7 @@ fn each_chat_has_its_own_calls() {
 }
 
 #[test]
-fn clients_are_told_that_their_tools_do_not_reach_an_agent_until_they_do() {
+fn session_metadata_says_while_client_tools_do_not_reach_the_agent() {
     let why = |watched: &mut Watched| {
         let told = watched.action_where(|action| {
             action["type"] == "session/metaChanged" && action["_meta"]["acp.clientTools"].is_object()
@@ -315,7 +315,7 @@ fn clients_are_told_that_their_tools_do_not_reach_an_agent_until_they_do() {
 }
 
 #[test]
-fn the_server_speaks_mcp_and_nothing_else() {
+fn client_tool_server_speaks_only_mcp() {
     let mut watched = begun(&["--mcp", "always"]);
     let mut ask = |method: &str, params: Value| -> Value {
         let turn = uuid::Uuid::new_v4().to_string();
@@ -360,7 +360,7 @@ fn heard_at(socket: &Path, said: &str) -> String {
 }
 
 #[test]
-fn nobody_gets_through_without_the_token_of_a_session_that_is_open() {
+fn client_tool_server_refuses_connections_without_the_token_of_an_open_session() {
     let mut watched = begun(&["--mcp", "always", "--can", "close"]);
     let (socket, token) = entry(&mut watched);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -402,7 +402,7 @@ fn nobody_gets_through_without_the_token_of_a_session_that_is_open() {
 }
 
 #[test]
-fn nothing_is_left_of_it_when_the_host_is_killed_and_the_next_host_tidies_up() {
+fn client_tool_socket_of_a_killed_host_is_removed_by_the_next_host() {
     let mut watched = begun(&["--mcp", "always"]);
     let (socket, _) = entry(&mut watched);
     watched.begin("t1", "client_and_hang look");

@@ -51,7 +51,7 @@ fn housekeeping_between_turns_opens_no_turn() {
 }
 
 #[test]
-fn notices_and_what_is_summed_up_are_told_apart_from_the_answer() {
+fn notices_and_compaction_summaries_are_separated_from_the_answer() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let can: Value = serde_json::from_str(&watched.turn("t0", "can")).unwrap();
@@ -93,7 +93,7 @@ fn notices_and_what_is_summed_up_are_told_apart_from_the_answer() {
 }
 
 #[test]
-fn notices_that_an_agent_puts_into_its_answer_are_told_apart_from_it() {
+fn notices_inside_the_answer_text_are_separated_from_the_answer() {
     let (retries, resumes) = ("Retrying (attempt 1/3, waiting 2s)...", "Retry finished, resuming.");
     let steps = format!("say Hello\nsay {retries}\nsay , and \nsay good bye\nsay {resumes}");
     for (name, said, notices) in [
@@ -111,7 +111,7 @@ fn notices_that_an_agent_puts_into_its_answer_are_told_apart_from_it() {
 }
 
 #[test]
-fn two_sessions_of_one_agent_may_speak_in_turn() {
+fn two_sessions_of_one_agent_may_run_turns_concurrently() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.action("session/ready");
@@ -143,7 +143,7 @@ fn two_sessions_of_one_agent_may_speak_in_turn() {
 
 /// Some agents drop a session, and the turn that runs in it, when another one is opened.
 #[test]
-fn an_agent_that_keeps_one_session_at_a_time_has_a_process_for_each() {
+fn agent_with_one_session_at_a_time_gets_a_process_per_session() {
     let mut watched = Setting::with(&["--can", "one-session"]).limit("one_session = true\n").start();
     watched.session();
     watched.turn("t1", "say one");
@@ -285,7 +285,7 @@ impl Asked {
 }
 
 #[test]
-fn however_a_call_is_announced_it_is_one_call_and_asked_about_once() {
+fn tool_call_is_one_call_with_one_question_however_the_agent_announces_it() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     for (number, case) in ASKED.iter().enumerate() {
@@ -321,7 +321,7 @@ fn however_a_call_is_announced_it_is_one_call_and_asked_about_once() {
 /// Some say no more of a call that was refused, some that it has failed, some end the turn with it,
 /// and some call that cancelled although nobody cancelled it.
 #[test]
-fn a_call_that_is_refused_is_over_whatever_the_agent_says_then() {
+fn refused_tool_call_stays_ended_whatever_the_agent_sends_later() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let failed = r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","status":"failed","rawOutput":{"code":"rejected"}}"#;
@@ -345,7 +345,7 @@ fn a_call_that_is_refused_is_over_whatever_the_agent_says_then() {
 
 /// A cancelled command may run on, and its agent may go on telling of it.
 #[test]
-fn what_goes_on_of_a_cancelled_call_is_not_in_the_next_turn() {
+fn late_updates_of_a_cancelled_call_do_not_appear_in_the_next_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "tool_left_open c\nhang");
@@ -365,7 +365,7 @@ fn what_goes_on_of_a_cancelled_call_is_not_in_the_next_turn() {
 }
 
 #[test]
-fn a_question_that_a_cancellation_has_answered_may_be_withdrawn_too() {
+fn question_already_answered_by_a_cancellation_may_be_withdrawn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     for turn in ["t1", "t2"] {
@@ -380,7 +380,7 @@ fn a_question_that_a_cancellation_has_answered_may_be_withdrawn_too() {
 
 /// Not all extensions begin with an underscore.
 #[test]
-fn methods_that_nobody_knows_are_refused_where_an_answer_is_due() {
+fn unknown_methods_are_refused_if_they_are_requests() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let script =
@@ -390,7 +390,7 @@ fn methods_that_nobody_knows_are_refused_where_an_answer_is_due() {
 }
 
 #[test]
-fn what_waits_for_somebody_is_bounded_and_the_rest_is_refused_at_once() {
+fn pending_questions_are_limited_and_further_ones_are_refused_at_once() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     assert_eq!(watched.turn("t1", "nag 520"), "40 of 1040");
@@ -401,7 +401,7 @@ fn what_waits_for_somebody_is_bounded_and_the_rest_is_refused_at_once() {
 }
 
 #[test]
-fn an_activity_is_no_longer_than_can_be_shown() {
+fn activity_text_is_truncated_to_its_limit() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let long = "\u{1b}x".repeat(5000);

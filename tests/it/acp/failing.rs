@@ -237,7 +237,7 @@ fn run_all(trials: Vec<(String, Box<dyn FnOnce() + Send>)>) {
 }
 
 #[test]
-fn however_and_whenever_an_agent_fails_the_turn_ends_once_and_the_next_one_works() {
+fn agent_failure_at_any_moment_ends_the_turn_once_and_the_next_turn_works() {
     let trial = |way: &'static Way| -> (String, Box<dyn FnOnce() + Send>) {
         (format!("an agent that {}", way.name), Box::new(|| fail(*way, MOMENTS, false)))
     };
@@ -246,7 +246,7 @@ fn however_and_whenever_an_agent_fails_the_turn_ends_once_and_the_next_one_works
 
 /// The same through a shell that takes no notice of being asked to leave, and ends with its agent.
 #[test]
-fn it_may_be_behind_a_wrapper_that_does_not_want_to_leave() {
+fn agent_failure_behind_a_wrapper_that_ignores_signals_ends_the_turn_once() {
     // The wrapper holds the output open.
     let ways = WAYS.iter().filter(|way| !["ends its output", "does not read answers"].contains(&way.name));
     let trial = |way: &'static Way| -> (String, Box<dyn FnOnce() + Send>) {
@@ -316,7 +316,7 @@ fn fail_to_begin(method: &str, what: &str, reasons: &[&str]) {
 }
 
 #[test]
-fn however_an_agent_fails_to_begin_it_is_told_why_and_what_follows_works() {
+fn agent_failure_at_start_is_reported_with_its_reason_and_a_retry_works() {
     let trial =
         |&(method, what, reasons): &'static (&str, &str, &[&str])| -> (String, Box<dyn FnOnce() + Send>) {
             (format!("{method}: {what}"), Box::new(move || fail_to_begin(method, what, reasons)))

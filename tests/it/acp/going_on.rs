@@ -89,7 +89,7 @@ fn error_of(chat: &Value) -> Value {
 }
 
 #[test]
-fn a_turn_that_the_end_of_the_host_cut_goes_on_where_the_agent_can() {
+fn turn_interrupted_by_a_host_crash_is_resumable_if_the_agent_can_resume() {
     for (can, resumable) in [("resume", true), ("load", true), ("nothing", false)] {
         let folder = tempfile::tempdir().unwrap();
         let mut watched = setting(folder.path(), can).start_in(folder);
@@ -114,7 +114,7 @@ fn a_turn_that_the_end_of_the_host_cut_goes_on_where_the_agent_can() {
 }
 
 #[test]
-fn a_turn_that_the_end_of_the_agent_cut_goes_on_where_it_can() {
+fn turn_interrupted_by_agent_death_is_resumable_if_the_agent_can_resume() {
     for (can, resumable) in [("resume", true), ("load", true), ("nothing", false)] {
         for death in ["kill", "die 3", "half"] {
             let folder = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ fn a_turn_that_the_end_of_the_agent_cut_goes_on_where_it_can() {
 }
 
 #[test]
-fn a_turn_that_was_resumed_and_cut_again_can_be_resumed_again() {
+fn turn_resumed_and_interrupted_again_can_be_resumed_again() {
     let folder = tempfile::tempdir().unwrap();
     let mut watched = setting(folder.path(), "resume").start_in(folder);
     watched.session();
@@ -159,7 +159,7 @@ fn a_turn_that_was_resumed_and_cut_again_can_be_resumed_again() {
 }
 
 #[test]
-fn an_agent_is_told_what_the_turn_was_about_and_what_was_seen_of_it() {
+fn resumed_turn_receives_its_message_and_partial_answer() {
     let folder = tempfile::tempdir().unwrap();
     let memory = memory(folder.path());
     let arguments = ["--can", "load", "--memory", memory.to_str().unwrap(), "--goes-on", "prompt"];
@@ -178,7 +178,7 @@ fn an_agent_is_told_what_the_turn_was_about_and_what_was_seen_of_it() {
 }
 
 #[test]
-fn an_agent_that_has_forgotten_the_conversation_goes_on_when_it_is_told_all_of_it() {
+fn resumed_turn_of_an_agent_without_the_session_receives_the_history() {
     let folder = tempfile::tempdir().unwrap();
     // It says that it can, and remembers nothing.
     let forgetful =
@@ -208,7 +208,7 @@ fn an_agent_that_has_forgotten_the_conversation_goes_on_when_it_is_told_all_of_i
 }
 
 #[test]
-fn a_resumption_with_an_agent_that_does_not_start_can_be_tried_again() {
+fn resumption_that_fails_at_agent_start_can_be_retried() {
     let folder = tempfile::tempdir().unwrap();
     let mut watched = setting(folder.path(), "resume").start_in(folder);
     watched.session();
@@ -233,7 +233,7 @@ fn a_resumption_with_an_agent_that_does_not_start_can_be_tried_again() {
 
 /// It may not have heard anything of what it was told with its first prompt.
 #[test]
-fn an_agent_that_was_cut_before_it_said_anything_is_told_again_what_was_said_before() {
+fn agent_interrupted_before_its_first_output_receives_the_history_again() {
     let folder = tempfile::tempdir().unwrap();
     let mut watched = setting(folder.path(), "load").start_in(folder);
     watched.session();

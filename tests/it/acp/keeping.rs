@@ -15,7 +15,7 @@ fn update(kind: &str, mut fields: Value) -> String {
 }
 
 #[test]
-fn what_has_no_place_of_a_call_is_in_its_meta() {
+fn call_fields_without_a_protocol_counterpart_are_in_its_metadata() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let text = json!({ "type": "text", "text": "some", "annotations": { "audience": ["user"] } });
@@ -81,7 +81,7 @@ fn what_has_no_place_of_a_call_is_in_its_meta() {
 }
 
 #[test]
-fn every_content_block_is_shown_in_a_message_and_as_what_a_call_has_produced() {
+fn every_kind_of_content_block_is_shown_in_messages_and_call_results() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let blocks = [
@@ -119,7 +119,7 @@ fn every_content_block_is_shown_in_a_message_and_as_what_a_call_has_produced() {
 }
 
 #[test]
-fn a_terminal_of_the_agents_own_runs_as_soon_as_it_shows_something() {
+fn terminal_run_by_the_agent_itself_is_shown_as_running_from_its_first_output() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let script = [
@@ -159,7 +159,7 @@ fn a_terminal_of_the_agents_own_runs_as_soon_as_it_shows_something() {
 }
 
 #[test]
-fn messages_keep_their_names_and_what_their_pieces_say_besides() {
+fn message_ids_and_chunk_metadata_are_preserved() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let noted = json!({ "content": { "type": "text", "text": "b", "annotations": { "priority": 1.0 } },
@@ -193,7 +193,7 @@ fn messages_keep_their_names_and_what_their_pieces_say_besides() {
 }
 
 #[test]
-fn what_is_of_the_whole_conversation_is_in_its_session_and_outlives_the_host() {
+fn conversation_wide_updates_are_in_the_session_metadata_and_survive_a_restart() {
     let store = tempfile::tempdir().unwrap();
     let mut setting = Setting::with(&[]);
     setting.flags = vec!["--state-dir".to_owned(), store.path().to_str().unwrap().to_owned()];
@@ -234,7 +234,7 @@ fn what_is_of_the_whole_conversation_is_in_its_session_and_outlives_the_host() {
 }
 
 #[test]
-fn what_is_said_between_turns_is_kept_too() {
+fn updates_between_turns_are_in_the_session_metadata() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let late = json!({ "sessionUpdate": "usage_update", "used": 5, "size": 10 });

@@ -92,7 +92,7 @@ fn left() -> Watched {
 }
 
 #[test]
-fn nothing_outlives_a_host_that_dies_while_an_agent_starts() {
+fn host_death_while_an_agent_starts_leaves_no_process() {
     let all = DEATHS.map(|death| {
         let mut watched = Setting::with(&["--before-hello", "leave"]).start();
         watched.session();
@@ -105,14 +105,14 @@ fn nothing_outlives_a_host_that_dies_while_an_agent_starts() {
 }
 
 #[test]
-fn nothing_outlives_a_host_that_dies_in_a_turn() {
+fn host_death_during_a_turn_leaves_no_process() {
     for death in DEATHS {
         left().die(death);
     }
 }
 
 #[test]
-fn nothing_outlives_a_host_that_dies_between_turns() {
+fn host_death_between_turns_leaves_no_process() {
     for death in DEATHS {
         let mut watched = session();
         watched.turn("t1", &leave_all());
@@ -122,7 +122,7 @@ fn nothing_outlives_a_host_that_dies_between_turns() {
 }
 
 #[test]
-fn nothing_outlives_a_host_that_dies_before_a_permission_is_given() {
+fn host_death_before_a_permission_is_given_leaves_no_process() {
     for death in DEATHS {
         let mut watched = session();
         watched.begin("t1", &format!("{}\nask", leave_all()));
@@ -133,7 +133,7 @@ fn nothing_outlives_a_host_that_dies_before_a_permission_is_given() {
 }
 
 #[test]
-fn nothing_outlives_a_host_that_dies_after_a_permission_was_given() {
+fn host_death_after_a_permission_was_given_leaves_no_process() {
     for death in DEATHS {
         let mut watched = session();
         watched.begin("t1", &format!("ask\n{}\nsay left\nhang", leave_all()));
@@ -145,7 +145,7 @@ fn nothing_outlives_a_host_that_dies_after_a_permission_was_given() {
 }
 
 #[test]
-fn nothing_is_left_of_an_agent_that_dies() {
+fn agent_death_leaves_no_process() {
     // It ends; it is killed; it stops or kills its guard, or all of its group.
     for end in ["die 3", "kill", "kill_parent", "kill_group", "freeze all"] {
         let mut setting = Setting::with(&[]);
@@ -170,7 +170,7 @@ fn nothing_is_left_of_an_agent_that_dies() {
 
 /// The guard cannot do anything when its host is killed, but the end of its host wakes it.
 #[test]
-fn nothing_outlives_a_host_that_dies_when_the_guard_is_stopped() {
+fn host_death_while_the_guard_is_stopped_leaves_no_process() {
     let mut watched = left();
     watched.cancel("t1");
     watched.ending("t1");
@@ -180,7 +180,7 @@ fn nothing_outlives_a_host_that_dies_when_the_guard_is_stopped() {
 }
 
 #[test]
-fn nothing_is_left_of_an_agent_that_is_stopped() {
+fn stopping_an_idle_agent_leaves_no_process() {
     let mut watched = Setting::with(&[]).limit("idle_seconds = 0.3\n").start();
     watched.session();
     watched.turn("t1", &leave_all());
@@ -190,7 +190,7 @@ fn nothing_is_left_of_an_agent_that_is_stopped() {
 }
 
 #[test]
-fn nothing_is_left_of_a_session_that_had_its_agent_alone() {
+fn disposing_of_a_session_with_its_own_agent_leaves_no_process() {
     let mut watched = Setting::with(&[]).limit("one_session = true\n").start();
     watched.session();
     watched.turn("t1", &leave_all());
@@ -202,7 +202,7 @@ fn nothing_is_left_of_a_session_that_had_its_agent_alone() {
 
 /// The command of a terminal, too, may end or stop what guards it.
 #[test]
-fn nothing_is_left_of_a_command_that_turns_on_its_guard() {
+fn command_that_kills_or_stops_its_guard_leaves_no_process() {
     for signal in ["KILL", "STOP"] {
         let mut watched = Setting::with(&[]).start();
         watched.session();
@@ -226,7 +226,7 @@ fn nothing_is_left_of_a_command_that_turns_on_its_guard() {
 /// A process that became the host while it had children, as a shell does, is no parent of the
 /// orphans of agents, and leaves its children alone.
 #[test]
-fn children_from_a_life_before_are_left_alone() {
+fn children_inherited_by_the_host_process_are_not_killed() {
     let folder = tempfile::tempdir().unwrap();
     let (host, cookie) = Setting::with(&[]).command(folder.path());
     let mut shell = crate::support::shell("sleep 1003 >/dev/null & echo $! >&3; exec \"$@\" 3>&-", &host);

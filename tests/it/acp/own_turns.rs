@@ -40,7 +40,7 @@ impl Watched {
 }
 
 #[test]
-fn text_behind_the_answer_is_in_a_turn_of_its_own_that_ends_when_the_agent_is_silent() {
+fn text_after_the_answer_opens_an_agent_turn_that_ends_after_silence() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let own = watched.goes_on("say first\nthen 0.6\nsay later\nthink why");
@@ -57,7 +57,7 @@ fn text_behind_the_answer_is_in_a_turn_of_its_own_that_ends_when_the_agent_is_si
 }
 
 #[test]
-fn file_that_is_written_behind_the_answer_is_shown_in_a_call() {
+fn file_written_after_the_answer_is_shown_in_a_call() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let own = watched.goes_on("say first\nthen\nwrite $CWD/new.txt words\nsay written");
@@ -70,7 +70,7 @@ fn file_that_is_written_behind_the_answer_is_shown_in_a_call() {
 }
 
 #[test]
-fn permission_that_is_asked_behind_the_answer_waits_for_the_user() {
+fn permission_requested_after_the_answer_waits_for_the_user() {
     let mut watched = Setting::with(&[]).limit("idle_seconds = 1\n").start();
     watched.session();
     let own = watched.goes_on("say first\nthen\nask\nsay done");
@@ -87,7 +87,7 @@ fn permission_that_is_asked_behind_the_answer_waits_for_the_user() {
 }
 
 #[test]
-fn question_and_writes_through_the_host_behind_the_answer_are_served() {
+fn question_and_file_writes_after_the_answer_are_served() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let write = r#"call fs/write_text_file {"path":"$CWD/a.txt","content":"new"}"#;
@@ -100,7 +100,7 @@ fn question_and_writes_through_the_host_behind_the_answer_are_served() {
 }
 
 #[test]
-fn cancelled_own_turn_is_cancelled_at_the_agent_and_the_next_prompt_is_heard() {
+fn cancelled_agent_turn_is_cancelled_at_the_agent_and_the_next_prompt_works() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let own = watched.goes_on("say first\nthen\nsay later\ntool_left_open call_1\nhang");
@@ -112,7 +112,7 @@ fn cancelled_own_turn_is_cancelled_at_the_agent_and_the_next_prompt_is_heard() {
 }
 
 #[test]
-fn text_that_follows_the_cancellation_of_an_own_turn_opens_no_turn() {
+fn text_after_a_cancelled_agent_turn_opens_no_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let title = json!({ "sessionUpdate": "session_info_update", "title": "All is said" });
@@ -129,7 +129,7 @@ fn text_that_follows_the_cancellation_of_an_own_turn_opens_no_turn() {
 }
 
 #[test]
-fn messages_of_the_user_come_behind_an_own_turn() {
+fn user_messages_are_queued_behind_an_agent_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let own = watched.goes_on("say first\nthen\nsay later\nwait_for $CWD/go\nsay end");
@@ -153,7 +153,7 @@ fn messages_of_the_user_come_behind_an_own_turn() {
 }
 
 #[test]
-fn agent_that_says_when_it_begins_and_ends_has_its_turn_from_there_to_there() {
+fn agent_turn_with_explicit_bounds_begins_and_ends_there() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let start = Instant::now();
@@ -169,7 +169,7 @@ fn agent_that_says_when_it_begins_and_ends_has_its_turn_from_there_to_there() {
 }
 
 #[test]
-fn own_turn_ends_once_when_the_host_is_killed_and_is_not_resumed() {
+fn agent_turn_ends_once_when_the_host_is_killed_and_is_not_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state").to_str().unwrap().to_owned();
     let memory = memory(folder.path());
@@ -200,7 +200,7 @@ fn own_turn_ends_once_when_the_host_is_killed_and_is_not_resumed() {
 }
 
 #[test]
-fn command_in_the_background_is_shown_until_it_ends_and_keeps_its_agent() {
+fn background_command_is_shown_until_it_ends_and_prevents_the_idle_stop() {
     let mut watched = Setting::with(&[]).limit("idle_seconds = 0.3\n").start();
     watched.session();
     watched.turn("t1", "background make all\nthen 1\ntask_ends make all\nsay built");
@@ -223,7 +223,7 @@ fn command_in_the_background_is_shown_until_it_ends_and_keeps_its_agent() {
 }
 
 #[test]
-fn usage_update_that_names_its_origin_ends_an_own_turn_and_the_work_in_the_background() {
+fn usage_update_with_an_origin_ends_an_agent_turn_and_its_background_work() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     // As Claude says that it is done: nothing before says what it goes on for.
@@ -246,7 +246,7 @@ fn usage_update_that_names_its_origin_ends_an_own_turn_and_the_work_in_the_backg
 }
 
 #[test]
-fn agent_that_dies_in_its_own_turn_ends_it_with_an_error() {
+fn agent_that_dies_in_an_agent_turn_ends_it_with_an_error() {
     let mut watched = Setting::with(&["--can", "load"]).start();
     watched.session();
     let own = watched.goes_on("say first\nthen\ntool_left_open call_1\ndie");
@@ -256,7 +256,7 @@ fn agent_that_dies_in_its_own_turn_ends_it_with_an_error() {
 }
 
 #[test]
-fn steering_reaches_the_running_turn_of_an_agent_that_takes_it() {
+fn steering_message_reaches_the_running_turn_of_an_agent_that_supports_it() {
     let mut watched = Setting::with(&["--can", "steer"]).start();
     watched.session();
     watched.begin("t1", "say first \nsteered\nsay  last");
@@ -272,7 +272,7 @@ fn steering_reaches_the_running_turn_of_an_agent_that_takes_it() {
 }
 
 #[test]
-fn steering_that_is_not_taken_in_is_the_message_of_the_next_turn() {
+fn steering_message_refused_by_the_agent_becomes_the_next_turn() {
     let mut watched = Setting::with(&["--can", "steer"]).start();
     watched.session();
     watched.begin("t1", "say first\nsteered refuse\nsay last");
@@ -291,7 +291,7 @@ fn steering_that_is_not_taken_in_is_the_message_of_the_next_turn() {
 }
 
 #[test]
-fn request_that_comes_together_with_the_answer_is_served_in_a_turn_of_its_own() {
+fn request_sent_with_the_answer_is_served_in_an_agent_turn() {
     let call = r#"{"toolCallId":"ask_1","title":"T"}"#;
     let options = r#"[{"optionId":"yes","name":"Yes","kind":"allow_once"}]"#;
     let permission = format!(r#"session/request_permission {{"toolCall":{call},"options":{options}}}"#);
@@ -343,7 +343,7 @@ fn late_answer_to_a_question_of_an_earlier_turn_answers_no_other() {
 }
 
 #[test]
-fn steering_while_nothing_runs_is_the_message_of_a_turn_at_once() {
+fn steering_message_while_idle_begins_a_turn_at_once() {
     let mut watched = Setting::with(&["--can", "steer"]).start();
     watched.session();
     watched.turn("t1", "say first");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_agent_is_known_before_it_is_started_and_started_by_the_first_session() {
+fn agent_is_listed_before_its_start_and_started_by_the_first_session() {
     let mut watched = Setting::with(&[]).limit("title = \"Agent A\"\ndescription = \"For tests\"\n").start();
     let hello = watched.process.next();
     let agents = hello["result"]["snapshots"][0]["state"]["agents"].as_array().unwrap();
@@ -23,7 +23,7 @@ fn an_agent_is_known_before_it_is_started_and_started_by_the_first_session() {
 }
 
 #[test]
-fn text_and_thoughts_come_in_parts_and_each_piece_once() {
+fn text_and_thoughts_arrive_in_parts_without_loss_or_duplication() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let script =
@@ -41,7 +41,7 @@ fn text_and_thoughts_come_in_parts_and_each_piece_once() {
 }
 
 #[test]
-fn what_has_no_part_of_its_own_is_told_in_other_ways() {
+fn updates_without_a_response_part_are_shown_in_other_ways() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let script = [
@@ -68,7 +68,7 @@ fn what_has_no_part_of_its_own_is_told_in_other_ways() {
 }
 
 #[test]
-fn a_tool_call_is_one_call_and_the_next_turn_may_use_its_name_again() {
+fn tool_call_has_one_start_and_its_id_may_be_reused_in_the_next_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     for turn in ["t1", "t2"] {
@@ -88,7 +88,7 @@ fn a_tool_call_is_one_call_and_the_next_turn_may_use_its_name_again() {
 }
 
 #[test]
-fn a_call_that_is_left_open_is_closed_with_the_turn_and_stays_closed() {
+fn unfinished_tool_call_ends_with_its_turn_and_stays_ended() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.turn("t1", "tool_left_open call_1");
@@ -103,7 +103,7 @@ fn a_call_that_is_left_open_is_closed_with_the_turn_and_stays_closed() {
 }
 
 #[test]
-fn a_permission_is_answered_with_the_option_that_was_chosen() {
+fn permission_is_answered_with_the_chosen_option() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "ask");
@@ -126,7 +126,7 @@ fn a_permission_is_answered_with_the_option_that_was_chosen() {
 }
 
 #[test]
-fn several_permissions_are_answered_each_on_its_own() {
+fn concurrent_permissions_are_answered_separately() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "ask_thrice");
@@ -145,7 +145,7 @@ fn several_permissions_are_answered_each_on_its_own() {
 /// ACP has no word for steering an agent: what the user adds while it works is said to it when it
 /// is done.
 #[test]
-fn what_the_user_adds_is_the_message_of_the_next_turn() {
+fn steering_message_becomes_the_next_turn_of_an_agent_that_cannot_be_steered() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "say first\nhang");
@@ -170,7 +170,7 @@ fn what_the_user_adds_is_the_message_of_the_next_turn() {
 }
 
 #[test]
-fn attachments_are_given_as_the_agent_can_take_them() {
+fn attachments_are_sent_in_the_form_that_the_agent_supports() {
     // The one decodes the URIs of files, the other one does not.
     for (name, uri) in [("agent.py", "file:///a%20b/%C3%A4.txt"), ("qwen-code", "file:///a b/ä.txt")] {
         let mut watched = Setting::with(&["--name", name]).start();
@@ -181,7 +181,7 @@ fn attachments_are_given_as_the_agent_can_take_them() {
 }
 
 #[test]
-fn chats_that_are_attached_are_told_besides_the_message() {
+fn attached_chat_is_sent_as_text_beside_the_message() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     // The agent does what each line of its last block says, which is what was said here.
@@ -242,7 +242,7 @@ fn attach(watched: &mut Watched, linked: &str) {
 }
 
 #[test]
-fn what_comes_too_early_or_too_late_or_is_about_nobody_touches_no_turn() {
+fn early_late_and_unrelated_updates_do_not_change_the_running_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     // Said before the session was answered for.
@@ -267,7 +267,7 @@ fn what_comes_too_early_or_too_late_or_is_about_nobody_touches_no_turn() {
 const QUICK_WITHIN: usize = 1000;
 
 #[test]
-fn a_turn_ends_with_the_answer_and_no_pause_is_waited_for() {
+fn turn_ends_with_the_answer_without_a_pause() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let mut durations = (0..QUICK_WITHIN).map(|turn| {
@@ -282,7 +282,7 @@ fn a_turn_ends_with_the_answer_and_no_pause_is_waited_for() {
 }
 
 #[test]
-fn failures_and_other_ends_are_told() {
+fn agent_errors_and_stop_reasons_end_the_turn_with_their_error_type() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     for (script, kind, text) in [
@@ -308,7 +308,7 @@ fn failures_and_other_ends_are_told() {
 }
 
 #[test]
-fn a_call_may_bear_a_name_and_show_a_terminal_of_the_agents_own() {
+fn tool_call_may_have_a_name_and_a_terminal_of_the_agent() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let script = [
@@ -328,7 +328,7 @@ fn a_call_may_bear_a_name_and_show_a_terminal_of_the_agents_own() {
 }
 
 #[test]
-fn a_question_that_the_agent_withdraws_is_shown_no_longer() {
+fn question_withdrawn_by_the_agent_is_removed() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     assert_eq!(watched.turn("t1", "ask_and_withdraw"), "code -32800");
@@ -338,7 +338,7 @@ fn a_question_that_the_agent_withdraws_is_shown_no_longer() {
 
 /// At the end of the input the turn goes on, and what nobody can answer any more is declined.
 #[test]
-fn a_permission_that_nobody_can_give_is_declined() {
+fn permission_after_the_end_of_input_is_declined() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "ask");
