@@ -45,7 +45,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn nobody_notices_that_the_host_was_killed() {
+fn killed_hosts_lose_and_repeat_nothing_for_their_clients() {
     let kills = kills("CRASH_KILLS", KILLS);
     let counts = crash(kills, |_| Cast::Script);
     let Counts { interrupted, resumed, completed, started_again, replays, snapshots, lagging, .. } = counts;
@@ -55,7 +55,7 @@ fn nobody_notices_that_the_host_was_killed() {
 
 /// Nothing of the agent is left either, and it is told nothing twice.
 #[test]
-fn nobody_notices_where_agents_are_programs() {
+fn killed_hosts_with_acp_agents_lose_and_repeat_nothing_and_leave_no_process() {
     let kills = kills("ACP_CRASH_KILLS", ACP_KILLS);
     let can = ["load", "nothing", "resume", "load"];
     let counts = crash(kills, |world| Cast::Acp(can[world % can.len()]));
