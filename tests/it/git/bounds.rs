@@ -52,7 +52,7 @@ fn ready(talk: &mut Talk, what: &str) -> Value {
 /// Of those that git does not have 2,000 are kept, and taken back; the others are known by their
 /// names, and stay.
 #[test]
-fn more_new_files_than_are_kept_stay() {
+fn new_files_beyond_the_checkpoint_limit_are_not_reverted() {
     let repository = Repository::with(&[("a", "1\n")]);
     let asker = Asker::new(&repository);
     let before = asker.keep(1, None);
@@ -84,7 +84,7 @@ fn more_new_files_than_are_kept_stay() {
 
 /// Nobody sees which files they are, so nothing is done to them.
 #[test]
-fn more_files_than_are_shown_are_counted_and_stay() {
+fn files_beyond_the_display_limit_are_counted_and_not_discarded() {
     let repository = Repository::with(&[("a", "1\n")]);
     write_many(&repository, 5001);
     let mut talk = begin(&repository);
@@ -101,7 +101,7 @@ fn more_files_than_are_shown_are_counted_and_stay() {
 }
 
 #[test]
-fn a_giant_stays_where_what_is_beside_it_is_discarded() {
+fn file_too_large_for_a_checkpoint_is_not_discarded_while_others_are() {
     let mut repository = Repository::with(&[("a", "1\n"), ("there", "1\n")]);
     repository.limit = Some(10_000);
     let giant = vec![b'x'; 10_001];
@@ -126,7 +126,7 @@ fn a_giant_stays_where_what_is_beside_it_is_discarded() {
 
 /// What git has of a file of LFS is a pointer, which is not the file: it does not take its place.
 #[test]
-fn a_pointer_of_lfs_does_not_take_the_place_of_a_file() {
+fn lfs_pointer_does_not_replace_a_file() {
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n";
     let repository = Repository::with(&[(".gitattributes", "*.large filter=lfs\n"), ("a", "1\n")]);
     for name in ["x.large", "gone.large", "pointer.large"] {
@@ -167,7 +167,7 @@ fn a_pointer_of_lfs_does_not_take_the_place_of_a_file() {
 
 /// What an agent writes when its turn is over is of nobody's turn, or of the one in which it does.
 #[test]
-fn what_is_written_behind_a_cancelled_turn_is_not_its_own() {
+fn files_written_after_a_cancelled_turn_are_not_in_its_changeset() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = Talk::begin(&repository);
     talk.follow(CHAT);

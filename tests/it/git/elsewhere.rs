@@ -71,7 +71,7 @@ fn brought_elsewhere(repository: &mut Repository) -> PathBuf {
 }
 
 #[test]
-fn a_session_that_is_brought_in_takes_nothing_along_when_it_goes() {
+fn disposing_of_an_imported_session_retains_the_checkpoints_of_the_original() {
     let mut repository = with_a_session();
     let of_the_first = repository.our_refs();
     let first = brought_elsewhere(&mut repository);
@@ -93,7 +93,7 @@ fn a_session_that_is_brought_in_takes_nothing_along_when_it_goes() {
 }
 
 #[test]
-fn a_session_that_is_brought_in_keeps_what_it_knows_when_the_other_one_goes() {
+fn disposing_of_the_original_session_retains_the_checkpoints_of_its_import() {
     let mut repository = with_a_session();
     let first = brought_elsewhere(&mut repository);
     let mut talk = Talk::open(&repository, &[]);
@@ -110,7 +110,7 @@ fn a_session_that_is_brought_in_keeps_what_it_knows_when_the_other_one_goes() {
 }
 
 #[test]
-fn what_is_still_there_is_kept_again_for_a_session_that_comes_back_from_the_trash() {
+fn session_restored_from_the_trash_is_checkpointed_again() {
     let repository = with_a_session();
     let mut talk = Talk::open(&repository, &[]);
     talk.ask("disposeSession", &json!({ "channel": SESSION }));

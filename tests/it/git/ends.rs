@@ -63,7 +63,7 @@ fn change(repository: &Repository) {
 }
 
 #[test]
-fn a_turn_that_is_brought_back_has_its_bytes() {
+fn restored_turn_has_its_exact_bytes() {
     each_way(|repository| {
         let before = all_bytes(repository);
         let mut talk = Talk::begin(repository);
@@ -85,7 +85,7 @@ fn a_turn_that_is_brought_back_has_its_bytes() {
 }
 
 #[test]
-fn what_is_not_committed_and_is_brought_back_has_its_bytes() {
+fn restored_uncommitted_changes_have_their_exact_bytes() {
     each_way(|repository| {
         change(repository);
         let before = all_bytes(repository);

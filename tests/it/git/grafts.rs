@@ -67,7 +67,7 @@ pub fn are_the_same(repository: &Repository) -> bool {
 }
 
 #[test]
-fn flagged_file_that_is_too_large_is_kept_as_it_was_staged() {
+fn flagged_file_too_large_for_a_checkpoint_is_checkpointed_as_staged() {
     let mut repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
     repository.limit = Some(20_000);
     repository.write("a", "x".repeat(25_000));
@@ -79,7 +79,7 @@ fn flagged_file_that_is_too_large_is_kept_as_it_was_staged() {
 }
 
 #[test]
-fn folders_and_files_take_each_others_places() {
+fn folders_and_files_that_replace_each_other_are_checkpointed_like_git_add() {
     let repository = Repository::with(&[("a", "1\n"), ("d/e/f", "1\n"), ("d/g", "1\n"), ("x/only", "1\n")]);
     assert!(are_the_same(&repository));
     fs::remove_file(repository.path("a")).unwrap();
@@ -105,7 +105,7 @@ fn folders_and_files_take_each_others_places() {
 }
 
 #[test]
-fn what_git_does_with_ends_of_lines_is_the_same() {
+fn line_ending_conversion_of_checkpoints_equals_git_add() {
     let repository = Repository::with(&[
         ("kept", "a\r\nb\r\n"),
         ("dir/deep/kept", "a\r\n"),
@@ -127,7 +127,7 @@ fn what_git_does_with_ends_of_lines_is_the_same() {
 }
 
 #[test]
-fn a_large_index_is_not_written() {
+fn large_index_is_not_written() {
     let repository = Repository::with(&[("edited", "1\n"), ("dir/edited", "1\n")]);
     let blob = repository.git(&["rev-parse", "HEAD:edited"]);
     let long = "x".repeat(200);

@@ -634,7 +634,7 @@ fn run(kind: Kind, at_first: &[Deed], events: &[Event]) {
 const CASES: u32 = 2;
 
 #[test]
-fn turns_show_what_full_copies_say() {
+fn changesets_of_turns_equal_the_differences_of_full_copies() {
     for (seed, kind) in (SEED..).zip(KINDS) {
         let histories = (Just(kind), deeds(), events());
         try_all(&histories, (CASES, 10), seed, |(kind, at_first, events)| run(kind, &at_first, &events));

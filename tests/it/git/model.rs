@@ -443,7 +443,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_differs_is_what_full_copies_say(
+    fn checkpoint_differences_equal_the_differences_of_full_copies(
         kind in kinds(),
         at_first in deeds_and_flags(),
         meanwhile in deeds_and_flags(),

@@ -726,7 +726,7 @@ fn run(kind: Kind, at_first: &[Deed], events: &[Event]) {
 }
 
 #[test]
-fn what_clients_ask_for_is_done_and_nothing_is_lost() {
+fn changeset_operations_match_the_model_and_lose_no_content() {
     for (seed, kind) in (SEED..).zip(KINDS) {
         let histories = (Just(kind), deeds(), events());
         try_all(&histories, (1, 10), seed, |(kind, at_first, events)| run(kind, &at_first, &events));

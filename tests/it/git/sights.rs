@@ -42,7 +42,7 @@ fn meta(talk: &mut Talk) -> Value {
 }
 
 #[test]
-fn what_is_not_committed_is_shown_while_it_changes() {
+fn uncommitted_changes_are_shown_and_updated() {
     let repository = Repository::with(&[("a", "1\n"), ("gone", "x\n"), ("staged", "1\n")]);
     let before = repository.of_the_user();
     repository.write("a", "2\n");
@@ -84,7 +84,7 @@ fn what_is_not_committed_is_shown_while_it_changes() {
 }
 
 #[test]
-fn what_a_branch_has_changed_is_compared_with_the_one_on_which_the_session_began() {
+fn branch_changes_are_compared_with_the_branch_at_session_start() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = begin(&repository);
     repository.git(&["checkout", "-q", "-b", "work"]);
@@ -102,7 +102,7 @@ fn what_a_branch_has_changed_is_compared_with_the_one_on_which_the_session_began
 }
 
 #[test]
-fn a_branch_that_follows_another_one_is_compared_with_that() {
+fn branch_with_an_upstream_is_compared_with_the_upstream() {
     let other = Repository::with(&[("a", "1\n")]);
     let repository = Repository::empty();
     let from = other.root.to_str().unwrap();
@@ -122,7 +122,7 @@ fn a_branch_that_follows_another_one_is_compared_with_that() {
 }
 
 #[test]
-fn a_repository_without_a_commit_or_a_branch_is_shown() {
+fn repository_without_a_commit_or_a_branch_is_shown() {
     let repository = Repository::empty();
     repository.write("a", "1\n");
     let mut talk = begin(&repository);
@@ -136,7 +136,7 @@ fn a_repository_without_a_commit_or_a_branch_is_shown() {
 }
 
 #[test]
-fn what_is_not_committed_is_discarded_and_brought_back() {
+fn uncommitted_changes_are_discarded_and_restored() {
     let repository = Repository::with(&[("a", "1\n"), ("gone", "x\n")]);
     repository.write("a", "2\n");
     repository.write("new/n", "n\n");
@@ -201,7 +201,7 @@ fn at_once(talk: &mut Talk, operations: &[(&str, &str)]) -> Vec<Value> {
 /// Each operation knows what the one before it has done, followed or not, and whether it has ended
 /// or not.
 #[test]
-fn operations_that_are_asked_for_at_once_know_of_each_other() {
+fn concurrent_operations_see_the_results_of_earlier_ones() {
     for follows in [false, true] {
         let repository = Repository::with(&[("a", "1\n")]);
         let mut talk = begin(&repository);
@@ -235,7 +235,7 @@ fn operations_that_are_asked_for_at_once_know_of_each_other() {
 
 /// What is asked for is done when the client says nothing more, and answered.
 #[test]
-fn an_operation_that_waits_is_done_when_its_client_has_nothing_more_to_say() {
+fn queued_operation_is_completed_after_the_end_of_input() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = begin(&repository);
     repository.write("a", "2\n");
@@ -252,7 +252,7 @@ fn an_operation_that_waits_is_done_when_its_client_has_nothing_more_to_say() {
 }
 
 #[test]
-fn turns_are_compared_by_what_was_there_when_they_ended() {
+fn turns_are_compared_by_their_final_checkpoints() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = begin(&repository);
     for (turn, text) in [("t1", "2\n"), ("t2", "3\n"), ("t3", "4\n")] {
@@ -280,14 +280,14 @@ fn has_status(action: &Value, status: &str) -> bool {
 }
 
 #[test]
-fn where_all_is_committed_it_is_known_that_nothing_has_changed() {
+fn clean_repository_has_an_empty_uncommitted_changeset() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = begin(&repository);
     assert_eq!(talk.files(&repository, "uncommitted"), []);
 }
 
 #[test]
-fn what_was_seen_last_is_shown_behind_a_restart_until_it_is_seen_again() {
+fn last_status_is_shown_after_a_restart_until_it_is_refreshed() {
     let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
     repository.write("a", "2\n");
     let mut talk = begin(&repository);
@@ -318,7 +318,7 @@ fn what_was_seen_last_is_shown_behind_a_restart_until_it_is_seen_again() {
 }
 
 #[test]
-fn a_repository_that_is_not_there_any_more_is_said_and_comes_back() {
+fn removed_repository_is_reported_and_recovers_when_it_returns() {
     let repository = Repository::with(&[("a", "1\n")]);
     repository.write("a", "2\n");
     let mut talk = begin(&repository);

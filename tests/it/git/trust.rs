@@ -65,7 +65,7 @@ fn repository_of_another_user_is_not_used() {
 }
 
 #[test]
-fn repository_of_another_user_that_is_said_to_be_safe_is_used() {
+fn repository_of_another_user_marked_as_safe_is_used() {
     if !geteuid().is_root() {
         return super::say("skipped: only `root` can give files away");
     }
@@ -92,14 +92,14 @@ fn repository_of_another_user_that_is_said_to_be_safe_is_used() {
 }
 
 #[test]
-fn a_git_that_is_too_old_is_not_used() {
+fn outdated_git_is_not_used() {
     let repository = Repository::with(&[("a", "1\n")]);
     let talk = with_git(&repository, "echo git version 2.20.1");
     shows_what_is_said(talk, &repository, "git 2.31 or newer is needed, and this is `git version 2.20.1`");
 }
 
 #[test]
-fn where_there_is_no_git_it_is_said() {
+fn missing_git_is_reported() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = Talk::open(&repository, &[("PATH", "/nowhere")]);
     talk.create(SESSION, &repository.root);
@@ -107,7 +107,7 @@ fn where_there_is_no_git_it_is_said() {
 }
 
 #[test]
-fn a_turn_begins_when_git_takes_too_long() {
+fn turn_begins_although_git_times_out() {
     let repository = Repository::with(&[("a", "1\n")]);
     let slow = "case \"$*\" in *status*) exec sleep 1000;; esac\nexec $GIT \"$@\"";
     let talk = with_git(&repository, slow);
@@ -117,7 +117,7 @@ fn a_turn_begins_when_git_takes_too_long() {
 /// A checkpoint that is being made when its session is disposed of is made all the same, and let go
 /// of behind that.
 #[test]
-fn what_is_being_kept_for_a_session_that_is_gone_is_let_go_of() {
+fn checkpoint_in_progress_of_a_disposed_session_is_deleted() {
     let slow = "case \"$*\" in *commit-tree*) sleep 0.5;; esac\nexec $GIT \"$@\"";
     for is_over in [true, false] {
         let repository = Repository::with(&[("a", "1\n")]);
@@ -134,7 +134,7 @@ fn what_is_being_kept_for_a_session_that_is_gone_is_let_go_of() {
 }
 
 #[test]
-fn the_home_folder_is_not_kept() {
+fn home_folder_is_not_checkpointed() {
     let mut repository = Repository::with(&[("a", "1\n")]);
     repository.home.clone_from(&repository.root);
     let mut talk = Talk::begin(&repository);
@@ -144,7 +144,7 @@ fn the_home_folder_is_not_kept() {
 }
 
 #[test]
-fn a_folder_without_a_repository_is_nothing_to_speak_of() {
+fn folder_without_a_repository_is_not_reported() {
     let repository = Repository::empty();
     fs::remove_dir_all(repository.path(".git")).unwrap();
     let mut talk = Talk::begin(&repository);
@@ -155,7 +155,7 @@ fn a_folder_without_a_repository_is_nothing_to_speak_of() {
 }
 
 #[test]
-fn a_bare_repository_is_not_used() {
+fn bare_repository_is_not_used() {
     let repository = Repository::empty();
     fs::remove_dir_all(repository.path(".git")).unwrap();
     repository.git(&["init", "-q", "--bare", "."]);
@@ -165,7 +165,7 @@ fn a_bare_repository_is_not_used() {
 }
 
 #[test]
-fn git_is_not_asked_where_that_is_off() {
+fn git_is_not_run_if_disabled() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut command = crate::support::program();
     command.args(["--ephemeral", "--git", "off"]).envs(environment(&repository.home));
@@ -181,7 +181,7 @@ fn git_is_not_asked_where_that_is_off() {
 }
 
 #[test]
-fn nothing_of_git_outlives_the_host() {
+fn killed_host_leaves_no_git_process() {
     let repository = Repository::with(&[("a", "1\n")]);
     let pid = repository.home.join("pid");
     let slow = format!(
@@ -240,7 +240,7 @@ fn is_done(talk: &mut Talk, what: &str, operation: &str) {
 /// The host is killed when some of the files are what they were and others are not: what was taken
 /// back is brought back.
 #[test]
-fn what_was_taken_back_when_a_host_is_killed_can_be_brought_back() {
+fn discard_interrupted_by_a_host_kill_can_be_restored() {
     for what in ["turn/t1", "session", "uncommitted"] {
         let (repository, [long, longer]) = killed_taking_back(what);
         let mut talk = Talk::open(&repository, &[]);
@@ -258,7 +258,7 @@ fn what_was_taken_back_when_a_host_is_killed_can_be_brought_back() {
 
 /// What a host was killed in is done when it is asked for again, and brought back once.
 #[test]
-fn what_is_taken_back_again_behind_a_death_is_brought_back_once() {
+fn repeated_discard_after_a_host_kill_is_restored_once() {
     let what = "turn/t1";
     let (repository, [_, longer]) = killed_taking_back(what);
     let mut talk = Talk::open(&repository, &[]);

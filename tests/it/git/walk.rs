@@ -384,7 +384,7 @@ fn try_to_work(bait: &Bait<'_>) {
 }
 
 #[test]
-fn settings_that_name_a_program_run_nothing_in_any_place() {
+fn settings_that_name_a_program_run_nothing_at_any_level() {
     for git in gits() {
         let tried = TriedGit::find(git);
         std::thread::scope(|scope| {

@@ -423,13 +423,13 @@ fn run(events: &[Event]) {
 }
 
 #[test]
-fn calls_of_two_chats_are_shown_and_taken_back() {
+fn edits_of_two_chats_without_git_are_shown_and_reverted() {
     try_all(&events(), (6, 1), SEED, |events| run(&events));
 }
 
 /// What a file may be used for comes back with it.
 #[test]
-fn a_program_that_was_taken_back_is_one_when_it_is_brought_back() {
+fn restored_program_without_git_retains_its_mode() {
     let repository = Repository::empty();
     fs::remove_dir_all(repository.path(".git")).unwrap();
     let mut talk = Talk::begin(&repository);
