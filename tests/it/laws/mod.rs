@@ -47,7 +47,7 @@ fn every_mirror_equals_a_fresh_snapshot() {
 
 /// The same where backends are programs that speak ACP, which do what they do when they do it.
 #[test]
-fn every_mirror_equals_a_fresh_snapshot_where_agents_are_programs() {
+fn every_mirror_equals_a_fresh_snapshot_with_acp_agents() {
     const KINDS: [&str; 5] =
         ["chat/delta", "chat/toolCallComplete", "chat/turnComplete", "chat/error", "chat/turnCancelled"];
     let seen = Cell::new([0; KINDS.len()]);
@@ -67,7 +67,7 @@ fn every_mirror_equals_a_fresh_snapshot_where_agents_are_programs() {
 
 /// The same inputs give the same outputs, byte for byte.
 #[test]
-fn the_same_inputs_give_the_same_bytes() {
+fn repeated_inputs_give_byte_identical_outputs() {
     check_schedules(60, |schedule| {
         let (once, again) = (World::run(schedule)?, World::run(schedule)?);
         let differing = once.iter().zip(&again).position(|(a, b)| a != b);
@@ -79,7 +79,7 @@ fn the_same_inputs_give_the_same_bytes() {
 
 /// The reducers that are ours for speed mean what the official ones do.
 #[test]
-fn the_hot_reducers_are_the_official_ones() {
+fn fast_reducers_equal_the_official_ones() {
     check(600, &reducers::histories(), reducers::run, |history| history);
 }
 
@@ -144,13 +144,12 @@ fn check<T: Debug>(
 }
 
 #[test]
-fn a_law_that_is_broken_says_how_to_repeat_that() {
+fn failed_law_prints_how_to_repeat_it() {
     let small = |case: &u8| if *case < 50 { Ok(()) } else { Err(anyhow::anyhow!("too large")) };
     let broken = || check(20, &(0..100u8), small, |case| case);
     let panic = std::panic::catch_unwind(broken).unwrap_err();
     let said = panic.downcast_ref::<String>().unwrap();
-    for word in ["too large\nin\n50\n", "PROPTEST_RNG_SEED=", "PROPTEST_CASES=", "a_law_that_is_broken_says"]
-    {
+    for word in ["too large\nin\n50\n", "PROPTEST_RNG_SEED=", "PROPTEST_CASES=", "failed_law_prints_how"] {
         assert!(said.contains(word), "{said}");
     }
 }
