@@ -71,7 +71,7 @@ fn status(folder: &Path) -> Value {
 }
 
 #[test]
-fn end_of_the_window_that_asked_ends_nothing_of_the_others() {
+fn end_of_the_window_that_opened_a_listener_does_not_affect_other_clients() {
     let (_outer, folder) = state();
     for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
         let mut asks = ListeningWindow::open(&folder, "asks", &[ANY_PORT]);
@@ -112,7 +112,7 @@ fn end_of_the_window_that_asked_ends_nothing_of_the_others() {
 }
 
 #[test]
-fn signal_to_the_window_that_asked_cancels_its_own_turns_alone() {
+fn signal_to_the_window_that_opened_a_listener_cancels_only_its_own_turns() {
     let (_outer, folder) = state();
     let mut other = Window::open(&folder, "other");
     other.make_session();
@@ -154,7 +154,7 @@ fn signal_to_the_window_that_asked_cancels_its_own_turns_alone() {
 }
 
 #[test]
-fn host_stays_for_clients_of_a_listener_and_leaves_with_the_last_one() {
+fn host_runs_until_the_last_client_of_a_listener_disconnects() {
     let (_outer, folder) = state();
     let asks = ListeningWindow::open(&folder, "asks", &[ANY_PORT]);
     let host = host_of(&folder);
@@ -171,7 +171,7 @@ fn host_stays_for_clients_of_a_listener_and_leaves_with_the_last_one() {
 }
 
 #[test]
-fn address_that_cannot_be_listened_on_is_the_error_of_its_window_alone() {
+fn unusable_listen_address_is_refused_only_to_its_window() {
     let (outer, folder) = state();
     let foreign = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = format!("ws://{}", foreign.local_addr().unwrap());
@@ -194,7 +194,7 @@ fn address_that_cannot_be_listened_on_is_the_error_of_its_window_alone() {
 }
 
 #[test]
-fn address_is_shared_by_windows_that_ask_alike_and_refused_to_others() {
+fn listener_is_shared_by_windows_with_equal_flags_and_refused_to_others() {
     let (outer, folder) = state();
     let socket = format!("unix:{}", outer.path().join("socket").display());
     let first = ListeningWindow::open(&folder, "first", &[ANY_PORT, &socket]);
@@ -223,7 +223,7 @@ fn address_is_shared_by_windows_that_ask_alike_and_refused_to_others() {
 }
 
 #[test]
-fn running_serve_listens_where_a_window_asks_too() {
+fn running_serve_opens_the_listener_that_a_window_requests() {
     let (_outer, folder) = state();
     let host = super::Host::on(&folder, &[ANY_PORT]);
     let socket = format!("unix:{}", folder.join("more").display());
@@ -236,7 +236,7 @@ fn running_serve_listens_where_a_window_asks_too() {
 }
 
 #[test]
-fn socket_of_a_later_listener_is_no_file_of_clients() {
+fn socket_and_token_of_a_later_listener_are_protected_from_writes() {
     let (outer, folder) = state();
     let (top, token) = (outer.path().canonicalize().unwrap(), outer.path().join("token"));
     fs::write(&token, "0123456789abcdef").unwrap();
@@ -265,7 +265,7 @@ fn socket_of_a_later_listener_is_no_file_of_clients() {
 }
 
 #[test]
-fn socket_of_a_listener_that_was_removed_is_bound_anew() {
+fn removed_listener_socket_is_bound_again() {
     let (outer, folder) = state();
     let path = outer.path().join("socket");
     let asks = ListeningWindow::open(&folder, "asks", &[&format!("unix:{}", path.display())]);
@@ -280,7 +280,7 @@ fn socket_of_a_listener_that_was_removed_is_bound_anew() {
 }
 
 #[test]
-fn windows_that_start_in_one_instant_are_all_served_whoever_of_them_listens() {
+fn windows_started_at_once_are_all_served_whichever_of_them_listens() {
     for round in 0..4 {
         let (outer, folder) = state();
         let socket = format!("unix:{}", outer.path().join("socket").display());
@@ -307,7 +307,7 @@ fn windows_that_start_in_one_instant_are_all_served_whoever_of_them_listens() {
 }
 
 #[test]
-fn listener_of_a_window_that_was_asked_for_again_is_free_when_its_host_has_left() {
+fn port_of_a_window_listener_is_free_after_its_host_has_exited() {
     let (_outer, folder) = state();
     let mut port = String::from(ANY_PORT);
     for round in 0..5 {
