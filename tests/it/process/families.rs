@@ -167,7 +167,7 @@ fn assert_alive(all: &BTreeMap<String, RawPid>) {
 }
 
 #[test]
-fn what_a_terminal_has_started_ends_with_it_and_nothing_of_another_one() {
+fn closing_a_terminal_kills_its_processes_and_no_others() {
     let mut terminals = Terminals::start("families");
     let one = terminals.populate(TERMINAL, "one");
     let guard = terminals.guard();
@@ -198,7 +198,7 @@ fn what_a_terminal_has_started_ends_with_it_and_nothing_of_another_one() {
 /// Somebody has taken off the number of his terminal, and has left it: he is nobody's, and does not
 /// stay either.
 #[test]
-fn who_belongs_to_no_terminal_ends_with_the_last_one() {
+fn process_that_left_its_terminal_is_killed_with_the_last_terminal() {
     let mut terminals = Terminals::start("nobodys");
     let folder = terminals.folder.path().display().to_string();
     terminals.open(OTHER);
@@ -222,7 +222,7 @@ fn who_belongs_to_no_terminal_ends_with_the_last_one() {
 }
 
 #[test]
-fn nobody_of_any_terminal_outlives_its_host_however_that_ends() {
+fn host_end_or_death_leaves_no_terminal_process() {
     for signal in [Signal::KILL, Signal::TERM] {
         let mut terminals = Terminals::start(&format!("hosts-end-{}", signal.as_raw()));
         let one = terminals.populate(TERMINAL, "one");
@@ -241,7 +241,7 @@ fn nobody_of_any_terminal_outlives_its_host_however_that_ends() {
 }
 
 #[test]
-fn who_kills_the_guard_of_terminals_ends_them_and_the_host_goes_on() {
+fn killed_terminal_guard_ends_its_terminals_and_the_host_continues() {
     let mut terminals = Terminals::start("a-guard-is-killed");
     let one = terminals.populate(TERMINAL, "one");
     let two = terminals.populate(OTHER, "two");
@@ -261,7 +261,7 @@ fn who_kills_the_guard_of_terminals_ends_them_and_the_host_goes_on() {
 }
 
 #[test]
-fn a_guard_of_terminals_that_was_stopped_is_woken() {
+fn stopped_terminal_guard_is_continued() {
     let mut terminals = Terminals::start("a-guard-is-stopped");
     let one = terminals.populate(TERMINAL, "one");
     terminals.shell.enter("kill -STOP $PPID; echo go\"\"ne");
@@ -288,7 +288,7 @@ fn a_guard_of_terminals_that_was_stopped_is_woken() {
 }
 
 #[test]
-fn a_guard_of_terminals_that_is_stopped_all_the_time_is_replaced() {
+fn permanently_stopped_terminal_guard_is_replaced() {
     let mut terminals = Terminals::start("a-guard-is-held");
     let one = terminals.populate(TERMINAL, "one");
     let two = terminals.populate(OTHER, "two");
@@ -305,7 +305,7 @@ fn a_guard_of_terminals_that_is_stopped_all_the_time_is_replaced() {
 }
 
 #[test]
-fn terminals_may_be_wanted_at_once_and_not_any_more_at_once() {
+fn terminals_created_and_disposed_of_concurrently_share_one_guard() {
     let mut terminals = Terminals::start("at-once");
     let uri = |number: usize| format!("agenthost-terminal:///{number}");
     let claim = json!({ "kind": "client", "clientId": "me" });
@@ -336,7 +336,7 @@ fn terminals_may_be_wanted_at_once_and_not_any_more_at_once() {
 
 /// Who does not want to leave is given half a second.
 #[test]
-fn a_terminal_does_not_wait_for_another_one_that_ends() {
+fn opening_a_terminal_does_not_wait_for_another_one_that_ends() {
     let mut terminals = Terminals::start("while-another-ends");
     terminals.open("agenthost-terminal:///it-stays");
     let mut number = 0;
@@ -356,7 +356,7 @@ fn a_terminal_does_not_wait_for_another_one_that_ends() {
 
 /// There is no room for numbers below this one.
 #[test]
-fn where_one_guard_cannot_tell_terminals_apart_each_has_its_own() {
+fn terminals_have_separate_guards_if_the_limit_leaves_no_tags() {
     let folder = tempfile::tempdir().unwrap();
     let command = shell("exec prlimit --locks=12345 \"$@\"", &sidecar_on(&folder.path().join("state")));
     let mut terminals = Terminals::start_by(folder, command, "guards-of-their-own");

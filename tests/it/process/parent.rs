@@ -72,7 +72,7 @@ impl Drop for Orphan {
 }
 
 #[test]
-fn without_its_parent_it_leaves() {
+fn host_exits_when_its_parent_dies() {
     let mut orphan = Orphan::start(&[]);
     orphan.answers();
     orphan.kill_parent();
@@ -81,7 +81,7 @@ fn without_its_parent_it_leaves() {
 }
 
 #[test]
-fn when_told_not_to_watch_it_stays() {
+fn host_survives_its_parent_with_no_parent_watch() {
     let mut orphan = Orphan::start(&["--no-parent-watch"]);
     orphan.answers();
     orphan.kill_parent();

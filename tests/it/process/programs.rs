@@ -425,13 +425,13 @@ fn programs_of_every_kind_run_in_dash() {
 }
 
 #[test]
-fn no_byte_of_very_much_is_lost() {
+fn terminal_output_of_many_megabytes_loses_no_byte() {
     let scene: Scene = |stage| print_all(stage, asked_for("TERMINAL_BYTES", VERY_MUCH_BYTES));
     play("dash", Path::new("/bin/sh"), &[(&[], "very-much", scene)]);
 }
 
 #[test]
-fn a_screen_has_another_size_ten_thousand_times() {
+fn terminal_survives_ten_thousand_resizes() {
     let scene: Scene = |stage| resize(stage, MANY_RESIZES);
     play("dash", Path::new("/bin/sh"), &[(&[], "resizes", scene)]);
 }

@@ -11,7 +11,7 @@ use serde_json::{json, Value};
 use super::terminal::{installed, make_home, skipped, Shell, TERMINAL};
 
 #[test]
-fn a_shell_runs_in_a_terminal_until_it_ends() {
+fn shell_runs_in_a_terminal_until_it_exits() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = Shell::opened(folder.path(), "a-shell-runs");
     shell.input("echo $((20+22)) $TERM; stty size; pwd\n");
@@ -36,7 +36,7 @@ fn a_shell_runs_in_a_terminal_until_it_ends() {
 }
 
 #[test]
-fn nothing_in_a_terminal_outlives_a_host_that_is_killed_and_nothing_of_it_is_kept() {
+fn killed_host_leaves_no_terminal_process_and_stores_no_terminal_content() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = Shell::opened(folder.path(), "a-host-is-killed");
     let state = shell.ask("subscribe", json!({ "channel": "ahp-root://" }));
@@ -66,7 +66,7 @@ fn nothing_in_a_terminal_outlives_a_host_that_is_killed_and_nothing_of_it_is_kep
 }
 
 #[test]
-fn a_program_is_answered_once_by_its_terminal_and_clients_are_not_asked() {
+fn terminal_queries_are_answered_once_by_the_host() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = Shell::opened(folder.path(), "a-program-asks");
     // What is answered is read without being shown, up to the last byte of it.
@@ -95,7 +95,7 @@ fn a_program_is_answered_once_by_its_terminal_and_clients_are_not_asked() {
 }
 
 #[test]
-fn bash_tells_which_lines_it_runs_and_its_users_files_work() {
+fn bash_integration_reports_command_lines_and_runs_user_files() {
     let Some(bash) = installed("bash") else { return };
     let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let rc = "PS1='<mine> '\nPROMPT_COMMAND='echo prompted $?'\nPS0='zero '\nalias hi='echo hello'\n[ -n \"$AHP_SIDECAR_SHELL_WORD\" ] && echo 'it leaks'\n";
@@ -158,7 +158,7 @@ fn code_of(shell: &mut Shell, line: &str) -> Option<i64> {
 }
 
 #[test]
-fn bash_tells_how_lines_end_whatever_its_user_assigns() {
+fn bash_integration_survives_assignments_of_the_user() {
     let Some(bash) = installed("bash") else { return };
     let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     make_home(home.path());
@@ -202,7 +202,7 @@ fn bash_tells_how_lines_end_whatever_its_user_assigns() {
 }
 
 #[test]
-fn zsh_tells_how_lines_end_whatever_its_user_assigns() {
+fn zsh_integration_survives_assignments_of_the_user() {
     let Some(zsh) = installed("zsh") else { return };
     let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(home.path().join(".zshrc"), "PS1='<mine> '\nunsetopt zle prompt_sp\n").unwrap();
@@ -222,7 +222,7 @@ fn zsh_tells_how_lines_end_whatever_its_user_assigns() {
 }
 
 #[test]
-fn zsh_tells_which_lines_it_runs_and_its_users_files_work() {
+fn zsh_integration_reports_command_lines_and_runs_user_files() {
     let Some(zsh) = installed("zsh") else { return };
     let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(home.path().join(".zshenv"), "FROM_ENV=1\n").unwrap();
@@ -247,7 +247,7 @@ fn zsh_tells_which_lines_it_runs_and_its_users_files_work() {
 }
 
 #[test]
-fn fish_tells_which_lines_it_runs_and_its_users_files_work() {
+fn fish_integration_reports_command_lines_and_runs_user_files() {
     let Some(fish) = installed("fish") else { return };
     let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let config = home.path().join(".config/fish");
@@ -271,7 +271,7 @@ fn fish_tells_which_lines_it_runs_and_its_users_files_work() {
 }
 
 #[test]
-fn of_a_long_line_the_beginning_is_told_and_nothing_of_that_is_shown() {
+fn long_command_line_is_truncated_and_its_report_is_not_shown() {
     for name in ["bash", "zsh", "fish"] {
         let Some(path) = installed(name) else { continue };
         let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -289,7 +289,7 @@ fn of_a_long_line_the_beginning_is_told_and_nothing_of_that_is_shown() {
 }
 
 #[test]
-fn file_that_takes_the_place_of_the_terminal_gets_no_word_and_lines_are_told() {
+fn shell_redirected_to_a_file_still_reports_lines_without_leaking_the_nonce() {
     for (name, first, last) in [
         ("bash", "exec 2> ~/file", "exec 2> /dev/tty"),
         ("bash", "exec > ~/file 2>&1", "exec > /dev/tty 2>&1"),

@@ -40,7 +40,7 @@ fn is_served(shell: &mut Shell, id: usize) {
 }
 
 #[test]
-fn window_that_is_stopped_reads_nothing_of_what_is_typed_to_its_shell() {
+fn stopped_window_does_not_read_the_input_of_its_shell() {
     let Some(bash) = installed("bash") else { return };
     let (outer, folder) = state();
     let mut shell = window_in_a_shell(bash, outer.path(), &folder, "stopped-window");
@@ -72,7 +72,7 @@ fn window_that_is_stopped_reads_nothing_of_what_is_typed_to_its_shell() {
 }
 
 #[test]
-fn window_in_a_terminal_prints_everything_before_it_ends() {
+fn window_in_a_terminal_prints_all_output_before_it_exits() {
     let Some(bash) = installed("bash") else { return };
     let (outer, folder) = state();
     let mut shell = window_in_a_shell(bash, outer.path(), &folder, "printing-window");
