@@ -39,7 +39,7 @@ fn assert_is_there(path: &std::path::Path) {
 }
 
 #[test]
-fn a_text_goes_with_the_last_turn_that_has_it() {
+fn shared_text_is_deleted_with_its_last_turn() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[whole(1), beginning_as_1(2)].concat()).unwrap();
@@ -56,7 +56,7 @@ fn a_text_goes_with_the_last_turn_that_has_it() {
 }
 
 #[test]
-fn a_text_stays_when_it_is_not_known_how_many_turns_have_it() {
+fn shared_text_with_unknown_use_count_is_not_deleted() {
     for damage in
         ["UPDATE shared_texts SET uses = 1", "UPDATE shared_texts SET sum = 'x'", "DROP TABLE shared_texts"]
     {
@@ -73,7 +73,7 @@ fn a_text_stays_when_it_is_not_known_how_many_turns_have_it() {
 }
 
 #[test]
-fn a_damaged_row_takes_no_text_of_another_turn_with_it() {
+fn damaged_turn_row_deletes_no_text_of_another_turn() {
     for damage in [
         "UPDATE turns SET text = (SELECT text FROM turns WHERE chat = 1002 AND place = 2) WHERE chat = 1001",
         "UPDATE turns SET text = (SELECT text FROM turns WHERE chat = 1002 AND place = 0), sum = 'x' WHERE chat = 1001",
@@ -88,7 +88,7 @@ fn a_damaged_row_takes_no_text_of_another_turn_with_it() {
 }
 
 #[test]
-fn a_session_that_is_loaded_or_brought_back_shares_what_it_shared() {
+fn loaded_or_imported_session_still_shares_its_texts() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     let (from, to) = (ChatKey(1001), ChatKey(1003));
@@ -113,7 +113,7 @@ fn a_session_that_is_loaded_or_brought_back_shares_what_it_shared() {
 }
 
 #[test]
-fn what_is_damaged_stays_so_in_a_chat_that_shares_it() {
+fn damaged_turn_stays_damaged_in_a_chat_that_shares_it() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&whole(1)).unwrap();
@@ -136,7 +136,7 @@ fn what_is_damaged_stays_so_in_a_chat_that_shares_it() {
 }
 
 #[test]
-fn a_text_that_is_shared_once_more_stays_when_it_is_not_known_how_many_turns_have_it() {
+fn text_shared_again_with_unknown_use_count_is_not_deleted() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[whole(1), beginning_as_1(2)].concat()).unwrap();
