@@ -220,7 +220,7 @@ fn escape(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_read_is_written_again() {
+fn transcript_round_trips_through_parse_and_display() {
     let text = "# a note\n\n@ run --on-eof exit\n@ state\n> x\n< y\n@ kill\n@ start\n@ until a b\n@ say-raw a\\\\\\xff\\r\\n\n\
                 @ say-repeat 3 z\n@ end\n@ exit 4\n";
     let transcript = Transcript::parse(text).unwrap();
@@ -229,7 +229,7 @@ fn what_is_read_is_written_again() {
 }
 
 #[test]
-fn what_is_no_transcript_is_refused() {
+fn invalid_transcript_is_refused() {
     for text in [
         "",
         "< no note\n",

@@ -67,7 +67,7 @@ fn blessing() -> bool {
 }
 
 #[test]
-fn every_transcript_is_what_the_host_says() {
+fn every_transcript_equals_the_output_of_the_host() {
     let wanted = std::env::var("FIXTURE").unwrap_or_default();
     let mut found = transcripts();
     found.retain(|(name, _)| name.contains(&wanted));
@@ -110,7 +110,7 @@ fn run(name: &str, path: &Path) -> Result<(), String> {
 }
 
 #[test]
-fn every_line_of_a_host_is_what_the_types_of_the_protocol_say() {
+fn every_transcript_line_matches_the_types_of_the_protocol() {
     if blessing() {
         // They are being rewritten; the next run looks at them.
         return;
@@ -367,7 +367,7 @@ fn diff(old: &str, new: &str) -> String {
 }
 
 #[test]
-fn a_difference_is_shown_line_by_line() {
+fn difference_is_shown_line_by_line() {
     assert_eq!(diff("a\nb\nc\nd\ne\nf\n", "a\nb\nx\nd\ne\nf\n"), "  b\n- c\n+ x\n  d\n  …");
     assert_eq!(diff("a\n", "a\nb\n"), "  a\n+ b");
 }

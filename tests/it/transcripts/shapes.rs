@@ -201,7 +201,7 @@ fn numbers_alike(value: &Value) -> Value {
 }
 
 #[test]
-fn what_is_left_over_or_unknown_is_found() {
+fn surplus_and_unknown_values_are_reported() {
     let check = |line: &str| {
         let asked = HashMap::from([("1".to_owned(), "ping".to_owned())]);
         check_line(line, &asked)
