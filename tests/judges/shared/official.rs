@@ -471,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unknown_is_found_wherever_it_is_but_not_in_strings() {
+    fn unknown_values_are_found_anywhere_except_in_strings() {
         let shown = r#"A { b: Unknown(Object {"x": String("a)\"")}), c: "Unknown(", d: NotUnknown(1), e: [Unknown("y")] }"#;
         assert_eq!(unknowns(shown), [r#"Unknown(Object {"x": String("a)\"")})"#, r#"Unknown("y")"#]);
         assert!(unknowns("A { b: Known(Some(\"Unknown(1)\")) }").is_empty());

@@ -58,7 +58,7 @@ pub static OFFICIALS: [&dyn Official; 10] = [
 ];
 
 #[test]
-fn clients_of_several_versions_in_one_session() {
+fn clients_of_several_versions_share_one_session() {
     let (seed, cases) = (asked("JUDGE_SEED", SEED), asked("JUDGE_CASES", CASES));
     let mut heard = BTreeSet::new();
     for case in seed..seed + cases {
