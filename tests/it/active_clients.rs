@@ -102,7 +102,7 @@ impl Shared {
 }
 
 #[test]
-fn the_client_that_began_the_turn_gets_the_call() {
+fn client_that_started_the_turn_receives_the_tool_call() {
     for (asker, owner) in [(ONE, "one"), (OTHER, "other")] {
         let mut session = Shared::new();
         session.call(asker, "t");
@@ -111,7 +111,7 @@ fn the_client_that_began_the_turn_gets_the_call() {
 }
 
 #[test]
-fn a_client_that_is_there_goes_before_one_that_is_not() {
+fn connected_client_is_preferred_over_an_absent_one_for_a_tool_call() {
     let mut session = Shared::new();
     session.world.feed(Input::Closed(ONE));
     session.call(OTHER, "t");
@@ -129,7 +129,7 @@ fn a_client_that_is_there_goes_before_one_that_is_not() {
 }
 
 #[test]
-fn a_call_waits_for_its_client_and_fails_when_that_does_not_come_back() {
+fn tool_call_waits_for_its_absent_client_and_fails_after_the_timeout() {
     let mut session = Shared::new();
     session.call(ONE, "t");
     session.world.feed(Input::Closed(ONE));
@@ -144,7 +144,7 @@ fn a_call_waits_for_its_client_and_fails_when_that_does_not_come_back() {
 }
 
 #[test]
-fn a_client_that_comes_back_in_time_ends_its_call() {
+fn client_that_reconnects_in_time_completes_its_tool_call() {
     let mut session = Shared::new();
     session.call(ONE, "t");
     session.world.feed(Input::Closed(ONE));
@@ -161,7 +161,7 @@ fn a_client_that_comes_back_in_time_ends_its_call() {
 }
 
 #[test]
-fn a_client_that_begins_anew_must_say_that_it_goes_on() {
+fn client_with_a_new_handshake_stays_active_only_if_it_subscribes() {
     for (says, stays) in [(None, false), (Some("subscribe"), true), (Some("set"), true)] {
         let mut session = Shared::new();
         session.world.feed(Input::Closed(ONE));
@@ -179,7 +179,7 @@ fn a_client_that_begins_anew_must_say_that_it_goes_on() {
 }
 
 #[test]
-fn a_client_with_another_connection_is_there() {
+fn client_with_a_second_connection_stays_active() {
     let mut session = Shared::new();
     session.world.arrive(BACK, "one");
     session.world.feed(Input::Closed(ONE));
@@ -198,7 +198,7 @@ fn a_client_with_another_connection_is_there() {
 
 /// A call that the agent began before it wants the result: with a permission, or without.
 #[test]
-fn a_client_carries_a_call_out_once_it_runs_and_the_agent_is_told_when_it_asks() {
+fn client_tool_runs_once_and_its_result_waits_for_the_agent() {
     let begin = |session: &mut Shared| {
         let run = session.start(ONE, "t");
         let started = TurnEvent::ClientToolStarted { id: "call".to_owned(), name: "look".to_owned() };

@@ -39,7 +39,7 @@ async fn until(
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_with_a_steering_message_is_heard() {
+async fn answer_followed_by_a_steering_message_reaches_the_agent() {
     let (mut agents, mut reports, _) = Agents::new(vec![Box::new(Script)]);
     agents.carry_out(
         CHAT,

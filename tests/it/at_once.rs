@@ -77,7 +77,7 @@ impl Hasty {
 }
 
 #[test]
-fn what_is_given_up_before_it_was_answered_is_not_told() {
+fn subscription_dropped_before_its_answer_receives_no_actions() {
     let mut client = Hasty::of("0.3.0");
     client.ask("createSession", json!({ "channel": SESSION }));
     client.ask("subscribe", json!({ "channel": SESSION }));
@@ -94,7 +94,7 @@ fn what_is_given_up_before_it_was_answered_is_not_told() {
 }
 
 #[test]
-fn annotations_of_a_version_that_has_none_are_refused_with_an_answer() {
+fn annotations_action_of_a_version_without_annotations_is_rejected() {
     for version in ["0.2.0", "0.3.0", "0.4.0"] {
         let mut client = Hasty::of(version);
         client.ask("createSession", json!({ "channel": SESSION }));
@@ -120,7 +120,7 @@ fn annotations_of_a_version_that_has_none_are_refused_with_an_answer() {
 }
 
 #[test]
-fn turns_that_are_looked_at_end_no_subscription() {
+fn fetching_turns_ends_no_subscription() {
     let mut client = Hasty::of("0.3.0");
     client.ask("createSession", json!({ "channel": SESSION }));
     client.ask("subscribe", json!({ "channel": SESSION }));
@@ -133,7 +133,7 @@ fn turns_that_are_looked_at_end_no_subscription() {
 }
 
 #[test]
-fn a_handshake_that_is_answered_late_ends_no_subscription() {
+fn late_handshake_answer_ends_no_subscription() {
     let mut client = Hasty::new();
     client.ask("initialize", json!({ "clientId": "me", "protocolVersions": ["0.1.0"] }));
     // The list that its answer is made of is read elsewhere.
@@ -151,7 +151,7 @@ fn a_handshake_that_is_answered_late_ends_no_subscription() {
 }
 
 #[test]
-fn who_gives_the_root_up_at_once_hears_of_sessions_all_the_same() {
+fn client_that_unsubscribes_the_root_at_once_receives_session_notifications() {
     let mut client = Hasty::new();
     let root = "agenthost:/root";
     let hello = json!({ "clientId": "me", "protocolVersions": ["0.1.0"], "initialSubscriptions": [root] });
@@ -163,7 +163,7 @@ fn who_gives_the_root_up_at_once_hears_of_sessions_all_the_same() {
 }
 
 #[test]
-fn what_is_selected_counts_for_what_is_said_behind_it() {
+fn selections_apply_to_the_messages_behind_them() {
     let mut client = Hasty::of("0.4.0");
     client.ask("createSession", json!({ "channel": SESSION, "model": { "id": "m1" } }));
     client.ask("subscribe", json!({ "channel": SESSION }));
@@ -211,7 +211,7 @@ fn told_behind(folder: &Path, first: &Value, life: usize) -> (Value, Vec<Value>)
 }
 
 #[test]
-fn what_an_older_client_says_behind_its_handshake_is_told_behind_the_answer() {
+fn actions_caused_behind_an_old_handshake_follow_its_answer() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("state");
     let mut process = Process::start_on(&folder, &[]);

@@ -253,7 +253,7 @@ impl Review {
 }
 
 #[test]
-fn a_turn_and_its_session_show_what_calls_have_said() {
+fn changesets_of_turn_and_session_contain_the_edits_of_calls() {
     let mut review = Review::new();
     review.start(CHAT, "t1");
     review.follow(&turn_changes("t1"));
@@ -315,7 +315,7 @@ fn changesets_are_offered_from_the_first_edit_on() {
 }
 
 #[test]
-fn a_turn_whose_changes_nobody_knows_is_never_ready_and_empty() {
+fn changeset_of_a_turn_with_unknown_changes_is_an_error() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[]);
     let state = review.fresh(&turn_changes("t1"));
@@ -334,7 +334,7 @@ fn a_turn_whose_changes_nobody_knows_is_never_ready_and_empty() {
 }
 
 #[test]
-fn it_is_told_that_an_operation_runs_and_how_it_ended() {
+fn changeset_operation_reports_its_progress_and_its_result() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "1\n", "2\n")]);
     review.follow(&turn_changes("t1"));
@@ -371,7 +371,7 @@ fn it_is_told_that_an_operation_runs_and_how_it_ended() {
 }
 
 #[test]
-fn nothing_is_done_for_a_session_that_is_gone() {
+fn changeset_operation_of_a_disposed_session_is_refused() {
     let (mut review, mut disk) = (Review::new(), Disk(BTreeMap::new()));
     review.turn(CHAT, "t1", &[("a", "", "1\n")]);
     review.ask("disposeSession", json!({ "channel": SESSION })).unwrap();
@@ -381,7 +381,7 @@ fn nothing_is_done_for_a_session_that_is_gone() {
 }
 
 #[test]
-fn turns_that_are_removed_take_their_changes_along() {
+fn truncated_turns_remove_their_changes() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n")]);
     review.turn(CHAT, "t2", &[("a", "1\n", "2\n"), ("b", "", "2\n")]);
@@ -400,7 +400,7 @@ fn turns_that_are_removed_take_their_changes_along() {
 }
 
 #[test]
-fn a_turn_that_a_fork_has_too_counts_once() {
+fn turn_shared_with_a_fork_counts_once() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n")]);
     review.turn(CHAT, "t2", &[("a", "1\n", "2\n")]);
@@ -426,7 +426,7 @@ fn a_turn_that_a_fork_has_too_counts_once() {
 }
 
 #[test]
-fn a_file_stays_reviewed_until_it_is_changed_again() {
+fn file_stays_reviewed_until_it_changes_again() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "", "1\n")]);
     review.follow(&session_changes());
@@ -454,7 +454,7 @@ fn a_file_stays_reviewed_until_it_is_changed_again() {
 }
 
 #[test]
-fn a_client_that_comes_back_is_told_what_it_missed_of_a_changeset() {
+fn reconnecting_client_receives_missed_changeset_actions() {
     let mut review = Review::new();
     review.start(CHAT, "t1");
     review.call(CHAT, true, &[("a", "", "1\n")]);
@@ -479,7 +479,7 @@ fn a_client_that_comes_back_is_told_what_it_missed_of_a_changeset() {
 }
 
 #[test]
-fn what_was_changed_is_taken_back_and_that_too() {
+fn discarded_changes_can_be_restored() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "1\n", "2\n")]);
     review.turn(CHAT, "t2", &[("b", "2\n", "3\n"), ("c", "1\n", "")]);
@@ -511,7 +511,7 @@ fn what_was_changed_is_taken_back_and_that_too() {
 }
 
 #[test]
-fn however_much_was_taken_back_at_once_is_brought_back() {
+fn batch_of_1200_discarded_files_can_be_restored() {
     let mut review = Review::new();
     let names: Vec<&'static str> = (0..1200).map(|at| &*format!("f{at:04}").leak()).collect();
     let edits: Vec<Edit<'_>> = names.iter().map(|name| (*name, "1\n", "2\n")).collect();
@@ -539,7 +539,7 @@ fn however_much_was_taken_back_at_once_is_brought_back() {
 }
 
 #[test]
-fn what_is_too_much_to_be_shown_is_not_taken_back() {
+fn changeset_beyond_the_file_limit_cannot_be_discarded() {
     let mut review = Review::new();
     let names: Vec<&'static str> = (0..5001).map(|at| &*format!("f{at:04}").leak()).collect();
     let edits: Vec<Edit<'_>> = names.iter().map(|name| (*name, "", "2\n")).collect();
@@ -552,7 +552,7 @@ fn what_is_too_much_to_be_shown_is_not_taken_back() {
 }
 
 #[test]
-fn what_was_changed_since_stays() {
+fn file_changed_since_the_turn_is_not_discarded() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "1\n", "2\n")]);
     review.follow(&session_changes());
@@ -574,7 +574,7 @@ fn what_was_changed_since_stays() {
 }
 
 #[test]
-fn nothing_is_taken_back_while_a_turn_runs_and_nothing_twice() {
+fn discard_is_refused_during_a_turn_and_when_repeated() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n")]);
     review.follow(&session_changes());
@@ -636,7 +636,7 @@ fn asked_at_once(
 }
 
 #[test]
-fn the_same_that_is_asked_for_again_before_it_is_over_is_done_once_and_answered_to_all() {
+fn identical_pending_operations_run_once_and_each_requester_is_answered() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n")]);
     let mut disk = Disk(BTreeMap::from([("a", "1\n")]));
@@ -693,7 +693,7 @@ proptest! {
     /// Whoever applies what is told has what a fresh state shows, and that is what a model of the
     /// files says.
     #[test]
-    fn a_mirror_of_a_changeset_is_what_the_files_are(steps in steps()) {
+    fn changeset_built_from_actions_equals_a_fresh_snapshot_and_the_model(steps in steps()) {
         const NAMES: [&str; 3] = ["a", "b", "c"];
         const TEXTS: [&str; 4] = ["", "1\n", "1\n2\n", "3\n"];
         const CHATS: [&str; 2] = [CHAT, FORK];

@@ -107,7 +107,7 @@ fn is_before(names: &[String], first: &str, second: &str) -> bool {
 }
 
 #[test]
-fn a_command_is_run_and_its_agent_is_told_of_it_with_the_next_message() {
+fn command_line_runs_and_is_attached_to_the_next_message_for_the_agent() {
     let mut chat = Chat::new(Limits::default());
     chat.actions();
     chat.start("t1", "! ls -l ");
@@ -148,7 +148,7 @@ fn a_command_is_run_and_its_agent_is_told_of_it_with_the_next_message() {
 }
 
 #[test]
-fn a_command_waits_for_its_session_and_for_the_turn_that_runs() {
+fn command_line_waits_for_session_creation_and_for_the_running_turn() {
     let mut chat = Chat::creating(Limits::default());
     chat.start("t1", "!one");
     assert_eq!(chat.started(), None);
@@ -173,7 +173,7 @@ fn a_command_waits_for_its_session_and_for_the_turn_that_runs() {
 }
 
 #[test]
-fn a_command_ends_with_its_turn_and_after_its_time_and_not_with_the_agent() {
+fn command_line_ends_with_its_turn_or_time_limit_but_not_with_the_agent() {
     let mut chat = Chat::new(Limits::default());
     chat.start("t1", "!cat");
     let (key, _) = chat.started().unwrap();
@@ -203,7 +203,7 @@ fn a_command_ends_with_its_turn_and_after_its_time_and_not_with_the_agent() {
 }
 
 #[test]
-fn a_command_is_run_where_there_is_room_and_only_where_it_may_be() {
+fn command_line_fails_without_a_free_terminal_and_is_a_message_if_disabled() {
     let mut chat = Chat::new(Limits { ptys: 1, ..Limits::default() });
     let claim = json!({ "kind": "client", "clientId": "me" });
     chat.world.request(CLIENT, "createTerminal", json!({ "channel": "x:/1", "claim": claim }));
@@ -226,7 +226,7 @@ const TEXT_BYTES: usize = 16 << 10;
 const TOLD_BYTES: usize = 64 << 10;
 
 #[test]
-fn the_latest_of_what_a_command_has_printed_stands_in_its_call() {
+fn tool_call_of_a_command_line_shows_the_latest_output_up_to_its_limit() {
     let left_out = "(What came before is left out.)\n";
     for (bytes, is_cut) in [(TEXT_BYTES - 1, false), (TEXT_BYTES, false), (TEXT_BYTES + 1, true)] {
         let content = Chat::new(Limits::default()).ran("t", "!a", &format!("{}y", "x".repeat(bytes - 1)));
@@ -250,7 +250,7 @@ fn the_latest_of_what_a_command_has_printed_stands_in_its_call() {
 }
 
 #[test]
-fn an_agent_is_told_of_the_latest_commands_as_far_as_there_is_room() {
+fn agent_receives_the_latest_command_lines_up_to_the_limit() {
     let told = |outputs: &[usize]| {
         let mut chat = Chat::new(Limits::default());
         for (at, bytes) in outputs.iter().enumerate() {
@@ -271,7 +271,7 @@ fn an_agent_is_told_of_the_latest_commands_as_far_as_there_is_room() {
 }
 
 #[test]
-fn an_agent_is_told_of_a_command_that_takes_all_the_room() {
+fn agent_receives_a_command_line_that_fills_the_limit_alone() {
     // What is printed is fenced with more backticks than it has, on both of its sides and those of
     // the line.
     for (line, printed) in [
@@ -293,7 +293,7 @@ fn an_agent_is_told_of_a_command_that_takes_all_the_room() {
 }
 
 #[test]
-fn a_command_that_the_end_of_the_host_has_interrupted_is_not_taken_up_again() {
+fn command_line_interrupted_by_a_host_crash_is_not_resumable() {
     let (with, without) = (Limits::default(), Limits { ptys: 0, ..Limits::default() });
     for (text, before, after, is_command) in [
         ("!rm x", with, with, true),

@@ -41,7 +41,7 @@ fn write(folder: &Path, agent: &str) {
 }
 
 #[test]
-fn it_is_looked_for_in_the_folder_for_configuration() {
+fn config_file_is_found_in_the_xdg_config_folder() {
     let outer = TempDir::new().unwrap();
     let (home, config) = (outer.path().join("home"), outer.path().join("config"));
     let named = outer.path().join("named.toml");
@@ -60,7 +60,7 @@ fn it_is_looked_for_in_the_folder_for_configuration() {
 }
 
 #[test]
-fn one_that_is_there_must_be_good_and_one_that_is_named_must_be_there() {
+fn invalid_config_file_or_missing_named_one_is_refused() {
     let home = TempDir::new().unwrap();
     let refused = |arguments: &[&str]| {
         let mut command = sidecar();
@@ -139,7 +139,7 @@ fn told_of_agents(window: &mut Window) -> Vec<String> {
 }
 
 #[test]
-fn agents_of_a_changed_file_are_offered_to_the_next_window_and_to_those_that_are_open() {
+fn agents_of_a_changed_config_file_reach_new_and_open_windows() {
     let windows = Windows::with(&described(&["a", "b"]));
     let mut first = windows.open("first");
     let host = host_of(&windows.folder);
@@ -158,7 +158,7 @@ fn agents_of_a_changed_file_are_offered_to_the_next_window_and_to_those_that_are
 }
 
 #[test]
-fn changed_file_is_taken_up_without_another_window() {
+fn changed_config_file_is_reloaded_without_a_new_window() {
     let windows = Windows::with(&described(&["a"]));
     let mut only = windows.open("only");
     assert_eq!(offered(&mut only), ["a", "script"]);
@@ -178,7 +178,7 @@ fn changed_file_is_taken_up_without_another_window() {
 }
 
 #[test]
-fn default_file_that_comes_and_goes_is_taken_up_by_every_kind_of_host() {
+fn created_or_removed_default_config_file_is_reloaded_by_every_kind_of_host() {
     let home = TempDir::new().unwrap();
     let file = home.path().join(".config/ahp-sidecar/config.toml");
     for arguments in [&["--ephemeral"][..], &["--exclusive", "--state-dir", "s"], &["--state-dir", "s"]] {
@@ -195,7 +195,7 @@ fn default_file_that_comes_and_goes_is_taken_up_by_every_kind_of_host() {
 }
 
 #[test]
-fn file_that_cannot_be_understood_is_said_and_hinders_no_window() {
+fn invalid_changed_config_file_is_reported_and_windows_still_start() {
     let windows = Windows::with("[agents.");
     let alone = refused(windows.command(), 2);
     assert!(alone.contains("config.toml"), "{alone}");
@@ -230,7 +230,7 @@ fn file_that_cannot_be_understood_is_said_and_hinders_no_window() {
 }
 
 #[test]
-fn another_file_that_describes_other_agents_is_a_difference_that_is_named() {
+fn config_file_with_other_agents_is_refused_with_the_differences() {
     let windows = Windows::with(&described(&["a"]));
     let first = windows.open("first");
     let other = windows.outer.path().join("other.toml");
@@ -255,7 +255,7 @@ fn speaking(which: &str) -> String {
 }
 
 #[test]
-fn conversations_that_run_keep_their_agent_and_new_ones_have_the_changed_one() {
+fn running_conversation_retains_its_agent_and_a_new_one_gets_the_changed_agent() {
     let windows = Windows::with(&speaking("old"));
     let mut window = windows.open("me");
     let chat = |name: &str| ahp_sidecar::wire::uris::default_chat_of(&format!("ahp-session:/{name}"));

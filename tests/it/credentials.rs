@@ -45,7 +45,7 @@ fn answers(requests: &[(u64, &str, Value)]) -> Vec<i32> {
 }
 
 #[test]
-fn a_token_is_good_as_long_as_it_says() {
+fn token_is_valid_until_its_expiry() {
     let push = |more: Value| {
         let mut params = json!({ "resource": RESOURCE, "token": SECRET });
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -66,7 +66,7 @@ fn a_token_is_good_as_long_as_it_says() {
 
 /// What an agent says of its login may be true no more: people log in elsewhere, too.
 #[test]
-fn that_an_agent_needs_a_login_is_believed_for_a_while() {
+fn login_requirement_reported_by_an_agent_expires() {
     let mut agent = Script.describe();
     let ways = json!([
         { "resource": "login:/a", "required": false }, { "resource": "login:/b", "required": false }
@@ -120,7 +120,7 @@ fn notified(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn nothing_shows_a_token() {
+fn tokens_are_in_no_log_debug_output_or_file() {
     assert_eq!(format!("{:?}", Token::new(SECRET.to_owned())), "Token(..)");
     let folder = TempDir::new().unwrap();
     let mut command = sidecar_on(folder.path());

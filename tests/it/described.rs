@@ -114,7 +114,7 @@ fn mode() -> Value {
 }
 
 #[test]
-fn clients_are_told_when_what_they_see_of_an_agent_has_changed_and_not_otherwise() {
+fn agents_changed_is_sent_only_if_the_visible_description_changes() {
     let mut session = Session::new();
     let models = json!([{ "id": "m", "provider": "a", "name": "M" }]);
     let told = session.hear(json!({ "title": "Agent A", "models": models }));
@@ -143,7 +143,7 @@ fn clients_are_told_when_what_they_see_of_an_agent_has_changed_and_not_otherwise
 }
 
 #[test]
-fn settings_are_taken_on_trust_until_the_agent_says_which_it_has() {
+fn options_are_unchecked_until_the_agent_reports_its_options() {
     let mut session = Session::new();
     let asked = json!({ "provider": "a", "config": { "mode": "code" } });
     assert_eq!(session.ask("resolveSessionConfig", asked.clone())["values"], json!({ "mode": "code" }));
@@ -162,7 +162,7 @@ fn settings_are_taken_on_trust_until_the_agent_says_which_it_has() {
 }
 
 #[test]
-fn what_was_said_is_known_to_the_next_process_and_the_operator_has_the_last_word() {
+fn stored_description_is_restored_and_overridden_by_the_configuration() {
     let mut session = Session::of(host(vec![agent("a"), agent("b")], Start::default()));
     let command = json!({ "name": "plan", "description": "Makes a plan", "argumentHint": "what" });
     let of_itself = json!({ "title": "Agent A", "config": mode(), "commands": [command],
@@ -198,7 +198,7 @@ fn what_was_said_is_known_to_the_next_process_and_the_operator_has_the_last_word
 }
 
 #[test]
-fn what_a_client_has_changed_is_not_changed_back_by_what_was_said_before() {
+fn option_changed_by_a_client_is_not_reverted_by_an_older_report() {
     let mut session = Session::new();
     session.ask("subscribe", json!({ "channel": SESSION }));
     let schema = json!({ "type": "object", "properties": {
@@ -230,7 +230,7 @@ fn what_a_client_has_changed_is_not_changed_back_by_what_was_said_before() {
 }
 
 #[test]
-fn only_what_an_agent_has_changed_by_itself_is_for_the_other_chats() {
+fn only_options_changed_by_the_agent_itself_spread_to_other_chats() {
     let mut session = Session::new();
     session.hear_event(Event::Opened);
     session.ask("createChat", json!({ "channel": SESSION, "chat": "ahp-chat:/other" }));
@@ -250,7 +250,7 @@ fn only_what_an_agent_has_changed_by_itself_is_for_the_other_chats() {
 }
 
 #[test]
-fn what_can_be_chosen_is_told_by_a_state_when_a_cursor_does_not_lead_there() {
+fn reconnecting_client_with_an_outdated_config_schema_receives_a_snapshot() {
     let mut session = Session::new();
     let snapshot = session.ask("subscribe", json!({ "channel": SESSION }));
     let before = snapshot["snapshot"]["fromSeq"].as_i64().unwrap();
@@ -274,7 +274,7 @@ fn what_can_be_chosen_is_told_by_a_state_when_a_cursor_does_not_lead_there() {
 }
 
 #[test]
-fn what_cannot_be_read_of_what_was_said_is_forgotten() {
+fn unreadable_stored_description_is_ignored() {
     for broken in ["", "{}", r#"{"identity":"the program a","said":7}"#] {
         let start = Start { said: vec![("a".to_owned(), Bytes::from(broken))], ..Start::default() };
         assert_eq!(shown(&mut host(vec![agent("a")], start))["displayName"], "a");

@@ -35,7 +35,7 @@ fn told_behind(client: &mut Client, cursor: u64) -> Vec<Value> {
 }
 
 #[test]
-fn a_client_is_told_what_became_of_sessions_before_the_host_was_started_again() {
+fn reconnecting_client_receives_session_changes_from_before_the_restart() {
     let folder = tempdir().unwrap();
     let mut client = Client::start(folder.path());
     for session in [GONE, CHANGED, SAME] {

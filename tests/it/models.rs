@@ -65,7 +65,7 @@ fn start(model: Value) -> Result<String, String> {
 }
 
 #[test]
-fn a_message_chooses_among_the_models_of_its_agent() {
+fn message_may_choose_only_models_of_its_agent() {
     assert_eq!(start(json!({ "id": "small" })), Ok("small".to_owned()));
     assert_eq!(start(json!({ "id": "large", "config": { "effort": "high" } })), Ok("large".to_owned()));
     for (model, why) in [
@@ -102,7 +102,7 @@ fn say_as_0_3_0(host: &mut Core, edges: &mut Edges, message: &Value) -> Vec<Valu
 }
 
 #[test]
-fn what_an_older_client_selects_is_a_model_of_the_agent() {
+fn model_selected_by_an_older_client_must_be_one_of_the_agent() {
     let (mut host, mut edges) = (Core::with(agent()), Edges::new(vec!["script".to_owned()]));
     host.feed(Input::Opened { connection: CLIENT, default_directory: None });
     let mut ask = |id: u64, method: &str, params: Value| {
@@ -187,7 +187,7 @@ fn selected_after(actions: &[Value]) -> [(Value, Value); 2] {
 }
 
 #[test]
-fn what_is_selected_after_a_replay_is_what_the_state_shows() {
+fn selection_after_a_replay_equals_the_state() {
     let turn = |id: &str, more: Value| {
         let mut message = json!({ "text": "Hello", "origin": { "kind": "user" } });
         message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -253,14 +253,14 @@ fn told_of_one_saved_with(meta: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn what_is_selected_in_a_session_that_was_saved_without_it_is_told_when_it_comes_back() {
+fn selection_missing_in_a_saved_session_is_sent_after_its_load() {
     let selected = json!({ "selected": { "model": { "id": "small" } } });
     assert_eq!(told_of_one_saved_with(&selected), [] as [Value; 0]);
     assert_eq!(told_of_one_saved_with(&Value::Null), [json!({ "_meta": selected })]);
 }
 
 #[test]
-fn what_is_selected_is_left_out_of_summaries_where_it_is_large() {
+fn selection_over_4_kib_is_omitted_from_summaries() {
     let mut host = Core::new();
     host.feed(Input::Opened { connection: CLIENT, default_directory: None });
     say(&mut host, "initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }), Some(1));

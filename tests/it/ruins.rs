@@ -357,7 +357,7 @@ fn try_one(left: &[(&str, Files)], seed: u64) -> (String, Seen) {
 }
 
 #[test]
-fn whatever_is_damaged_everything_is_answered_and_nothing_is_silently_missing() {
+fn damaged_store_serves_every_request_and_loses_no_session_silently() {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let cases = number("RUINS_CASES").unwrap_or(40);
     let seed = number("RUINS_SEED").unwrap_or_else(|| {

@@ -166,7 +166,7 @@ fn sessions_are_listed_shown_and_marked() {
 }
 
 #[test]
-fn a_session_comes_back_from_the_trash_as_it_was() {
+fn session_is_restored_from_the_trash_unchanged() {
     let state = with_two_turns();
     let before = chat_state(&state);
     assert_eq!(before["turns"].as_array().unwrap().len(), 2);
@@ -243,7 +243,7 @@ fn all_of(state: &State) -> Vec<Value> {
 }
 
 #[test]
-fn every_chat_of_a_session_is_shown_exported_and_brought_back() {
+fn every_chat_of_a_session_is_shown_exported_and_restored() {
     let state = with_three_chats();
     let before = all_of(&state);
     assert_eq!(before[2]["turns"].as_array().unwrap().len(), 2);
@@ -276,7 +276,7 @@ fn every_chat_of_a_session_is_shown_exported_and_brought_back() {
 
 /// What is said at once is one step, and what it leaves must fit together.
 #[test]
-fn what_happens_to_a_chat_and_its_sessions_at_once_is_kept_as_it_was_told() {
+fn concurrent_changes_to_a_chat_and_its_sessions_are_stored_consistently() {
     let other = "ahp-session:/other";
     let open = |chat: &str| {
         json!({ "id": chat, "method": "createChat",
@@ -339,7 +339,7 @@ fn what_happens_to_a_chat_and_its_sessions_at_once_is_kept_as_it_was_told() {
 }
 
 #[test]
-fn a_client_that_knew_a_session_before_is_told_its_state_when_it_is_back() {
+fn reconnecting_client_receives_a_snapshot_of_a_restored_session() {
     let state = with_two_turns();
     let said = state.told(&[hello(), subscribe(CHAT), dispose(SESSION)]);
     let cursor = result(&said, "hello")["serverSeq"].as_u64().unwrap();
@@ -351,7 +351,7 @@ fn a_client_that_knew_a_session_before_is_told_its_state_when_it_is_back() {
 }
 
 #[test]
-fn a_turn_that_was_cut_off_by_the_removal_is_whole_when_it_is_back() {
+fn turn_cancelled_by_disposal_is_complete_after_a_restore() {
     let state = State::new();
     let mut process = state.serve(&[]);
     say_all(&mut process, &[hello(), create(SESSION), subscribe(CHAT), turn("t1", "/say so far\n/hang")]);
@@ -369,7 +369,7 @@ fn a_turn_that_was_cut_off_by_the_removal_is_whole_when_it_is_back() {
 }
 
 #[test]
-fn an_export_is_brought_in_elsewhere() {
+fn export_is_imported_into_another_state_folder() {
     let state = with_two_turns();
     let before = chat_state(&state);
     let export = state.printed(&["export", SESSION]);
@@ -404,7 +404,7 @@ fn an_export_is_brought_in_elsewhere() {
 }
 
 #[test]
-fn an_export_that_is_cut_off_or_none_is_refused() {
+fn truncated_or_invalid_export_is_refused() {
     let state = with_two_turns();
     let export = state.printed(&["export", SESSION]);
     let lines: Vec<&str> = export.lines().collect();
@@ -435,7 +435,7 @@ fn an_export_that_is_cut_off_or_none_is_refused() {
 }
 
 #[test]
-fn the_trash_is_emptied_on_request_or_at_once() {
+fn trash_is_purged_on_request_or_at_once() {
     let state = State::new();
     let uris = ["ahp-session:/a", "ahp-session:/b", "ahp-session:/c"];
     for uri in uris {
@@ -454,7 +454,7 @@ fn the_trash_is_emptied_on_request_or_at_once() {
 }
 
 #[test]
-fn what_was_purged_takes_no_room() {
+fn purged_session_frees_its_disk_space() {
     let state = State::new();
     let noise = (0..500_000_u32).map(|number| format!("{:08x}", crc32fast::hash(&number.to_le_bytes())));
     let noise: String = noise.collect();
@@ -474,7 +474,7 @@ fn what_was_purged_takes_no_room() {
 }
 
 #[test]
-fn what_was_purged_is_in_no_file() {
+fn purged_content_is_in_no_file() {
     let state = State::new();
     let other = "ahp-session:/other";
     state.told(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", "/say swordfish"), create(other)]);
@@ -492,7 +492,7 @@ fn what_was_purged_is_in_no_file() {
 }
 
 #[test]
-fn what_is_damaged_is_said_and_the_rest_is_shown() {
+fn damaged_content_is_reported_and_the_rest_is_shown() {
     let state = with_two_turns();
     state.told(&[hello(), create("ahp-session:/other")]);
     state.damage("UPDATE texts SET text = 'nonsense' WHERE key IN (SELECT text FROM turns WHERE place = 0)");
@@ -519,7 +519,7 @@ fn what_is_damaged_is_said_and_the_rest_is_shown() {
 }
 
 #[test]
-fn a_folder_has_one_owner() {
+fn state_folder_has_one_owner_and_readers_are_admitted() {
     let state = State::new();
     let mut host = state.serve(&[]);
     say_all(&mut host, &[hello(), create(SESSION)]);
@@ -545,7 +545,7 @@ fn a_folder_has_one_owner() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_used_is_refused_with_status_3() {
+fn unusable_state_folder_is_refused_with_status_3() {
     let state = State::new();
     let serve = |path: &Path| {
         let output = sidecar_on(path).stdin(Stdio::null()).output().unwrap();
@@ -573,7 +573,7 @@ fn a_folder_that_cannot_be_used_is_refused_with_status_3() {
 }
 
 #[test]
-fn a_database_that_may_not_be_written_is_refused() {
+fn read_only_database_is_refused() {
     let state = State::new();
     fs::create_dir(state.path()).unwrap();
     let database = state.path().join(ahp_sidecar::store::sqlite::FILE_NAME);
@@ -599,7 +599,7 @@ fn a_database_that_may_not_be_written_is_refused() {
 }
 
 #[test]
-fn files_are_for_us_alone_whatever_the_umask() {
+fn state_files_are_private_whatever_the_umask() {
     for umask in ["000", "277"] {
         let state = State::new();
         let script = format!(r#"umask {umask}; exec "$@""#);
@@ -623,7 +623,7 @@ fn files_are_for_us_alone_whatever_the_umask() {
 }
 
 #[test]
-fn usage_is_checked_and_a_closed_pipe_is_no_failure() {
+fn sessions_command_checks_usage_and_tolerates_a_closed_pipe() {
     let state = with_two_turns();
     for arguments in [
         &["frobnicate"][..],

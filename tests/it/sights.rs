@@ -167,7 +167,7 @@ const fn is_stay(timer: &Timer) -> bool {
 }
 
 #[test]
-fn what_is_looked_at_again_is_said_to_be_and_stays_shown() {
+fn refresh_is_announced_while_the_last_status_stays_shown() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     watcher.changes();
@@ -188,7 +188,7 @@ fn what_is_looked_at_again_is_said_to_be_and_stays_shown() {
 /// Else it would be looked at without an end, and nobody would ever hear that what is shown is what
 /// was there.
 #[test]
-fn what_changes_while_git_looks_is_gathered_again() {
+fn change_during_a_refresh_schedules_another_one() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     watcher.changes();
@@ -210,7 +210,7 @@ fn what_changes_while_git_looks_is_gathered_again() {
 /// What changed after git had looked and before it was watched would be seen with the next change
 /// only.
 #[test]
-fn what_is_watched_from_now_on_is_looked_at_without_a_word() {
+fn new_watch_triggers_a_silent_refresh() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     let watch = watcher.watched[0].clone();
@@ -221,7 +221,7 @@ fn what_is_watched_from_now_on_is_looked_at_without_a_word() {
 }
 
 #[test]
-fn a_second_client_has_it_looked_at_without_a_word() {
+fn second_subscriber_triggers_a_silent_refresh() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     assert_eq!(watcher.world.state(OTHER, &uncommitted())["status"], "ready");
@@ -231,7 +231,7 @@ fn a_second_client_has_it_looked_at_without_a_word() {
 }
 
 #[test]
-fn who_comes_back_soon_knows_whether_something_has_changed_meanwhile() {
+fn returning_subscriber_sees_whether_the_repository_changed_meanwhile() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     let come_and_go = |watcher: &mut Watcher, meanwhile: &dyn Fn(&mut Watcher)| {
@@ -267,7 +267,7 @@ fn who_comes_back_soon_knows_whether_something_has_changed_meanwhile() {
 
 /// A client that asks again and again hears at last that all is known.
 #[test]
-fn who_looks_and_leaves_at_once_sees_what_is_there() {
+fn client_that_subscribes_and_leaves_repeatedly_sees_a_ready_status() {
     let mut watcher = Watcher::begin();
     let mut last = Value::Null;
     for round in 0..3 {
@@ -284,7 +284,7 @@ fn who_looks_and_leaves_at_once_sees_what_is_there() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_an_error_until_it_can() {
+fn failed_refresh_is_an_error_until_one_succeeds() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     for report in [GitReport::NoRepository, GitReport::Failed("no time".to_owned())] {

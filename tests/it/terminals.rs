@@ -157,7 +157,7 @@ impl Terminal {
 }
 
 #[test]
-fn a_client_that_follows_a_terminal_has_what_it_shows() {
+fn terminal_subscriber_has_the_shown_content() {
     let (mut terminal, uri) = Terminal::new();
     terminal.data("before ");
     let state = terminal.follow(&uri);
@@ -184,7 +184,7 @@ fn a_client_that_follows_a_terminal_has_what_it_shows() {
 }
 
 #[test]
-fn what_is_too_much_is_cut_at_its_beginning() {
+fn scrollback_beyond_the_limit_is_truncated_at_its_beginning() {
     let (mut terminal, uri) = Terminal::new();
     let line = |number: usize| format!("{number:0>62}\n");
     let state = terminal.follow(&uri);
@@ -215,7 +215,7 @@ fn what_is_too_much_is_cut_at_its_beginning() {
 }
 
 #[test]
-fn so_much_is_kept_of_a_command_that_has_ended_and_more_is_cut() {
+fn output_of_an_ended_command_is_truncated_at_its_limit() {
     for (bytes, is_cut) in
         [(OUTPUT_BYTES_KEPT - 1, false), (OUTPUT_BYTES_KEPT, false), (OUTPUT_BYTES_KEPT + 1, true)]
     {
@@ -232,7 +232,7 @@ fn so_much_is_kept_of_a_command_that_has_ended_and_more_is_cut() {
 }
 
 #[test]
-fn a_call_that_shows_again_what_has_ended_shows_it_as_the_first_one_did() {
+fn call_that_shows_an_ended_command_again_has_the_same_result() {
     let (mut terminal, uri) = Terminal::new();
     terminal.data("done");
     terminal.print(TerminalEvent::Exited(Some(3)));
@@ -271,7 +271,7 @@ fn a_call_that_shows_again_what_has_ended_shows_it_as_the_first_one_did() {
 }
 
 #[test]
-fn what_has_ended_and_is_shown_nowhere_goes() {
+fn ended_terminal_shown_in_no_call_is_removed() {
     for is_truncated in [false, true] {
         let (mut terminal, uri) = Terminal::new();
         if !is_truncated {
@@ -288,7 +288,7 @@ fn what_has_ended_and_is_shown_nowhere_goes() {
 }
 
 #[test]
-fn a_command_that_outlasts_its_call_and_its_turn_is_followed_to_its_end() {
+fn command_that_outlives_its_call_and_turn_is_followed_to_its_end() {
     let (mut terminal, uri) = Terminal::new();
     let state = terminal.follow(&uri);
     terminal.done();
@@ -318,7 +318,7 @@ fn commands_end_with_their_agent_and_terminals_with_their_chat() {
 }
 
 #[test]
-fn a_command_goes_on_without_its_call_when_a_client_claims_it_for_the_chat() {
+fn command_claimed_for_the_chat_continues_without_its_call() {
     let (mut terminal, uri) = Terminal::new();
     let state = terminal.follow(&uri);
     assert_eq!(terminal.world.dispatch(CLIENT, &uri, claimed_for_chat()), None);
@@ -348,7 +348,7 @@ fn a_command_goes_on_without_its_call_when_a_client_claims_it_for_the_chat() {
 }
 
 #[test]
-fn what_went_on_behind_a_call_is_told_to_be_over_by_the_host_after() {
+fn background_work_of_a_dead_host_is_removed_by_the_next_host() {
     let (mut terminal, uri) = Terminal::of(World::saving(Core::new()));
     terminal.world.dispatch(CLIENT, &uri, claimed_for_chat());
     terminal.done();
@@ -370,7 +370,7 @@ fn what_went_on_behind_a_call_is_told_to_be_over_by_the_host_after() {
 }
 
 #[test]
-fn a_command_that_runs_goes_where_its_chat_goes() {
+fn running_command_moves_with_its_chat() {
     let (mut terminal, _) = Terminal::new();
     terminal.done();
     terminal.report(TurnEvent::Ended(TurnEnd::Complete));
@@ -397,7 +397,7 @@ fn a_command_that_runs_goes_where_its_chat_goes() {
 }
 
 #[test]
-fn clients_change_nothing_of_it() {
+fn clients_cannot_act_on_a_terminal_of_an_agent() {
     let (mut terminal, uri) = Terminal::new();
     terminal.follow(&uri);
     let claim = json!({ "kind": "client", "clientId": "me" });
@@ -464,7 +464,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_mirror_of_a_terminal_ends_like_a_fresh_snapshot(
+    fn every_agent_terminal_mirror_equals_a_fresh_snapshot(
         happenings in prop::collection::vec(happening(), 1..40)
     ) {
         let (mut terminal, uri) = Terminal::new();

@@ -21,7 +21,7 @@ fn reconnect(host: &mut Process, cursor: u64) -> (Value, Value) {
 }
 
 #[test]
-fn a_client_that_comes_back_is_told_what_has_become_of_the_agents() {
+fn reconnecting_client_receives_agents_changed_after_an_upgrade() {
     let folder = TempDir::new().unwrap();
     let mut host = Process::start_on(folder.path(), &[]);
     let hello = json!({

@@ -89,7 +89,7 @@ fn change(core: &mut Core, watch: &str) -> Vec<Output> {
 }
 
 #[test]
-fn a_watch_stays_while_it_is_followed_and_a_while_longer() {
+fn watch_ends_a_while_after_its_last_subscriber_left() {
     let mut core = opened(&[ME, OTHER]);
     let watch = channel("/a");
     assert!(refusal(&subscribe(&mut core, ME, &watch, false)).is_some(), "it has not begun");
@@ -125,7 +125,7 @@ fn a_watch_stays_while_it_is_followed_and_a_while_longer() {
 }
 
 #[test]
-fn a_connection_follows_so_many_watches_and_few_wait_for_nobody() {
+fn watches_per_connection_are_limited_and_oldest_unused_ones_end() {
     let mut core = opened(&[ME]);
     let channels: Vec<String> = (0..65).map(|at| channel(&format!("/{at}"))).collect();
     for uri in &channels[..64] {
@@ -155,7 +155,7 @@ fn a_connection_follows_so_many_watches_and_few_wait_for_nobody() {
 }
 
 #[test]
-fn those_that_wait_for_nobody_make_room() {
+fn unused_watches_end_when_a_new_one_needs_room() {
     let mut core = opened(&[ME, OTHER]);
     let (followed, left) = (channel("/followed"), channel("/left"));
     subscribe(&mut core, ME, &followed, true);
@@ -193,7 +193,7 @@ fn until_told(process: &mut Process, wanted: &[(&Path, &str)]) {
 }
 
 #[test]
-fn what_anybody_does_is_told() {
+fn file_changes_by_others_and_by_clients_are_sent() {
     let folder = tempfile::tempdir().unwrap();
     let top = folder.path().canonicalize().unwrap();
     let at = |path: &str| top.join(path);

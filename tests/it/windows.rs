@@ -166,7 +166,7 @@ pub fn state() -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn twenty_that_start_at_once_make_one_host() {
+fn twenty_windows_started_at_once_share_one_host() {
     let (_outer, folder) = state();
     let starting: Vec<_> = (0..20)
         .map(|number| {
@@ -192,7 +192,7 @@ fn twenty_that_start_at_once_make_one_host() {
 }
 
 #[test]
-fn what_is_done_to_a_window_leaves_the_turns_of_the_others_alone() {
+fn signal_to_a_window_does_not_affect_turns_of_others() {
     let (_outer, folder) = state();
     let mut stays = Window::open(&folder, "stays");
     stays.make_session();
@@ -220,7 +220,7 @@ fn what_is_done_to_a_window_leaves_the_turns_of_the_others_alone() {
 }
 
 #[test]
-fn a_fork_that_one_window_makes_is_told_to_the_others_with_what_was_said() {
+fn fork_created_in_one_window_appears_in_the_others_with_its_turns() {
     let (_outer, folder) = state();
     let mut one = Window::open(&folder, "one");
     one.make_session();
@@ -242,7 +242,7 @@ fn a_fork_that_one_window_makes_is_told_to_the_others_with_what_was_said() {
 }
 
 #[test]
-fn a_window_that_is_asked_to_leave_has_its_own_turn_cancelled() {
+fn window_ended_by_a_signal_has_its_own_turn_cancelled() {
     let (_outer, folder) = state();
     let mut stays = Window::open(&folder, "stays");
     stays.make_session();
@@ -259,7 +259,7 @@ fn a_window_that_is_asked_to_leave_has_its_own_turn_cancelled() {
 }
 
 #[test]
-fn the_last_window_stays_until_its_turn_is_over_and_the_folder_is_free() {
+fn last_window_waits_for_its_turn_and_frees_the_folder() {
     let (_outer, folder) = state();
     let mut window = Window::open(&folder, "me");
     window.make_session();
@@ -277,7 +277,7 @@ fn the_last_window_stays_until_its_turn_is_over_and_the_folder_is_free() {
 }
 
 #[test]
-fn windows_that_are_killed_while_others_stream_cost_them_nothing() {
+fn windows_killed_during_a_stream_do_not_affect_others() {
     let (_outer, folder) = state();
     let mut reads = Window::open(&folder, "reads");
     reads.make_session();
@@ -300,7 +300,7 @@ fn windows_that_are_killed_while_others_stream_cost_them_nothing() {
 }
 
 #[test]
-fn the_death_of_the_host_is_that_of_each_window_and_nothing_is_lost() {
+fn host_death_ends_every_window_and_loses_no_sent_action() {
     let (_outer, folder) = state();
     let mut windows: Vec<Window> =
         (0..5).map(|number| Window::open(&folder, &format!("client-{number}"))).collect();
@@ -348,7 +348,7 @@ fn the_death_of_the_host_is_that_of_each_window_and_nothing_is_lost() {
 }
 
 #[test]
-fn who_wants_another_host_is_told_what_differs() {
+fn window_with_different_settings_is_refused_with_the_differences() {
     let (_outer, folder) = state();
     let first = Window::open(&folder, "me");
     let mut other = window_on(&folder);
@@ -373,7 +373,7 @@ fn who_wants_another_host_is_told_what_differs() {
 }
 
 #[test]
-fn another_environment_is_told_by_name_alone() {
+fn different_environment_is_reported_by_variable_name_only() {
     let (_outer, folder) = state();
     let first = Window::open(&folder, "me");
     let mut other = window_on(&folder);
@@ -385,7 +385,7 @@ fn another_environment_is_told_by_name_alone() {
 }
 
 #[test]
-fn who_speaks_another_language_or_none_is_told_so_and_harms_nobody() {
+fn client_with_another_link_version_is_refused_without_affecting_others() {
     let (_outer, folder) = state();
     let mut first = Window::open(&folder, "me");
     let place = folder.join("host.sock");
@@ -411,7 +411,7 @@ fn who_speaks_another_language_or_none_is_told_so_and_harms_nobody() {
 }
 
 #[test]
-fn a_path_that_is_too_long_for_a_socket_is_no_hindrance() {
+fn state_folder_with_a_path_too_long_for_a_socket_works() {
     let outer = TempDir::new().unwrap();
     let folder = outer.path().join("long".repeat(30)).join("state");
     let runtime = outer.path().join("run");
@@ -436,7 +436,7 @@ fn a_path_that_is_too_long_for_a_socket_is_no_hindrance() {
 }
 
 #[test]
-fn where_no_socket_can_be_a_window_is_served_alone() {
+fn window_serves_itself_if_no_socket_can_be_created() {
     let (_outer, folder) = state();
     fs::create_dir_all(folder.join("host.sock/in the way")).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
@@ -454,7 +454,7 @@ fn where_no_socket_can_be_a_window_is_served_alone() {
 }
 
 #[test]
-fn what_keeps_a_host_from_starting_is_told_by_its_window() {
+fn start_failure_of_the_host_is_reported_by_its_window() {
     let (_outer, folder) = state();
     let mut first = Window::open(&folder, "me");
     first.make_session();
@@ -465,7 +465,7 @@ fn what_keeps_a_host_from_starting_is_told_by_its_window() {
 }
 
 #[test]
-fn connections_that_say_nothing_keep_no_window_out() {
+fn silent_connections_do_not_block_new_windows() {
     let (_outer, folder) = state();
     let mut first = Window::open(&folder, "first");
     // More than may be about to join, and for longer than a window waits.
@@ -480,7 +480,7 @@ fn connections_that_say_nothing_keep_no_window_out() {
 }
 
 #[test]
-fn windows_come_and_go_at_every_moment() {
+fn concurrently_starting_and_ending_windows_are_all_served() {
     let (_outer, folder) = state();
     let mut all = Vec::new();
     for lane in 0..4 {
@@ -504,7 +504,7 @@ fn windows_come_and_go_at_every_moment() {
 }
 
 #[test]
-fn a_terminal_goes_with_its_window_where_none_is_to_stay() {
+fn terminal_with_zero_grace_ends_with_its_window() {
     let folder = tempfile::tempdir().unwrap();
     let window = |client: &str| {
         let mut command = window_on(folder.path());
@@ -538,7 +538,7 @@ fn limited(limits: &str, folder: &Path, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn window_for_which_the_host_has_no_files_left_is_told_why_and_the_others_are_served() {
+fn window_is_refused_if_the_host_is_out_of_descriptors() {
     let (_outer, folder) = state();
     let open = || {
         let mut command = limited("ulimit -n 80", &folder, &[]);
@@ -573,7 +573,7 @@ fn window_for_which_the_host_has_no_files_left_is_told_why_and_the_others_are_se
 }
 
 #[test]
-fn connections_leave_the_host_files_for_sessions_and_agents() {
+fn connections_leave_descriptors_for_sessions_and_agents() {
     let (outer, folder) = state();
     let socket = outer.path().join("socket");
     let listen = format!("unix:{}", socket.display());
@@ -603,7 +603,7 @@ fn connections_leave_the_host_files_for_sessions_and_agents() {
 }
 
 #[test]
-fn host_raises_its_limit_of_open_files_and_agents_have_the_old_one_and_no_token() {
+fn host_raises_its_descriptor_limit_but_agents_inherit_the_original() {
     let (outer, folder) = state();
     let (limits, environment) = (outer.path().join("limits"), outer.path().join("environment"));
     let agent = format!(
@@ -630,7 +630,7 @@ fn host_raises_its_limit_of_open_files_and_agents_have_the_old_one_and_no_token(
 }
 
 #[test]
-fn socket_that_was_removed_is_bound_anew_by_the_same_host() {
+fn removed_host_socket_is_bound_again_by_the_same_host() {
     let (_outer, folder) = state();
     let mut first = Window::open(&folder, "first");
     first.make_session();
@@ -659,7 +659,7 @@ fn socket_that_was_removed_is_bound_anew_by_the_same_host() {
 }
 
 #[test]
-fn lock_that_was_removed_lets_no_second_host_in() {
+fn removed_lock_file_admits_no_second_host() {
     let (_outer, folder) = state();
     let mut first = Window::open(&folder, "first");
     first.make_session();
@@ -674,7 +674,7 @@ fn lock_that_was_removed_lets_no_second_host_in() {
 }
 
 #[test]
-fn host_whose_folder_another_process_has_taken_leaves() {
+fn host_exits_if_another_process_takes_its_folder() {
     let (_outer, folder) = state();
     let mut first = Window::open(&folder, "first");
     fs::remove_file(folder.join("lock")).unwrap();
@@ -688,7 +688,7 @@ fn host_whose_folder_another_process_has_taken_leaves() {
 }
 
 #[test]
-fn setting_of_a_listener_without_one_is_refused() {
+fn listener_flag_without_a_listener_is_refused() {
     let (_outer, folder) = state();
     let first = Window::open(&folder, "first");
     for flag in ["--reconnect-within", "--handshake-timeout"] {
