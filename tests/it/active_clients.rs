@@ -77,7 +77,8 @@ impl Shared {
         self.world.dispatch(connection, CHAT, action);
     }
 
-    /// What the agent was told of its call: whether it succeeded, if it is over.
+    /// Tells whether the tool call succeeded, as the agent was notified; `None` while it is
+    /// pending.
     fn told(&self) -> Option<bool> {
         self.world.commands().rev().find_map(|command| match command {
             Command::ToolResult { result, .. } => Some(result.success),

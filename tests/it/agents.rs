@@ -22,7 +22,7 @@ fn message(text: &str) -> Message {
     serde_json::from_value(json!({ "text": text, "origin": { "kind": "user" } })).unwrap()
 }
 
-/// What is reported up to a certain event, that one being the last.
+/// Returns the reports up to and including the first event that `is_wanted` accepts.
 async fn until(
     agents: &mut Agents,
     reports: &mut Receiver<Report>,

@@ -1,4 +1,4 @@
-//! What older clients say before anything was answered, as when it all comes in one write.
+//! Requests that older clients send before an earlier one was answered, as in one write.
 //!
 //! Owns: a host in memory behind the version edge, whose answers are held back until everything was
 //! said.
@@ -59,8 +59,8 @@ impl Hasty {
         self.edged.world.outputs = outputs;
     }
 
-    /// What the client is told, now that it may be: answers by their numbers, the rest by their
-    /// methods.
+    /// Delivers the pending messages and returns them: answers by their ids, other messages by
+    /// their methods.
     fn told(&mut self) -> Vec<String> {
         self.edged.deliver();
         self.open_agents();

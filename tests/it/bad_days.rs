@@ -135,7 +135,8 @@ fn too_low_descriptor_limit_is_reported() {
 
 #[test]
 fn too_low_thread_limit_is_reported() {
-    /// Nobody, so that nobody else's threads count. Only root may be somebody else.
+    /// User without other processes, whose threads would count too. Only root can run as another
+    /// user.
     const USER: u32 = 54_321;
     let is_root = rustix::process::geteuid().is_root();
     let outer = TempDir::new().unwrap();

@@ -40,13 +40,13 @@ struct Review {
     /// The agents' sides of the chats, by their URIs.
     chats: BTreeMap<&'static str, (ChatKey, RunId)>,
     calls: u32,
-    /// What the client was told of the changesets that it follows, reduced.
+    /// Mirrors of the subscribed changesets, built by the reducers.
     mirrors: BTreeMap<String, ChangesetState>,
-    /// What it was told.
+    /// Actions received by the client.
     actions: Vec<Value>,
 }
 
-/// What is in files, by their names.
+/// Contents of the files on disk, by name.
 struct Disk(BTreeMap<&'static str, &'static str>);
 
 impl Disk {
@@ -188,8 +188,8 @@ impl Review {
         self.ask("subscribe", json!({ "channel": uri })).unwrap_err()
     }
 
-    /// What a changeset shows: of each file its name, its two contents and its counts. The mirror
-    /// shows the same.
+    /// Returns the files of a changeset, each with its name, both contents and its counts, after
+    /// checking that the mirror shows the same.
     fn files(&mut self, uri: &str) -> Vec<(String, String, String, (i64, i64))> {
         let state = self.fresh(uri);
         if let Some(mirror) = self.mirrors.get(uri) {
@@ -245,7 +245,7 @@ impl Review {
         operations.map(|operation| operation.id).collect()
     }
 
-    /// How much was changed, as the row of the chat says it.
+    /// Returns the change counts in the row of the chat.
     fn told_changes(&mut self) -> Value {
         self.world.feed(Input::Settled);
         self.world.fresh(CLIENT, SESSION).unwrap()["state"]["chats"][0]["changes"].take()
@@ -596,9 +596,9 @@ fn discard_is_refused_during_a_turn_and_when_repeated() {
     assert_eq!(review.files(&session_changes()).len(), 1);
 }
 
-/// What comes of operations that are asked for in this order before anything is answered, by these
-/// clients, who may have gone meanwhile: how many operations were carried out, and what is answered
-/// to each client that is there.
+/// Requests operations in this order before any is answered, on behalf of these clients, some of
+/// which disconnect meanwhile. Returns the number of operations carried out and the answer to each
+/// client that is still connected.
 fn asked_at_once(
     review: &mut Review,
     asked: &[(ConnectionId, &str)],
@@ -664,7 +664,7 @@ fn identical_pending_operations_run_once_and_each_requester_is_answered() {
     assert_eq!(left, (1, vec![(OBSERVER, done())]));
 }
 
-/// What may happen in a session of two chats.
+/// Random step in a session of two chats.
 #[derive(Debug, Clone)]
 enum Step {
     Edit { chat: usize, file: usize, after: usize },

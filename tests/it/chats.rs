@@ -70,12 +70,12 @@ impl TwoVersions {
         self.agent(Event::Turn(run, event));
     }
 
-    /// So many agents were told to open.
+    /// Returns the number of conversations that agents were requested to open.
     fn opened(&self) -> usize {
         opens(&self.edged.world.outputs).count()
     }
 
-    /// What was attached to the message of each run.
+    /// Returns the transcripts attached to the message of each run.
     fn runs(&self) -> Vec<&[Transcript]> {
         let runs = self.edged.world.commands().filter_map(|command| match command {
             Command::StartTurn { attached, .. } => Some(&attached[..]),
@@ -84,7 +84,7 @@ impl TwoVersions {
         runs.collect()
     }
 
-    /// The same of the newest run.
+    /// Returns the transcripts attached to the message of the latest run.
     fn attached(&self) -> &[Transcript] {
         self.runs().pop().unwrap()
     }
@@ -98,7 +98,7 @@ impl TwoVersions {
         rows.max().unwrap()
     }
 
-    /// What a connection was told since this was last asked.
+    /// Returns the messages to a connection since the last call.
     fn heard(&mut self, connection: ConnectionId) -> Vec<Value> {
         let all = std::mem::take(&mut self.edged.told);
         all.into_iter().filter(|(to, _)| *to == connection).map(|(_, line)| line).collect()

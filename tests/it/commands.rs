@@ -65,7 +65,8 @@ impl Chat {
         })
     }
 
-    /// What its agent is told of commands with its next message.
+    /// Starts a turn and returns the transcripts of commands that its agent receives with the
+    /// message.
     fn told_of_commands(&mut self) -> Vec<Transcript> {
         self.actions();
         self.start("told", "go on");
@@ -220,8 +221,8 @@ fn command_line_fails_without_a_free_terminal_and_is_a_message_if_disabled() {
     assert_eq!(chat.told_agent().unwrap().1, "!ls");
 }
 
-/// So much of what a command has printed stands in its call as text, and so much its agent is told
-/// of all of them.
+/// Maximum bytes of a command's output in the text of its call, and maximum bytes of all
+/// transcripts of commands sent to the agent with a message.
 const TEXT_BYTES: usize = 16 << 10;
 const TOLD_BYTES: usize = 64 << 10;
 

@@ -29,7 +29,7 @@ fn code(answer: &Result<Value, RpcError>) -> i32 {
     answer.as_ref().err().map_or(0, |error| error.code)
 }
 
-/// What a host answers to these requests, each made at its second: codes.
+/// Returns the host's answers to these requests, each made at its second: 0 or the error code.
 fn answers(requests: &[(u64, &str, Value)]) -> Vec<i32> {
     let mut world = World::new(Core::with(GuardedScript { resource: RESOURCE.to_owned() }.describe()));
     world.arrive(CLIENT, "me");
@@ -64,7 +64,7 @@ fn token_is_valid_until_its_expiry() {
     assert_eq!(answered, [0, 0, -32007, 0, 0, 0, 0]);
 }
 
-/// What an agent says of its login may be true no more: people log in elsewhere, too.
+/// A reported login requirement may be outdated: users also log in outside of the host.
 #[test]
 fn login_requirement_reported_by_an_agent_expires() {
     let mut agent = Script.describe();
@@ -94,7 +94,7 @@ fn login_requirement_reported_by_an_agent_expires() {
     assert_eq!(code(&create(&mut world, 13, "d")), -32007);
 }
 
-/// What becomes of a session that is created at this second.
+/// Creates a session at this second and returns the answer.
 fn create(world: &mut World, second: u64, name: &str) -> Result<Value, RpcError> {
     let params = json!({ "channel": format!("ahp-session:/{name}") });
     world.at(second).ask(CLIENT, "createSession", params)
@@ -106,7 +106,7 @@ fn needs_login(world: &mut World, second: u64) {
     world.at(second).agent(chat, Event::LoginRequired);
 }
 
-/// What the client was asked for, and why.
+/// Returns the login notifications to the client, each with its reason.
 fn notified(world: &World) -> Vec<String> {
     let notified = world.outputs.iter().filter_map(|output| match output {
         Output::Frame(_, Frame::Notification { method: "auth/required", params }) => {

@@ -1,4 +1,4 @@
-//! What the code owes its readers, in figures that may only become smaller.
+//! Measures of technical debt, which may only shrink.
 //!
 //! Owns: the figures, and counting what they are about. A change that pays something back lowers
 //! them.
@@ -92,7 +92,7 @@ fn is_vague(comment: &str) -> bool {
 struct CoreFile {
     /// The path of its module below that of the core, such as `["router", "turns"]`.
     module: Vec<String>,
-    /// Its lines, without comments and tests.
+    /// Lines of the file, without comments and tests.
     lines: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What agents say of themselves, without a process.
+//! Descriptions that agents give of themselves, tested without a process.
 //!
 //! Owns: a host whose agents report by hand, and what its clients and its store hear of that.
 //! Never: runs an agent.
@@ -42,12 +42,12 @@ fn host(agents: Vec<AgentDescription>, start: Start) -> World {
     world
 }
 
-/// What clients are shown of the first agent of a host.
+/// Returns the first agent in the root state.
 fn shown(world: &mut World) -> Value {
     world.state(CLIENT, ROOT)["agents"][0].take()
 }
 
-/// What a store has of what agents have said.
+/// Returns the stored descriptions of the agents.
 fn kept(outputs: &[Output]) -> Vec<(String, Bytes)> {
     let mut kept: Vec<(String, Bytes)> = Vec::new();
     for output in outputs {
@@ -79,7 +79,7 @@ impl Session {
         self.world.ask(CLIENT, method, params).unwrap()
     }
 
-    /// What clients hear when the agent says this of itself.
+    /// Reports a description of the agent and returns the actions that clients receive.
     fn hear(&mut self, of_itself: Value) -> Vec<Value> {
         self.hear_event(said(of_itself))
     }

@@ -31,7 +31,7 @@ impl Worker {
         Self { world }
     }
 
-    /// Whether a session is created in these directories.
+    /// Creates a session in these directories; returns whether that succeeded.
     fn create(&mut self, directories: &[&str]) -> bool {
         let params = json!({ "channel": SESSION, "workingDirectories": directories });
         let answer = self.world.ask(CLIENT, "createSession", params);

@@ -153,7 +153,7 @@ fn appends_to_one_file_are_done_in_request_order() {
     assert_eq!(process.wait().code(), Some(0));
 }
 
-/// What every editor says that saves a file: write beside it, then put it in its place.
+/// Sequence of an editor that saves a file: it writes a temporary file and renames it.
 #[test]
 fn mixed_operations_on_the_same_files_are_done_in_request_order() {
     let (_folder, top) = folder();

@@ -17,7 +17,7 @@ use ahp_sidecar::backend::acp::lifeline;
 
 use crate::support::{can_be_done_within, program, shell, HUNG};
 
-/// What a shell does that is not to be stopped by kindness.
+/// Shell script that ignores polite signals.
 const STUBBORN: &str = "trap '' TERM INT HUP PIPE; echo ready; while :; do sleep 0.05; done";
 
 /// The name of the variable that marks all descendants of a test's agent.
@@ -172,7 +172,7 @@ fn daemonized_descendants_are_killed() {
     }
 }
 
-/// What has ended its host, or its host's end, finds it stopped: the end of the host wakes it.
+/// The guard may be stopped when its host dies: the death of the host continues it.
 #[test]
 fn stopped_guard_continues_when_its_host_dies() {
     let cookie = uuid::Uuid::new_v4().to_string();

@@ -1,4 +1,4 @@
-//! Where sessions live when nobody says where.
+//! Default location of the state folder.
 //!
 //! Owns: the default state folder of the real program: where it is, who may look into it, what is
 //! found there later, and what is said when there is none.

@@ -437,7 +437,7 @@ fn locked_database_delays_answers_until_it_is_unlocked() {
     assert_eq!(client.state(&chat_of(BUSY))["resource"], chat_of(BUSY));
 }
 
-/// Whether a database that is locked holds up nothing but what must be kept; none when the lock was
+/// Checks that a locked database blocks only messages that need a commit; `None` if the lock was
 /// noticed meanwhile.
 fn goes_on_while_locked(client: &mut Client, busy: &str, other: &Connection) -> Option<()> {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();

@@ -84,8 +84,8 @@ impl Ways {
         Self { host, later: edges(), at_once: edges(), names_channels, before: before.unwrap(), last: 0 }
     }
 
-    /// What the client is told when it asks this, in both ways; and whether anything of it was not
-    /// written at once.
+    /// Sends a request on both paths. Returns the messages of each, and whether any of them was
+    /// written lazily.
     fn ask(&mut self, method: &str, mut params: Value) -> (Vec<Value>, Vec<Value>, bool) {
         self.last += 1;
         if !self.names_channels {

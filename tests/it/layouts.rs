@@ -39,8 +39,8 @@ fn text(turn: &Value) -> String {
     parts.filter(|part| part["kind"] == "markdown").filter_map(|part| part["content"].as_str()).collect()
 }
 
-/// What comes after each number is replayed on the channels that it was on, and the states are what
-/// they were.
+/// Replays after each sequence number contain the actions of their channels, and the states are
+/// unchanged.
 #[test]
 fn store_of_layout_3_is_migrated_with_its_states_and_replays() {
     let folder = TempDir::new().unwrap();

@@ -46,7 +46,7 @@ fn count(messages: &[Value], action: &str) -> usize {
     messages.iter().filter(|message| message["params"]["action"]["type"] == action).count()
 }
 
-/// How long a process has worked, in hundredths of a second.
+/// Returns the CPU time of a process, in hundredths of a second.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let numbers = stat.rsplit_once(") ").unwrap().1.split(' ');

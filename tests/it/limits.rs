@@ -68,7 +68,7 @@ fn brought_back(saved: SavedSession, limits: Limits) -> World {
     world
 }
 
-/// So many bytes a turn's parts have.
+/// Returns the bytes of a turn's parts.
 fn bytes_of(parts: &Value) -> usize {
     parts.as_array().unwrap().iter().map(|part| part.to_string().len()).sum()
 }
@@ -81,7 +81,7 @@ fn of_states(state_bytes: usize) -> Limits {
     Limits { state_bytes, ..Limits::default() }
 }
 
-/// What the agent says in a turn, with what has to be escaped, and a call.
+/// Reports text that needs escaping and a tool call.
 fn speak(chat: &mut Chat, run: RunId) {
     chat.text(run, "begin \"\n\u{1}ä");
     chat.text(run, " and more \\");

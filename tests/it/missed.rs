@@ -1,4 +1,4 @@
-//! What a client that is back has missed while the host was started again.
+//! Messages that a reconnecting client missed while the host was restarted.
 //!
 //! Owns: sessions that came, went and changed before the host ended, and what is told of them
 //! behind a replay.
@@ -22,8 +22,8 @@ fn has_a_turn(client: &mut Client, session: &str) {
     client.until("chat/turnComplete");
 }
 
-/// What is told behind an answer, as far as the root channel notifies of it, up to the answer to
-/// what is asked then.
+/// Returns the notifications of the root channel that follow the answer to `reconnect`, up to the
+/// answer to a later request.
 fn told_behind(client: &mut Client, cursor: u64) -> Vec<Value> {
     let params =
         json!({ "channel": ROOT, "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": [ROOT] });

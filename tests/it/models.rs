@@ -38,8 +38,8 @@ fn say(host: &mut Core, method: &str, params: Value, id: Option<u64>) -> Vec<Out
     host.feed(said(CLIENT, message))
 }
 
-/// What becomes of a turn whose message chooses this: the model that the agent is told, or why it
-/// is refused.
+/// Starts a turn whose message selects this model: returns the model that the agent receives, or
+/// the reason of the refusal.
 fn start(model: Value) -> Result<String, String> {
     let mut host = Core::with(agent());
     host.feed(Input::Opened { connection: CLIENT, default_directory: None });
@@ -83,7 +83,7 @@ fn message_may_choose_only_models_of_its_agent() {
     }
 }
 
-/// What a client of 0.3.0 says, and what it is told, line by line.
+/// Sends a message as a client of 0.3.0 and returns the answers, line by line.
 fn say_as_0_3_0(host: &mut Core, edges: &mut Edges, message: &Value) -> Vec<Value> {
     let (mut fed, mut told) = (Vec::new(), Vec::new());
     edges.up(CLIENT, Incoming::parse(&message.to_string().into()), &mut fed);
@@ -142,8 +142,9 @@ fn model_selected_by_an_older_client_must_be_one_of_the_agent() {
     assert_eq!(summary["model"], json!({ "id": "large", "config": { "effort": "low", "size": "5" } }));
 }
 
-/// What a newer client does while an older one is away, and the model and agent that the older one,
-/// which had selected `small`, holds after it has come back, and is shown then.
+/// Applies actions of a newer client while an older one, which had selected `small`, is
+/// disconnected. Returns the model and agent that the older one holds after it reconnects, and
+/// those in a fresh snapshot.
 fn selected_after(actions: &[Value]) -> [(Value, Value); 2] {
     let newer = ConnectionId(2);
     let (mut host, mut edges) = (Core::with(agent()), Edges::new(vec!["script".to_owned()]));
@@ -206,8 +207,8 @@ fn selection_after_a_replay_equals_the_state() {
     }
 }
 
-/// What is told of the list when a session comes back into memory in which `small` is selected, and
-/// whose row was saved with this in its summary's `_meta`.
+/// Returns the changes of the session list when a session is loaded in which `small` is selected
+/// and whose row was saved with this `_meta` in its summary.
 fn told_of_one_saved_with(meta: &Value) -> Vec<Value> {
     let mut host = Core::with(agent());
     host.feed(Input::Opened { connection: CLIENT, default_directory: None });

@@ -54,7 +54,8 @@ impl Chat {
         self.world.report(self.key, run, event);
     }
 
-    /// What the agent was handed since the last time, and the types of what was sequenced.
+    /// Returns the steering messages passed to the agent since the last call, and the types of the
+    /// sequenced actions.
     fn happened(&mut self) -> (Vec<(RunId, String)>, Vec<String>) {
         let (mut handed, mut sequenced) = (Vec::new(), Vec::new());
         for output in self.world.take() {

@@ -48,7 +48,7 @@ impl Ptys {
         self.world.greet(connection, name, &[ROOT]);
     }
 
-    /// What a request is answered at once, or with which error.
+    /// Sends a request and returns its immediate result or error code.
     fn ask(&mut self, connection: ConnectionId, method: &str, params: Value) -> Result<Value, i32> {
         self.world.ask(connection, method, params).map_err(|error| error.code)
     }
@@ -568,7 +568,7 @@ fn oldest_exited_terminals_beyond_64_are_removed() {
     ptys.ask(A, "subscribe", json!({ "channel": "x:/1" })).unwrap();
 }
 
-/// What may happen.
+/// Random event of a test.
 #[derive(Debug, Clone)]
 enum Happening {
     Prints(u16),
@@ -578,7 +578,7 @@ enum Happening {
     Moves(usize, Moves),
 }
 
-/// What a program, or the shell in front of it, may say besides what it prints.
+/// Generates the reports of a program, or of the shell in front of it, other than output.
 fn reported() -> impl Strategy<Value = PtyEvent> {
     prop_oneof![
         "[ab]".prop_map(PtyEvent::Title),

@@ -39,7 +39,7 @@ fn state(host: &mut Core, channel: &str) -> Value {
     result["snapshot"]["state"].take()
 }
 
-/// What the store has of a session whose turn runs.
+/// Builds the stored form of a session with a running turn.
 fn saved() -> SavedSession {
     let mut host = host();
     let mut outputs =

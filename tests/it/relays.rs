@@ -32,7 +32,7 @@ fn read(core: &mut Core, who: ConnectionId, id: u64, uri: &str) -> Vec<Output> {
     core.feed(said(who, json!({ "id": id, "method": "resourceRead", "params": params })))
 }
 
-/// Who is asked what, under which number.
+/// Returns the client that receives the relayed request, and the number of the request.
 fn asked(outputs: &[Output]) -> Option<(ConnectionId, u64)> {
     outputs.iter().find_map(|output| match output {
         Output::Frame(connection, Frame::Request { number, method: "resourceRead", .. }) => {

@@ -40,7 +40,7 @@ fn session(number: usize) -> String {
     format!("ahp-session:/{number}")
 }
 
-/// What is said in a turn; some of it does not fit on a page.
+/// Returns the text of a turn; some texts do not fit on a page.
 fn text(number: usize, turn: usize) -> String {
     format!("{number}-{turn}{}", " and so on".repeat(if turn == 1 { 3 } else { 700 * number }))
 }
@@ -49,7 +49,7 @@ fn turns(number: usize) -> Vec<String> {
     (1..=1 + number % 3).map(|turn| text(number, turn)).collect()
 }
 
-/// What a session must be like when it comes back.
+/// Returns the turns that each session must have when it is loaded.
 fn expected() -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<_, _> = (1..=SESSIONS).map(|number| (session(number), turns(number))).collect();
     all.insert(session(SESSIONS + 1), vec!["begun".to_owned()]);
@@ -244,8 +244,8 @@ impl Visitor {
     }
 }
 
-/// What was seen of each session that can be read, and whether a new one works; none when the host
-/// refused the store.
+/// Turns of each readable session, and whether a new session works; `None` when the host refused
+/// the store.
 type Seen = Option<(BTreeMap<String, Vec<String>>, bool)>;
 
 fn visit(folder: &Path, round: u32, what: &str, may_miss: bool) -> Seen {
@@ -313,8 +313,7 @@ fn look_at_everything(
     Ok((seen, created["error"].is_null()))
 }
 
-/// Whether these turns are all that had been said at some time before; the last one may not have
-/// come to its end.
+/// Tells whether these turns equal an earlier state of the session; the last one may be incomplete.
 fn is_older(turns: &[String], all: &[String]) -> bool {
     let Some((last, before)) = turns.split_last() else { return true };
     all.starts_with(before) && all.get(before.len()).is_some_and(|whole| whole.starts_with(last))

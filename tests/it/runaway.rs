@@ -1,5 +1,5 @@
-//! What one session does to all others when it runs away, and what a store that takes nothing does
-//! to requests; seen by a client of the real program.
+//! Effects of a runaway session on other sessions, and of an unwritable store on requests, seen by
+//! a client of the real program.
 //!
 //! Owns: turns that never end, stores that such turns were left in, turns that end the host again
 //! and again, and answers to whom the disk fails, for a while or for good.

@@ -57,7 +57,7 @@ impl State {
         command.stdin(Stdio::null()).output().unwrap()
     }
 
-    /// The same, when it must succeed: what it printed.
+    /// Runs a `sessions` command that must succeed and returns its output.
     fn printed(&self, arguments: &[&str]) -> String {
         let output = self.sessions(arguments);
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -66,7 +66,7 @@ impl State {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The same, when it must fail with this status: what it said about that, in one line.
+    /// Runs a `sessions` command that must fail with this status and returns its one-line error.
     fn refused(&self, status: i32, arguments: &[&str]) -> String {
         let output = self.sessions(arguments);
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -229,8 +229,8 @@ fn with_three_chats() -> State {
     state
 }
 
-/// What each channel of the session is, but for what differs from one process to the next; and what
-/// the agent of the side chat remembers.
+/// Returns the states of all channels of the session, without fields that differ between processes,
+/// and the history that the agent of the side chat has.
 fn all_of(state: &State) -> Vec<Value> {
     let channels = [SESSION, CHAT, "ahp-chat:/fork", "ahp-chat:/aside"];
     channels
@@ -274,7 +274,7 @@ fn every_chat_of_a_session_is_shown_exported_and_restored() {
     assert!(recalled.as_str().unwrap().starts_with("Hello there\n"), "{recalled}");
 }
 
-/// What is said at once is one step, and what it leaves must fit together.
+/// Requests sent together form one step, whose records must be consistent.
 #[test]
 fn concurrent_changes_to_a_chat_and_its_sessions_are_stored_consistently() {
     let other = "ahp-session:/other";

@@ -1,4 +1,4 @@
-//! What is there now in a repository, as the core has it looked at and tells it.
+//! Repository status as the core refreshes it and sends it to clients.
 //!
 //! Owns: a host in memory whose repository is what a test says that git has seen, and when git is
 //! asked.
@@ -51,7 +51,7 @@ struct Watcher {
     looks: Vec<u64>,
     watched: Vec<String>,
     timers: Vec<Timer>,
-    /// What the client was told of the changeset, in short.
+    /// Changeset actions received by the client, abbreviated.
     told: Vec<String>,
 }
 
@@ -104,7 +104,7 @@ impl Watcher {
         self.world.feed(Input::Git(look, report));
     }
 
-    /// What the client was told since this was asked last.
+    /// Returns the messages to the client since the last call.
     fn told(&mut self) -> Vec<String> {
         self.absorb();
         std::mem::take(&mut self.told)
@@ -125,7 +125,7 @@ impl Watcher {
         self.timers.iter().copied().filter(is_it).collect()
     }
 
-    /// It is time for what was asked for last.
+    /// Fires the latest timer that `is_it` accepts.
     fn time_for(&mut self, is_it: impl Fn(&Timer) -> bool) {
         let timer = self.timers(is_it).pop().expect("the timer was asked for");
         self.world.feed(Input::Timer(timer));
@@ -146,7 +146,7 @@ impl Watcher {
     }
 }
 
-/// What an action says of a changeset, but for its operations.
+/// Abbreviates an action on the changeset, ignoring its operations.
 fn brief(action: &Value) -> Option<String> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     match text(&action["type"]).as_str() {
@@ -207,8 +207,8 @@ fn change_during_a_refresh_schedules_another_one() {
     assert!(watcher.look().is_some());
 }
 
-/// What changed after git had looked and before it was watched would be seen with the next change
-/// only.
+/// A change between git's scan and the start of the watch would otherwise be shown with the next
+/// change only.
 #[test]
 fn new_watch_triggers_a_silent_refresh() {
     let mut watcher = Watcher::begin();

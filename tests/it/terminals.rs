@@ -32,7 +32,7 @@ struct Terminal {
     run: RunId,
 }
 
-/// What a client says so that the command goes on without its call.
+/// Builds the action that detaches a command from its call.
 fn claimed_for_chat() -> Value {
     json!({ "type": "terminal/claimed", "claim": { "kind": "session", "session": SESSION, "chat": CHAT } })
 }
@@ -146,7 +146,7 @@ impl Terminal {
         assert_eq!(self.world.lines_to(CLIENT), Vec::<Value>::new());
     }
 
-    /// What the mirror of a client is that is told what was put out.
+    /// Applies the pending actions to the client's copy of the terminal.
     fn mirror(&mut self, mut state: TerminalState, uri: &str) -> TerminalState {
         for line in self.world.lines_to(CLIENT).into_iter().filter(|line| line["params"]["channel"] == uri) {
             let envelope: ActionEnvelope = serde_json::from_value(line["params"].clone()).unwrap();
@@ -414,7 +414,7 @@ fn clients_cannot_act_on_a_terminal_of_an_agent() {
     }
 }
 
-/// What may happen.
+/// Random event of a test.
 #[derive(Debug, Clone)]
 enum Happening {
     Data(u16),

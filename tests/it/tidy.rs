@@ -1,4 +1,4 @@
-//! What holds about the tree itself.
+//! Checks of the source tree and of its documentation.
 //!
 //! Owns: that the README, its chapters and the tables of the code say the same, that examples run,
 //! that links lead somewhere, and that the pure modules stay pure.
@@ -54,7 +54,7 @@ fn table(chapter: &str, heading: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// What stands in backticks.
+/// Returns the text between backticks.
 fn quoted(cell: &str) -> &str {
     cell.strip_prefix('`')
         .and_then(|cell| cell.strip_suffix('`'))
@@ -83,7 +83,7 @@ pub fn files_under(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// So many actions the protocol has: the variants of `ahp_types::actions::StateAction`.
+/// Number of actions of the protocol: the variants of `ahp_types::actions::StateAction`.
 const ACTIONS: usize = 106;
 
 #[test]
@@ -156,7 +156,7 @@ fn every_error_code_is_listed() {
     assert_eq!(listed, all.iter().map(|error| error.code).collect());
 }
 
-/// Where the core says an action, and not only applies it.
+/// Tells whether the core emits an action rather than only applying it.
 fn says(action: &str) -> bool {
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     let variant = action.split('/').map(capital).collect::<String>();
@@ -333,7 +333,7 @@ fn pure_modules_name_no_impure_api() {
     }
 }
 
-/// What each layer may use of the others: a whole module, or one thing in it.
+/// Modules and items of other layers that each layer may use.
 const LAYERS: [(&str, &[&str]); 10] = [
     ("wire", &[]),
     ("state", &["wire"]),
@@ -353,7 +353,8 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ),
 ];
 
-/// What a source names of the crate: the first two names of each path, and of each in a group.
+/// Returns the names of the crate used in a source file: the first two segments of each path, and
+/// of each one in a group.
 fn named_of_the_crate(source: &str) -> Vec<String> {
     let name = |text: &str| -> String {
         text.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()

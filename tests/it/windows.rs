@@ -143,7 +143,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Nothing is there any more but what is kept.
+/// Checks that no process and no file is left except those of the store.
 pub fn check_nothing_is_left(folder: &Path) {
     wait_until("the end of all processes", || processes_on(folder).is_empty());
     assert!(!folder.join("host.sock").exists(), "its socket is there");

@@ -1,4 +1,4 @@
-//! What an agent asks the user, and what it is answered.
+//! Questions of an agent to the user, and their answers.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn form() -> Value {
         } } })
 }
 
-/// The same, its fields in an order that no sorting makes.
+/// Returns the form as text, its fields in an order that no sorting produces.
 fn form_text() -> String {
     let mut text = String::from(
         r#"{"mode":"form","message":"A few questions","requestedSchema":{"type":"object","title":"Setup","required":["name","colours"],"properties":{"#,

@@ -23,7 +23,7 @@ impl Watched {
     }
 }
 
-/// How often the agent has refused a prompt, and in how many sessions.
+/// Returns the number of refused prompts, and the number of sessions with refusals.
 fn refusals(notes: &Path) -> (usize, usize) {
     let notes = fs::read_to_string(notes).unwrap();
     let mut refused: Vec<&str> = notes.lines().filter(|line| line.contains("refused")).collect();

@@ -9,7 +9,7 @@ use super::*;
 
 const OTHER: &str = "ahp-chat:/other";
 
-/// What the client answers that carries `look` out.
+/// Result of the client tool `look`.
 const SEEN: &str = "three files";
 
 impl Watched {
@@ -341,14 +341,14 @@ fn client_tool_server_speaks_only_mcp() {
     watched.leave();
 }
 
-/// Where the agent is told to reach the host, and the token.
+/// Returns the socket and the token that the agent received.
 fn entry(watched: &mut Watched) -> (PathBuf, String) {
     let entry: Value = serde_json::from_str(&watched.turn("entry", "server")).unwrap();
     let variable = |number: usize| entry["env"][number]["value"].as_str().unwrap().to_owned();
     (variable(0).into(), variable(1))
 }
 
-/// What one hears who says this to the host's socket, to the end.
+/// Sends text to the host's socket and reads the answer to the end.
 fn heard_at(socket: &Path, said: &str) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(HUNG)).unwrap();

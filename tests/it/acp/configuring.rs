@@ -1,4 +1,4 @@
-//! What an agent says of itself and of its sessions, and what is made of it when clients choose.
+//! Descriptions and options of agents and their sessions, and choices of clients.
 
 use super::*;
 
@@ -82,7 +82,7 @@ impl Watched {
     }
 }
 
-/// What the agent says to have been asked for.
+/// Extracts the options that were set from the agent's answer.
 fn asked(said: &str) -> &str {
     said.strip_prefix("asked ").unwrap().split_once("; is ").unwrap().0
 }

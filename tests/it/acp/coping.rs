@@ -1,5 +1,5 @@
-//! What agents were seen to do that the specification does not say, or leaves open: each case is
-//! the order and the shape in which a real one said it.
+//! Deviations of real agents from the specification, and behaviour that it leaves open: each case
+//! has the order and shape of the messages of a real agent.
 
 use super::*;
 
@@ -166,13 +166,13 @@ fn agent_with_one_session_at_a_time_gets_a_process_per_session() {
 /// One tool call that is asked about, as an agent tells it.
 struct Asked {
     agent: &'static str,
-    /// What is said before the question, and when it was answered.
+    /// Updates before the question, and after its answer.
     before: &'static [&'static str],
     question: &'static str,
     after: &'static [&'static str],
-    /// What the user is asked: name of the tool, message, input.
+    /// Question to the user: name of the tool, message, input.
     shown: [&'static str; 3],
-    /// What is in the content in the end.
+    /// Text in the final content of the call.
     produced: &'static str,
 }
 
@@ -271,7 +271,7 @@ const ASKED: &[Asked] = &[
     },
 ];
 
-/// What may always be allowed comes first, twice, and with two meanings.
+/// Options of a permission: the permanent ones come first, twice and with different scopes.
 const OPTIONS: &str = r#"[{"optionId":"always/project","name":"Always here","kind":"allow_always"},{"optionId":"always/user","name":"Always","kind":"allow_always"},{"optionId":"once","name":"Allow","kind":"allow_once"},{"optionId":"cancel","name":"Reject","kind":"reject_once"}]"#;
 
 impl Asked {

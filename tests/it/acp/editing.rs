@@ -5,7 +5,7 @@ use super::*;
 const BEFORE: &str = "one\ntwo\nthree\n";
 const AFTER: &str = "one\n2\nthree\n";
 
-/// What a client reads of one side of a change.
+/// Reads the content of one side of a change.
 fn read(watched: &mut Watched, side: &Value) -> Value {
     watched.say(json!({ "id": 88, "method": "resourceRead", "params":
         { "channel": "ahp-root://", "uri": side["content"]["uri"] } }));
@@ -107,7 +107,7 @@ fn turn_can_be_cancelled_while_its_edit_is_being_resolved() {
     watched.leave();
 }
 
-/// What a client is answered when it reads this.
+/// Reads a content and returns the answer.
 fn answer(watched: &mut Watched, uri: &Value, encoding: &str) -> Value {
     watched.say(json!({ "id": 89, "method": "resourceRead", "params":
         { "channel": "ahp-root://", "uri": uri, "encoding": encoding } }));

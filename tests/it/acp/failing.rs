@@ -9,26 +9,26 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// How many agents fail at the same time: most of what they do is to wait.
+/// Number of agents that fail in parallel: most of the time they wait.
 const WORKERS: usize = 6;
 
 /// Something that an agent does in a turn.
 #[derive(Clone, Copy)]
 struct Way {
     name: &'static str,
-    /// What the agent is told to do.
+    /// Script of the agent.
     script: &'static str,
     ends: Ends,
 }
 
-/// What comes of it.
+/// Outcome of a failure.
 #[derive(Clone, Copy)]
 enum Ends {
     /// The agent is gone; the error says all of this.
     Died(&'static [&'static str]),
     /// The agent says that it has failed: an error of this kind, which says this.
     Failed(&'static str, &'static str),
-    /// Nothing worse: the turn goes on, this is said in it, and the agent stays.
+    /// No failure of the turn: the turn continues with this output, and the agent stays.
     Not(&'static str),
     /// The turn does not end until the user cancels it, which the agent does not take in: it is
     /// replaced.
@@ -41,7 +41,8 @@ const fn way(name: &'static str, script: &'static str, ends: Ends) -> Way {
     Way { name, script, ends }
 }
 
-/// What agents do wrong. Where only the user can end the turn, `note` says that it has come so far.
+/// Failures of agents. Where only the user can end the turn, `note` reports that the failure was
+/// reached.
 const WAYS: &[Way] = &[
     way("exits", "stderr no more money\ndie 3", Died(&["ended with status 3", "no more money"])),
     way("is killed", "kill", Died(&["signal 9"])),
@@ -171,7 +172,7 @@ fn fail(way: Way, moments: &[Moment], wrapped: bool) {
     watched.leave();
 }
 
-/// That a turn has ended as it must.
+/// Checks that a turn has ended as expected.
 fn judge(ends: Ends, moment: Moment, ending: &Value, watched: &Watched) {
     let error = &ending["part"]["error"];
     let message = error["message"].as_str().unwrap_or_default();
@@ -197,7 +198,7 @@ fn judge(ends: Ends, moment: Moment, ending: &Value, watched: &Watched) {
     assert_eq!(asked, usize::from(moment == WithAPermissionPending), "{moment:?}: {:?}", watched.heard);
 }
 
-/// What clients are left with: no turn runs, and no call of those that are over does.
+/// Checks the state of clients: no turn runs, and no call of a finished turn runs.
 fn check_state(watched: &mut Watched) {
     watched.say(json!({ "id": 8, "method": "subscribe", "params": { "channel": default_chat_of(SESSION) } }));
     let told = watched.process.until(|message| message["id"] == 8);
@@ -244,7 +245,7 @@ fn agent_failure_at_any_moment_ends_the_turn_once_and_the_next_turn_works() {
     run_all(WAYS.iter().map(trial).collect());
 }
 
-/// The same through a shell that takes no notice of being asked to leave, and ends with its agent.
+/// Failures have the same outcome through a shell that ignores signals and ends with its agent.
 #[test]
 fn agent_failure_behind_a_wrapper_that_ignores_signals_ends_the_turn_once() {
     // The wrapper holds the output open.
@@ -258,7 +259,7 @@ fn agent_failure_behind_a_wrapper_that_ignores_signals_ends_the_turn_once() {
     run_all(ways.map(trial).collect());
 }
 
-/// What goes wrong when an agent is asked for this, and what is said of it.
+/// Failures at start: the request, the failure, and the text of its error.
 const BEGINNINGS: &[(&str, &str, &[&str])] = &[
     ("initialize", "die", &["ended with status 9", "something went wrong"]),
     ("initialize", "kill", &["signal 9"]),

@@ -1,4 +1,4 @@
-//! What an agent reads and writes through the host.
+//! Reads and writes of an agent through the host.
 //!
 //! Owns: files inside and outside of the session's working directories, and the calls that they are
 //! shown as.

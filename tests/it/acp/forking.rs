@@ -5,7 +5,7 @@ use super::*;
 
 const FORK: &str = "ahp-chat:/fork";
 
-/// What became of a turn in a chat: what was said, and how many notices of the host are in it.
+/// Result of a turn in a chat: its text, and the number of notices of the host in it.
 struct Told {
     said: String,
     notices: usize,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What the agent does with a turn that was cut: it uses a name again that the turn has a call of.
+/// Script of the agent for an interrupted turn: it reuses the id of a call of the turn.
 const GOES_ON: &str = "say  and done\nask\ntool c1\nremembers";
 
 /// A host that keeps its sessions in its folder, with an agent that can so much and keeps a memory.
@@ -231,7 +231,7 @@ fn resumption_that_fails_at_agent_start_can_be_retried() {
     watched.leave();
 }
 
-/// It may not have heard anything of what it was told with its first prompt.
+/// The agent may not have received the history in its first prompt.
 #[test]
 fn agent_interrupted_before_its_first_output_receives_the_history_again() {
     let folder = tempfile::tempdir().unwrap();

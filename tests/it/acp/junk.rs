@@ -1,4 +1,4 @@
-//! What an agent writes that is no message.
+//! Agent output that is no message.
 
 use super::*;
 

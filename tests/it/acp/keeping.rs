@@ -1,4 +1,4 @@
-//! What an agent says that has no place of its own is kept.
+//! Agent updates without a counterpart in the protocol, which are preserved in metadata.
 
 use super::*;
 

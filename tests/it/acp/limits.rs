@@ -1,4 +1,4 @@
-//! How long a turn may take.
+//! Time limits of turns.
 
 use super::*;
 

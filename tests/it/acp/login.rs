@@ -384,7 +384,8 @@ fn login_done_outside_of_the_host_is_noticed_after_an_agent_restart() {
     watched.leave();
 }
 
-/// Who comes back knows what the agent needs before it is started, and though it does not start.
+/// A returning client sees the login methods before the agent starts, and even if it does not
+/// start.
 #[test]
 fn login_methods_of_an_agent_are_restored_by_the_next_host() {
     let mut folder = tempfile::tempdir().unwrap();

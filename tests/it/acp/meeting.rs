@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// How often an agent was started, as its notes tell.
+/// Returns the number of starts in the agent's notes.
 fn starts(notes: &Path) -> usize {
     fs::read_to_string(notes).unwrap().lines().filter(|line| line.contains("started")).count()
 }

@@ -1,4 +1,4 @@
-//! What agents leave running, wherever it has gone: none of it outlives the host, or the agent.
+//! Processes left running by agents, wherever they have moved: none outlives the host or the agent.
 //!
 //! Owns: every way to get away from one's parent, group and session, at every moment of a session,
 //! and every end.
@@ -9,12 +9,12 @@ use rustix::process::{kill_process, Pid, Signal};
 use super::terminals::{about, create};
 use super::*;
 
-/// What `leave` has the agent start.
+/// Names of the processes that `leave` starts.
 const LEFT: [&str; 9] =
     ["child", "in-group", "in-session", "daemon", "background", "in-family", "adopter", "adopted", "hopper"];
 
-/// The same in terminals of the host's: a command, what it has started while it runs, and what is
-/// left of it.
+/// Names of the processes in terminals of the host: a command, its children while it runs, and
+/// those that it leaves.
 const LEFT_IN_TERMINALS: [&str; 4] = ["command", "of-command", "daemon-of-command", "of-ended-command"];
 
 /// The steps that leave all of it.
@@ -36,7 +36,7 @@ fn leave_all() -> String {
 }
 
 impl Watched {
-    /// Which of these run, by a word of their command lines.
+    /// Returns those names that occur in the command line of a running process.
     fn running(&self, names: &[&[&'static str]]) -> Vec<&'static str> {
         let running = self.agents();
         let runs = |name: &str| running.iter().any(|it| it.split_whitespace().any(|word| word == name));

@@ -1,4 +1,4 @@
-//! What agents do by themselves when their turns are over, and what the user adds while they work.
+//! Turns that agents begin on their own, and steering messages of the user.
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What the agent knows in the turn after its process has died.
+/// Runs a turn after the agent process has died; returns its text and the actions received.
 fn after_a_death(can: &[&str]) -> (String, Vec<Value>) {
     let folder = tempfile::tempdir().unwrap();
     let memory = memory(folder.path());

@@ -1,4 +1,4 @@
-//! What an agent says, and what it is told.
+//! Prompts to an agent, and its updates.
 
 use super::*;
 
@@ -262,8 +262,7 @@ fn early_late_and_unrelated_updates_do_not_change_the_running_turn() {
     watched.leave();
 }
 
-/// How many turns of an agent that says nothing are tried until one is quick; on a machine that is
-/// busy, many are not.
+/// Maximum number of empty turns tried until one is quick; on a busy machine, many are not.
 const QUICK_WITHIN: usize = 1000;
 
 #[test]

@@ -35,7 +35,7 @@ const SESSIONS_MAX: usize = 4;
 /// A turn runs.
 const TURN_IN_PROGRESS: i64 = -32004;
 
-/// How often a process is asked for something before it is killed at the latest.
+/// Maximum number of request rounds before a process is killed.
 const ROUNDS_MAX: usize = 12;
 
 /// The process was killed.
@@ -52,7 +52,7 @@ enum Trigger {
     Said(usize),
 }
 
-/// What was asked for.
+/// Pending request of the client.
 #[derive(Debug)]
 enum Request {
     Initialize,
@@ -83,16 +83,16 @@ pub struct Driver {
     cookie: Cookie,
     trigger: Trigger,
     mirrors: Mirrors,
-    /// What a client held that has been away since.
+    /// Mirrors of a client that has been disconnected since.
     lagging: Option<Mirrors>,
-    /// Whether this process has told us what we missed; and the one who was away.
+    /// True once this process has sent the missed messages, to the client and to the lagging one.
     is_live: bool,
     lagging_is_live: bool,
     history: History,
     asked: HashMap<u64, Request>,
     /// Actions that were asked for and of which nothing was heard, by `clientSeq`.
     unanswered: BTreeMap<u64, String>,
-    /// Those that must be refused.
+    /// Sequence numbers of actions that must be refused.
     must_be_refused: HashSet<u64>,
     sessions: BTreeSet<String>,
     disposed: BTreeSet<String>,
@@ -100,12 +100,11 @@ pub struct Driver {
     unsure: BTreeSet<String>,
     /// The chats that sessions have besides their first ones, with their sessions.
     chats: BTreeMap<String, String>,
-    /// Those that were to come, go or move, and of which nothing was heard; and those that are
-    /// gone.
+    /// Chats whose creation, disposal or move was requested and not answered; and disposed ones.
     unsure_chats: BTreeSet<String>,
     closed: BTreeSet<String>,
     listed: Vec<(String, u32)>,
-    /// Which life of the host this is, once that is known.
+    /// Number of this life of the host, once it is known.
     life: u64,
     last: u64,
 }

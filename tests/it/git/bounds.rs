@@ -82,7 +82,7 @@ fn new_files_beyond_the_checkpoint_limit_are_not_reverted() {
     assert_eq!(count_many(&repository), 3);
 }
 
-/// Nobody sees which files they are, so nothing is done to them.
+/// Files beyond the limit are not shown to the user, so operations do not touch them.
 #[test]
 fn files_beyond_the_display_limit_are_counted_and_not_discarded() {
     let repository = Repository::with(&[("a", "1\n")]);
@@ -124,7 +124,7 @@ fn file_too_large_for_a_checkpoint_is_not_discarded_while_others_are() {
     assert_eq!((&*repository.read("a"), &*repository.read("small")), ("2\n", "s\n"));
 }
 
-/// What git has of a file of LFS is a pointer, which is not the file: it does not take its place.
+/// Git's content of an LFS file is a pointer, which must not replace the file.
 #[test]
 fn lfs_pointer_does_not_replace_a_file() {
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n";
@@ -165,7 +165,7 @@ fn lfs_pointer_does_not_replace_a_file() {
     assert_eq!((&*repository.read("x.large"), &*repository.read("gone.large")), (pointer, pointer));
 }
 
-/// What an agent writes when its turn is over is of nobody's turn, or of the one in which it does.
+/// Files written after a turn belong to no turn, or to the one that runs then.
 #[test]
 fn files_written_after_a_cancelled_turn_are_not_in_its_changeset() {
     let repository = Repository::with(&[("a", "1\n")]);

@@ -1,4 +1,4 @@
-//! What is not committed is committed for a client.
+//! Commits of uncommitted changes for a client.
 //!
 //! Owns: what a commit is that was made so, what it leaves of the user's own, and when it is
 //! refused.
@@ -204,7 +204,7 @@ fn commit_is_refused_during_a_merge_with_conflicts_filters_locks_or_no_identity(
     assert_eq!(repository.git(&["status", "--porcelain"]), "");
 }
 
-/// What has changed since somebody has seen it is not committed unseen.
+/// Files that changed since they were shown are not committed unseen.
 #[test]
 fn commit_is_refused_if_files_changed_since_they_were_shown() {
     let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
@@ -264,8 +264,7 @@ fn watched_slowly(repository: &Repository) -> (Talk, std::path::PathBuf, std::pa
     (talk, blocks, waits)
 }
 
-/// What is asked for when somebody has changed files of which the client is not told yet: the
-/// answer.
+/// Requests an operation after a change of files that the client has not seen: returns the answer.
 fn ask_unseen(repository: &Repository, operation: &str, change: impl FnOnce()) -> (Talk, Value) {
     let (mut talk, blocks, waits) = watched_slowly(repository);
     fs::write(&blocks, "").unwrap();
@@ -396,7 +395,7 @@ fn commit_interrupted_by_a_host_kill_is_completed_or_undone_by_the_next_host() {
     }
 }
 
-/// What is nearly done is done to its end: the user finds no lock, although no other host begins.
+/// A nearly complete commit is finished: no lock is left, although no other host starts.
 #[test]
 fn commit_nearly_complete_when_the_host_is_killed_is_completed() {
     let (repository, ..) = killed_committing(": > THERE; sleep 0.1", false);

@@ -41,13 +41,14 @@ fn with_a_session() -> Repository {
     repository
 }
 
-/// All that git does not need any more is gone.
+/// Deletes all objects that git does not need.
 fn prune(repository: &Repository) {
     repository.git(&["reflog", "expire", "--expire=now", "--all"]);
     repository.git(&["gc", "-q", "--prune=now"]);
 }
 
-/// What the turns of the session have done is known, and the second one can be brought back.
+/// Checks that the changes of the session's turns are known, and that the second turn can be
+/// restored.
 fn all_is_there(repository: &Repository) {
     let mut talk = Talk::open(repository, &[]);
     talk.follow(SESSION);

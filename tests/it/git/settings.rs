@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::{try_all, Repository};
 
-/// Where the choices begin when nobody asks for others.
+/// Seed of the random choices, unless another one is requested.
 const SEED: u64 = 31;
 
 /// Pieces of which a file is made.

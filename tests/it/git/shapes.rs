@@ -17,7 +17,7 @@ fn shaped(shape: impl Fn(&mut Repository) -> bool) -> Option<Repository> {
     shape(&mut repository).then_some(repository)
 }
 
-/// The same, made anew with these arguments of `git init`.
+/// Recreates the repository with these arguments of `git init`.
 fn made_with(arguments: &[&str]) -> Option<Repository> {
     let repository = Repository::empty();
     fs::remove_dir_all(repository.path(".git")).unwrap();
@@ -190,8 +190,7 @@ fn repositories_of_every_shape_are_supported() {
     }
 }
 
-/// What is missing of a partial clone is not fetched: whoever asks for it hears that it is not
-/// there.
+/// Missing objects of a partial clone are not fetched: a read of one fails.
 #[test]
 fn missing_object_of_a_partial_clone_is_not_fetched() {
     let origin = Repository::with(&[("a", "0\n")]);

@@ -1,4 +1,4 @@
-//! What is not committed, what a branch has changed, and what lies between two turns.
+//! Changesets of uncommitted changes, of a branch, and between two turns.
 //!
 //! Owns: changesets that show what is there now, that they follow what happens, and what a session
 //! says of its repository.
@@ -233,7 +233,7 @@ fn concurrent_operations_see_the_results_of_earlier_ones() {
     }
 }
 
-/// What is asked for is done when the client says nothing more, and answered.
+/// A queued operation is carried out and answered after the end of the client's input.
 #[test]
 fn queued_operation_is_completed_after_the_end_of_input() {
     let repository = Repository::with(&[("a", "1\n")]);

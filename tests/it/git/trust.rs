@@ -256,7 +256,7 @@ fn discard_interrupted_by_a_host_kill_can_be_restored() {
     }
 }
 
-/// What a host was killed in is done when it is asked for again, and brought back once.
+/// An interrupted operation is completed when it is requested again, and restored once.
 #[test]
 fn repeated_discard_after_a_host_kill_is_restored_once() {
     let what = "turn/t1";

@@ -1,4 +1,4 @@
-//! What turns have changed, by whatever means.
+//! Changesets of turns, whatever means made the changes.
 //!
 //! Owns: changesets of turns and sessions from what git keeps, taking them back, and what is left
 //! after a death.
@@ -192,9 +192,9 @@ fn concurrent_turns_in_one_repository_show_only_the_edits_of_their_calls() {
     assert_eq!(session.len(), 2, "{session:?}");
 }
 
-/// What others do in a repository while a turn waits for its agent, or before it is taken up again,
-/// is not that turn's. Has a file changed while a turn `u1` of a session of its own waits for its
-/// agent, which is ready after this time; `None` if that may have been over before the file was
+/// Changes by others while a turn waits for its agent, or before it is resumed, are not in its
+/// changeset. Changes a file while a turn `u1` of a session of its own waits for its agent, which
+/// is ready after `open_ms` milliseconds; `None` if that may have passed before the file was
 /// changed.
 fn changed_before_an_agent_begins(other: &str, chat: &str, open_ms: u64) -> Option<(Repository, Talk)> {
     let repository = Repository::with(&[("a", "1\n")]);

@@ -35,7 +35,7 @@ use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunne
 use schedule::{schedules, Schedule};
 use world::World;
 
-/// Where the choices begin when nobody asks for others.
+/// Seed of the random choices, unless another one is requested.
 const SEED: u64 = 7;
 
 /// A client that takes a snapshot and applies what it is sent holds what a fresh snapshot shows,
@@ -45,7 +45,8 @@ fn every_mirror_equals_a_fresh_snapshot() {
     check_schedules(400, |schedule| World::run(schedule).map(|_| ()));
 }
 
-/// The same where backends are programs that speak ACP, which do what they do when they do it.
+/// Mirrors stay correct also with programs that speak ACP, whose timing the schedule does not
+/// control.
 #[test]
 fn every_mirror_equals_a_fresh_snapshot_with_acp_agents() {
     const KINDS: [&str; 5] =
@@ -65,7 +66,7 @@ fn every_mirror_equals_a_fresh_snapshot_with_acp_agents() {
     assert!(seen.get().iter().all(|&count| count > 1), "the schedules are dull: {KINDS:?} {seen:?}");
 }
 
-/// The same inputs give the same outputs, byte for byte.
+/// Equal inputs give equal outputs, byte for byte.
 #[test]
 fn repeated_inputs_give_byte_identical_outputs() {
     check_schedules(60, |schedule| {

@@ -1,4 +1,4 @@
-//! What a client says when it asks for a change.
+//! Actions that clients dispatch.
 //!
 //! Owns: turning a wish into the JSON of an action, with ids of what there is (now and then of what
 //! there is not), and damaging it.
@@ -61,7 +61,7 @@ pub fn participant(client: &str, tools: u8) -> Value {
     json!({ "clientId": client, "tools": tools })
 }
 
-/// What clients can configure of the host.
+/// Returns the schema of the host settings that clients can change.
 pub fn root_schema() -> ConfigSchema {
     let level = json!({ "type": "string", "title": "Level", "enum": ["low", "high"] });
     let fixed = json!({ "type": "boolean", "title": "Fixed", "readOnly": true });

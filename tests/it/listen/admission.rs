@@ -1,4 +1,4 @@
-//! Who is let in, and what those can do who are not.
+//! Authentication of connections, and limits for connections without it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -54,7 +54,7 @@ fn token_may_be_chosen_and_is_optional_only_on_loopback() {
     }
 }
 
-/// What is no request for a WebSocket is told so, whatever it is.
+/// Requests other than a WebSocket handshake are answered with an HTTP error.
 #[test]
 fn invalid_websocket_handshake_is_answered_with_an_http_error() {
     let host = Host::start(&[]);
@@ -76,7 +76,7 @@ fn invalid_websocket_handshake_is_answered_with_an_http_error() {
     host.connect().initializes("one", "1.0.0");
 }
 
-/// Nobody who says nothing keeps others out.
+/// Silent connections do not keep others out.
 #[test]
 fn ten_thousand_half_open_connections_do_not_block_other_clients() {
     let host = Host::start(&[]);

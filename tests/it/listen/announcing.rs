@@ -45,7 +45,7 @@ fn announcement_file_tells_visual_studio_code_the_address_and_token() {
     assert_eq!(entries(config.path()), Vec::<PathBuf>::new());
 }
 
-/// What `sha256sum` says of it.
+/// Returns the checksum that `sha256sum` prints for the text.
 fn sha256(text: &str) -> String {
     use std::io::Write;
     use std::process::{Command, Stdio};

@@ -1,5 +1,4 @@
-//! What clients can make a host keep in memory: its own frames, messages that are not complete, and
-//! all together.
+//! Limits of the host's memory per client: its own frames, incomplete messages, and their total.
 
 use serde_json::json;
 use std::io::Write;
@@ -33,7 +32,7 @@ fn closed(client: &mut Client) -> (CloseCode, String) {
     }
 }
 
-/// What the system keeps of the answers is bounded; what the host keeps is the newest one.
+/// Pongs in the system's buffers are bounded; the host retains only the latest one.
 #[test]
 fn client_that_sends_pings_without_reading_has_one_pending_pong() {
     const PINGS: u32 = 200_000;

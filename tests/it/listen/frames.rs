@@ -1,4 +1,4 @@
-//! What frames a WebSocket may carry, and what becomes of a connection that carries others.
+//! WebSocket frames that the host accepts, and the close codes of those that it does not.
 
 use serde_json::json;
 use std::io::Write;

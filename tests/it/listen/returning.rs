@@ -39,7 +39,7 @@ fn asked(host: &Host) -> Client {
     client
 }
 
-/// Somebody who was not there before: what the chat shows.
+/// Connects a new client and returns the state of the chat that it receives.
 fn another(host: &Host) -> (Client, Value) {
     let mut client = host.connect();
     client.initializes("second", "1.0.0");

@@ -140,7 +140,7 @@ async fn official_client_connects() {
     client.shutdown().await;
 }
 
-/// How much is told of a turn up to its end. It is not read otherwise: it is much.
+/// Returns the bytes received of a turn up to its end, without parsing them: there are many.
 fn bytes_of_turn(client: &mut Client) -> usize {
     let mut bytes = 0;
     loop {

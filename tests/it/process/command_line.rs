@@ -83,7 +83,7 @@ fn log_filter_is_read_from_the_environment() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("stdin has ended"));
 }
 
-/// It may be meant for other programs.
+/// The variable may be meant for other programs.
 #[test]
 fn invalid_log_filter_in_the_environment_is_only_a_warning() {
     for filter in [OsStr::new("ahp_sidecar=shout"), OsStr::from_bytes(b"info\xff")] {

@@ -1,5 +1,5 @@
-//! What stdin, stdout and stderr are: pipes, files, sockets, closed, non-blocking, or read by
-//! nobody.
+//! Kinds of stdin, stdout and stderr: pipes, files, sockets, closed, non-blocking, or without a
+//! reader.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -77,7 +77,7 @@ fn nonblocking_stdout_loses_nothing() {
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
-/// What Node gives its children.
+/// Node gives sockets to its children.
 #[test]
 fn sockets_serve_as_stdin_and_stdout() {
     let ((their_stdin, mut stdin), (their_stdout, stdout)) =
@@ -142,7 +142,7 @@ fn closed_stderr_pipe_does_not_disturb_the_conversation() {
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
-/// Nobody has said that it is over: what was to be said is missing.
+/// An unreadable stdin is no end of input: requests may be missing.
 #[test]
 fn unreadable_stdin_is_a_failure() {
     let output = sidecar().stdin(File::open("/").unwrap()).output().unwrap();
@@ -165,7 +165,7 @@ fn reset_stdin_socket_counts_as_end_of_input() {
     assert_eq!(output.status.code(), Some(0));
 }
 
-/// What the program does when started with some of its descriptors closed.
+/// Runs the program with some of its descriptors closed.
 fn closed(redirections: &str) -> std::process::Output {
     let mut shell = shell(&format!(r#"exec "$@" --log info {redirections}"#), &sidecar());
     let mut child =

@@ -1,5 +1,5 @@
-//! What is left of terminals that share a guard, by the real program: of one that has ended
-//! nothing, and all of the others.
+//! Processes of terminals that share a guard, tested with the real program: none of a closed
+//! terminal survives, all of the others do.
 //!
 //! Owns: real processes that have left their session, their parents and their environment.
 //! Never: looks at what is shown.
@@ -63,7 +63,7 @@ impl Terminals {
         self.start_all(name)
     }
 
-    /// The same in the terminal that is followed.
+    /// Starts processes of every kind in the subscribed terminal.
     fn start_all(&mut self, name: &str) -> BTreeMap<String, RawPid> {
         let folder = self.folder.path().display().to_string();
         for (way, line) in WAYS {
@@ -80,7 +80,7 @@ impl Terminals {
         all
     }
 
-    /// Who has said his number in this file.
+    /// Waits for the process that has written its id to this file.
     fn said(&self, name: &str) -> RawPid {
         let path = self.folder.path().join(name);
         wait_for(|| path.exists(), name);
@@ -118,7 +118,7 @@ impl Terminals {
     }
 }
 
-/// What `/proc` says of a process that has not ended: its state, its parent, and more.
+/// Returns the fields of `/proc/PID/stat` of a living process: its state, its parent, and more.
 fn stat(process: RawPid) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let fields: Vec<String> = stat.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect();
@@ -195,8 +195,8 @@ fn closing_a_terminal_kills_its_processes_and_no_others() {
     assert_ne!(terminals.guard(), guard);
 }
 
-/// Somebody has taken off the number of his terminal, and has left it: he is nobody's, and does not
-/// stay either.
+/// A process has removed its terminal's tag and has left the session: it belongs to no terminal,
+/// and must still be killed.
 #[test]
 fn process_that_left_its_terminal_is_killed_with_the_last_terminal() {
     let mut terminals = Terminals::start("nobodys");
@@ -334,7 +334,7 @@ fn terminals_created_and_disposed_of_concurrently_share_one_guard() {
     }
 }
 
-/// Who does not want to leave is given half a second.
+/// Processes that ignore signals are killed after half a second.
 #[test]
 fn opening_a_terminal_does_not_wait_for_another_one_that_ends() {
     let mut terminals = Terminals::start("while-another-ends");

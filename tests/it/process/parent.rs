@@ -54,7 +54,7 @@ impl Orphan {
         });
     }
 
-    /// Nobody holds its stdout any more: it has ended.
+    /// Waits until stdout is closed, which means that the process has exited.
     fn ends(&mut self) {
         let stdout = self.stdout.take().unwrap();
         let rest = within("it ends", || stdout.bytes().count());

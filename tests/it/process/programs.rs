@@ -14,20 +14,19 @@ use serde_json::json;
 
 use super::terminal::{installed, make_home, skipped, Shell};
 
-/// So many lines the file has that a pager shows.
+/// Number of lines in the file that a pager shows.
 const LINES: usize = 1000;
 
-/// So much is printed at once, in bytes.
+/// Bytes printed at once.
 const MUCH_BYTES: usize = 1 << 20;
 
-/// The same of what is very much, unless `TERMINAL_BYTES` says otherwise.
+/// Bytes printed by the largest test, unless `TERMINAL_BYTES` is set.
 const VERY_MUCH_BYTES: usize = 8 << 20;
 
-/// So much of what a program prints without end is read before it is interrupted, in bytes.
+/// Bytes read of an endless output before its program is interrupted.
 const ENDLESS_BYTES: usize = 1 << 20;
 
-/// So often a screen has another size in each shell, unless `TERMINAL_RESIZES` says otherwise, and
-/// in the plainest of them.
+/// Number of resizes in each shell, unless `TERMINAL_RESIZES` is set, and in the plainest one.
 const RESIZES: usize = 1_000;
 const MANY_RESIZES: usize = 10_000;
 
@@ -39,7 +38,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Whether the shell tells its commands apart.
+    /// Tells whether the shell reports its commands.
     fn tells_commands(&self) -> bool {
         self.name != "dash"
     }
@@ -48,7 +47,7 @@ impl Stage {
         self.place.join(name)
     }
 
-    /// How many lines were told to have been run.
+    /// Returns the number of command lines reported.
     fn lines_run(&self) -> usize {
         self.shell.told.iter().filter(|told| told["type"] == "terminal/commandExecuted").count()
     }
@@ -60,10 +59,10 @@ impl Stage {
     }
 }
 
-/// What is done in a terminal whose shell waits for a line.
+/// Scenario in a terminal whose shell waits for a line.
 type Scene = fn(&mut Stage);
 
-/// All of it: the programs that it takes, what it is called, and doing it.
+/// Scenarios: the programs that each needs, its name, and its function.
 const SCENES: [(&[&str], &str, Scene); 16] = [
     (&["vim"], "vim", an_editor),
     (&["less"], "less", a_pager),
@@ -358,7 +357,7 @@ fn asked_for(name: &str, otherwise: usize) -> usize {
     std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Whether a program can be found.
+/// Tells whether a program is installed.
 fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|folder| folder.join(program).exists());
@@ -417,7 +416,7 @@ fn programs_of_every_kind_run_in_fish() {
     play("fish", fish, &SCENES);
 }
 
-/// Where there is none, whatever else is the plainest of shells.
+/// `/bin/sh` is the plainest shell if dash is missing.
 #[test]
 fn programs_of_every_kind_run_in_dash() {
     let dash = installed("dash").unwrap_or(Path::new("/bin/sh"));

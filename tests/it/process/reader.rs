@@ -101,7 +101,8 @@ fn pipe_that_fills_answer_by_answer_loses_none() {
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
-/// What waits is bounded, clients are heard meanwhile, and nothing is lost, torn, or out of order.
+/// Pending output is bounded, clients are served meanwhile, and nothing is lost, torn, or
+/// reordered.
 #[test]
 fn stalled_reader_costs_bounded_memory_and_loses_nothing() {
     const COUNT: usize = 14_000;
@@ -129,8 +130,8 @@ fn stalled_reader_costs_bounded_memory_and_loses_nothing() {
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
-/// What a program prints waits where nobody reads it, then the program does. Nothing is lost, to
-/// its last byte and its exit.
+/// A program's output waits for the reader, then the program is paused. Nothing is lost, up to its
+/// last byte and its exit.
 #[test]
 fn terminal_program_is_paused_by_a_stalled_reader_without_loss() {
     // As JSON each takes six bytes: together more than may wait.

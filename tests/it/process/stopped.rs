@@ -9,7 +9,7 @@ use super::terminal::{installed, make_home, Shell};
 use crate::support::window_on;
 use crate::windows::{check_nothing_is_left, state};
 
-/// How many lines are typed to the shell.
+/// Number of lines typed to the shell.
 const LINES: usize = 6;
 
 /// A shell, and a window in it that is served on this folder.
@@ -33,7 +33,7 @@ fn window_in_a_shell(bash: &Path, host: &Path, folder: &Path, cookie: &str) -> S
     shell
 }
 
-/// What is typed is heard by the window.
+/// Checks that the window receives the typed request.
 fn is_served(shell: &mut Shell, id: usize) {
     shell.enter(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping","params":{{}}}}"#));
     shell.until(&format!(r#""id":{id},"result":null"#));

@@ -12,7 +12,7 @@ fn options() -> StoreOptions {
     StoreOptions { at_once_within: Duration::MAX, ..StoreOptions::default() }
 }
 
-/// So many pages of the log are filled until it is written into the database, and a few more.
+/// Number of pages in the WAL until it is checkpointed, and a few more.
 const LONG: u64 = 1100;
 
 /// A writer that has made its first commit, and the number of that.

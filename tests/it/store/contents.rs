@@ -1,4 +1,4 @@
-//! What is large in the texts of turns, and kept once.
+//! Large contents in the texts of turns, which are stored once.
 //!
 //! Owns: how long such a content stays, and what a damaged one takes with it.
 //! Never: looks at what a content is.

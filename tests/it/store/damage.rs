@@ -91,7 +91,7 @@ fn wal_with_a_changed_byte_ends_before_it() {
     }
 }
 
-/// What became of the sessions of a database of which one byte was changed.
+/// Outcome for the sessions of a database with one changed byte.
 #[derive(Debug, Default)]
 struct Toll {
     refused: usize,

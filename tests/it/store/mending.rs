@@ -234,7 +234,7 @@ fn wipe(path: &Path, name: &str) {
     fs::write(path, bytes).unwrap();
 }
 
-/// All that was said is there, and the store can be used.
+/// Checks that all content is present and that the store is usable.
 fn assert_as_before(path: &Path, what: &str) {
     let (mut writer, start) = try_open(path).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(start.head >= LAST, "{what}: numbers begin at {}", start.head);
@@ -582,8 +582,8 @@ pub fn spoil(path: &Path, dice: &mut Dice) -> String {
 
 const PAGE: usize = 16 << 10;
 
-/// What was written comes back, or it is said that it does not. Returns how many sessions are
-/// nowhere to be seen.
+/// Checks that each written session is either returned or reported as damaged. Returns the number
+/// of sessions that are missing without a report.
 fn assert_honest(path: &Path, what: &str) -> usize {
     let opened = try_open(path);
     let archive = Archive::look_into(path).and_then(|archive| archive.list());

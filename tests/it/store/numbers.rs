@@ -230,7 +230,7 @@ fn commit_singly(writer: &mut super::Writer, numbers: std::ops::RangeInclusive<u
     numbers.for_each(|seq| writer.commit(&actions([seq])).unwrap());
 }
 
-/// How many actions are stored.
+/// Returns the number of stored actions.
 fn count(path: &std::path::Path) -> i64 {
     let connection = ::rusqlite::Connection::open(path).unwrap();
     connection

@@ -32,7 +32,7 @@ fn counts(path: &std::path::Path) -> (i64, i64, i64) {
     connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap()
 }
 
-/// That the second session is what it was made to be.
+/// Checks that the second session is unchanged.
 fn assert_is_there(path: &std::path::Path) {
     let saved = load(&reader(path), 2).unwrap().unwrap();
     assert_eq!(saved.chats[0].turns, [turn_text(1, 0), turn_text(1, 1), turn_text(2, 2)]);

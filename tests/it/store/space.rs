@@ -35,7 +35,7 @@ fn size(path: &Path) -> u64 {
     fs::metadata(path).unwrap().len()
 }
 
-/// Everything that the large session took is gone, and the others are there.
+/// Checks that the space of the large session was released and that the other sessions are present.
 fn assert_small(path: &Path, window: ReplayWindow) {
     assert!(size(path) < 1 << 20, "{} bytes are left", size(path));
     let reader = Reader::open(path, window).unwrap();

@@ -19,7 +19,7 @@ use bytes::Bytes;
 
 use super::{large_turn, load, open, place, reader, session, whole};
 
-/// So many bytes of texts may stay in memory, of turns of [`BYTES`] each.
+/// Maximum bytes of texts in memory, of turns of [`BYTES`] each.
 const BYTES_MAX: usize = 4 * BYTES;
 const BYTES: usize = 1000;
 

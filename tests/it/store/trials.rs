@@ -11,14 +11,14 @@ use super::*;
 
 const SESSION: SessionKey = SessionKey(1);
 
-/// What becomes of a session whose turn a process finds running.
+/// Treatment of a session whose turn was running when the process started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Its turn is ended, and may be resumed.
+    /// Turn is ended and resumable.
     TakenUp,
-    /// Its turn is ended for good, after so many deaths.
+    /// Turn is ended for good, after this number of deaths.
     GivenUp(u32),
-    /// Nothing is done with it.
+    /// Session is not touched.
     LeftAlone,
 }
 

@@ -1,4 +1,4 @@
-//! What `ahp-sidecar demo` prints, held against `fixtures/demo/printed.out` and rewritten like a
+//! Output of `ahp-sidecar demo`, compared with `fixtures/demo/printed.out` and rewritten like a
 //! transcript.
 
 use std::fs;

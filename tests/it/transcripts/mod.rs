@@ -27,7 +27,7 @@ use format::{Step, Transcript};
 
 use crate::support::{sidecar, sidecar_on, Process};
 
-/// How many transcripts run at the same time.
+/// Number of transcripts that run in parallel.
 const WORKERS: usize = 4;
 
 /// Every transcript, by its path below `fixtures/`.
@@ -61,7 +61,7 @@ fn transcripts() -> Vec<(String, PathBuf)> {
     found
 }
 
-/// Whether what the host says is to be written down rather than compared.
+/// Tells whether the output of the host is recorded instead of compared.
 fn blessing() -> bool {
     std::env::var_os("BLESS").is_some_and(|value| value == "1") && std::env::var_os("CI").is_none()
 }

@@ -96,7 +96,7 @@ async fn converse(
     Ok(())
 }
 
-/// What passed the pipes was right, and there was something.
+/// Checks that all lines on the pipes were valid and that there was at least one.
 fn check(judged: &Arc<Mutex<Judged>>) -> Result<()> {
     let Ok(mut judged) = judged.lock() else { anyhow::bail!("a judge has panicked") };
     if let Some(wrong) = judged.wrong.take() {
@@ -276,7 +276,7 @@ async fn come_back(
     Ok(())
 }
 
-/// What is followed is what the host shows now, once everything has arrived.
+/// Waits until the mirrors equal the host's current snapshots.
 async fn catch_up(
     official: &'static dyn Official,
     client: &dyn OfficialClient,

@@ -19,17 +19,18 @@ use super::official::Official;
 use super::party::{Answer, Party};
 use super::process::Process;
 
-/// Where the choices begin when nobody asks for others, and how many schedules there are then.
+/// Seed of the random choices, unless another one is requested, and the default number of
+/// schedules.
 const SEED: u64 = 7;
 const CASES: u64 = 20;
 const MOVES: usize = 60;
 
-/// So much of what was said is shown when a schedule fails.
+/// Number of the latest messages printed when a schedule fails.
 const SHOWN: usize = 60;
 
-/// What all schedules together must have heard, or they prove little: actions of the conversation,
-/// actions of the session, and notifications. The agent `script` never says `reasoning`: its
-/// thoughts come whole.
+/// Actions and notifications that all schedules together must have received to be meaningful:
+/// actions of the conversation, actions of the session, and notifications. The agent `script` never
+/// sends `reasoning`: its thoughts arrive whole.
 const CONVERSATION: [&str; 19] = [
     "turnStarted",
     "turnComplete",
@@ -110,9 +111,9 @@ struct Talk {
     process: Process,
     party: Party,
     calm: bool,
-    /// How many moves there were; it makes ids new.
+    /// Number of moves so far, which makes ids unique.
     at: usize,
-    /// Everything that was said on both sides.
+    /// Messages of both sides, in order.
     said: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the driver's client hears of a host that may die at any moment.
+//! Messages to the driver's client from a host that may die at any moment.
 //!
 //! Owns: taking lines in as a client does, and what must be true of each.
 //! Never: says anything.
@@ -159,7 +159,7 @@ impl Driver {
         self.mirrors.states.remove(chat);
     }
 
-    /// Whether this channel is one of a session that may be gone.
+    /// Tells whether the channel belongs to a session that may be gone.
     pub(super) fn may_be_gone(&self, uri: &str) -> bool {
         let mut gone = self.unsure.iter().chain(&self.disposed);
         let session = self.chats.get(uri);
@@ -206,7 +206,7 @@ impl Driver {
         }
     }
 
-    /// Whether nothing that was asked of a channel, or of its session's chat, is on its way.
+    /// Tells whether no request about a channel, or about its session's chat, is in flight.
     pub(super) fn asks_nothing_of(&self, uri: &str) -> bool {
         let of_its_chat = |channel: &String| *channel == uri || *channel == chat_of(uri);
         !self.unanswered.values().any(of_its_chat)

@@ -141,7 +141,7 @@ impl World {
         })
     }
 
-    /// What the host must deliver from now on.
+    /// Records the channels that the host must deliver from now on.
     pub(super) fn note_subscriptions(
         &mut self,
         connection: ConnectionId,

@@ -1,4 +1,4 @@
-//! What the host of a schedule puts out.
+//! Outputs of the host of a schedule.
 //!
 //! Owns: feeding it, and what every single output must obey; passing it on to whoever it is for.
 //! Never: lets out what is to be kept before it is kept.
@@ -130,7 +130,7 @@ impl World {
         Ok(())
     }
 
-    /// What is written in pieces is what is written at once.
+    /// Checks that a lazily written message equals the one written at once.
     pub(super) fn is_told_so(&mut self, to: ConnectionId, told: Vec<Outgoing>, frame: &Frame) -> Result<()> {
         let in_pieces: Vec<Told> = told.into_iter().map(Outgoing::now).collect();
         let mut at_once = Vec::new();
