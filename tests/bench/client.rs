@@ -91,7 +91,7 @@ impl Client {
     }
 
     /// Writes bytes while others are read.
-    pub fn say_meanwhile(&mut self, bytes: Vec<u8>) {
+    pub fn send_in_background(&mut self, bytes: Vec<u8>) {
         let stdin = Arc::clone(&self.stdin);
         thread::spawn(move || stdin.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes).ok());
     }

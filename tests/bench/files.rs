@@ -106,7 +106,7 @@ fn all(client: &mut Client, count: usize, request: impl Fn(usize) -> String) -> 
     let start = Instant::now();
     for first in (0..count).step_by(AT_ONCE) {
         let last = count.min(first + AT_ONCE);
-        client.say_meanwhile((first..last).map(&request).collect::<String>().into_bytes());
+        client.send_in_background((first..last).map(&request).collect::<String>().into_bytes());
         for _ in first..last {
             let line = client.line()?;
             if memmem::find(&line[..line.len().min(100)], b"\"error\":").is_some() {

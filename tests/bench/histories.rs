@@ -60,7 +60,7 @@ pub fn measure(table: &mut Table) -> Outcome<()> {
         let measure = format!("    ping meanwhile, p99 of {}", pings.len());
         table.row(&measure, milliseconds(p99), "2 ms", "")?;
     }
-    let memory = look_at_many();
+    let memory = subscribe_to_many();
     table.row(&format!("memory, {LOOKED_AT} sessions of 50 MB looked at"), megabytes(memory), "158 MB", "")
 }
 
@@ -181,7 +181,7 @@ impl Others {
 }
 
 /// Measures the memory use after subscribing to many sessions, one after another.
-fn look_at_many() -> Outcome<Memory> {
+fn subscribe_to_many() -> Outcome<Memory> {
     let folder = folder()?;
     let mut client = Client::open_in(folder.path())?;
     let mut chats = Vec::new();

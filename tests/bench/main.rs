@@ -148,7 +148,7 @@ fn pipelined_pings() -> Outcome<Duration> {
     let mut client = Client::open()?;
     let pings = client::PING.repeat(PIPELINED_PINGS);
     let start = Instant::now();
-    client.say_meanwhile(pings);
+    client.send_in_background(pings);
     let mut answered = 0;
     while answered < PIPELINED_PINGS {
         answered += memchr::memchr_iter(b'\n', client.chunk()?).count();

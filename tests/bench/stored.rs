@@ -55,7 +55,7 @@ pub fn measure(table: &mut Table) -> Outcome<()> {
     for (place, mut client) in
         [("--ephemeral", Client::open()?), ("--state-dir", Client::open_in(folder.path())?)]
     {
-        let (p50, p99, count) = pings_while_it_streams(&mut client)?;
+        let (p50, p99, count) = pings_during_stream(&mut client)?;
         let measure = format!("ping while deltas stream, {place}, p50");
         table.row(&measure, format!("{} of {count}", milliseconds(p50)), "", "")?;
         table.row("  p99", milliseconds(p99), "5 ms", "")?;
@@ -152,7 +152,7 @@ fn race() -> Outcome<Raced> {
 
 /// The times that half and all but one in a hundred pings stay within while deltas stream as fast
 /// as they can and are read as fast, and how many pings there were.
-fn pings_while_it_streams(client: &mut Client) -> Outcome<(Duration, Duration, usize)> {
+fn pings_during_stream(client: &mut Client) -> Outcome<(Duration, Duration, usize)> {
     client.create("s")?;
     client.subscribe(CHAT)?;
     client.start_turn(CHAT, &format!("/stream {STREAMED} {DELTA_BYTES}"))?;

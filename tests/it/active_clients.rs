@@ -79,7 +79,7 @@ impl Shared {
 
     /// Tells whether the tool call succeeded, as the agent was notified; `None` while it is
     /// pending.
-    fn told(&self) -> Option<bool> {
+    fn call_result(&self) -> Option<bool> {
         self.world.commands().rev().find_map(|command| match command {
             Command::ToolResult { result, .. } => Some(result.success),
             _ => None,
@@ -134,11 +134,11 @@ fn tool_call_waits_for_its_absent_client_and_fails_after_the_timeout() {
     let mut session = Shared::new();
     session.call(ONE, "t");
     session.world.feed(Input::Closed(ONE));
-    assert_eq!(session.told(), None);
+    assert_eq!(session.call_result(), None);
     assert_eq!(session.state()["activeClients"].as_array().unwrap().len(), 2);
     let [timer] = session.absences()[..] else { panic!("{:?}", session.absences()) };
     session.world.feed(Input::Timer(timer));
-    assert_eq!(session.told(), Some(false));
+    assert_eq!(session.call_result(), Some(false));
     let state = session.state();
     assert_eq!(state["activeClients"].as_array().unwrap().len(), 1, "{state}");
     assert_eq!(state["inputNeeded"], Value::Null);
@@ -154,11 +154,11 @@ fn client_that_reconnects_in_time_completes_its_tool_call() {
     let params = json!({ "clientId": "one", "lastSeenServerSeq": 2, "subscriptions": [SESSION] });
     session.world.ask(BACK, "reconnect", params).unwrap();
     timers.into_iter().for_each(|timer| session.world.feed(Input::Timer(timer)));
-    assert_eq!(session.told(), None);
+    assert_eq!(session.call_result(), None);
     session.deliver(OTHER, "t");
-    assert_eq!(session.told(), None, "only its owner may end it");
+    assert_eq!(session.call_result(), None, "only its owner may end it");
     session.deliver(BACK, "t");
-    assert_eq!(session.told(), Some(true));
+    assert_eq!(session.call_result(), Some(true));
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn client_tool_runs_once_and_its_result_waits_for_the_agent() {
     session.want(run);
     assert_eq!(session.owner(), "one");
     session.deliver(ONE, "t");
-    assert_eq!(session.told(), Some(true));
+    assert_eq!(session.call_result(), Some(true));
 
     // The client is done before the agent wants the result: it is told once.
     let mut session = Shared::new();
@@ -237,7 +237,7 @@ fn client_tool_runs_once_and_its_result_waits_for_the_agent() {
     ask(&mut session, run);
     decide(&mut session, true);
     session.deliver(ONE, "t");
-    assert_eq!(session.told(), Some(true));
+    assert_eq!(session.call_result(), Some(true));
     session.world.outputs.clear();
     session.want(run);
     assert_eq!(session.world.commands().count(), 0);
@@ -248,21 +248,21 @@ fn client_tool_runs_once_and_its_result_waits_for_the_agent() {
     ask(&mut session, run);
     session.want(run);
     let waits = session.state()["inputNeeded"][0]["kind"].clone();
-    assert_eq!((session.told(), waits), (None, json!("toolConfirmation")));
+    assert_eq!((session.call_result(), waits), (None, json!("toolConfirmation")));
     decide(&mut session, false);
     let denied = |command: &Command| matches!(command, Command::Permission { approved: false, .. });
     assert!(session.world.commands().any(denied));
-    assert_eq!(session.told(), None);
+    assert_eq!(session.call_result(), None);
 
     // The client that it was to run on has left, while nothing ran.
     let mut session = Shared::new();
     let run = begin(&mut session);
     let removed = json!({ "type": "session/activeClientRemoved", "clientId": "one" });
     session.world.dispatch(ONE, SESSION, removed);
-    assert_eq!(session.told(), Some(false));
+    assert_eq!(session.call_result(), Some(false));
     session.world.outputs.clear();
     session.want(run);
-    assert_eq!(session.told(), None);
+    assert_eq!(session.call_result(), None);
 
     // The agent ends the call without having wanted the result: nobody is to carry it out, not even
     // for a moment.

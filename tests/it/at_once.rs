@@ -61,7 +61,7 @@ impl Hasty {
 
     /// Delivers the pending messages and returns them: answers by their ids, other messages by
     /// their methods.
-    fn told(&mut self) -> Vec<String> {
+    fn delivered(&mut self) -> Vec<String> {
         self.edged.deliver();
         self.open_agents();
         let name = |line: &Value| match line["method"].as_str() {
@@ -82,15 +82,15 @@ fn subscription_dropped_before_its_answer_receives_no_actions() {
     client.ask("createSession", json!({ "channel": SESSION }));
     client.ask("subscribe", json!({ "channel": SESSION }));
     client.tell("unsubscribe", json!({ "channel": SESSION }));
-    assert_eq!(client.told(), ["1", "2", "3"]);
+    assert_eq!(client.delivered(), ["1", "2", "3"]);
     let message = json!({ "text": "Hello", "origin": { "kind": "user" } });
     let action = json!({ "type": "session/turnStarted", "turnId": "t", "message": message });
     client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 1, "action": action }));
-    assert_eq!(client.told(), [""; 0]);
+    assert_eq!(client.delivered(), [""; 0]);
     client.ask("subscribe", json!({ "channel": SESSION }));
     let action = json!({ "type": "session/turnCancelled", "turnId": "t" });
     client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 2, "action": action }));
-    assert_eq!(client.told(), ["4", "session/turnCancelled"]);
+    assert_eq!(client.delivered(), ["4", "session/turnCancelled"]);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn annotations_action_of_a_version_without_annotations_is_rejected() {
         client.ask("createSession", json!({ "channel": SESSION }));
         let annotations = annotations_uri(SESSION);
         client.ask("subscribe", json!({ "channel": annotations }));
-        client.told();
+        client.delivered();
         let annotation = json!({ "id": "a", "turnId": "", "resource": "file:///a", "resolved": false,
             "entries": [{ "id": "e", "text": "x" }] });
         let action = json!({ "type": "annotations/set", "annotation": annotation });
@@ -125,11 +125,11 @@ fn fetching_turns_ends_no_subscription() {
     client.ask("createSession", json!({ "channel": SESSION }));
     client.ask("subscribe", json!({ "channel": SESSION }));
     client.ask("fetchTurns", json!({ "channel": SESSION }));
-    assert_eq!(client.told(), ["1", "2", "3", "4"]);
+    assert_eq!(client.delivered(), ["1", "2", "3", "4"]);
     let message = json!({ "text": "Hello", "origin": { "kind": "user" } });
     let action = json!({ "type": "session/turnStarted", "turnId": "t", "message": message });
     client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 1, "action": action }));
-    assert_eq!(client.told()[0], "session/turnStarted");
+    assert_eq!(client.delivered()[0], "session/turnStarted");
 }
 
 #[test]
@@ -140,14 +140,14 @@ fn late_handshake_answer_ends_no_subscription() {
     let handshake = client.edged.world.take();
     client.ask("createSession", json!({ "session": "script:/s" }));
     client.ask("subscribe", json!({ "resource": "script:/s" }));
-    assert_eq!(client.told().last().map(String::as_str), Some("3"));
+    assert_eq!(client.delivered().last().map(String::as_str), Some("3"));
     client.edged.world.outputs = handshake;
-    assert_eq!(client.told(), ["1"]);
+    assert_eq!(client.delivered(), ["1"]);
     let action = json!({
         "type": "session/turnStarted", "session": "script:/s", "turnId": "t", "userMessage": { "text": "Hello" },
     });
     client.tell("dispatchAction", json!({ "clientSeq": 1, "action": action }));
-    assert_eq!(client.told()[0], "session/turnStarted");
+    assert_eq!(client.delivered()[0], "session/turnStarted");
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn client_that_unsubscribes_the_root_at_once_receives_session_notifications() {
     let hello = json!({ "clientId": "me", "protocolVersions": ["0.1.0"], "initialSubscriptions": [root] });
     client.ask("initialize", hello);
     client.tell("unsubscribe", json!({ "resource": root }));
-    assert_eq!(client.told(), ["1"]);
+    assert_eq!(client.delivered(), ["1"]);
     client.ask("createSession", json!({ "session": "script:/s" }));
-    assert_eq!(client.told(), ["2", "notify/sessionAdded"]);
+    assert_eq!(client.delivered(), ["2", "notify/sessionAdded"]);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn selections_apply_to_the_messages_behind_them() {
     {
         client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": seq, "action": action }));
     }
-    let told = client.told();
+    let told = client.delivered();
     assert_eq!(told[..3], ["1", "2", "3"]);
     client.ask("subscribe", json!({ "channel": SESSION }));
     client.edged.deliver();
@@ -192,7 +192,7 @@ fn selections_apply_to_the_messages_behind_them() {
 
 /// In one write, in each of several processes on a folder: `first` and, behind it, a turn and a new
 /// session. The answer to `first`, and all that is told behind it.
-fn told_behind(folder: &Path, first: &Value, life: usize) -> (Value, Vec<Value>) {
+fn answer_and_rest(folder: &Path, first: &Value, life: usize) -> (Value, Vec<Value>) {
     let mut process = Process::start_on(folder, &[]);
     let session = format!("script:/new-{life}");
     let turn = json!({ "type": "session/turnStarted", "session": "script:/s", "turnId": format!("t{life}"),
@@ -228,7 +228,7 @@ fn actions_caused_behind_an_old_handshake_follow_its_answer() {
         let back = json!({ "jsonrpc": "2.0", "id": 1, "method": "reconnect", "params":
             { "clientId": "me", "lastSeenServerSeq": seen, "subscriptions": ["root:/", "script:/s"] } });
         let first = if life % 2 == 0 { &hello } else { &back };
-        let (answer, told) = told_behind(&folder, first, life);
+        let (answer, told) = answer_and_rest(&folder, first, life);
         assert_eq!(answer["id"], 1, "told before the answer: {answer}, then {told:?}");
         let heard = |name: &str| {
             let is_it = |message: &&Value| message["params"]["action"]["type"] == name;

@@ -51,7 +51,7 @@ struct Disk(BTreeMap<&'static str, &'static str>);
 
 impl Disk {
     /// As who works with files does it.
-    fn take_back(&mut self, file: &FileRevert) -> RevertOutcome {
+    fn revert(&mut self, file: &FileRevert) -> RevertOutcome {
         let name = file.uri().strip_prefix("file:///w/").unwrap();
         let found = self.0.get(name).map(|text| (*text).to_owned());
         let (now, wanted) = (file.now.clone().unwrap(), file.wanted.clone().unwrap());
@@ -233,7 +233,7 @@ impl Review {
             _ => None,
         });
         if let Some(taken) = asked {
-            let outcomes = taken.files.iter().map(|file| disk.take_back(file)).collect();
+            let outcomes = taken.files.iter().map(|file| disk.revert(file)).collect();
             self.world.feed(Input::TakenBack { taken, outcomes });
         }
         self.hear().pop().unwrap()
@@ -246,7 +246,7 @@ impl Review {
     }
 
     /// Returns the change counts in the row of the chat.
-    fn told_changes(&mut self) -> Value {
+    fn change_counts(&mut self) -> Value {
         self.world.feed(Input::Settled);
         self.world.fresh(CLIENT, SESSION).unwrap()["state"]["chats"][0]["changes"].take()
     }
@@ -284,7 +284,7 @@ fn changesets_of_turn_and_session_contain_the_edits_of_calls() {
     assert_eq!(review.files(&turn_changes("t2")), [second]);
     let both = ("b".to_owned(), "1\n".to_owned(), "3\n".to_owned(), (1, 1));
     assert_eq!(review.files(&session_changes()), [both]);
-    assert_eq!(review.told_changes(), json!({ "additions": 1, "deletions": 1, "files": 1 }));
+    assert_eq!(review.change_counts(), json!({ "additions": 1, "deletions": 1, "files": 1 }));
 }
 
 #[test]
@@ -390,13 +390,13 @@ fn truncated_turns_remove_their_changes() {
     review.dispatch(CHAT, json!({ "type": "chat/truncated", "turnId": "t1" }));
     let a = ("a".to_owned(), String::new(), "1\n".to_owned(), (1, 0));
     assert_eq!(review.files(&session_changes()), [a]);
-    assert_eq!(review.told_changes(), json!({ "additions": 1, "deletions": 0, "files": 1 }));
+    assert_eq!(review.change_counts(), json!({ "additions": 1, "deletions": 0, "files": 1 }));
     let cleared = json!({ "type": "changeset/cleared" });
     assert!(review.actions.iter().any(|it| it["channel"] == turn_changes("t2") && it["action"] == cleared));
     assert_eq!(review.refused(&turn_changes("t2")), -32008);
     review.dispatch(CHAT, json!({ "type": "chat/truncated" }));
     assert_eq!(review.files(&session_changes()), []);
-    assert_eq!(review.told_changes(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
+    assert_eq!(review.change_counts(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
 }
 
 #[test]
@@ -501,7 +501,7 @@ fn discarded_changes_can_be_restored() {
     assert_eq!(review.invoke(&session_changes(), "discard-changes", &mut disk), Ok(json!({})));
     assert_eq!(disk.0, BTreeMap::from([("b", "1\n"), ("c", "1\n")]));
     assert_eq!(review.files(&session_changes()), []);
-    assert_eq!(review.told_changes(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
+    assert_eq!(review.change_counts(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
     // And all of it back, in the other order.
     assert_eq!(review.invoke(&session_changes(), "restore-changes", &mut disk), Ok(json!({})));
     assert_eq!(review.invoke(&turn_changes("t2"), "restore-changes", &mut disk), Ok(json!({})));
@@ -599,7 +599,7 @@ fn discard_is_refused_during_a_turn_and_when_repeated() {
 /// Requests operations in this order before any is answered, on behalf of these clients, some of
 /// which disconnect meanwhile. Returns the number of operations carried out and the answer to each
 /// client that is still connected.
-fn asked_at_once(
+fn invoke_concurrently(
     review: &mut Review,
     asked: &[(ConnectionId, &str)],
     gone: &[ConnectionId],
@@ -630,7 +630,7 @@ fn asked_at_once(
         });
         let Some(taken) = taken else { return (begun, answers) };
         begun += 1;
-        let outcomes = taken.files.iter().map(|file| disk.take_back(file)).collect();
+        let outcomes = taken.files.iter().map(|file| disk.revert(file)).collect();
         review.world.feed(Input::TakenBack { taken, outcomes });
     }
 }
@@ -642,25 +642,26 @@ fn identical_pending_operations_run_once_and_each_requester_is_answered() {
     let mut disk = Disk(BTreeMap::from([("a", "1\n")]));
     let done = || json!({});
     let [discard, restore] = ["discard-changes", "restore-changes"];
-    let twice = asked_at_once(&mut review, &[(CLIENT, discard), (OBSERVER, discard)], &[], &mut disk);
+    let twice = invoke_concurrently(&mut review, &[(CLIENT, discard), (OBSERVER, discard)], &[], &mut disk);
     assert_eq!(twice, (1, vec![(CLIENT, done()), (OBSERVER, done())]));
     assert_eq!(disk.0, BTreeMap::new());
     // Another one in between is done in between.
     let asked = [(CLIENT, restore), (CLIENT, restore), (CLIENT, discard), (CLIENT, restore)];
-    let answers = asked_at_once(&mut review, &asked, &[], &mut disk);
+    let answers = invoke_concurrently(&mut review, &asked, &[], &mut disk);
     assert_eq!(answers, (3, vec![(CLIENT, done()); 4]));
     assert_eq!(disk.0, BTreeMap::from([("a", "1\n")]));
     // There is a limit to both.
     let mut many = vec![(CLIENT, discard); 101];
     many.extend([restore, discard].repeat(50).into_iter().map(|operation| (CLIENT, operation)));
     many.push((CLIENT, restore));
-    let (begun, answers) = asked_at_once(&mut review, &many, &[], &mut disk);
+    let (begun, answers) = invoke_concurrently(&mut review, &many, &[], &mut disk);
     assert_eq!((begun, answers.len()), (101, many.len()));
     let failed: Vec<&Value> = answers.iter().map(|(_, answer)| answer).filter(|it| **it != done()).collect();
     assert_eq!(failed, [&json!(-32603), &json!(-32603)]);
     assert_eq!(review.invoke(&session_changes(), restore, &mut disk), Ok(done()));
     // Who has gone is not answered, and what others have asked for is done.
-    let left = asked_at_once(&mut review, &[(CLIENT, discard), (OBSERVER, discard)], &[CLIENT], &mut disk);
+    let left =
+        invoke_concurrently(&mut review, &[(CLIENT, discard), (OBSERVER, discard)], &[CLIENT], &mut disk);
     assert_eq!(left, (1, vec![(OBSERVER, done())]));
 }
 

@@ -99,7 +99,7 @@ impl TwoVersions {
     }
 
     /// Returns the messages to a connection since the last call.
-    fn heard(&mut self, connection: ConnectionId) -> Vec<Value> {
+    fn take_messages(&mut self, connection: ConnectionId) -> Vec<Value> {
         let all = std::mem::take(&mut self.edged.told);
         all.into_iter().filter(|(to, _)| *to == connection).map(|(_, line)| line).collect()
     }
@@ -110,7 +110,7 @@ fn client_of_a_single_chat_version_sees_other_chats_only_in_the_status() {
     for version in ["0.2.0", "0.3.0"] {
         let mut both = TwoVersions::new(version);
         both.ask(OLD, "subscribe", json!({ "channel": SESSION }));
-        both.heard(OLD);
+        both.take_messages(OLD);
         let first = json!({ "channel": SESSION, "chat": "ahp-chat:/other", "initialMessage": message("hi") });
         assert!(both.ask(NEW, "createChat", first)["error"].is_null());
         both.agent(Event::Opened);
@@ -129,7 +129,7 @@ fn client_of_a_single_chat_version_sees_other_chats_only_in_the_status() {
         let default = json!({ "type": "session/defaultChatChanged", "defaultChat": "ahp-chat:/other" });
         both.dispatch(SESSION, 1, default);
 
-        let heard = both.heard(OLD);
+        let heard = both.take_messages(OLD);
         let text = format!("{heard:?}");
         assert!(!text.contains("ahp-chat:") && !text.contains("elsewhere"), "{version}: {heard:#?}");
         let turns = heard.iter().filter(|line| line["params"]["action"]["type"] != "session/titleChanged");
@@ -287,7 +287,7 @@ fn attached_chat_transcripts_are_truncated_to_128_kib() {
         let action = json!({ "type": "chat/pendingMessageSet", "kind": "queued", "id": id.to_string(),
             "message": message });
         both.dispatch(chat, id, action);
-        !both.heard(NEW).iter().any(|line| line["params"]["rejectionReason"].is_string())
+        !both.take_messages(NEW).iter().any(|line| line["params"]["rejectionReason"].is_string())
     };
     both.ask(NEW, "subscribe", json!({ "channel": chat }));
     assert!((1..=8).all(|id| queue(&mut both, id, true)), "there is room for eight");

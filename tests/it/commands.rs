@@ -56,7 +56,7 @@ impl Chat {
     }
 
     /// The turn that an agent was told to run: what it was told, with what was run before.
-    fn told_agent(&self) -> Option<(RunId, String, Vec<Transcript>)> {
+    fn agent_prompt(&self) -> Option<(RunId, String, Vec<Transcript>)> {
         self.world.commands().find_map(|command| match command {
             Command::StartTurn { run, message, attached } => {
                 Some((*run, message.text.clone(), attached.clone()))
@@ -67,10 +67,10 @@ impl Chat {
 
     /// Starts a turn and returns the transcripts of commands that its agent receives with the
     /// message.
-    fn told_of_commands(&mut self) -> Vec<Transcript> {
+    fn attached_commands(&mut self) -> Vec<Transcript> {
         self.actions();
         self.start("told", "go on");
-        self.told_agent().expect("its agent was told to start").2
+        self.agent_prompt().expect("its agent was told to start").2
     }
 
     /// A command is run that prints this and ends well; what its call says.
@@ -112,7 +112,7 @@ fn command_line_runs_and_is_attached_to_the_next_message_for_the_agent() {
     let mut chat = Chat::new(Limits::default());
     chat.actions();
     chat.start("t1", "! ls -l ");
-    assert_eq!(chat.told_agent(), None, "it is nothing for the agent");
+    assert_eq!(chat.agent_prompt(), None, "it is nothing for the agent");
     let limit = Duration::from_secs(30 * 60);
     assert!(chat.world.timers().any(|(timer, after)| matches!(timer, Timer::Command(_)) && after == limit));
     let (key, line) = chat.started().unwrap();
@@ -139,13 +139,13 @@ fn command_line_runs_and_is_attached_to_the_next_message_for_the_agent() {
     assert_eq!((&result["success"], &result["error"]["message"]), (&json!(false), &json!("exit code 1")));
     // Both, in their order, and once.
     chat.start("t3", "what was that?");
-    let (run, text, attached) = chat.told_agent().unwrap();
+    let (run, text, attached) = chat.agent_prompt().unwrap();
     assert_eq!((text.as_str(), attached.len()), ("what was that?", 1));
     assert!(attached[0].text.find("ls -l") < attached[0].text.find("exit code 1"), "{attached:?}");
     chat.world.report(chat.key, run, TurnEvent::Ended(TurnEnd::Complete));
     chat.actions();
     chat.start("t4", "and now?");
-    assert_eq!(chat.told_agent().unwrap().2, []);
+    assert_eq!(chat.agent_prompt().unwrap().2, []);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn command_line_waits_for_session_creation_and_for_the_running_turn() {
     chat.actions();
     // An agent is not steered with one.
     chat.start("t3", "work");
-    let (run, ..) = chat.told_agent().unwrap();
+    let (run, ..) = chat.agent_prompt().unwrap();
     chat.world.pend(CLIENT, CHAT, "steering", "s1", "!three");
     assert!(!chat.world.commands().any(|command| matches!(command, Command::Steer { .. })));
     assert_eq!(chat.started(), None);
@@ -218,7 +218,7 @@ fn command_line_fails_without_a_free_terminal_and_is_a_message_if_disabled() {
     let mut chat = Chat::new(Limits { ptys: 0, ..Limits::default() });
     chat.start("t1", "!ls");
     assert_eq!(chat.started(), None);
-    assert_eq!(chat.told_agent().unwrap().1, "!ls");
+    assert_eq!(chat.agent_prompt().unwrap().1, "!ls");
 }
 
 /// Maximum bytes of a command's output in the text of its call, and maximum bytes of all
@@ -257,7 +257,7 @@ fn agent_receives_the_latest_command_lines_up_to_the_limit() {
         for (at, bytes) in outputs.iter().enumerate() {
             chat.ran(&format!("t{at}"), "!a", &format!("{at}{}", "x".repeat(bytes - 1)));
         }
-        let mut told = chat.told_of_commands();
+        let mut told = chat.attached_commands();
         assert!(told.len() <= 1, "{told:?}");
         told.pop().expect("something is told")
     };
@@ -282,14 +282,14 @@ fn agent_receives_a_command_line_that_fills_the_limit_alone() {
         let mut chat = Chat::new(Limits::default());
         chat.ran("t1", "!before", "lost");
         chat.ran("t2", &line, &printed);
-        let told = chat.told_of_commands();
+        let told = chat.attached_commands();
         assert_eq!((told.len(), told[0].text.len(), told[0].cut), (1, TOLD_BYTES, true));
         assert!(!told[0].text.contains("before"));
     }
     // Nothing in the line ends what sets it apart.
     let mut chat = Chat::new(Limits::default());
     chat.ran("t1", "!echo '````'", "x");
-    let told = chat.told_of_commands().remove(0).text;
+    let told = chat.attached_commands().remove(0).text;
     assert!(told.contains("\n`````\necho '````'\n`````\n"), "{told}");
 }
 

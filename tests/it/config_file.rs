@@ -15,7 +15,7 @@ use serde_json::{json, Value};
 use tempfile::TempDir;
 
 use crate::support::{sidecar, window_on, Process};
-use crate::windows::{check_nothing_is_left, host_of, refused, Window};
+use crate::windows::{check_no_leftovers, host_of, refused, Window};
 
 /// The agents of a host with this environment and these arguments, but for the built-in one.
 fn agents(environment: &[(&str, &Path)], arguments: &[&str]) -> Vec<String> {
@@ -134,7 +134,7 @@ fn offered(window: &mut Window) -> Vec<String> {
     )
 }
 
-fn told_of_agents(window: &mut Window) -> Vec<String> {
+fn announced_agents(window: &mut Window) -> Vec<String> {
     names(&window.until("root/agentsChanged").pop().unwrap()["params"]["action"]["agents"])
 }
 
@@ -149,12 +149,12 @@ fn agents_of_a_changed_config_file_reach_new_and_open_windows() {
         let expected = [agents, &["script"]].concat();
         let mut next = windows.open("next");
         assert_eq!(offered(&mut next), expected, "it is shown at once");
-        assert_eq!(told_of_agents(&mut first), expected);
+        assert_eq!(announced_agents(&mut first), expected);
         assert_eq!(next.end(), Some(0));
     }
     assert_eq!(host_of(&windows.folder), host);
     assert_eq!(first.end(), Some(0));
-    check_nothing_is_left(&windows.folder);
+    check_no_leftovers(&windows.folder);
 }
 
 #[test]
@@ -163,17 +163,17 @@ fn changed_config_file_is_reloaded_without_a_new_window() {
     let mut only = windows.open("only");
     assert_eq!(offered(&mut only), ["a", "script"]);
     windows.write(&described(&["a", "b"]));
-    assert_eq!(told_of_agents(&mut only), ["a", "b", "script"]);
+    assert_eq!(announced_agents(&mut only), ["a", "b", "script"]);
     // In place, and a link that is turned.
     fs::write(&windows.config, described(&["b"])).unwrap();
-    assert_eq!(told_of_agents(&mut only), ["b", "script"]);
+    assert_eq!(announced_agents(&mut only), ["b", "script"]);
     let other = windows.outer.path().join("other.toml");
     fs::write(&other, described(&["c"])).unwrap();
     fs::remove_file(&windows.config).unwrap();
     std::os::unix::fs::symlink(&other, &windows.config).unwrap();
-    assert_eq!(told_of_agents(&mut only), ["c", "script"]);
+    assert_eq!(announced_agents(&mut only), ["c", "script"]);
     fs::write(&other, described(&["d"])).unwrap();
-    assert_eq!(told_of_agents(&mut only), ["d", "script"]);
+    assert_eq!(announced_agents(&mut only), ["d", "script"]);
     assert_eq!(only.end(), Some(0));
 }
 
@@ -187,9 +187,9 @@ fn created_or_removed_default_config_file_is_reloaded_by_every_kind_of_host() {
         let mut window = Window::of(command, "me");
         assert_eq!(offered(&mut window), ["script"]);
         write(&home.path().join(".config"), "late");
-        assert_eq!(told_of_agents(&mut window), ["late", "script"]);
+        assert_eq!(announced_agents(&mut window), ["late", "script"]);
         fs::remove_file(&file).unwrap();
-        assert_eq!(told_of_agents(&mut window), ["script"]);
+        assert_eq!(announced_agents(&mut window), ["script"]);
         assert_eq!(window.end(), Some(0));
     }
 }
@@ -219,7 +219,7 @@ fn invalid_changed_config_file_is_reported_and_windows_still_start() {
     let log = fs::read_to_string(windows.folder.join("host.log")).unwrap();
     assert_eq!(log.matches("is not taken up").count(), 1, "{log}");
     windows.write(&described(&["b"]));
-    assert_eq!(told_of_agents(&mut first), ["b", "script"]);
+    assert_eq!(announced_agents(&mut first), ["b", "script"]);
     assert_eq!(first.end(), Some(0));
     // A process that has nobody to go on says so, and leaves nothing behind that a later one
     // stumbles over.
@@ -298,7 +298,7 @@ fn running_conversation_retains_its_agent_and_a_new_one_gets_the_changed_agent()
     assert!(said(window.until("chat/turnComplete")).contains("3 characters"), "its turn is over");
     // One that was removed is not offered any more; conversations with it go on.
     windows.write("");
-    assert_eq!(told_of_agents(&mut window), ["script"]);
+    assert_eq!(announced_agents(&mut window), ["script"]);
     let refused = window.ask("createSession", json!({ "channel": "ahp-session:/three", "provider": "a" }));
     assert!(refused["error"].is_object(), "{refused}");
     for (name, which) in [("one", "3 characters"), ("two", "5 characters")] {
@@ -306,5 +306,5 @@ fn running_conversation_retains_its_agent_and_a_new_one_gets_the_changed_agent()
         assert!(said(window.until("chat/turnComplete")).contains(which), "{name}");
     }
     assert_eq!(window.end(), Some(0));
-    check_nothing_is_left(&windows.folder);
+    check_no_leftovers(&windows.folder);
 }

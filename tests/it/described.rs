@@ -30,7 +30,7 @@ fn agent(provider: &str) -> AgentDescription {
     agent
 }
 
-fn said(json: Value) -> Event {
+fn description(json: Value) -> Event {
     Event::Described(Box::new(serde_json::from_value(json).unwrap()))
 }
 
@@ -48,7 +48,7 @@ fn shown(world: &mut World) -> Value {
 }
 
 /// Returns the stored descriptions of the agents.
-fn kept(outputs: &[Output]) -> Vec<(String, Bytes)> {
+fn stored_descriptions(outputs: &[Output]) -> Vec<(String, Bytes)> {
     let mut kept: Vec<(String, Bytes)> = Vec::new();
     for output in outputs {
         if let Output::Record(Record::AgentSaid { provider, said }) = output {
@@ -81,7 +81,7 @@ impl Session {
 
     /// Reports a description of the agent and returns the actions that clients receive.
     fn hear(&mut self, of_itself: Value) -> Vec<Value> {
-        self.hear_event(said(of_itself))
+        self.hear_event(description(of_itself))
     }
 
     fn hear_event(&mut self, event: Event) -> Vec<Value> {
@@ -91,7 +91,7 @@ impl Session {
     }
 
     /// The chats whose agents are told to configure themselves when that of one reports this.
-    fn told_to_configure(&mut self, chat: ChatKey, event: Event) -> Vec<ChatKey> {
+    fn configured_chats(&mut self, chat: ChatKey, event: Event) -> Vec<ChatKey> {
         self.world.take();
         self.world.agent(chat, event);
         let told = self.world.outputs.iter().filter_map(|output| match output {
@@ -167,8 +167,8 @@ fn stored_description_is_restored_and_overridden_by_the_configuration() {
     let command = json!({ "name": "plan", "description": "Makes a plan", "argumentHint": "what" });
     let of_itself = json!({ "title": "Agent A", "config": mode(), "commands": [command],
         "protectedResources": [{ "resource": "https://a.example" }] });
-    session.world.agent(session.chat, said(of_itself));
-    let start = Start { said: kept(&session.world.outputs), ..Start::default() };
+    session.world.agent(session.chat, description(of_itself));
+    let start = Start { said: stored_descriptions(&session.world.outputs), ..Start::default() };
 
     let mut next = host(vec![agent("a")], start.clone());
     let agent_a = shown(&mut next);
@@ -242,11 +242,11 @@ fn only_options_changed_by_the_agent_itself_spread_to_other_chats() {
         panic!()
     };
     let refused = Event::Configured { config, spreads: false, heard: 1 };
-    assert_eq!(session.told_to_configure(session.chat, by_itself), [other]);
-    assert_eq!(session.told_to_configure(session.chat, refused), []);
+    assert_eq!(session.configured_chats(session.chat, by_itself), [other]);
+    assert_eq!(session.configured_chats(session.chat, refused), []);
     // The other one had not heard of the first of these when it says what was so before it.
     let before = configured(&mode(), &json!({ "mode": "ask" }), 0);
-    assert_eq!(session.told_to_configure(other, before), []);
+    assert_eq!(session.configured_chats(other, before), []);
 }
 
 #[test]

@@ -54,12 +54,12 @@ impl Guarded {
         bearers(&self.cookie)
     }
 
-    fn let_go(&mut self) {
+    fn disconnect(&mut self) {
         (self.lifeline, self.stdin) = (None, None);
     }
 
     fn end(&mut self) -> i32 {
-        self.let_go();
+        self.disconnect();
         self.wait()
     }
 
@@ -202,7 +202,7 @@ fn twenty_agents_that_ignore_signals_are_killed_in_the_time_of_one() {
         let mut all: Vec<Guarded> = (0..20).map(|_| Guarded::start(STUBBORN)).collect();
         let start = Instant::now();
         for guarded in &mut all {
-            guarded.let_go();
+            guarded.disconnect();
         }
         for guarded in &mut all {
             assert_eq!(guarded.wait(), 128 + 9);

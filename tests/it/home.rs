@@ -68,12 +68,12 @@ fn refused(mut command: Command) -> String {
 }
 
 /// Every folder and file below a folder.
-fn everything_in(folder: &Path) -> Vec<PathBuf> {
+fn entries_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            found.extend(everything_in(&path));
+            found.extend(entries_below(&path));
         }
         found.push(path);
     }
@@ -119,7 +119,7 @@ fn created_folders_and_files_are_private_whatever_the_umask() {
         let mut host = serve(shell(&format!(r#"umask {umask}; exec "$@""#), &with(&[("HOME", &home)])));
         create(&mut host);
         end(host);
-        let made = everything_in(outer.path());
+        let made = entries_below(outer.path());
         assert!(made.contains(&home.join(".local/state/ahp-sidecar/sessions.sqlite")), "{made:?}");
         for path in made {
             let expected = if path.is_dir() { 0o700 } else { 0o600 };
@@ -161,7 +161,7 @@ fn ephemeral_host_leaves_no_file() {
     let mut first = start();
     create(&mut first);
     end(first);
-    assert_eq!(everything_in(home.path()), Vec::<PathBuf>::new());
+    assert_eq!(entries_below(home.path()), Vec::<PathBuf>::new());
     assert!(listed(&mut start()).is_empty());
 }
 

@@ -153,7 +153,7 @@ impl Client {
 
     /// Asks for something that cannot be until that is refused because nothing can be kept. Until
     /// the program has noticed, what it says is held back.
-    pub(crate) fn wait_until_nothing_is_kept(&mut self) {
+    pub(crate) fn wait_until_commits_fail(&mut self) {
         let (first, start) = (self.last + 1, Instant::now());
         loop {
             assert!(start.elapsed() < HUNG, "nothing was refused within {HUNG:?}");
@@ -268,7 +268,7 @@ fn full_disk_delays_unsaved_actions_and_loses_nothing() {
     client.until("chat/delta");
 
     client.fill_disk(true);
-    client.wait_until_nothing_is_kept();
+    client.wait_until_commits_fail();
     let told = client.numbers();
     let safe = *told.last().unwrap();
     let heard = client.heard.len();
@@ -330,7 +330,7 @@ fn kill_on_a_full_disk(goes_on: bool) {
     client.start_turn(&chat_of(BUSY), "t1", "/stream 1000000 7 1");
     client.until("chat/delta");
     client.fill_disk(true);
-    client.wait_until_nothing_is_kept();
+    client.wait_until_commits_fail();
     client.wait_until_agents_pause();
     if goes_on {
         client.fill_disk(false);
@@ -381,7 +381,7 @@ fn file_size_limit_is_handled_like_a_full_disk() {
         json!({ "type": "chat/toolCallConfirmed", "turnId": "t1", "toolCallId": asked["toolCallId"],
             "approved": true, "confirmed": "user-action" }),
     );
-    client.wait_until_nothing_is_kept();
+    client.wait_until_commits_fail();
     let (told, text) = (client.numbers(), client.text());
     assert_unavailable(&client.about("createSession", "ahp-session:/new"), "1048576 bytes");
     client.dispatch(&chat_of(QUIET), json!({ "type": "session/titleChanged", "title": "not now" }));
@@ -424,7 +424,7 @@ fn locked_database_delays_answers_until_it_is_unlocked() {
     other.busy_timeout(HUNG).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let created = client.say("createSession", json!({ "channel": BUSY }));
-    client.wait_until_nothing_is_kept();
+    client.wait_until_commits_fail();
     assert_unavailable(&client.about("createSession", "ahp-session:/new"), "locked");
     assert_eq!(client.sessions(), [QUIET], "what is not safe was listed");
     assert!(client.heard.iter().all(|message| message["id"] != created), "what is not safe was told");
@@ -439,7 +439,7 @@ fn locked_database_delays_answers_until_it_is_unlocked() {
 
 /// Checks that a locked database blocks only messages that need a commit; `None` if the lock was
 /// noticed meanwhile.
-fn goes_on_while_locked(client: &mut Client, busy: &str, other: &Connection) -> Option<()> {
+fn serves_while_locked(client: &mut Client, busy: &str, other: &Connection) -> Option<()> {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     // Until all that the agent says is held back.
     while let Some(message) = client.process.next_within(Duration::from_millis(50)) {
@@ -478,7 +478,7 @@ fn actions_that_need_no_commit_are_sent_while_the_database_is_locked() {
     let other = Connection::open(folder.path().join(DATABASE)).unwrap();
     other.busy_timeout(HUNG).unwrap();
     // On a machine that is very slow, the program gives the lock up before.
-    while goes_on_while_locked(&mut client, &busy, &other).is_none() {
+    while serves_while_locked(&mut client, &busy, &other).is_none() {
         client.until("chat/delta");
     }
     client.until("chat/delta");
@@ -500,7 +500,7 @@ fn host_continues_after_its_state_folder_is_moved_away_and_back() {
     client.turn(&chat_of(QUIET), "t1", "/say x");
     fs::rename(&folder, &elsewhere).unwrap();
     let created = client.say("createSession", json!({ "channel": BUSY }));
-    client.wait_until_nothing_is_kept();
+    client.wait_until_commits_fail();
     assert!(client.about("ping", ROOT)["error"].is_null());
     fs::rename(&elsewhere, &folder).unwrap();
     assert!(client.answer(created)["error"].is_null());

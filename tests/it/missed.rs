@@ -24,7 +24,7 @@ fn has_a_turn(client: &mut Client, session: &str) {
 
 /// Returns the notifications of the root channel that follow the answer to `reconnect`, up to the
 /// answer to a later request.
-fn told_behind(client: &mut Client, cursor: u64) -> Vec<Value> {
+fn notifications_after(client: &mut Client, cursor: u64) -> Vec<Value> {
     let params =
         json!({ "channel": ROOT, "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": [ROOT] });
     let answer = client.ask("reconnect", params);
@@ -64,7 +64,7 @@ fn reconnecting_client_receives_session_changes_from_before_the_restart() {
     assert!(client.process.wait().success());
 
     let mut client = Client::before_the_handshake(Process::start_on(folder.path(), &[]));
-    let told = told_behind(&mut client, cursor);
+    let told = notifications_after(&mut client, cursor);
     let of = |method: &str| -> Vec<&Value> {
         told.iter().filter(|it| it["method"] == method).map(|it| &it["params"]).collect()
     };

@@ -209,7 +209,7 @@ fn selection_after_a_replay_equals_the_state() {
 
 /// Returns the changes of the session list when a session is loaded in which `small` is selected
 /// and whose row was saved with this `_meta` in its summary.
-fn told_of_one_saved_with(meta: &Value) -> Vec<Value> {
+fn list_changes_after_load(meta: &Value) -> Vec<Value> {
     let mut host = Core::with(agent());
     host.feed(Input::Opened { connection: CLIENT, default_directory: None });
     say(&mut host, "initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }), Some(1));
@@ -256,8 +256,8 @@ fn told_of_one_saved_with(meta: &Value) -> Vec<Value> {
 #[test]
 fn selection_missing_in_a_saved_session_is_sent_after_its_load() {
     let selected = json!({ "selected": { "model": { "id": "small" } } });
-    assert_eq!(told_of_one_saved_with(&selected), [] as [Value; 0]);
-    assert_eq!(told_of_one_saved_with(&Value::Null), [json!({ "_meta": selected })]);
+    assert_eq!(list_changes_after_load(&selected), [] as [Value; 0]);
+    assert_eq!(list_changes_after_load(&Value::Null), [json!({ "_meta": selected })]);
 }
 
 #[test]

@@ -28,7 +28,7 @@ use serde_json::{json, Value};
 use tempfile::TempDir;
 
 use crate::keeping::{Client, DATABASE};
-use crate::store::mending::{number_channels, put_texts_into_turns, spoil, Dice};
+use crate::store::mending::{corrupt, number_channels, put_texts_into_turns, Dice};
 use crate::support::{program, sidecar_on, Process};
 
 /// Sessions whose turns are all over; one more has a turn that runs.
@@ -167,7 +167,7 @@ fn damage(folder: &Path, dice: &mut Dice) -> (String, bool) {
     let there: Vec<&String> = others.iter().filter(|name| folder.join(name).exists()).collect();
     if there.is_empty() || dice.roll(4) > 0 && !(has_log && dice.roll(2) == 0) {
         // Of a store with a log, what is in both is read from the log.
-        return (spoil(&folder.join(DATABASE), dice), has_log);
+        return (corrupt(&folder.join(DATABASE), dice), has_log);
     }
     let name = there[dice.roll(there.len())];
     let path = folder.join(name);
@@ -253,7 +253,7 @@ fn visit(folder: &Path, round: u32, what: &str, may_miss: bool) -> Seen {
     let mut command = sidecar_on(folder);
     command.stderr(Stdio::from(File::create(&complaints).unwrap()));
     let mut visitor = Visitor { host: Process::spawn(command), asked: 0 };
-    let seen = look_at_everything(&mut visitor, round, what, may_miss);
+    let seen = visit_all(&mut visitor, round, what, may_miss);
     visitor.host.end();
     while visitor.host.next_line().is_some() {}
     let status = visitor.host.wait();
@@ -278,7 +278,7 @@ fn visit(folder: &Path, round: u32, what: &str, may_miss: bool) -> Seen {
     }
 }
 
-fn look_at_everything(
+fn visit_all(
     visitor: &mut Visitor,
     round: u32,
     what: &str,

@@ -37,11 +37,11 @@ impl State {
     }
 
     /// A host that has heard these lines and ended. Returns what it said.
-    fn told(&self, lines: &[Value]) -> Vec<Value> {
-        self.told_with(&[], lines)
+    fn run_host(&self, lines: &[Value]) -> Vec<Value> {
+        self.run_host_with(&[], lines)
     }
 
-    fn told_with(&self, options: &[&str], lines: &[Value]) -> Vec<Value> {
+    fn run_host_with(&self, options: &[&str], lines: &[Value]) -> Vec<Value> {
         let mut process = self.serve(options);
         say_all(&mut process, lines);
         process.end();
@@ -131,21 +131,21 @@ fn result<'a>(said: &'a [Value], id: &str) -> &'a Value {
 
 /// The state of the chat, as a new host tells it.
 fn chat_state(state: &State) -> Value {
-    result(&state.told(&[hello(), subscribe(CHAT)]), "subscribe")["snapshot"]["state"].clone()
+    result(&state.run_host(&[hello(), subscribe(CHAT)]), "subscribe")["snapshot"]["state"].clone()
 }
 
 /// A folder with one session of two turns.
 fn with_two_turns() -> State {
     let state = State::new();
-    state.told(&[hello(), create(SESSION), turn("t1", "Hello there\n/title A\ttitle\u{1b}[31m")]);
-    state.told(&[hello(), turn("t2", "/think hm\n/tool ls {\"path\":\"/\"}\n/error it broke")]);
+    state.run_host(&[hello(), create(SESSION), turn("t1", "Hello there\n/title A\ttitle\u{1b}[31m")]);
+    state.run_host(&[hello(), turn("t2", "/think hm\n/tool ls {\"path\":\"/\"}\n/error it broke")]);
     state
 }
 
 #[test]
 fn sessions_are_listed_shown_and_marked() {
     let state = with_two_turns();
-    state.told(&[hello(), create("ahp-session:/other")]);
+    state.run_host(&[hello(), create("ahp-session:/other")]);
     let list = state.list();
     assert_eq!(list[0][0], "ahp-session:/other");
     let row: Vec<&str> = list[1].iter().map(String::as_str).collect();
@@ -160,7 +160,7 @@ fn sessions_are_listed_shown_and_marked() {
         assert!(shown.contains(said), "{said:?} is not in {shown}");
     }
     assert!(!shown.contains('\u{1b}'), "it does things to the terminal");
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     assert_eq!(state.marks(), [("ahp-session:/other".into(), "-".into()), (SESSION.into(), "trash".into())]);
     assert!(state.printed(&["show", SESSION]).contains("in the trash"));
 }
@@ -170,25 +170,25 @@ fn session_is_restored_from_the_trash_unchanged() {
     let state = with_two_turns();
     let before = chat_state(&state);
     assert_eq!(before["turns"].as_array().unwrap().len(), 2);
-    state.told(&[hello(), dispose(SESSION)]);
-    state.told(&[hello(), create(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), create(SESSION)]);
     assert!(state.refused(1, &["restore", SESSION]).contains("in use"));
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     assert_eq!(state.list().len(), 2);
     // The newest one; the other one then cannot come back.
     state.printed(&["restore", SESSION]);
     assert_eq!(state.marks(), [(SESSION.into(), "-".into()), (SESSION.into(), "trash".into())]);
     state.refused(1, &["restore", SESSION]);
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     state.printed(&["purge", SESSION]);
     assert_eq!(state.list(), Vec::<Vec<String>>::new());
 
     let state = with_two_turns();
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     state.printed(&["restore", SESSION]);
     assert_eq!(chat_state(&state), before_as_of(&before, &chat_state(&state)));
     // It goes on.
-    state.told(&[hello(), turn("t3", "more")]);
+    state.run_host(&[hello(), turn("t3", "more")]);
     assert_eq!(chat_state(&state)["turns"].as_array().unwrap().len(), 3);
     assert!(state.refused(1, &["restore", "ahp-session:/none"]).contains("ahp-session:/none"));
 }
@@ -222,7 +222,7 @@ fn with_three_chats() -> State {
         json!({ "id": id, "method": "createChat", "params": { "channel": SESSION,
             "chat": format!("ahp-chat:/{id}"), "source": source, "initialMessage": first } })
     };
-    let said = state.told(&[hello(), chat("fork", "fork", "t1"), chat("aside", "sideChat", "t2")]);
+    let said = state.run_host(&[hello(), chat("fork", "fork", "t1"), chat("aside", "sideChat", "t2")]);
     for id in ["fork", "aside"] {
         assert!(result(&said, id).is_null(), "{said:?}");
     }
@@ -231,12 +231,12 @@ fn with_three_chats() -> State {
 
 /// Returns the states of all channels of the session, without fields that differ between processes,
 /// and the history that the agent of the side chat has.
-fn all_of(state: &State) -> Vec<Value> {
+fn all_states(state: &State) -> Vec<Value> {
     let channels = [SESSION, CHAT, "ahp-chat:/fork", "ahp-chat:/aside"];
     channels
         .iter()
         .map(|channel| {
-            let said = state.told(&[hello(), subscribe(channel)]);
+            let said = state.run_host(&[hello(), subscribe(channel)]);
             result(&said, "subscribe")["snapshot"]["state"].clone()
         })
         .collect()
@@ -245,7 +245,7 @@ fn all_of(state: &State) -> Vec<Value> {
 #[test]
 fn every_chat_of_a_session_is_shown_exported_and_restored() {
     let state = with_three_chats();
-    let before = all_of(&state);
+    let before = all_states(&state);
     assert_eq!(before[2]["turns"].as_array().unwrap().len(), 2);
     assert_eq!(before[3]["turns"].as_array().unwrap().len(), 1);
     let shown = state.printed(&["show", SESSION]);
@@ -255,22 +255,22 @@ fn every_chat_of_a_session_is_shown_exported_and_restored() {
 
     let export = state.path().with_extension("jsonl");
     fs::write(&export, state.printed(&["export", SESSION])).unwrap();
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     state.printed(&["restore", SESSION]);
-    assert_eq!(all_of(&state), before);
+    assert_eq!(all_states(&state), before);
 
     let other = State::new();
-    other.told(&[hello()]);
+    other.run_host(&[hello()]);
     other.printed(&["restore", "--from", export.to_str().unwrap()]);
-    assert_eq!(all_of(&other), before);
+    assert_eq!(all_states(&other), before);
     let message = json!({ "text": "/recall", "origin": { "kind": "user" } });
     let action = json!({ "type": "chat/turnStarted", "turnId": "t9", "message": message });
-    other.told(&[
+    other.run_host(&[
         hello(),
         json!({ "method": "dispatchAction", "params":
         { "channel": "ahp-chat:/aside", "clientSeq": 1, "action": action } }),
     ]);
-    let recalled = all_of(&other)[3]["turns"][1]["responseParts"][0]["content"].clone();
+    let recalled = all_states(&other)[3]["turns"][1]["responseParts"][0]["content"].clone();
     assert!(recalled.as_str().unwrap().starts_with("Hello there\n"), "{recalled}");
 }
 
@@ -289,26 +289,26 @@ fn concurrent_changes_to_a_chat_and_its_sessions_are_stored_consistently() {
     };
     let to_other = || shift(json!({ "kind": "session", "session": other }));
     let chats_of = |state: &State, session: &str| -> Vec<String> {
-        let said = state.told(&[hello(), subscribe(session)]);
+        let said = state.run_host(&[hello(), subscribe(session)]);
         let session = &result(&said, "subscribe")["snapshot"]["state"];
         let rows = session["chats"].as_array().unwrap_or_else(|| panic!("{said:?}"));
         let uris: Vec<String> = rows.iter().map(|row| row["resource"].as_str().unwrap().to_owned()).collect();
         assert!(uris.contains(&session["defaultChat"].as_str().unwrap().to_owned()), "{session}");
         for uri in &uris {
-            let said = state.told(&[hello(), subscribe(uri)]);
+            let said = state.run_host(&[hello(), subscribe(uri)]);
             assert!(result(&said, "subscribe")["snapshot"]["state"].is_object(), "{said:?}");
         }
         uris
     };
     let with_two_chats = || {
         let state = State::new();
-        state.told(&[hello(), create(SESSION), create(other), open("ahp-chat:/a")]);
+        state.run_host(&[hello(), create(SESSION), create(other), open("ahp-chat:/a")]);
         state
     };
 
     // It moves, and the session that it moves to goes: it is in the trash with that one.
     let state = with_two_chats();
-    state.told(&[hello(), to_other(), dispose(other)]);
+    state.run_host(&[hello(), to_other(), dispose(other)]);
     assert_eq!(chats_of(&state, SESSION), [CHAT]);
     state.printed(&["restore", other]);
     assert_eq!(chats_of(&state, other).len(), 2);
@@ -316,23 +316,23 @@ fn concurrent_changes_to_a_chat_and_its_sessions_are_stored_consistently() {
 
     // The same with one that was made for it.
     let state = with_two_chats();
-    let said = state.told(&[hello(), shift(json!({ "kind": "newSession" }))]);
+    let said = state.run_host(&[hello(), shift(json!({ "kind": "newSession" }))]);
     let made = result(&said, "move")["session"].as_str().unwrap().to_owned();
     assert_eq!(chats_of(&state, &made), ["ahp-chat:/a"]);
-    state.told(&[hello(), dispose(&made), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(&made), dispose(SESSION)]);
     state.printed(&["restore", &made]);
     assert_eq!(chats_of(&state, &made), ["ahp-chat:/a"]);
 
     // It moves and goes.
     let state = with_two_chats();
-    state.told(&[hello(), to_other(), close("ahp-chat:/a")]);
+    state.run_host(&[hello(), to_other(), close("ahp-chat:/a")]);
     assert_eq!(chats_of(&state, SESSION), [CHAT]);
     assert_eq!(chats_of(&state, other).len(), 1);
 
     // One comes, one goes, and the session goes too: what comes back is what was there, all of it.
     let state = with_two_chats();
     let close_first = close(CHAT);
-    state.told(&[hello(), open("ahp-chat:/b"), close_first, dispose(SESSION)]);
+    state.run_host(&[hello(), open("ahp-chat:/b"), close_first, dispose(SESSION)]);
     state.printed(&["restore", SESSION]);
     let back = chats_of(&state, SESSION);
     assert!(back.contains(&"ahp-chat:/a".to_owned()) && !back.contains(&CHAT.to_owned()), "{back:?}");
@@ -341,12 +341,12 @@ fn concurrent_changes_to_a_chat_and_its_sessions_are_stored_consistently() {
 #[test]
 fn reconnecting_client_receives_a_snapshot_of_a_restored_session() {
     let state = with_two_turns();
-    let said = state.told(&[hello(), subscribe(CHAT), dispose(SESSION)]);
+    let said = state.run_host(&[hello(), subscribe(CHAT), dispose(SESSION)]);
     let cursor = result(&said, "hello")["serverSeq"].as_u64().unwrap();
     state.printed(&["restore", SESSION]);
     let reconnect = json!({ "id": "back", "method": "reconnect", "params": { "channel": "ahp-root://",
         "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": [CHAT] } });
-    let said = state.told(&[reconnect]);
+    let said = state.run_host(&[reconnect]);
     assert_eq!(result(&said, "back")["type"], "snapshot", "{said:?}");
 }
 
@@ -394,10 +394,10 @@ fn export_is_imported_into_another_state_folder() {
 
     assert!(state.refused(1, &["restore", "--from", file]).contains("in use"));
     let elsewhere = State::new();
-    elsewhere.told(&[hello(), create("ahp-session:/other")]);
+    elsewhere.run_host(&[hello(), create("ahp-session:/other")]);
     elsewhere.printed(&["restore", "--from", file]);
     assert_eq!(chat_state(&elsewhere), before);
-    elsewhere.told(&[hello(), turn("t3", "more")]);
+    elsewhere.run_host(&[hello(), turn("t3", "more")]);
     assert_eq!(chat_state(&elsewhere)["turns"].as_array().unwrap().len(), 3);
     assert!(chat_state(&elsewhere)["turns"][0] == before["turns"][0]);
     assert_eq!(elsewhere.list()[1][0], "ahp-session:/other");
@@ -410,7 +410,7 @@ fn truncated_or_invalid_export_is_refused() {
     let lines: Vec<&str> = export.lines().collect();
     let file = state.0.path().join("saved.jsonl");
     let elsewhere = State::new();
-    elsewhere.told(&[hello()]);
+    elsewhere.run_host(&[hello()]);
     let without = |left_out: usize| {
         let kept: Vec<&str> = lines
             .iter()
@@ -439,8 +439,8 @@ fn trash_is_purged_on_request_or_at_once() {
     let state = State::new();
     let uris = ["ahp-session:/a", "ahp-session:/b", "ahp-session:/c"];
     for uri in uris {
-        state.told(&[hello(), create(uri)]);
-        state.told(&[hello(), dispose(uri)]);
+        state.run_host(&[hello(), create(uri)]);
+        state.run_host(&[hello(), dispose(uri)]);
     }
     assert!(state.refused(1, &["purge", "ahp-session:/d"]).contains("in the trash"));
     assert_eq!(state.list().len(), 3);
@@ -448,8 +448,8 @@ fn trash_is_purged_on_request_or_at_once() {
     assert_eq!(state.list().len(), 2);
     assert_eq!(state.printed(&["purge"]), "removed for good: 2\n");
     assert!(state.list().is_empty());
-    state.told(&[hello(), create(uris[0])]);
-    state.told_with(&["--trash-days", "0"], &[hello(), dispose(uris[0])]);
+    state.run_host(&[hello(), create(uris[0])]);
+    state.run_host_with(&["--trash-days", "0"], &[hello(), dispose(uris[0])]);
     assert!(state.list().is_empty());
 }
 
@@ -458,8 +458,8 @@ fn purged_session_frees_its_disk_space() {
     let state = State::new();
     let noise = (0..500_000_u32).map(|number| format!("{:08x}", crc32fast::hash(&number.to_le_bytes())));
     let noise: String = noise.collect();
-    state.told(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", &format!("/say {noise}"))]);
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", &format!("/say {noise}"))]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     // With the log, where there is one.
     let size = || -> u64 {
         let files = fs::read_dir(state.path()).unwrap().map(|file| file.unwrap());
@@ -469,7 +469,7 @@ fn purged_session_frees_its_disk_space() {
     let before = size();
     state.printed(&["purge"]);
     assert!(size() + 3_000_000 < before, "{before} bytes became {}", size());
-    state.told(&[hello(), create(SESSION)]);
+    state.run_host(&[hello(), create(SESSION)]);
     assert_eq!(state.list().len(), 1);
 }
 
@@ -477,24 +477,24 @@ fn purged_session_frees_its_disk_space() {
 fn purged_content_is_in_no_file() {
     let state = State::new();
     let other = "ahp-session:/other";
-    state.told(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", "/say swordfish"), create(other)]);
+    state.run_host(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", "/say swordfish"), create(other)]);
     let is_there = || {
         let files = fs::read_dir(state.path()).unwrap().map(|file| fs::read(file.unwrap().path()).unwrap());
         files.filter(|kept| memchr::memmem::find(kept, b"swordfish").is_some()).count() > 0
     };
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     assert!(is_there());
     state.printed(&["purge"]);
     assert!(!is_there());
     // The others are what they were.
     assert_eq!(state.list()[0][0], other);
-    state.told(&[hello(), subscribe(other)]);
+    state.run_host(&[hello(), subscribe(other)]);
 }
 
 #[test]
 fn damaged_content_is_reported_and_the_rest_is_shown() {
     let state = with_two_turns();
-    state.told(&[hello(), create("ahp-session:/other")]);
+    state.run_host(&[hello(), create("ahp-session:/other")]);
     state.damage("UPDATE texts SET text = 'nonsense' WHERE key IN (SELECT text FROM turns WHERE place = 0)");
     let output = state.sessions(&["show", SESSION]);
     let shown = String::from_utf8(output.stdout).unwrap();
@@ -511,7 +511,7 @@ fn damaged_content_is_reported_and_the_rest_is_shown() {
     assert!(row[1].contains("cannot be read"), "{row:?}");
     // A host lists it too, refuses to open it, and serves everything else.
     let page = json!({ "id": "list", "method": "listSessions", "params": { "channel": "ahp-root://" } });
-    let said = state.told(&[hello(), page, subscribe(SESSION)]);
+    let said = state.run_host(&[hello(), page, subscribe(SESSION)]);
     let items = result(&said, "list")["items"].as_array().unwrap();
     assert!(items.iter().any(|item| item["resource"] == SESSION && item["status"] == 2), "{items:?}");
     let refused = said.iter().find(|message| message["id"] == "subscribe").unwrap();
@@ -560,7 +560,7 @@ fn unusable_state_folder_is_refused_with_status_3() {
     serve(&state.path());
     state.refused(3, &["list"]);
     fs::remove_file(state.path()).unwrap();
-    state.told(&[hello(), create(SESSION)]);
+    state.run_host(&[hello(), create(SESSION)]);
     state.damage("PRAGMA user_version = 999");
     let database = state.path().join(ahp_sidecar::store::sqlite::FILE_NAME);
     let before = fs::read(&database).unwrap();

@@ -67,7 +67,7 @@ impl Watcher {
         }
         let params = json!({ "channel": SESSION, "workingDirectories": [ROOT] });
         watcher.world.ask(CLIENT, "createSession", params).unwrap();
-        let look = watcher.look().expect("a new session is looked at");
+        let look = watcher.take_scan().expect("a new session is looked at");
         watcher.saw(look, sight(&[]));
         watcher
     }
@@ -94,7 +94,7 @@ impl Watcher {
     }
 
     /// The number of the look that git is asked for; none when it is not.
-    fn look(&mut self) -> Option<u64> {
+    fn take_scan(&mut self) -> Option<u64> {
         self.absorb();
         assert!(self.looks.len() <= 1, "git is asked {} times at once", self.looks.len());
         self.looks.pop()
@@ -105,7 +105,7 @@ impl Watcher {
     }
 
     /// Returns the messages to the client since the last call.
-    fn told(&mut self) -> Vec<String> {
+    fn take_sent(&mut self) -> Vec<String> {
         self.absorb();
         std::mem::take(&mut self.told)
     }
@@ -139,10 +139,10 @@ impl Watcher {
     /// The client follows the changeset, and knows what is there.
     fn follow(&mut self, files: &[&str]) {
         self.world.state(CLIENT, &uncommitted());
-        let look = self.look().unwrap();
+        let look = self.take_scan().unwrap();
         self.saw(look, sight(files));
-        assert_eq!(self.look(), None);
-        assert_eq!(self.told().last().map(String::as_str), Some("ready"));
+        assert_eq!(self.take_scan(), None);
+        assert_eq!(self.take_sent().last().map(String::as_str), Some("ready"));
     }
 }
 
@@ -158,7 +158,7 @@ fn brief(action: &Value) -> Option<String> {
     }
 }
 
-const fn is_look(timer: &Timer) -> bool {
+const fn is_refresh_timer(timer: &Timer) -> bool {
     matches!(timer, Timer::Look(_))
 }
 
@@ -171,18 +171,18 @@ fn refresh_is_announced_while_the_last_status_stays_shown() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     watcher.changes();
-    assert_eq!(watcher.told(), [""; 0]);
-    watcher.time_for(is_look);
-    assert_eq!(watcher.told(), ["recomputing"]);
-    let look = watcher.look().unwrap();
+    assert_eq!(watcher.take_sent(), [""; 0]);
+    watcher.time_for(is_refresh_timer);
+    assert_eq!(watcher.take_sent(), ["recomputing"]);
+    let look = watcher.take_scan().unwrap();
     watcher.saw(look, sight(&["a", "b"]));
-    assert_eq!(watcher.told(), ["set file:///r/b", "ready"]);
+    assert_eq!(watcher.take_sent(), ["set file:///r/b", "ready"]);
     // Where it was nothing, the status alone is told.
     watcher.changes();
-    watcher.time_for(is_look);
-    let look = watcher.look().unwrap();
+    watcher.time_for(is_refresh_timer);
+    let look = watcher.take_scan().unwrap();
     watcher.saw(look, sight(&["a", "b"]));
-    assert_eq!(watcher.told(), ["recomputing", "ready"]);
+    assert_eq!(watcher.take_sent(), ["recomputing", "ready"]);
 }
 
 /// Else it would be looked at without an end, and nobody would ever hear that what is shown is what
@@ -192,19 +192,19 @@ fn change_during_a_refresh_schedules_another_one() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     watcher.changes();
-    watcher.time_for(is_look);
-    let look = watcher.look().unwrap();
-    let before = watcher.timers(is_look).len();
+    watcher.time_for(is_refresh_timer);
+    let look = watcher.take_scan().unwrap();
+    let before = watcher.timers(is_refresh_timer).len();
     watcher.changes();
     watcher.changes();
-    assert_eq!(watcher.timers(is_look).len(), before);
-    watcher.told();
+    assert_eq!(watcher.timers(is_refresh_timer).len(), before);
+    watcher.take_sent();
     watcher.saw(look, sight(&["a", "b"]));
-    assert_eq!(watcher.told(), ["set file:///r/b", "ready"]);
-    assert_eq!((watcher.look(), watcher.timers(is_look).len()), (None, before + 1));
-    watcher.time_for(is_look);
-    assert_eq!(watcher.told(), ["recomputing"]);
-    assert!(watcher.look().is_some());
+    assert_eq!(watcher.take_sent(), ["set file:///r/b", "ready"]);
+    assert_eq!((watcher.take_scan(), watcher.timers(is_refresh_timer).len()), (None, before + 1));
+    watcher.time_for(is_refresh_timer);
+    assert_eq!(watcher.take_sent(), ["recomputing"]);
+    assert!(watcher.take_scan().is_some());
 }
 
 /// A change between git's scan and the start of the watch would otherwise be shown with the next
@@ -215,9 +215,9 @@ fn new_watch_triggers_a_silent_refresh() {
     watcher.follow(&["a"]);
     let watch = watcher.watched[0].clone();
     watcher.world.feed(Input::Watches(watch));
-    let look = watcher.look().unwrap();
+    let look = watcher.take_scan().unwrap();
     watcher.saw(look, sight(&["a"]));
-    assert_eq!(watcher.told(), [""; 0]);
+    assert_eq!(watcher.take_sent(), [""; 0]);
 }
 
 #[test]
@@ -225,9 +225,9 @@ fn second_subscriber_triggers_a_silent_refresh() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     assert_eq!(watcher.world.state(OTHER, &uncommitted())["status"], "ready");
-    let look = watcher.look().unwrap();
+    let look = watcher.take_scan().unwrap();
     watcher.saw(look, sight(&["a"]));
-    assert_eq!((watcher.told(), watcher.look()), (vec![], None));
+    assert_eq!((watcher.take_sent(), watcher.take_scan()), (vec![], None));
 }
 
 #[test]
@@ -237,12 +237,12 @@ fn returning_subscriber_sees_whether_the_repository_changed_meanwhile() {
     let come_and_go = |watcher: &mut Watcher, meanwhile: &dyn Fn(&mut Watcher)| {
         watcher.world.unsubscribe(CLIENT, &uncommitted());
         meanwhile(watcher);
-        assert_eq!(watcher.look(), None, "what nobody follows is looked at");
+        assert_eq!(watcher.take_scan(), None, "what nobody follows is looked at");
         watcher.world.state(CLIENT, &uncommitted());
-        let told = watcher.told();
-        let look = watcher.look().unwrap();
+        let told = watcher.take_sent();
+        let look = watcher.take_scan().unwrap();
         watcher.saw(look, sight(&["a"]));
-        (told, watcher.told())
+        (told, watcher.take_sent())
     };
     let (none, old, ready) = (Vec::<String>::new(), vec!["recomputing".to_owned()], vec!["ready".to_owned()]);
     assert_eq!(come_and_go(&mut watcher, &|_| ()), (none.clone(), none.clone()));
@@ -272,10 +272,10 @@ fn client_that_subscribes_and_leaves_repeatedly_sees_a_ready_status() {
     let mut last = Value::Null;
     for round in 0..3 {
         last = watcher.world.state(CLIENT, &uncommitted());
-        let look = watcher.look().unwrap();
+        let look = watcher.take_scan().unwrap();
         watcher.world.unsubscribe(CLIENT, &uncommitted());
         watcher.saw(look, sight(&["a"]));
-        if let Some(look) = watcher.look() {
+        if let Some(look) = watcher.take_scan() {
             watcher.saw(look, sight(&["a"]));
         }
         assert_eq!(last["status"], if round == 0 { "computing" } else { "ready" });
@@ -289,15 +289,15 @@ fn failed_refresh_is_an_error_until_one_succeeds() {
     watcher.follow(&["a"]);
     for report in [GitReport::NoRepository, GitReport::Failed("no time".to_owned())] {
         watcher.changes();
-        watcher.time_for(is_look);
-        let look = watcher.look().unwrap();
+        watcher.time_for(is_refresh_timer);
+        let look = watcher.take_scan().unwrap();
         watcher.saw(look, report);
         // What was seen last stays.
-        assert_eq!(watcher.told(), ["recomputing", "error"]);
+        assert_eq!(watcher.take_sent(), ["recomputing", "error"]);
         watcher.changes();
-        watcher.time_for(is_look);
-        let look = watcher.look().unwrap();
+        watcher.time_for(is_refresh_timer);
+        let look = watcher.take_scan().unwrap();
         watcher.saw(look, sight(&["a"]));
-        assert_eq!(watcher.told(), ["ready"]);
+        assert_eq!(watcher.take_sent(), ["ready"]);
     }
 }

@@ -74,7 +74,7 @@ impl Terminal {
         self.call("c");
         self.print(TerminalEvent::Opened { call: "c".to_owned(), title: "make".to_owned(), detaches: true });
         self.report(TurnEvent::ToolContent { id: "c".to_owned(), content: shown("one") });
-        let content = self.told("chat/toolCallContentChanged");
+        let content = self.last_action("chat/toolCallContentChanged");
         content["content"][0]["resource"].as_str().unwrap().to_owned()
     }
 
@@ -122,7 +122,7 @@ impl Terminal {
     }
 
     /// The last action of this name that was told.
-    fn told(&mut self, name: &str) -> Value {
+    fn last_action(&mut self, name: &str) -> Value {
         let actions = self.world.actions(CLIENT).into_iter().rev();
         let mut of_name = actions.filter(|action| action["type"] == name);
         of_name.next().unwrap_or_else(|| panic!("no {name} was told"))
@@ -139,7 +139,7 @@ impl Terminal {
     }
 
     /// A terminal is not there; who asks for it is told that alone.
-    fn assert_gone(&mut self, uri: &str) {
+    fn assert_terminal_is_removed(&mut self, uri: &str) {
         self.world.take();
         let answer = self.world.ask(CLIENT, "subscribe", json!({ "channel": uri }));
         assert_eq!(answer.unwrap_err().code, -32008);
@@ -175,7 +175,7 @@ fn terminal_subscriber_has_the_shown_content() {
     assert_eq!(text_of_terminal(&mirror), "three");
     assert_eq!(mirror, terminal.follow(&uri));
     terminal.done();
-    let done = terminal.told("chat/toolCallComplete");
+    let done = terminal.last_action("chat/toolCallComplete");
     let result = json!({ "exitCode": 3, "preview": "three", "truncated": true });
     assert_eq!(done["result"]["content"][0]["result"], result);
     // It is made again of the call when nobody follows it any more.
@@ -208,7 +208,7 @@ fn scrollback_beyond_the_limit_is_truncated_at_its_beginning() {
     );
     assert_eq!(mirror.lifecycle, kept.lifecycle);
     terminal.done();
-    let done = terminal.told("chat/toolCallComplete");
+    let done = terminal.last_action("chat/toolCallComplete");
     assert_eq!(done["result"]["content"][0]["result"]["truncated"], true);
     terminal.leave(&uri);
     assert_eq!(terminal.follow(&uri), kept);
@@ -225,7 +225,7 @@ fn output_of_an_ended_command_is_truncated_at_its_limit() {
         terminal.print(TerminalEvent::Exited(Some(0)));
         assert_eq!(text_of_terminal(&terminal.follow(&uri)).len(), bytes.min(OUTPUT_BYTES_KEPT));
         terminal.done();
-        let result = terminal.told("chat/toolCallComplete")["result"]["content"][0]["result"].clone();
+        let result = terminal.last_action("chat/toolCallComplete")["result"]["content"][0]["result"].clone();
         assert_eq!(result["preview"].as_str().unwrap().len(), bytes.min(OUTPUT_BYTES_KEPT));
         assert_eq!(result["truncated"] == true, is_cut, "{bytes} bytes");
     }
@@ -237,17 +237,17 @@ fn call_that_shows_an_ended_command_again_has_the_same_result() {
     terminal.data("done");
     terminal.print(TerminalEvent::Exited(Some(3)));
     terminal.done();
-    let first = terminal.told("chat/toolCallComplete")["result"]["content"].clone();
+    let first = terminal.last_action("chat/toolCallComplete")["result"]["content"].clone();
     assert_eq!((&first[0]["resource"], &first[0]["result"]["exitCode"]), (&json!(uri), &json!(3)));
     let kept = terminal.follow(&uri);
     terminal.leave(&uri);
     terminal.call_shows("d", "one");
-    let again = terminal.told("chat/toolCallComplete")["result"]["content"].clone();
+    let again = terminal.last_action("chat/toolCallComplete")["result"]["content"].clone();
     assert_eq!(first, again, "in the same turn");
     terminal.report(TurnEvent::Ended(TurnEnd::Complete));
     terminal.start("t2");
     terminal.call_shows("e", "one");
-    let again = terminal.told("chat/toolCallComplete")["result"]["content"].clone();
+    let again = terminal.last_action("chat/toolCallComplete")["result"]["content"].clone();
     assert_eq!(first, again, "in a later turn");
     assert_eq!(terminal.follow(&uri), kept);
     terminal.report(TurnEvent::Ended(TurnEnd::Complete));
@@ -267,7 +267,7 @@ fn call_that_shows_an_ended_command_again_has_the_same_result() {
     terminal.start("t3");
     // A name that nobody knows is not told.
     terminal.call_shows("f", "two");
-    assert_eq!(terminal.told("chat/toolCallComplete")["result"].get("content"), None);
+    assert_eq!(terminal.last_action("chat/toolCallComplete")["result"].get("content"), None);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn ended_terminal_shown_in_no_call_is_removed() {
         if is_truncated {
             terminal.world.dispatch(CLIENT, CHAT, json!({ "type": "chat/truncated" }));
         }
-        terminal.assert_gone(&uri);
+        terminal.assert_terminal_is_removed(&uri);
     }
 }
 
@@ -292,7 +292,7 @@ fn command_that_outlives_its_call_and_turn_is_followed_to_its_end() {
     let (mut terminal, uri) = Terminal::new();
     let state = terminal.follow(&uri);
     terminal.done();
-    let done = terminal.told("chat/toolCallComplete");
+    let done = terminal.last_action("chat/toolCallComplete");
     assert_eq!(done["result"]["content"][0]["result"], Value::Null);
     terminal.report(TurnEvent::Ended(TurnEnd::Complete));
     terminal.data("late");
@@ -314,7 +314,7 @@ fn commands_end_with_their_agent_and_terminals_with_their_chat() {
     terminal.print(TerminalEvent::Data("x".to_owned()));
     assert_eq!(terminal.world.lines_to(CLIENT), Vec::<Value>::new());
     terminal.ask("disposeSession", json!({ "channel": SESSION }));
-    terminal.assert_gone(&uri);
+    terminal.assert_terminal_is_removed(&uri);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn command_claimed_for_the_chat_continues_without_its_call() {
     terminal.data("late");
     terminal.world.take();
     terminal.print(TerminalEvent::Exited(Some(0)));
-    assert_eq!(terminal.told("chat/backgroundWorkRemoved")["id"], json!(uri));
+    assert_eq!(terminal.last_action("chat/backgroundWorkRemoved")["id"], json!(uri));
     let after = terminal.follow(&uri);
     assert_ne!(after.claim, state.claim);
     // It has ended.

@@ -75,7 +75,7 @@ fn refusal(outputs: &[Output]) -> Option<&RpcError> {
     })
 }
 
-fn told_of_changes(outputs: &[Output]) -> BTreeSet<ConnectionId> {
+fn recipients_of_changes(outputs: &[Output]) -> BTreeSet<ConnectionId> {
     let told = outputs.iter().filter_map(|output| match output {
         Output::Frame(connection, Frame::Answer(_)) => Some(*connection),
         _ => None,
@@ -98,19 +98,19 @@ fn watch_ends_a_while_after_its_last_subscriber_left() {
     // Two that begin with it at the same time: it is wanted once.
     let outputs = subscribe(&mut core, OTHER, &watch, true);
     assert_eq!((refusal(&outputs), unwatched(&outputs)), (None, vec![&watch]));
-    assert_eq!(told_of_changes(&change(&mut core, &watch)), BTreeSet::from([ME, OTHER]));
+    assert_eq!(recipients_of_changes(&change(&mut core, &watch)), BTreeSet::from([ME, OTHER]));
 
     let unsubscribe = json!({ "method": "unsubscribe", "params": { "channel": watch } });
     assert_eq!(timer(&say(&mut core, ME, unsubscribe.clone(), &[])), None, "the other one follows it");
-    assert_eq!(told_of_changes(&change(&mut core, &watch)), BTreeSet::from([OTHER]));
+    assert_eq!(recipients_of_changes(&change(&mut core, &watch)), BTreeSet::from([OTHER]));
     let first = timer(&core.feed(Input::Closed(OTHER))).expect("nobody follows it");
-    assert_eq!(told_of_changes(&change(&mut core, &watch)), BTreeSet::new());
+    assert_eq!(recipients_of_changes(&change(&mut core, &watch)), BTreeSet::new());
 
     // One who comes back within that time finds it, and is told that anything may have changed.
     let params =
         json!({ "clientId": "client-1", "lastSeenServerSeq": 0, "subscriptions": [watch, channel("/b")] });
     let outputs = say(&mut core, ME, json!({ "id": 2, "method": "reconnect", "params": params }), &[]);
-    assert_eq!(told_of_changes(&outputs), BTreeSet::from([ME]));
+    assert_eq!(recipients_of_changes(&outputs), BTreeSet::from([ME]));
     let answer = outputs.iter().find_map(|output| match output {
         Output::Frame(_, Frame::Result { result, .. }) => serde_json::from_slice::<Value>(result).ok(),
         _ => None,
@@ -178,7 +178,7 @@ fn ask(process: &mut Process, method: &str, params: &Value) -> Value {
 }
 
 /// Waits until all of these were told, whatever else is.
-fn until_told(process: &mut Process, wanted: &[(&Path, &str)]) {
+fn until_changes(process: &mut Process, wanted: &[(&Path, &str)]) {
     let mut left: BTreeSet<(String, String)> = wanted
         .iter()
         .map(|(path, kind)| (format!("file://{}", path.display()), (*kind).to_owned()))
@@ -211,7 +211,7 @@ fn file_changes_by_others_and_by_clients_are_sent() {
     fs::write(at("new/folder/file"), "x").unwrap();
     let file = format!("{uri}/written");
     ask(&mut process, "resourceWrite", &json!({ "uri": file, "data": "x", "encoding": "utf-8" }));
-    until_told(
+    until_changes(
         &mut process,
         &[
             (&at("there/file"), "added"),
@@ -223,7 +223,7 @@ fn file_changes_by_others_and_by_clients_are_sent() {
     );
     fs::remove_dir_all(at("new")).unwrap();
     fs::write(at("written"), "more").unwrap();
-    until_told(&mut process, &[(&at("new"), "deleted"), (&at("written"), "updated")]);
+    until_changes(&mut process, &[(&at("new"), "deleted"), (&at("written"), "updated")]);
     process.end();
     process.rest();
     assert_eq!(process.wait().code(), Some(0));

@@ -143,8 +143,8 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Checks that no process and no file is left except those of the store.
-pub fn check_nothing_is_left(folder: &Path) {
+/// Checks that no process and no socket is left, and that the folder is free again.
+pub fn check_no_leftovers(folder: &Path) {
     wait_until("the end of all processes", || processes_on(folder).is_empty());
     assert!(!folder.join("host.sock").exists(), "its socket is there");
     let output = sidecar_on(folder).stdin(Stdio::null()).output().unwrap();
@@ -188,7 +188,7 @@ fn twenty_windows_started_at_once_share_one_host() {
     for window in windows {
         assert_eq!(window.end(), Some(0));
     }
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn signal_to_a_window_does_not_affect_turns_of_others() {
     let told = stays.until("chat/turnComplete");
     assert!(told.iter().any(|told| told.to_string().contains("it has gone on")), "{told:?}");
     assert_eq!(stays.end(), Some(0));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn fork_created_in_one_window_appears_in_the_others_with_its_turns() {
     assert!(forked.to_string().contains("it was said"), "{forked}");
     assert_eq!(forked, chat(one.follow()));
     assert_eq!((one.end(), other.end()), (Some(0), Some(0)));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn last_window_waits_for_its_turn_and_frees_the_folder() {
     // At once, without waiting for anything.
     let output = sidecar_on(&folder).stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn windows_killed_during_a_stream_do_not_affect_others() {
     let text = |told: &Value| told["params"]["action"]["content"].as_str().map_or(0, str::len);
     assert_eq!(told.iter().map(text).sum::<usize>(), 3000 * 100);
     assert_eq!(reads.end(), Some(0));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn host_death_ends_every_window_and_loses_no_sent_action() {
     assert!(kept.len() >= most && most > 0, "{} of {most} bytes are kept", kept.len());
     back.end();
     assert_eq!(back.wait().code(), Some(0));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn state_folder_with_a_path_too_long_for_a_socket_works() {
     assert!(second.follow()["result"].is_object());
     assert_eq!((second.end(), first.end()), (Some(0), Some(0)));
     assert!(!place.exists());
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -476,7 +476,7 @@ fn silent_connections_do_not_block_new_windows() {
     second.follow();
     assert_eq!((second.end(), first.end()), (Some(0), Some(0)));
     drop(silent);
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -500,7 +500,7 @@ fn concurrently_starting_and_ending_windows_are_all_served() {
     let listed = last.ask("listSessions", json!({}));
     assert_eq!(listed["result"]["items"].as_array().unwrap().len(), 4 * 12);
     assert_eq!(last.end(), Some(0));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -655,7 +655,7 @@ fn removed_host_socket_is_bound_again_by_the_same_host() {
     }
     assert_eq!(processes_on(&folder).len(), 2, "a window and its host");
     assert_eq!(first.end(), Some(0));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -670,7 +670,7 @@ fn removed_lock_file_admits_no_second_host() {
     assert!(second.follow()["result"].is_object());
     assert_eq!(host_of(&folder), host);
     assert_eq!((second.end(), first.end()), (Some(0), Some(0)));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -684,7 +684,7 @@ fn host_exits_if_another_process_takes_its_folder() {
     wait_until("the end of the host", || processes_on(&folder).is_empty());
     assert!(folder.join("host.sock").exists(), "it may be the socket of the process that has the folder now");
     assert_eq!(Window::open(&folder, "next").end(), Some(0));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]

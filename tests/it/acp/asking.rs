@@ -92,7 +92,7 @@ fn form_elicitation_shows_every_field_and_returns_typed_values() {
     watched.ending("t1");
     let content = json!({ "name": "abc", "count": 3, "ratio": 1.5, "fast": false, "plan": "a",
         "colours": ["red", "blue"] });
-    let said: Value = serde_json::from_str(&watched.said()).unwrap();
+    let said: Value = serde_json::from_str(&watched.answer_text()).unwrap();
     assert_eq!(said, json!({ "action": "accept", "content": content }));
     watched.leave();
 }
@@ -108,7 +108,7 @@ fn url_elicitation_is_shown_and_concurrent_questions_are_answered_separately() {
     answer(&mut watched, second["id"].as_str().unwrap(), "decline", Value::Null);
     answer(&mut watched, first["id"].as_str().unwrap(), "accept", Value::Null);
     watched.ending("t1");
-    assert_eq!(watched.said(), "2: decline; 1: accept; ");
+    assert_eq!(watched.answer_text(), "2: decline; 1: accept; ");
     watched.leave();
 }
 
@@ -123,7 +123,7 @@ fn unanswered_question_is_cancelled_however_the_turn_ends() {
     assert_eq!(watched.turn("t2", "answered"), "cancel");
 
     assert_eq!(watched.turn("t3", "question_and_withdraw"), "code -32800");
-    assert_eq!(watched.heard("chat/inputCompleted")[0]["response"], "cancel");
+    assert_eq!(watched.received("chat/inputCompleted")[0]["response"], "cancel");
 
     assert_eq!(watched.turn("t4", "answered"), "cancel");
     watched.leave();
@@ -145,7 +145,7 @@ fn question_about_the_prompt_is_accepted_and_a_malformed_one_is_refused() {
     let request = watched.action("chat/inputRequested")["request"].clone();
     answer(&mut watched, request["id"].as_str().unwrap(), "cancel", Value::Null);
     watched.ending("t1");
-    assert_eq!(watched.said(), r#"{"action": "cancel"}"#);
+    assert_eq!(watched.answer_text(), r#"{"action": "cancel"}"#);
     for wrong in [r#"{"mode":"dance","message":"x"}"#, r#"{"mode":"form","message":"x"}"#] {
         let said = watched.turn(wrong, &format!("question {wrong}"));
         assert!(said.contains("-32602"), "{said}");
@@ -176,7 +176,7 @@ fn answer_that_violates_the_schema_is_requested_again() {
         json!({ "name": submitted("text", "abc".into()), "place": submitted("text", "{\"x\":1}".into()) });
     answer(&mut watched, second["id"].as_str().unwrap(), "accept", good);
     watched.ending("t1");
-    let said: Value = serde_json::from_str(&watched.said()).unwrap();
+    let said: Value = serde_json::from_str(&watched.answer_text()).unwrap();
     assert_eq!(said, json!({ "action": "accept", "content": { "name": "abc", "place": { "x": 1 } } }));
 
     // A program that does not do better is not asked for ever.
@@ -187,7 +187,7 @@ fn answer_that_violates_the_schema_is_requested_again() {
         answer(&mut watched, request["id"].as_str().unwrap(), "accept", bad);
     }
     watched.ending("t2");
-    assert_eq!(watched.said(), r#"{"action": "cancel"}"#);
+    assert_eq!(watched.answer_text(), r#"{"action": "cancel"}"#);
     watched.leave();
 }
 
@@ -223,7 +223,7 @@ fn qwen_code_permission_with_questions_becomes_an_input_request() {
         "1": submitted("selected-many", json!(["c", "d"])), "2": free });
     answer(&mut watched, request["id"].as_str().unwrap(), "accept", answers);
     watched.ending("t1");
-    let said: Value = serde_json::from_str(&watched.said()).unwrap();
+    let said: Value = serde_json::from_str(&watched.answer_text()).unwrap();
     assert_eq!(
         said,
         json!({ "outcome": { "outcome": "selected", "optionId": "proceed_once" },
@@ -237,7 +237,7 @@ fn qwen_code_permission_with_questions_becomes_an_input_request() {
         let request = watched.action("chat/inputRequested")["request"].clone();
         answer(&mut watched, request["id"].as_str().unwrap(), response, Value::Null);
         watched.ending(turn);
-        assert_eq!(watched.said(), said);
+        assert_eq!(watched.answer_text(), said);
     }
     watched.leave();
 }
@@ -274,7 +274,7 @@ fn permission_options_are_shown_in_order_and_no_other_option_can_be_chosen() {
     let kinds = json!({ "p": kind("allow_always"), "u": kind("allow_always"), "o": kind("allow_once"),
         "n": kind("reject_once"), "z": kind("reject_always") });
     assert_eq!(ready["_meta"]["acp.options"], kinds, "{ready}");
-    let start = watched.heard("chat/toolCallStart")[0]["_meta"].clone();
+    let start = watched.received("chat/toolCallStart")[0]["_meta"].clone();
     assert_eq!(start, json!({ "acp.kind": "think", "acp.meta": { "qwenQuestions": [{ "question": "?" }] } }));
     // One that was not offered is refused, and the question stays.
     watched.sequence += 1;
@@ -285,7 +285,7 @@ fn permission_options_are_shown_in_order_and_no_other_option_can_be_chosen() {
     watched.process.until(|message| message["params"].get("rejectionReason").is_some());
     watched.decide("t1", "c", true, "u");
     watched.ending("t1");
-    assert_eq!(watched.said(), "u");
+    assert_eq!(watched.answer_text(), "u");
     watched.leave();
 }
 

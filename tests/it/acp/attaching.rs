@@ -47,7 +47,7 @@ fn message_refused_for_its_attachments_is_sent_again_without_them() {
     watched.begin_with_picture("t2", "remembers\nprompt");
     assert_eq!(watched.ending("t2")["type"], "chat/turnComplete");
     assert_eq!(watched.notices(), [WHY]);
-    let said = watched.said();
+    let said = watched.answer_text();
     assert!(said.contains("| say one | "), "{said}");
     assert!(said.contains("attached \\\"a.png\\\", of type image/png, which cannot be shown here"), "{said}");
     assert_eq!(refusals(&notes), (1, 1));
@@ -66,7 +66,7 @@ fn message_refused_for_a_linked_picture_is_sent_again_with_its_path() {
     watched.begin_attached("t1", &picture, "prompt");
     assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
     assert_eq!(watched.notices(), [WHY]);
-    let said = watched.said();
+    let said = watched.answer_text();
     assert!(said.contains("attached \\\"a.png\\\", which is `/b/a.png`"), "{said}");
     assert_eq!(refusals(&notes), (1, 1));
     watched.leave();
@@ -86,7 +86,7 @@ fn session_broken_by_an_attachment_is_replaced_by_one_with_the_history() {
     assert_eq!(watched.ending("t2")["type"], "chat/turnComplete");
     let anew = "The agent did not remember this conversation and was told what had been said in it.";
     assert_eq!(watched.notices(), [WHY, anew]);
-    let said = watched.said();
+    let said = watched.answer_text();
     assert!(said.contains("The user:\\nsay one"), "{said}");
     assert!(said.contains("attached \\\"a.png\\\", of type image/png, which cannot be shown here"), "{said}");
     assert_eq!(refusals(&notes), (2, 1));

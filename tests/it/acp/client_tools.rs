@@ -54,7 +54,7 @@ impl Watched {
         assert_eq!(ready["toolInput"], r#"{"x":1}"#);
         self.carry_out(&default_chat_of(SESSION), turn, &begun, SEEN);
         assert_eq!(self.ending(turn)["type"], "chat/turnComplete");
-        self.said()
+        self.answer_text()
     }
 }
 
@@ -98,7 +98,7 @@ fn client_tool_reaches_the_agent_unchanged_and_runs_in_the_client() {
     assert_eq!(known, looks());
     let said = watched.turn_with_call("t2", r#"client silent look {"x":1}"#);
     assert_eq!(said, format!("got {SEEN}"));
-    let start = watched.heard("chat/toolCallStart")[0].clone();
+    let start = watched.received("chat/toolCallStart")[0].clone();
     assert_eq!((&start["toolName"], &start["displayName"]), (&json!("look"), &json!("Look around")));
     watched.leave();
 }
@@ -111,7 +111,7 @@ fn client_tool_call_is_shown_once_whatever_updates_the_agent_sends() {
             let said = watched.turn_with_call(turn, &format!(r#"client {how} look {{"x":1}}"#));
             assert_eq!(said, format!("got {SEEN}"), "{how}");
             for kind in ["chat/toolCallStart", "chat/toolCallReady", "chat/toolCallComplete"] {
-                assert_eq!(watched.heard(kind).len(), 1, "{how}: {:?}", watched.heard);
+                assert_eq!(watched.received(kind).len(), 1, "{how}: {:?}", watched.heard);
             }
         }
         watched.leave();
@@ -133,14 +133,14 @@ fn client_tool_call_with_a_permission_runs_after_approval() {
         // Whether or not the agent has called by then.
         watched.carry_out(&default_chat_of(SESSION), "t1", &begun, SEEN);
         assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
-        assert_eq!(watched.said(), format!("got {SEEN}"), "{how}");
-        assert_eq!(watched.heard("chat/toolCallStart").len(), 1, "{how}");
+        assert_eq!(watched.answer_text(), format!("got {SEEN}"), "{how}");
+        assert_eq!(watched.received("chat/toolCallStart").len(), 1, "{how}");
 
         watched.begin("t2", &script);
         let (begun, _) = watched.call();
         watched.decide("t2", begun["toolCallId"].as_str().unwrap(), false, "no");
         assert_eq!(watched.ending("t2")["type"], "chat/turnComplete");
-        assert_eq!(watched.said(), "was refused", "{how}");
+        assert_eq!(watched.answer_text(), "was refused", "{how}");
         watched.leave();
     }
 }
@@ -155,8 +155,8 @@ fn concurrent_client_tool_calls_are_matched_by_their_arguments() {
         watched.carry_out(&default_chat_of(SESSION), "t1", &ready, &input);
     }
     assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
-    assert_eq!(watched.said(), r#"{"x":1} {"x":2} {"x":3}"#);
-    assert_eq!(watched.heard("chat/toolCallStart").len(), 3);
+    assert_eq!(watched.answer_text(), r#"{"x":1} {"x":2} {"x":3}"#);
+    assert_eq!(watched.received("chat/toolCallStart").len(), 3);
     watched.leave();
 }
 
@@ -213,7 +213,7 @@ fn client_tool_call_of_a_cancelled_turn_is_refused() {
     let (begun, _) = watched.call();
     watched.cancel("t1");
     assert_eq!(watched.ending("t1")["type"], "chat/turnCancelled");
-    assert_eq!(watched.heard("chat/toolCallComplete").len(), 1, "{begun}");
+    assert_eq!(watched.received("chat/toolCallComplete").len(), 1, "{begun}");
     assert_eq!(watched.turn("t2", "client_answers"), "error: the turn was cancelled");
 
     watched.leave();
@@ -224,7 +224,7 @@ fn client_tool_call_beyond_the_limit_of_1000_pending_calls_fails() {
     let mut watched = begun(&["--mcp", "always"]);
     let said = watched.turn("t1", "client_nag look 1001");
     assert_eq!(said, "error: too many calls of tools of clients wait for an answer");
-    assert_eq!(watched.heard("chat/toolCallStart").len(), 1000);
+    assert_eq!(watched.received("chat/toolCallStart").len(), 1000);
     watched.leave();
 }
 
@@ -265,7 +265,7 @@ fn client_tool_call_fails_when_its_client_leaves_and_the_turn_continues() {
         let over = watched.action("chat/toolCallComplete");
         assert_eq!(over["result"]["success"], false, "{over}");
         assert_eq!(watched.ending(turn)["type"], "chat/turnComplete");
-        let said = watched.said();
+        let said = watched.answer_text();
         assert!(said == "got error: the client that the tool ran on is gone" || turn == "t2", "{said}");
     }
     watched.leave();
@@ -284,7 +284,7 @@ fn client_tool_calls_of_two_chats_are_separate() {
     assert_eq!((&other["turnId"], &ready["toolInput"]), (&json!("o1"), &json!(r#"{"in":"other"}"#)));
     watched.carry_out(OTHER, "o1", &other, "in the other");
     assert_eq!(watched.ending("o1")["type"], "chat/turnComplete");
-    assert_eq!(watched.said(), "got in the other");
+    assert_eq!(watched.answer_text(), "got in the other");
     assert_eq!(watched.turn_with_call("t2", r#"client codex look {"x":1}"#), format!("got {SEEN}"));
     watched.leave();
 }
@@ -349,7 +349,7 @@ fn entry(watched: &mut Watched) -> (PathBuf, String) {
 }
 
 /// Sends text to the host's socket and reads the answer to the end.
-fn heard_at(socket: &Path, said: &str) -> String {
+fn answer_of(socket: &Path, said: &str) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(HUNG)).unwrap();
     stream.write_all(said.as_bytes()).unwrap();
@@ -366,10 +366,10 @@ fn client_tool_server_refuses_connections_without_the_token_of_an_open_session()
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&socket), mode(socket.parent().unwrap())), (0o600, 0o700));
     let list = "\n{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\"}\n";
-    assert!(heard_at(&socket, &format!("{token}{list}")).contains("look"));
+    assert!(answer_of(&socket, &format!("{token}{list}")).contains("look"));
     for wrong in ["", "x", &token[1..], &"x".repeat(1 << 20)] {
         // One who says too much may be cut off in the middle.
-        let heard = std::panic::catch_unwind(|| heard_at(&socket, &format!("{wrong}{list}")));
+        let heard = std::panic::catch_unwind(|| answer_of(&socket, &format!("{wrong}{list}")));
         assert!(heard.is_ok_and(|heard| heard.is_empty()) || wrong.len() > 100, "{wrong}");
     }
     // Nor another user, who would need the folder to be open first. Only root can be somebody else.
@@ -394,7 +394,7 @@ fn client_tool_server_refuses_connections_without_the_token_of_an_open_session()
     watched.say(json!({ "id": 90, "method": "disposeSession", "params": { "channel": SESSION } }));
     watched.process.until(|message| message["id"] == 90);
     let start = Instant::now();
-    while heard_at(&socket, &format!("{token}{list}")).contains("look") {
+    while answer_of(&socket, &format!("{token}{list}")).contains("look") {
         assert!(start.elapsed() < HUNG);
     }
     watched.leave();

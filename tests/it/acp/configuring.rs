@@ -9,7 +9,7 @@ fn with(more: &[&str]) -> Setting {
 }
 
 /// A host that keeps what it knows in its folder.
-fn kept(folder: &Path, mut setting: Setting) -> Setting {
+fn stored(folder: &Path, mut setting: Setting) -> Setting {
     let state = folder.join("state");
     setting.flags = vec!["--state-dir".to_owned(), state.to_str().unwrap().to_owned()];
     setting
@@ -52,7 +52,7 @@ impl Watched {
     }
 
     /// The values that the host tells next by itself.
-    fn told(&mut self) -> Value {
+    fn next_config(&mut self) -> Value {
         self.action_where(|action| action["type"] == "session/configChanged" && action["replace"] == true)
             ["config"]
             .take()
@@ -72,11 +72,11 @@ impl Watched {
             "clientSeq": self.sequence, "action": { "type": "chat/turnStarted", "turnId": turn,
             "message": { "text": script, "origin": { "kind": "user" } } } } }));
         self.ending(turn);
-        self.said()
+        self.answer_text()
     }
 
     pub(super) fn notices(&self) -> Vec<&str> {
-        let parts = self.heard("chat/responsePart").into_iter().map(|action| &action["part"]);
+        let parts = self.received("chat/responsePart").into_iter().map(|action| &action["part"]);
         let notices = parts.filter(|part| part["kind"] == "systemNotification");
         notices.map(|part| part["content"].as_str().unwrap()).collect()
     }
@@ -229,7 +229,7 @@ fn refused_option_is_reported_and_the_turn_continues() {
     );
     // In a session that is there.
     watched.configure(json!({ "mode": "locked" }));
-    assert_eq!(watched.told()["mode"], "ask");
+    assert_eq!(watched.next_config()["mode"], "ask");
     let said = watched.turn("t2", "asked");
     assert!(said.ends_with("\"dark\", \"brave\": false}"), "{said}");
     assert_eq!(watched.notices().len(), 1);
@@ -250,7 +250,7 @@ fn option_changed_during_a_turn_is_applied_after_the_turn() {
     watched.action_where(|action| action["config"]["mode"] == "code");
     watched.decide("t1", "ask_1", true, "yes");
     watched.ending("t1");
-    assert!(watched.said().contains("asked ; is"), "{}", watched.said());
+    assert!(watched.answer_text().contains("asked ; is"), "{}", watched.answer_text());
     assert_eq!(asked(&watched.turn("t2", "asked")), "mode=\"code\" effort=\"high\"");
     let values = watched.values();
     assert_eq!((&values["mode"], &values["effort"]), (&json!("code"), &json!("high")));
@@ -261,12 +261,12 @@ fn option_changed_during_a_turn_is_applied_after_the_turn() {
 fn option_changed_while_the_session_opens_is_applied() {
     let folder = tempfile::tempdir().unwrap();
     let slow = || with(&["--before-new", "0.3"]);
-    let mut watched = kept(folder.path(), slow()).start_in(folder);
+    let mut watched = stored(folder.path(), slow()).start_in(folder);
     watched.configured(&json!({}));
     watched.turn("t1", "say hello");
     let folder = watched.leave().unwrap();
     // What can be chosen is known before the agent runs.
-    let mut watched = kept(folder.path(), slow()).start_in(folder);
+    let mut watched = stored(folder.path(), slow()).start_in(folder);
     let second = "ahp-session:/second";
     watched.create(second, "a0");
     watched.subscribe(second);
@@ -290,7 +290,7 @@ fn unchanged_options_are_not_sent_to_the_agent() {
     });
     watched.begin_with("t1", "asked", "large");
     watched.ending("t1");
-    assert_eq!(asked(&watched.said()), "");
+    assert_eq!(asked(&watched.answer_text()), "");
     watched.leave();
 }
 
@@ -299,7 +299,7 @@ fn option_changed_by_the_agent_is_sent_to_clients() {
     let mut watched = with(&[]).start();
     watched.configured(&json!({}));
     watched.begin("t1", "set mode \"code\"\nask");
-    assert_eq!(watched.told()["mode"], "code");
+    assert_eq!(watched.next_config()["mode"], "code");
     watched.action("chat/toolCallReady");
     // One that is yet to be asked for is not lost by what the agent says.
     watched.configure(json!({ "effort": "high" }));
@@ -318,16 +318,16 @@ fn changed_option_may_change_or_remove_others() {
     let mut watched = with(&[]).start();
     watched.configured(&json!({}));
     watched.configure(json!({ "mode": "autopilot" }));
-    assert_eq!(watched.told()["brave"], true);
+    assert_eq!(watched.next_config()["brave"], true);
     watched.configure(json!({ "model": "small" }));
-    assert_eq!(watched.told().get("effort"), None);
+    assert_eq!(watched.next_config().get("effort"), None);
     // A setting that is not there any more cannot be changed.
     watched.configure(json!({ "effort": "high" }));
     let refused = watched.process.until(|message| message["params"]["rejectionReason"].is_string());
     let reason = refused.last().unwrap()["params"]["rejectionReason"].as_str().unwrap();
     assert_eq!(reason, "`config.effort` is no setting of this agent");
     watched.configure(json!({ "model": "large" }));
-    assert_eq!(watched.told()["effort"], "low");
+    assert_eq!(watched.next_config()["effort"], "low");
     watched.leave();
 }
 
@@ -370,10 +370,10 @@ fn older_agents_have_modes_and_models_as_options() {
     assert_eq!(config["schema"]["properties"]["model"]["enumLabels"], json!(["Large", "Small"]));
     watched.begin_with("t1", "asked", "small");
     watched.ending("t1");
-    assert_eq!(asked(&watched.said()), "mode=\"plan\" model=\"small\"");
+    assert_eq!(asked(&watched.answer_text()), "mode=\"plan\" model=\"small\"");
     assert_eq!(watched.values()["model"], "small");
     watched.begin("t2", "set mode \"code\"");
-    assert_eq!(watched.told()["mode"], "code");
+    assert_eq!(watched.next_config()["mode"], "code");
     watched.ending("t2");
     watched.leave();
 }
@@ -383,9 +383,9 @@ fn model_of_a_message_is_set_before_its_turn_and_stays_for_the_session() {
     let mut watched = with(&[]).start();
     watched.configured(&json!({}));
     watched.begin_with("t1", "asked", "small");
-    assert_eq!(watched.told()["model"], "small");
+    assert_eq!(watched.next_config()["model"], "small");
     watched.ending("t1");
-    assert_eq!(asked(&watched.said()), "model=\"small\"");
+    assert_eq!(asked(&watched.answer_text()), "model=\"small\"");
     assert_eq!(asked(&watched.turn("t2", "asked")), "");
     watched.begin_with("t3", "asked", "huge");
     let refused = watched.process.until(|message| message["params"]["rejectionReason"].is_string());
@@ -414,7 +414,7 @@ fn options_apply_to_all_chats_of_a_session() {
     assert_eq!(asked(&in_other(&mut watched, "o4", "asked")), "model=\"small\"");
     // What one agent does not take is not asked of the other again.
     watched.configure(json!({ "mode": "locked" }));
-    assert_eq!(watched.told()["mode"], "code");
+    assert_eq!(watched.next_config()["mode"], "code");
     let (one, two) = (watched.turn("t3", "asked"), in_other(&mut watched, "o5", "asked"));
     assert_eq!((asked(&one), asked(&two)), ("mode=\"locked\"", "mode=\"locked\""));
     watched.leave();
@@ -522,7 +522,7 @@ fn slash_commands_of_the_agent_are_offered_as_completions_per_session() {
 #[test]
 fn description_of_an_agent_is_restored_by_the_next_host_without_a_start() {
     let folder = tempfile::tempdir().unwrap();
-    let setting = kept(folder.path(), with(&[]));
+    let setting = stored(folder.path(), with(&[]));
     let mut watched = setting.start_in(folder);
     watched.configured(&json!({ "mode": "plan" }));
     watched.turn("t1", "say hello");
@@ -531,7 +531,7 @@ fn description_of_an_agent_is_restored_by_the_next_host_without_a_start() {
     let agents = watched.state("ahp-root://")["agents"].take();
     let folder = watched.leave().unwrap();
 
-    let mut watched = kept(folder.path(), with(&[])).start_in(folder);
+    let mut watched = stored(folder.path(), with(&[])).start_in(folder);
     assert_eq!(watched.state("ahp-root://")["agents"], agents);
     assert_eq!(watched.answer("resolveSessionConfig", json!({ "provider": "a0" })), known);
     assert_eq!(watched.state(SESSION)["config"], config);
@@ -548,11 +548,11 @@ fn description_of_an_agent_is_restored_by_the_next_host_without_a_start() {
     let folder = watched.leave().unwrap();
 
     // Another program under that name is another agent; one that is not configured is not there.
-    let mut watched = kept(folder.path(), Setting::with(&[])).start_in(folder);
+    let mut watched = stored(folder.path(), Setting::with(&[])).start_in(folder);
     let agents = watched.state("ahp-root://")["agents"].take();
     assert_eq!((&agents[0]["displayName"], &agents[0]["models"][0]["id"]), (&json!("a0"), &json!("default")));
     let folder = watched.leave().unwrap();
-    let mut setting = kept(folder.path(), with(&[]));
+    let mut setting = stored(folder.path(), with(&[]));
     setting.agents = 0;
     let mut watched = setting.start_in(folder);
     assert_eq!(watched.state("ahp-root://")["agents"].as_array().unwrap().len(), 1);

@@ -41,11 +41,11 @@ fn housekeeping_between_turns_opens_no_turn() {
             turn,
             &format!("tool_left_open call_1\nsay ok\nfinish\n{}{}", updates(&stray), updates(&[all_said])),
         );
-        watched.has_heard_the_end();
+        watched.release_agent();
         watched.action_where(|action| action["title"] == format!("after {turn}"));
-        assert_eq!(watched.said(), "ok");
+        assert_eq!(watched.answer_text(), "ok");
         assert_eq!(kinds(&watched).last(), Some(&"chat/turnComplete"), "{:?}", watched.heard);
-        assert_eq!(watched.heard("chat/turnStarted").len(), 1, "{:?}", watched.heard);
+        assert_eq!(watched.received("chat/turnStarted").len(), 1, "{:?}", watched.heard);
     }
     watched.leave();
 }
@@ -78,7 +78,7 @@ fn notices_and_compaction_summaries_are_separated_from_the_answer() {
     ];
     assert_eq!(watched.turn("t1", &updates(&said)), "beforebehind");
     let parts: Vec<&Value> =
-        watched.heard("chat/responsePart").into_iter().map(|action| &action["part"]).collect();
+        watched.received("chat/responsePart").into_iter().map(|action| &action["part"]).collect();
     let kinds: Vec<&str> = parts.iter().map(|part| part["kind"].as_str().unwrap()).collect();
     let notice = "systemNotification";
     assert_eq!(kinds, ["markdown", notice, notice, notice, "markdown"]);
@@ -87,7 +87,7 @@ fn notices_and_compaction_summaries_are_separated_from_the_answer() {
     assert_eq!(parts[2]["content"], "What was said before was summed up to make room.\n\nThey said hello.");
     assert_eq!(parts[3]["content"], "What was said before could not be summed up.\n\nno room");
     let activities: Vec<&Value> =
-        watched.heard("chat/activityChanged").into_iter().map(|action| &action["activity"]).collect();
+        watched.received("chat/activityChanged").into_iter().map(|action| &action["activity"]).collect();
     assert_eq!(activities, [&json!("Summing up the conversation"), &Value::Null]);
     watched.leave();
 }
@@ -104,7 +104,7 @@ fn notices_inside_the_answer_text_are_separated_from_the_answer() {
         watched.session();
         assert_eq!(watched.turn("t1", &steps), said, "{name}");
         assert_eq!(watched.notices(), notices, "{name}");
-        let parts = watched.heard("chat/responsePart").len();
+        let parts = watched.received("chat/responsePart").len();
         assert_eq!(parts, if notices.is_empty() { 1 } else { 4 }, "the answer goes on in a part of its own");
         watched.leave();
     }
@@ -296,7 +296,7 @@ fn tool_call_is_one_call_with_one_question_however_the_agent_announces_it() {
         let options: Vec<_> = options.iter().map(|it| it["id"].as_str().unwrap()).collect();
         assert_eq!(options, ["always/project", "always/user", "once", "cancel"], "{agent}");
         let [name, message, input] = case.shown;
-        assert_eq!(watched.heard("chat/toolCallStart")[0]["toolName"], name, "{agent}");
+        assert_eq!(watched.received("chat/toolCallStart")[0]["toolName"], name, "{agent}");
         assert_eq!(ready["invocationMessage"], message, "{agent}");
         let input = (!input.is_empty()).then_some(input);
         assert_eq!(ready.get("toolInput").map(|input| input.as_str().unwrap()), input, "{agent}");
@@ -306,11 +306,11 @@ fn tool_call_is_one_call_with_one_question_however_the_agent_announces_it() {
             "approved": true });
         watched.dispatch(approve);
         assert_eq!(watched.ending(&turn)["type"], "chat/turnComplete", "{agent}");
-        assert_eq!(watched.said(), "once", "{agent}");
-        assert_eq!(watched.heard("chat/toolCallStart").len(), 1, "{agent}");
-        let asked = watched.heard("chat/toolCallReady");
+        assert_eq!(watched.answer_text(), "once", "{agent}");
+        assert_eq!(watched.received("chat/toolCallStart").len(), 1, "{agent}");
+        let asked = watched.received("chat/toolCallReady");
         assert_eq!(asked.iter().filter(|ready| ready["options"].is_array()).count(), 1, "{agent}");
-        let done = watched.heard("chat/toolCallComplete");
+        let done = watched.received("chat/toolCallComplete");
         assert_eq!((done.len(), &done[0]["result"]["success"]), (1, &json!(true)), "{agent}");
         let content = done[0]["result"]["content"].to_string();
         assert!(content.contains(case.produced), "{agent}: {content}");
@@ -336,8 +336,8 @@ fn refused_tool_call_stays_ended_whatever_the_agent_sends_later() {
             let ready = refused.begin(&mut watched, &turn, rest);
             watched.decide(&turn, ready["toolCallId"].as_str().unwrap(), false, "cancel");
             assert_eq!(watched.ending(&turn)["type"], ending, "{}, {way}", case.agent);
-            assert!(watched.heard("chat/toolCallComplete").is_empty(), "{}, {way}", case.agent);
-            assert_eq!(watched.heard("chat/toolCallConfirmed").len(), 1, "{}, {way}", case.agent);
+            assert!(watched.received("chat/toolCallComplete").is_empty(), "{}, {way}", case.agent);
+            assert_eq!(watched.received("chat/toolCallConfirmed").len(), 1, "{}, {way}", case.agent);
         }
     }
     watched.leave();
@@ -394,7 +394,7 @@ fn pending_questions_are_limited_and_further_ones_are_refused_at_once() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     assert_eq!(watched.turn("t1", "nag 520"), "40 of 1040");
-    let asked = watched.heard("chat/inputRequested").len() + watched.heard("chat/toolCallStart").len();
+    let asked = watched.received("chat/inputRequested").len() + watched.received("chat/toolCallStart").len();
     assert_eq!(asked, 1000);
     assert_eq!(watched.turn("t2", "say ok"), "ok");
     watched.leave();
@@ -408,6 +408,6 @@ fn activity_text_is_truncated_to_its_limit() {
     let entry = json!({ "content": long, "priority": "low", "status": "in_progress" });
     watched.turn("t1", &updates(&[json!({ "sessionUpdate": "plan", "entries": [entry] })]));
     let shown = format!("{}…", "x".repeat(4000));
-    assert_eq!(watched.heard("chat/activityChanged")[0]["activity"], shown.as_str());
+    assert_eq!(watched.received("chat/activityChanged")[0]["activity"], shown.as_str());
     watched.leave();
 }

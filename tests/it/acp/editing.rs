@@ -20,7 +20,7 @@ fn change(watched: &mut Watched, turn: &str, path: &str, diffs: &Value) -> (Valu
     let asked = watched.action("chat/toolCallReady");
     watched.decide(turn, "edit_1", true, "yes");
     assert_eq!(watched.ending(turn)["type"], "chat/turnComplete");
-    (asked, watched.heard("chat/toolCallComplete")[0]["result"].clone())
+    (asked, watched.received("chat/toolCallComplete")[0]["result"].clone())
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn draw(watched: &mut Watched, turn: &str, bytes: usize) -> Value {
     watched.heard.clear();
     watched.begin(turn, &format!("draw {turn}-call {bytes}"));
     assert_eq!(watched.ending(turn)["type"], "chat/turnComplete");
-    watched.heard("chat/toolCallComplete")[0]["result"]["content"][0].clone()
+    watched.received("chat/toolCallComplete")[0]["result"]["content"][0].clone()
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn fail(way: Way, moments: &[Moment], wrapped: bool) {
         let strangers =
             watched.heard.iter().filter(|action| action["turnId"].as_str().is_some_and(|id| id != next));
         assert_eq!(strangers.count(), 0, "{moment:?}: {:?}", watched.heard);
-        assert!(watched.heard("chat/toolCallStart").is_empty(), "{moment:?}: {:?}", watched.heard);
+        assert!(watched.received("chat/toolCallStart").is_empty(), "{moment:?}: {:?}", watched.heard);
         watched.wait_for_agents(usual.len());
         // Somebody may have logged in elsewhere: it is started anew to see that.
         let wants_login = matches!(way.ends, Failed("authRequired", _));
@@ -189,12 +189,12 @@ fn judge(ends: Ends, moment: Moment, ending: &Value, watched: &Watched) {
         Not(said) => {
             assert_eq!(ending["type"], "chat/turnComplete", "{moment:?}: {ending}");
             let begun = if moment == BeforeTheFirstChunk { "" } else { "begun " };
-            assert_eq!(watched.said(), format!("{begun}{said}"), "{moment:?}");
+            assert_eq!(watched.answer_text(), format!("{begun}{said}"), "{moment:?}");
         }
         Never => assert_eq!(ending["type"], "chat/turnCancelled", "{moment:?}: {ending}"),
     }
     let asked =
-        watched.heard("chat/toolCallReady").iter().filter(|ready| ready["options"].is_array()).count();
+        watched.received("chat/toolCallReady").iter().filter(|ready| ready["options"].is_array()).count();
     assert_eq!(asked, usize::from(moment == WithAPermissionPending), "{moment:?}: {:?}", watched.heard);
 }
 

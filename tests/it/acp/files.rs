@@ -168,16 +168,16 @@ fn file_write_is_shown_once_in_its_own_call_or_a_synthesized_one() {
     let open = r#"update {"sessionUpdate":"tool_call","toolCallId":"edit","title":"Edit","kind":"edit","status":"in_progress"}"#;
     let done = r#"update {"sessionUpdate":"tool_call_update","toolCallId":"edit","status":"completed"}"#;
     watched.answers("t1", &[open.to_owned(), write("$CWD/a.txt", "new\n"), done.to_owned()]);
-    let calls = watched.heard("chat/toolCallStart");
+    let calls = watched.received("chat/toolCallStart");
     assert_eq!((calls.len(), &calls[0]["toolCallId"]), (1, &json!("edit")));
 
     let answers =
         watched.answers("t2", &[read("$CWD/a.txt"), write("$CWD/a.txt", "newer\n"), write("/no", "x")]);
     assert_eq!(answers.len(), 3);
-    let calls = watched.heard("chat/toolCallStart");
+    let calls = watched.received("chat/toolCallStart");
     let names: Vec<&Value> = calls.iter().map(|call| &call["toolName"]).collect();
     assert_eq!(names, ["fs/write_text_file", "fs/write_text_file"]);
-    let done = watched.heard("chat/toolCallComplete");
+    let done = watched.received("chat/toolCallComplete");
     let shown = done[0]["result"]["content"].to_string();
     assert!(done[0]["result"]["success"] == true && shown.contains("newer"), "{shown}");
     let failed = done[1]["result"].to_string();
@@ -186,7 +186,7 @@ fn file_write_is_shown_once_in_its_own_call_or_a_synthesized_one() {
     // What it was before is not known, so that it is not shown as a change.
     watched.put("bytes", b"a\xff");
     assert_eq!(watched.answers("t3", &[write("$CWD/bytes", "text")]), ["{}"]);
-    let done = &watched.heard("chat/toolCallComplete")[0]["result"];
+    let done = &watched.received("chat/toolCallComplete")[0]["result"];
     assert!(done["success"] == true && !done.to_string().contains("text"), "{done}");
     watched.leave();
 }

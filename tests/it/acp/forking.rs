@@ -40,9 +40,9 @@ impl Watched {
         );
         let ending = self.ending(turn);
         assert_eq!(ending["type"], "chat/turnComplete", "{ending}");
-        let parts = self.heard("chat/responsePart");
+        let parts = self.received("chat/responsePart");
         let notices = parts.iter().filter(|action| action["part"]["kind"] == "systemNotification").count();
-        let said = self.said();
+        let said = self.answer_text();
         assert!(!said.contains("replay"), "{said}");
         Told { said, notices }
     }

@@ -154,7 +154,7 @@ fn turn_resumed_and_interrupted_again_can_be_resumed_again() {
     assert_eq!(asked["toolCallId"], "ask_1+2", "{asked}");
     watched.decide("t1", "ask_1+2", true, "yes");
     assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
-    assert!(watched.said().contains("answered yes"), "{}", watched.said());
+    assert!(watched.answer_text().contains("answered yes"), "{}", watched.answer_text());
     watched.leave();
 }
 
@@ -169,7 +169,7 @@ fn resumed_turn_receives_its_message_and_partial_answer() {
     watched.ending("t1");
     watched.resume("t1");
     watched.ending("t1");
-    let said = watched.said();
+    let said = watched.answer_text();
     let told: Value = serde_json::from_str(&said).unwrap();
     let (before, request) = (told[0]["text"].as_str().unwrap(), told[1]["text"].as_str().unwrap());
     assert!(before.contains("the first half\n(You used the tool "), "{before}");
@@ -194,7 +194,7 @@ fn resumed_turn_of_an_agent_without_the_session_receives_the_history() {
     let ending = watched.ending("t1");
     assert_eq!(ending["type"], "chat/turnComplete", "{ending}");
     // It was told of the turn before, and of what this one holds.
-    let said = watched.said();
+    let said = watched.answer_text();
     assert!(said.contains("The user:\\nsay the first") && said.contains("You were interrupted"), "{said}");
     assert!(said.contains("begun\\n(You failed with the tool") && said.contains("\"say begun"), "{said}");
     let told_anew = |action: &&Value| action["part"]["kind"] == "systemNotification";

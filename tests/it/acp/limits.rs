@@ -14,7 +14,7 @@ fn turn_beyond_its_time_limit_is_cancelled_and_ends_with_an_error() {
         assert_eq!(ending["part"]["error"]["errorType"], "turnTimedOut", "{script}: {ending}");
         assert!(ending["part"]["error"]["message"].as_str().unwrap().contains("longer than 400ms"));
         assert_eq!(ending["part"]["resumable"], false);
-        assert!(watched.said().starts_with("begun"), "{script}: {}", watched.said());
+        assert!(watched.answer_text().starts_with("begun"), "{script}: {}", watched.answer_text());
         let said = watched.turn("t2", "say ok");
         assert!(said.ends_with("ok"), "after {script}: {said}");
         watched.leave();

@@ -191,7 +191,7 @@ fn cancelling_a_turn_that_waits_for_a_login_cancels_the_login() {
     assert_eq!(notes_of(&notes, "cancelled"), 1);
     fs::write(door, "").unwrap();
     assert_eq!(watched.ending("t4")["type"], "chat/turnComplete");
-    assert_eq!(watched.said(), "in");
+    assert_eq!(watched.answer_text(), "in");
     watched.leave();
 }
 
@@ -334,7 +334,7 @@ fn login_that_expires_during_a_session_is_renewed_and_the_turn_continues() {
                 watched.heard.clear();
                 watched.dispatch(json!({ "type": "chat/turnResume", "turnId": "t2" }));
                 assert_eq!(watched.ending("t2")["type"], "chat/turnComplete");
-                let said = watched.said();
+                let said = watched.answer_text();
                 assert!(said.starts_with("on") && said.contains("| say the first | say begun"), "{said}");
             } else {
                 let said = watched.turn("t4", "prompt");

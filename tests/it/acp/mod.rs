@@ -269,11 +269,11 @@ impl Watched {
         self.begin(turn, script);
         let ending = self.ending(turn);
         assert_eq!(ending["type"], "chat/turnComplete", "{ending}");
-        self.said()
+        self.answer_text()
     }
 
     /// Lets the agent go on that waits until the end of its turn was heard.
-    fn has_heard_the_end(&self) {
+    fn release_agent(&self) {
         fs::write(self.folder.as_ref().unwrap().path().join("turn-has-ended"), "").unwrap();
     }
 
@@ -281,14 +281,14 @@ impl Watched {
     /// begun before, the next turn would be the one that the question belongs to.
     fn turn_and_question(&mut self, turn: &str, script: &str) {
         self.turn(turn, script);
-        self.has_heard_the_end();
+        self.release_agent();
         self.action_where(|action| {
             action["title"].as_str().is_some_and(|title| title.starts_with("Answered behind turn "))
         });
     }
 
     /// The text of the turn.
-    fn said(&self) -> String {
+    fn answer_text(&self) -> String {
         self.text_of("markdown")
     }
 
@@ -302,7 +302,7 @@ impl Watched {
         text.collect()
     }
 
-    fn heard(&self, kind: &str) -> Vec<&Value> {
+    fn received(&self, kind: &str) -> Vec<&Value> {
         self.heard.iter().filter(|action| action["type"] == kind).collect()
     }
 

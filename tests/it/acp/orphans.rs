@@ -43,7 +43,7 @@ impl Watched {
         names.concat().into_iter().filter(|name| runs(name)).collect()
     }
 
-    fn wait_until_left(&self, names: &[&[&'static str]]) {
+    fn wait_for_running(&self, names: &[&[&'static str]]) {
         let start = Instant::now();
         while self.running(names) != names.concat() {
             assert!(start.elapsed() < HUNG, "there are only {:?}", self.agents());
@@ -83,11 +83,11 @@ fn session() -> Watched {
 }
 
 /// A session in whose turn all of it was left.
-fn left() -> Watched {
+fn with_leftovers() -> Watched {
     let mut watched = session();
     watched.begin("t1", &format!("{}\nsay left\nhang", leave_all()));
     watched.action_where(|action| action["part"]["content"] == "left");
-    watched.wait_until_left(&[&LEFT, &LEFT_IN_TERMINALS]);
+    watched.wait_for_running(&[&LEFT, &LEFT_IN_TERMINALS]);
     watched
 }
 
@@ -99,7 +99,7 @@ fn host_death_while_an_agent_starts_leaves_no_process() {
         (watched, death)
     });
     for (watched, death) in all {
-        watched.wait_until_left(&[&LEFT]);
+        watched.wait_for_running(&[&LEFT]);
         watched.die(death);
     }
 }
@@ -107,7 +107,7 @@ fn host_death_while_an_agent_starts_leaves_no_process() {
 #[test]
 fn host_death_during_a_turn_leaves_no_process() {
     for death in DEATHS {
-        left().die(death);
+        with_leftovers().die(death);
     }
 }
 
@@ -116,7 +116,7 @@ fn host_death_between_turns_leaves_no_process() {
     for death in DEATHS {
         let mut watched = session();
         watched.turn("t1", &leave_all());
-        watched.wait_until_left(&[&LEFT, &LEFT_IN_TERMINALS]);
+        watched.wait_for_running(&[&LEFT, &LEFT_IN_TERMINALS]);
         watched.die(death);
     }
 }
@@ -127,7 +127,7 @@ fn host_death_before_a_permission_is_given_leaves_no_process() {
         let mut watched = session();
         watched.begin("t1", &format!("{}\nask", leave_all()));
         watched.action("chat/toolCallReady");
-        watched.wait_until_left(&[&LEFT, &LEFT_IN_TERMINALS]);
+        watched.wait_for_running(&[&LEFT, &LEFT_IN_TERMINALS]);
         watched.die(death);
     }
 }
@@ -139,7 +139,7 @@ fn host_death_after_a_permission_was_given_leaves_no_process() {
         watched.begin("t1", &format!("ask\n{}\nsay left\nhang", leave_all()));
         watched.action("chat/toolCallReady");
         watched.decide("t1", "ask_1", true, "yes");
-        watched.wait_until_left(&[&LEFT, &LEFT_IN_TERMINALS]);
+        watched.wait_for_running(&[&LEFT, &LEFT_IN_TERMINALS]);
         watched.die(death);
     }
 }
@@ -171,7 +171,7 @@ fn agent_death_leaves_no_process() {
 /// The guard cannot do anything when its host is killed, but the end of its host wakes it.
 #[test]
 fn host_death_while_the_guard_is_stopped_leaves_no_process() {
-    let mut watched = left();
+    let mut watched = with_leftovers();
     watched.cancel("t1");
     watched.ending("t1");
     watched.begin("t2", "say stopping\nfreeze all");
@@ -194,7 +194,7 @@ fn disposing_of_a_session_with_its_own_agent_leaves_no_process() {
     let mut watched = Setting::with(&[]).limit("one_session = true\n").start();
     watched.session();
     watched.turn("t1", &leave_all());
-    watched.wait_until_left(&[&LEFT, &LEFT_IN_TERMINALS]);
+    watched.wait_for_running(&[&LEFT, &LEFT_IN_TERMINALS]);
     watched.say(json!({ "id": 7, "method": "disposeSession", "params": { "channel": SESSION } }));
     watched.wait_for_agents(0);
     watched.leave();

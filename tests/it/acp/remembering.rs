@@ -46,7 +46,7 @@ fn restarted_agent_that_cannot_resume_receives_the_history_with_a_notice() {
         "{said}"
     );
     let notices: Vec<_> = watched
-        .heard("chat/responsePart")
+        .received("chat/responsePart")
         .into_iter()
         .filter(|it| it["part"]["kind"] == "systemNotification")
         .collect();
@@ -78,7 +78,7 @@ fn conversation_continues_although_resuming_fails_in_the_agent() {
         watched.ending("t2");
         let said = watched.turn("t3", "remembers");
         assert_eq!(said.contains("| say the first answer"), !told_anew, "{can:?}, {wrong}: {said}");
-        let notices = watched.heard("chat/responsePart");
+        let notices = watched.received("chat/responsePart");
         let notices = notices.iter().filter(|it| it["part"]["kind"] == "systemNotification");
         assert_eq!(notices.count(), usize::from(told_anew), "{can:?}, {wrong}");
         watched.leave();

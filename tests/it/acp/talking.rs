@@ -34,7 +34,7 @@ fn text_and_thoughts_arrive_in_parts_without_loss_or_duplication() {
         .map(|n| format!("{n:09} ").chars().chain(".".repeat(90).chars()).collect::<String>())
         .collect();
     assert_eq!(said, format!("Hello, you\n\nAgain\n\n!{numbers}"));
-    let parts = watched.heard("chat/responsePart");
+    let parts = watched.received("chat/responsePart");
     let parts: Vec<&str> = parts.iter().filter_map(|part| part["part"]["content"].as_str()).collect();
     assert!(parts.contains(&"Hello") && parts.contains(&"\n\nAgain"), "{parts:?}");
     watched.leave();
@@ -56,12 +56,12 @@ fn updates_without_a_response_part_are_shown_in_other_ways() {
     ];
     let said = watched.turn("t1", &script.join("\n"));
     assert_eq!(said, "[a file](file:///x)![image](data:image/png;base64,AAAA)");
-    assert_eq!(watched.heard("chat/activityChanged")[0]["activity"], "work");
-    assert_eq!(watched.heard("session/titleChanged").last().unwrap()["title"], "A good title");
+    assert_eq!(watched.received("chat/activityChanged")[0]["activity"], "work");
+    assert_eq!(watched.received("session/titleChanged").last().unwrap()["title"], "A good title");
     let context = json!({ "used": 10, "size": 100, "cost": { "amount": 0.5, "currency": "EUR" } });
     let meta = json!({ "acp.context": context, "acp.usage": { "totalTokens": 12 } });
     assert_eq!(
-        watched.heard("chat/usage").last().unwrap()["usage"],
+        watched.received("chat/usage").last().unwrap()["usage"],
         json!({ "inputTokens": 7, "outputTokens": 5, "cacheReadTokens": 3, "_meta": meta })
     );
     watched.leave();
@@ -73,14 +73,14 @@ fn tool_call_has_one_start_and_its_id_may_be_reused_in_the_next_turn() {
     watched.session();
     for turn in ["t1", "t2"] {
         watched.turn(turn, "tool\nsay done");
-        assert_eq!(watched.heard("chat/toolCallStart").len(), 1);
-        let ready = watched.heard("chat/toolCallReady");
+        assert_eq!(watched.received("chat/toolCallStart").len(), 1);
+        let ready = watched.received("chat/toolCallReady");
         assert_eq!(
             (&ready[0]["toolInput"], &ready[0]["confirmed"]),
             (&json!(r#"{"path":"/x"}"#), &json!("not-needed"))
         );
-        assert_eq!(watched.heard("chat/toolCallContentChanged")[0]["content"][0]["text"], "some");
-        let done = watched.heard("chat/toolCallComplete");
+        assert_eq!(watched.received("chat/toolCallContentChanged")[0]["content"][0]["text"], "some");
+        let done = watched.received("chat/toolCallComplete");
         assert_eq!(done[0]["result"]["content"], json!([{ "type": "text", "text": "some more" }]));
         assert_eq!(done[0]["result"]["success"], true);
     }
@@ -92,12 +92,13 @@ fn unfinished_tool_call_ends_with_its_turn_and_stays_ended() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.turn("t1", "tool_left_open call_1");
-    assert_eq!(watched.heard("chat/toolCallComplete")[0]["result"]["success"], false);
+    assert_eq!(watched.received("chat/toolCallComplete")[0]["result"]["success"], false);
     // What is said of it in the next turn is of the turn that is over.
     let late = r#"update {"sessionUpdate":"tool_call_update","toolCallId":"call_1","status":"completed"}"#;
     watched.turn("t2", late);
     assert!(
-        watched.heard("chat/toolCallStart").is_empty() && watched.heard("chat/toolCallComplete").is_empty()
+        watched.received("chat/toolCallStart").is_empty()
+            && watched.received("chat/toolCallComplete").is_empty()
     );
     watched.leave();
 }
@@ -113,15 +114,15 @@ fn permission_is_answered_with_the_chosen_option() {
     assert_eq!(labels, ["yes", "yes/project", "yes/user", "no"]);
     watched.decide("t1", "ask_1", true, "yes/user");
     assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
-    assert_eq!(watched.said(), "answered yes/user");
-    let diff = &watched.heard("chat/toolCallComplete")[0]["result"]["content"][0]["text"];
+    assert_eq!(watched.answer_text(), "answered yes/user");
+    let diff = &watched.received("chat/toolCallComplete")[0]["result"]["content"][0]["text"];
     assert_eq!(diff, "--- /x\n+++ /x\n@@ -1,1 +1,1 @@\n-a\n+b\n");
 
     watched.begin("t2", "ask");
     watched.action("chat/toolCallReady");
     watched.decide("t2", "ask_1", false, "no");
     watched.ending("t2");
-    assert_eq!(watched.said(), "answered no");
+    assert_eq!(watched.answer_text(), "answered no");
     watched.leave();
 }
 
@@ -138,7 +139,7 @@ fn concurrent_permissions_are_answered_separately() {
         watched.decide("t1", &format!("ask_{number}"), approved, option);
     }
     watched.ending("t1");
-    assert_eq!(watched.said(), "2: yes; 3: no; 1: yes/project; ");
+    assert_eq!(watched.answer_text(), "2: yes; 3: no; 1: yes/project; ");
     watched.leave();
 }
 
@@ -194,7 +195,7 @@ fn attached_chat_is_sent_as_text_beside_the_message() {
         ] } }),
     );
     watched.ending("t2");
-    let said = watched.said();
+    let said = watched.answer_text();
     let blocks = &said[said.find('[').expect("the blocks")..];
     let blocks: Vec<Value> =
         serde_json::Deserializer::from_str(blocks).into_iter().next().expect("the blocks").unwrap();
@@ -222,7 +223,7 @@ fn attach(watched: &mut Watched, linked: &str) {
     );
     watched.ending("t1");
     // What is set apart is a step of its own, between two that only say themselves.
-    let said = watched.said();
+    let said = watched.answer_text();
     let (_, said) = said.split_once("```").unwrap();
     let (said, _) = said.rsplit_once("```").unwrap();
     let blocks: Value = serde_json::from_str(said).unwrap();
@@ -249,15 +250,15 @@ fn early_late_and_unrelated_updates_do_not_change_the_running_turn() {
     assert_eq!(watched.action("session/titleChanged")["title"], "An early title");
     watched.begin("t1", "update_other nobody\ntool\nsay The e\nafter nd.|Too late.");
     watched.ending("t1");
-    assert_eq!(watched.said(), "The end.");
-    watched.has_heard_the_end();
+    assert_eq!(watched.answer_text(), "The end.");
+    watched.release_agent();
     // Nothing that comes then is lost: it is in a turn of its own.
     watched.heard.clear();
     let own = watched.action("chat/turnStarted");
     assert_eq!(own["message"]["origin"]["kind"], "systemNotification");
     assert_eq!(watched.ending(own["turnId"].as_str().unwrap())["type"], "chat/turnComplete");
-    assert_eq!(watched.said(), "Too late.");
-    assert!(watched.heard("chat/toolCallStart").is_empty());
+    assert_eq!(watched.answer_text(), "Too late.");
+    assert!(watched.received("chat/toolCallStart").is_empty());
     assert_eq!(watched.turn("t2", "say ok"), "ok");
     watched.leave();
 }
@@ -317,8 +318,8 @@ fn tool_call_may_have_a_name_and_a_terminal_of_the_agent() {
         r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","status":"failed","rawOutput":{"exit":1}}"#,
     ];
     watched.turn("t1", &script.join("\n"));
-    assert_eq!(watched.heard("chat/toolCallStart")[0]["toolName"], "Bash");
-    let done = &watched.heard("chat/toolCallComplete")[0]["result"];
+    assert_eq!(watched.received("chat/toolCallStart")[0]["toolName"], "Bash");
+    let done = &watched.received("chat/toolCallComplete")[0]["result"];
     assert_eq!((&done["success"], &done["content"][1]["text"]), (&json!(false), &json!("a\nb\n")));
     // It is one of the host's, too, which ends with the call where the agent says nothing of its
     // end.
@@ -331,7 +332,7 @@ fn question_withdrawn_by_the_agent_is_removed() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     assert_eq!(watched.turn("t1", "ask_and_withdraw"), "code -32800");
-    assert_eq!(watched.heard("chat/toolCallComplete")[0]["result"]["success"], false);
+    assert_eq!(watched.received("chat/toolCallComplete")[0]["result"]["success"], false);
     watched.leave();
 }
 

@@ -243,15 +243,15 @@ fn tool_call_shows_its_terminal_during_the_command_and_after_the_release() {
     assert_eq!(state["claim"]["toolCallId"], "c");
     fs::write(go, "").unwrap();
     watched.ending("t1");
-    let done = watched.heard("chat/toolCallComplete");
+    let done = watched.received("chat/toolCallComplete");
     assert_eq!(text(&done[0]["result"]["content"]), ["one\ntwo\n", "The command ended with status 1."]);
     let kept = &done[0]["result"]["content"][0];
     assert_eq!((&kept["type"], &kept["resource"]), (&json!("terminal"), &terminal));
     assert_eq!(kept["result"], json!({ "exitCode": 1, "preview": "one\ntwo\n" }));
-    let told = watched.heard("terminal/data").into_iter().map(|action| action["data"].as_str().unwrap());
+    let told = watched.received("terminal/data").into_iter().map(|action| action["data"].as_str().unwrap());
     assert_eq!(told.collect::<String>(), "two\n");
-    assert_eq!(watched.heard("terminal/exited"), [&json!({ "type": "terminal/exited", "exitCode": 1 })]);
-    assert_eq!(watched.heard("chat/toolCallStart").len(), 1);
+    assert_eq!(watched.received("terminal/exited"), [&json!({ "type": "terminal/exited", "exitCode": 1 })]);
+    assert_eq!(watched.received("chat/toolCallStart").len(), 1);
     watched.leave();
 }
 
@@ -279,18 +279,18 @@ fn command_claimed_by_the_user_continues_in_the_background() {
     watched.say(json!({ "method": "dispatchAction",
         "params": { "channel": terminal, "clientSeq": 77, "action": claimed } }));
     watched.ending("t1");
-    let said = watched.said();
+    let said = watched.answer_text();
     assert!(said.contains(r#"{"exitCode": null, "signal": null}"#), "{said}");
     assert!(said.contains("go on in the background"), "{said}");
-    assert_eq!(watched.heard("chat/backgroundWorkSet")[0]["work"]["terminal"], terminal);
-    assert!(watched.heard("chat/backgroundWorkRemoved").is_empty());
+    assert_eq!(watched.received("chat/backgroundWorkSet")[0]["work"]["terminal"], terminal);
+    assert!(watched.received("chat/backgroundWorkRemoved").is_empty());
     // What a later turn does is nothing to it.
     watched.begin("t2", "hang");
     watched.cancel("t2");
     watched.ending("t2");
     fs::write(go, "").unwrap();
     watched.action("chat/backgroundWorkRemoved");
-    assert_eq!(watched.heard("terminal/exited"), [&json!({ "type": "terminal/exited", "exitCode": 0 })]);
+    assert_eq!(watched.received("terminal/exited"), [&json!({ "type": "terminal/exited", "exitCode": 0 })]);
     watched.wait_for_commands();
     watched.leave();
 }
@@ -300,13 +300,13 @@ fn command_without_a_tool_call_gets_one() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.says("t1", &[shell("echo hidden"), about("wait_for_exit"), about("release")]);
-    let done = watched.heard("chat/toolCallComplete");
+    let done = watched.received("chat/toolCallComplete");
     let content = &done[0]["result"]["content"];
     assert_eq!(
         (&content[0]["result"]["preview"], &content[1]["text"]),
         (&json!("hidden\n"), &json!("hidden\n"))
     );
-    let start = watched.heard("chat/toolCallStart");
+    let start = watched.received("chat/toolCallStart");
     assert_eq!((start.len(), &start[0]["toolName"]), (1, &json!("terminal/create")));
     watched.leave();
 }

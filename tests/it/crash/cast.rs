@@ -119,7 +119,7 @@ impl Cast {
     }
 
     /// Checks that no process with this cookie is left, soon after the kill.
-    pub fn check_gone(self, cookie: &Cookie) {
+    pub fn check_no_process_is_left(self, cookie: &Cookie) {
         #[cfg(target_os = "linux")]
         if let Some(cookie) = &cookie.0 {
             let start = std::time::Instant::now();
@@ -134,7 +134,7 @@ impl Cast {
     }
 
     /// Checks that the agent program received nothing twice; returns the number of prompts.
-    pub fn check_told(self, folder: &Path) -> usize {
+    pub fn check_prompted_once(self, folder: &Path) -> usize {
         let notes = fs::read_to_string(notes(folder)).unwrap_or_default();
         let notes = notes.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let mut told = BTreeSet::new();

@@ -25,7 +25,7 @@ use tempfile::TempDir;
 use super::cast::{Cast, Cookie};
 use super::dice::Dice;
 use super::history::{loads, Counts, History, BLOCK};
-use super::mirror::{check_chat, check_kept, check_quiet, masked, Mirrors};
+use super::mirror::{check_chat, check_idle_chat, check_retained, masked, Mirrors};
 use crate::support::{sidecar_on, Process};
 
 const CLIENT: &str = "driver";
@@ -155,14 +155,14 @@ impl Driver {
         }
         // A last one in peace: everything that is still to be seen is looked at.
         self.trigger = Trigger::Said(usize::MAX);
-        assert!(self.come_back().is_ok());
+        assert!(self.restart_and_reconnect().is_ok());
         self.process.as_mut().unwrap().end();
         let status = self.process.as_mut().unwrap().wait();
         assert!(status.success(), "{status:?}");
         let log = std::fs::read_to_string(self.log()).unwrap();
         assert!(log.is_empty(), "the host says on stderr:\n{log}");
-        self.cast.check_gone(&self.cookie);
-        self.history.counts.prompts = self.cast.check_told(self.folder.path());
+        self.cast.check_no_process_is_left(&self.cookie);
+        self.history.counts.prompts = self.cast.check_prompted_once(self.folder.path());
         self.history.counts.clone()
     }
 
@@ -195,7 +195,7 @@ impl Driver {
         self.process = Some(Process::spawn(command));
         self.asked.clear();
         (self.is_live, self.lagging_is_live) = (false, false);
-        self.die_if_it_is_time()
+        self.die_if_due()
     }
 
     /// Kills the process, and takes in what it had told before.
@@ -217,10 +217,10 @@ impl Driver {
             self.hear(&line);
         }
         self.process = None;
-        self.cast.check_gone(&self.cookie);
+        self.cast.check_no_process_is_left(&self.cookie);
     }
 
-    fn die_if_it_is_time(&mut self) -> Alive {
+    fn die_if_due(&mut self) -> Alive {
         if matches!(self.trigger, Trigger::Heard(0) | Trigger::Said(0)) {
             self.die();
             return Err(Dead);
@@ -234,7 +234,7 @@ impl Driver {
         if let Trigger::Said(left) = &mut self.trigger {
             *left -= 1;
         }
-        self.die_if_it_is_time()
+        self.die_if_due()
     }
 
     fn ask(&mut self, method: &str, params: Value, request: Request) -> Alive {
@@ -280,12 +280,12 @@ impl Driver {
     }
 
     fn life(&mut self) -> Alive {
-        self.come_back()?;
+        self.restart_and_reconnect()?;
         self.be_a_client()
     }
 
     /// Starts the host again, reconnects, and looks whether all is as it must be.
-    fn come_back(&mut self) -> Alive {
+    fn restart_and_reconnect(&mut self) -> Alive {
         self.start()?;
         if self.dice.percent(30) {
             // Somebody who only looks at the list: nothing is read for it.
@@ -326,7 +326,7 @@ impl Driver {
         self.listen()?;
         self.check_lagging();
         for (uri, chat) in self.mirrors.chats() {
-            check_quiet(uri, chat);
+            check_idle_chat(uri, chat);
         }
         for (uri, state) in &self.mirrors.states {
             if let SnapshotState::Session(session) = state {

@@ -154,7 +154,7 @@ pub fn check_chat(uri: &str, chat: &ChatState) {
 }
 
 /// Checks that a chat in which nothing can run has nothing open.
-pub fn check_quiet(uri: &str, chat: &ChatState) {
+pub fn check_idle_chat(uri: &str, chat: &ChatState) {
     assert!(chat.active_turn.is_none(), "{uri}: a turn runs that nobody asked for");
     for part in chat.turns.iter().flat_map(|turn| &turn.response_parts) {
         match part {
@@ -179,7 +179,7 @@ const KEPT_FLAGS: u32 = !(SessionStatus::IsRead.bits() | ((1 << 5) - 1));
 
 /// Checks that the earlier state of a channel is retained, where only snapshots are sent: no
 /// request about it may be in flight.
-pub fn check_kept(uri: &str, before: &SnapshotState, after: &SnapshotState) {
+pub fn check_retained(uri: &str, before: &SnapshotState, after: &SnapshotState) {
     match (before, after) {
         (SnapshotState::Session(before), SnapshotState::Session(after)) => {
             // The agent may have given it another one; not when the user has named it.

@@ -55,9 +55,9 @@ fn ready(talk: &mut Talk, what: &str) -> Value {
 fn new_files_beyond_the_checkpoint_limit_are_not_reverted() {
     let repository = Repository::with(&[("a", "1\n")]);
     let asker = Asker::new(&repository);
-    let before = asker.keep(1, None);
+    let before = asker.checkpoint(1, None);
     write_many(&repository, 2003);
-    let changes = asker.compare(&before, &asker.keep(2, Some(&before)));
+    let changes = asker.compare(&before, &asker.checkpoint(2, Some(&before)));
     assert_eq!(changes.len(), 2003);
     let files = changes.iter().map(|change| GitRevert {
         file: change.file.clone(),

@@ -49,7 +49,7 @@ fn prune(repository: &Repository) {
 
 /// Checks that the changes of the session's turns are known, and that the second turn can be
 /// restored.
-fn all_is_there(repository: &Repository) {
+fn check_turns_are_restorable(repository: &Repository) {
     let mut talk = Talk::open(repository, &[]);
     talk.follow(SESSION);
     assert_eq!(talk.files(repository, "turn/t1"), [changed("a", "0\n", "1\n", (1, 1))]);
@@ -61,7 +61,7 @@ fn all_is_there(repository: &Repository) {
 
 /// The session is brought in by an export into another state folder, which is the one that is used
 /// from here on; the first.
-fn brought_elsewhere(repository: &mut Repository) -> PathBuf {
+fn import_elsewhere(repository: &mut Repository) -> PathBuf {
     let export = repository.home.join("export.jsonl");
     fs::write(&export, sessions(repository, &repository.state, &["export", SESSION]).stdout).unwrap();
     let second = repository.home.join("other state");
@@ -75,7 +75,7 @@ fn brought_elsewhere(repository: &mut Repository) -> PathBuf {
 fn disposing_of_an_imported_session_retains_the_checkpoints_of_the_original() {
     let mut repository = with_a_session();
     let of_the_first = repository.our_refs();
-    let first = brought_elsewhere(&mut repository);
+    let first = import_elsewhere(&mut repository);
     let mut talk = Talk::open(&repository, &[]);
     talk.follow(SESSION);
     // It has the same from here on, and more of its own.
@@ -90,13 +90,13 @@ fn disposing_of_an_imported_session_retains_the_checkpoints_of_the_original() {
     repository.write("a", "1\n");
     prune(&repository);
     repository.state = first;
-    all_is_there(&repository);
+    check_turns_are_restorable(&repository);
 }
 
 #[test]
 fn disposing_of_the_original_session_retains_the_checkpoints_of_its_import() {
     let mut repository = with_a_session();
-    let first = brought_elsewhere(&mut repository);
+    let first = import_elsewhere(&mut repository);
     let mut talk = Talk::open(&repository, &[]);
     talk.follow(SESSION);
     talk.changeset("session");
@@ -107,7 +107,7 @@ fn disposing_of_the_original_session_retains_the_checkpoints_of_its_import() {
     leave(talk);
     prune(&repository);
     repository.state = second;
-    all_is_there(&repository);
+    check_turns_are_restorable(&repository);
 }
 
 #[test]
@@ -123,5 +123,5 @@ fn session_restored_from_the_trash_is_checkpointed_again() {
     talk.changeset("session");
     leave(talk);
     prune(&repository);
-    all_is_there(&repository);
+    check_turns_are_restorable(&repository);
 }

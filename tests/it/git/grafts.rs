@@ -145,14 +145,14 @@ fn large_index_is_not_written() {
     let script = format!("echo \"$*\" >>'{}'\nexec $GIT \"$@\"", trace.display());
     let path = super::instead_of_git(&repository, &script);
     let asker = super::model::Asker::found_in(&repository, OsStr::new(&path));
-    let before = asker.keep(0, None);
+    let before = asker.checkpoint(0, None);
     repository.write("dir/edited", "3\n");
     repository.write("dir/new/file", "3\n");
-    let after = asker.keep(1, Some(&before));
+    let after = asker.checkpoint(1, Some(&before));
     let names: Vec<String> = asker.compare(&before, &after).into_iter().map(|change| change.file).collect();
     assert_eq!(names, ["dir/edited", "dir/new/file"].map(|name| uri(&repository.path(name))));
     assert_eq!(repository.git(&["ls-tree", "-r", "--name-only", &after.tree]).lines().count(), 5003);
-    assert_eq!(asker.keep(2, Some(&after)), after);
+    assert_eq!(asker.checkpoint(2, Some(&after)), after);
     let ran = fs::read_to_string(trace).unwrap();
     assert!(ran.contains("mktree") && !ran.contains("write-tree"), "{ran}");
 }

@@ -449,12 +449,12 @@ impl<'a> History<'a> {
         self.check_the_rest(who, &after);
         let is_large = |copy: &FullCopy| copy.values().any(|(_, bytes)| is_beyond(bytes));
         if is_taken_back && !is_large(&before) && !is_large(&after) {
-            self.take_back(who, &turn, &before, &after);
+            self.discard_and_restore(who, &turn, &before, &after);
         }
     }
 
     /// A turn is taken back, so that all is as it was before, and brought back.
-    fn take_back(&mut self, who: Who, turn: &str, before: &FullCopy, after: &FullCopy) {
+    fn discard_and_restore(&mut self, who: Who, turn: &str, before: &FullCopy, after: &FullCopy) {
         let (theirs, what) = (self.repository.of_the_user(), format!("turn/{turn}"));
         if self.shown.last().is_none_or(|(_, _, found)| {
             found.as_ref().is_ok_and(|found| found.0.is_empty() && found.1.is_empty())
@@ -486,7 +486,7 @@ impl<'a> History<'a> {
     }
 
     /// Checks that a turn concurrent with another one shows the edits of its calls.
-    fn shows_what_was_said(&mut self, who: Who, turn: &str, plan: &Plan) {
+    fn must_show_reported_edits(&mut self, who: Who, turn: &str, plan: &Plan) {
         if self.is_late(who) {
             return;
         }
@@ -518,7 +518,7 @@ impl<'a> History<'a> {
             self.ends(*who);
         }
         for (who, turn, _, plan) in &begun {
-            self.shows_what_was_said(*who, turn, plan);
+            self.must_show_reported_edits(*who, turn, plan);
         }
         self.is_whole &= both.iter().all(|(who, _)| *who != Who::OtherSession);
     }
@@ -539,8 +539,8 @@ impl<'a> History<'a> {
         by_hand(self.repository, &plan);
         self.talk.allow(who.chat(), &turn, &call);
         self.ends(*who);
-        self.shows_what_was_said(*who, &turn, &plan);
-        self.shows_what_was_said(*other, &command, &Plan::default());
+        self.must_show_reported_edits(*who, &turn, &plan);
+        self.must_show_reported_edits(*other, &command, &Plan::default());
         self.is_whole &= who.session() == other.session();
     }
 

@@ -181,7 +181,7 @@ pub fn target_of(name: &str) -> &'static str {
 }
 
 /// Removes anything at the path, and files in the place of its parent folders.
-fn clear_way(repository: &Repository, path: &Path) {
+fn clear_path(repository: &Repository, path: &Path) {
     let is_file = |path: &Path| fs::symlink_metadata(path).is_ok_and(|known| !known.is_dir());
     let above = path.ancestors().skip(1).take_while(|above| *above != repository.root);
     for taken in above.filter(|above| is_file(above)) {
@@ -197,7 +197,7 @@ fn clear_way(repository: &Repository, path: &Path) {
 fn do_in(repository: &Repository, deed: &Deed, name: &str) {
     let path = repository.path(name);
     let is_file = fs::symlink_metadata(&path).is_ok_and(|known| known.is_file());
-    let clear = |path: &Path| clear_way(repository, path);
+    let clear = |path: &Path| clear_path(repository, path);
     match deed {
         Deed::Write(_, text) => {
             clear(&path);
@@ -347,7 +347,7 @@ impl<'a> Asker<'a> {
         carry_out(&self.git, limits, job, &self.repository.state, until)
     }
 
-    pub fn keep(&self, number: u64, last: Option<&Checkpoint>) -> Checkpoint {
+    pub fn checkpoint(&self, number: u64, last: Option<&Checkpoint>) -> Checkpoint {
         super::grafts::are_the_same(self.repository);
         let (keeper, last) = ("k".to_owned(), last.cloned());
         match self.ask(GitWork::Checkpoint { keeper, number, last, since: Vec::new(), said: Vec::new() }) {
@@ -403,7 +403,7 @@ const BEYOND: &[u8] = b"beyond the limit";
 
 /// Returns the difference of two copies, on both sides, with [`BEYOND`] for files too large for a
 /// checkpoint.
-fn kept_difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
+fn checkpointed_difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
     let (mut before, mut after) = difference(one, other);
     for (_, bytes) in before.values_mut().chain(after.values_mut()) {
         if is_beyond(bytes) {
@@ -422,7 +422,7 @@ pub fn difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
     (only(one, other), only(other, one))
 }
 
-fn taken(changes: &[FileDiff<GitContent>]) -> Vec<GitRevert> {
+fn reverts_of(changes: &[FileDiff<GitContent>]) -> Vec<GitRevert> {
     let all = changes.iter().flat_map(|change| {
         let now = |file: &String, now: &Option<GitContent>, wanted: &Option<GitContent>| GitRevert {
             file: file.clone(),
@@ -454,10 +454,10 @@ proptest! {
         let asker = Asker::new(&repository);
         do_all(&repository, &at_first);
         let theirs = repository.of_the_user();
-        let (first_copy, first) = (copy_of(&repository), asker.keep(1, None));
+        let (first_copy, first) = (copy_of(&repository), asker.checkpoint(1, None));
         prop_assert_eq!(repository.of_the_user(), theirs);
         do_all(&repository, &meanwhile);
-        let (second_copy, second) = (copy_of(&repository), asker.keep(2, Some(&first)));
+        let (second_copy, second) = (copy_of(&repository), asker.checkpoint(2, Some(&first)));
         let changes = asker.compare(&first, &second);
         let mut sides = asker.sides(&changes);
         // Git has read it again, and nobody has kept what it was before.
@@ -467,11 +467,11 @@ proptest! {
         };
         sides.0.retain(|name, _| !is_same(name));
         sides.1.retain(|name, _| !is_same(name));
-        prop_assert_eq!(sides, kept_difference(&first_copy, &second_copy), "{:?}", changes);
+        prop_assert_eq!(sides, checkpointed_difference(&first_copy, &second_copy), "{:?}", changes);
         do_all(&repository, &later);
         let third_copy = copy_of(&repository);
         // What was changed since stays, the rest is as it was.
-        let (taken, below) = (taken(&changes), vec![uri(&repository.root)]);
+        let (taken, below) = (reverts_of(&changes), vec![uri(&repository.root)]);
         let report = asker.ask(GitWork::Revert {
             files: taken.clone(),
             below,

@@ -352,10 +352,10 @@ impl<'a> History<'a> {
     fn is_done(&mut self, wish: &Wish, plan: &Plan, before: &FullCopy) {
         let theirs = self.repository.of_the_user();
         let answer = self.ask(wish, plan);
-        plan.must_have_come(self.repository, &answer, before);
+        plan.must_match(self.repository, &answer, before);
         self.repository.has_lost_nothing(before);
         assert_eq!(self.repository.of_the_user(), theirs);
-        let told = told_by(&answer);
+        let told = message_in(&answer);
         let is_done =
             |name: &String| plan.fates.contains_key(name) && !plan.is_named(self.repository, told, name);
         if matches!(wish, Wish::Restore(_)) {
@@ -389,9 +389,9 @@ impl<'a> History<'a> {
         if answer["result"].is_object() {
             assert!(!is_clean, "{answer}");
             self.is_committed(&head, before);
-            must_be_the_same(&theirs, &self.repository.of_the_user());
+            must_equal(&theirs, &self.repository.of_the_user());
         } else {
-            assert!(is_clean || told_by(&answer).contains("is under way"), "{answer}");
+            assert!(is_clean || message_in(&answer).contains("is under way"), "{answer}");
             assert_eq!(self.repository.of_the_user(), theirs, "{answer}");
         }
     }
@@ -477,7 +477,7 @@ impl<'a> History<'a> {
         let answer = self.ask(wish, plan);
         let after = copy_of(self.repository);
         self.repository.has_lost_nothing(before);
-        let told = told_by(&answer);
+        let told = message_in(&answer);
         for (name, fate) in &plan.fates {
             let is = after.get(name);
             let is_right = match fate {
@@ -540,7 +540,7 @@ impl<'a> History<'a> {
             self.commits(before);
         } else {
             self.is_committed(&head, before);
-            must_be_the_same(&theirs, &self.repository.of_the_user());
+            must_equal(&theirs, &self.repository.of_the_user());
         }
     }
 
@@ -565,7 +565,7 @@ impl<'a> History<'a> {
                 assert_eq!(as_git_has(&committed(self.repository)), as_git_has(before), "{}", context());
             }
         } else {
-            plan.must_have_come(self.repository, &answer, before);
+            plan.must_match(self.repository, &answer, before);
             self.repository.has_lost_nothing(before);
         }
         let locks = self.repository.of_the_user().into_keys().filter(|path| path.ends_with(index_lock));
@@ -626,7 +626,7 @@ impl Plan {
     }
 
     /// Checks that the answer and the folder match the expected outcome.
-    pub(super) fn must_have_come(&self, repository: &Repository, answer: &Value, before: &FullCopy) {
+    pub(super) fn must_match(&self, repository: &Repository, answer: &Value, before: &FullCopy) {
         let after = copy_of(repository);
         let context = || format!("{answer}\n{self:?}\n{:?}\n{:?}", brief(before), brief(&after));
         let is_answered = match self.fates.is_empty() {
@@ -636,7 +636,7 @@ impl Plan {
         assert!(is_answered, "{}", context());
         for name in before.keys().chain(after.keys()).chain(self.fates.keys()) {
             let (was, is) = (before.get(name), after.get(name));
-            let is_named = self.is_named(repository, told_by(answer), name);
+            let is_named = self.is_named(repository, message_in(answer), name);
             let is_right = match self.fates.get(name) {
                 None | Some(Fate::Is) => was == is && !is_named,
                 Some(Fate::Stays) => was == is && is_named,
@@ -649,7 +649,7 @@ impl Plan {
     }
 }
 
-pub(super) fn told_by(answer: &Value) -> &str {
+pub(super) fn message_in(answer: &Value) -> &str {
     answer["result"]["message"].as_str().or(answer["error"]["message"].as_str()).unwrap_or_default()
 }
 
@@ -687,7 +687,7 @@ fn is_crossed(name: &str, copy: &FullCopy) -> bool {
 
 /// But for what a commit changes: the index, HEAD and its branch with their notes, and the message
 /// of a commit.
-fn must_be_the_same(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<u8>>) {
+fn must_equal(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<u8>>) {
     let others = |all: &BTreeMap<PathBuf, Vec<u8>>| -> BTreeMap<PathBuf, Vec<u8>> {
         let is_other = |path: &PathBuf| {
             let text = path.to_str().unwrap();

@@ -265,7 +265,7 @@ fn turns_are_compared_by_their_final_checkpoints() {
 }
 
 /// The actions on a changeset up to this one.
-fn told_until(talk: &mut Talk, what: &str, is_last: impl Fn(&Value) -> bool) -> Vec<Value> {
+fn actions_until(talk: &mut Talk, what: &str, is_last: impl Fn(&Value) -> bool) -> Vec<Value> {
     let mut told = Vec::new();
     loop {
         told.push(talk.until(&channel(what), |_| true));
@@ -312,7 +312,7 @@ fn last_status_is_shown_after_a_restart_until_it_is_refreshed() {
     }
     fs::remove_file(blocks).unwrap();
     for what in ["uncommitted", "branch"] {
-        let told = told_until(&mut talk, what, |action| has_status(action, "ready"));
+        let told = actions_until(&mut talk, what, |action| has_status(action, "ready"));
         assert!(told.iter().any(|action| action.to_string().contains("/b\"")), "{told:?}");
     }
 }
@@ -327,13 +327,13 @@ fn removed_repository_is_reported_and_recovers_when_it_returns() {
     talk.follow(&channel("uncommitted"));
     let elsewhere = repository.home.join("elsewhere");
     fs::rename(repository.path(".git"), &elsewhere).unwrap();
-    let told = told_until(&mut talk, "uncommitted", |action| has_status(action, "error"));
+    let told = actions_until(&mut talk, "uncommitted", |action| has_status(action, "error"));
     let why = told.last().unwrap()["error"]["message"].as_str().unwrap().to_owned();
     assert_eq!(why, "the repository is not there any more");
     // What it was is still shown.
     assert!(!told.iter().any(|action| action["type"] == "changeset/fileRemoved"), "{told:?}");
     assert_eq!(talk.follow(SESSION)["_meta"]["git"], Value::Null);
     fs::rename(elsewhere, repository.path(".git")).unwrap();
-    told_until(&mut talk, "uncommitted", |action| has_status(action, "ready"));
+    actions_until(&mut talk, "uncommitted", |action| has_status(action, "ready"));
     shows(&mut talk, &repository, "uncommitted", wanted);
 }

@@ -22,7 +22,7 @@ fn with_git(repository: &Repository, script: &str) -> Talk {
 }
 
 /// A turn shows what its call says, and the rows say why not more is known.
-fn shows_what_is_said(mut talk: Talk, repository: &Repository, why: &str) {
+fn shows_only_reported_edits(mut talk: Talk, repository: &Repository, why: &str) {
     talk.turn("t1", "/files said=new", || repository.write("a", "2\n"));
     assert_eq!(talk.files(repository, "turn/t1"), [changed("said", "", "new\n", (1, 0))]);
     let rows = talk.rows();
@@ -60,7 +60,7 @@ fn repository_of_another_user_is_not_used() {
         // It cannot say so itself.
         say_safe(&repository.path(".git/config"), "*");
         let talk = with_git(&repository, "exec $GIT \"$@\"");
-        shows_what_is_said(talk, &repository, "git does not trust this repository");
+        shows_only_reported_edits(talk, &repository, "git does not trust this repository");
     }
 }
 
@@ -88,14 +88,18 @@ fn repository_of_another_user_marked_as_safe_is_used() {
     give_away(&repository, ".git");
     say_safe(&repository.home.join("gitconfig"), "*\n directory =");
     let talk = with_git(&repository, "exec $GIT \"$@\"");
-    shows_what_is_said(talk, &repository, "git does not trust this repository");
+    shows_only_reported_edits(talk, &repository, "git does not trust this repository");
 }
 
 #[test]
 fn outdated_git_is_not_used() {
     let repository = Repository::with(&[("a", "1\n")]);
     let talk = with_git(&repository, "echo git version 2.20.1");
-    shows_what_is_said(talk, &repository, "git 2.31 or newer is needed, and this is `git version 2.20.1`");
+    shows_only_reported_edits(
+        talk,
+        &repository,
+        "git 2.31 or newer is needed, and this is `git version 2.20.1`",
+    );
 }
 
 #[test]
@@ -103,7 +107,7 @@ fn missing_git_is_reported() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = Talk::open(&repository, &[("PATH", "/nowhere")]);
     talk.create(SESSION, &repository.root);
-    shows_what_is_said(talk, &repository, "there is no program `git` on the host's PATH");
+    shows_only_reported_edits(talk, &repository, "there is no program `git` on the host's PATH");
 }
 
 #[test]
@@ -111,7 +115,7 @@ fn turn_begins_although_git_times_out() {
     let repository = Repository::with(&[("a", "1\n")]);
     let slow = "case \"$*\" in *status*) exec sleep 1000;; esac\nexec $GIT \"$@\"";
     let talk = with_git(&repository, slow);
-    shows_what_is_said(talk, &repository, "could not be kept in time");
+    shows_only_reported_edits(talk, &repository, "could not be kept in time");
 }
 
 /// A checkpoint that is being made when its session is disposed of is made all the same, and let go
@@ -205,7 +209,7 @@ fn killed_host_leaves_no_git_process() {
 
 /// A host that is killed when `a` is what it was, and `b` is not yet: what is in it was `1`, a line
 /// end and so on, and is longer.
-fn killed_taking_back(what: &str) -> (Repository, [String; 2]) {
+fn killed_during_discard(what: &str) -> (Repository, [String; 2]) {
     // Long contents are read one by one, and the reading of this one hangs.
     let long = "1\n".repeat(100_000);
     let longer = format!("{long}2\n");
@@ -242,7 +246,7 @@ fn is_done(talk: &mut Talk, what: &str, operation: &str) {
 #[test]
 fn discard_interrupted_by_a_host_kill_can_be_restored() {
     for what in ["turn/t1", "session", "uncommitted"] {
-        let (repository, [long, longer]) = killed_taking_back(what);
+        let (repository, [long, longer]) = killed_during_discard(what);
         let mut talk = Talk::open(&repository, &[]);
         talk.follow(SESSION);
         // What is still changed is shown, and what is not is brought back.
@@ -260,7 +264,7 @@ fn discard_interrupted_by_a_host_kill_can_be_restored() {
 #[test]
 fn repeated_discard_after_a_host_kill_is_restored_once() {
     let what = "turn/t1";
-    let (repository, [_, longer]) = killed_taking_back(what);
+    let (repository, [_, longer]) = killed_during_discard(what);
     let mut talk = Talk::open(&repository, &[]);
     talk.follow(SESSION);
     is_done(&mut talk, what, "discard-changes");

@@ -229,7 +229,7 @@ impl<'a> History<'a> {
         assert_eq!(shown, wanted, "{what}");
     }
 
-    fn all_show(&mut self) {
+    fn check_all_changesets(&mut self) {
         if self.said.is_empty() {
             return;
         }
@@ -299,16 +299,16 @@ impl<'a> History<'a> {
         let before = copy_of(self.repository);
         self.talk.changeset(&what);
         if let Some(after) = killed.filter(|_| !plan.fates.is_empty()) {
-            self.is_killed_asked(&plan, restores, after, &before);
+            self.kill_during_operation(&plan, restores, after, &before);
             return;
         }
         let answer = self.talk.ask("invokeChangesetOperation", &Self::request(&plan, restores));
-        plan.must_have_come(self.repository, &answer, &before);
+        plan.must_match(self.repository, &answer, &before);
         self.count(&plan, restores, &answer);
     }
 
     fn count(&mut self, plan: &Plan, restores: bool, answer: &Value) {
-        let told = super::operations::told_by(answer);
+        let told = super::operations::message_in(answer);
         let done: BTreeSet<&String> =
             plan.fates.keys().filter(|name| !plan.is_named(self.repository, told, name)).collect();
         if restores {
@@ -348,7 +348,7 @@ impl<'a> History<'a> {
     }
 
     /// The host is killed while it takes files back: asked again, it comes to the same end.
-    fn is_killed_asked(&mut self, plan: &Plan, restores: bool, after_ms: u8, before: &FullCopy) {
+    fn kill_during_operation(&mut self, plan: &Plan, restores: bool, after_ms: u8, before: &FullCopy) {
         let request = json!({
             "jsonrpc": "2.0", "id": "killed", "method": "invokeChangesetOperation",
             "params": Self::request(plan, restores),
@@ -362,7 +362,7 @@ impl<'a> History<'a> {
         }
         self.is_killed();
         if let Some(answer) = answer {
-            plan.must_have_come(self.repository, &answer, before);
+            plan.must_match(self.repository, &answer, before);
             self.count(plan, restores, &answer);
             return;
         }
@@ -416,7 +416,7 @@ fn run(events: &[Event]) {
     let mut history = History::begin(&repository);
     for event in events {
         history.happens(event);
-        history.all_show();
+        history.check_all_changesets();
     }
 }
 

@@ -183,7 +183,7 @@ impl Agent {
                     self.unended.retain(|unended| *unended != run);
                 }
                 if let Happening::Steered(index) = event {
-                    let (run, id) = self.take_in(*index)?;
+                    let (run, id) = self.consume_steering(*index)?;
                     return Some(Event::Turn(run, TurnEvent::Steered(id)));
                 }
                 if let Happening::NotSteered(index) = event {
@@ -197,7 +197,7 @@ impl Agent {
     }
 
     /// A steering message that it was handed, of whatever run.
-    fn take_in(&mut self, index: u8) -> Option<(RunId, String)> {
+    fn consume_steering(&mut self, index: u8) -> Option<(RunId, String)> {
         let place = (self.steering.len().checked_sub(1)?).checked_sub(usize::from(index))?;
         let (run, id) = self.steering.remove(place);
         if self.unended.contains(&run) && !self.cancelled.contains(&run) {

@@ -190,7 +190,7 @@ fn session_agrees(session: &SessionState, chats: &[&ChatState]) -> Result<()> {
         ensure!(active, "{call:?} runs on a client that is gone");
     }
 
-    let requests = sorted(session.input_needed.iter().flatten().map(what_it_asks).collect::<Result<_>>()?);
+    let requests = sorted(session.input_needed.iter().flatten().map(request_content).collect::<Result<_>>()?);
     let open = chats.iter().map(|chat| open_requests(chat)).collect::<Result<Vec<_>>>()?;
     let open = sorted(open.into_iter().flatten().collect());
     ensure!(requests == open, "the session asks for {requests:#?}, the chats for {open:#?}");
@@ -199,7 +199,7 @@ fn session_agrees(session: &SessionState, chats: &[&ChatState]) -> Result<()> {
 }
 
 /// Returns the content of a session's input request, without its id.
-fn what_it_asks(request: &SessionInputRequest) -> Result<Value> {
+fn request_content(request: &SessionInputRequest) -> Result<Value> {
     Ok(match request {
         SessionInputRequest::ToolConfirmation(it) => {
             json!({ "chat": it.chat, "turn": it.turn_id, "call": it.tool_call })
@@ -320,7 +320,7 @@ pub fn summaries(kept: &BTreeMap<String, SessionSummary>, list: &[SessionSummary
 }
 
 /// Checks that no request waits for an absent user.
-pub fn nothing_waits_for_anybody(truth: &Truth) -> Result<()> {
+pub fn no_request_is_pending(truth: &Truth) -> Result<()> {
     for (_, chat) in truth.chats() {
         let open = open_requests(chat)?;
         ensure!(open.is_empty(), "still waiting: {open:?}");
@@ -329,7 +329,7 @@ pub fn nothing_waits_for_anybody(truth: &Truth) -> Result<()> {
 }
 
 /// Checks that an agent works in the directories of its chat, which are among those of its session.
-pub fn works_where_it_should(works_in: Option<&[String]>, chat: &str, fresh: &Fresh) -> Result<()> {
+pub fn agent_works_in_its_directories(works_in: Option<&[String]>, chat: &str, fresh: &Fresh) -> Result<()> {
     let Some(SnapshotState::Chat(state)) = fresh.get(chat).map(|snapshot| &snapshot.state) else {
         return Ok(());
     };

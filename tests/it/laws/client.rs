@@ -204,7 +204,7 @@ impl Mirror {
     /// Handles a notice that these channels are gone. The protocol sends it on the root channel
     /// only; a client without it cannot know, and would take a new session under the old name for
     /// the old one. `request` is the latest request at that time.
-    pub fn hear_of_the_end(&mut self, channels: &[&str], request: u64) {
+    pub fn forget_removed(&mut self, channels: &[&str], request: u64) {
         channels.iter().for_each(|channel| self.miss(channel, request));
     }
 

@@ -102,7 +102,7 @@ pub fn say(client: &str, wish: &Wish, damage: Option<Damage>, chat: &str, truth:
     };
     let annotates = matches!(wish, Wish::Annotate { .. });
     let channel = if annotates { annotations_uri(session) } else { channel.to_owned() };
-    spoil(damage, channel, action, truth)
+    corrupt(damage, channel, action, truth)
 }
 
 /// Small indices give an id that is new.
@@ -413,7 +413,7 @@ fn answer_of(index: u8) -> Option<Value> {
 }
 
 /// Makes an action wrong.
-fn spoil(damage: Option<Damage>, channel: String, mut action: Value, truth: &Truth) -> (String, Value) {
+fn corrupt(damage: Option<Damage>, channel: String, mut action: Value, truth: &Truth) -> (String, Value) {
     let member = |members: &Map<String, Value>, index: u8| {
         members.keys().nth(usize::from(index) % members.len().max(1)).cloned().unwrap_or_default()
     };

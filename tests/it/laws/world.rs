@@ -395,7 +395,7 @@ impl World {
         for (key, agent) in &self.agents {
             // That of a chat which is gone works nowhere.
             let Some((_, chat)) = self.chats.get(key) else { continue };
-            checks::works_where_it_should(agent.works_in(), chat, &fresh)?;
+            checks::agent_works_in_its_directories(agent.works_in(), chat, &fresh)?;
         }
         let list = self.observe_list()?;
         checks::list(&list, &fresh)?;
@@ -422,7 +422,7 @@ impl World {
             End::Finish => {}
             End::Drain | End::DrainTooLong => {
                 self.feed(Input::Shutdown(Shutdown::Drain(Duration::from_secs(60))))?;
-                checks::nothing_waits_for_anybody(&self.truth)?;
+                checks::no_request_is_pending(&self.truth)?;
             }
             End::Cancel => {
                 self.feed(Input::Shutdown(Shutdown::Cancel))?;

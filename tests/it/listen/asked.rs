@@ -18,7 +18,7 @@ use serde_json::{json, Value};
 
 use super::Client;
 use crate::support::{program, window_on};
-use crate::windows::{check_nothing_is_left, host_of, refused, state, wait_until, Window};
+use crate::windows::{check_no_leftovers, host_of, refused, state, wait_until, Window};
 
 const ANY_PORT: &str = "ws://127.0.0.1:0";
 
@@ -106,7 +106,7 @@ fn end_of_the_window_that_opened_a_listener_does_not_affect_other_clients() {
         other.ask("disposeSession", json!({ "channel": "ahp-session:/1" }));
         drop((connected, late));
         assert_eq!(other.end(), Some(0));
-        check_nothing_is_left(&folder);
+        check_no_leftovers(&folder);
         assert!(!folder.join("listening.json").exists() && Client::try_connect(&url).is_err());
     }
 }
@@ -167,7 +167,7 @@ fn host_runs_until_the_last_client_of_a_listener_disconnects() {
     assert_eq!(joined.end(), Some(0));
     connected.is_served();
     drop(connected);
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn unusable_listen_address_is_refused_only_to_its_window() {
     assert_eq!(first.end(), Some(0));
     // So it is where the host was started for that window, which leaves nothing behind.
     refused(asking(&folder, &["--listen", &taken]), 1);
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn listener_is_shared_by_windows_with_equal_flags_and_refused_to_others() {
     for window in [first, second, third] {
         window.end();
     }
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn removed_listener_socket_is_bound_again() {
     fs::remove_file(&path).unwrap();
     fs::write(&path, "theirs").unwrap();
     asks.end();
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
     assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
 }
 
@@ -302,7 +302,7 @@ fn windows_started_at_once_are_all_served_whichever_of_them_listens() {
                 Err(window) => assert_eq!(window.end(), Some(0)),
             }
         }
-        check_nothing_is_left(&folder);
+        check_no_leftovers(&folder);
     }
 }
 
@@ -317,5 +317,5 @@ fn port_of_a_window_listener_is_free_after_its_host_has_exited() {
         asks.end();
         wait_until("the end of the host", || status(&folder)["running"] == false);
     }
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }

@@ -13,10 +13,10 @@ fn say_and_end(arguments: &[&str], input: &str) -> Process {
     process
 }
 
-fn heard(process: &mut Process) -> Heard {
+fn read_summary(process: &mut Process) -> Heard {
     let mut heard = Heard::default();
     while let Some(line) = process.next_line() {
-        heard.take_in(&line);
+        heard.add_line(&line);
     }
     heard
 }
@@ -25,7 +25,7 @@ fn heard(process: &mut Process) -> Heard {
 fn every_line_before_the_end_of_input_is_served() {
     let input: String = (0..10_000).map(ping).collect();
     let mut process = say_and_end(&[], &input);
-    assert_eq!(heard(&mut process).pings, (0..10_000).collect::<Vec<_>>());
+    assert_eq!(read_summary(&mut process).pings, (0..10_000).collect::<Vec<_>>());
     assert_eq!(process.wait().code(), Some(0));
 }
 
@@ -33,7 +33,7 @@ fn every_line_before_the_end_of_input_is_served() {
 fn last_line_without_a_newline_is_served_if_complete() {
     let whole = format!("{}{}", ping(1), ping(2).trim_end());
     let mut process = say_and_end(&[], &whole);
-    assert_eq!(heard(&mut process).pings, [1, 2]);
+    assert_eq!(read_summary(&mut process).pings, [1, 2]);
     assert_eq!(process.wait().code(), Some(0));
 
     let mut process = say_and_end(&[], &whole[..whole.len() - 2]);
@@ -64,7 +64,7 @@ fn queued_messages_run_after_the_end_of_input() {
     let queued = line(json!({ "method": "dispatchAction", "params":
         { "channel": super::CHAT, "clientSeq": 2, "action": queued } }));
     let mut process = say_and_end(&[], &(opening() + &turn("/sleep 50") + &queued));
-    assert_eq!(heard(&mut process).endings, ["chat/turnComplete"; 2]);
+    assert_eq!(read_summary(&mut process).endings, ["chat/turnComplete"; 2]);
     assert_eq!(process.wait().code(), Some(0));
 }
 

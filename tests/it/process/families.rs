@@ -71,7 +71,7 @@ impl Terminals {
             self.shell.input(&format!("{}\n", line.replace(&format!("STUBBORN {way}"), &words)));
         }
         let all: BTreeMap<_, _> =
-            WAYS.iter().map(|(way, _)| ((*way).to_owned(), self.said(&format!("{name}.{way}")))).collect();
+            WAYS.iter().map(|(way, _)| ((*way).to_owned(), self.pid_in(&format!("{name}.{way}")))).collect();
         // Those have no parent of the terminal's any more.
         for way in ["daemon", "bare", "late"] {
             let guard = guards(self.host())[0];
@@ -81,7 +81,7 @@ impl Terminals {
     }
 
     /// Waits for the process that has written its id to this file.
-    fn said(&self, name: &str) -> RawPid {
+    fn pid_in(&self, name: &str) -> RawPid {
         let path = self.folder.path().join(name);
         wait_for(|| path.exists(), name);
         fs::read_to_string(path).unwrap().trim().parse().unwrap()
@@ -113,7 +113,7 @@ impl Terminals {
 
     /// Waits until nobody is left but the host.
     fn wait_until_alone(&self) {
-        self.shell.wait_until_left(1);
+        self.shell.wait_for_processes(1);
         assert!(guards(self.host()).is_empty());
     }
 }
@@ -153,7 +153,7 @@ fn wait_for(done: impl Fn() -> bool, what: &str) {
 }
 
 #[track_caller]
-fn wait_until_gone(all: &BTreeMap<String, RawPid>) {
+fn wait_until_dead(all: &BTreeMap<String, RawPid>) {
     for (way, process) in all {
         wait_for(|| !is_alive(*process), way);
     }
@@ -175,20 +175,20 @@ fn closing_a_terminal_kills_its_processes_and_no_others() {
     let three = terminals.populate("agenthost-terminal:///three", "three");
     assert_eq!(terminals.guard(), guard);
     terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
+    wait_until_dead(&one);
     // Its shell ends, and what that leaves behind stays until its terminal is over.
     terminals.shell.enter("exit 3");
     assert_eq!(terminals.shell.until_exited(), Some(3));
-    wait_until_gone(&three);
+    wait_until_dead(&three);
     assert_alive(&two);
     assert_eq!(terminals.guard(), guard);
     // The number of one that has ended is nobody else's by mistake.
     let one = terminals.populate(TERMINAL, "one-again");
     terminals.dispose(OTHER);
-    wait_until_gone(&two);
+    wait_until_dead(&two);
     assert_alive(&one);
     terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
+    wait_until_dead(&one);
     terminals.wait_until_alone();
     // The next one has another guard.
     terminals.open(TERMINAL);
@@ -208,7 +208,7 @@ fn process_that_left_its_terminal_is_killed_with_the_last_terminal() {
     // Who is still in the session is known by that, also when his parents have ended.
     terminals.shell.enter(&format!("(sh -c '{}' &)", start("near")));
     terminals.shell.enter(&format!("(setsid sh -c '{}' &)", start("far")));
-    let (near, far) = (terminals.said("near"), terminals.said("far"));
+    let (near, far) = (terminals.pid_in("near"), terminals.pid_in("far"));
     for process in [near, far] {
         let guard = terminals.guard().to_string();
         wait_for(|| stat(process).is_some_and(|stat| stat[1] == guard), "it has lost its parents");
@@ -234,8 +234,8 @@ fn host_end_or_death_leaves_no_terminal_process() {
             // It has seen to it itself.
             assert!(one.values().chain(two.values()).chain([&guard]).all(|process| !is_alive(*process)));
         }
-        wait_until_gone(&one);
-        wait_until_gone(&two);
+        wait_until_dead(&one);
+        wait_until_dead(&two);
         wait_for(|| !is_alive(guard), "the guard");
     }
 }
@@ -254,8 +254,8 @@ fn killed_terminal_guard_ends_its_terminals_and_the_host_continues() {
     assert_eq!(terminals.shell.until_exited(), None);
     terminals.shell.follow(TERMINAL);
     assert_eq!(terminals.shell.until_exited(), None);
-    wait_until_gone(&one);
-    wait_until_gone(&two);
+    wait_until_dead(&one);
+    wait_until_dead(&two);
     terminals.dispose("agenthost-terminal:///three");
     terminals.wait_until_alone();
 }
@@ -271,11 +271,11 @@ fn stopped_terminal_guard_is_continued() {
     terminals.signal_guard(Signal::STOP);
     terminals.shell.enter("exec true");
     assert_eq!(terminals.shell.until_exited(), Some(0));
-    wait_until_gone(&two);
+    wait_until_dead(&two);
     assert_alive(&one);
     terminals.signal_guard(Signal::STOP);
     terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
+    wait_until_dead(&one);
     terminals.wait_until_alone();
     // The host may die before it hears of it.
     let three = terminals.populate("agenthost-terminal:///three", "three");
@@ -284,7 +284,7 @@ fn stopped_terminal_guard_is_continued() {
     assert_ne!(terminals.guard(), guard);
     terminals.shell.process.child.kill().unwrap();
     terminals.shell.process.wait();
-    wait_until_gone(&three);
+    wait_until_dead(&three);
 }
 
 #[test]
@@ -298,8 +298,8 @@ fn permanently_stopped_terminal_guard_is_replaced() {
     let mut stops = std::process::Command::new("/bin/sh").args(["-c", &stop]).spawn().unwrap();
     terminals.dispose(TERMINAL);
     terminals.dispose(OTHER);
-    wait_until_gone(&one);
-    wait_until_gone(&two);
+    wait_until_dead(&one);
+    wait_until_dead(&two);
     terminals.wait_until_alone();
     stops.wait().unwrap();
 }
@@ -349,7 +349,7 @@ fn opening_a_terminal_does_not_wait_for_another_one_that_ends() {
         terminals.open(OTHER);
         let took = start.elapsed();
         terminals.dispose(OTHER);
-        wait_until_gone(&all);
+        wait_until_dead(&all);
         took
     });
 }
@@ -367,6 +367,6 @@ fn terminals_have_separate_guards_if_the_limit_leaves_no_tags() {
     wait_for(|| guards(terminals.host()).len() == 1, "one guard is left");
     let one = terminals.start_all("one");
     terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
+    wait_until_dead(&one);
     terminals.wait_until_alone();
 }

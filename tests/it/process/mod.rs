@@ -99,13 +99,13 @@ impl Heard {
         within("the output ends", || {
             let mut heard = Self::default();
             for line in BufReader::new(output).lines() {
-                heard.take_in(&line.unwrap());
+                heard.add_line(&line.unwrap());
             }
             heard
         })
     }
 
-    fn take_in(&mut self, line: &str) {
+    fn add_line(&mut self, line: &str) {
         let start = &line[..line.len().min(200)];
         let message: Value =
             serde_json::from_str(line).unwrap_or_else(|error| panic!("not JSON ({error}): {start}"));

@@ -66,18 +66,18 @@ type Scene = fn(&mut Stage);
 const SCENES: [(&[&str], &str, Scene); 16] = [
     (&["vim"], "vim", an_editor),
     (&["less"], "less", a_pager),
-    (&["top"], "top", what_draws_again_and_again),
+    (&["top"], "top", redrawing_program),
     (&["python3"], "python", an_interpreter),
     (&[], "shell", a_shell_inside),
     (&["script"], "elsewhere", a_shell_in_a_terminal_inside),
-    (&[], "heredoc", lines_that_belong_to_a_command),
+    (&[], "heredoc", here_document),
     (&[], "lines", a_command_of_several_lines),
     (&[], "exec", a_program_in_the_place_of_the_shell),
     (&[], "background", a_job_in_the_background),
-    (&["setsid"], "stubborn", programs_that_do_not_want_to_end),
-    (&["yes"], "yes", what_prints_without_end),
+    (&["setsid"], "stubborn", stubborn_programs),
+    (&["yes"], "yes", endless_output),
     (&[], "much", a_file_of_many_lines),
-    (&[], "garbage", what_is_no_text),
+    (&[], "garbage", binary_output),
     (&[], "halves", characters_in_two_halves),
     (&[], "resizes", |stage| resize(stage, asked_for("TERMINAL_RESIZES", RESIZES))),
 ];
@@ -106,7 +106,7 @@ fn a_pager(stage: &mut Stage) {
     shell.until_prompted();
 }
 
-fn what_draws_again_and_again(stage: &mut Stage) {
+fn redrawing_program(stage: &mut Stage) {
     let shell = &mut stage.shell;
     shell.enter("top");
     shell.until("load average");
@@ -153,7 +153,7 @@ fn a_shell_in_a_terminal_inside(stage: &mut Stage) {
     shell.until_prompted();
 }
 
-fn lines_that_belong_to_a_command(stage: &mut Stage) {
+fn here_document(stage: &mut Stage) {
     let before = stage.lines_run();
     let shell = &mut stage.shell;
     if stage.name == "fish" {
@@ -205,7 +205,7 @@ fn a_job_in_the_background(stage: &mut Stage) {
     assert_eq!(shell.until_exited(), Some(3));
 }
 
-fn programs_that_do_not_want_to_end(stage: &mut Stage) {
+fn stubborn_programs(stage: &mut Stage) {
     let shell = &mut stage.shell;
     let stubborn = "sh -c 'trap \"\" HUP INT TERM; echo stub\"\"born $0; while :; do sleep 1; done'";
     shell.enter(&format!("setsid {stubborn} one &"));
@@ -214,7 +214,7 @@ fn programs_that_do_not_want_to_end(stage: &mut Stage) {
     shell.until("stubborn two\r\n");
 }
 
-fn what_prints_without_end(stage: &mut Stage) {
+fn endless_output(stage: &mut Stage) {
     let shell = &mut stage.shell;
     shell.enter("yes");
     shell.until("\r\ny\r\n");
@@ -287,7 +287,7 @@ fn garbage(count: usize) -> impl Iterator<Item = u8> {
     .take(count)
 }
 
-fn what_is_no_text(stage: &mut Stage) {
+fn binary_output(stage: &mut Stage) {
     // Without what could be said to the terminal: all of it is shown, as far as it can be.
     let bytes: Vec<u8> = garbage(200_000).filter(|byte| *byte != 0x1b).collect();
     fs::write(stage.path("garbage"), &bytes).unwrap();
@@ -390,7 +390,7 @@ fn play(name: &'static str, shell: &Path, scenes: &[(&[&str], &str, Scene)]) {
         play(&mut stage);
         stage.shell.check_mirror();
         stage.shell.dispose();
-        stage.shell.wait_until_left(1);
+        stage.shell.wait_for_processes(1);
     }
     let process = &mut stage.shell.process;
     process.end();

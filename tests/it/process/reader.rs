@@ -212,7 +212,7 @@ fn clients_are_not_read_while_too_much_output_is_pending() {
                 assert!(line.len() > MEGABYTES * 1_000_000 && line.ends_with("}}"), "a torn answer");
                 replays += 1;
             } else {
-                heard.take_in(&line);
+                heard.add_line(&line);
             }
         }
         (heard, replays)

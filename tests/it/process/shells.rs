@@ -28,7 +28,7 @@ fn shell_runs_in_a_terminal_until_it_exits() {
     // What a shell leaves running ends with it, also what has left its session.
     shell.input("setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' & exit 3\n");
     assert_eq!(shell.until_exited(), Some(3));
-    shell.wait_until_left(1);
+    shell.wait_for_processes(1);
     shell.dispose();
     shell.process.end();
     shell.process.rest();
@@ -48,7 +48,7 @@ fn killed_host_leaves_no_terminal_process_and_stores_no_terminal_content() {
     }
     shell.process.child.kill().unwrap();
     shell.process.wait();
-    shell.wait_until_left(0);
+    shell.wait_for_processes(0);
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let path = entry.unwrap().path();
         let kept = if path.is_file() { std::fs::read(&path).unwrap() } else { Vec::new() };
@@ -85,12 +85,12 @@ fn terminal_queries_are_answered_once_by_the_host() {
     assert!(!["\x1b[6n", "\x1b[c", "\x1b]11;?"].iter().any(|asked| shell.shown.contains(asked)));
     // Titles and directories are told.
     shell.input("printf '\\033]2;a title\\007\\033]7;file:///a%%20b\\007'\n");
-    shell.until_told(|told| told["title"] == "a title");
-    shell.until_told(|told| told["cwd"] == "file:///a%20b");
+    shell.until_action(|told| told["title"] == "a title");
+    shell.until_action(|told| told["cwd"] == "file:///a%20b");
     // Without one it is the name of the program in front, when that prints nothing any more.
     shell.input("sleep 1000\n");
     if cfg!(target_os = "linux") {
-        shell.until_told(|told| told["title"] == "sleep");
+        shell.until_action(|told| told["title"] == "sleep");
     }
 }
 
@@ -102,7 +102,7 @@ fn bash_integration_reports_command_lines_and_runs_user_files() {
     fs::write(home.path().join(".bashrc"), rc).unwrap();
     let mut shell = Shell::start_as(folder.path(), "bash-tells", bash, home.path()).open();
     shell.until_shown("<mine> ");
-    shell.until_told(|told| told["type"] == "terminal/commandDetectionAvailable");
+    shell.until_action(|told| told["type"] == "terminal/commandDetectionAvailable");
     let (line, code, shown) = shell.run("hi; false");
     assert_eq!((line.as_str(), code), ("hi; false", Some(1)));
     assert!(shown.contains("zero hello\r\n"), "{shown:?}");
@@ -124,7 +124,7 @@ fn bash_integration_reports_command_lines_and_runs_user_files() {
     // Directories are told as URIs.
     fs::create_dir(home.path().join("a b;ä")).unwrap();
     shell.run("cd ~/'a b;ä'");
-    let told = shell.until_told(|told| told["cwd"].as_str().is_some_and(|cwd| cwd.ends_with("%A4")));
+    let told = shell.until_action(|told| told["cwd"].as_str().is_some_and(|cwd| cwd.ends_with("%A4")));
     assert!(told["cwd"].as_str().unwrap().ends_with("/a%20b%3B%C3%A4"), "{told}");
     // What a program prints is not taken for it, nor what another shell says inside; nobody there
     // knows the word.
@@ -150,8 +150,8 @@ fn bash_integration_reports_command_lines_and_runs_user_files() {
 /// The exit code that is told of this line, which is typed once, whatever else is told meanwhile.
 fn code_of(shell: &mut Shell, line: &str) -> Option<i64> {
     shell.enter(line);
-    let begun = shell.until_told(|told| told["commandLine"] == line);
-    let ended = shell.until_told(|told| {
+    let begun = shell.until_action(|told| told["commandLine"] == line);
+    let ended = shell.until_action(|told| {
         told["type"] == "terminal/commandFinished" && told["commandId"] == begun["commandId"]
     });
     ended["exitCode"].as_i64()
@@ -237,7 +237,7 @@ fn zsh_integration_reports_command_lines_and_runs_user_files() {
     assert_eq!(shell.run("echo 'a;\\b' ${ZDOTDIR-none}").0, "echo 'a;\\b' ${ZDOTDIR-none}");
     shell.until_shown(" none\r\n");
     shell.run("cd /tmp");
-    shell.until_told(|told| told["cwd"] == "file:///tmp");
+    shell.until_action(|told| told["cwd"] == "file:///tmp");
     assert_eq!(shell.run("(exit 7)").1, Some(7));
     assert_eq!(shell.run("env | grep -c AHP_SIDECAR_SHELL").1, Some(1));
     shell.run("setopt hist_ignore_space");
@@ -263,7 +263,7 @@ fn fish_integration_reports_command_lines_and_runs_user_files() {
     assert_eq!((line.as_str(), code), ("hi; false", Some(1)), "{shown:?}");
     assert_eq!(shell.run("echo 'a;b' > /dev/null").0, "echo 'a;b' > /dev/null");
     shell.run("cd /tmp");
-    shell.until_told(|told| told["cwd"] == "file:///tmp");
+    shell.until_action(|told| told["cwd"] == "file:///tmp");
     assert_eq!(shell.run("env | grep -c AHP_SIDECAR_SHELL").1, Some(1));
     let (line, code, _) = shell.run(" false");
     assert_eq!((line.as_str(), code), ("", Some(1)), "the history does not keep it");
@@ -301,7 +301,7 @@ fn shell_redirected_to_a_file_still_reports_lines_without_leaking_the_nonce() {
         let mut shell = Shell::start_as(folder.path(), "a-file-instead", path, home.path()).open();
         shell.until_prompted();
         shell.enter(first);
-        shell.until_told(|told| told["commandLine"] == first);
+        shell.until_action(|told| told["commandLine"] == first);
         assert_eq!(code_of(&mut shell, "(exit 4)"), Some(4), "{name}");
         assert_eq!(code_of(&mut shell, last), Some(0), "{name}");
         assert_eq!(code_of(&mut shell, "(exit 5)"), Some(5), "{name}");

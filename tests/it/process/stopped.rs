@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::terminal::{installed, make_home, Shell};
 use crate::support::window_on;
-use crate::windows::{check_nothing_is_left, state};
+use crate::windows::{check_no_leftovers, state};
 
 /// Number of lines typed to the shell.
 const LINES: usize = 6;
@@ -68,7 +68,7 @@ fn stopped_window_does_not_read_the_input_of_its_shell() {
     shell.enter("echo status-$?");
     shell.until("status-0");
     shell.dispose();
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
@@ -91,5 +91,5 @@ fn window_in_a_terminal_prints_all_output_before_it_exits() {
     shell.enter("echo status-$?");
     shell.until("status-0");
     shell.dispose();
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }

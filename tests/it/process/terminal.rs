@@ -218,7 +218,7 @@ impl Shell {
     }
 
     /// Waits until this was told of the terminal.
-    pub fn until_told(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
+    pub fn until_action(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
             if let Some(told) = self.told.iter().find(|told| is_it(told)) {
                 return told.clone();
@@ -258,7 +258,7 @@ impl Shell {
 
     /// Waits until nobody but so many of the processes is left that the host has begun, itself with
     /// them.
-    pub fn wait_until_left(&self, count: usize) {
+    pub fn wait_for_processes(&self, count: usize) {
         let start = Instant::now();
         loop {
             let left = bearers(&self.cookie);

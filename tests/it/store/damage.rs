@@ -129,7 +129,7 @@ fn database_with_a_changed_byte_returns_original_data_or_an_error() {
             }
             fs::remove_file(beside(&path, "-wal")).ok();
         }
-        look(&path, SESSIONS, &mut toll, at);
+        check_reads(&path, SESSIONS, &mut toll, at);
         fs::remove_file(beside(&path, "-shm")).ok();
         if at % 8 == 0 {
             fs::write(&path, &sound).unwrap();
@@ -149,7 +149,7 @@ fn write_at(path: &Path, at: usize, byte: u8) {
     file.write_all_at(&[byte], at as u64).unwrap();
 }
 
-fn look(path: &Path, sessions: u64, toll: &mut Toll, at: usize) {
+fn check_reads(path: &Path, sessions: u64, toll: &mut Toll, at: usize) {
     let Ok(reader) = Reader::open(path, ReplayWindow::default()) else {
         toll.refused += 1;
         return;

@@ -514,7 +514,7 @@ impl Dice {
 }
 
 /// Takes something away from a closed store, or changes it. Returns what was done.
-pub fn spoil(path: &Path, dice: &mut Dice) -> String {
+pub fn corrupt(path: &Path, dice: &mut Dice) -> String {
     const OBJECTS: [&str; 16] = [
         "meta",
         "lives",
@@ -657,7 +657,7 @@ fn random_damage_is_reported_and_never_silently_loses_data() {
         if let Some(mark) = mark {
             fs::write(path.with_file_name("sessions.made"), mark).unwrap();
         }
-        let what = spoil(&path, &mut dice);
+        let what = corrupt(&path, &mut dice);
         let what = format!("DAMAGE_SEED={} layout {}: {what}", seed.wrapping_add(case), 6 - layout);
         if assert_honest(&path, &what) > 0 {
             println!("not seen any more: {what}");

@@ -33,7 +33,7 @@ fn counts(path: &std::path::Path) -> (i64, i64, i64) {
 }
 
 /// Checks that the second session is unchanged.
-fn assert_is_there(path: &std::path::Path) {
+fn assert_second_session_is_intact(path: &std::path::Path) {
     let saved = load(&reader(path), 2).unwrap().unwrap();
     assert_eq!(saved.chats[0].turns, [turn_text(1, 0), turn_text(1, 1), turn_text(2, 2)]);
 }
@@ -44,13 +44,13 @@ fn shared_text_is_deleted_with_its_last_turn() {
     let (mut writer, _) = open(&path);
     writer.commit(&[whole(1), beginning_as_1(2)].concat()).unwrap();
     assert_eq!(counts(&path), (6, 4, 2));
-    assert_is_there(&path);
+    assert_second_session_is_intact(&path);
     writer.commit(&[Record::TurnsCut(ChatKey(1001), 1)]).unwrap();
     assert_eq!(counts(&path), (4, 3, 1));
-    assert_is_there(&path);
+    assert_second_session_is_intact(&path);
     // Another turn comes into the place of one whose text is still in use.
     writer.commit(&[Record::Turn(ChatKey(1001), 1, turn_text(7, 1))]).unwrap();
-    assert_is_there(&path);
+    assert_second_session_is_intact(&path);
     writer.commit(&[Record::TurnsCut(ChatKey(1001), 0), Record::TurnsCut(ChatKey(1002), 0)]).unwrap();
     assert_eq!(counts(&path), (0, 0, 0));
 }
@@ -68,7 +68,7 @@ fn shared_text_with_unknown_use_count_is_not_deleted() {
         // One that is gone is counted anew.
         let (mut writer, _) = open(&path);
         writer.commit(&[Record::TurnsCut(ChatKey(1001), 0)]).unwrap();
-        assert_is_there(&path);
+        assert_second_session_is_intact(&path);
     }
 }
 
@@ -83,7 +83,7 @@ fn damaged_turn_row_deletes_no_text_of_another_turn() {
         writer.commit(&[whole(1), beginning_as_1(2)].concat()).unwrap();
         rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();
         writer.commit(&[Record::TurnsCut(ChatKey(1001), 0)]).unwrap();
-        assert_is_there(&path);
+        assert_second_session_is_intact(&path);
     }
 }
 
@@ -144,5 +144,5 @@ fn text_shared_again_with_unknown_use_count_is_not_deleted() {
     let again = Record::TurnsShared { from: ChatKey(1002), to: ChatKey(1003), places: 0..2 };
     writer.commit(&[again, Record::TurnsCut(ChatKey(1003), 0)]).unwrap();
     writer.commit(&[Record::TurnsCut(ChatKey(1001), 0)]).unwrap();
-    assert_is_there(&path);
+    assert_second_session_is_intact(&path);
 }

@@ -275,7 +275,7 @@ impl Rebuilt {
         }
     }
 
-    fn heard(&mut self, line: String) {
+    fn record(&mut self, line: String) {
         let line = self.shown.shown(line);
         self.write(&Step::Host(line).to_string());
     }
@@ -302,7 +302,7 @@ impl Rebuilt {
             if line == answer {
                 return Ok(());
             }
-            self.heard(line);
+            self.record(line);
         }
         Err(format!("the output has ended after:\n{}", self.text))
     }
@@ -310,7 +310,7 @@ impl Rebuilt {
     fn until(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), String> {
         while let Some(line) = self.process.next_line() {
             let found = wanted(&line);
-            self.heard(line);
+            self.record(line);
             if found {
                 return Ok(());
             }
@@ -320,7 +320,7 @@ impl Rebuilt {
 
     fn rest(&mut self) {
         while let Some(line) = self.process.next_line() {
-            self.heard(line);
+            self.record(line);
         }
     }
 }

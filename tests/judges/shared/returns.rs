@@ -102,7 +102,7 @@ impl Story {
             if dice.percent(35) {
                 self.speak_at_once(dice).with_context(|| format!("speaking at once in life {life}"))?;
             } else {
-                self.come_back().with_context(|| format!("coming back to life {life}"))?;
+                self.reconnect_and_compare().with_context(|| format!("coming back to life {life}"))?;
             }
             for _ in 0..ROUNDS {
                 self.round(dice).with_context(|| format!("in life {life}"))?;
@@ -218,7 +218,7 @@ impl Story {
         Ok(snapshot)
     }
 
-    fn come_back(&mut self) -> Result<()> {
+    fn reconnect_and_compare(&mut self) -> Result<()> {
         self.party.unechoed.clear();
         let params = self.party.reconnect()?;
         let result = self.ask("reconnect", &params)?;

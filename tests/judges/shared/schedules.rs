@@ -83,11 +83,11 @@ pub fn run(official: &'static dyn Official) {
         heard.append(&mut talk.party.heard);
     }
     if cases >= CASES {
-        check_heard(official.dialect(), &heard);
+        check_received(official.dialect(), &heard);
     }
 }
 
-fn check_heard(dialect: Dialect, heard: &BTreeSet<String>) {
+fn check_received(dialect: Dialect, heard: &BTreeSet<String>) {
     let (conversation, notifications) = (
         if dialect.has_chats() { "chat" } else { "session" },
         if dialect == V0_1_0 { "notify" } else { "root" },
@@ -255,7 +255,7 @@ impl Talk {
                 self.party.mirror.away = true;
                 Ok(())
             }
-            Move::Return => self.come_back(),
+            Move::Return => self.reconnect_and_compare(),
             Move::Resubscribe => {
                 // Nothing that was said may still have to come back on this channel.
                 self.settle()?;
@@ -290,7 +290,7 @@ impl Talk {
         Ok(())
     }
 
-    fn come_back(&mut self) -> Result<()> {
+    fn reconnect_and_compare(&mut self) -> Result<()> {
         let params = self.party.reconnect()?;
         let result = self.ask("reconnect", &params)?;
         self.party.catch_up(&result)?;
@@ -300,7 +300,7 @@ impl Talk {
     /// Ends what runs, compares everything, and ends the program.
     fn finish(&mut self) -> Result<()> {
         if self.party.mirror.away {
-            self.come_back()?;
+            self.reconnect_and_compare()?;
         }
         let (dialect, conversation) = (self.party.dialect(), self.party.conversation.clone());
         loop {

@@ -81,7 +81,7 @@ pub trait Stage {
         let (session, conversation) = (party.session.clone(), party.conversation.clone());
         let dialect = party.dialect();
         if !self.is_connected(seat) {
-            return if matches!(chosen, Move::Return) { self.come_back(seat) } else { Ok(()) };
+            return if matches!(chosen, Move::Return) { self.reconnect_and_compare(seat) } else { Ok(()) };
         }
         match chosen {
             Move::OnSession(action) => self.act(seat, &session, action),
@@ -123,7 +123,7 @@ pub trait Stage {
         self.lose(seat)
     }
 
-    fn come_back(&mut self, seat: usize) -> Result<()> {
+    fn reconnect_and_compare(&mut self, seat: usize) -> Result<()> {
         self.open(seat)?;
         let params = self.party(seat).reconnect()?;
         let result = self.ask(seat, "reconnect", &params)?;
@@ -135,7 +135,7 @@ pub trait Stage {
     fn gather(&mut self) -> Result<()> {
         for seat in 0..self.count() {
             if !self.is_connected(seat) {
-                self.come_back(seat)?;
+                self.reconnect_and_compare(seat)?;
             }
         }
         Ok(())
