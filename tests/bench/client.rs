@@ -1,4 +1,4 @@
-//! The other end of the pipes: a client that costs little, so that it is not what is measured.
+//! Benchmark client on the other end of the pipes, cheap enough not to distort measurements.
 //!
 //! Owns: the program as a child, and its lines as slices of one buffer.
 //! Never: parses JSON; it looks for the few strings that it needs.
@@ -27,17 +27,17 @@ pub struct Client {
     stdin: Arc<Mutex<ChildStdin>>,
     stdout: ChildStdout,
     buffer: Vec<u8>,
-    /// What was read and not taken yet.
+    /// Bytes read and not consumed yet.
     unread: Range<usize>,
 }
 
-/// What a process occupies.
+/// Memory use of a process.
 pub struct Memory {
-    /// All of its pages, in kB.
+    /// Resident pages, in kB.
     pub resident_kb: u64,
-    /// The same, with shared pages divided among their users.
+    /// Resident pages with shared ones divided among their users, in kB.
     pub proportional_kb: u64,
-    /// Those that it has written to, and that nobody else has.
+    /// Pages written and not shared, in kB.
     pub private_kb: u64,
 }
 
@@ -52,7 +52,7 @@ impl Client {
         Self::start(["--exclusive".as_ref(), "--state-dir".as_ref(), folder.as_os_str()])
     }
 
-    /// The same through the host of the folder, which is started when there is none.
+    /// Connects through the shared host of the folder, which is started if none runs.
     pub fn join_in(folder: &Path) -> Outcome<Self> {
         Self::start(["--state-dir".as_ref(), folder.as_os_str()])
     }
@@ -91,7 +91,7 @@ impl Client {
     }
 
     /// Writes bytes while others are read.
-    pub fn say_meanwhile(&mut self, bytes: Vec<u8>) {
+    pub fn send_in_background(&mut self, bytes: Vec<u8>) {
         let stdin = Arc::clone(&self.stdin);
         thread::spawn(move || stdin.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes).ok());
     }
@@ -132,7 +132,7 @@ impl Client {
         Ok(&self.buffer[self.unread.clone()])
     }
 
-    /// What [`Self::chunk`] gave is done with.
+    /// Discards the bytes returned by [`Self::chunk`].
     pub fn forget_chunk(&mut self) {
         self.unread = 0..0;
     }
@@ -193,7 +193,7 @@ impl Client {
         self.say(turn(chat, script).as_bytes())
     }
 
-    /// How long processors have worked for the program so far.
+    /// Returns the CPU time of the program so far.
     pub fn processor_time(&self) -> Outcome<Duration> {
         let schedule = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id()))?;
         let nanos: u64 = schedule.split_whitespace().next().ok_or("no such figure")?.parse()?;
@@ -210,13 +210,13 @@ impl Client {
         Ok(all)
     }
 
-    /// What the program occupies now.
+    /// Returns the memory use of the program.
     pub fn memory(&mut self) -> Outcome<Memory> {
         memory_of(self.child.id())
     }
 }
 
-/// What a process occupies now.
+/// Returns the memory use of a process.
 pub fn memory_of(process: u32) -> Outcome<Memory> {
     let rollup = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
     let figure = |name: &str| -> Outcome<u64> {
@@ -267,7 +267,7 @@ pub struct DeltaLines {
 }
 
 impl DeltaLines {
-    /// How many bytes of text this line carries; none when it is another line.
+    /// Returns the bytes of text in this line; `None` for other lines.
     pub fn text(&mut self, line: &[u8]) -> Option<usize> {
         const BEFORE: &[u8] = b"\"content\":\"";
         if self.head.is_none() {

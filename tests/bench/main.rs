@@ -1,5 +1,5 @@
-//! What the release binary costs, measured from outside over real pipes: `cargo bench` prints one
-//! table, and `cargo bench -- PART…` those parts of it that are named (see `PARTS`).
+//! Benchmarks of the release binary, measured from outside over real pipes: `cargo bench` prints
+//! one table, and `cargo bench -- PART…` only the named parts (see `PARTS`).
 //!
 //! Measures: the time from spawning to an answered handshake, `ping` alone and in a pipeline,
 //! deltas of turns with few and many parts, a replay, memory, what a store costs (see `stored`) and
@@ -28,18 +28,18 @@ use std::time::{Duration, Instant};
 
 use client::{Client, DeltaLines, Memory, CHAT};
 
-/// How often the start is measured.
+/// Number of measured starts.
 const SPAWNS: usize = 30;
-/// How many pings go one after the other.
+/// Number of sequential pings.
 const PINGS: usize = 10_000;
-/// How many pings go without waiting.
+/// Number of pipelined pings.
 const PIPELINED_PINGS: usize = 500_000;
-/// How many deltas a turn streams, and of how many bytes each.
+/// Number of deltas of a turn, and bytes of each.
 const DELTAS: usize = 1_000_000;
 const DELTA_BYTES: usize = 20;
-/// How many actions a client has missed.
+/// Number of actions missed by a client.
 const MISSED: u64 = 10_000;
-/// How many sessions are kept.
+/// Number of stored sessions.
 const SESSIONS: usize = 200;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -148,7 +148,7 @@ fn pipelined_pings() -> Outcome<Duration> {
     let mut client = Client::open()?;
     let pings = client::PING.repeat(PIPELINED_PINGS);
     let start = Instant::now();
-    client.say_meanwhile(pings);
+    client.send_in_background(pings);
     let mut answered = 0;
     while answered < PIPELINED_PINGS {
         answered += memchr::memchr_iter(b'\n', client.chunk()?).count();

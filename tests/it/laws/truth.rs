@@ -107,7 +107,7 @@ impl Truth {
         })
     }
 
-    /// That no turn is left running.
+    /// Checks that no turn is running.
     pub fn check_all_ended(&self) -> Result<()> {
         let running = self.turns.iter().find(|(_, turns)| turns.active.is_some());
         ensure!(running.is_none(), "a turn never ended: {running:?}");

@@ -1,5 +1,5 @@
-//! What is left of terminals that share a guard, by the real program: of one that has ended
-//! nothing, and all of the others.
+//! Processes of terminals that share a guard, tested with the real program: none of a closed
+//! terminal survives, all of the others do.
 //!
 //! Owns: real processes that have left their session, their parents and their environment.
 //! Never: looks at what is shown.
@@ -63,7 +63,7 @@ impl Terminals {
         self.start_all(name)
     }
 
-    /// The same in the terminal that is followed.
+    /// Starts processes of every kind in the subscribed terminal.
     fn start_all(&mut self, name: &str) -> BTreeMap<String, RawPid> {
         let folder = self.folder.path().display().to_string();
         for (way, line) in WAYS {
@@ -71,7 +71,7 @@ impl Terminals {
             self.shell.input(&format!("{}\n", line.replace(&format!("STUBBORN {way}"), &words)));
         }
         let all: BTreeMap<_, _> =
-            WAYS.iter().map(|(way, _)| ((*way).to_owned(), self.said(&format!("{name}.{way}")))).collect();
+            WAYS.iter().map(|(way, _)| ((*way).to_owned(), self.pid_in(&format!("{name}.{way}")))).collect();
         // Those have no parent of the terminal's any more.
         for way in ["daemon", "bare", "late"] {
             let guard = guards(self.host())[0];
@@ -80,8 +80,8 @@ impl Terminals {
         all
     }
 
-    /// Who has said his number in this file.
-    fn said(&self, name: &str) -> RawPid {
+    /// Waits for the process that has written its id to this file.
+    fn pid_in(&self, name: &str) -> RawPid {
         let path = self.folder.path().join(name);
         wait_for(|| path.exists(), name);
         fs::read_to_string(path).unwrap().trim().parse().unwrap()
@@ -113,12 +113,12 @@ impl Terminals {
 
     /// Waits until nobody is left but the host.
     fn wait_until_alone(&self) {
-        self.shell.wait_until_left(1);
+        self.shell.wait_for_processes(1);
         assert!(guards(self.host()).is_empty());
     }
 }
 
-/// What `/proc` says of a process that has not ended: its state, its parent, and more.
+/// Returns the fields of `/proc/PID/stat` of a living process: its state, its parent, and more.
 fn stat(process: RawPid) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let fields: Vec<String> = stat.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect();
@@ -153,7 +153,7 @@ fn wait_for(done: impl Fn() -> bool, what: &str) {
 }
 
 #[track_caller]
-fn wait_until_gone(all: &BTreeMap<String, RawPid>) {
+fn wait_until_dead(all: &BTreeMap<String, RawPid>) {
     for (way, process) in all {
         wait_for(|| !is_alive(*process), way);
     }
@@ -167,7 +167,7 @@ fn assert_alive(all: &BTreeMap<String, RawPid>) {
 }
 
 #[test]
-fn what_a_terminal_has_started_ends_with_it_and_nothing_of_another_one() {
+fn closing_a_terminal_kills_its_processes_and_no_others() {
     let mut terminals = Terminals::start("families");
     let one = terminals.populate(TERMINAL, "one");
     let guard = terminals.guard();
@@ -175,30 +175,30 @@ fn what_a_terminal_has_started_ends_with_it_and_nothing_of_another_one() {
     let three = terminals.populate("agenthost-terminal:///three", "three");
     assert_eq!(terminals.guard(), guard);
     terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
+    wait_until_dead(&one);
     // Its shell ends, and what that leaves behind stays until its terminal is over.
     terminals.shell.enter("exit 3");
     assert_eq!(terminals.shell.until_exited(), Some(3));
-    wait_until_gone(&three);
+    wait_until_dead(&three);
     assert_alive(&two);
     assert_eq!(terminals.guard(), guard);
     // The number of one that has ended is nobody else's by mistake.
     let one = terminals.populate(TERMINAL, "one-again");
     terminals.dispose(OTHER);
-    wait_until_gone(&two);
+    wait_until_dead(&two);
     assert_alive(&one);
     terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
+    wait_until_dead(&one);
     terminals.wait_until_alone();
     // The next one has another guard.
     terminals.open(TERMINAL);
     assert_ne!(terminals.guard(), guard);
 }
 
-/// Somebody has taken off the number of his terminal, and has left it: he is nobody's, and does not
-/// stay either.
+/// A process has removed its terminal's tag and has left the session: it belongs to no terminal,
+/// and must still be killed.
 #[test]
-fn who_belongs_to_no_terminal_ends_with_the_last_one() {
+fn process_that_left_its_terminal_is_killed_with_the_last_terminal() {
     let mut terminals = Terminals::start("nobodys");
     let folder = terminals.folder.path().display().to_string();
     terminals.open(OTHER);
@@ -208,7 +208,7 @@ fn who_belongs_to_no_terminal_ends_with_the_last_one() {
     // Who is still in the session is known by that, also when his parents have ended.
     terminals.shell.enter(&format!("(sh -c '{}' &)", start("near")));
     terminals.shell.enter(&format!("(setsid sh -c '{}' &)", start("far")));
-    let (near, far) = (terminals.said("near"), terminals.said("far"));
+    let (near, far) = (terminals.pid_in("near"), terminals.pid_in("far"));
     for process in [near, far] {
         let guard = terminals.guard().to_string();
         wait_for(|| stat(process).is_some_and(|stat| stat[1] == guard), "it has lost its parents");
@@ -222,7 +222,7 @@ fn who_belongs_to_no_terminal_ends_with_the_last_one() {
 }
 
 #[test]
-fn nobody_of_any_terminal_outlives_its_host_however_that_ends() {
+fn host_end_or_death_leaves_no_terminal_process() {
     for signal in [Signal::KILL, Signal::TERM] {
         let mut terminals = Terminals::start(&format!("hosts-end-{}", signal.as_raw()));
         let one = terminals.populate(TERMINAL, "one");
@@ -234,14 +234,14 @@ fn nobody_of_any_terminal_outlives_its_host_however_that_ends() {
             // It has seen to it itself.
             assert!(one.values().chain(two.values()).chain([&guard]).all(|process| !is_alive(*process)));
         }
-        wait_until_gone(&one);
-        wait_until_gone(&two);
+        wait_until_dead(&one);
+        wait_until_dead(&two);
         wait_for(|| !is_alive(guard), "the guard");
     }
 }
 
 #[test]
-fn who_kills_the_guard_of_terminals_ends_them_and_the_host_goes_on() {
+fn killed_terminal_guard_ends_its_terminals_and_the_host_continues() {
     let mut terminals = Terminals::start("a-guard-is-killed");
     let one = terminals.populate(TERMINAL, "one");
     let two = terminals.populate(OTHER, "two");
@@ -254,14 +254,14 @@ fn who_kills_the_guard_of_terminals_ends_them_and_the_host_goes_on() {
     assert_eq!(terminals.shell.until_exited(), None);
     terminals.shell.follow(TERMINAL);
     assert_eq!(terminals.shell.until_exited(), None);
-    wait_until_gone(&one);
-    wait_until_gone(&two);
+    wait_until_dead(&one);
+    wait_until_dead(&two);
     terminals.dispose("agenthost-terminal:///three");
     terminals.wait_until_alone();
 }
 
 #[test]
-fn a_guard_of_terminals_that_was_stopped_is_woken() {
+fn stopped_terminal_guard_is_continued() {
     let mut terminals = Terminals::start("a-guard-is-stopped");
     let one = terminals.populate(TERMINAL, "one");
     terminals.shell.enter("kill -STOP $PPID; echo go\"\"ne");
@@ -271,11 +271,11 @@ fn a_guard_of_terminals_that_was_stopped_is_woken() {
     terminals.signal_guard(Signal::STOP);
     terminals.shell.enter("exec true");
     assert_eq!(terminals.shell.until_exited(), Some(0));
-    wait_until_gone(&two);
+    wait_until_dead(&two);
     assert_alive(&one);
     terminals.signal_guard(Signal::STOP);
     terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
+    wait_until_dead(&one);
     terminals.wait_until_alone();
     // The host may die before it hears of it.
     let three = terminals.populate("agenthost-terminal:///three", "three");
@@ -284,11 +284,11 @@ fn a_guard_of_terminals_that_was_stopped_is_woken() {
     assert_ne!(terminals.guard(), guard);
     terminals.shell.process.child.kill().unwrap();
     terminals.shell.process.wait();
-    wait_until_gone(&three);
+    wait_until_dead(&three);
 }
 
 #[test]
-fn a_guard_of_terminals_that_is_stopped_all_the_time_is_replaced() {
+fn permanently_stopped_terminal_guard_is_replaced() {
     let mut terminals = Terminals::start("a-guard-is-held");
     let one = terminals.populate(TERMINAL, "one");
     let two = terminals.populate(OTHER, "two");
@@ -298,14 +298,14 @@ fn a_guard_of_terminals_that_is_stopped_all_the_time_is_replaced() {
     let mut stops = std::process::Command::new("/bin/sh").args(["-c", &stop]).spawn().unwrap();
     terminals.dispose(TERMINAL);
     terminals.dispose(OTHER);
-    wait_until_gone(&one);
-    wait_until_gone(&two);
+    wait_until_dead(&one);
+    wait_until_dead(&two);
     terminals.wait_until_alone();
     stops.wait().unwrap();
 }
 
 #[test]
-fn terminals_may_be_wanted_at_once_and_not_any_more_at_once() {
+fn terminals_created_and_disposed_of_concurrently_share_one_guard() {
     let mut terminals = Terminals::start("at-once");
     let uri = |number: usize| format!("agenthost-terminal:///{number}");
     let claim = json!({ "kind": "client", "clientId": "me" });
@@ -334,9 +334,9 @@ fn terminals_may_be_wanted_at_once_and_not_any_more_at_once() {
     }
 }
 
-/// Who does not want to leave is given half a second.
+/// Processes that ignore signals are killed after half a second.
 #[test]
-fn a_terminal_does_not_wait_for_another_one_that_ends() {
+fn opening_a_terminal_does_not_wait_for_another_one_that_ends() {
     let mut terminals = Terminals::start("while-another-ends");
     terminals.open("agenthost-terminal:///it-stays");
     let mut number = 0;
@@ -349,14 +349,14 @@ fn a_terminal_does_not_wait_for_another_one_that_ends() {
         terminals.open(OTHER);
         let took = start.elapsed();
         terminals.dispose(OTHER);
-        wait_until_gone(&all);
+        wait_until_dead(&all);
         took
     });
 }
 
 /// There is no room for numbers below this one.
 #[test]
-fn where_one_guard_cannot_tell_terminals_apart_each_has_its_own() {
+fn terminals_have_separate_guards_if_the_limit_leaves_no_tags() {
     let folder = tempfile::tempdir().unwrap();
     let command = shell("exec prlimit --locks=12345 \"$@\"", &sidecar_on(&folder.path().join("state")));
     let mut terminals = Terminals::start_by(folder, command, "guards-of-their-own");
@@ -367,6 +367,6 @@ fn where_one_guard_cannot_tell_terminals_apart_each_has_its_own() {
     wait_for(|| guards(terminals.host()).len() == 1, "one guard is left");
     let one = terminals.start_all("one");
     terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
+    wait_until_dead(&one);
     terminals.wait_until_alone();
 }
