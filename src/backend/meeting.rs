@@ -16,18 +16,18 @@ use super::room::ByteRoom;
 use super::{Backend, HostLine, Report, Reports, RunningConversation, REPORTS_BYTES_MAX, REPORTS_MAX};
 use crate::host::effects::{ChatKey, Command, Event, OpenConversation, OpenFailure, SelfDescription, Tokens};
 
-/// How long an agent that has opened a conversation may go on to say what it is: some tell their
-/// commands later.
+/// Time for which a meeting goes on after the conversation has opened: some agents report their
+/// commands only then.
 const LAST_WORDS: Duration = Duration::from_millis(700);
 
-/// What came of a meeting.
+/// Result of a meeting with an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Meeting {
-    /// What the agent has said of itself.
+    /// Description that the agent has given of itself.
     pub said: SelfDescription,
     /// How a new session is configured; none when none could be opened.
     pub config: Option<SessionConfigState>,
-    /// What is missing, and why, for people; none when all is well.
+    /// Kind of the failure, and its reason in words for people; `None` if nothing failed.
     pub failure: Option<(OpenFailure, String)>,
 }
 

@@ -1,5 +1,4 @@
-//! Those who do the work: the trait that an agent is put behind, and the tasks that run
-//! conversations.
+//! Backends: the trait behind which an agent is put, and the tasks that run conversations.
 //!
 //! [`meeting`] gets to know an agent before there is any, [`room`] bounds what waits.
 //!
@@ -33,10 +32,11 @@ use crate::host::effects::{
     AgentDescription, ChatKey, Command, Event, OpenConversation, OpenFailure, Tokens,
 };
 
-/// How many reports may wait before conversations are held up.
+/// Maximum number of queued reports; conversations wait while the queue is full.
 const REPORTS_MAX: usize = 256;
 
-/// How many bytes of reports may wait before conversations are held up, all together.
+/// Maximum size of the queued reports of all conversations, in bytes; conversations wait while it
+/// is reached.
 const REPORTS_BYTES_MAX: usize = 4 << 20;
 
 /// Time for which an agent that is no longer offered goes on when its last conversation is closed.
@@ -44,7 +44,7 @@ const RETIRES_AFTER: Duration = Duration::from_secs(2);
 
 /// A kind of agent.
 pub trait Backend: Send {
-    /// What clients are told of it. Starts nothing.
+    /// Returns the description of the agent that clients receive. Starts nothing.
     fn describe(&self) -> AgentDescription;
 
     /// A conversation, as a task that lasts until its commands end.
@@ -68,13 +68,13 @@ pub type Stopping = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A conversation's line to the host.
 #[derive(Debug)]
 pub struct HostLine {
-    /// What it is told. Ends when the conversation is closed.
+    /// Commands from the host. The channel ends when the conversation is closed.
     pub commands: mpsc::UnboundedReceiver<Command>,
-    /// Where it reports.
+    /// Sender for the conversation's reports.
     pub reports: Reports,
 }
 
-/// Where a conversation reports.
+/// Sender for the reports of one conversation, bounded by their number and bytes.
 #[derive(Debug, Clone)]
 pub struct Reports {
     chat: ChatKey,
@@ -97,7 +97,7 @@ impl Reports {
         Some(Room { permit, taken, chat: self.chat, conversation: self.conversation })
     }
 
-    /// The same, if there is room already.
+    /// Returns room for a report if there is some at once; never waits.
     pub fn room_now(&self) -> Option<Room<'_>> {
         let taken = self.bytes.now()?;
         let permit = self.sender.try_reserve().ok()?;
@@ -135,10 +135,10 @@ impl Room<'_> {
 #[derive(Debug)]
 pub struct Report {
     chat: ChatKey,
-    /// Which of the chat's conversations, one after the other, said it.
+    /// Number of the conversation that reported: a chat may have several, one after another.
     conversation: u64,
     event: Event,
-    /// Until it is heard.
+    /// Room that the report takes up until it is received.
     _taken: TakenRoom,
 }
 
@@ -146,7 +146,7 @@ pub struct Report {
 pub enum Offered {
     /// The backend of this provider id, as it is.
     AsBefore(String),
-    /// Another one.
+    /// Backend that is new, or was changed.
     New(Box<dyn Backend>),
 }
 
@@ -224,7 +224,7 @@ impl Agents {
         self.backends.iter().find(|known| known.provider == provider)
     }
 
-    /// What each backend says of itself, in order.
+    /// Returns the description of each offered backend, in order.
     pub fn describe(&self) -> Vec<AgentDescription> {
         self.backends.iter().map(|known| known.backend.describe()).collect()
     }
@@ -293,7 +293,8 @@ impl Agents {
         }
     }
 
-    /// What a report tells the core; none when its conversation has been closed.
+    /// Returns the event of a report, with its chat; `None` if its conversation has been closed, or
+    /// if it describes an agent that was replaced.
     pub fn hear(&mut self, report: Report) -> Option<(ChatKey, Event)> {
         let Report { chat, conversation, event, .. } = report;
         let open = self.open.get(&chat).filter(|open| open.conversation == conversation)?;

@@ -28,13 +28,13 @@ impl ByteRoom {
         Some(TakenRoom { permit, of: Arc::clone(&self.0) })
     }
 
-    /// The same, if there is room already.
+    /// Takes the least room if there is any at once; never waits.
     pub fn now(&self) -> Option<TakenRoom> {
         let permit = Arc::clone(&self.0).try_acquire_owned().ok()?;
         Some(TakenRoom { permit, of: Arc::clone(&self.0) })
     }
 
-    /// Nobody waits for room any more.
+    /// Closes the room: all waits for it, now and later, end with `None`.
     pub fn close(&self) {
         self.0.close();
     }
@@ -48,8 +48,7 @@ pub struct TakenRoom {
 }
 
 impl TakenRoom {
-    /// It is so many bytes that wait here. If that is more than there is room for, it is all of the
-    /// room.
+    /// Takes up room for this many bytes, or all the remaining room if that is less.
     pub fn fill(&mut self, bytes: usize) {
         let more = (bytes / PIECE_BYTES).min(self.of.available_permits());
         let more = u32::try_from(more).unwrap_or(u32::MAX);

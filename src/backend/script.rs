@@ -185,7 +185,7 @@ impl Stop {
 #[derive(PartialEq)]
 enum Remembered {
     Text(String),
-    /// What began this turn. It is read when somebody wants to hear it.
+    /// Earlier turn, remembered by its message, which is read on demand.
     Turn(CompletedTurn),
 }
 
@@ -200,20 +200,20 @@ impl Remembered {
 
 struct ScriptAgent {
     line: HostLine,
-    /// What it needs a token for.
+    /// Resource that the agent needs a token for; `None` if it needs none.
     resource: Option<String>,
     tokens: Tokens,
-    /// Where it works.
+    /// URIs of the session's working directories.
     working_directories: Vec<String>,
     /// The tools that clients offer.
     client_tools: Vec<String>,
     /// Tools that the user has allowed for good.
     allowed: HashSet<String>,
-    /// What was said before, as `/recall` says it.
+    /// Messages and attachments so far, the oldest first, as `/recall` repeats them.
     memory: Vec<Remembered>,
     /// All tools are allowed.
     allows_all: bool,
-    /// How many terminals there were.
+    /// Number of terminals shown so far.
     terminals: u64,
     own_turns: LaterSteps,
     /// The turn that runs, or that failed and may go on.
@@ -222,15 +222,15 @@ struct ScriptAgent {
 
 struct Turn {
     run: RunId,
-    /// Which model and agent the message chose.
+    /// Model and agent that the message chose, in words, as `/model` shows them.
     chosen: String,
-    /// How many steps are done.
+    /// Number of steps that are done.
     done: usize,
-    /// How many steps the host knows to be done.
+    /// Number of done steps that were reported to the host.
     told: usize,
-    /// How many tool calls and questions there were.
+    /// Number of tool calls and questions so far, from which their ids are made.
     calls: usize,
-    /// What the user added and what has not been said back.
+    /// Messages that the user added during the turn and that were not repeated yet, with their ids.
     steering: VecDeque<(String, Message)>,
     /// The answers to calls and questions that nobody has taken up yet.
     replies: Vec<(String, ScriptReply)>,

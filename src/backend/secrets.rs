@@ -1,4 +1,4 @@
-//! What this process has given to somebody in confidence, and no log may show: tokens and keys.
+//! Secrets that this process has given to others and that no log may show: tokens and keys.
 //!
 //! Owns: which texts those are at the moment, and what stands in their place.
 //! Never: gives one away, or changes what anybody but a reader of the log is told.
@@ -11,10 +11,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What stands in the place of a secret.
+/// Text that replaces a secret in the log.
 const HIDDEN: &str = "(secret)";
 
-/// How often each is kept.
+/// Texts to hide, each with the number of [`Secret`]s that hold it.
 static KEPT: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
 fn kept() -> MutexGuard<'static, BTreeMap<String, usize>> {

@@ -1,5 +1,5 @@
-//! Limits of what clients and agents make: so large that nobody who works notices, and so small that
-//! nothing is too much for memory, for a row of the store, or for everybody else.
+//! Limits of what clients and agents make: so large that nobody who works notices, and so small
+//! that nothing is too much for memory, for a row of the store, or for everybody else.
 //!
 //! Owns: the limits, and what is counted against them.
 //! Never: refuses an action or ends a turn itself; the router asks, before and after it sequences

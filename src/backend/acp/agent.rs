@@ -33,20 +33,21 @@ use crate::backend::secrets::Secret;
 use crate::host::effects::{ChatKey, SelfDescription, Tokens};
 use crate::wire::text;
 
-/// How long is waited before an agent is started again that has died so many times in a row.
+/// Delays before a dead agent is restarted, by the number of its deaths in a row.
 const WAITS: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
 
-/// How long an agent that has died more often than that is not started at all.
+/// Time after its last death for which an agent is not restarted once it has died more often than
+/// [`WAITS`] has delays.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
 /// An agent.
 #[derive(Debug)]
 pub struct Agent {
-    /// What its operator says of it.
+    /// Configuration of the agent by its operator.
     pub spec: AgentSpec,
-    /// What it has us run.
+    /// Commands that the agent has the host run.
     pub commands: Commands,
-    /// Where it reaches the tools of clients.
+    /// Listener on which the agent reaches the tools of clients.
     pub client_tools: ToolListener,
     guard: GuardProgram,
     /// Held by the one who starts it, so that others wait for that rather than start another.
@@ -56,20 +57,21 @@ pub struct Agent {
 
 #[derive(Debug, Default)]
 struct StartsSoFar {
-    /// How often it has died or failed to start since it last did anything well.
+    /// Number of deaths and failed starts since the agent last did something well.
     deaths: usize,
     last_death: Option<(Instant, String)>,
-    /// Those that have not ended, as far as is known.
+    /// Connections that have not ended, as far as is known.
     connections: Vec<AgentConnection>,
     /// How one can log in to it, as it said last.
     ways: Option<Vec<LoginWay>>,
-    /// What it calls itself, as it said last.
+    /// Latest description that the agent gave of itself.
     said: SelfDescription,
-    /// What is known of the one that it said it is.
+    /// Quirks of the agent, by the name that it last reported; `None` before it has started.
     quirks: Option<AgentQuirks>,
-    /// It is not to be started any more.
+    /// Set once the agent is stopped for good and must not be started again.
     closed: bool,
-    /// What it did not survive being asked about which session, or did not answer.
+    /// Requests about a session, by method and session id, at which the agent died or that it left
+    /// unanswered.
     failed_at: BTreeSet<(&'static str, String)>,
     /// Chats whose message is sent without its attachments, which have spoiled a session.
     without_attachments: BTreeSet<ChatKey>,
@@ -80,19 +82,20 @@ struct StartsSoFar {
 pub struct RunningAgent {
     /// The connection to it.
     pub connection: AgentConnection,
-    /// What it can do.
+    /// Capabilities that the agent reported in its answer to `initialize`.
     pub capabilities: AgentCapabilities,
-    /// What it calls itself, for people.
+    /// Name of the agent, for people; `None` if it reported none.
     pub title: Option<String>,
-    /// Its version, as it says it.
+    /// Version that the agent reported.
     pub version: Option<String>,
-    /// What is known of it besides.
+    /// Known quirks that the agent does not report itself.
     pub quirks: AgentQuirks,
-    /// What it was told that it may do through us.
+    /// Services of the host that the agent was offered in `initialize`.
     pub offers: HostServices,
-    /// Whether it is logged in.
+    /// Login state of the agent.
     pub login: Login,
-    /// It takes in what the user adds while it works, by `_session/steering`.
+    /// Set when the agent accepts messages that the user adds during a turn, by
+    /// `_session/steering`.
     pub steers: bool,
     uses: Mutex<Uses>,
 }
@@ -105,13 +108,13 @@ struct Uses {
     ended_by_us: Option<&'static str>,
 }
 
-/// Somebody needs a running agent: while this is there it is not stopped, neither for idleness nor
-/// because it did not answer somebody else.
+/// Lease on a running agent: while any is held, the agent is not stopped for idleness, nor because
+/// it left the request of another user of it unanswered.
 #[derive(Debug)]
 pub struct Use(Arc<RunningAgent>);
 
 impl Use {
-    /// What is used.
+    /// Returns the leased agent.
     pub fn running(&self) -> Arc<RunningAgent> {
         Arc::clone(&self.0)
     }
@@ -173,7 +176,7 @@ impl RunningAgent {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it can do beyond what every agent can.
+    /// Returns the capabilities of the agent beyond those of every agent.
     pub fn abilities(&self) -> AgentAbilities {
         let can = &self.capabilities.session_capabilities;
         let takes_up = can.resume.is_some() || self.capabilities.load_session;
@@ -189,7 +192,7 @@ impl RunningAgent {
         }
     }
 
-    /// What it can take in a prompt.
+    /// Returns the kinds of content that the agent takes in a prompt.
     pub fn takes(&self) -> Takes<'_> {
         Takes { can: &self.capabilities.prompt_capabilities, quirks: self.quirks, only_text: false }
     }
@@ -215,7 +218,7 @@ impl RunningAgent {
         is_free
     }
 
-    /// What ends it when its session does.
+    /// Returns a handle that ends the process when it is dropped.
     pub fn own(self: &Arc<Self>) -> OwnProcess {
         OwnProcess(Arc::clone(self))
     }
@@ -295,7 +298,7 @@ impl Agent {
         self.past().connections.last()?.logged_out()
     }
 
-    /// What it has said of itself whenever it was started, whatever came of that.
+    /// Returns the latest description that the agent gave of itself, also if that start failed.
     pub fn says_of_itself(&self) -> SelfDescription {
         let past = self.past();
         let protected_resources = past.ways.as_deref().map(login::resources);
@@ -338,12 +341,13 @@ impl Agent {
         }
     }
 
-    /// It has ended, or said nothing, when it was asked this about a session.
+    /// Records that the agent ended or did not answer when it was sent this request about a
+    /// session.
     pub fn has_failed_at(&self, method: &'static str, session: &str) {
         self.past().failed_at.insert((method, session.to_owned()));
     }
 
-    /// Whether it has done so once.
+    /// Returns whether [`Self::has_failed_at`] was recorded for this request.
     pub fn fails_at(&self, method: &'static str, session: &str) -> bool {
         self.past().failed_at.contains(&(method, session.to_owned()))
     }
@@ -363,7 +367,7 @@ impl Agent {
         self.past().without_attachments.remove(&chat);
     }
 
-    /// It has done something well: earlier deaths are forgiven.
+    /// Records that the agent has done something well: earlier deaths no longer count.
     pub fn has_worked(&self) {
         self.past().deaths = 0;
     }
@@ -477,7 +481,7 @@ impl Agent {
     }
 }
 
-/// What an agent may do through us.
+/// Services of the host that an agent is offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostServices {
     /// Read files.
@@ -488,13 +492,14 @@ pub struct HostServices {
     pub terminals: bool,
 }
 
-/// What is offered to an agent of which this is known. Its operator knows better.
+/// Returns the services to offer to an agent with these quirks. The operator's settings take
+/// precedence.
 fn offers(spec: &AgentSpec, quirks: AgentQuirks) -> HostServices {
     let Offers { reading, writing, terminals } = spec.offers;
     HostServices { reading: reading.unwrap_or(quirks.reads_through_us), writing, terminals }
 }
 
-/// What agents may ask of us.
+/// Returns the client capabilities to announce to the agent.
 fn capabilities(offers: HostServices) -> ClientCapabilities {
     let files = FileSystemCapabilities::new().read_text_file(offers.reading).write_text_file(offers.writing);
     let elicitation = ElicitationCapabilities::new()

@@ -1,5 +1,5 @@
-//! What an agent says that has no place in the host's protocol: kept in `_meta`, under names of its
-//! own.
+//! Parts of an agent's messages that the host's protocol has no member for: kept in `_meta`, under
+//! names of their own.
 //!
 //! Owns: those names, what is left of something when its placed members are taken out, and the
 //! bound on what is kept.
@@ -17,17 +17,17 @@ pub const LOCATIONS: &str = "acp.locations";
 pub const CONTENT: &str = "acp.content";
 /// The agent's own `_meta`.
 pub const META: &str = "acp.meta";
-/// What a command is called with besides.
+/// Members of a command's input besides the command line.
 pub const RAW_INPUT: &str = "acp.rawInput";
-/// What a call has produced, for programs, when it is no object.
+/// Output of a call for programs, if it is not an object.
 pub const RAW_OUTPUT: &str = "acp.rawOutput";
-/// What the agent says of a terminal of its own besides the output.
+/// Members that the agent reports of its own terminal besides the output.
 pub const TERMINAL: &str = "acp.terminal";
 /// The name of the message that a part of the answer belongs to.
 pub const MESSAGE_ID: &str = "acp.messageId";
-/// What of a piece of the answer has no place.
+/// Members of a piece of the answer that the protocol has no member for.
 pub const CHUNK: &str = "acp.chunk";
-/// How much a notice matters: `info`, `warning`, `error`, or what else the agent calls it.
+/// Severity of a notice: `info`, `warning`, `error`, or another word of the agent's.
 pub const SEVERITY: &str = "acp.severity";
 /// The size of the context, what is used of it, and the cost.
 pub const CONTEXT: &str = "acp.context";
@@ -35,21 +35,20 @@ pub const CONTEXT: &str = "acp.context";
 pub const USAGE: &str = "acp.usage";
 /// The plan.
 pub const PLAN: &str = "acp.plan";
-/// What the agent says of the session besides its title.
+/// Members of the session's info besides its title.
 pub const SESSION_INFO: &str = "acp.sessionInfo";
 /// Why the tools of clients do not reach the agent.
 pub const CLIENT_TOOLS: &str = "acp.clientTools";
 /// The last update of each kind that nobody knows.
 pub const UPDATES: &str = "acp.updates";
 
-/// What clients that follow VS Code are told of the kind of a tool call, where it has a word for
-/// it.
+/// Kind of a tool call in the words of clients that follow VS Code, where they have one.
 pub const TOOL_KIND: &str = "toolKind";
 
 /// Whatever is kept under one name is no longer than this as JSON, in bytes.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
-/// So many members are collected under one name.
+/// Maximum number of members collected under one name.
 const MEMBERS_MAX: usize = 32;
 
 /// A value, or how long it is when it is too long to be kept.
@@ -61,10 +60,11 @@ pub fn kept(value: Value) -> Value {
     value
 }
 
-/// What the agent says of the options of a permission, by their ids.
+/// Members of permission options that the protocol has no member for, by the options' ids.
 pub const OPTIONS: &str = "acp.options";
 
-/// What is left of an object when its placed members are taken out; none when nothing is.
+/// Returns the members of an object without those that are placed elsewhere; `None` if none are
+/// left.
 pub fn rest(value: Value, placed: &[&str]) -> Option<JsonObject> {
     let Value::Object(mut members) = value else { return None };
     members.retain(|name, value| !value.is_null() && !placed.contains(&name.as_str()));

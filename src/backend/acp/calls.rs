@@ -27,7 +27,7 @@ use super::terminals::Screens;
 use crate::host::effects::{BackgroundCommand, Event, PermissionKind, PermissionOption, ToolGate, TurnEvent};
 use crate::wire::tool_calls::tool_call_id;
 
-/// So many calls of turns that are over are remembered.
+/// Maximum number of calls of ended turns that are remembered.
 const PAST_MAX: usize = 10_000;
 
 /// Maximum number of calls that are remembered although their turns are over, because the agent may
@@ -42,14 +42,14 @@ pub struct Calls {
     calls: BTreeMap<String, TrackedCall>,
     /// Calls of turns that are over, as the agent calls them.
     past: BTreeSet<String>,
-    /// Those of them that were not over when the agent ended their turns: it may go on with them in
-    /// another turn.
+    /// Calls of ended turns that were not over when the agent ended their turns: the agent may go
+    /// on with them in another turn.
     left_open: BTreeMap<String, TrackedCall>,
     /// Calls that have another name in the turn than the agent's, by that.
     renamed: BTreeMap<String, String>,
     /// The tools that clients carry out.
     offered: Arc<OfferedTools>,
-    /// How many terminals of the agent's own there were.
+    /// Number of the agent's own terminals so far.
     own_terminals: u64,
 }
 
@@ -64,30 +64,30 @@ struct TrackedCall {
     output: Option<Value>,
     locations: Vec<ToolCallLocation>,
     content: Vec<ToolResultContent>,
-    /// What of its content has no place.
+    /// Members of its content that the protocol has no member for, with the index of the content.
     content_rest: Vec<Value>,
     /// The changes of files in its content.
     diffs: Vec<Diff>,
     /// The terminals of ours that it shows.
     screens: Vec<Arc<Screen>>,
-    /// That content came with the question about the call, and may be all that it is about.
+    /// Set when the content came with the permission request, and may show only what is asked.
     is_of_question: bool,
-    /// What a terminal of the agent's own showed.
+    /// Output of the agent's own terminal, up to a limit: the latest of it.
     terminal: String,
-    /// What the host calls that terminal, once it has shown something.
+    /// Name of the agent's own terminal in the host; `None` until it has shown something.
     terminal_name: Option<String>,
-    /// What the host is to be told of it.
+    /// Unsent output of the agent's own terminal.
     feed: Feed,
-    /// What else the agent said of that terminal.
+    /// Members that the agent reported of its own terminal besides the output.
     terminal_info: JsonObject,
     /// The agent's own `_meta`.
     meta: JsonObject,
     stage: CallStage,
     /// Clients know of it.
     told: bool,
-    /// What they were shown last of what it has produced.
+    /// Content that clients were last sent.
     shown: Vec<ToolResultContent>,
-    /// What they were told last besides.
+    /// `_meta` that clients were last sent.
     meta_told: JsonObject,
     /// The tool that a client carries out, as that calls it.
     client_tool: Option<String>,
@@ -95,17 +95,17 @@ struct TrackedCall {
     wanted: bool,
     /// The user has denied it.
     denied: bool,
-    /// It was shown because the agent wants the result, and the agent's own account of it has not
-    /// come yet.
+    /// Set when the call is shown because the agent asked for its result, and the agent has not
+    /// reported the call yet.
     unclaimed: bool,
     /// Requests for a permission, the one that the user is shown first.
     asked: VecDeque<(AgentRequest, Vec<PermissionOffer>)>,
-    /// What the agent said of the options that the user was shown last, besides what is shown of
-    /// them: by their ids.
+    /// Members of the last shown permission options that the protocol has no member for, by the
+    /// options' ids.
     options: JsonObject,
 }
 
-/// How far a call has got, as it was told.
+/// Stage of a call, as last sent to clients.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum CallStage {
     #[default]
@@ -124,7 +124,7 @@ pub struct Asks {
     options: Vec<PermissionOffer>,
 }
 
-/// What one message says of a call: the schema's type, and what that does not know.
+/// Report of a call in one message: the schema's type, and members that it does not know.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "Box<RawValue>")]
 pub struct CallReport {
@@ -132,7 +132,7 @@ pub struct CallReport {
     more: More,
 }
 
-/// What the schema does not know, or leaves out when it does not understand it.
+/// Members of a report that the schema does not know, or drops when it does not understand them.
 #[derive(Debug, Default, Deserialize)]
 struct More {
     name: Option<String>,
@@ -157,7 +157,7 @@ impl Asks {
 }
 
 impl CallReport {
-    /// What the host itself says of a call, in the words of the agent's protocol.
+    /// Makes a report of a call by the host itself, in the terms of the agent's protocol.
     pub fn by_host(update: &impl Serialize, name: Option<&str>) -> serde_json::Result<Self> {
         let mut update = serde_json::to_value(update)?;
         if let Some(name) = name {
@@ -189,7 +189,7 @@ impl PermissionOffer {
         PermissionOption { id: self.option_id.clone(), label: Some(self.name.clone()), kind }
     }
 
-    /// What no option of the host's has a place for.
+    /// Returns the members of the option that the host's protocol has no member for.
     fn rest(&self) -> Value {
         let mut rest = json!({ "kind": self.kind });
         if let Some(meta) = self.meta.as_ref().filter(|meta| !meta.is_null()) {
@@ -312,7 +312,8 @@ impl Calls {
         self.renamed = ids().filter_map(|id| Some((id.to_owned(), free(id)?))).collect();
     }
 
-    /// What a call that is not over is called in the turn.
+    /// Returns the id of a reported call in the current turn; the call no longer counts as one of
+    /// an ended turn.
     fn name_anew(&mut self, said: &CallReport) -> String {
         let id = &*said.update.tool_call_id.0;
         self.past.remove(id);
@@ -325,8 +326,8 @@ impl Calls {
         self.renamed.get(id).cloned().unwrap_or_else(|| id.to_owned())
     }
 
-    /// Whether there is something to show of a call, in a turn that is yet to begin: nobody knows
-    /// it, or it was left open and the agent says more of it, or has changed files by it.
+    /// Returns whether a new turn would have something to show of a call: the call is unknown, or
+    /// it was left open and the agent says more of it or has changed files by it.
     pub fn may_go_on(&self, id: &str, says_more: bool) -> bool {
         let left = self.left_open.get(id).is_some_and(|call| says_more || call.changes_files());
         !self.past.contains(id) || left
@@ -364,7 +365,7 @@ impl Calls {
         self.calls.get(id)?.in_background()
     }
 
-    /// Whether any call is not over.
+    /// Returns whether any call is not over.
     pub fn any_open(&self) -> bool {
         self.calls.values().any(|call| call.stage != CallStage::Over)
     }
@@ -407,7 +408,7 @@ impl Calls {
         call
     }
 
-    /// What the host must know of the terminals of a call before it is told this of the call.
+    /// Returns the terminal events that the host must receive before this event of a call.
     pub fn tell_of_terminals_in(&mut self, event: &TurnEvent) -> Vec<Event> {
         let event = match event {
             TurnEvent::With(event, _) => event,
@@ -423,8 +424,8 @@ impl Calls {
         told
     }
 
-    /// What is new in terminals that calls have shown; in those that say very much only what is
-    /// `due`.
+    /// Returns the unsent output of terminals that calls have shown; of those with very much output
+    /// only if `due`.
     pub fn tell_of_terminals(&mut self, due: bool) -> Vec<Event> {
         let mut told = self.screens.tell(due);
         for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {

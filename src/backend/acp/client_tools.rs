@@ -21,8 +21,8 @@ use crate::wire::text;
 
 pub use self::server::{Called, ToolServerEvent};
 
-/// What agents call the server. They make names of tools from it, some of which may hold nothing
-/// but letters.
+/// Name of the server. Agents make names of tools from it, some of which may hold nothing but
+/// letters.
 pub const SERVER: &str = "ahpclient";
 
 /// The longest name of a tool: model providers allow 64 bytes, and agents put the server's name
@@ -35,13 +35,13 @@ pub struct OfferedTools(Vec<ToolOffer>);
 
 #[derive(Debug, Clone, PartialEq)]
 struct ToolOffer {
-    /// What the agent calls it.
+    /// Name of the tool for the agent.
     name: String,
     tool: ToolDefinition,
 }
 
 impl OfferedTools {
-    /// These tools, of which those are left out that no agent would take.
+    /// Creates the offer of these tools, without those that no agent would take.
     pub fn new(tools: Vec<ToolDefinition>) -> Self {
         let mut offers: Vec<ToolOffer> = Vec::new();
         for tool in tools {
@@ -58,17 +58,17 @@ impl OfferedTools {
         Self(offers)
     }
 
-    /// Whether there is any.
+    /// Returns whether no tool is offered.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What clients call them.
+    /// Returns the clients' names of the tools.
     pub fn names(&self) -> Vec<&str> {
         self.0.iter().map(|offer| offer.tool.name.as_str()).collect()
     }
 
-    /// Whether all of them are among others, just as they are.
+    /// Returns whether each tool is also among the others, unchanged.
     pub fn are_all_in(&self, others: &Self) -> bool {
         self.0.iter().all(|offer| others.0.contains(offer))
     }
@@ -115,8 +115,8 @@ impl ToolOffer {
     }
 }
 
-/// What agents call a tool of this name: letters, digits, `_` and `-` stay; where anything else
-/// must go, a sum of the whole name keeps it apart from others.
+/// Returns the name of a tool for agents: letters, digits, `_` and `-` stay. If anything else must
+/// be replaced, a checksum of the whole name keeps it unique.
 fn name_for_agents(name: &str) -> String {
     let fits = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
     if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(fits) {
@@ -127,8 +127,8 @@ fn name_for_agents(name: &str) -> String {
     kept.take(NAME_BYTES_MAX - sum.len()).chain(sum.chars()).collect()
 }
 
-/// Whether an agent names this tool of ours by such a text: `mcp__SERVER__TOOL`, `mcp.SERVER.TOOL`,
-/// `SERVER_TOOL`, `Tool: SERVER/TOOL`, or `TOOL (SERVER MCP Server)` and what it is called with.
+/// Returns whether an agent's text names this tool: `mcp__SERVER__TOOL`, `mcp.SERVER.TOOL`,
+/// `SERVER_TOOL`, `Tool: SERVER/TOOL`, or `TOOL (SERVER MCP Server)` followed by the arguments.
 fn speaks_of(text: &str, tool: &str) -> bool {
     let is_separator = |character: char| "_./-: ".contains(character);
     let after_tool = text.strip_prefix(tool).and_then(|rest| rest.strip_prefix(" (")?.strip_prefix(SERVER));
@@ -141,8 +141,8 @@ fn speaks_of(text: &str, tool: &str) -> bool {
     between.is_some_and(|between| !between.is_empty() && between.chars().all(is_separator))
 }
 
-/// What a call is called with, of what an agent says that it is: some put it beside the names of
-/// the server and tool.
+/// Returns the arguments of a call from its reported input: some agents put them beside the names
+/// of the server and tool.
 pub fn arguments(said: &Value) -> Option<&Value> {
     match said.get("server") {
         Some(server) if server == SERVER => said.get("arguments"),
@@ -150,7 +150,7 @@ pub fn arguments(said: &Value) -> Option<&Value> {
     }
 }
 
-/// What came of a call, as MCP says it.
+/// Converts the result of a call to MCP.
 pub fn result(result: &ToolCallResult) -> Value {
     let mut content: Vec<Value> = result.content.iter().flatten().filter_map(said_of).collect();
     let why = result.error.as_ref().and_then(|error| error.get("message")).and_then(Value::as_str);

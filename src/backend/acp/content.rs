@@ -28,21 +28,22 @@ use crate::files::uris::path_of;
 use crate::host::effects::{Transcript, TranscriptOf};
 use crate::state::history::CompletedTurn;
 
-/// So much of what was said before is told to an agent that does not remember, in bytes: the latest
-/// of it.
+/// Maximum size of a transcript for an agent that does not remember the conversation, in bytes;
+/// older turns are left out.
 const TRANSCRIPT_BYTES_MAX: usize = 256 << 10;
 
-/// So many lines that are equal are shown around a change.
+/// Number of unchanged lines shown around a change.
 const DIFF_CONTEXT_LINES: u32 = 3;
 
-/// What an agent can take, as it says itself, and as it is known besides.
+/// Content that an agent takes in a prompt, by its capabilities and quirks.
 #[derive(Debug, Clone, Copy)]
 pub struct Takes<'a> {
-    /// What it says.
+    /// Capabilities that the agent reports.
     pub can: &'a PromptCapabilities,
-    /// What is known.
+    /// Known quirks of the agent.
     pub quirks: AgentQuirks,
-    /// What is attached and is no text is only named: the agent has refused a message with it.
+    /// Set when attachments that are not text are only named, because the agent has refused a
+    /// message with them.
     pub only_text: bool,
 }
 
@@ -101,7 +102,7 @@ pub fn prompt(message: &Message, chats: &[Transcript], takes: Takes<'_>) -> Vec<
     blocks
 }
 
-/// What was said in a chat or in annotations that are attached.
+/// Returns an attached transcript as text for the prompt.
 fn attached_words(Transcript { of, label, text, cut, .. }: &Transcript) -> String {
     let cut = if *cut { "(What was said there before is left out.)\n" } else { "" };
     match of {
@@ -115,7 +116,7 @@ fn attached_words(Transcript { of, label, text, cut, .. }: &Transcript) -> Strin
     }
 }
 
-/// What of an attachment the user has selected: no content block has a place for it.
+/// Describes the user's selection in an attachment: no content block has a place for it.
 fn selected(attachment: &MessageAttachment) -> Option<String> {
     let (label, selection) = match attachment {
         MessageAttachment::Resource(resource) => (&resource.label, resource.selection.as_ref()?),
@@ -239,15 +240,16 @@ pub fn markdown(block: ContentBlock) -> String {
 /// Something that a tool call has produced.
 #[derive(Debug)]
 pub struct Produced {
-    /// As clients are shown it; none for what is told in other ways, or not understood.
+    /// Content that clients are shown; `None` if they are told in other ways, or if it is not
+    /// understood.
     pub content: Option<ToolResultContent>,
-    /// What of it has no place.
+    /// Members that the protocol has no member for.
     pub rest: Option<JsonObject>,
     /// The change of a file, if it is one.
     pub diff: Option<Diff>,
 }
 
-/// What a tool call has produced.
+/// Parses one item of a tool call's content.
 pub fn produced(raw: &RawValue) -> Produced {
     let said: Value = serde_json::from_str(raw.get()).unwrap_or_default();
     match serde_json::from_str(raw.get()) {
@@ -270,7 +272,8 @@ pub fn produced(raw: &RawValue) -> Produced {
     }
 }
 
-/// What of a piece of the answer has no place. Costs nothing where all of it has one.
+/// Returns the members of a piece of the answer that the protocol has no member for. Plain text is
+/// not parsed again.
 pub fn rest_of_chunk(chunk: &ContentChunk, raw: &RawValue) -> Option<JsonObject> {
     let plain = match &chunk.content {
         ContentBlock::Text(text) => text.annotations.is_none() && text.meta.is_none(),
@@ -287,8 +290,8 @@ pub fn rest_of_chunk(chunk: &ContentChunk, raw: &RawValue) -> Option<JsonObject>
     Some(rest).filter(|rest| !rest.is_empty())
 }
 
-/// What of a content block has no place, where a link and an embedded resource have one for these
-/// members.
+/// Returns the members of a content block that the protocol has no member for. A link and an
+/// embedded resource have a place for the given members.
 fn rest_of_block(block: &Value, of_link: &[&str], of_resource: &[&str]) -> Option<JsonObject> {
     let kind = block["type"].as_str().unwrap_or_default();
     let placed: &[&str] = match kind {
@@ -399,8 +402,8 @@ fn tell_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
     tell(' ', &lines.before, told..told + after);
 }
 
-/// What was said before, for an agent that does not remember it; what was attached to the turns
-/// goes with them.
+/// Returns the conversation so far, with the attachments of its turns, as text for an agent that
+/// does not remember it.
 pub fn transcript(history: &[CompletedTurn], chats: &BTreeMap<String, Vec<Transcript>>) -> String {
     let mut said = Vec::new();
     let mut bytes = 0;

@@ -65,10 +65,10 @@ use crate::host::effects::{
     TurnEvent,
 };
 
-/// What the user sees when the agent has to be told what was said before.
+/// Notice to the user that the agent was told the conversation so far.
 const TOLD_ANEW: &str = "The agent did not remember this conversation and was told what had been said in it.";
 
-/// What the agent is told before the part that a side chat is about.
+/// Text for the agent before the part that a side chat is about.
 const ABOUT: &str =
     "The user has chosen this part of what was said, and the message that follows is about it:";
 
@@ -123,9 +123,11 @@ struct AcpConversation {
     _own: Option<OwnProcess>,
     ear: Ear,
     session: SessionId,
-    /// What the agent said of the session before we knew of it.
+    /// Updates of the session from before the conversation was set up, which are handled once it
+    /// is.
     early: Vec<Box<RawValue>>,
-    /// What the agent has to be told before the next prompt, because it does not remember it.
+    /// Text that goes before the next prompt: the conversation so far, which the agent does not
+    /// remember.
     transcript: Option<String>,
     /// The part of what was said that the conversation is about, until the agent has been told.
     selection: Option<String>,
@@ -133,32 +135,32 @@ struct AcpConversation {
     is_new: bool,
     /// The host does not know the session's id yet, because the agent does not know what was said.
     unnamed: bool,
-    /// What clients have pushed for logging in to the agent.
+    /// Tokens that clients have pushed for logging in to the agent.
     tokens: Tokens,
-    /// It is to work in other folders than it was told.
+    /// Set when the working folders have changed since the agent was last told of them.
     moved: bool,
     settings: Settings,
     calls: Calls,
-    /// What the agent says of its session besides the title.
+    /// Members of the session's info besides its title.
     session_info: JsonObject,
     /// The last update of each kind that nobody knows.
     unknown_updates: JsonObject,
     files: Files,
     terminals: Terminals,
     client_tools: ClientTools,
-    /// What is to be shown at the end of the turn if nothing else has shown it.
+    /// Commands to show at the end of the turn, unless a call has shown them by then.
     alone: Vec<Alone>,
-    /// How many calls were shown that are not the agent's own.
+    /// Number of shown writes that the agent has no call for; each gets a call from the host.
     own_calls: u64,
     run: Option<PromptRun>,
     own_turns: OwnTurns,
-    /// What is to be reported, in order. While there is any, the agent is not heard.
+    /// Events to report, in order. The agent is not heard while there are any.
     pending: VecDeque<Event>,
     /// A prompt has been answered well: the agent knows the session, or has known it.
     is_known: bool,
-    /// What is attached to the message of the turn that runs, if that is not all text.
+    /// Attachments of the running turn's message, if any of them is not text.
     sent_attachments: Option<SentAttachments>,
-    /// What is found out for the first of them.
+    /// Search for the file changes of the first pending event.
     looking: Looking,
 }
 
@@ -166,7 +168,7 @@ struct PromptRun {
     id: RunId,
     /// The prompt that the agent has not answered; `None` if it works by itself.
     prompt: Option<u64>,
-    /// What is known of it if the agent works by itself.
+    /// State of a turn that the agent began by itself; `None` if it runs for a prompt.
     own: Option<OwnRun>,
     /// Keeps the agent from being stopped; `None` if it was about to end when the run began.
     _use: Option<Use>,
@@ -175,7 +177,7 @@ struct PromptRun {
     /// By when it must have been given up, once it was cancelled.
     cancelled: Option<Instant>,
     patience: Patience,
-    /// It was cancelled because its time was up.
+    /// Set when the run was cancelled because its deadline had passed.
     overdue: bool,
     /// How it ends, once everything has been heard that the agent had said when it answered.
     answered: Option<TurnEnd>,
@@ -186,14 +188,14 @@ struct PromptRun {
     has_refused: bool,
     questions: Questions,
     steering: Steering,
-    /// What text goes on.
+    /// Kind and message id of the last text, which the next text may continue.
     speaking: Option<(TextKind, Option<String>)>,
     compactions: Compactions,
     /// Something of the answer was told, or was done.
     told: bool,
 }
 
-/// What a conversation does next.
+/// Next action of a conversation.
 enum Next {
     Hear,
     Leave,
@@ -230,7 +232,7 @@ impl PromptRun {
         }
     }
 
-    /// Whether the agent still has something to do in it.
+    /// Returns whether the run is neither cancelled nor answered.
     fn goes_on(&self) -> bool {
         self.cancelled.is_none() && self.answered.is_none()
     }

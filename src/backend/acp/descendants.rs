@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{getpid, kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, RawPid, Signal};
 
-/// How often what is left is looked for.
+/// Interval between two searches for remaining descendants.
 pub const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A process that was found.
@@ -29,7 +29,7 @@ struct FoundProcess {
     started: u64,
 }
 
-/// What `/proc` says of a process.
+/// Fields of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy)]
 struct Stat {
     parent: RawPid,
@@ -69,17 +69,17 @@ impl FoundProcess {
     }
 }
 
-/// Who has which children.
+/// Source of the children of each process.
 #[derive(Debug)]
 pub enum Children {
     /// The kernel keeps lists.
     Listed,
-    /// It does not: these are the children of each process, as it was a moment ago.
+    /// Table of each process's children, as it was a moment ago, where the kernel keeps no lists.
     Table(BTreeMap<RawPid, Vec<RawPid>>),
 }
 
 impl Children {
-    /// As the kernel has it now.
+    /// Returns the source as of now: the kernel's lists, or else a new table.
     pub fn look() -> Self {
         if Path::new("/proc/thread-self/children").exists() {
             Self::Listed
@@ -121,14 +121,14 @@ fn numbers_in(folder: &Path) -> Vec<RawPid> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether descendants can be found: `/proc` is there, and shows processes under the numbers that
-/// they have here.
+/// Returns whether descendants can be found: `/proc` is mounted, and shows processes under the
+/// numbers that they have here.
 pub fn can_be_found() -> bool {
     let ours = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse().ok());
     ours == Some(getpid().as_raw_pid())
 }
 
-/// All of our children.
+/// Returns the children of this process.
 pub fn ours(children: &Children) -> Vec<RawPid> {
     children.of(getpid().as_raw_pid())
 }
@@ -205,7 +205,7 @@ pub struct Hunt {
 /// Whom a look of a [`Hunt`] has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HuntSight {
-    /// Nobody is left.
+    /// No process is left.
     Nobody,
     /// There are some who were not there before: the next look follows at once.
     Others,
@@ -215,7 +215,7 @@ pub enum HuntSight {
 }
 
 impl Hunt {
-    /// Nobody was looked for yet.
+    /// Begins a hunt that has searched for no process yet.
     pub fn begin() -> Self {
         Self { stopped: BTreeSet::new(), none_before: false, last_new: Instant::now() }
     }

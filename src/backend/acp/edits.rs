@@ -26,21 +26,21 @@ use crate::state::edits::inline;
 /// The longest file that is shown, in bytes: it is in the state of its chat, twice.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// So many files that a call changes are shown.
+/// Maximum number of changed files shown for one call.
 const FILES_MAX: usize = 16;
 
-/// So long a file system is waited for.
+/// Time after which a search in the file system is given up.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What was there, if anything, and what is there in place of it.
+/// Former text, `None` if there was none, and the text in its place.
 type EditSides<'a> = (Option<&'a str>, &'a str);
 
-/// Whether a change is still to be made.
+/// State of a change at the time its file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// It is to be made.
+    /// Change that is yet to be made.
     Before,
-    /// It has been made.
+    /// Change that has been made.
     After,
 }
 
@@ -71,7 +71,7 @@ pub async fn find(diffs: Vec<Diff>, moment: Moment) -> Vec<FileEdit> {
     }
 }
 
-/// What the changes of one file are together.
+/// Merges the changes of one file; `None` if they cannot be shown.
 fn edit(path: &Path, changes: &[EditSides<'_>], moment: Moment) -> Option<FileEdit> {
     let (before, after) = sides(changes, read(path).as_deref(), moment)?;
     if before == after || [&before, &after].iter().any(|side| is_too_long(side.as_deref())) {

@@ -1,4 +1,4 @@
-//! What a request of an agent's is answered with when it is not done.
+//! Errors with which the host refuses an agent's requests.
 //!
 //! Owns: the table of these errors, each with its code and the sentence that the agent reads; and
 //! the codes that mean something to us in what agents answer.
@@ -35,10 +35,10 @@ pub enum RequestError {
     /// We have no such method, or have not offered it.
     #[error("this method is not served")]
     MethodNotServed,
-    /// Its parameters are none of this method's.
+    /// Parameters that do not fit the method.
     #[error("the parameters do not fit")]
     ParamsDoNotFit,
-    /// The same, with what is wrong with them.
+    /// Parameters that cannot be read, with the reason.
     #[error("the parameters do not fit: {0}")]
     ParamsUnreadable(serde_json::Error),
     /// Ids are kept until they are answered.
@@ -47,7 +47,7 @@ pub enum RequestError {
     /// Two requests have one id.
     #[error("a request with this id is not answered yet")]
     IdTaken,
-    /// It leaves more unanswered than we keep.
+    /// More unanswered requests of the agent than the host keeps.
     #[error("too many requests of this agent wait for an answer")]
     TooManyRequests,
     /// The agent has withdrawn it.
@@ -55,13 +55,13 @@ pub enum RequestError {
     Withdrawn,
 
     // When it comes.
-    /// It is about a session that nobody has opened.
+    /// Request about a session that nobody has opened.
     #[error("no such session")]
     NoSuchSession,
-    /// Its conversation was left before it was answered.
+    /// Request that was unanswered when its conversation was closed.
     #[error("the session is closed")]
     SessionClosed,
-    /// It is served only while a turn runs.
+    /// Request that is served only while a turn runs.
     #[error("no turn runs")]
     NoTurnRuns,
     /// The turn that it belongs to was cancelled.
@@ -85,7 +85,7 @@ pub enum RequestError {
     FileTooLong {
         /// The file.
         path: PathBuf,
-        /// How many bytes are read at most.
+        /// Maximum number of bytes that are read.
         max: usize,
     },
     /// The first line that was asked for is too far from the beginning.
@@ -93,7 +93,7 @@ pub enum RequestError {
     LineTooFar {
         /// The file.
         path: PathBuf,
-        /// How many bytes before the line are passed by at most.
+        /// Maximum number of bytes that are skipped before the line.
         max: u64,
     },
     /// The file holds something else than text.
@@ -104,7 +104,7 @@ pub enum RequestError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         error: io::Error,
     },
     /// We have no thread to do it on.
@@ -135,7 +135,7 @@ pub enum RequestError {
     NotStarted {
         /// The command.
         title: String,
-        /// What the system says.
+        /// Reason that the guard reports.
         why: String,
     },
     /// We could not even try to start it.
@@ -143,7 +143,7 @@ pub enum RequestError {
     StartFailed {
         /// The program.
         program: String,
-        /// What the system says.
+        /// Error of the system.
         error: io::Error,
     },
 }

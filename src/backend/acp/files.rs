@@ -1,5 +1,5 @@
-//! What an agent asks of the file system: `fs/read_text_file`, `fs/write_text_file`, and where its
-//! commands run.
+//! File requests of an agent: `fs/read_text_file`, `fs/write_text_file`, and finding the folder and
+//! program of a command.
 //!
 //! Owns: doing it on other threads, one thing after the other in the order in which a conversation
 //! asks for it; how much may wait; lines, limits and what is text.
@@ -24,20 +24,20 @@ use crate::files::folders::Folders;
 /// The longest text that is read or written, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// So much of a file is passed by to come to a line of it, in bytes.
+/// Maximum number of bytes of a file that are skipped to reach a line of it.
 const PASSED_BYTES_MAX: u64 = 256 << 20;
 
 /// A change that is to be shown with what was there before shows that up to this size, in bytes.
 const SHOWN_BYTES_MAX: u64 = 256 << 10;
 
-/// What waits is counted in pieces of so many bytes: a request is at least one.
+/// Unit in which the size of queued requests is counted, in bytes: a request takes at least one.
 const PIECE_BYTES: usize = 1 << 10;
 const PIECES_MAX: usize = (64 << 20) / PIECE_BYTES;
 
-/// How often it is looked whether an agent reads on that has many answers waiting.
+/// Interval at which an agent with many unread answers is checked for reading on.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// What a conversation asks for, in order.
+/// Queue of a conversation's file requests, which are carried out in order.
 pub struct Files {
     jobs: mpsc::UnboundedSender<FileJob>,
     room: Arc<Semaphore>,
@@ -52,29 +52,29 @@ pub enum FileRequest {
     Read(AgentRequest, ReadTextFileRequest),
     /// Write one.
     Write {
-        /// What asks for it.
+        /// Id of the request.
         request: AgentRequest,
-        /// What is written.
+        /// Path and content to write.
         write: WriteTextFileRequest,
         /// The call that it is shown as, if it is one of its own.
         call: Option<String>,
-        /// It is not to be done any more.
+        /// Token that is cancelled when the write must not be done any more.
         cancelled: CancellationToken,
     },
     /// Find where a command runs, and its program.
     Find(AgentRequest, Box<Launch>),
 }
 
-/// What has come of it.
+/// Result of a [`FileRequest`].
 #[derive(Debug)]
 pub enum Done {
     /// A file was read.
     Read(AgentRequest, Result<String, RequestError>),
     /// A file was written.
     Written {
-        /// What asked for it.
+        /// Id of the request.
         request: AgentRequest,
-        /// Whether it was.
+        /// Result of the write.
         result: Result<(), RequestError>,
         /// The call that it is shown as, and the change.
         shown: Option<(String, FileChange)>,
@@ -83,7 +83,7 @@ pub enum Done {
     Found(AgentRequest, Result<Box<Launch>, RequestError>),
 }
 
-/// Nobody knows what was in a file.
+/// Former content of a file that is not known.
 #[derive(Debug)]
 pub struct Unknown;
 
@@ -92,9 +92,9 @@ pub struct Unknown;
 pub struct FileChange {
     /// The file.
     pub path: PathBuf,
-    /// What was in it, if it was there; unknown when that was no text, or too long.
+    /// Former content, `None` if the file did not exist; unknown if it was not text, or too long.
     pub before: Result<Option<String>, Unknown>,
-    /// What is in it.
+    /// New content.
     pub after: String,
 }
 
@@ -156,7 +156,7 @@ impl Files {
         }
     }
 
-    /// Whether anything that may be asked for has room to wait in.
+    /// Returns whether the queue has room for any request.
     pub fn have_room(&self) -> bool {
         self.room.available_permits() > 2 * TEXT_BYTES_MAX / PIECE_BYTES
     }
@@ -207,7 +207,8 @@ async fn work(
 }
 
 impl FileRequest {
-    /// What comes of it when it could not even be tried.
+    /// Returns the id of the request, and the function that makes its result if it could not be
+    /// tried.
     fn failed(&self) -> (AgentRequest, fn(AgentRequest, RequestError) -> Done) {
         match self {
             Self::Read(id, _) => (id.clone(), |id, why| Done::Read(id, Err(why))),
@@ -244,7 +245,7 @@ fn carry_out(folders: &Folders, asked: FileRequest) -> Done {
     }
 }
 
-/// What is wrong with a file's content.
+/// Reason for which the content of a file cannot be read.
 enum Wrong {
     TooLong,
     TooFar,
@@ -301,7 +302,7 @@ fn lines(file: impl Read, line: Option<u32>, limit: Option<u32>) -> Result<Strin
     String::from_utf8(text).map_err(|_| Wrong::NoText)
 }
 
-/// What is in a file, to be shown.
+/// Reads a file that is to be shown; `None` if it does not exist.
 fn text_of(folders: &Folders, path: &Path) -> Result<Option<String>, Unknown> {
     let file = match folders.open(path) {
         Ok(file) => file,
@@ -336,7 +337,7 @@ mod tests {
         assert_eq!(lines(&b"a\nb\xff"[..], None, Some(1)).ok().unwrap(), "a\n");
     }
 
-    /// What comes of writing `text` to this path.
+    /// Writes `text` to this path and returns the result.
     async fn written(
         files: &mut Files,
         path: &Path,

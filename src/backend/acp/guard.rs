@@ -1,7 +1,7 @@
 //! The guard: this program again, in a hidden mode, as the parent of one agent and leader of its
 //! process group.
 //!
-//! Owns: that nothing of an agent outlives us. Its stdin is the [lifeline](super::lifeline) to the
+//! Owns: that nothing of an agent outlives us. Its stdin is the [`lifeline`] to the
 //! host, over which it gets what the agent reads; when that ends, by our will or with our death,
 //! the agent has a moment to leave, then all that descends from it is asked to, then it is killed.
 //! What an agent that has ended leaves behind goes the same way. Also says how the agent ended.
@@ -22,11 +22,10 @@ use tokio::signal::unix::{signal, SignalKind};
 
 use super::lifeline;
 
-/// How long an agent has to leave after its stdin has ended, and again after it was asked to leave.
+/// Time for an agent to exit after its stdin has ended, and again after it was asked to exit.
 pub const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What is added to the number of the signal that ended an agent, as shells do, to make it an exit
-/// status.
+/// Offset that makes an exit status of the number of the signal that ended an agent, as shells do.
 pub const BY_SIGNAL: i32 = 128;
 
 /// The exit status when the agent cannot be started.
@@ -48,10 +47,11 @@ pub fn run(command: &[OsString]) -> u8 {
     u8::try_from(status).unwrap_or(u8::MAX)
 }
 
-/// All that a guard is to end.
+/// Processes that a guard is to end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Family {
-    /// Who leads it can be asked and killed with the others, and takes no notice of the first.
+    /// Process group that the guard leads. A signal to the group reaches the guard too, which
+    /// ignores the request to exit.
     group: Pid,
     /// Orphans stay in it, so that it has ended when there is no child left.
     adopts: bool,
@@ -120,7 +120,7 @@ pub(super) fn number_of(child: &Child) -> io::Result<Pid> {
     Ok(i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?)
 }
 
-/// What a family is ended for.
+/// Reason for which a family is ended.
 enum Reason {
     /// The host is gone, or has enough of the agent.
     Host,
@@ -196,7 +196,7 @@ fn as_exit_status(status: WaitStatus) -> i32 {
 }
 
 impl Family {
-    /// Whether orphans stay in it.
+    /// Returns whether orphans stay in the family.
     #[cfg(target_os = "linux")]
     pub(super) fn adopts(self) -> bool {
         self.adopts
@@ -240,7 +240,7 @@ impl Family {
     #[cfg(not(target_os = "linux"))]
     pub(super) fn end(self) {
         use std::time::Instant;
-        /// How often what is left of a group is looked for.
+        /// Interval between two checks for remaining processes of a group.
         const LOOK_EVERY: Duration = Duration::from_millis(5);
         // A group can be killed, and how its agent ended still be told, by one who has left it.
         let other = rustix::process::getppid().and_then(|host| rustix::process::getpgid(Some(host)).ok());

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::blocking::on_a_thread;
 use super::guard;
 
-/// How long a guard may take when it has to end what it guards, which it does by kindness, and then
+/// Time after which a stopped guard is killed: it ends its processes by a request first, and then
 /// by force.
 const GUARD_WITHIN: Duration = guard::PATIENCE.saturating_mul(3);
 
@@ -35,27 +35,27 @@ pub struct GuardProgram {
 #[derive(Debug, Default)]
 struct Started {
     guards: Mutex<BTreeSet<RawPid>>,
-    /// Who is our child and no guard was left behind by one.
+    /// Set when this process adopts orphans: a child that is no guard was left behind by one.
     adopts: bool,
-    /// One at a time ends what was left behind.
+    /// Lock that is held while what was left behind is ended.
     #[cfg(target_os = "linux")]
     ending: Mutex<()>,
 }
 
 impl GuardProgram {
-    /// This program, and what it is told before the command.
+    /// Describes how guards are started: this program, and its arguments before the command.
     pub fn new(path: PathBuf, arguments: Vec<String>) -> Self {
         Self { path, arguments, started: Arc::default() }
     }
 
-    /// The same in a process whose children are guards alone: it adopts what a killed one leaves
-    /// behind. One that has other children, from a life as another program, does not.
+    /// Has this process adopt what a killed guard leaves behind, if its children are guards alone.
+    /// A process that has other children, from a life as another program, adopts nothing.
     #[must_use]
     pub fn adopting(self) -> Self {
         Self { started: Arc::new(Started { adopts: adopt_orphans(), ..Started::default() }), ..self }
     }
 
-    /// This program.
+    /// Returns the path of this program.
     pub fn program(&self) -> &std::path::Path {
         &self.path
     }
@@ -103,7 +103,7 @@ fn adopt_orphans() -> bool {
 /// A guard that was started.
 #[derive(Debug)]
 pub struct Guard {
-    /// Its process; its pipes may be taken.
+    /// Process of the guard; its pipes may be taken.
     pub child: Child,
     pid: Option<Pid>,
     started: Arc<Started>,
@@ -131,7 +131,7 @@ impl GuardGroup {
 }
 
 impl Guard {
-    /// Its group.
+    /// Returns the process group of the guard.
     pub fn group(&self) -> GuardGroup {
         GuardGroup { pid: self.pid, started: Arc::clone(&self.started) }
     }
@@ -208,7 +208,7 @@ impl Started {
         }
     }
 
-    /// What has left the group of a killed guard is not found.
+    /// Does nothing: processes that left the group of a killed guard cannot be found.
     #[cfg(not(target_os = "linux"))]
     fn end_the_rest(&self) {
         debug_assert!(!self.adopts);

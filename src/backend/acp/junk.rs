@@ -1,18 +1,18 @@
-//! What an agent writes to its stdout besides messages.
+//! Output of an agent on its stdout that is not messages.
 //!
 //! Owns: logging it at a limited rate, and the decision that a stream is junk throughout.
 //! Never: looks into a message.
 
 use std::time::{Duration, Instant};
 
-/// One entry of the log in this time.
+/// Minimum time between two log entries about junk.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// A stream that has held so many lines or bytes of junk, and no message, holds none.
 const LINES_MAX: u64 = 1000;
 const BYTES_MAX: usize = 1 << 20;
 
-/// So much of the junk is quoted, in bytes.
+/// Maximum number of bytes of junk that are quoted.
 const QUOTED_BYTES_MAX: usize = 400;
 
 /// The junk of one agent.

@@ -17,7 +17,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// What is said when a file was received, and with a file.
+/// Byte that is sent with a file, and to acknowledge one.
 const WORD: &[u8] = b".";
 
 /// Sends a file.
@@ -38,14 +38,14 @@ pub fn send(socket: impl AsFd, file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// What was sent.
+/// Result of a receive.
 #[derive(Debug)]
 pub enum Taken {
     /// A file.
     File(OwnedFd),
     /// Something without a file: there may be no room for another one.
     Nothing,
-    /// Nothing more comes.
+    /// End of the stream.
     End,
 }
 

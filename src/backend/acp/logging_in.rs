@@ -18,7 +18,7 @@ use crate::backend::Reports;
 use crate::host::effects::{Event, Tokens};
 use crate::wire::text;
 
-/// How long an agent that logs in by itself may take: somebody has to do something in a browser.
+/// Time limit for a login that the agent does by itself: the user has to act in a browser.
 const LIMIT: Duration = Duration::from_secs(10 * 60);
 
 impl RunningAgent {

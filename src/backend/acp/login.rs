@@ -22,10 +22,10 @@ use crate::backend::secrets::Secret;
 use crate::host::effects::{Token, Tokens};
 use crate::wire::text;
 
-/// So many ways of an agent are known.
+/// Maximum number of an agent's ways to log in that are known.
 pub const WAYS_MAX: usize = 32;
 
-/// So many of the keys that a running agent was given are in no log.
+/// Maximum number of keys given to a running agent that are kept out of the log: the newest.
 const SECRETS_MAX: usize = 100;
 
 /// HTTP: the same. Some agents hand on what their model's provider has answered.
@@ -34,8 +34,8 @@ const UNAUTHORIZED: i64 = 401;
 /// In the `_meta` of a way to log in, and of `authenticate`: that a key is wanted, and the key.
 const KEY: &str = "api-key";
 
-/// Whether a failure says that the agent needs a login: by its code, or by the status that its
-/// model's provider has answered with, which many agents tell in their words only.
+/// Returns whether a failure says that the agent needs a login: by its code, or by the status of
+/// its model's provider, which many agents report in words only.
 pub fn is_required(failure: &AgentError) -> bool {
     let details = failure.data.as_ref().and_then(Value::as_object);
     let is_status = |name: &&str| details.and_then(|it| it.get(*name)?.as_i64()) == Some(UNAUTHORIZED);
@@ -57,13 +57,13 @@ pub struct Required(pub String);
 pub struct LoginWay {
     id: String,
     name: String,
-    /// What is to be done, as the agent says it.
+    /// Instructions for the user, in the agent's words.
     description: Option<String>,
     token: TokenIs,
     resource: ProtectedResourceMetadata,
 }
 
-/// What a token is for a way to log in.
+/// Purpose of a token in a way to log in.
 #[derive(Debug, Clone, PartialEq)]
 enum TokenIs {
     /// The value of this variable.
@@ -72,17 +72,17 @@ enum TokenIs {
     Key { bare: bool },
     /// The user's word that it is to be done: the agent does it by itself.
     Consent,
-    /// Nothing: it is done in a terminal, or needs more than one value. It is no resource for
-    /// clients.
+    /// None: the login is done in a terminal, or needs more than one value. Clients are not offered
+    /// a resource for it.
     Nothing,
 }
 
-/// What is to be done next so that an agent is logged in.
+/// Next step to log in to an agent.
 #[derive(Debug, PartialEq)]
 pub enum NextStep {
-    /// It is to be started with another environment.
+    /// Restart of the agent with another environment.
     StartAnew,
-    /// It is to be asked to log in in this way.
+    /// Request to the agent to log in.
     Ask(Box<LoginRequest>),
 }
 
@@ -104,7 +104,7 @@ impl LoginRequest {
         params
     }
 
-    /// What the way is called, for people.
+    /// Returns the name of the way, for people.
     pub fn name(&self) -> &str {
         &self.way.name
     }
@@ -124,9 +124,9 @@ pub struct Login {
 #[derive(Debug, Default)]
 struct LoginState {
     is_needed: bool,
-    /// What it was asked for, by the ids of the ways.
+    /// Tokens that were tried, by the ids of the ways.
     tried: BTreeMap<String, Token>,
-    /// What it was given, the newest last: it may say that back.
+    /// Secrets that the agent was given, the newest last: it may repeat them in its output.
     secrets: VecDeque<Secret>,
 }
 
@@ -146,7 +146,7 @@ struct OfferedLogin {
 }
 
 impl OfferedLogin {
-    /// What a token is for it.
+    /// Returns the purpose of a token for this method.
     fn token(&self, quirks: AgentQuirks) -> TokenIs {
         let meta = &self.meta;
         let is_for_a_terminal = meta["type"] == "terminal" || meta["terminal-auth"].is_object();
@@ -209,7 +209,7 @@ fn way(provider: &str, offered: OfferedLogin, quirks: AgentQuirks) -> LoginWay {
     LoginWay { id: offered.id, name, description, token, resource }
 }
 
-/// Whether it can be the name of a variable.
+/// Returns whether a text can be the name of a variable.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }
@@ -221,7 +221,7 @@ pub fn resources(ways: &[LoginWay]) -> Vec<ProtectedResourceMetadata> {
     offered.map(|way| way.resource.clone()).collect()
 }
 
-/// What can be done so that an agent is logged in, for people.
+/// Returns instructions to log in to an agent, for people.
 pub fn advice(ways: &[LoginWay]) -> String {
     let one = |way: &LoginWay| {
         let name = &way.name;
@@ -265,7 +265,7 @@ impl Login {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the agent has said that it needs one, and has not got one since.
+    /// Returns whether the agent has said that it needs a login, and has not got one since.
     pub fn is_needed(&self) -> bool {
         self.state().is_needed
     }
@@ -275,12 +275,12 @@ impl Login {
         self.state().is_needed = is_needed;
     }
 
-    /// Whether these tokens allow to do something about it that was not done.
+    /// Returns whether these tokens allow a step towards the login that was not tried yet.
     pub fn can_be_helped(&self, tokens: &Tokens) -> bool {
         self.step(tokens, &self.state()).is_some()
     }
 
-    /// What is to be done about it; each only once.
+    /// Returns the next step towards the login, each only once; `None` if these tokens allow none.
     pub fn next(&self, tokens: &Tokens) -> Option<NextStep> {
         let mut state = self.state();
         let (way, token) = self.step(tokens, &state)?;
@@ -295,12 +295,12 @@ impl Login {
         Some(NextStep::Ask(Box::new(LoginRequest { way: way.clone(), key })))
     }
 
-    /// It was asked for something, and that was withdrawn: it can be asked again.
+    /// Allows a login to be tried again whose request was withdrawn.
     pub fn is_untried(&self, asked: &LoginRequest) {
         self.state().tried.remove(&asked.way.id);
     }
 
-    /// What can be done, for people.
+    /// Returns instructions to log in, for people.
     pub fn advice(&self) -> String {
         advice(&self.ways)
     }

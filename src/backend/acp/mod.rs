@@ -58,39 +58,41 @@ use crate::host::effects::{AgentDescription, OpenConversation};
 /// An agent, as its operator describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentSpec {
-    /// Its provider id.
+    /// Provider id of the agent.
     pub name: String,
-    /// What clients call it.
+    /// Name that clients display; `None` for the provider id.
     pub title: Option<String>,
-    /// What clients say about it.
+    /// Description that clients display.
     pub description: Option<String>,
     /// The program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Command-line arguments of the program.
     pub arguments: Vec<OsString>,
-    /// What is added to the environment.
+    /// Variables that are added to the environment.
     pub environment: BTreeMap<String, String>,
-    /// Where it runs; else where we do. Sessions without a folder of their own work there too.
+    /// Working directory of the program, and of sessions without a folder of their own; `None` for
+    /// the host's.
     pub directory: Option<PathBuf>,
-    /// It keeps one session at a time: each has a process of its own.
+    /// Set when the agent keeps one session at a time: each session gets a process of its own.
     pub one_session: bool,
-    /// How long it may take to answer when it starts, or opens a session.
+    /// Maximum time for an answer when the agent starts or opens a session.
     pub start_limit: Duration,
-    /// How long it may take to give up what was cancelled.
+    /// Maximum time for the agent to stop work that was cancelled.
     pub cancel_limit: Duration,
-    /// How long a turn may take, if there is a limit; what it waits for counts.
+    /// Maximum duration of a turn, including the time for which it waits for the user; `None` for
+    /// no limit.
     pub turn_limit: Option<Duration>,
-    /// How long it is kept running when it is not used.
+    /// Time after which an unused agent is stopped.
     pub idle_limit: Duration,
-    /// What it may do through us.
+    /// Services of the host that the agent may use.
     pub offers: Offers,
-    /// It is given the tools of clients.
+    /// Set when the agent is given the tools of clients.
     pub client_tools: bool,
     /// Starting values of the options of its sessions, by their ids: texts, `true` or `false`.
     pub config: JsonObject,
 }
 
-/// What an agent may do through us, and is told that it may.
+/// Services of the host that an agent may use, and is told of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offers {
     /// Read files in the session's working directories. Unless it is said, all but those [`quirks`]

@@ -1,5 +1,5 @@
-//! What an ACP session can be configured by: its options, and what older agents have in their
-//! place, modes and models. One setting for each meaning.
+//! Settings of an ACP session: its options, and the modes and models that older agents have in
+//! their place. One setting for each meaning.
 //!
 //! Owns: reading them from whatever the agent says, with their values; what clients are told of
 //! them; and the request that changes one.
@@ -16,7 +16,7 @@ use serde_json::{json, Value};
 use crate::host::effects::model_called;
 use crate::wire::text;
 
-/// So many settings are known of a session, and so many values of each.
+/// Maximum number of known settings of a session, and of values of each.
 const SETTINGS_MAX: usize = 100;
 const VALUES_MAX: usize = 1000;
 
@@ -24,7 +24,7 @@ const VALUES_MAX: usize = 1000;
 /// unchanged.
 const NAME_BYTES_MAX: usize = 4096;
 
-/// What clients call the mode and the model of agents that do not give them names.
+/// Ids of the mode and of the model, for agents that do not name them.
 pub const MODE: &str = "mode";
 const MODEL: &str = "model";
 
@@ -107,7 +107,7 @@ struct SettingChoice {
     description: Option<String>,
 }
 
-/// What the answer that begins a session, or takes one up again, says of them.
+/// Settings in the answer that begins a session, or takes one up again.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Setup<'a> {
@@ -237,8 +237,8 @@ impl OfferedOptions {
         }
     }
 
-    /// Whether what an agent says tells the value of a setting: its mode, or else its list of
-    /// options.
+    /// Returns whether a message of the agent tells the value of a setting: a change of its mode if
+    /// `by_mode`, else its list of options.
     pub fn is_told(&self, id: &str, by_mode: bool) -> bool {
         let setting = self.settings.iter().find(|setting| setting.id == id);
         setting.is_some_and(|setting| match setting.by {
@@ -265,7 +265,7 @@ impl OfferedOptions {
         self.settings.iter().find(|setting| setting.id == id).map(|setting| &setting.current)
     }
 
-    /// Whether a setting can have this value, as far as the agent says.
+    /// Returns whether a setting can have this value, as far as the agent says.
     pub fn offers(&self, id: &str, value: &Value) -> bool {
         let setting = self.settings.iter().find(|setting| setting.id == id);
         setting.is_some_and(|setting| match &setting.values {
@@ -302,9 +302,9 @@ impl OfferedOptions {
         self.settings.iter().map(|setting| (setting.id.clone(), setting.current.clone())).collect()
     }
 
-    /// What clients are told that can be chosen. With the starting values that the operator has set
-    /// it is what a new session has: those are its defaults where the agent has them, else the
-    /// values as they are.
+    /// Returns the schema of the settings for clients. With the operator's starting values it is
+    /// that of a new session: they are its defaults where the agent offers them, and the current
+    /// values elsewhere.
     pub fn schema(&self, starting: Option<&JsonObject>) -> SessionConfigSchema {
         let default = |it: &Setting| {
             let set = starting?.get(&it.id).filter(|value| self.offers(&it.id, value));

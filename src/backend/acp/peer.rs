@@ -34,13 +34,13 @@ use crate::wire::text;
 /// The longest line that is read from an agent, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
-/// So much is read at once, in bytes.
+/// Buffer space reserved for each read, in bytes.
 const READ_BYTES: usize = 64 << 10;
 
-/// So many places of a line that is no message are tried for the beginning of one.
+/// Maximum number of successive failed attempts to find the beginning of a message in a line.
 const BRACES_MAX: usize = 8;
 
-/// So much is kept of what is said of sessions that nobody has heard of.
+/// Maximum number, and bytes, of kept updates of sessions that no conversation follows yet.
 const UNCLAIMED_MAX: usize = 1000;
 const UNCLAIMED_BYTES_MAX: usize = 4 << 20;
 
@@ -63,7 +63,7 @@ const PIPE_BYTES_MAX: usize = 1 << 20;
 const LOGIN_STATUS: &str = "_auth/status_update";
 const NOT_LOGGED_IN: &str = "none";
 
-/// How long after an agent's end its output may go on.
+/// Time after an agent's end for which its output is still read.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// A message from the agent, for one listener.
@@ -75,16 +75,16 @@ pub enum AgentSaid {
     Request {
         /// To be given back with the answer.
         id: AgentRequest,
-        /// Its method.
+        /// Method of the request.
         method: String,
-        /// Its parameters.
+        /// Parameters of the request.
         params: Box<RawValue>,
     },
     /// Another notification about a session.
     Notified {
-        /// Its method.
+        /// Method of the notification.
         method: String,
-        /// Its parameters.
+        /// Parameters of the notification.
         params: Box<RawValue>,
     },
     /// The agent does not want to have this request answered any more.
@@ -97,7 +97,7 @@ pub enum AgentSaid {
 }
 
 impl AgentSaid {
-    /// How much room it takes while it waits, in bytes, nearly.
+    /// Returns the approximate size of the message while it is queued, in bytes.
     fn bytes(&self) -> usize {
         match self {
             Self::Update(text)
@@ -116,7 +116,7 @@ pub struct AgentRequest(String);
 
 #[cfg(test)]
 impl AgentRequest {
-    /// One that nobody has asked.
+    /// Returns the id of a request that no agent has sent.
     pub fn test() -> Self {
         Self("1".to_owned())
     }
@@ -127,14 +127,15 @@ impl AgentRequest {
 pub struct AgentError {
     /// JSON-RPC's code, or the agent's own; 0 where there is none.
     pub code: i64,
-    /// What went wrong, for people.
+    /// Message of the error, for people.
     pub message: String,
     /// More about it.
     pub data: Option<Value>,
 }
 
 impl AgentError {
-    /// What an `error` says. Nothing is demanded of it: whoever waits for the answer must have one.
+    /// Parses the `error` of an answer. Any value is accepted: whoever waits for the answer must
+    /// have one.
     fn of(error: &RawValue) -> Self {
         match serde_json::from_str(error.get()).unwrap_or_default() {
             Value::Object(mut error) => Self {
@@ -184,11 +185,11 @@ struct Shared {
     waiting_bytes: AtomicUsize,
     /// The reader waits for a listener.
     held_up: AtomicBool,
-    /// How many messages listeners have taken.
+    /// Number of messages that were handed to listeners.
     taken: AtomicU64,
     /// The agent has left something unanswered for too long.
     given_up: AtomicBool,
-    /// Whether the agent is logged in, as it said last; `None` if it has not said that.
+    /// Login status that the agent last reported; `None` if it has not reported any.
     login: Mutex<Option<LoginStatus>>,
     /// Ends the agent's input.
     stop: CancellationToken,
@@ -199,7 +200,7 @@ struct Routes {
     last_request: u64,
     last_ear: u64,
     ears: HashMap<u64, Inbox>,
-    /// Whose requests are not answered yet.
+    /// Listeners of the requests in flight to the agent, by request id.
     requests: HashMap<u64, u64>,
     /// Answers that were given and not followed by [`AgentSaid::HeardOut`] yet: to which listener,
     /// to which request.
@@ -211,7 +212,7 @@ struct Routes {
     left: HashSet<String>,
     unclaimed: VecDeque<(String, Box<RawValue>)>,
     unclaimed_bytes: usize,
-    /// Nothing more will be heard.
+    /// Set once the agent has ended: no more messages will come.
     closed: bool,
 }
 
@@ -266,17 +267,17 @@ impl AgentConnection {
         self.shared.given_up.store(true, Ordering::Release);
     }
 
-    /// Whether it was given up.
+    /// Returns whether [`Self::give_up`] was called.
     pub fn is_given_up(&self) -> bool {
         self.shared.given_up.load(Ordering::Acquire)
     }
 
-    /// Whether the agent is being ended or has ended.
+    /// Returns whether the agent is being ended or has ended.
     pub fn is_over(&self) -> bool {
         self.shared.stop.is_cancelled() || self.ended.borrow().is_some()
     }
 
-    /// Whether the agent has ended.
+    /// Returns whether the agent has ended.
     pub fn has_ended(&self) -> bool {
         self.ended.borrow().is_some()
     }
@@ -288,12 +289,12 @@ impl AgentConnection {
         login.as_ref().filter(|login| login.kind == NOT_LOGGED_IN).map(|login| text::message(&login.label))
     }
 
-    /// Whether the agent waits for us to take what it has said.
+    /// Returns whether the reader waits for a listener to take a message.
     pub fn is_held_up(&self) -> bool {
         self.shared.held_up.load(Ordering::Acquire)
     }
 
-    /// Whether the agent has much to read that it was told.
+    /// Returns whether the agent has many bytes of messages yet to read.
     pub fn is_behind(&self) -> bool {
         self.shared.waiting_bytes.load(Ordering::Acquire) > BEHIND_BYTES
     }
@@ -414,12 +415,12 @@ impl Shared {
         true
     }
 
-    /// Whether an answer was taken in since [`Self::heard_out`].
+    /// Returns whether an answer was taken in since [`Self::heard_out`].
     fn has_fresh_answers(&self) -> bool {
         !self.routes().fresh_answers.is_empty()
     }
 
-    /// Everything was taken in that could be read when the last answer was.
+    /// Notifies listeners that all output was taken in that could be read when their answers were.
     async fn heard_out(&self) {
         let answers = std::mem::take(&mut self.routes().fresh_answers);
         for (ear, id) in answers {
@@ -510,7 +511,7 @@ impl Shared {
         }
     }
 
-    /// Nothing more will be heard.
+    /// Drops all routes, since no more messages will come.
     fn close(&self) {
         let mut routes = self.routes();
         routes.closed = true;
@@ -536,7 +537,7 @@ struct AgentMessage<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// Whether an agent is logged in, as Claude and Codex say it.
+/// Login status of an agent, as Claude and Codex report it.
 #[derive(Debug, Deserialize)]
 struct LoginStatus {
     kind: String,

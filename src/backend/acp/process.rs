@@ -27,13 +27,14 @@ use crate::backend::secrets::hide;
 use crate::host::effects::Token;
 use crate::wire::text;
 
-/// So much of an agent's stderr is kept.
+/// Maximum number of lines of an agent's stderr that are kept: the latest.
 const LINES_MAX: usize = 20;
 
 /// A line of stderr is cut here, in bytes.
 const LINE_BYTES_MAX: usize = 500;
 
-/// So much of one is read: what is secret in it must be there as a whole to be found.
+/// Maximum number of bytes that are read of one line: a secret must be in it as a whole to be
+/// found.
 const LINE_BYTES_READ: usize = 8 << 10;
 
 /// No signal has a greater number.
@@ -47,7 +48,8 @@ pub struct Process {
     last_lines: LastLines,
 }
 
-/// What an agent reads. It is ended with this: the lifeline of its guard ends, too.
+/// Stdin of an agent. The agent ends when it is dropped: the lifeline of the agent's guard ends,
+/// too.
 #[derive(Debug)]
 pub struct AgentStdin {
     pipe: pipe::Sender,

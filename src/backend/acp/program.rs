@@ -1,4 +1,4 @@
-//! Where an agent's program is.
+//! Lookup of an agent's program.
 //!
 //! Owns: finding it as the system would, with the interpreter that it needs; what is said when
 //! either is not there; and the search path that it is given.
@@ -15,7 +15,7 @@ use rustix::fs::{access, Access};
 /// An agent's program is not there: it is not installed, or not where it is looked for.
 #[derive(Debug, thiserror::Error)]
 pub enum NotInstalled {
-    /// It has just a name, which is in no folder of the search path.
+    /// Bare name that is in no folder of the search path.
     #[error(
         "it is not installed: the command `{command}` is in none of the folders of the search path ({folders}); install \
          it, or have the configuration name its whole path"
@@ -26,7 +26,7 @@ pub enum NotInstalled {
         /// The folders, in order.
         folders: String,
     },
-    /// It is a whole command line, and no program is called so.
+    /// Whole command line in place of a program, and no program has that name.
     #[error(
         "it is not installed: there is no program `{command}`; if the rest is its arguments, write \
          `command = \"{program}\"` and `args = {arguments}`"
@@ -34,27 +34,27 @@ pub enum NotInstalled {
     CommandLine {
         /// The command that was looked for.
         command: String,
-        /// Its first word.
+        /// First word of the command line.
         program: String,
-        /// The others, as a list in TOML.
+        /// Remaining words, as a list in TOML.
         arguments: String,
     },
-    /// It is a script, and what runs it is not there.
+    /// Script whose interpreter is not there.
     #[error("the command `{command}` is run by `{interpreter}`, which {advice}")]
     NoInterpreter {
         /// The script.
         command: String,
         /// The program that its first line names.
         interpreter: String,
-        /// What is wrong with it, and what to do.
+        /// Problem with the interpreter, and the way to solve it.
         advice: String,
     },
-    /// It has a path, and nothing is there that can be run.
+    /// Path at which there is nothing that can be run.
     #[error("it is not installed: the command `{command}` {what}")]
     NotThere {
         /// The path that was looked at.
         command: String,
-        /// What is wrong with it.
+        /// Problem with the path.
         what: &'static str,
     },
 }

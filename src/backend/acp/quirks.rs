@@ -1,4 +1,4 @@
-//! What is known of certain agents that they do not say themselves.
+//! Properties of certain agents that they do not report themselves.
 //!
 //! Owns: the table of those agents, by the name that an agent has in its `agentInfo`, and by the
 //! programs that are usually it.
@@ -11,19 +11,20 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// What an agent needs that it does not say.
+/// Properties of an agent that it does not report itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentQuirks {
-    /// It is offered to read files through us, unless its operator says otherwise.
+    /// Set when the agent is offered to read files through the host, unless its operator says
+    /// otherwise.
     pub reads_through_us: bool,
-    /// It takes the path in the URI of a linked file as it stands there, or shows it to its model
-    /// like that: such a path is not percent-encoded.
+    /// Set when the paths in links to files must not be percent-encoded: the agent takes them as
+    /// they are, or shows them to its model like that.
     pub raw_links: bool,
-    /// It gives its model an embedded resource that is no text. Others drop it, or paste its
-    /// Base64.
+    /// Set when the agent gives its model an embedded resource that is not text. Others drop it, or
+    /// paste its Base64.
     pub takes_blobs: bool,
-    /// It answers `session/load` first and replays the conversation then: all others replay it
-    /// first.
+    /// Set when the agent answers `session/load` before it replays the conversation: all others
+    /// replay it first.
     pub replays_late: bool,
     /// A key in the `_meta` of `authenticate` is `"api-key": KEY`, where others expect `"api-key":
     /// {"apiKey": KEY}`.
@@ -38,12 +39,12 @@ pub struct AgentQuirks {
     /// Ways to log in that `authenticate` does not lead to, although nothing in them says so: they
     /// are for a terminal.
     pub terminal_logins: &'static [&'static str],
-    /// It says at the end of what it does by itself that it is done, in a usage update.
+    /// Set when the agent reports the end of a turn that it began by itself in a usage update.
     pub ends_own_turns: bool,
 }
 
 impl AgentQuirks {
-    /// Those of an agent that needs nothing special.
+    /// Quirks of an agent that needs nothing special.
     pub const NONE: Self = Self {
         reads_through_us: true,
         raw_links: false,
@@ -56,7 +57,7 @@ impl AgentQuirks {
         terminal_logins: &[],
         ends_own_turns: false,
     };
-    /// Those of one that only takes paths as they stand.
+    /// Quirks of an agent that only needs raw paths in links.
     const RAW_LINKS: Self = Self { raw_links: true, ..Self::NONE };
     const CODEX: Self = Self { takes_blobs: false, unasked_modes: &["agent"], ..Self::RAW_LINKS };
     const PI: Self = Self {
@@ -94,7 +95,7 @@ impl AgentQuirks {
 }
 
 struct AgentQuirkRow {
-    /// What it calls itself.
+    /// Name of the agent in its `agentInfo`.
     name: &'static str,
     /// The version that this was seen in. For the reader.
     #[allow(dead_code)]
@@ -149,12 +150,13 @@ const KNOWN: [AgentQuirkRow; 8] = [
     AgentQuirkRow { name: "OpenCode", seen_in: "1.18.33", started_as: &[], quirks: AgentQuirks::OPENCODE },
 ];
 
-/// What is known of the agent that calls itself so, if it does.
+/// Returns the quirks of the agent with this name; [`AgentQuirks::NONE`] if it is unknown.
 pub fn of(name: Option<&str>) -> AgentQuirks {
     KNOWN.iter().find(|known| Some(known.name) == name).map_or(AgentQuirks::NONE, |known| known.quirks)
 }
 
-/// What can be expected of an agent that is started like this, before it has said what it is.
+/// Returns the quirks to expect of an agent that is started like this, before it has reported its
+/// name.
 pub fn expected(program: &Path, arguments: &[impl AsRef<OsStr>]) -> AgentQuirks {
     // A package may be named with its version.
     let package = |word: &'_ OsStr| {

@@ -37,20 +37,19 @@ use crate::host::effects::{Event, RunId};
 /// A conversation has so many terminals that are not released.
 const TERMINALS_MAX: usize = 64;
 
-/// What an agent is told behind the output of a command that goes on although it does not wait for
-/// it.
+/// Note to the agent after the output of a command that goes on in the background.
 const GOES_ON: &str = "\n(The user has the command go on in the background.)\n";
 
-/// How often what a running command shows is told anew in the call, as text.
+/// Interval at which the output of a running command is sent again in its call, as text.
 const SHOW_EVERY: Duration = Duration::from_millis(250);
 
-/// How often what is new of it is told to those who follow the terminal.
+/// Interval at which new output is sent to the subscribers of a terminal.
 const TELL_EVERY: Duration = Duration::from_millis(30);
 
 /// The terminals of a conversation; what runs in them is ended with them.
 #[derive(Debug)]
 pub struct Terminals {
-    /// Where commands run that name no place.
+    /// Working directory of commands that name none.
     directory: PathBuf,
     open: BTreeMap<String, AgentTerminal>,
     waiting: Vec<(AgentRequest, Arc<Screen>, Wait)>,
@@ -76,7 +75,7 @@ struct AgentTerminal {
     in_background: bool,
 }
 
-/// What a request waits for.
+/// Event that a pending request waits for.
 #[derive(Debug, PartialEq, Eq)]
 enum Wait {
     /// The command to start, in the terminal of this name.
@@ -85,7 +84,7 @@ enum Wait {
     Ending,
     /// The command to be gone.
     End,
-    /// Nothing: it goes on.
+    /// None, since the command goes on in the background: the request is answered at once.
     Nothing,
 }
 
@@ -93,7 +92,8 @@ enum Wait {
 pub type TerminalAnswer = (AgentRequest, Result<Value, RequestError>);
 
 impl Terminals {
-    /// None yet.
+    /// Creates the terminals of a conversation, none yet. Commands run in this directory if they
+    /// name none.
     pub fn new(directory: PathBuf) -> Self {
         Self {
             directory,
@@ -112,7 +112,7 @@ impl Terminals {
         self.directory = directory;
     }
 
-    /// What a `terminal/create` asks for.
+    /// Returns the command that a `terminal/create` asks for.
     ///
     /// # Errors
     /// When that cannot be.
@@ -168,7 +168,8 @@ impl Terminals {
         Ok((name, screen))
     }
 
-    /// What a terminal shows.
+    /// Returns the answer to `terminal/output`: the output of a terminal, and the exit of its
+    /// command.
     ///
     /// # Errors
     /// When there is no such terminal.
@@ -241,12 +242,13 @@ impl Terminals {
         of_it.filter_map(|terminal| terminal.held.take()).for_each(KillSwitch::kill);
     }
 
-    /// Nobody wants to have this request answered any more.
+    /// Drops a request that was withdrawn, without an answer.
     pub fn withdrawn(&mut self, request: &AgentRequest) {
         self.waiting.retain(|(waiting, ..)| waiting != request);
     }
 
-    /// Whether nothing can settle, and nothing is due.
+    /// Returns whether the terminals are idle: none is open, no command runs in the background, no
+    /// request is pending, and all output was sent.
     pub fn are_quiet(&self) -> bool {
         let says_nothing = !self.changes.has_output() && !self.is_to_be_shown;
         self.open.is_empty() && self.waiting.is_empty() && self.background.is_empty() && says_nothing
@@ -302,7 +304,7 @@ impl Terminals {
         }
     }
 
-    /// What is new is told now; whether it is also time that calls show it.
+    /// Records that new output is sent now; returns whether calls are due to show it as well.
     pub fn told(&mut self) -> bool {
         self.changes.take_output();
         let now = Instant::now();
@@ -334,7 +336,7 @@ impl Screens {
         self.0.insert(name, screen);
     }
 
-    /// Those that a tool call refers to.
+    /// Returns the screens that a tool call refers to, and marks them as shown.
     pub fn in_content(&self, content: &[ToolCallContent]) -> Vec<Arc<Screen>> {
         let named = content.iter().filter_map(|content| match content {
             ToolCallContent::Terminal(terminal) => self.0.get(&*terminal.terminal_id.0).cloned(),
@@ -343,8 +345,8 @@ impl Screens {
         named.inspect(|screen| screen.set_shown()).collect()
     }
 
-    /// What the host is to be told of those that calls have shown; of those that say very much only
-    /// what is `due`.
+    /// Returns the unsent events of screens that calls have shown; of those with very much output
+    /// only if `due`.
     pub fn tell(&self, due: bool) -> Vec<Event> {
         self.0.values().flat_map(|screen| screen.tell(due)).collect()
     }

@@ -1,4 +1,5 @@
-//! What the agent `script` asks of clients besides answers: tools that they carry out, and a token.
+//! Steps of the agent `script` that need more of a client than answers: tools that it carries out,
+//! and a token.
 //!
 //! Owns: the steps about these, and the script that cannot be used without a token.
 //! Never: shows a token.
@@ -36,7 +37,7 @@ impl Backend for GuardedScript {
 }
 
 impl ScriptAgent {
-    /// Whether the tool that a step names is one that a client offers.
+    /// Returns whether the tool that a step names is one that a client offers.
     pub(super) fn is_clients(&self, rest: &str) -> bool {
         let name = rest.split_whitespace().next().unwrap_or_default();
         self.client_tools.iter().any(|offered| offered == name)
@@ -75,7 +76,7 @@ impl ScriptAgent {
     }
 }
 
-/// What a client's tool has said, or why it has not.
+/// Returns the text of a client's tool result, or the reason of its failure.
 fn told_by(result: &ToolCallResult) -> String {
     if !result.success {
         let why = result.error.as_ref().and_then(|error| error.get("message")).and_then(Value::as_str);
@@ -88,7 +89,7 @@ fn told_by(result: &ToolCallResult) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// What tools are called.
+/// Returns the names of tools.
 pub(super) fn names_of(tools: &[ToolDefinition]) -> Vec<String> {
     tools.iter().map(|tool| tool.name.clone()).collect()
 }

@@ -128,7 +128,7 @@ fn write_all(folders: &Folders, first: &Path, wanted: &[WantedFile]) -> Result<W
     Ok(written)
 }
 
-/// What is in a file; none when it is too long to be shown, or no text.
+/// Reads a file as text; `None` if it is too long to be shown, or not UTF-8.
 fn text_in(file: File) -> std::io::Result<Option<String>> {
     let mut bytes = Vec::new();
     file.take(SHOWN_BYTES_MAX + 1).read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! What a script does when its turn is over: `/later`.
+//! Steps that a script takes after its turn has ended: `/later`.
 //!
 //! Owns: the steps that are yet to be taken, when each is due, and asking the host for a turn for
 //! them.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::{number, ScriptAgent, ScriptReply, Stop, DELTA_BYTES_MAX, INPUT_PIECE_CHARS};
 use crate::host::effects::{PermissionKind, PermissionOption, TextKind, ToolGate, ToolOutcome, TurnEvent};
 
-/// Whether a call asks before it runs.
+/// Permission that a tool call needs before it runs.
 #[derive(Clone, Copy)]
 pub(super) enum Gate {
     None,
@@ -250,7 +250,7 @@ pub(super) fn spoken(answer: &ChatInputAnswer) -> String {
     }
 }
 
-/// Which model and agent a message is for, in words.
+/// Returns the model and the agent that a message is for, in words.
 pub(super) fn chosen_by(message: &Message) -> String {
     let mut chosen = Vec::new();
     if let Some(model) = &message.model {

@@ -14,7 +14,7 @@ use crate::host::effects::{Besides, Event, TerminalEvent, ToolGate, ToolOutcome,
 /// The tool that runs commands.
 const TOOL: &str = "terminal";
 
-/// What clients that follow VS Code know such a tool by.
+/// Member of a call's `_meta` that tells clients that follow VS Code the kind of the tool.
 const TOOL_KIND: &str = "toolKind";
 
 impl ScriptAgent {

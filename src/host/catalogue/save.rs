@@ -1,8 +1,8 @@
 //! Rows of chats.
 //!
 //! Owns: when the row of a chat is saved, and which of its turns are copied from another chat's
-//! rows. The text of rows is that of `rows`; they come back in `loaded`. The row of a session, which
-//! several owners have parts of, is the router's.
+//! rows. The text of rows is that of `rows`; they come back in `loaded`. The row of a session,
+//! which several owners have parts of, is the router's.
 //! Never: writes anything itself; rows go out as records.
 //!
 //! A session's row is saved whole whenever it has changed. A chat's row is its state without its

@@ -1,7 +1,7 @@
 //! Jobs in repositories of git, and reports about them.
 //!
-//! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`FileDiff<GitContent>`] between two
-//! states of a folder is.
+//! Owns: the words of it: [`GitJob`]s and [`GitReport`]s, and what a [`FileDiff<GitContent>`]
+//! between two states of a folder is.
 //! Never: runs anything, or knows how git is asked.
 
 use serde::{Deserialize, Serialize};

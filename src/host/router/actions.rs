@@ -1,8 +1,8 @@
 //! Actions of clients: from what is dispatched to its answer.
 //!
 //! Owns: reading an action, checking it against the state and its limits, sequencing it, and the
-//! answer of its sender. It writes down how one action on a chat stands for several (a draft that is
-//! sent, a selection that is made), and which actions on sessions have consequences elsewhere.
+//! answer of its sender. It writes down how one action on a chat stands for several (a draft that
+//! is sent, a selection that is made), and which actions on sessions have consequences elsewhere.
 //! Never: says whether an action is allowed: `host::actions` and the owners do.
 
 use ahp::reducers::apply_action_to_session;

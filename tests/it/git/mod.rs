@@ -73,8 +73,8 @@ pub fn environment(home: &Path) -> [(&'static str, PathBuf); 5] {
     ]
 }
 
-/// What the user has configured. Git maintains nothing on its own: it would do so in the background,
-/// and read what a test puts into the repository later.
+/// What the user has configured. Git maintains nothing on its own: it would do so in the
+/// background, and read what a test puts into the repository later.
 const USER_CONFIG: &str = "\
 [user]
  name = A

@@ -16,23 +16,23 @@ use crate::backend::acp::{besides, content};
 use crate::host::effects::{BackgroundCommand, Besides, Event, ToolGate, ToolOutcome, TurnEvent};
 use crate::wire::text;
 
-/// What agents call the command that they run.
+/// Members of an input that hold the command, as agents name them.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
 
-/// What agents call the choice that a command is to go on when its call is over: Claude, and Qwen
-/// Code.
+/// Members of an input that have the command go on when its call is over, as Claude and Qwen Code
+/// name them.
 const IN_BACKGROUND: [&str; 2] = ["run_in_background", "is_background"];
 
-/// What agents call the text of an output that has more to say, the fullest first.
+/// Members of an output that hold its text, as agents name them, the fullest first.
 const PRINTED: [&str; 6] =
     ["formatted_output", "aggregated_output", "output", "content", "stdout", "message"];
 
-/// So much of a terminal's output is kept, in bytes: the latest of it.
+/// Maximum size of the kept output of a terminal, in bytes: the latest of it.
 const TERMINAL_BYTES_MAX: usize = 1 << 20;
 
 impl TrackedCall {
-    /// Whether the agent may go on with the call when its turn is over: it has not ended, and
-    /// nobody was asked about it or carries it out.
+    /// Returns whether the agent may go on with the call when its turn is over: the call has not
+    /// ended, the user was not asked about it, and neither a client nor the host carries it out.
     pub(super) fn may_be_left_open(&self) -> bool {
         let is_agents = self.client_tool.is_none() && self.screens.is_empty() && !self.feed.is_open();
         self.told && is_agents && matches!(self.stage, CallStage::Begun | CallStage::Running)
@@ -62,12 +62,12 @@ impl TrackedCall {
         Some(BackgroundCommand { label, line: line.to_owned() })
     }
 
-    /// Whether the agent has said which changes of files it makes.
+    /// Returns whether the agent has reported changes of files for the call.
     pub(super) fn changes_files(&self) -> bool {
         !self.diffs.is_empty()
     }
 
-    /// What clients are to be told, now that something about the call has changed.
+    /// Returns the events to send to clients after something about the call has changed.
     pub(super) fn tell(&mut self, id: &str, status: Option<ToolCallStatus>) -> Vec<TurnEvent> {
         let mut told = Vec::new();
         if !std::mem::replace(&mut self.told, true) {
@@ -115,7 +115,7 @@ impl TrackedCall {
         self.with(TurnEvent::ToolReady { id: id.to_owned(), input, message: self.message().into(), gate })
     }
 
-    /// What it has produced so far, when that is not what was told last.
+    /// Returns the content so far as an event; `None` if clients have it already.
     pub(super) fn shown(&mut self, id: &str) -> Option<TurnEvent> {
         // A client says itself what its tool has produced.
         if self.client_tool.is_some() {
@@ -185,7 +185,7 @@ impl TrackedCall {
         TurnEvent::With(Box::new(event), Besides { meta, structured, ..Besides::default() })
     }
 
-    /// All that has no place.
+    /// Returns the members that the protocol has no member for, as `_meta`.
     fn besides(&self) -> JsonObject {
         let mut meta = JsonObject::new();
         let some = |value: Value| Some(value).filter(|value| *value != json!([]) && *value != json!({}));
@@ -222,8 +222,8 @@ impl TrackedCall {
         content
     }
 
-    /// What the host is to be told of the terminal of the agent's own that this call shows. It has
-    /// ended when the agent says so, or says that the call is over.
+    /// Returns the unsent events of the agent's own terminal that this call shows. The terminal has
+    /// ended when the agent says so, or when the call is over.
     pub(super) fn tell_of_own_terminal(&mut self, id: &str) -> Vec<Event> {
         let Some(name) = self.terminal_name.clone() else { return Vec::new() };
         let has_ended = ["exit_code", "signal"].iter().any(|member| self.terminal_info.contains_key(*member));
@@ -305,7 +305,7 @@ impl TrackedCall {
     }
 }
 
-/// What an output is for people, where it says so.
+/// Returns the text of an output, for people; `None` if it has none.
 fn printed(output: &Value) -> Option<&str> {
     let named = || PRINTED.iter().find_map(|name| output.get(name)?.as_str());
     output.as_str().or_else(named)

@@ -42,7 +42,7 @@ impl Calls {
         Some(call.done(id, false, Some("the agent has given the call up".to_owned())))
     }
 
-    /// Whether the user has denied a call.
+    /// Returns whether the user has denied a call.
     pub fn is_denied(&self, id: &str) -> bool {
         self.calls.get(id).is_some_and(|call| call.denied)
     }

@@ -29,24 +29,24 @@ use super::server::{self, Lines, SharedTools, ToolServerEvent};
 use super::{relay, OfferedTools, SERVER};
 use crate::backend::secrets::Secret;
 
-/// What the names of our folders begin with; the id of the process follows.
+/// Prefix of the names of the host's socket folders; the id of the process follows.
 const FOLDER: &str = "ahp-sidecar-";
 
-/// So many may be connected that have not said their tokens yet; others wait, and cost the host
-/// nothing.
+/// Maximum number of connections that have not sent their token yet; others are not accepted until
+/// then, and cost the host nothing.
 const STRANGERS_MAX: usize = 32;
 
-/// How long one who connects may take to say its token.
+/// Time limit for a new connection to send its token.
 const TOKEN_WITHIN: Duration = Duration::from_secs(5);
 
-/// So many calls wait to be taken in before the agent is not read any more.
+/// Maximum number of queued events of a server; the agent is not read while the queue is full.
 const HEARD_MAX: usize = 64;
 
 /// An agent that does so at all asks for the tools again within this time after it was told that
 /// they have changed.
 const ASKS_AGAIN_WITHIN: Duration = Duration::from_secs(1);
 
-/// Where the MCP servers of an agent's sessions connect, once there is one.
+/// Listener to which the MCP servers of an agent's sessions connect; opened for the first of them.
 #[derive(Debug, Default)]
 pub struct ToolListener {
     open: tokio::sync::Mutex<Option<OpenListener>>,
@@ -60,7 +60,7 @@ struct OpenListener {
     _listening: DropGuard,
 }
 
-/// What a link is given to, by its token.
+/// State that a connection is given, by its token.
 #[derive(Debug, Default)]
 struct LinksByToken(Mutex<HashMap<String, SharedTools>>);
 
@@ -129,7 +129,7 @@ impl ToolListener {
 }
 
 impl Server {
-    /// What the agent is told of it.
+    /// Returns the entry of the server for the agent's list of MCP servers.
     pub fn entry(&self) -> anyhow::Result<McpServer> {
         let server = McpServerStdio::new(SERVER, this_program()?).args(vec![relay::MODE.to_owned()]);
         let socket = self.socket.to_str().context("the socket has no name that an agent can be told")?;
@@ -152,20 +152,20 @@ impl Server {
         Arc::clone(&self.tools.borrow())
     }
 
-    /// Whether the agent has ever asked for the tools.
+    /// Returns whether the agent has ever asked for the tools.
     pub fn was_listed(&self) -> bool {
         self.listed.borrow().is_some()
     }
 
-    /// Whether the agent knows other tools than there are, and does not ask for them by itself:
-    /// some ask once.
+    /// Returns whether the agent was not told of some tools, and has not asked for them again in
+    /// time: some agents ask once.
     pub fn is_out_of_date(&self) -> bool {
         let listed = self.listed.borrow();
         let lacks_some = listed.as_ref().is_some_and(|listed| !self.tools.borrow().are_all_in(listed));
         lacks_some && self.changed.elapsed() >= ASKS_AGAIN_WITHIN
     }
 
-    /// What the agent says next.
+    /// Waits for the next event from the agent.
     pub async fn hear(&mut self) -> Option<ToolServerEvent> {
         self.heard.recv().await
     }

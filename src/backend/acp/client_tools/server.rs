@@ -25,29 +25,29 @@ const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-
 /// The longest line that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// What an agent says through its MCP server.
+/// Event from an agent through its MCP server.
 #[derive(Debug)]
 pub enum ToolServerEvent {
-    /// It has been told the tools.
+    /// Tools sent to the agent, which had asked for them.
     Listed,
-    /// It calls a tool.
+    /// Call of a tool.
     Called(Called),
-    /// It does not want to know any more what comes of this call.
+    /// Number of a call whose result the agent does not want any more.
     Withdrawn(u64),
 }
 
 /// A call of a tool.
 #[derive(Debug)]
 pub struct Called {
-    /// Which it is, of all calls of the session.
+    /// Number of the call among all calls of the session.
     pub number: u64,
     /// The client's name of the tool.
     pub tool: String,
-    /// What it is called with.
+    /// Arguments of the call.
     pub arguments: Value,
     /// Texts that came with it: the agent's own id of the call may be among them.
     pub mentions: Vec<String>,
-    /// Where the result goes, once.
+    /// Channel for the result, used once.
     pub results: mpsc::UnboundedSender<(u64, Value)>,
 }
 
@@ -63,7 +63,7 @@ impl Called {
     }
 }
 
-/// What every connection of a session shares.
+/// State that all connections of a session share.
 #[derive(Debug, Clone)]
 pub(super) struct SharedTools {
     pub(super) tools: watch::Receiver<Arc<OfferedTools>>,
@@ -77,7 +77,7 @@ pub(super) struct SharedTools {
 pub(super) struct Lines {
     input: BufReader<OwnedReadHalf>,
     output: OwnedWriteHalf,
-    /// What has come of a line that is not complete.
+    /// Beginning of a line that is not complete yet.
     line: Vec<u8>,
 }
 

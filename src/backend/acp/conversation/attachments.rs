@@ -26,7 +26,7 @@ const TRANSIENT: [&str; 7] = ["429", "overloaded", "rate", "timeout", "timed", "
 pub(super) struct SentAttachments {
     /// The prompt with these attachments named only.
     without: Vec<ContentBlock>,
-    /// What the attachments are called, for people.
+    /// Names of the attachments, for people.
     names: String,
     /// The prompt was sent again without them.
     is_sent_again: bool,

@@ -1,4 +1,4 @@
-//! What an agent has clients carry out, through the MCP server that it was given.
+//! Calls that an agent has clients carry out, through the MCP server that it was given.
 //!
 //! Owns: the calls that wait for a client, each answered once, whatever comes of the turn; and that
 //! clients are told when their tools do not reach the agent.
@@ -24,7 +24,7 @@ const TURNED_OFF: &str = "`client_tools = false` is set for this agent";
 /// Why a call is not carried out that the user was asked about.
 const DENIED: &str = "the user does not allow this call";
 
-/// Why they do not reach one that takes no MCP servers like that.
+/// Reason for which tools do not reach an agent that takes no MCP servers like that.
 const NOT_STARTED: &str = "the agent has not started the MCP server that it was given";
 
 /// The tools of clients, for one conversation.
@@ -34,7 +34,7 @@ pub(super) struct ClientTools {
     entry: Option<McpServer>,
     /// The calls that wait, by their ids in the turn.
     waiting: HashMap<String, Called>,
-    /// What came of calls whose clients were done before the agent asked for it.
+    /// Results of calls whose clients were done before the agent asked for them.
     early: HashMap<String, Value>,
     /// The tools, where there is no server.
     unreachable: OfferedTools,
@@ -59,12 +59,12 @@ impl ClientTools {
         Self { server, entry, waiting: HashMap::new(), early: HashMap::new(), unreachable }
     }
 
-    /// What the agent is told when its session is opened.
+    /// Returns the MCP servers for the request that opens the agent's session.
     pub(super) fn servers(&self) -> Vec<McpServer> {
         self.entry.iter().cloned().collect()
     }
 
-    /// What the agent says next of them.
+    /// Waits for the agent's next event; for ever if there is no server.
     pub(super) async fn hear(&mut self) -> Option<ToolServerEvent> {
         match &mut self.server {
             Ok(server) => server.hear().await,
@@ -83,7 +83,7 @@ impl AcpConversation {
         self.client_tools_are_offered();
     }
 
-    /// What follows from what is offered.
+    /// Makes the offered tools known to the calls, or notes that they do not reach the agent.
     pub(super) fn client_tools_are_offered(&mut self) {
         match &self.client_tools.server {
             Ok(server) => self.calls.offer(server.offered()),
@@ -171,7 +171,8 @@ impl AcpConversation {
         }
     }
 
-    /// Nobody will carry out what waits.
+    /// Refuses all calls that wait for a client, and drops results that the agent has not asked
+    /// for.
     pub(super) fn refuse_client_tools(&mut self, why: &str) {
         self.client_tools.early.clear();
         for (_, called) in self.client_tools.waiting.drain() {

@@ -15,8 +15,8 @@ use crate::backend::acp::{besides, login};
 use crate::host::effects::{Event, TurnEnd, TurnEvent};
 
 impl AcpConversation {
-    /// Whether the agent knew the session once and does not any more: it has done nothing with the
-    /// prompt then.
+    /// Returns whether the agent has lost a session that it knew, and so has done nothing with the
+    /// prompt.
     pub(super) fn has_forgotten(&self, answer: &Result<Box<RawValue>, AgentError>) -> bool {
         let Err(failure) = answer else { return false };
         let refused = matches!(failure.code, code::RESOURCE_NOT_FOUND | code::INVALID_PARAMS);
@@ -121,7 +121,7 @@ impl AcpConversation {
         }
     }
 
-    /// What the end of the agent is for the conversation: a turn that runs ends with it.
+    /// Handles the end of the agent: a turn that runs ends with it.
     pub(super) async fn agent_has_ended(&mut self) -> anyhow::Result<Next> {
         let how = self.running.ended().await;
         if self.run.is_some() {

@@ -61,7 +61,7 @@ struct Field {
     choices: Choices,
 }
 
-/// What can be chosen, in the ways in which that is said.
+/// Choices of a field, in each form in which a schema can list them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Choices {
@@ -216,8 +216,8 @@ impl Field {
 }
 
 impl Choices {
-    /// What can be chosen; none when anything can be said. What is chosen if nothing is said is
-    /// recommended.
+    /// Returns the options to choose from, the default ones recommended; `None` if any answer is
+    /// allowed.
     fn options(self, default: Option<&Value>) -> Option<Vec<ChatInputOption>> {
         let recommended = |id: &str| match default {
             Some(Value::String(default)) => (default == id).then_some(true),
@@ -244,7 +244,7 @@ impl Choices {
     }
 }
 
-/// What the answer to a question must be.
+/// Rule for the answer to a question.
 #[derive(Debug)]
 pub(super) struct AnswerRule {
     pub(super) id: String,
@@ -277,7 +277,7 @@ pub(super) enum Fits {
         min: Option<i64>,
         max: Option<i64>,
     },
-    /// Nobody knows: a text that is JSON stands for what it says.
+    /// Any value, since its type is unknown: a text that is JSON stands for its value.
     Anything,
 }
 

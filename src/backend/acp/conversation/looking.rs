@@ -1,4 +1,4 @@
-//! What is found out about changes of files before they are told.
+//! Search for the changes of files that an event reports, before it is reported.
 //!
 //! Owns: one search at a time, for the event that is to be reported next.
 //! Never: holds up a command, or an event that needs nothing.
@@ -20,7 +20,7 @@ pub(super) enum Looking {
 }
 
 impl Looking {
-    /// What was found; for ever not while nothing is looked for.
+    /// Waits for the result of the search; for ever while there is none.
     pub(super) async fn found(&mut self) -> Vec<FileEdit> {
         match self {
             Self::For(looking) => looking.await,

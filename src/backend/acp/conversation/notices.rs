@@ -1,5 +1,5 @@
-//! What an agent tells the user about the conversation itself: notices, and that it has summed up
-//! what was said before to make room in its context.
+//! Messages of an agent to the user about the conversation itself: notices, and compactions, by
+//! which it sums up the conversation to make room in its context.
 //!
 //! Owns: the words of these, each said once.
 //! Never: takes them for a part of the answer, or shows a summary before it is whole.
@@ -17,13 +17,13 @@ use super::AcpConversation;
 use crate::backend::acp::{besides, content};
 use crate::host::effects::{Besides, TurnEvent};
 
-/// So many compactions of a turn may be under way.
+/// Maximum number of compactions in progress in a turn.
 const COMPACTIONS_MAX: usize = 16;
 
 /// The longest summary that is shown, in bytes.
 const SUMMARY_BYTES_MAX: usize = 64 << 10;
 
-/// What the user is told that the agent does meanwhile.
+/// Activity of the agent that the user is shown during a compaction.
 const COMPACTING: &str = "Summing up the conversation";
 
 /// The compactions of a turn.
@@ -36,7 +36,7 @@ pub(super) struct Compactions {
 }
 
 impl Compactions {
-    /// Whether none is under way.
+    /// Returns whether no compaction is in progress.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }

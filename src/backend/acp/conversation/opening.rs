@@ -278,7 +278,8 @@ async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Bo
     }
 }
 
-/// What was said before, for an agent that does not remember it. It may have to be read.
+/// Returns the conversation so far as text, for an agent that does not remember it; `None` if
+/// nothing was said. Runs on a blocking thread, since turns may have to be read.
 async fn told_of_before(open: &OpenConversation) -> anyhow::Result<Option<String>> {
     if open.history.is_empty() {
         return Ok(None);
@@ -288,7 +289,7 @@ async fn told_of_before(open: &OpenConversation) -> anyhow::Result<Option<String
     Ok(Some(told.await.context("what was said before cannot be told")?))
 }
 
-/// What an agent refused, for people.
+/// Makes the error for a request that the agent has refused, for people.
 pub(super) fn refused(method: &str, failure: &AgentError) -> anyhow::Error {
     if login::is_required(failure) {
         return login::Required(failure.to_string()).into();
@@ -296,7 +297,7 @@ pub(super) fn refused(method: &str, failure: &AgentError) -> anyhow::Error {
     anyhow!("it answered `{method}` with: {failure}")
 }
 
-/// Where the agent works, and the other folders.
+/// Returns the folder in which the agent works, and the additional folders.
 fn directories(agent: &Agent, open: &OpenConversation) -> anyhow::Result<(PathBuf, Vec<PathBuf>)> {
     let folder = |uri: &String| path_of(uri).map_err(|error| anyhow!("`{uri}`: {}", error.message));
     let mut folders = open.working_directories.iter().map(folder).collect::<anyhow::Result<VecDeque<_>>>()?;

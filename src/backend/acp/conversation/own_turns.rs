@@ -1,5 +1,5 @@
-//! What the agent does by itself, while the host has asked it for nothing: Claude and Qwen Code go
-//! on when a command that they had left in the background has ended.
+//! Turns that the agent begins by itself, without a prompt: Claude and Qwen Code go on when a
+//! command that they had left in the background has ended.
 //!
 //! Owns: which of what an agent says needs a turn; holding that until there is one; when a turn is
 //! over that the agent has begun: when the agent says so, else when nothing is open in it and the
@@ -25,8 +25,8 @@ use crate::host::effects::{Event, RunId, TurnCause, TurnEnd, TurnEvent};
 /// Silence after which a turn of the agent's own is over in which nothing is open.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// The same, for an agent that says when its work is over: in between, its model may think for as
-/// long.
+/// Silence after which a turn of the agent's own is over if the agent says when its work is done:
+/// in between, its model may think for as long.
 const SILENCE_BEFORE_END: Duration = Duration::from_secs(30);
 
 /// Longest time for which a command is believed to run in the background: not every agent says that
@@ -56,7 +56,8 @@ const BACKGROUND_MAX: usize = 100;
 /// Beginning of a piece of an answer in which Gemini tells that its mode has changed.
 const GEMINI_MODE: &str = "[MODE_UPDATE]";
 
-/// What the agent has said that needs a turn, and what became of its last one.
+/// State of the turns that the agent begins by itself: messages that wait for one, and the last one
+/// if it was cancelled.
 #[derive(Debug, Default)]
 pub(super) struct OwnTurns {
     /// Messages that are heard in the turn that begins next, in order.
@@ -69,7 +70,7 @@ pub(super) struct OwnTurns {
     has_ended: bool,
     /// A turn of the agent's own was cancelled: what still comes is of that.
     cancelled: Option<Cancelled>,
-    /// What the agent has left running in the background, the oldest first.
+    /// Commands that the agent has left running in the background, the oldest first.
     background: VecDeque<Background>,
     /// The agent is not stopped while anything runs there.
     needed: Option<Use>,
@@ -96,9 +97,9 @@ struct Background {
 /// The time for which the agent may still talk about a turn of its own that was cancelled.
 #[derive(Debug, Clone, Copy)]
 struct Cancelled {
-    /// It is over when the agent has been silent until then.
+    /// Time at which the agent counts as done if it stays silent until then.
     silent: Instant,
-    /// It is over then, whatever the agent says.
+    /// Time at which the agent counts as done, whatever it says.
     at_most: Instant,
 }
 
@@ -111,7 +112,7 @@ pub(super) struct OwnRun {
     says_end: bool,
 }
 
-/// What tells whether an update needs a turn.
+/// Members of an update that tell whether it needs a turn.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Sign<'a> {
@@ -137,8 +138,8 @@ struct ChunkText<'a> {
 }
 
 impl Sign<'_> {
-    /// Whether a piece of an answer says anything: some agents tell usage in empty ones, and Gemini
-    /// its mode in one.
+    /// Returns whether a piece of an answer says anything: some agents report usage in empty
+    /// pieces, and Gemini its mode in one.
     fn says_something(&self) -> bool {
         let text = self.content.and_then(|raw| serde_json::from_str::<ChunkText<'_>>(raw.get()).ok());
         let says_nothing = |text: &str| text.trim().is_empty() || text.starts_with(GEMINI_MODE);
@@ -152,7 +153,7 @@ impl OwnTurns {
         self.background.iter().map(|work| work.until).min()
     }
 
-    /// Whether the agent has left something running.
+    /// Returns whether the agent has left a command running.
     pub(super) fn has_background(&self) -> bool {
         !self.background.is_empty()
     }
@@ -169,14 +170,14 @@ impl OwnTurns {
         self.held.clear();
     }
 
-    /// Whether there is room for another message that needs a turn.
+    /// Returns whether there is room for another message that needs a turn.
     pub(super) fn has_room(&self) -> bool {
         self.held.len() < HELD_MAX
     }
 }
 
 impl AcpConversation {
-    /// Whether there is room for what the agent says next.
+    /// Returns whether there is room for the agent's next message.
     pub(super) fn hears(&self) -> bool {
         self.pending.is_empty() && self.own_turns.has_room() && !self.own_turns.has_ended
     }
@@ -221,9 +222,9 @@ impl AcpConversation {
         None
     }
 
-    /// Whether the agent has answered its prompt in a run that has not ended, and there is room to
-    /// hold what comes behind that. Room for one is left: without any, the agent is not heard, and
-    /// the run would not end.
+    /// Returns whether the agent has answered its prompt in a run that has not ended, and there is
+    /// room to hold a message behind the answer. Room for one is left: without any, the agent is
+    /// not heard, and the run would not end.
     fn holds_behind_answer(&self) -> bool {
         let is_over = self.run.as_ref().is_some_and(|run| run.answered.is_some() && run.cancelled.is_none());
         is_over && self.own_turns.held.len() + 1 < HELD_MAX
@@ -365,7 +366,7 @@ impl AcpConversation {
         Some(own.heard + if own.says_end { SILENCE_BEFORE_END } else { SILENCE })
     }
 
-    /// Whether a turn of the agent's own is over because the agent is silent.
+    /// Returns whether a turn of the agent's own is over because the agent is silent.
     pub(super) fn is_silent(&self) -> bool {
         self.silent_at().is_some_and(|at| at <= Instant::now())
     }
@@ -430,7 +431,8 @@ impl AcpConversation {
         self.run.as_ref().is_some_and(|run| run.own.is_some())
     }
 
-    /// Whether what the agent says now is of a turn of its own that was cancelled.
+    /// Returns whether the agent's current message belongs to a cancelled turn of its own; each one
+    /// that does prolongs the time in which more of them may.
     fn is_of_cancelled(&mut self) -> bool {
         let now = Instant::now();
         let Some(cancelled) = &mut self.own_turns.cancelled else { return false };

@@ -1,5 +1,5 @@
-//! What an agent asks the user: `elicitation/create`, in its two modes; and the permission requests
-//! of Qwen Code that are questions.
+//! Questions of an agent to the user: `elicitation/create`, in its two modes; and the permission
+//! requests of Qwen Code that are questions.
 //!
 //! Owns: the answer that the agent gets, once for each request, whatever comes of the turn; asking
 //! again when an answer is not what the agent's schema allows. `forms` has the questions that a
@@ -41,7 +41,7 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// Whether the agent waits for no answer.
+    /// Returns whether no question is open.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
@@ -56,10 +56,10 @@ struct OpenQuestion {
     refused: u32,
 }
 
-/// What is to be answered.
+/// Answer that the agent waits for.
 #[derive(Debug)]
 enum WantedAnswer {
-    /// That the user will open it.
+    /// Consent of the user to open a URL.
     Url,
     Form(Vec<AnswerRule>),
     /// The answers go with the decision about a permission.
@@ -70,7 +70,8 @@ enum WantedAnswer {
     },
 }
 
-/// What is asked. Not the schema's type, which does not know the order of fields.
+/// Parameters of `elicitation/create`. Not the schema's type, which does not know the order of
+/// fields.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Elicitation {
@@ -80,7 +81,7 @@ struct Elicitation {
     requested_schema: Option<Form>,
 }
 
-/// What the user is shown.
+/// Question as the user is shown it.
 #[derive(Debug, Clone)]
 struct Asking {
     message: Option<String>,
@@ -219,7 +220,7 @@ impl AcpConversation {
         true
     }
 
-    /// Nobody will answer any more.
+    /// Cancels all open questions.
     pub(super) fn cancel_questions(&mut self) {
         let open = self.run.as_mut().map(|run| std::mem::take(&mut run.questions.open)).unwrap_or_default();
         for open in open.into_values() {
@@ -235,7 +236,7 @@ pub(in crate::backend::acp) fn page_to_open(method: &str, params: &RawValue) -> 
     Some((asked.message, url))
 }
 
-/// What a question is answered with that no user is shown.
+/// Returns the answer to a question that no user is shown.
 pub(super) fn cancelled() -> Value {
     json!({ "action": "cancel" })
 }

@@ -1,4 +1,4 @@
-//! What an agent asks of us while a turn runs.
+//! Requests of an agent while a turn runs.
 //!
 //! Owns: its requests, each answered once, whatever comes of the turn.
 //! Never: answers a permission with an option that the agent did not offer.
@@ -15,11 +15,11 @@ use crate::backend::acp::calls::Asks;
 use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::peer::AgentRequest;
 
-/// So many requests of an agent's may wait for an answer when it asks for one more that waits for
-/// somebody.
+/// Maximum number of unanswered requests of an agent; beyond it, only requests about files are
+/// accepted.
 pub(super) const REQUESTS_MAX: usize = 1000;
 
-/// What a request of the agent's is answered with while no turn runs and none can.
+/// Returns the answer to a request that the agent sends while no turn runs and none can.
 pub(in crate::backend::acp) fn asked_too_early(method: &str) -> Result<Value, RequestError> {
     match method {
         questions::METHOD => Ok(questions::cancelled()),

@@ -10,11 +10,11 @@ use super::{AcpConversation, Next, TOLD_ANEW};
 use crate::host::effects::{Event, Handle, RunId, Transcript, TurnEvent};
 use crate::wire::text;
 
-/// So much of what the turn holds is told, in bytes: the latest of it.
+/// Maximum size of the answer so far that is repeated to the agent, in bytes: the latest of it.
 const SO_FAR_BYTES_MAX: usize = 64 << 10;
 
 impl AcpConversation {
-    /// What the host is told first of a conversation that has just been opened.
+    /// Queues the first events of a conversation that has just been opened.
     pub(super) fn introduce(&mut self, had_a_name: bool) {
         self.pending.push_back(Event::Opened);
         self.unnamed = self.transcript.is_some();
@@ -31,7 +31,7 @@ impl AcpConversation {
         self.pending.push_back(Event::Handle(Some(handle)));
     }
 
-    /// Whether the agent can have this conversation again.
+    /// Returns whether the agent can resume or load this conversation later.
     pub(super) fn can_be_taken_up(&self) -> bool {
         let can = &self.running.capabilities;
         can.session_capabilities.resume.is_some() || can.load_session
@@ -55,7 +55,8 @@ impl AcpConversation {
     }
 }
 
-/// What the agent is told before the message of the turn: it may know all of it, or only some.
+/// Returns the text for the agent before the message of an interrupted turn: the agent may know all
+/// of the turn, or only some.
 fn interrupted(so_far: &[ResponsePart]) -> String {
     let told = told(so_far);
     let seen = if told.is_empty() {

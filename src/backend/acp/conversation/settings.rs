@@ -22,22 +22,22 @@ use crate::backend::acp::peer::{AgentError, Patience};
 use crate::host::effects::{AgentCommand, Command, Event, RunId, SelfDescription, TurnEnd, TurnEvent};
 use crate::wire::text;
 
-/// So many commands of an agent are known.
+/// Maximum number of an agent's commands that are known.
 const COMMANDS_MAX: usize = 1000;
 
 /// The settings of a session, from both sides.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
-    /// As the agent says.
+    /// Settings and values that the agent reports.
     options: OfferedOptions,
-    /// What else is asked for. What the agent has not taken when all was tried is given up.
+    /// Values to set. Those that the agent has not taken when all were tried are given up.
     wanted: JsonObject,
     /// Ids of the wanted values that the operator has set and no client has chosen.
     starting: BTreeSet<String>,
     asked: Option<PendingSetting>,
-    /// What was tried, and why it was refused if it was.
+    /// Ids of the values that were tried, each with the reason if it was refused.
     tried: BTreeMap<String, Option<String>>,
-    /// What is asked for is news to the session's other conversations.
+    /// Set when the session's other conversations must be told of the values to set.
     spreads: bool,
     /// The host believes that what it has asked for is so.
     unconfirmed: bool,
@@ -45,7 +45,7 @@ pub(super) struct Settings {
     heard: u64,
     told: Option<SessionConfigState>,
     models_told: Option<Vec<SessionModelInfo>>,
-    /// What the agent has not taken, for the user to see in the next turn.
+    /// Messages about values that the agent has not taken, for the user to see in the next turn.
     refused: Vec<String>,
     /// The conversation is not open before this is done.
     opening: Option<OpeningSettings>,
@@ -80,15 +80,15 @@ struct WaitingTurn {
 }
 
 impl Settings {
-    /// Those of a session of which the agent has said this.
+    /// Returns the settings of a session, from the answer that opened it.
     pub(super) fn of_session(answer: &RawValue) -> Self {
         let mut settings = Self::default();
         settings.options.take_session(answer);
         settings
     }
 
-    /// Those of a session of which the agent has said this, after those updates: they are taken out
-    /// of what is yet to be taken in.
+    /// Returns the settings of a session, from the updates before the answer that opened it and
+    /// then the answer. Updates of settings are removed from the list.
     pub(super) fn of_session_after(updates: &mut Vec<Box<RawValue>>, answer: &RawValue) -> Self {
         let mut settings = Self::default();
         updates.retain(|raw| {
@@ -115,7 +115,7 @@ impl Settings {
         self.asked.as_ref().map(|asked| asked.until)
     }
 
-    /// Whether somebody waits for the agent.
+    /// Returns whether the opening of the conversation, or a turn, waits for the settings.
     pub(super) fn are_waited_for(&self) -> bool {
         self.opening.is_some() || self.held.is_some()
     }
@@ -126,7 +126,7 @@ impl Settings {
         self.wanted.insert(id.to_owned(), value);
     }
 
-    /// What is to be asked for next.
+    /// Returns the id and value of the setting to change next; `None` if there is none.
     fn next(&self) -> Option<(String, Value)> {
         let open = |id: &&str| !self.tried.contains_key(*id);
         self.options.in_order().filter(open).find_map(|id| {
@@ -183,7 +183,7 @@ impl Settings {
     }
 }
 
-/// What is said of a session's settings besides the answers to requests.
+/// Update of a session's settings outside of answers to requests.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SettingsUpdate<'a> {
@@ -203,7 +203,7 @@ struct SettingAnswer<'a> {
     config_options: Option<&'a RawValue>,
 }
 
-/// Whether an update is of the session rather than of what is said in it.
+/// Returns whether an update is about the session itself rather than part of the conversation.
 pub(super) fn is_of_session(update: &RawValue) -> bool {
     serde_json::from_str::<SettingsUpdate<'_>>(update.get()).is_ok_and(|update| {
         matches!(

@@ -1,5 +1,5 @@
-//! What the user adds while the agent works, for agents that take it in: those that say `steering`
-//! in the `_meta` of their answer to `initialize` (Claude, Codex).
+//! Messages that the user adds while the agent works, for agents that accept them: those that say
+//! `steering` in the `_meta` of their answer to `initialize` (Claude, Codex).
 //!
 //! Owns: asking the agent to take it in, and what comes of that, once for each message.
 //! Never: has the agent begin a turn with it: where the agent works on nothing, it is the host that
@@ -39,7 +39,7 @@ struct SteeringOutcome<'a> {
 }
 
 impl Steering {
-    /// What the host is told, at the end of a run, of messages that the agent has not answered.
+    /// Returns, at the end of a run, the events for messages that the agent has not answered.
     pub(super) fn unanswered(&mut self, run: RunId) -> Vec<Event> {
         let left = std::mem::take(&mut self.0).into_values();
         left.map(|added| Event::Turn(run, TurnEvent::NotSteered(added.id))).collect()

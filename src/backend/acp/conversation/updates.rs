@@ -1,4 +1,4 @@
-//! What an agent's `session/update`s become.
+//! Conversion of an agent's `session/update`s to events.
 //!
 //! Owns: the text, the tool calls, the plan and the usage of the turn that runs.
 //! Never: lets what is said between turns touch a turn.
@@ -21,7 +21,7 @@ use crate::backend::acp::{besides, calls, content};
 use crate::host::effects::{Besides, Event, TextKind, TurnEvent};
 use crate::wire::text;
 
-/// What every update says.
+/// Members of any update.
 #[derive(Deserialize)]
 struct Any {
     #[serde(rename = "sessionUpdate")]
@@ -268,17 +268,17 @@ fn done_well(event: &TurnEvent) -> Option<&str> {
     }
 }
 
-/// Whether a chunk holds nothing but white space.
+/// Returns whether a chunk holds nothing but white space.
 fn is_blank(chunk: &ContentChunk) -> bool {
     matches!(&chunk.content, ContentBlock::Text(text) if text.text.trim().is_empty())
 }
 
-/// What a message about a call says.
+/// Parses a message about a call; `None` if it does not fit.
 fn said(raw: &RawValue) -> Option<calls::CallReport> {
     calls::CallReport::try_from(raw.to_owned()).ok()
 }
 
-/// What an update says, all of which has no place.
+/// Returns the members of an update of a kind that the protocol has no place for.
 fn unplaced(raw: &RawValue) -> Option<Value> {
     let Any { rest, .. } = serde_json::from_str(raw.get()).ok()?;
     Some(Value::Object(rest))

@@ -1,4 +1,4 @@
-//! What an agent asks of the user's machine: files, and commands in terminals.
+//! Requests of an agent for the user's machine: files, and commands in terminals.
 //!
 //! Reading is served while the conversation is open. What changes something (a write, a command) is
 //! served while a turn runs that nobody has cancelled: there is nobody else to see it. Whether the

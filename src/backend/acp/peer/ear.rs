@@ -1,4 +1,4 @@
-//! One who listens to an agent: to the answers to its own requests, and to what is said of its
+//! Receiver for an agent's answers to one conversation's requests, and for messages about its
 //! sessions.
 //!
 //! Owns: what waits to be heard, bounded by number and bytes; what a listener asks, answers and
@@ -14,10 +14,10 @@ use super::{AgentConnection, AgentRequest, AgentSaid};
 use crate::backend::acp::errors::RequestError;
 use crate::backend::room::{ByteRoom, TakenRoom};
 
-/// So many messages wait for each listener before the agent is not read any more.
+/// Maximum number of queued messages per listener; the agent is not read while a queue is full.
 const INBOX_MAX: usize = 64;
 
-/// And so many bytes of them.
+/// Maximum size of the queued messages per listener, in bytes.
 pub(super) const INBOX_BYTES_MAX: usize = 4 << 20;
 
 /// The way to a listener.
@@ -48,7 +48,7 @@ impl Inbox {
     }
 }
 
-/// One who listens to the answers to its own requests and to what is said of its sessions.
+/// Receiver for the answers to its own requests and for messages about its sessions.
 #[derive(Debug)]
 pub struct Ear {
     connection: AgentConnection,
@@ -94,7 +94,7 @@ impl Ear {
         }
     }
 
-    /// How many requests of the agent's are not answered yet, whoever listens to them.
+    /// Returns the number of the agent's unanswered requests, over all listeners.
     pub fn unanswered(&self) -> usize {
         self.connection.shared.routes().asked.len()
     }

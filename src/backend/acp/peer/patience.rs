@@ -1,4 +1,4 @@
-//! Whether an agent has had its time: it cannot be blamed while nobody takes what it says.
+//! Timeouts of an agent that do not count while nobody takes its output.
 //!
 //! Owns: telling an agent that says too much from one that nobody hears.
 //! Never: looks at a clock; who asks is told how long to wait until it asks again.
@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use super::AgentConnection;
 
-/// How often it is looked whether an agent that nobody hears is heard again.
+/// Interval at which an agent whose output nobody takes is checked again.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Whether an agent whose time is up can be blamed for that: it cannot while nobody takes what it
-/// says.
+/// Timeout of an agent that is suspended while nobody takes its output.
 #[derive(Debug, Default)]
 pub struct Patience {
-    /// How many messages had been taken when it was looked last, and that none had for a while.
+    /// Number of messages taken by the last check, and whether none had been taken since the check
+    /// before.
     looked: Option<(u64, bool)>,
 }
 
 impl Patience {
-    /// How long the agent is waited for once more, `heard` by the one who asks or not; none when it
-    /// has had its time, which is `limit`.
+    /// Returns the time to wait for the agent once more; `None` if it has timed out. `limit` is the
+    /// timeout, `heard` tells whether the caller takes the agent's messages.
     pub fn more(&mut self, connection: &AgentConnection, limit: Duration, heard: bool) -> Option<Duration> {
         let taken = connection.shared.taken.load(Ordering::Acquire);
         self.look(!heard || connection.is_held_up(), taken, limit)

@@ -1,4 +1,4 @@
-//! What a connection makes of an agent's output.
+//! Tests of how a connection handles an agent's output.
 //!
 //! Owns: outputs that no good agent writes, and listeners that are slow.
 //! Never: starts a process.
@@ -64,8 +64,8 @@ async fn a_stream_that_is_junk_throughout_is_quoted() {
     assert_eq!((updates.len(), how.as_str()), (2, "it ended"));
 }
 
-/// What is said of a session before its name is known is heard once it is, in order and before what
-/// follows.
+/// Updates of a session that come before its name is known are received once it is, in order and
+/// before later ones.
 #[tokio::test]
 async fn sessions_are_heard_of_from_their_beginning() {
     let (mut agent, output) = tokio::io::duplex(1 << 20);
@@ -159,8 +159,8 @@ fn answer(id: u64) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#) + "\n"
 }
 
-/// What an agent has written by the time when its answer is taken in is heard before the answer is
-/// closed, however many reads that takes.
+/// Messages that an agent has written by the time when its answer is taken in are received before
+/// [`AgentSaid::HeardOut`], however many reads that takes.
 #[tokio::test]
 async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out() {
     let (mut agent, output) = tokio::io::duplex(1 << 20);

@@ -35,17 +35,17 @@ use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::guards::{Guard, GuardProgram};
 use crate::files::folders::Folders;
 
-/// So much is read at once, in bytes.
+/// Maximum number of bytes per read.
 const READ_BYTES: usize = 64 << 10;
 
 /// After so many bytes of output others have their turn, for so long.
 const BURST_BYTES: usize = 512 << 10;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// So much of what a command has written before it ended may still be in its pipe, in bytes.
+/// Maximum number of bytes that are read from the pipe of a command after its end.
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
-/// What is said to the guard before the command.
+/// Argument of the guard before the command.
 const TERMINAL: &str = "--terminal";
 
 /// A command that an agent wants to have run.
@@ -53,15 +53,15 @@ const TERMINAL: &str = "--terminal";
 pub struct Launch {
     /// The program, as the agent names it.
     pub program: String,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<String>,
-    /// What is added to the environment that the agent has.
+    /// Variables that are added to the agent's environment.
     pub environment: BTreeMap<String, String>,
-    /// Where it runs.
+    /// Working directory.
     pub directory: PathBuf,
-    /// So much of its output is kept, in bytes.
+    /// Maximum size of the kept output, in bytes; `None` for the host's limit.
     pub output_bytes_max: Option<u64>,
-    /// Where a program is looked for that has just a name.
+    /// Search path for a program that is named without a folder.
     pub search_path: OsString,
 }
 
@@ -71,14 +71,14 @@ impl Launch {
         shell_words::join(std::iter::once(&self.program).chain(&self.arguments))
     }
 
-    /// How long what the agent has said is, in bytes.
+    /// Returns the size of the texts that the agent has sent, in bytes.
     pub fn bytes(&self) -> usize {
         let words = self.arguments.iter().map(String::len);
         let variables = self.environment.iter().map(|(name, value)| name.len() + value.len());
         self.program.len() + self.directory.as_os_str().len() + words.chain(variables).sum::<usize>()
     }
 
-    /// The same with paths that mean the same everywhere.
+    /// Resolves the directory and the program to absolute paths.
     pub fn find(mut self, folders: &Folders) -> Result<Self, RequestError> {
         self.directory = folders
             .folder(&self.directory)
@@ -146,7 +146,7 @@ impl Drop for Counted {
 }
 
 impl Commands {
-    /// None yet. They have the environment that the agent has.
+    /// Creates the set of an agent's commands, none yet. Commands get the agent's environment.
     pub fn new(guard: GuardProgram, environment: BTreeMap<String, String>) -> Self {
         let (running, _) = watch::channel(0);
         Self { guard, environment, last: AtomicU64::new(0), stop: CancellationToken::new(), running }
@@ -157,7 +157,7 @@ impl Commands {
         format!("terminal-{}", self.last.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Where a program is looked for that has just a name.
+    /// Returns the search path for a program that is named without a folder.
     pub fn search_path(&self, environment: &BTreeMap<String, String>) -> OsString {
         let added = environment.get("PATH").or_else(|| self.environment.get("PATH"));
         added.map(OsString::from).or_else(|| std::env::var_os("PATH")).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! What a terminal has shown that nobody was told of yet.
+//! Unsent output of a terminal.
 //!
 //! Owns: the bytes until they are told, as text of whole characters, and what is left out where
 //! there are too many of them.
@@ -7,21 +7,21 @@
 use crate::host::effects::{Event, TerminalEvent};
 use crate::wire::escapes::{place_to_cut, take_text};
 
-/// So much waits to be told at most, in bytes: of more, the latest.
+/// Maximum size of the unsent output, in bytes: of more, the latest is kept.
 const UNTOLD_BYTES_MAX: usize = 64 << 10;
 
 /// From so many bytes on a terminal is told of less often.
 const CHATTY_BYTES: u64 = 1 << 20;
 
-/// What is to be told of a terminal.
+/// Unsent output and events of a terminal.
 #[derive(Debug, Default)]
 pub struct Feed {
     /// The call in which it was told that it is there.
     is_open: bool,
-    /// That it has ended was told.
+    /// Set once the end of the terminal was sent.
     is_over: bool,
     untold: Vec<u8>,
-    /// What waits does not follow what was told.
+    /// Set when output was left out: the unsent bytes do not follow those that were sent.
     is_torn: bool,
     told_bytes: u64,
     /// The command can go on when its call is over.
@@ -29,12 +29,12 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// That of a command of ours, which can go on when its call is over.
+    /// Makes the feed of a command of ours, which can go on when its call is over.
     pub fn detaching() -> Self {
         Self { detaches: true, ..Self::default() }
     }
 
-    /// It shows more.
+    /// Appends output.
     pub fn write(&mut self, bytes: &[u8]) {
         self.untold.extend_from_slice(bytes);
         // Room is made for much at once.
@@ -53,18 +53,18 @@ impl Feed {
         self.is_torn = true;
     }
 
-    /// Whether it was told that it is there, and not that it has ended.
+    /// Returns whether the opening of the terminal was sent, and its end was not.
     pub fn is_open(&self) -> bool {
         self.is_open && !self.is_over
     }
 
-    /// Whether so much was told that the rest is not told at once.
+    /// Returns whether so many bytes were sent that further ones are not sent at once.
     pub fn is_chatty(&self) -> bool {
         self.told_bytes > CHATTY_BYTES
     }
 
-    /// What is to be told of the terminal of this name, now that a call shows it; its command has
-    /// ended in this way, if it has.
+    /// Returns the events to send of the terminal of this name, now that a call shows it. `end` is
+    /// the exit code of its command, where it has one, once the command has ended.
     pub fn tell_in(&mut self, call: &str, name: &str, title: &str, end: Option<Option<i64>>) -> Vec<Event> {
         let mut told = Vec::new();
         if !std::mem::replace(&mut self.is_open, true) {
@@ -76,7 +76,7 @@ impl Feed {
         told
     }
 
-    /// What is to be told of the terminal of this name, which a call has shown.
+    /// Returns the unsent events of the terminal of this name; none before a call has shown it.
     pub fn tell(&mut self, name: &str, end: Option<Option<i64>>) -> Vec<Event> {
         if !self.is_open() {
             return Vec::new();

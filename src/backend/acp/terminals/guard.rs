@@ -24,16 +24,16 @@ use super::leader;
 use crate::backend::acp::guard::{lead, lifeline_to_host, start, wait_for};
 use crate::backend::acp::lifeline;
 
-/// What a guard tells of a command.
+/// News of a command, from its guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandNews {
-    /// It runs.
+    /// Start of the command.
     Started,
-    /// It cannot be started.
+    /// Reason for which the command cannot be started.
     NotStarted(String),
-    /// It has ended with this status.
+    /// Exit status of the command.
     Exited(u32),
-    /// It was ended by this signal.
+    /// Number of the signal that ended the command.
     Killed(i32),
 }
 
@@ -47,7 +47,7 @@ impl CommandNews {
         }
     }
 
-    /// What such a line says.
+    /// Parses a line from a guard.
     pub fn of_line(line: &str) -> Option<Self> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
@@ -67,8 +67,8 @@ pub fn run(command: &[OsString]) -> u8 {
     u8::from(guard(|| start(command, Stdio::null())).is_err())
 }
 
-/// The same for a program that has the terminal which is our stdout. `leader` is how this program
-/// is started as its [leader], before the command.
+/// Guards a program that has the terminal which is our stdout. `leader` is how this program is
+/// started as its [leader], before the command.
 pub fn run_in_terminal(leader: Command, command: &[OsString]) -> u8 {
     u8::from(guard(|| leader::start(leader, command)).is_err())
 }

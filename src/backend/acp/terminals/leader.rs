@@ -21,7 +21,7 @@ use crate::backend::acp::guard::{let_go_of_output, number_of};
 /// The exit status of a leader that has not turned into its command.
 const NOT_STARTED: u8 = 127;
 
-/// What separates what the leader is told from its command.
+/// Separator between the leader's own arguments and its command.
 const COMMAND: &str = "--";
 
 /// Turns into a command, as the leader of a session whose terminal is our stdin and stdout: the one

@@ -1,4 +1,4 @@
-//! What a command in a terminal shows, and what has become of it.
+//! Output and state of a command in a terminal.
 //!
 //! Owns: the latest of its output, within a limit, cut between characters; how far the command has
 //! got; and waking the conversation that it is of.
@@ -16,19 +16,19 @@ use crate::backend::acp::content;
 use crate::host::effects::Event;
 use crate::wire::text;
 
-/// So much of a command's output is kept at most, in bytes: the latest of it.
+/// Maximum size of the kept output of a command, in bytes: the latest of it.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// While a command runs, so much of its output is shown, in bytes: the latest of it.
 pub const SHOWN_BYTES_MAX: usize = 16 << 10;
 
-/// What stands before an output whose beginning is not shown.
+/// Text before an output whose beginning is not shown.
 pub const LEFT_OUT: &str = "(What came before is left out.)\n";
 
 /// A character has no more bytes.
 const CHARACTER_BYTES_MAX: usize = 4;
 
-/// What wakes a conversation.
+/// Flags for changes of screens, with the notifier that wakes their conversation.
 #[derive(Debug, Default)]
 pub struct ScreenChanges {
     /// A command has started, or ended.
@@ -71,17 +71,17 @@ impl ScreenChanges {
         }
     }
 
-    /// Whether there is output since this was last taken.
+    /// Returns whether there is output since this was last taken.
     pub fn has_output(&self) -> bool {
         self.output.load(Ordering::Acquire)
     }
 
-    /// What has started or ended is seen to.
+    /// Clears the flag that a command has started or ended.
     pub fn take_settled(&self) {
         self.settled.store(false, Ordering::Release);
     }
 
-    /// What there is to be shown is.
+    /// Clears the flag that there is something to show.
     pub fn take_output(&self) {
         self.output.store(false, Ordering::Release);
     }
@@ -90,14 +90,14 @@ impl ScreenChanges {
 /// How a command has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandExit {
-    /// Its exit status, if it has one.
+    /// Exit status; `None` if a signal ended the command, or if the status is unknown.
     pub status: Option<u32>,
     /// The signal that ended it, if one did.
     pub signal: Option<String>,
 }
 
 impl CommandExit {
-    /// As ACP says it.
+    /// Returns the exit in ACP's form.
     pub fn to_json(&self) -> Value {
         json!({ "exitCode": self.status, "signal": self.signal })
     }
@@ -111,23 +111,23 @@ impl CommandExit {
     }
 }
 
-/// How far a command has got.
+/// Stage of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandStage {
-    /// It is being started.
+    /// Command that is being started.
     Starting,
-    /// It cannot be started, for this reason.
+    /// Command that cannot be started, with the reason.
     Failed(String),
-    /// It runs.
+    /// Command that runs.
     Running,
-    /// It has ended.
+    /// Command that has ended.
     Ended(CommandExit),
 }
 
-/// What a command shows.
+/// Output and state of one command.
 #[derive(Debug)]
 pub struct Screen {
-    /// What the agent, and the host, call the terminal.
+    /// Name of the terminal, for the agent and the host.
     pub name: String,
     /// The command line, for people.
     pub title: String,
@@ -181,7 +181,7 @@ impl Screen {
         self.changes.output();
     }
 
-    /// How far the command has got.
+    /// Returns the stage of the command.
     pub fn stage(&self) -> CommandStage {
         self.state().stage.clone()
     }
@@ -210,7 +210,7 @@ impl Screen {
         self.state().released = true;
     }
 
-    /// Whether the agent does not need it any more.
+    /// Returns whether the agent has released the terminal.
     pub fn is_released(&self) -> bool {
         self.state().released
     }
@@ -220,20 +220,20 @@ impl Screen {
         self.state().shown = true;
     }
 
-    /// Whether a tool call shows it.
+    /// Returns whether a tool call shows the terminal.
     pub fn is_shown(&self) -> bool {
         self.state().shown
     }
 
-    /// What the host is to be told of it, now that this call shows it.
+    /// Returns the events to send to the host now that this call shows the terminal.
     pub fn tell_in(&self, call: &str) -> Vec<Event> {
         let mut state = self.state();
         let end = state.end();
         state.feed.tell_in(call, &self.name, &self.title, end)
     }
 
-    /// What the host is to be told of it, if a call has shown it; of one that says very much only
-    /// what is `due`.
+    /// Returns the unsent events, if a call has shown the terminal; with very much output only if
+    /// `due`, or at its end.
     pub fn tell(&self, due: bool) -> Vec<Event> {
         let mut state = self.state();
         let end = state.end();
@@ -243,17 +243,17 @@ impl Screen {
         state.feed.tell(&self.name, end)
     }
 
-    /// Whether the host knows of it, and does not know that it has ended.
+    /// Returns whether the opening of the terminal was sent to the host, and its end was not.
     pub fn is_followed(&self) -> bool {
         self.state().feed.is_open()
     }
 
-    /// What is kept of the output, and whether there was more before.
+    /// Returns the kept output, and whether there was more before.
     pub fn output(&self) -> (String, bool) {
         self.state().latest(self.limit)
     }
 
-    /// What clients are shown.
+    /// Returns the content that clients are shown.
     pub fn content(&self) -> Vec<ToolResultContent> {
         let state = self.state();
         let ending = match &state.stage {

@@ -37,20 +37,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// What is said to this program so that it becomes the guard that terminals share.
+/// Argument that makes this program the guard that terminals share.
 pub const SHARED: &str = "--terminals";
 
-/// What the guard says when it has a terminal, and knows what to start there.
+/// Reply of the guard when it has a terminal, and knows the program to start there.
 const TAKEN: &[u8] = b"taken\n";
 
-/// What the guard tells of a terminal which it is about to end: it works on it.
+/// Message of the guard about a terminal that it is about to end: it shows that the guard is at
+/// work.
 #[cfg(target_os = "linux")]
 const ENDING: &str = "ending";
 
-/// What it tells of one that is to end when nothing of it is left.
+/// Message of the guard about a terminal that was to end, when nothing of it is left.
 const GONE: &str = "gone";
 
-/// What ends each text that is said to the guard: no text has it that the system takes.
+/// Terminator of each text that is sent to the guard: the system takes no text that contains it.
 const END: u8 = 0;
 
 /// A program that is to be started in a terminal.
@@ -58,9 +59,9 @@ const END: u8 = 0;
 pub struct TerminalProgram {
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// All of its environment.
+    /// Complete environment of the program.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where it runs; else where the host does.
+    /// Working directory of the program; `None` for the host's.
     pub directory: Option<PathBuf>,
 }
 
@@ -84,7 +85,7 @@ impl TerminalProgram {
         Ok(bytes)
     }
 
-    /// What was said so.
+    /// Parses the bytes of [`Self::to_bytes`]; `None` if they do not fit.
     #[cfg(target_os = "linux")]
     fn of_bytes(bytes: &[u8]) -> Option<Self> {
         let mut texts = bytes.strip_suffix(&[END])?.split(|byte| *byte == END);

@@ -1,4 +1,4 @@
-//! Who of all that descends from the guard belongs to which terminal.
+//! Assignment of the guard's descendants to terminals.
 //!
 //! A child of the guard is the program of a terminal, or has lost its parents: then its number
 //! tells it, and where that is not known any more, its session does. Whoever descends from a child
@@ -19,14 +19,14 @@ use crate::backend::acp::descendants::{ours, session_of, Children};
 #[derive(Debug)]
 pub(super) struct Families {
     marks: TerminalMarks,
-    /// Each with the session that its program leads, once there is one.
+    /// Session that the program of each terminal leads, `None` before the program has started.
     sessions: BTreeMap<TerminalMark, Option<RawPid>>,
     /// The programs that run, and where it is told how they end.
     programs: BTreeMap<RawPid, (TerminalMark, oneshot::Sender<WaitStatus>)>,
 }
 
 impl Families {
-    /// None yet, where there are numbers for them.
+    /// Creates the set of families, none yet; `None` where there are no numbers for them.
     pub(super) fn new() -> Option<Self> {
         Some(Self { marks: TerminalMarks::ours()?, sessions: BTreeMap::new(), programs: BTreeMap::new() })
     }
@@ -47,7 +47,7 @@ impl Families {
         told
     }
 
-    /// Nobody of it is left. As long as there is somebody, nobody else gets its number.
+    /// Removes a family of which no process is left. Until then, no other family gets its number.
     pub(super) fn remove(&mut self, mark: TerminalMark) {
         self.sessions.remove(&mark);
     }

@@ -36,7 +36,8 @@ use crate::backend::acp::guard::{lead, lifeline_to_host, number_of, PATIENCE};
 use crate::backend::acp::lifeline::{take, Taken};
 use crate::backend::acp::terminals::guard::{news_of, CommandNews};
 
-/// So much can be said of a program that is to be started, in bytes: more than any system takes.
+/// Maximum size of the message that describes a program to start, in bytes: more than any system
+/// takes.
 const PROGRAM_BYTES_MAX: u32 = 64 << 20;
 
 /// Guards what is started in terminals, until the host is gone or has none any more. `leader` is
@@ -71,7 +72,7 @@ fn guard(leader: fn() -> Command) -> io::Result<()> {
 struct GuardedTerminals {
     leader: fn() -> Command,
     families: RefCell<Families>,
-    /// Somebody has ended.
+    /// Signal that processes have ended and were reaped.
     reaped: watch::Sender<()>,
     /// The host is gone.
     over: CancellationToken,
@@ -143,7 +144,7 @@ impl GuardedTerminals {
         say(&mut tell, &format!("{GONE}\n")).await;
     }
 
-    /// The same once there is something to end.
+    /// Attends to a terminal whose program was started, and ends what is left of it.
     async fn carry(&self, begun: BegunProgram, host: &mut OwnedReadHalf, tell: &mut OwnedWriteHalf) {
         let BegunProgram { mark, ended, mut told } = begun;
         let mut end = std::pin::pin!(self.end_of(host));

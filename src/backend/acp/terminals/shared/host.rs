@@ -24,20 +24,20 @@ use crate::backend::acp::guard::PATIENCE;
 use crate::backend::acp::guards::{Guard, GuardGroup, GuardProgram};
 use crate::backend::acp::lifeline;
 
-/// What is said to a guard of one terminal before the program.
+/// Argument of the guard of one terminal, before the program.
 const PTY: &str = "--pty";
 
 /// A guard that says nothing for so long while it has something to do is held by somebody.
 const SILENT_WITHIN: Duration = PATIENCE.saturating_mul(10);
 
-/// How often a terminal is given to a guard: one that is gone is replaced.
+/// Number of attempts to give a terminal to a guard: one that is gone is replaced.
 const TRIES: usize = 2;
 
 /// Starts the guards of terminals.
 #[derive(Debug, Clone)]
 pub struct TerminalGuards {
     program: GuardProgram,
-    /// The one that terminals share, as long as there is any of them.
+    /// Guard that terminals share, as long as there is any of them.
     shared: Arc<Mutex<Weak<SharedGuard>>>,
     is_shared: bool,
 }
@@ -47,7 +47,7 @@ pub struct TerminalGuards {
 struct SharedGuard {
     lifeline: UnixStream,
     group: GuardGroup,
-    /// It has ended, with all that it guarded.
+    /// Becomes true when the guard has ended, with all that it guarded.
     ended: watch::Receiver<bool>,
     _released: DropGuard,
 }
@@ -212,14 +212,14 @@ impl TerminalGuard {
     }
 }
 
-/// The other end of a socket, for a process that waits when it reads.
+/// Makes a socket blocking, for a process that waits when it reads.
 fn blocking(socket: UnixStream) -> io::Result<OwnedFd> {
     let socket = socket.into_std()?;
     socket.set_nonblocking(false)?;
     Ok(socket.into())
 }
 
-/// Whether one guard can tell the families of several terminals apart.
+/// Returns whether one guard can tell the families of several terminals apart.
 fn can_be_shared() -> bool {
     #[cfg(target_os = "linux")]
     {

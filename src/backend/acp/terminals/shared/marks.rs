@@ -22,7 +22,7 @@ use rustix::process::{getpid, getrlimit, setrlimit, RawPid, Resource, Rlimit};
 /// hosts in that terminal.
 const DIGIT_BITS: u32 = 16;
 
-/// What takes the place of the number of a host that has none.
+/// Number that stands in for that of a host that has none.
 const TOP: u64 = 1 << 62;
 
 /// The number of a terminal.
@@ -30,12 +30,12 @@ const TOP: u64 = 1 << 62;
 pub struct TerminalMark(u64);
 
 impl TerminalMark {
-    /// So many numbers, from this one down, are of this terminal.
+    /// Returns the count of numbers, from this one down, that belong to this terminal.
     fn width(self) -> u64 {
         1 << self.0.trailing_zeros()
     }
 
-    /// Whether a process with this limit belongs to the terminal.
+    /// Returns whether a process with this limit belongs to the terminal.
     pub fn has(self, limit: u64) -> bool {
         limit <= self.0 && self.0 - limit < self.width()
     }
@@ -72,7 +72,7 @@ pub struct TerminalMarks {
 }
 
 impl TerminalMarks {
-    /// Those of this process; none where there is no room for any below its own.
+    /// Returns the numbers of this process; `None` if there is no room for any below its own.
     pub fn ours() -> Option<Self> {
         Self::below(getrlimit(Resource::Locks).maximum)
     }
@@ -96,8 +96,8 @@ impl TerminalMarks {
     }
 }
 
-/// Whether processes can be told apart by their numbers here: there are some, and what is set can
-/// be read.
+/// Returns whether processes can be told apart by their numbers here: there are some, and one that
+/// is set can be read back.
 pub fn are_possible() -> bool {
     let before = getrlimit(Resource::Locks);
     let Some(mark) = TerminalMarks::below(before.maximum).and_then(|mut marks| marks.next(|_| false)) else {
