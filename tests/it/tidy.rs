@@ -35,6 +35,9 @@ const VERSIONS: &str = "src/versions/README.md";
 const BUILT_IN: &str = "src/backend/README.md";
 const AGENTS: &str = "src/backend/acp/README.md";
 
+/// Pages for readers of the code, which `ahp-sidecar help` does not print.
+const PAGES_ABOUT_THE_CODE: [&str; 2] = ["src/FIRST_MESSAGE.md", "src/GLOSSARY.md"];
+
 /// The rows of the first table under a heading of a chapter, each as its cells, without that of the
 /// names.
 fn table(chapter: &str, heading: &str) -> Vec<Vec<String>> {
@@ -279,7 +282,7 @@ fn every_chapter_is_named_in_the_readme_with_its_topic() {
 #[test]
 fn every_link_in_the_documentation_has_a_target() {
     let chapters = CHAPTERS.iter().map(|chapter| chapter.path).filter(|path| path.ends_with(".md"));
-    for path in chapters.chain(["README.md"]) {
+    for path in chapters.chain(["README.md"]).chain(PAGES_ABOUT_THE_CODE) {
         let text = read(path);
         for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
             if link.starts_with("https://") {
@@ -297,6 +300,37 @@ fn every_link_in_the_documentation_has_a_target() {
                 kept.map(|char| if char == ' ' { '-' } else { char }).collect::<String>()
             });
             assert!(heading.is_empty() || anchors.any(|anchor| anchor == heading), "{path}: {link}");
+        }
+    }
+}
+
+/// Words of a source or a name, as the language has them.
+fn words_of(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|char: char| !char.is_alphanumeric() && char != '_').filter(|word| !word.is_empty())
+}
+
+#[test]
+fn names_on_pages_about_the_code_exist() {
+    let is_rust = |file: &PathBuf| file.extension().is_some_and(|it| it == "rs");
+    let files = files_under("src").into_iter().chain(files_under("tests")).filter(is_rust);
+    let sources: Vec<String> = files.map(|file| fs::read_to_string(file).unwrap()).collect();
+    let known: BTreeSet<&str> = sources.iter().flat_map(|source| words_of(source)).collect();
+    for path in PAGES_ABOUT_THE_CODE {
+        let page = read(path);
+        let prose: String = page.split("```").step_by(2).collect();
+        for name in prose.split('`').skip(1).step_by(2) {
+            if name.starts_with("src/") || name.starts_with("tests/") {
+                assert!(root().join(name).exists(), "{path}: {name} does not exist");
+                continue;
+            }
+            let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
+            let unknown = words_of(name).find(|word| !known.contains(word) && !is_number(word));
+            assert_eq!(unknown, None, "{path}: {name} is not in the code");
+        }
+        for row in prose.lines().filter(|line| line.contains(" | `tests/")) {
+            let mut cells = row.trim_end_matches('|').rsplit('|').map(|cell| quoted(cell.trim()));
+            let (test, file) = (cells.next().unwrap(), cells.next().unwrap());
+            assert!(read(file).contains(&format!("fn {test}(")), "{file} has no test {test}");
         }
     }
 }
