@@ -194,7 +194,8 @@ pub fn be_an_agent() -> Outcome<()> {
             Some("session/prompt") => {
                 match message["params"]["prompt"][0]["text"].as_str() {
                     Some("drip") => drip()?,
-                    _ => blast()?,
+                    Some(count) if count.starts_with("count ") => blast(count[6..].parse()?)?,
+                    _ => blast(CHUNKS)?,
                 }
                 json!({ "stopReason": "end_turn" })
             }
@@ -206,9 +207,9 @@ pub fn be_an_agent() -> Outcome<()> {
     Ok(())
 }
 
-fn blast() -> Outcome<()> {
+fn blast(count: usize) -> Outcome<()> {
     let chunks = chunk("twenty bytes of text").repeat(CHUNKS_AT_ONCE);
-    for _ in 0..CHUNKS / CHUNKS_AT_ONCE {
+    for _ in 0..count / CHUNKS_AT_ONCE {
         io::stdout().lock().write_all(chunks.as_bytes())?;
     }
     Ok(())

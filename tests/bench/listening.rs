@@ -166,7 +166,8 @@ fn during(busy: Busy) -> Outcome<Duration> {
     Ok(times[(times.len() * 99 / 100).min(times.len() - 1)])
 }
 
-fn subscribe(channel: &str) -> String {
+/// The request that subscribes to a channel.
+pub fn subscribe(channel: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":3,"method":"subscribe","params":{{"channel":"{channel}"}}}}"#)
 }
 
@@ -179,7 +180,11 @@ pub struct Host {
 impl Host {
     /// With these arguments.
     pub fn start(arguments: &[&str]) -> Outcome<Self> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ahp-sidecar"));
+        Self::start_as(client::program(), arguments)
+    }
+
+    /// Starts it as `command` does, with these arguments.
+    pub fn start_as(mut command: Command, arguments: &[&str]) -> Outcome<Self> {
         command.args(["serve", "--config", "/dev/null", "--no-token", "--listen", "ws://127.0.0.1:0"]);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         // In its terminals, the plainest of all.
@@ -222,6 +227,14 @@ impl Host {
     /// Returns the memory use of the host.
     pub fn memory(&self) -> Outcome<Memory> {
         client::memory_of(self.process())
+    }
+
+    /// Asks it to leave, and waits until it has.
+    pub fn stop(mut self) -> Outcome<()> {
+        let process = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(process, rustix::process::Signal::TERM)?;
+        self.child.wait()?;
+        Ok(())
     }
 
     /// Returns the process id of the host.

@@ -13,6 +13,7 @@
 
 mod bridged;
 mod client;
+mod cost;
 mod files;
 mod histories;
 mod listening;
@@ -68,6 +69,13 @@ fn main() -> Outcome<()> {
         Some(relay::RELAY) => return relay::be_a_relay(arguments.next().as_deref()),
         _ => {}
     }
+    if std::env::args().any(|argument| argument == cost::COST) {
+        if cost::can_count() {
+            return cost::run();
+        }
+        writeln!(std::io::stdout(), "skipped: valgrind, which counts instructions, is not installed")?;
+        return Ok(());
+    }
     // `cargo test --benches` runs this too, and wants no figures.
     if !std::env::args().any(|argument| argument == "--bench") {
         writeln!(std::io::stdout(), "nothing was measured: `cargo bench` does")?;
@@ -108,7 +116,12 @@ fn measure(table: &mut Table) -> Outcome<()> {
     table.row("replay of 10,000 actions", milliseconds(replay()?), "20 ms", "(1,000 at most)")?;
     let idle = Client::open()?.memory();
     table.row("memory, idle", megabytes(idle), "8 MB", "150 MB")?;
-    table.row("memory, 200 sessions of one turn each", megabytes(sessions()?.memory()), "30 MB", "580 MB")?;
+    table.row(
+        "memory, 200 sessions of one turn each",
+        megabytes(sessions(SESSIONS)?.memory()),
+        "30 MB",
+        "580 MB",
+    )?;
     Ok(())
 }
 
@@ -217,9 +230,9 @@ fn replay() -> Outcome<Duration> {
 }
 
 /// A program with many sessions, each of which has had a turn.
-fn sessions() -> Outcome<Client> {
+fn sessions(count: usize) -> Outcome<Client> {
     let mut client = Client::open()?;
-    for number in 0..SESSIONS {
+    for number in 0..count {
         let name = format!("session-{number}");
         let chat = client.create(&name)?;
         client.subscribe(&chat)?;
