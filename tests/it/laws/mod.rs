@@ -1,6 +1,6 @@
 //! The laws of the core as properties: what must hold whatever anybody says, in whatever order.
 //!
-//! Owns: the three properties, how many cases each tries, and the seed. In reading order:
+//! Owns: the four properties, how many cases each tries, and the seed. In reading order:
 //! [`schedule`] (what can happen), [`world`] (the core with everything around it, carrying a
 //! schedule out), [`client`] (what a client holds), [`agent`] (what a backend says), [`speech`]
 //! (what a client says), [`truth`] (the state as the records tell it), [`bridged`] (backends that
