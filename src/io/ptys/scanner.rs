@@ -1,6 +1,6 @@
 //! Splitting of a program's output into text and sequences for the terminal.
 //!
-//! Owns: which sequences are held until their end, also where they come in pieces, and for how long.
+//! Owns: which sequences are held until their end, also where they come in pieces, and how long.
 //! All pieces together are what came, byte for byte.
 //! Never: says what a sequence means.
 
