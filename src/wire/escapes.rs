@@ -1,46 +1,63 @@
 //! Output of programs to terminals: text with escape sequences.
 //!
-//! Owns: where such text may be cut, and which of its bytes are whole characters.
+//! Owns: where a sequence begins and ends, what stands outside of sequences, where such text may be
+//! cut, and which of its bytes are whole characters.
 //! Never: obeys a sequence, or says what one means.
 
 /// Maximum distance from the earliest place to cut at which the end of a line is looked for, in
 /// bytes.
 const LINE_BYTES_MAX: usize = 4 << 10;
 
-const ESCAPE: u8 = 0x1b;
+/// First byte of every sequence.
+pub const ESCAPE: u8 = 0x1b;
 
-/// A character has no more bytes.
-const CHARACTER_BYTES_MAX: usize = 4;
+/// Maximum length of a UTF-8 character, in bytes.
+pub const CHARACTER_BYTES_MAX: usize = 4;
 
-/// Position of a program's output relative to escape sequences.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Within {
+/// Position in a program's output relative to its escape sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SequenceState {
+    /// Position outside of sequences.
     Text,
-    /// Behind an escape.
+    /// Position behind an escape.
     Escape,
-    /// In parameters.
-    Sequence,
-    /// In a string, which ends with BEL or an escape and a backslash.
+    /// Position behind an escape and an intermediate byte or a control character.
+    Intermediate,
+    /// Position in the parameters of a control sequence.
+    Csi,
+    /// Position in an operating system command, which BEL ends, too.
+    Osc,
+    /// Position in another string, which only an escape and a backslash end.
     Str,
-    /// Behind an escape in such a string.
+    /// Position behind an escape in a string.
     StrEscape,
 }
 
-impl Within {
-    fn then(self, byte: u8) -> Self {
+impl SequenceState {
+    /// Returns the position behind one more byte.
+    pub fn then(self, byte: u8) -> Self {
         match (self, byte) {
-            (Self::Str, 0x07) | (_, 0x18 | 0x1a) => Self::Text,
-            (Self::Str, ESCAPE) => Self::StrEscape,
-            (Self::Str, _) => Self::Str,
-            (Self::StrEscape, b'\\') => Self::Text,
+            (Self::Osc, 0x07) | (Self::StrEscape, b'\\') | (_, 0x18 | 0x1a) => Self::Text,
+            (Self::Osc | Self::Str, ESCAPE) => Self::StrEscape,
             (_, ESCAPE) => Self::Escape,
-            (Self::Escape | Self::StrEscape, b'[') => Self::Sequence,
-            (Self::Escape | Self::StrEscape, b']' | b'P' | b'X' | b'^' | b'_') => Self::Str,
-            (Self::Escape | Self::StrEscape, b' '..=b'/') => Self::Escape,
-            (Self::Escape | Self::StrEscape, _) => Self::Text,
-            (Self::Sequence, b'@'..=b'~') => Self::Text,
-            (Self::Sequence, _) => Self::Sequence,
-            (Self::Text, _) => Self::Text,
+            (Self::Text | Self::Osc | Self::Str, _) => self,
+            (Self::Escape | Self::StrEscape, b'[') => Self::Csi,
+            (Self::Escape | Self::StrEscape, b']') => Self::Osc,
+            (Self::Escape | Self::StrEscape, b'P' | b'X' | b'^' | b'_') => Self::Str,
+            (Self::Escape | Self::StrEscape | Self::Intermediate, ..=b'/') => Self::Intermediate,
+            (Self::Csi, ..=b'?' | 0x7f..) => Self::Csi,
+            _ => Self::Text,
+        }
+    }
+
+    /// Returns the position behind one more character.
+    fn then_char(self, char: char) -> Self {
+        match u8::try_from(char) {
+            Ok(byte @ ..=0x7f) => self.then(byte),
+            // A C1 control, which stands for an escape and a byte.
+            Ok(byte @ ..=0x9f) => Self::Escape.then(byte - 0x40),
+            // No other character ends a control sequence.
+            _ => self.then(b'0'),
         }
     }
 }
@@ -48,20 +65,20 @@ impl Within {
 /// Returns the place to cut a text that must lose a number of bytes: behind the end of a line, if
 /// one is near, and within no escape sequence or character.
 pub fn place_to_cut(text: &[u8], excess: usize) -> usize {
-    let (mut within, mut found, mut at) = (Within::Text, None, 0);
+    let (mut state, mut found, mut at) = (SequenceState::Text, None, 0);
     while at < text.len() && at <= excess.saturating_add(LINE_BYTES_MAX) {
-        if within == Within::Text && at + 1 < excess {
+        if state == SequenceState::Text && at + 1 < excess {
             // Until there is a sequence, there is nothing to see before the last byte that must go.
             let before = &text[at..(excess - 1).min(text.len())];
             at += memchr::memchr(ESCAPE, before).unwrap_or(before.len());
         }
         let Some(&byte) = text.get(at) else { break };
-        if at >= excess && found.is_none() && within == Within::Text && begins_a_character(text, at) {
+        if at >= excess && found.is_none() && state == SequenceState::Text && begins_a_character(text, at) {
             found = Some(at);
         }
-        within = within.then(byte);
+        state = state.then(byte);
         at += 1;
-        if byte == b'\n' && at >= excess && within == Within::Text {
+        if byte == b'\n' && at >= excess && state == SequenceState::Text {
             return at;
         }
     }
@@ -72,29 +89,37 @@ pub fn place_to_cut(text: &[u8], excess: usize) -> usize {
 /// Takes the text that these bytes are, but for a character that has no end yet, unless nothing
 /// follows them. What is no text is shown as such.
 pub fn take_text(bytes: &mut Vec<u8>, is_all: bool) -> String {
-    let tail = bytes.len().saturating_sub(CHARACTER_BYTES_MAX - 1);
-    let begins = |at: &usize| {
-        let no_text = std::str::from_utf8(&bytes[*at..]).err();
-        no_text.is_some_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
-    };
-    let end = (tail..bytes.len()).find(begins).filter(|_| !is_all).unwrap_or(bytes.len());
+    let end = if is_all { bytes.len() } else { whole_characters(bytes).len() };
     let text = String::from_utf8_lossy(&bytes[..end]).into_owned();
     bytes.drain(..end);
     text
 }
 
+/// Returns these bytes without a character at their end of which bytes are missing.
+pub fn whole_characters(bytes: &[u8]) -> &[u8] {
+    let tail = bytes.len().saturating_sub(CHARACTER_BYTES_MAX - 1);
+    let begins = |at: &usize| {
+        let no_text = std::str::from_utf8(&bytes[*at..]).err();
+        no_text.is_some_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+    };
+    &bytes[..(tail..bytes.len()).find(begins).unwrap_or(bytes.len())]
+}
+
+/// Returns the characters of a text outside of its escape sequences.
+pub fn outside_sequences(text: &str) -> impl Iterator<Item = char> + '_ {
+    let mut state = SequenceState::Text;
+    text.chars().filter(move |char| {
+        let before = state;
+        state = before.then_char(*char);
+        before == SequenceState::Text && state == SequenceState::Text
+    })
+}
+
 /// Returns such a text without terminal features: no escape sequences, no control characters but
 /// tabs and line ends, and of a line that was overwritten the last version.
 pub fn plain_text(text: &str) -> String {
-    let (mut within, mut plain, mut line) = (Within::Text, String::new(), String::new());
-    let mut starts_over = false;
-    for char in text.chars() {
-        let before = within;
-        // No character beyond ASCII ends a sequence.
-        within = within.then(u8::try_from(char).ok().filter(u8::is_ascii).unwrap_or(b'0'));
-        if before != Within::Text || within != Within::Text {
-            continue;
-        }
+    let (mut plain, mut line, mut starts_over) = (String::new(), String::new(), false);
+    for char in outside_sequences(text) {
         match char {
             '\n' => {
                 plain.push_str(&line);
@@ -141,6 +166,7 @@ mod tests {
             ("10%\r20%\rdone\r\n", "done\n"),
             ("ab\x08c\tä\x07", "ac\tä"),
             ("\x1b]0;ä\x1b\\€", "€"),
+            ("a\x1bPq\x07x\x1b\\b\u{9b}2Jc\u{9d}0;t\u{9c}d", "abcd"),
         ] {
             assert_eq!(plain_text(text), plain, "{text:?}");
         }

@@ -7,82 +7,24 @@
 
 use ahp_types::common::StringOrMarkdown;
 
+use super::escapes::outside_sequences;
+
 /// The longest error message, in characters; it may hold the last lines of an agent's log.
 const MESSAGE_CHARS_MAX: usize = 4000;
 
-/// A text as an error message: no escape sequences, no control characters but line ends and tabs,
-/// and not longer than can be read.
+/// Returns a text as an error message: no escape sequences, no control characters but line ends and
+/// tabs, and not longer than can be read. A sequence that has no end goes to the end of its line.
 pub fn message(text: &str) -> String {
     let shows = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
-    let mut shown = WithoutSequences(text.chars()).filter(shows);
+    let lines = text.split('\n').enumerate();
+    let chars =
+        lines.flat_map(|(at, line)| (at > 0).then_some('\n').into_iter().chain(outside_sequences(line)));
+    let mut shown = chars.filter(shows);
     let mut message: String = shown.by_ref().take(MESSAGE_CHARS_MAX).collect();
     if shown.next().is_some() {
         message.push('…');
     }
     message
-}
-
-/// Characters of a text without its escape sequences. A string that has no end goes to the end of
-/// its line.
-struct WithoutSequences<'a>(std::str::Chars<'a>);
-
-impl Iterator for WithoutSequences<'_> {
-    type Item = char;
-
-    fn next(&mut self) -> Option<char> {
-        loop {
-            let chars = &mut self.0;
-            match chars.next()? {
-                '\u{1b}' => match chars.clone().next() {
-                    Some('[') => skip_parameters(chars, 1),
-                    Some(']' | 'P' | 'X' | '^' | '_') => skip_string(chars),
-                    Some(' '..='/') => skip_intermediates(chars),
-                    // A line end is none of a sequence, nor is a sequence that begins anew.
-                    Some('0'..='_' | 'c') => {
-                        chars.next();
-                    }
-                    _ => {}
-                },
-                '\u{9b}' => skip_parameters(chars, 0),
-                '\u{90}' | '\u{98}' | '\u{9d}'..='\u{9f}' => skip_string(chars),
-                char => return Some(char),
-            }
-        }
-    }
-}
-
-/// Skips so many characters, and the parameters and the final character of a sequence.
-fn skip_parameters(chars: &mut std::str::Chars<'_>, introducer: usize) {
-    for _ in 0..introducer {
-        chars.next();
-    }
-    while let Some(' '..='?') = chars.clone().next() {
-        chars.next();
-    }
-    if let Some('@'..='~') = chars.clone().next() {
-        chars.next();
-    }
-}
-
-fn skip_intermediates(chars: &mut std::str::Chars<'_>) {
-    while let Some(' '..='/') = chars.clone().next() {
-        chars.next();
-    }
-    if let Some('0'..='~') = chars.clone().next() {
-        chars.next();
-    }
-}
-
-/// Skips a string and its end, or the rest of the line.
-fn skip_string(chars: &mut std::str::Chars<'_>) {
-    let mut escaped = false;
-    while let Some(char) = chars.clone().next().filter(|char| *char != '\n') {
-        chars.next();
-        if matches!(char, '\u{7}' | '\u{9c}') || (escaped && char == '\\') {
-            return;
-        }
-        escaped = char == '\u{1b}';
-    }
 }
 
 /// The beginning of a text: at most so many bytes of it, and no half character.

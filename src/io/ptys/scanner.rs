@@ -1,8 +1,10 @@
 //! Splitting of a program's output into text and sequences for the terminal.
 //!
-//! Owns: where a sequence begins and ends, also where it comes in pieces. All pieces together are
-//! what came, byte for byte.
+//! Owns: which sequences are held until their end, also where they come in pieces, and how long.
+//! All pieces together are what came, byte for byte.
 //! Never: says what a sequence means.
+
+use crate::wire::escapes::{SequenceState, ESCAPE};
 
 /// The longest control sequence that is waited for to its end, in bytes.
 const SEQUENCE_BYTES_MAX: usize = 256;
@@ -10,8 +12,6 @@ const SEQUENCE_BYTES_MAX: usize = 256;
 /// Longest string that is held until its end, in bytes.
 const STRING_BYTES_MAX: usize = 64 << 10;
 
-const ESCAPE: u8 = 0x1b;
-const BELL: u8 = 0x07;
 /// Bytes that end any sequence at once: CAN and SUB.
 const CANCELS: [u8; 2] = [0x18, 0x1a];
 
@@ -40,42 +40,26 @@ pub enum Scanned<'a> {
     Opaque(&'a [u8]),
 }
 
-/// State of the scanner between two bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Inside {
-    Text,
-    /// Behind an escape, and perhaps what narrows it.
-    Escape,
-    Csi,
-    /// A string that is held until its end.
-    Osc,
-    Dcs,
-    /// A string that is not read.
-    Opaque,
-}
-
 /// Takes apart what one program says.
 #[derive(Debug)]
 pub struct OutputScanner {
-    inside: Inside,
-    /// Bytes of the sequence that has not ended yet.
+    state: SequenceState,
+    /// Bytes of the unfinished sequence; empty in text, and in a string that is not read.
     held: Vec<u8>,
-    /// In a string: the last byte was an escape, which may begin its end.
-    may_end: bool,
 }
 
 impl OutputScanner {
     /// A program that has said nothing.
     pub fn new() -> Self {
-        Self { inside: Inside::Text, held: Vec::new(), may_end: false }
+        Self { state: SequenceState::Text, held: Vec::new() }
     }
 
     /// Takes more of it apart.
     pub fn scan(&mut self, mut bytes: &[u8], mut take: impl FnMut(Scanned<'_>)) {
         while !bytes.is_empty() {
-            bytes = match self.inside {
-                Inside::Text => self.scan_text(bytes, &mut take),
-                Inside::Opaque => self.scan_opaque(bytes, &mut take),
+            bytes = match self.state {
+                SequenceState::Text => self.scan_text(bytes, &mut take),
+                SequenceState::Str if self.held.is_empty() => self.scan_opaque(bytes, &mut take),
                 _ => self.scan_sequence(bytes, &mut take),
             };
         }
@@ -96,10 +80,16 @@ impl OutputScanner {
         if !text.is_empty() {
             take(Scanned::Text(text));
         }
-        let Some((escape, rest)) = rest.split_first() else { return rest };
-        self.held.push(*escape);
-        self.inside = Inside::Escape;
+        let Some((_, rest)) = rest.split_first() else { return rest };
+        self.begin();
         rest
+    }
+
+    /// Begins a sequence with its escape.
+    fn begin(&mut self) {
+        self.held.clear();
+        self.held.push(ESCAPE);
+        self.state = SequenceState::Escape;
     }
 
     /// Lets a string through until it ends: at an escape, whether or not that is the first half of
@@ -112,7 +102,7 @@ impl OutputScanner {
             None => (bytes, &[][..]),
         };
         if ends.is_some() {
-            self.inside = Inside::Text;
+            self.state = SequenceState::Text;
         }
         if !string.is_empty() {
             take(Scanned::Opaque(string));
@@ -122,108 +112,82 @@ impl OutputScanner {
 
     fn scan_sequence<'a>(&mut self, bytes: &'a [u8], take: &mut impl FnMut(Scanned<'_>)) -> &'a [u8] {
         for (at, byte) in bytes.iter().enumerate() {
-            let is_string = matches!(self.inside, Inside::Osc | Inside::Dcs);
-            if *byte == ESCAPE && !is_string {
-                // What came before has no end, and another one begins.
-                self.give(take, |bytes| Scanned::Opaque(bytes));
-                (self.inside, self.held) = (Inside::Escape, vec![ESCAPE]);
-                return &bytes[at + 1..];
-            }
-            if self.may_end && *byte != b'\\' {
+            let before = self.state;
+            if before == SequenceState::StrEscape && *byte != b'\\' {
                 // The escape has ended the string, as in any terminal, and begins something else.
                 self.held.pop();
                 self.give_string(take, 0);
-                (self.inside, self.held) = (Inside::Escape, vec![ESCAPE]);
+                self.begin();
                 return &bytes[at..];
             }
-            self.held.push(*byte);
-            if CANCELS.contains(byte) {
+            self.state = before.then(*byte);
+            if self.state == SequenceState::Escape {
+                // What came before has no end, and another one begins.
                 self.give(take, |bytes| Scanned::Opaque(bytes));
+                self.begin();
                 return &bytes[at + 1..];
             }
-            match self.inside {
-                Inside::Escape => match byte {
-                    b'[' if self.held.len() == 2 => self.inside = Inside::Csi,
-                    b']' if self.held.len() == 2 => self.inside = Inside::Osc,
-                    b'P' if self.held.len() == 2 => self.inside = Inside::Dcs,
-                    b'X' | b'^' | b'_' if self.held.len() == 2 => {
-                        self.give(take, |bytes| Scanned::Opaque(bytes));
-                        self.inside = Inside::Opaque;
-                        return &bytes[at + 1..];
-                    }
-                    // What narrows it, or a control character within it.
-                    0..=0x2f => {}
-                    _ => {
-                        self.give(take, |bytes| Scanned::Sequence(bytes));
-                        return &bytes[at + 1..];
-                    }
-                },
-                Inside::Csi if matches!(byte, 0x40..=0x7e) => {
-                    self.give(take, |bytes| Scanned::Sequence(bytes));
-                    return &bytes[at + 1..];
+            self.held.push(*byte);
+            match (before, self.state) {
+                (_, SequenceState::Text) if CANCELS.contains(byte) => {
+                    self.give(take, |bytes| Scanned::Opaque(bytes));
                 }
-                Inside::Osc | Inside::Dcs => {
-                    let is_osc = self.inside == Inside::Osc;
-                    if self.may_end || (*byte == BELL && is_osc) {
-                        self.give_string(take, if self.may_end { 2 } else { 1 });
-                        return &bytes[at + 1..];
-                    }
-                    self.may_end = *byte == ESCAPE;
-                    if !is_osc && self.held.len() == 4 && !is_read(&self.held[2..]) {
-                        self.let_through(take);
-                        return &bytes[at + 1..];
-                    }
-                }
-                _ => {}
+                (SequenceState::StrEscape, SequenceState::Text) => self.give_string(take, 2),
+                (SequenceState::Osc, SequenceState::Text) => self.give_string(take, 1),
+                (_, SequenceState::Text) => self.give(take, |bytes| Scanned::Sequence(bytes)),
+                (_, state) if is_held(state, &self.held) => continue,
+                _ => self.let_through(take),
             }
-            let max = if is_string { STRING_BYTES_MAX } else { SEQUENCE_BYTES_MAX };
-            if self.held.len() > max {
-                self.let_through(take);
-                return &bytes[at + 1..];
-            }
+            return &bytes[at + 1..];
         }
         &[]
     }
 
     /// Gives out what was held as something that has come to its end.
     fn give(&mut self, take: &mut impl FnMut(Scanned<'_>), of: impl FnOnce(&[u8]) -> Scanned<'_>) {
-        let held = std::mem::take(&mut self.held);
-        take(of(&held));
-        (self.inside, self.may_end) = (Inside::Text, false);
+        take(of(&self.held));
+        // Long strings are rare, and terminals many.
+        self.held.clear();
+        self.held.shrink_to(SEQUENCE_BYTES_MAX);
     }
 
     /// Gives out the string that was held, whose terminator has this many bytes.
     fn give_string(&mut self, take: &mut impl FnMut(Scanned<'_>), terminator: usize) {
-        let is_osc = self.inside == Inside::Osc;
         self.give(take, |whole| {
             let says = &whole[2..whole.len() - terminator];
-            if is_osc {
-                Scanned::Osc { whole, says }
-            } else {
-                Scanned::Dcs { whole, says }
+            match whole[1] {
+                b']' => Scanned::Osc { whole, says },
+                _ => Scanned::Dcs { whole, says },
             }
         });
     }
 
     /// Gives out the beginning of something whose end is not waited for.
     fn let_through(&mut self, take: &mut impl FnMut(Scanned<'_>)) {
-        // An OSC that is too long ends with BEL, too, and what is seen behind that is text either
-        // way.
-        let goes_on = if self.inside == Inside::Dcs { Inside::Opaque } else { Inside::Text };
         // An escape at its end may be the first half of the terminator, or begin something else.
-        let escape = if self.may_end { self.held.pop() } else { None };
+        let escape = self.held.pop_if(|_| self.state == SequenceState::StrEscape);
         self.give(take, |bytes| Scanned::Opaque(bytes));
-        self.inside = goes_on;
-        if let Some(escape) = escape {
-            (self.inside, self.held) = (Inside::Escape, vec![escape]);
+        match self.state {
+            _ if escape.is_some() => self.begin(),
+            SequenceState::Str => {}
+            // An OSC that is too long ends with BEL, too, and what is seen behind that is text
+            // either way.
+            _ => self.state = SequenceState::Text,
         }
     }
 }
 
-/// Returns whether a device control string that begins like this is held and read: it asks
-/// something.
-fn is_read(begins: &[u8]) -> bool {
-    matches!(begins, b"+q" | b"$q")
+/// Returns whether the end of something that has begun like this is waited for.
+fn is_held(state: SequenceState, begun: &[u8]) -> bool {
+    match state {
+        SequenceState::Osc | SequenceState::Str | SequenceState::StrEscape => {
+            // A string other than an OSC is read only if it asks something.
+            let reads =
+                matches!(begun, [_, b']', ..] | [_, b'P'] | [_, b'P', _] | [_, b'P', b'+' | b'$', b'q', ..]);
+            reads && begun.len() <= STRING_BYTES_MAX
+        }
+        _ => begun.len() <= SEQUENCE_BYTES_MAX,
+    }
 }
 
 #[cfg(test)]

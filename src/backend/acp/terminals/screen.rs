@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use super::feed::Feed;
 use crate::backend::acp::content;
 use crate::host::effects::Event;
+use crate::wire::escapes::{whole_characters, CHARACTER_BYTES_MAX};
 use crate::wire::text;
 
 /// Maximum size of the kept output of a command, in bytes: the latest of it.
@@ -24,9 +25,6 @@ pub const SHOWN_BYTES_MAX: usize = 16 << 10;
 
 /// Text before an output whose beginning is not shown.
 pub const LEFT_OUT: &str = "(What came before is left out.)\n";
-
-/// A character has no more bytes.
-const CHARACTER_BYTES_MAX: usize = 4;
 
 /// Flags for changes of screens, with the notifier that wakes their conversation.
 #[derive(Debug, Default)]
@@ -291,13 +289,8 @@ impl ScreenState {
             bytes = &bytes[rest.count()..];
         }
         if self.stage == CommandStage::Running {
-            // One that has no end yet will have it.
-            let tail = bytes.len().saturating_sub(CHARACTER_BYTES_MAX - 1);
-            let begins = |at: &usize| {
-                let no_text = std::str::from_utf8(&bytes[*at..]).err();
-                no_text.is_some_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
-            };
-            bytes = &bytes[..(tail..bytes.len()).find(begins).unwrap_or(bytes.len())];
+            // A character that is not complete yet will be.
+            bytes = whole_characters(bytes);
         }
         // What is no text takes more room than it had.
         let text = String::from_utf8_lossy(bytes);
