@@ -1,10 +1,10 @@
-//! What is left of terminals that share a guard, by the real program: of one that has ended
-//! nothing, and all of the others.
+//! What is left of terminals, by the real program: of one that has ended nothing, and all of the
+//! others.
 //!
 //! Owns: real processes that have left their session, their parents and their environment.
 //! Never: looks at what is shown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -14,7 +14,7 @@ use rustix::process::{kill_process, Pid, RawPid, Signal};
 use serde_json::{json, Value};
 
 use super::terminal::{Shell, PROMPT, TERMINAL};
-use crate::support::{can_be_done_within, shell, sidecar_on, HUNG, NO_HOME};
+use crate::support::{can_be_done_within, sidecar_on, HUNG, NO_HOME};
 
 /// Another terminal than the first one.
 const OTHER: &str = "agenthost-terminal:///two";
@@ -38,10 +38,6 @@ impl Terminals {
     fn start(cookie: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let command = sidecar_on(&folder.path().join("state"));
-        Self::start_by(folder, command, cookie)
-    }
-
-    fn start_by(folder: tempfile::TempDir, command: std::process::Command, cookie: &str) -> Self {
         // The last word is where it says its number, once it cannot be ended by kindness.
         let stubborn = "trap '' TERM INT HUP PIPE; echo $$ > \"$1.new\"; mv \"$1.new\" \"$1\"\n\
             while :; do sleep 0.1; done\n";
@@ -60,11 +56,6 @@ impl Terminals {
     /// Opens a terminal, and starts somebody there in all ways; who they are.
     fn populate(&mut self, uri: &str, name: &str) -> BTreeMap<String, RawPid> {
         self.open(uri);
-        self.start_all(name)
-    }
-
-    /// The same in the terminal that is followed.
-    fn start_all(&mut self, name: &str) -> BTreeMap<String, RawPid> {
         let folder = self.folder.path().display().to_string();
         for (way, line) in WAYS {
             let words = format!("{folder}/stubborn {folder}/{name}.{way}");
@@ -73,8 +64,9 @@ impl Terminals {
         let all: BTreeMap<_, _> =
             WAYS.iter().map(|(way, _)| ((*way).to_owned(), self.said(&format!("{name}.{way}")))).collect();
         // Those have no parent of the terminal's any more.
+        let guard = guard_of(&all);
+        assert!(guards(self.host()).contains(&guard));
         for way in ["daemon", "bare", "late"] {
-            let guard = guards(self.host())[0];
             wait_for(|| stat(all[way]).is_some_and(|stat| stat[1] == guard.to_string()), way);
         }
         all
@@ -91,19 +83,8 @@ impl Terminals {
         self.shell.process.child.id().try_into().unwrap()
     }
 
-    /// The guard that terminals share.
-    fn guard(&self) -> RawPid {
-        let guards = guards(self.host());
-        assert_eq!(guards.len(), 1, "{guards:?}");
-        guards[0]
-    }
-
-    fn signal_guard(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.guard()).unwrap(), signal).unwrap();
-    }
-
     fn signal_host(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.host()).unwrap(), signal).unwrap();
+        send(self.host(), signal);
     }
 
     fn dispose(&mut self, uri: &str) {
@@ -125,6 +106,16 @@ fn stat(process: RawPid) -> Option<Vec<String>> {
     (fields[0] != "Z" && fields[0] != "X").then_some(fields)
 }
 
+/// The guard of a terminal: the parent of the shell that has started this job.
+fn guard_of(all: &BTreeMap<String, RawPid>) -> RawPid {
+    let parent = |process: RawPid| stat(process).unwrap()[1].parse::<RawPid>().unwrap();
+    parent(parent(all["job"]))
+}
+
+fn send(process: RawPid, signal: Signal) {
+    kill_process(Pid::from_raw(process).unwrap(), signal).unwrap();
+}
+
 fn is_alive(process: RawPid) -> bool {
     stat(process).is_some()
 }
@@ -136,8 +127,7 @@ fn guards(host: RawPid) -> Vec<RawPid> {
     let is_guard = |process: &RawPid| {
         let line = fs::read(PathBuf::from(format!("/proc/{process}/cmdline"))).unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-        let guards = words.get(1) == Some(&b"guard-agent".as_slice());
-        guards && [b"--terminals".as_slice(), b"--pty"].contains(&words[2])
+        words.get(1) == Some(&b"guard-agent".as_slice()) && words.contains(&b"--pty".as_slice())
     };
     let is_child = |process: &RawPid| stat(*process).is_some_and(|stat| stat[1] == host.to_string());
     all.filter(|process| is_child(process) && is_guard(process)).collect()
@@ -170,10 +160,11 @@ fn assert_alive(all: &BTreeMap<String, RawPid>) {
 fn what_a_terminal_has_started_ends_with_it_and_nothing_of_another_one() {
     let mut terminals = Terminals::start("families");
     let one = terminals.populate(TERMINAL, "one");
-    let guard = terminals.guard();
     let two = terminals.populate(OTHER, "two");
     let three = terminals.populate("agenthost-terminal:///three", "three");
-    assert_eq!(terminals.guard(), guard);
+    let all_guards = [&one, &two, &three].map(guard_of).into_iter().collect::<BTreeSet<_>>();
+    assert_eq!(guards(terminals.host()).into_iter().collect::<BTreeSet<_>>(), all_guards);
+    assert_eq!(all_guards.len(), 3, "each terminal has a guard of its own");
     terminals.dispose(TERMINAL);
     wait_until_gone(&one);
     // Its shell ends, and what that leaves behind stays until its terminal is over.
@@ -181,43 +172,13 @@ fn what_a_terminal_has_started_ends_with_it_and_nothing_of_another_one() {
     assert_eq!(terminals.shell.until_exited(), Some(3));
     wait_until_gone(&three);
     assert_alive(&two);
-    assert_eq!(terminals.guard(), guard);
-    // The number of one that has ended is nobody else's by mistake.
+    wait_for(|| guards(terminals.host()) == [guard_of(&two)], "one guard is left");
     let one = terminals.populate(TERMINAL, "one-again");
     terminals.dispose(OTHER);
     wait_until_gone(&two);
     assert_alive(&one);
     terminals.dispose(TERMINAL);
     wait_until_gone(&one);
-    terminals.wait_until_alone();
-    // The next one has another guard.
-    terminals.open(TERMINAL);
-    assert_ne!(terminals.guard(), guard);
-}
-
-/// Somebody has taken off the number of his terminal, and has left it: he is nobody's, and does not
-/// stay either.
-#[test]
-fn who_belongs_to_no_terminal_ends_with_the_last_one() {
-    let mut terminals = Terminals::start("nobodys");
-    let folder = terminals.folder.path().display().to_string();
-    terminals.open(OTHER);
-    terminals.open(TERMINAL);
-    let start =
-        |name: &str| format!("env -i /usr/bin/prlimit --locks=5 /bin/sh {folder}/stubborn {folder}/{name} &");
-    // Who is still in the session is known by that, also when his parents have ended.
-    terminals.shell.enter(&format!("(sh -c '{}' &)", start("near")));
-    terminals.shell.enter(&format!("(setsid sh -c '{}' &)", start("far")));
-    let (near, far) = (terminals.said("near"), terminals.said("far"));
-    for process in [near, far] {
-        let guard = terminals.guard().to_string();
-        wait_for(|| stat(process).is_some_and(|stat| stat[1] == guard), "it has lost its parents");
-    }
-    terminals.dispose(TERMINAL);
-    wait_for(|| !is_alive(near), "near");
-    assert!(is_alive(far));
-    terminals.dispose(OTHER);
-    wait_for(|| !is_alive(far), "far");
     terminals.wait_until_alone();
 }
 
@@ -227,73 +188,69 @@ fn nobody_of_any_terminal_outlives_its_host_however_that_ends() {
         let mut terminals = Terminals::start(&format!("hosts-end-{}", signal.as_raw()));
         let one = terminals.populate(TERMINAL, "one");
         let two = terminals.populate(OTHER, "two");
-        let guard = terminals.guard();
+        let guards = [guard_of(&one), guard_of(&two)];
         terminals.signal_host(signal);
         terminals.shell.process.wait();
         if signal == Signal::TERM {
             // It has seen to it itself.
-            assert!(one.values().chain(two.values()).chain([&guard]).all(|process| !is_alive(*process)));
+            assert!(one.values().chain(two.values()).chain(&guards).all(|process| !is_alive(*process)));
         }
         wait_until_gone(&one);
         wait_until_gone(&two);
-        wait_for(|| !is_alive(guard), "the guard");
+        wait_for(|| !guards.into_iter().any(is_alive), "the guards");
     }
 }
 
 #[test]
-fn who_kills_the_guard_of_terminals_ends_them_and_the_host_goes_on() {
+fn who_kills_the_guard_of_a_terminal_ends_that_one_alone_and_the_host_goes_on() {
     let mut terminals = Terminals::start("a-guard-is-killed");
     let one = terminals.populate(TERMINAL, "one");
     let two = terminals.populate(OTHER, "two");
-    let guard = terminals.guard();
+    let guard = guard_of(&two);
     terminals.shell.enter("kill -KILL $PPID");
+    assert_eq!(terminals.shell.until_exited(), None);
     wait_for(|| !is_alive(guard), "the guard");
-    // From then on there is another one.
-    terminals.populate("agenthost-terminal:///three", "three");
-    terminals.shell.follow(OTHER);
-    assert_eq!(terminals.shell.until_exited(), None);
-    terminals.shell.follow(TERMINAL);
-    assert_eq!(terminals.shell.until_exited(), None);
-    wait_until_gone(&one);
     wait_until_gone(&two);
+    assert_alive(&one);
+    terminals.populate("agenthost-terminal:///three", "three");
+    terminals.dispose(TERMINAL);
+    wait_until_gone(&one);
     terminals.dispose("agenthost-terminal:///three");
     terminals.wait_until_alone();
 }
 
 #[test]
-fn a_guard_of_terminals_that_was_stopped_is_woken() {
+fn a_guard_of_a_terminal_that_was_stopped_is_woken() {
     let mut terminals = Terminals::start("a-guard-is-stopped");
     let one = terminals.populate(TERMINAL, "one");
     terminals.shell.enter("kill -STOP $PPID; echo go\"\"ne");
     terminals.shell.until_shown("gone\r\n");
     let two = terminals.populate(OTHER, "two");
-    let guard = terminals.guard();
-    terminals.signal_guard(Signal::STOP);
+    send(guard_of(&two), Signal::STOP);
     terminals.shell.enter("exec true");
     assert_eq!(terminals.shell.until_exited(), Some(0));
     wait_until_gone(&two);
     assert_alive(&one);
-    terminals.signal_guard(Signal::STOP);
+    send(guard_of(&one), Signal::STOP);
     terminals.dispose(TERMINAL);
     wait_until_gone(&one);
     terminals.wait_until_alone();
     // The host may die before it hears of it.
     let three = terminals.populate("agenthost-terminal:///three", "three");
     terminals.signal_host(Signal::STOP);
-    terminals.signal_guard(Signal::STOP);
-    assert_ne!(terminals.guard(), guard);
+    send(guard_of(&three), Signal::STOP);
     terminals.shell.process.child.kill().unwrap();
     terminals.shell.process.wait();
     wait_until_gone(&three);
 }
 
 #[test]
-fn a_guard_of_terminals_that_is_stopped_all_the_time_is_replaced() {
+fn a_guard_of_a_terminal_that_is_stopped_all_the_time_is_replaced() {
     let mut terminals = Terminals::start("a-guard-is-held");
     let one = terminals.populate(TERMINAL, "one");
     let two = terminals.populate(OTHER, "two");
     // This is nobody's, so it is not ended with either.
-    let guard = terminals.guard();
+    let guard = guard_of(&one);
     let stop = format!("while kill -STOP {guard}; do :; done");
     let mut stops = std::process::Command::new("/bin/sh").args(["-c", &stop]).spawn().unwrap();
     terminals.dispose(TERMINAL);
@@ -326,7 +283,7 @@ fn terminals_may_be_wanted_at_once_and_not_any_more_at_once() {
             answers.extend(line["id"].as_u64().map(|id| (id, line.get("result") == Some(&Value::Null))));
         }
         assert!(wanted[4..].iter().chain(&unwanted).all(|id| answers[id]), "{answers:?}");
-        assert_eq!(guards(terminals.host()).len(), 1);
+        wait_for(|| guards(terminals.host()).len() == 4, "a guard for each that is wanted");
         for number in 4..8 {
             terminals.dispose(&uri(number));
         }
@@ -352,21 +309,4 @@ fn a_terminal_does_not_wait_for_another_one_that_ends() {
         wait_until_gone(&all);
         took
     });
-}
-
-/// There is no room for numbers below this one.
-#[test]
-fn where_one_guard_cannot_tell_terminals_apart_each_has_its_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let command = shell("exec prlimit --locks=12345 \"$@\"", &sidecar_on(&folder.path().join("state")));
-    let mut terminals = Terminals::start_by(folder, command, "guards-of-their-own");
-    terminals.open(OTHER);
-    terminals.open(TERMINAL);
-    assert_eq!(guards(terminals.host()).len(), 2);
-    terminals.dispose(OTHER);
-    wait_for(|| guards(terminals.host()).len() == 1, "one guard is left");
-    let one = terminals.start_all("one");
-    terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
-    terminals.wait_until_alone();
 }
