@@ -69,15 +69,15 @@ pub(super) fn open(
     command.arg(PTY).arg("--").arg(shell).envs(ENVIRONMENT).env("SHELL", shell);
     if let Some(directory) = launch.directory.as_deref() {
         let directory = path_of(directory).map_err(|error| io::Error::other(error.message))?;
-        // Else it is the guard that cannot be started, it seems.
+        // Starting the guard fails there, too, but with an error that names this program. (The dot
+        // asks for a folder that may be entered.)
         fs::metadata(directory.join(".")).map_err(|error| in_directory(&directory, &error))?;
         command.current_dir(directory);
     }
     let (mut word, mut read) = (None, None);
     match &launch.command {
         Some(line) if line.contains('\0') => {
-            let why = "a byte of zero is in what the program is to be told";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            return Err(io::Error::other("its command line contains a NUL byte"));
         }
         Some(line) => {
             command.args(["-c", line]).envs(ENVIRONMENT_OF_COMMANDS);
