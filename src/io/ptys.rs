@@ -127,7 +127,8 @@ impl Ptys {
         let (reports, heard) = mpsc::unbounded_channel();
         let (running, _) = watch::channel(0);
         let (commands, starting, stop) = (HashMap::new(), HashMap::new(), CancellationToken::new());
-        (Self { thread: None, guards, scripts, tells_at_end, commands, starting, reports, stop, running }, heard)
+        let thread = None;
+        (Self { thread, guards, scripts, tells_at_end, commands, starting, reports, stop, running }, heard)
     }
 
     /// The thread, which the first program begins.

@@ -46,9 +46,7 @@ pub fn receive(mut socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut attached = RecvAncillaryBuffer::new(&mut space);
     let mut word = [0; WORD.len()];
-    retry_on_intr(|| {
-        recvmsg(socket, &mut [IoSliceMut::new(&mut word)], &mut attached, RecvFlags::empty())
-    })?;
+    retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(&mut word)], &mut attached, RecvFlags::empty()))?;
     let mut files = attached.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(files) => Some(files),
         _ => None,
