@@ -2,7 +2,7 @@
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
-.PHONY: help demo test soak lint bless bench test-node test-agents test-versions test-vscode
+.PHONY: help demo test soak lint bless bench cost test-node test-agents test-versions test-vscode
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -34,6 +34,9 @@ bless: ## rewrite the golden transcripts under fixtures/ to what the host says n
 
 bench: ## measure speed and memory, and print a table; PARTS="pipe windows" names parts of it
 	$(CARGO) bench --bench sidecar -- $(PARTS)
+
+cost: ## count instructions, where valgrind is there, beside tests/bench/cost.toml; fails where one is more than 5 % over
+	$(CARGO) bench --bench sidecar -- cost
 
 test-node: ## run the example of the README through every way that a turn ends, if node is there
 	@if command -v node >/dev/null; then \

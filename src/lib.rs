@@ -10,7 +10,8 @@
 //! [`settings`] (whose setting is whose), [`config`] and [`places`] (what is asked for, and where),
 //! [`status`] (how the process ends), [`sessions`] (the store, for people), [`demo`] (a
 //! conversation to look at), [`help`] (chapters to read), [`listening`] and [`connect`] (how other
-//! programs connect, and this one as one of them).
+//! programs connect, and this one as one of them). `src/FIRST_MESSAGE.md` follows one message
+//! through all of it, and `src/GLOSSARY.md` has the words.
 //!
 //! Invariants: the state changes in one function of `host` only; `host`, `state`, `versions` and
 //! `wire` do no I/O and read no clock; stdout carries nothing but frames.

@@ -1,9 +1,10 @@
-//! Commits the records of each step, and holds back its outputs until they are durable.
+//! Commits the records of each step, and holds back its outputs until they are committed: after a
+//! power loss, only steps that ask for it (`Record::Sync`) are certain to be there.
 //!
 //! Owns: the thread that commits, so that a slow disk holds up nobody who is not waiting for it;
 //! the order of what is held back; trying again while nothing can be committed; when there is time
 //! to tidy up; closing the store.
-//! Never: lets a frame or a command out before the records of its step are safe, or drops either.
+//! Never: lets a frame or a command out before the records of its step are committed, or drops either.
 
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};

@@ -78,8 +78,7 @@ struct WatchedFolder {
 }
 
 impl Engine {
-    /// Begins with nothing to watch. What is the host's own is not watched. Where the system says
-    /// nothing, no more than Knows of so many files and folders in one watch.
+    /// Returns the engine with another limit of files and folders in one polled watch.
     #[cfg(test)]
     pub(super) fn limited_to(self, entries_max: usize) -> Self {
         Self { entries_max, ..self }

@@ -1,5 +1,5 @@
-//! What the bridge to agents that speak ACP costs: the same agent, read directly, through a program
-//! that does nothing else (see `relay`), and through ours, in turns.
+//! Cost of the bridge to ACP agents: one agent, read alternately directly, through a program that
+//! only relays (see `relay`), and through ours.
 //!
 //! Owns: that agent, which is this program in another mode and writes as fast as its pipe takes it.
 //! Never: lets the agent make anything up while it is measured, or parses what is not looked at.
@@ -16,18 +16,18 @@ use super::client::{Client, DeltaLines, CHAT};
 use super::relay::RELAY;
 use super::{excerpt, median, microseconds, per_second, Outcome, Table};
 
-/// What the first argument is when this program is the agent.
+/// First argument that makes this program the agent.
 pub const AGENT: &str = "be-an-agent";
 
-/// How many chunks are blasted, each of so many bytes of text, and how often.
+/// Number of chunks sent at full speed, bytes of text in each, and repetitions.
 const CHUNKS: usize = 500_000;
 const CHUNK_BYTES: usize = 20;
 const RACES: usize = 5;
 
-/// So many of them are written at once.
+/// Number of chunks per write.
 const CHUNKS_AT_ONCE: usize = 1_000;
 
-/// How many chunks come one by one, and how long after each other.
+/// Number of chunks sent one by one, and the pause between them.
 const DRIPS: usize = 1_000;
 const DRIP_EVERY: Duration = Duration::from_millis(1);
 
@@ -100,8 +100,7 @@ fn blast_through_the_bridge() -> Outcome<Duration> {
     Ok(time)
 }
 
-/// How long a chunk takes that comes alone, at the median, as the parent of the agent, or of a
-/// relay, reads it.
+/// Measures the median latency of a single chunk, as read by the parent of the agent or of a relay.
 fn drip_directly(arguments: &[&str]) -> Outcome<Duration> {
     let mut agent = Direct::start("drip", arguments)?;
     let (mut times, mut line) = (Vec::new(), Vec::new());
@@ -114,7 +113,8 @@ fn drip_directly(arguments: &[&str]) -> Outcome<Duration> {
     Ok(median(times))
 }
 
-/// The same, as a client of the program reads it, which keeps it in this folder, if anywhere.
+/// Measures the median latency of a single chunk, as read by a client of the program, which stores
+/// it in `folder`, if given.
 fn drip_through_the_bridge(folder: Option<&Path>) -> Outcome<Duration> {
     let mut client = bridge("drip", folder)?;
     client.line_with(b"\"chat/responsePart\"")?;
@@ -128,7 +128,7 @@ fn drip_through_the_bridge(folder: Option<&Path>) -> Outcome<Duration> {
     Ok(median(times))
 }
 
-/// How long ago the time was that stands in a line after this.
+/// Returns the age of the timestamp that follows `before` in a line.
 fn age(line: &[u8], before: &[u8]) -> Outcome<Duration> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let at = memchr::memmem::find(line, before).ok_or_else(|| excerpt(line))? + before.len();
@@ -194,7 +194,8 @@ pub fn be_an_agent() -> Outcome<()> {
             Some("session/prompt") => {
                 match message["params"]["prompt"][0]["text"].as_str() {
                     Some("drip") => drip()?,
-                    _ => blast()?,
+                    Some(count) if count.starts_with("count ") => blast(count[6..].parse()?)?,
+                    _ => blast(CHUNKS)?,
                 }
                 json!({ "stopReason": "end_turn" })
             }
@@ -206,9 +207,9 @@ pub fn be_an_agent() -> Outcome<()> {
     Ok(())
 }
 
-fn blast() -> Outcome<()> {
+fn blast(count: usize) -> Outcome<()> {
     let chunks = chunk("twenty bytes of text").repeat(CHUNKS_AT_ONCE);
-    for _ in 0..CHUNKS / CHUNKS_AT_ONCE {
+    for _ in 0..count / CHUNKS_AT_ONCE {
         io::stdout().lock().write_all(chunks.as_bytes())?;
     }
     Ok(())

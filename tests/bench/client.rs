@@ -1,4 +1,4 @@
-//! The other end of the pipes: a client that costs little, so that it is not what is measured.
+//! Benchmark client on the other end of the pipes, cheap enough not to distort measurements.
 //!
 //! Owns: the program as a child, and its lines as slices of one buffer.
 //! Never: parses JSON; it looks for the few strings that it needs.
@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -24,46 +24,48 @@ pub const PING: &[u8] = br#"{"jsonrpc":"2.0","id":7,"method":"ping","params":{"c
 /// A running program that has answered the handshake.
 pub struct Client {
     child: Child,
-    stdin: Arc<Mutex<ChildStdin>>,
+    /// `None` once the input has been ended.
+    stdin: Option<Arc<Mutex<ChildStdin>>>,
     stdout: ChildStdout,
     buffer: Vec<u8>,
-    /// What was read and not taken yet.
+    /// Bytes read and not consumed yet.
     unread: Range<usize>,
 }
 
-/// What a process occupies.
+/// Memory use of a process.
 pub struct Memory {
-    /// All of its pages, in kB.
+    /// Resident pages, in kB.
     pub resident_kb: u64,
-    /// The same, with shared pages divided among their users.
+    /// Resident pages with shared ones divided among their users, in kB.
     pub proportional_kb: u64,
-    /// Those that it has written to, and that nobody else has.
+    /// Pages written and not shared, in kB.
     pub private_kb: u64,
 }
 
 impl Client {
     /// Starts the program without a store and shakes hands.
     pub fn open() -> Outcome<Self> {
-        Self::start(["--ephemeral".as_ref()])
+        Self::start(program(), &["--ephemeral"])
     }
 
     /// Starts the program with its store in this folder and shakes hands.
     pub fn open_in(folder: &Path) -> Outcome<Self> {
-        Self::start(["--exclusive".as_ref(), "--state-dir".as_ref(), folder.as_os_str()])
+        Self::start(program(), &["--exclusive".as_ref(), "--state-dir".as_ref(), folder.as_os_str()])
     }
 
-    /// The same through the host of the folder, which is started when there is none.
+    /// Connects through the shared host of the folder, which is started if none runs.
     pub fn join_in(folder: &Path) -> Outcome<Self> {
-        Self::start(["--state-dir".as_ref(), folder.as_os_str()])
+        Self::start(program(), &["--state-dir".as_ref(), folder.as_os_str()])
     }
 
     /// Starts the program with these arguments and shakes hands.
     pub fn open_with<const N: usize>(arguments: [&str; N]) -> Outcome<Self> {
-        Self::start(arguments.map(OsStr::new))
+        Self::start(program(), &arguments)
     }
 
-    fn start<const N: usize>(arguments: [&OsStr; N]) -> Outcome<Self> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_ahp-sidecar"))
+    /// Starts the program, as `command` does, with these arguments and shakes hands.
+    pub fn start(mut command: Command, arguments: &[impl AsRef<OsStr>]) -> Outcome<Self> {
+        let mut child = command
             // Not the agents of whoever measures.
             .args(["--config", "/dev/null"])
             .args(arguments)
@@ -73,7 +75,7 @@ impl Client {
             .stdout(Stdio::piped())
             .spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let stdin = Arc::new(Mutex::new(stdin.ok_or("no stdin")?));
+        let stdin = Some(Arc::new(Mutex::new(stdin.ok_or("no stdin")?)));
         let stdout = stdout.ok_or("no stdout")?;
         let mut client = Self { child, stdin, stdout, buffer: vec![0; 256 << 10], unread: 0..0 };
         client.say(
@@ -86,13 +88,14 @@ impl Client {
 
     /// Writes bytes.
     pub fn say(&mut self, bytes: &[u8]) -> Outcome<()> {
-        self.stdin.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes)?;
+        let stdin = self.stdin.as_ref().ok_or("the input has been ended")?;
+        stdin.lock().unwrap_or_else(PoisonError::into_inner).write_all(bytes)?;
         Ok(())
     }
 
     /// Writes bytes while others are read.
-    pub fn say_meanwhile(&mut self, bytes: Vec<u8>) {
-        let stdin = Arc::clone(&self.stdin);
+    pub fn send_in_background(&mut self, bytes: Vec<u8>) {
+        let Some(stdin) = self.stdin.clone() else { return };
         thread::spawn(move || stdin.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes).ok());
     }
 
@@ -132,7 +135,7 @@ impl Client {
         Ok(&self.buffer[self.unread.clone()])
     }
 
-    /// What [`Self::chunk`] gave is done with.
+    /// Discards the bytes returned by [`Self::chunk`].
     pub fn forget_chunk(&mut self) {
         self.unread = 0..0;
     }
@@ -193,7 +196,7 @@ impl Client {
         self.say(turn(chat, script).as_bytes())
     }
 
-    /// How long processors have worked for the program so far.
+    /// Returns the CPU time of the program so far.
     pub fn processor_time(&self) -> Outcome<Duration> {
         let schedule = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id()))?;
         let nanos: u64 = schedule.split_whitespace().next().ok_or("no such figure")?.parse()?;
@@ -210,13 +213,33 @@ impl Client {
         Ok(all)
     }
 
-    /// What the program occupies now.
+    /// Ends the input and waits until the program has ended.
+    pub fn end(mut self) -> Outcome<()> {
+        self.stdin = None;
+        std::io::copy(&mut self.stdout, &mut std::io::sink())?;
+        match self.child.wait()? {
+            status if status.success() => Ok(()),
+            status => Err(format!("the program has ended with {status}").into()),
+        }
+    }
+
+    /// Returns the memory use of the program.
     pub fn memory(&mut self) -> Outcome<Memory> {
         memory_of(self.child.id())
     }
 }
 
-/// What a process occupies now.
+/// Returns the path of the program that is measured: another build if `BENCH_PROGRAM` names one.
+pub fn path() -> PathBuf {
+    std::env::var_os("BENCH_PROGRAM").map_or_else(|| env!("CARGO_BIN_EXE_ahp-sidecar").into(), PathBuf::from)
+}
+
+/// Returns the program, to be given its arguments.
+pub fn program() -> Command {
+    Command::new(path())
+}
+
+/// Returns the memory use of a process.
 pub fn memory_of(process: u32) -> Outcome<Memory> {
     let rollup = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
     let figure = |name: &str| -> Outcome<u64> {
@@ -267,7 +290,7 @@ pub struct DeltaLines {
 }
 
 impl DeltaLines {
-    /// How many bytes of text this line carries; none when it is another line.
+    /// Returns the bytes of text in this line; `None` for other lines.
     pub fn text(&mut self, line: &[u8]) -> Option<usize> {
         const BEFORE: &[u8] = b"\"content\":\"";
         if self.head.is_none() {

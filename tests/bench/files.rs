@@ -1,4 +1,4 @@
-//! What files cost that clients read, write and watch.
+//! Cost of reads, writes and watches of files.
 //!
 //! Owns: many small files, large ones against `cp` in the same run, and watches: how soon a change
 //! is told, and what many folders cost while nothing is done in them.
@@ -16,17 +16,17 @@ use super::client::Client;
 use super::stored::folder;
 use super::{median, milliseconds, per_second, Outcome, Table};
 
-/// How many small files are written and read, and of how many bytes.
+/// Number of small files, and bytes of each.
 const SMALL: usize = 2_000;
 const SMALL_BYTES: usize = 1_000;
-/// How many large files are written and read, and of how many bytes.
+/// Number of large files, and bytes of each.
 const LARGE: usize = 8;
 const LARGE_BYTES: usize = 12 << 20;
-/// How many requests wait at most.
+/// Maximum number of pending requests.
 const AT_ONCE: usize = 200;
-/// How many changes are waited for.
+/// Number of changes waited for.
 const CHANGES: usize = 20;
-/// How many folders are watched, and for how long it is seen what that costs.
+/// Number of watched folders, and duration of the measurement.
 const FOLDERS: usize = 8_000;
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -106,7 +106,7 @@ fn all(client: &mut Client, count: usize, request: impl Fn(usize) -> String) -> 
     let start = Instant::now();
     for first in (0..count).step_by(AT_ONCE) {
         let last = count.min(first + AT_ONCE);
-        client.say_meanwhile((first..last).map(&request).collect::<String>().into_bytes());
+        client.send_in_background((first..last).map(&request).collect::<String>().into_bytes());
         for _ in first..last {
             let line = client.line()?;
             if memmem::find(&line[..line.len().min(100)], b"\"error\":").is_some() {

@@ -1,5 +1,5 @@
-//! What a chat costs in which much was said, beside one in which little was: what is done with it
-//! must not take longer because of what nobody looks at, and nobody else may wait for it.
+//! Cost of a chat with a long history compared with a short one: operations must not take longer
+//! because of turns outside of the window, and other clients must not wait for them.
 //!
 //! Owns: the chats, made through the program itself.
 //! Never: measures what memory holds from before; the program is started anew for each.
@@ -25,12 +25,12 @@ const CHATS: [(&str, usize, usize, usize); 6] = [
     ("1 GB in 100 turns", 100, 10_000, 1_000),
     ("10 MB in 100,000 turns", 100_000, 1, 100),
 ];
-/// How often each thing is done.
+/// Repetitions of each measurement.
 const TIMES: usize = 5;
 /// Sessions that are looked at one after the other, and what is said in each.
 const LOOKED_AT: usize = 64;
 const SAID_IN_EACH: &str = "/stream 500 100000";
-/// How often somebody else asks whether the host is there.
+/// Interval of the pings of another client.
 const PING_EVERY: Duration = Duration::from_millis(1);
 
 /// Measures all of it.
@@ -60,7 +60,7 @@ pub fn measure(table: &mut Table) -> Outcome<()> {
         let measure = format!("    ping meanwhile, p99 of {}", pings.len());
         table.row(&measure, milliseconds(p99), "2 ms", "")?;
     }
-    let memory = look_at_many();
+    let memory = subscribe_to_many();
     table.row(&format!("memory, {LOOKED_AT} sessions of 50 MB looked at"), megabytes(memory), "158 MB", "")
 }
 
@@ -106,12 +106,12 @@ impl Costs {
     }
 }
 
-/// What it costs to be told all of a chat.
+/// Cost of receiving the whole state of a chat.
 struct Whole {
     time: Duration,
     /// When half of it had come.
     memory: Memory,
-    /// How long others waited meanwhile.
+    /// Latencies of the pings meanwhile.
     pings: Vec<Duration>,
 }
 
@@ -180,8 +180,8 @@ impl Others {
     }
 }
 
-/// What is in memory when many sessions were looked at, one after the other.
-fn look_at_many() -> Outcome<Memory> {
+/// Measures the memory use after subscribing to many sessions, one after another.
+fn subscribe_to_many() -> Outcome<Memory> {
     let folder = folder()?;
     let mut client = Client::open_in(folder.path())?;
     let mut chats = Vec::new();
@@ -217,12 +217,12 @@ fn fill(folder: &Path, turns: usize, script: &str) -> Outcome<String> {
     Ok(chat)
 }
 
-/// How long it takes until this request is answered.
+/// Measures the time until this request is answered.
 fn timed(client: &mut Client, request: &str) -> Outcome<Duration> {
     until(client, request, b"\"id\":5")
 }
 
-/// How long it takes until a line with this comes back.
+/// Measures the time until a line with `wanted` arrives.
 fn until(client: &mut Client, said: &str, wanted: &[u8]) -> Outcome<Duration> {
     let start = Instant::now();
     client.say(said.as_bytes())?;

@@ -1,5 +1,5 @@
-//! What a host costs that many clients are connected to: deliveries over WebSockets, the memory of
-//! a connection, and how long one client waits while another one asks for much.
+//! Cost of a host with many clients: deliveries over WebSockets, memory per connection, and the
+//! latency of one client while another one requests large states.
 //!
 //! Owns: clients over WebSockets that cost little, and the host that they connect to, also for
 //! other parts.
@@ -18,18 +18,17 @@ use super::client::{self, chat_of, create, turn, DeltaLines, Memory, CHAT, PING}
 use super::stored::folder;
 use super::{milliseconds, per_second, Outcome, Table, DELTA_BYTES};
 
-/// So many deltas are delivered in each measurement, to all clients together; no more than a turn
-/// may be, for one.
+/// Number of deltas delivered in each measurement, over all clients; at most the size of a turn for
+/// a single client.
 const DELIVERIES: usize = 3_000_000;
-/// So many connections are opened and do nothing.
+/// Number of idle connections.
 const IDLE: u64 = 200;
-/// How often a client comes back over as much as is kept, opens a large chat, or lists all
-/// sessions.
+/// Repetitions of replays of the whole window, subscriptions to a large chat, and session lists.
 const ASKED: usize = 3;
 /// The size of what is streamed to make a chat large, in bytes: a turn holds less than that.
 const PIECE: usize = 500_000;
 const PIECES: usize = 100;
-/// How many sessions are listed.
+/// Number of listed sessions.
 const LISTED: usize = 10_000;
 
 /// Measures all of it.
@@ -86,7 +85,7 @@ fn deliver(clients: usize) -> Outcome<Duration> {
     Ok(start.elapsed())
 }
 
-/// How much memory a connection takes on which nothing happens, in bytes.
+/// Measures the memory of an idle connection, in bytes.
 fn idle() -> Outcome<u64> {
     let host = Host::start(&["--ephemeral"])?;
     let mut some = vec![host.connect("0")?];
@@ -97,7 +96,7 @@ fn idle() -> Outcome<u64> {
     Ok(host.memory()?.proportional_kb.saturating_sub(before) * 1024 / IDLE)
 }
 
-/// What another client asks for.
+/// Kind of requests of the busy client.
 #[derive(Clone, Copy)]
 enum Busy {
     Replay,
@@ -167,7 +166,8 @@ fn during(busy: Busy) -> Outcome<Duration> {
     Ok(times[(times.len() * 99 / 100).min(times.len() - 1)])
 }
 
-fn subscribe(channel: &str) -> String {
+/// The request that subscribes to a channel.
+pub fn subscribe(channel: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":3,"method":"subscribe","params":{{"channel":"{channel}"}}}}"#)
 }
 
@@ -180,7 +180,11 @@ pub struct Host {
 impl Host {
     /// With these arguments.
     pub fn start(arguments: &[&str]) -> Outcome<Self> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ahp-sidecar"));
+        Self::start_as(client::program(), arguments)
+    }
+
+    /// Starts it as `command` does, with these arguments.
+    pub fn start_as(mut command: Command, arguments: &[&str]) -> Outcome<Self> {
         command.args(["serve", "--config", "/dev/null", "--no-token", "--listen", "ws://127.0.0.1:0"]);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         // In its terminals, the plainest of all.
@@ -220,12 +224,20 @@ impl Host {
         Ok(socket)
     }
 
-    /// What the host occupies now.
+    /// Returns the memory use of the host.
     pub fn memory(&self) -> Outcome<Memory> {
         client::memory_of(self.process())
     }
 
-    /// Its process.
+    /// Asks it to leave, and waits until it has.
+    pub fn stop(mut self) -> Outcome<()> {
+        let process = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(process, rustix::process::Signal::TERM)?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Returns the process id of the host.
     pub fn process(&self) -> u32 {
         self.child.id()
     }
@@ -242,7 +254,7 @@ impl Drop for Host {
 pub struct Socket {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// What was read and not taken yet.
+    /// Bytes read and not consumed yet.
     unread: Range<usize>,
 }
 
@@ -318,7 +330,7 @@ impl Socket {
         Ok(&self.buffer[frame.start + skip..frame.end])
     }
 
-    /// Where the next so many bytes are.
+    /// Reads until this number of bytes is buffered and returns their range.
     fn has(&mut self, wanted: usize) -> Outcome<Range<usize>> {
         while self.unread.len() < wanted {
             if self.unread.start > 0 {

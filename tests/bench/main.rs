@@ -1,5 +1,5 @@
-//! What the release binary costs, measured from outside over real pipes: `cargo bench` prints one
-//! table, and `cargo bench -- PART…` those parts of it that are named (see `PARTS`).
+//! Benchmarks of the release binary, measured from outside over real pipes: `cargo bench` prints
+//! one table, and `cargo bench -- PART…` only the named parts (see `PARTS`).
 //!
 //! Measures: the time from spawning to an answered handshake, `ping` alone and in a pipeline,
 //! deltas of turns with few and many parts, a replay, memory, what a store costs (see `stored`) and
@@ -13,6 +13,7 @@
 
 mod bridged;
 mod client;
+mod cost;
 mod files;
 mod histories;
 mod listening;
@@ -28,18 +29,18 @@ use std::time::{Duration, Instant};
 
 use client::{Client, DeltaLines, Memory, CHAT};
 
-/// How often the start is measured.
+/// Number of measured starts.
 const SPAWNS: usize = 30;
-/// How many pings go one after the other.
+/// Number of sequential pings.
 const PINGS: usize = 10_000;
-/// How many pings go without waiting.
+/// Number of pipelined pings.
 const PIPELINED_PINGS: usize = 500_000;
-/// How many deltas a turn streams, and of how many bytes each.
+/// Number of deltas of a turn, and bytes of each.
 const DELTAS: usize = 1_000_000;
 const DELTA_BYTES: usize = 20;
-/// How many actions a client has missed.
+/// Number of actions missed by a client.
 const MISSED: u64 = 10_000;
-/// How many sessions are kept.
+/// Number of stored sessions.
 const SESSIONS: usize = 200;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -67,6 +68,13 @@ fn main() -> Outcome<()> {
         Some(bridged::AGENT) => return bridged::be_an_agent(),
         Some(relay::RELAY) => return relay::be_a_relay(arguments.next().as_deref()),
         _ => {}
+    }
+    if std::env::args().any(|argument| argument == cost::COST) {
+        if cost::can_count() {
+            return cost::run();
+        }
+        writeln!(std::io::stdout(), "skipped: valgrind, which counts instructions, is not installed")?;
+        return Ok(());
     }
     // `cargo test --benches` runs this too, and wants no figures.
     if !std::env::args().any(|argument| argument == "--bench") {
@@ -108,7 +116,12 @@ fn measure(table: &mut Table) -> Outcome<()> {
     table.row("replay of 10,000 actions", milliseconds(replay()?), "20 ms", "(1,000 at most)")?;
     let idle = Client::open()?.memory();
     table.row("memory, idle", megabytes(idle), "8 MB", "150 MB")?;
-    table.row("memory, 200 sessions of one turn each", megabytes(sessions()?.memory()), "30 MB", "580 MB")?;
+    table.row(
+        "memory, 200 sessions of one turn each",
+        megabytes(sessions(SESSIONS)?.memory()),
+        "30 MB",
+        "580 MB",
+    )?;
     Ok(())
 }
 
@@ -148,7 +161,7 @@ fn pipelined_pings() -> Outcome<Duration> {
     let mut client = Client::open()?;
     let pings = client::PING.repeat(PIPELINED_PINGS);
     let start = Instant::now();
-    client.say_meanwhile(pings);
+    client.send_in_background(pings);
     let mut answered = 0;
     while answered < PIPELINED_PINGS {
         answered += memchr::memchr_iter(b'\n', client.chunk()?).count();
@@ -217,9 +230,9 @@ fn replay() -> Outcome<Duration> {
 }
 
 /// A program with many sessions, each of which has had a turn.
-fn sessions() -> Outcome<Client> {
+fn sessions(count: usize) -> Outcome<Client> {
     let mut client = Client::open()?;
-    for number in 0..SESSIONS {
+    for number in 0..count {
         let name = format!("session-{number}");
         let chat = client.create(&name)?;
         client.subscribe(&chat)?;

@@ -1,6 +1,5 @@
-//! What any program costs that stands between an agent and its reader: it passes on what it reads,
-//! and does nothing else but, where it is told a folder, keep each piece in a SQLite database
-//! first.
+//! Cost of any program between an agent and its reader: a relay that passes bytes on and, if given
+//! a folder, first commits each piece to a SQLite database.
 //!
 //! Owns: that program, which is this one in another mode.
 //! Never: looks at what it passes on.
@@ -14,8 +13,7 @@ use rusqlite::Connection;
 
 use super::{bridged, Outcome};
 
-/// What the first argument is when this program is the relay; the second is the folder, if there is
-/// one.
+/// First argument that makes this program the relay; the second is the folder, if any.
 pub const RELAY: &str = "be-a-relay";
 
 /// Is the relay, with an agent of its own, which is told on stdin what to do.

@@ -1,5 +1,4 @@
-//! What it costs a turn that its folder is kept before it begins, against `git status` in the same
-//! run.
+//! Cost of the checkpoint before a turn, compared with `git status` in the same run.
 //!
 //! Owns: a clone of the repository that this is built from, and one of many files; and what is done
 //! in either.
@@ -19,10 +18,10 @@ use ahp_sidecar::host::effects::{Checkpoint, GitJob, GitReport, GitWork};
 use super::stored::folder;
 use super::{median, milliseconds, Outcome, Table};
 
-/// How many files the large repository has, and how many in a folder.
+/// Number of files in the large repository, and files per folder.
 const MANY: usize = 100_000;
 const IN_A_FOLDER: usize = 100;
-/// How often each is measured.
+/// Repetitions of each measurement.
 const TIMES: usize = 15;
 /// Longer than anything takes.
 const LONG: Duration = Duration::from_secs(120);

@@ -1,5 +1,4 @@
-//! What a store costs: starting with many sessions in it, deltas that are kept, and coming back
-//! after a kill.
+//! Cost of a store: starts with many sessions, committed deltas, and recovery after a kill.
 //!
 //! Owns: the folders, filled through the program itself.
 //! Never: measures a folder in memory; they lie beside the build.
@@ -16,20 +15,20 @@ use super::{
     DELTAS, DELTA_BYTES,
 };
 
-/// How many sessions are stored while the start is measured.
+/// Numbers of stored sessions for which the start is measured.
 const STORED: [usize; 3] = [0, 1_000, 10_000];
-/// How many of them are made at the same time.
+/// Number of sessions created concurrently.
 const FILLED_AT_ONCE: usize = 50;
-/// How long a page of the list is.
+/// Number of sessions on a page of the list.
 const PAGE: usize = 50;
-/// How often the page is asked for.
+/// Number of requests of the page.
 const LISTS: usize = 100;
-/// How often deltas are streamed without a store and with one, in turns.
+/// Repetitions of streaming deltas alternately with and without a store.
 const RACES: usize = 3;
-/// How many deltas are streamed while a ping goes every so often.
+/// Number of streamed deltas, and interval of the pings meanwhile.
 const STREAMED: usize = 3_000_000;
 const PING_EVERY: Duration = Duration::from_millis(10);
-/// How many deltas the turn has that a kill interrupts, and how often that is done.
+/// Number of deltas in the turn that a kill interrupts, and repetitions.
 const INTERRUPTED_DELTAS: usize = 100_000;
 const KILLS: usize = 5;
 
@@ -56,7 +55,7 @@ pub fn measure(table: &mut Table) -> Outcome<()> {
     for (place, mut client) in
         [("--ephemeral", Client::open()?), ("--state-dir", Client::open_in(folder.path())?)]
     {
-        let (p50, p99, count) = pings_while_it_streams(&mut client)?;
+        let (p50, p99, count) = pings_during_stream(&mut client)?;
         let measure = format!("ping while deltas stream, {place}, p50");
         table.row(&measure, format!("{} of {count}", milliseconds(p50)), "", "")?;
         table.row("  p99", milliseconds(p99), "5 ms", "")?;
@@ -129,12 +128,12 @@ fn first_page(client: &mut Client) -> Outcome<Duration> {
 struct Raced {
     ephemeral: Duration,
     stored: Duration,
-    /// What the folder occupies after one turn and a checkpoint.
+    /// Bytes of the folder after one turn and a checkpoint.
     bytes: u64,
 }
 
-/// The same turn without a store and with one, in turns, so that whatever else the machine does
-/// meets both.
+/// Streams a turn alternately with and without a store, so that other load on the machine affects
+/// both.
 fn race() -> Outcome<Raced> {
     let (mut ephemeral, mut stored, mut bytes) = (Vec::new(), Vec::new(), 0);
     for _ in 0..RACES {
@@ -153,7 +152,7 @@ fn race() -> Outcome<Raced> {
 
 /// The times that half and all but one in a hundred pings stay within while deltas stream as fast
 /// as they can and are read as fast, and how many pings there were.
-fn pings_while_it_streams(client: &mut Client) -> Outcome<(Duration, Duration, usize)> {
+fn pings_during_stream(client: &mut Client) -> Outcome<(Duration, Duration, usize)> {
     client.create("s")?;
     client.subscribe(CHAT)?;
     client.start_turn(CHAT, &format!("/stream {STREAMED} {DELTA_BYTES}"))?;
@@ -185,7 +184,7 @@ fn pings_while_it_streams(client: &mut Client) -> Outcome<(Duration, Duration, u
     Ok((times[times.len() / 2], times[times.len() * 99 / 100], times.len()))
 }
 
-/// What a folder occupies after a checkpoint.
+/// Returns the bytes of a folder after a checkpoint.
 fn size(folder: &Path) -> Outcome<u64> {
     let connection = open(folder)?;
     let truncate = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, u32>(0))?;

@@ -1,5 +1,4 @@
-//! What terminals cost, against reading and typing into one of the system's directly in the same
-//! run.
+//! Cost of terminals, compared with direct use of a system terminal in the same run.
 //!
 //! Owns: terminals with programs that print much, that print without end, that echo, and that do
 //! nothing.
@@ -21,23 +20,23 @@ use super::{median, megabytes, microseconds, milliseconds, Outcome, Table};
 
 /// The terminal that is measured.
 const TERMINAL: &str = "bench:/terminal";
-/// So many lines are printed, of so many bytes each with its end.
+/// Number of printed lines, and bytes of each with its end.
 const LINES: usize = 4_000_000;
 const LINE_BYTES: usize = 64;
-/// How often that is printed directly and through the host, in turns.
+/// Repetitions of printing alternately directly and through the host.
 const RACES: usize = 3;
-/// How often it is printed to come to more than a gigabyte.
+/// Repetitions that sum up to more than a gigabyte.
 const TIMES: usize = 4;
-/// How many clients follow one terminal.
+/// Number of clients subscribed to one terminal.
 const CLIENTS: usize = 5;
-/// How many keys are typed, and how far apart.
+/// Number of typed keys, and the pause between them.
 const KEYS: usize = 200;
 const APART: Duration = Duration::from_millis(20);
-/// How many terminals do nothing: as many as a host has, each client as many as it may have.
+/// Number of clients with idle terminals, and of terminals of each: the limits of a client and of a
+/// host.
 const IDLE_CLIENTS: usize = 4;
 const IDLE_OF_CLIENT: usize = 8;
-/// How many pings go while a program prints without end, and for how long nobody reads what it
-/// prints.
+/// Number of pings during an endless output, and duration of the pause of the reader.
 const PINGS: usize = 5_000;
 const UNREAD: Duration = Duration::from_secs(3);
 
@@ -51,7 +50,7 @@ pub fn measure(table: &mut Table) -> Outcome<()> {
     without_end(table)
 }
 
-/// What runs in terminals.
+/// Scripts that run in terminals.
 struct Scripts {
     /// Prints all lines, once and several times.
     print: PathBuf,
@@ -84,15 +83,14 @@ impl Scripts {
     }
 }
 
-/// How many letters are in the lines: everything but their ends, which take more than a byte on the
-/// way.
+/// Number of letters in the lines, without line ends, which take more than a byte in transit.
 const LETTERS: usize = LINES * (LINE_BYTES - 1);
 
 fn letters(bytes: &[u8]) -> usize {
     memchr::memchr_iter(b'x', bytes).count()
 }
 
-/// What is printed fast.
+/// Measures fast output.
 fn much(table: &mut Table, scripts: &Scripts) -> Outcome<()> {
     let (mut direct, mut through) = (Vec::new(), Vec::new());
     for _ in 0..RACES {
@@ -165,7 +163,7 @@ fn print_directly(scripts: &Scripts) -> Outcome<Duration> {
     Ok(start.elapsed())
 }
 
-/// The same from typing what starts it.
+/// Measures the time from the input that starts the script to its last letter.
 fn print(client: &mut Client, script: &Path, times: usize) -> Outcome<Duration> {
     client.say(create(TERMINAL, "bench").as_bytes())?;
     client.line_with(b"\"id\":4")?;
@@ -179,7 +177,7 @@ fn print(client: &mut Client, script: &Path, times: usize) -> Outcome<Duration> 
     Ok(start.elapsed())
 }
 
-/// The same until the last of several clients has all of it.
+/// Measures the time until the last of several clients has received all output.
 fn print_to_many(scripts: &Scripts) -> Outcome<Duration> {
     let host = Host::start(&["--ephemeral"])?;
     let mut all = Vec::new();
@@ -244,7 +242,7 @@ fn typed(mut one: impl FnMut() -> Outcome<()>) -> Outcome<Duration> {
     Ok(median(times))
 }
 
-/// What terminals take in which nothing happens.
+/// Measures the memory of idle terminals.
 fn idle(table: &mut Table) -> Outcome<()> {
     let host = Host::start(&["--ephemeral"])?;
     let mut clients = Vec::new();
@@ -272,7 +270,7 @@ fn idle(table: &mut Table) -> Outcome<()> {
     table.row("  of that the host's", kilobytes(in_host), "", "")
 }
 
-/// What the processes take that guard the programs of this one, in kB.
+/// Returns the memory of the guards of this host's terminals, in kB.
 fn guards(host: u32) -> Outcome<u64> {
     let mut all = 0;
     for entry in fs::read_dir("/proc")? {
@@ -288,7 +286,7 @@ fn guards(host: u32) -> Outcome<u64> {
     Ok(all)
 }
 
-/// What a program costs that prints without end.
+/// Measures the cost of a program with endless output.
 fn without_end(table: &mut Table) -> Outcome<()> {
     let host = Host::start(&["--ephemeral"])?;
     let mut reader = host.connect("reader")?;
@@ -331,7 +329,7 @@ fn pings(mut ping: impl FnMut() -> Outcome<()>) -> Outcome<Duration> {
     Ok(times[PINGS * 99 / 100])
 }
 
-/// What of a line is printed by a program.
+/// Returns the program output in a line.
 fn data(line: &[u8]) -> &[u8] {
     let head = &line[..line.len().min(300)];
     if memchr::memmem::find(head, b"terminal/data").is_some() {
@@ -341,7 +339,7 @@ fn data(line: &[u8]) -> &[u8] {
     }
 }
 
-/// What is typed, inside a JSON string, so that a shell becomes this script.
+/// Returns the input, as part of a JSON string, that makes a shell run this script.
 fn runs(script: &Path) -> String {
     format!("exec /bin/sh {}\\r", script.display())
 }

@@ -1,6 +1,5 @@
-//! What clients of older versions cost: the core and the version edge in this process, since a
-//! program has one connection, with one client of the newest version, and with one more of an older
-//! version.
+//! Cost of clients of older versions: the core and the version edge in this process, since a
+//! program has one connection, with one client of the newest version and one of an older version.
 //!
 //! Measures: the time from an agent's event to the last line that comes of it.
 //! Never: writes the lines anywhere.
@@ -17,7 +16,7 @@ use ahp_sidecar::wire::rpc::Incoming;
 
 use super::{excerpt, Outcome, Table};
 
-/// How many events there are in a round, and how many rounds.
+/// Number of events in a round, and number of rounds.
 const EVENTS: u32 = 20_000;
 const ROUNDS: usize = 9;
 
@@ -134,7 +133,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// What agents have been told since the last flush, where it is this.
+    /// Returns the wanted command to an agent since the last flush.
     fn command(&self, wanted: impl Fn(&Command) -> Option<RunId>) -> Outcome<(ChatKey, RunId)> {
         let found = self.outputs.iter().find_map(|output| match output {
             Output::Agent(chat, command) => wanted(command).map(|run| (*chat, run)),

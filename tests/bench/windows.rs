@@ -1,5 +1,4 @@
-//! What a host of its own costs that several windows share, against a process that has its folder
-//! for itself.
+//! Cost of a host shared by several windows, compared with an exclusive process.
 //!
 //! Owns: measuring both in turns, in the same run.
 //! Never: measures a host that another measurement has left.
@@ -15,7 +14,7 @@ use super::{
     PINGS,
 };
 
-/// How often pings and deltas are measured with and without a host that is shared, in turns.
+/// Repetitions of measuring pings and deltas alternately with a shared and an exclusive host.
 const RACES: usize = 3;
 
 /// Measures all of it.

@@ -77,8 +77,9 @@ impl Shared {
         self.world.dispatch(connection, CHAT, action);
     }
 
-    /// What the agent was told of its call: whether it succeeded, if it is over.
-    fn told(&self) -> Option<bool> {
+    /// Tells whether the tool call succeeded, as the agent was notified; `None` while it is
+    /// pending.
+    fn call_result(&self) -> Option<bool> {
         self.world.commands().rev().find_map(|command| match command {
             Command::ToolResult { result, .. } => Some(result.success),
             _ => None,
@@ -102,7 +103,7 @@ impl Shared {
 }
 
 #[test]
-fn the_client_that_began_the_turn_gets_the_call() {
+fn client_that_started_the_turn_receives_the_tool_call() {
     for (asker, owner) in [(ONE, "one"), (OTHER, "other")] {
         let mut session = Shared::new();
         session.call(asker, "t");
@@ -111,7 +112,7 @@ fn the_client_that_began_the_turn_gets_the_call() {
 }
 
 #[test]
-fn a_client_that_is_there_goes_before_one_that_is_not() {
+fn connected_client_is_preferred_over_an_absent_one_for_a_tool_call() {
     let mut session = Shared::new();
     session.world.feed(Input::Closed(ONE));
     session.call(OTHER, "t");
@@ -129,22 +130,22 @@ fn a_client_that_is_there_goes_before_one_that_is_not() {
 }
 
 #[test]
-fn a_call_waits_for_its_client_and_fails_when_that_does_not_come_back() {
+fn tool_call_waits_for_its_absent_client_and_fails_after_the_timeout() {
     let mut session = Shared::new();
     session.call(ONE, "t");
     session.world.feed(Input::Closed(ONE));
-    assert_eq!(session.told(), None);
+    assert_eq!(session.call_result(), None);
     assert_eq!(session.state()["activeClients"].as_array().unwrap().len(), 2);
     let [timer] = session.absences()[..] else { panic!("{:?}", session.absences()) };
     session.world.feed(Input::Timer(timer));
-    assert_eq!(session.told(), Some(false));
+    assert_eq!(session.call_result(), Some(false));
     let state = session.state();
     assert_eq!(state["activeClients"].as_array().unwrap().len(), 1, "{state}");
     assert_eq!(state["inputNeeded"], Value::Null);
 }
 
 #[test]
-fn a_client_that_comes_back_in_time_ends_its_call() {
+fn client_that_reconnects_in_time_completes_its_tool_call() {
     let mut session = Shared::new();
     session.call(ONE, "t");
     session.world.feed(Input::Closed(ONE));
@@ -153,15 +154,15 @@ fn a_client_that_comes_back_in_time_ends_its_call() {
     let params = json!({ "clientId": "one", "lastSeenServerSeq": 2, "subscriptions": [SESSION] });
     session.world.ask(BACK, "reconnect", params).unwrap();
     timers.into_iter().for_each(|timer| session.world.feed(Input::Timer(timer)));
-    assert_eq!(session.told(), None);
+    assert_eq!(session.call_result(), None);
     session.deliver(OTHER, "t");
-    assert_eq!(session.told(), None, "only its owner may end it");
+    assert_eq!(session.call_result(), None, "only its owner may end it");
     session.deliver(BACK, "t");
-    assert_eq!(session.told(), Some(true));
+    assert_eq!(session.call_result(), Some(true));
 }
 
 #[test]
-fn a_client_that_begins_anew_must_say_that_it_goes_on() {
+fn client_with_a_new_handshake_stays_active_only_if_it_subscribes() {
     for (says, stays) in [(None, false), (Some("subscribe"), true), (Some("set"), true)] {
         let mut session = Shared::new();
         session.world.feed(Input::Closed(ONE));
@@ -179,7 +180,7 @@ fn a_client_that_begins_anew_must_say_that_it_goes_on() {
 }
 
 #[test]
-fn a_client_with_another_connection_is_there() {
+fn client_with_a_second_connection_stays_active() {
     let mut session = Shared::new();
     session.world.arrive(BACK, "one");
     session.world.feed(Input::Closed(ONE));
@@ -198,7 +199,7 @@ fn a_client_with_another_connection_is_there() {
 
 /// A call that the agent began before it wants the result: with a permission, or without.
 #[test]
-fn a_client_carries_a_call_out_once_it_runs_and_the_agent_is_told_when_it_asks() {
+fn client_tool_runs_once_and_its_result_waits_for_the_agent() {
     let begin = |session: &mut Shared| {
         let run = session.start(ONE, "t");
         let started = TurnEvent::ClientToolStarted { id: "call".to_owned(), name: "look".to_owned() };
@@ -228,7 +229,7 @@ fn a_client_carries_a_call_out_once_it_runs_and_the_agent_is_told_when_it_asks()
     session.want(run);
     assert_eq!(session.owner(), "one");
     session.deliver(ONE, "t");
-    assert_eq!(session.told(), Some(true));
+    assert_eq!(session.call_result(), Some(true));
 
     // The client is done before the agent wants the result: it is told once.
     let mut session = Shared::new();
@@ -236,7 +237,7 @@ fn a_client_carries_a_call_out_once_it_runs_and_the_agent_is_told_when_it_asks()
     ask(&mut session, run);
     decide(&mut session, true);
     session.deliver(ONE, "t");
-    assert_eq!(session.told(), Some(true));
+    assert_eq!(session.call_result(), Some(true));
     session.world.outputs.clear();
     session.want(run);
     assert_eq!(session.world.commands().count(), 0);
@@ -247,21 +248,21 @@ fn a_client_carries_a_call_out_once_it_runs_and_the_agent_is_told_when_it_asks()
     ask(&mut session, run);
     session.want(run);
     let waits = session.state()["inputNeeded"][0]["kind"].clone();
-    assert_eq!((session.told(), waits), (None, json!("toolConfirmation")));
+    assert_eq!((session.call_result(), waits), (None, json!("toolConfirmation")));
     decide(&mut session, false);
     let denied = |command: &Command| matches!(command, Command::Permission { approved: false, .. });
     assert!(session.world.commands().any(denied));
-    assert_eq!(session.told(), None);
+    assert_eq!(session.call_result(), None);
 
     // The client that it was to run on has left, while nothing ran.
     let mut session = Shared::new();
     let run = begin(&mut session);
     let removed = json!({ "type": "session/activeClientRemoved", "clientId": "one" });
     session.world.dispatch(ONE, SESSION, removed);
-    assert_eq!(session.told(), Some(false));
+    assert_eq!(session.call_result(), Some(false));
     session.world.outputs.clear();
     session.want(run);
-    assert_eq!(session.told(), None);
+    assert_eq!(session.call_result(), None);
 
     // The agent ends the call without having wanted the result: nobody is to carry it out, not even
     // for a moment.

@@ -22,7 +22,7 @@ fn message(text: &str) -> Message {
     serde_json::from_value(json!({ "text": text, "origin": { "kind": "user" } })).unwrap()
 }
 
-/// What is reported up to a certain event, that one being the last.
+/// Returns the reports up to and including the first event that `is_wanted` accepts.
 async fn until(
     agents: &mut Agents,
     reports: &mut Receiver<Report>,
@@ -39,7 +39,7 @@ async fn until(
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_with_a_steering_message_is_heard() {
+async fn answer_followed_by_a_steering_message_reaches_the_agent() {
     let (mut agents, mut reports, _) = Agents::new(vec![Box::new(Script)]);
     agents.carry_out(
         CHAT,

@@ -66,7 +66,7 @@ fn entry_set(id: &str, entry: Value) -> Value {
 }
 
 #[test]
-fn a_session_has_1000_annotations() {
+fn annotations_per_session_are_limited_to_1000() {
     let mut session = Annotated::new();
     for number in 0..999 {
         session.is_taken(set(&number.to_string(), &[entry("e", "x")]));
@@ -83,7 +83,7 @@ fn a_session_has_1000_annotations() {
 }
 
 #[test]
-fn an_annotation_has_100_entries() {
+fn entries_per_annotation_are_limited_to_100() {
     let mut session = Annotated::new();
     let entries = |count: usize| (0..count).map(|at| entry(&at.to_string(), "x")).collect::<Vec<_>>();
     session.is_taken(set("a", &entries(99)));
@@ -98,7 +98,7 @@ fn an_annotation_has_100_entries() {
 }
 
 #[test]
-fn a_place_is_a_range_of_a_file() {
+fn annotation_range_must_be_nonnegative_and_ordered() {
     let mut session = Annotated::new();
     let range = |[line, character, to_line, to]: [i64; 4]| {
         let (start, end) =
@@ -115,7 +115,7 @@ fn a_place_is_a_range_of_a_file() {
 }
 
 #[test]
-fn an_entry_has_64_kib_of_text_and_an_id_256_bytes() {
+fn entry_text_is_limited_to_64_kib_and_ids_to_256_bytes() {
     const MAX: usize = 64 << 10;
     let mut session = Annotated::new();
     let text = |bytes: usize| "ä".repeat(bytes / 2) + &"x".repeat(bytes % 2);
@@ -142,7 +142,7 @@ fn an_entry_has_64_kib_of_text_and_an_id_256_bytes() {
 }
 
 #[test]
-fn all_annotations_of_a_session_have_4_mib() {
+fn annotations_of_a_session_are_limited_to_4_mib() {
     const MAX: usize = 4 << 20;
     let mut session = Annotated::new();
     let text = "x".repeat(60_000);

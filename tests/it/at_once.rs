@@ -1,4 +1,4 @@
-//! What older clients say before anything was answered, as when it all comes in one write.
+//! Requests that older clients send before an earlier one was answered, as in one write.
 //!
 //! Owns: a host in memory behind the version edge, whose answers are held back until everything was
 //! said.
@@ -59,9 +59,9 @@ impl Hasty {
         self.edged.world.outputs = outputs;
     }
 
-    /// What the client is told, now that it may be: answers by their numbers, the rest by their
-    /// methods.
-    fn told(&mut self) -> Vec<String> {
+    /// Delivers the pending messages and returns them: answers by their ids, other messages by
+    /// their methods.
+    fn delivered(&mut self) -> Vec<String> {
         self.edged.deliver();
         self.open_agents();
         let name = |line: &Value| match line["method"].as_str() {
@@ -77,30 +77,30 @@ impl Hasty {
 }
 
 #[test]
-fn what_is_given_up_before_it_was_answered_is_not_told() {
+fn subscription_dropped_before_its_answer_receives_no_actions() {
     let mut client = Hasty::of("0.3.0");
     client.ask("createSession", json!({ "channel": SESSION }));
     client.ask("subscribe", json!({ "channel": SESSION }));
     client.tell("unsubscribe", json!({ "channel": SESSION }));
-    assert_eq!(client.told(), ["1", "2", "3"]);
+    assert_eq!(client.delivered(), ["1", "2", "3"]);
     let message = json!({ "text": "Hello", "origin": { "kind": "user" } });
     let action = json!({ "type": "session/turnStarted", "turnId": "t", "message": message });
     client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 1, "action": action }));
-    assert_eq!(client.told(), [""; 0]);
+    assert_eq!(client.delivered(), [""; 0]);
     client.ask("subscribe", json!({ "channel": SESSION }));
     let action = json!({ "type": "session/turnCancelled", "turnId": "t" });
     client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 2, "action": action }));
-    assert_eq!(client.told(), ["4", "session/turnCancelled"]);
+    assert_eq!(client.delivered(), ["4", "session/turnCancelled"]);
 }
 
 #[test]
-fn annotations_of_a_version_that_has_none_are_refused_with_an_answer() {
+fn annotations_action_of_a_version_without_annotations_is_rejected() {
     for version in ["0.2.0", "0.3.0", "0.4.0"] {
         let mut client = Hasty::of(version);
         client.ask("createSession", json!({ "channel": SESSION }));
         let annotations = annotations_uri(SESSION);
         client.ask("subscribe", json!({ "channel": annotations }));
-        client.told();
+        client.delivered();
         let annotation = json!({ "id": "a", "turnId": "", "resource": "file:///a", "resolved": false,
             "entries": [{ "id": "e", "text": "x" }] });
         let action = json!({ "type": "annotations/set", "annotation": annotation });
@@ -120,50 +120,50 @@ fn annotations_of_a_version_that_has_none_are_refused_with_an_answer() {
 }
 
 #[test]
-fn turns_that_are_looked_at_end_no_subscription() {
+fn fetching_turns_ends_no_subscription() {
     let mut client = Hasty::of("0.3.0");
     client.ask("createSession", json!({ "channel": SESSION }));
     client.ask("subscribe", json!({ "channel": SESSION }));
     client.ask("fetchTurns", json!({ "channel": SESSION }));
-    assert_eq!(client.told(), ["1", "2", "3", "4"]);
+    assert_eq!(client.delivered(), ["1", "2", "3", "4"]);
     let message = json!({ "text": "Hello", "origin": { "kind": "user" } });
     let action = json!({ "type": "session/turnStarted", "turnId": "t", "message": message });
     client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": 1, "action": action }));
-    assert_eq!(client.told()[0], "session/turnStarted");
+    assert_eq!(client.delivered()[0], "session/turnStarted");
 }
 
 #[test]
-fn a_handshake_that_is_answered_late_ends_no_subscription() {
+fn late_handshake_answer_ends_no_subscription() {
     let mut client = Hasty::new();
     client.ask("initialize", json!({ "clientId": "me", "protocolVersions": ["0.1.0"] }));
     // The list that its answer is made of is read elsewhere.
     let handshake = client.edged.world.take();
     client.ask("createSession", json!({ "session": "script:/s" }));
     client.ask("subscribe", json!({ "resource": "script:/s" }));
-    assert_eq!(client.told().last().map(String::as_str), Some("3"));
+    assert_eq!(client.delivered().last().map(String::as_str), Some("3"));
     client.edged.world.outputs = handshake;
-    assert_eq!(client.told(), ["1"]);
+    assert_eq!(client.delivered(), ["1"]);
     let action = json!({
         "type": "session/turnStarted", "session": "script:/s", "turnId": "t", "userMessage": { "text": "Hello" },
     });
     client.tell("dispatchAction", json!({ "clientSeq": 1, "action": action }));
-    assert_eq!(client.told()[0], "session/turnStarted");
+    assert_eq!(client.delivered()[0], "session/turnStarted");
 }
 
 #[test]
-fn who_gives_the_root_up_at_once_hears_of_sessions_all_the_same() {
+fn client_that_unsubscribes_the_root_at_once_receives_session_notifications() {
     let mut client = Hasty::new();
     let root = "agenthost:/root";
     let hello = json!({ "clientId": "me", "protocolVersions": ["0.1.0"], "initialSubscriptions": [root] });
     client.ask("initialize", hello);
     client.tell("unsubscribe", json!({ "resource": root }));
-    assert_eq!(client.told(), ["1"]);
+    assert_eq!(client.delivered(), ["1"]);
     client.ask("createSession", json!({ "session": "script:/s" }));
-    assert_eq!(client.told(), ["2", "notify/sessionAdded"]);
+    assert_eq!(client.delivered(), ["2", "notify/sessionAdded"]);
 }
 
 #[test]
-fn what_is_selected_counts_for_what_is_said_behind_it() {
+fn selections_apply_to_the_messages_behind_them() {
     let mut client = Hasty::of("0.4.0");
     client.ask("createSession", json!({ "channel": SESSION, "model": { "id": "m1" } }));
     client.ask("subscribe", json!({ "channel": SESSION }));
@@ -179,7 +179,7 @@ fn what_is_selected_counts_for_what_is_said_behind_it() {
     {
         client.tell("dispatchAction", json!({ "channel": SESSION, "clientSeq": seq, "action": action }));
     }
-    let told = client.told();
+    let told = client.delivered();
     assert_eq!(told[..3], ["1", "2", "3"]);
     client.ask("subscribe", json!({ "channel": SESSION }));
     client.edged.deliver();
@@ -192,7 +192,7 @@ fn what_is_selected_counts_for_what_is_said_behind_it() {
 
 /// In one write, in each of several processes on a folder: `first` and, behind it, a turn and a new
 /// session. The answer to `first`, and all that is told behind it.
-fn told_behind(folder: &Path, first: &Value, life: usize) -> (Value, Vec<Value>) {
+fn answer_and_rest(folder: &Path, first: &Value, life: usize) -> (Value, Vec<Value>) {
     let mut process = Process::start_on(folder, &[]);
     let session = format!("script:/new-{life}");
     let turn = json!({ "type": "session/turnStarted", "session": "script:/s", "turnId": format!("t{life}"),
@@ -211,7 +211,7 @@ fn told_behind(folder: &Path, first: &Value, life: usize) -> (Value, Vec<Value>)
 }
 
 #[test]
-fn what_an_older_client_says_behind_its_handshake_is_told_behind_the_answer() {
+fn actions_caused_behind_an_old_handshake_follow_its_answer() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("state");
     let mut process = Process::start_on(&folder, &[]);
@@ -228,7 +228,7 @@ fn what_an_older_client_says_behind_its_handshake_is_told_behind_the_answer() {
         let back = json!({ "jsonrpc": "2.0", "id": 1, "method": "reconnect", "params":
             { "clientId": "me", "lastSeenServerSeq": seen, "subscriptions": ["root:/", "script:/s"] } });
         let first = if life % 2 == 0 { &hello } else { &back };
-        let (answer, told) = told_behind(&folder, first, life);
+        let (answer, told) = answer_and_rest(&folder, first, life);
         assert_eq!(answer["id"], 1, "told before the answer: {answer}, then {told:?}");
         let heard = |name: &str| {
             let is_it = |message: &&Value| message["params"]["action"]["type"] == name;

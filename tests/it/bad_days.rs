@@ -53,7 +53,7 @@ fn sessions(verb: &str, folder: &Path) -> Command {
 }
 
 #[test]
-fn a_store_that_is_gone_or_empty_is_refused_and_left_alone() {
+fn missing_or_empty_store_is_refused_and_left_unchanged() {
     for cut in [false, true] {
         // A version before this one left no mark.
         for marked in [true, false] {
@@ -83,7 +83,7 @@ fn a_store_that_is_gone_or_empty_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_folder_with_another_purpose_is_refused_and_not_changed() {
+fn folder_with_another_purpose_is_refused_and_not_changed() {
     let outer = TempDir::new().unwrap();
     let folder = outer.path().join("shared");
     fs::create_dir(&folder).unwrap();
@@ -106,7 +106,7 @@ fn a_folder_with_another_purpose_is_refused_and_not_changed() {
 }
 
 #[test]
-fn the_name_of_a_folder_is_a_path_and_nothing_else() {
+fn state_folder_name_is_always_a_path_and_never_a_uri() {
     let outer = TempDir::new().unwrap();
     for name in ["file:x", "file:x?mode=memory", ":memory:", "a b%20c#d"] {
         let mut command = sidecar_on(Path::new(name));
@@ -121,7 +121,7 @@ fn the_name_of_a_folder_is_a_path_and_nothing_else() {
 }
 
 #[test]
-fn too_few_files_are_told() {
+fn too_low_descriptor_limit_is_reported() {
     let outer = TempDir::new().unwrap();
     for limit in (5..=40).step_by(5).chain([7, 8, 9]) {
         let script = format!(r#"ulimit -n {limit}; exec "$@""#);
@@ -134,8 +134,9 @@ fn too_few_files_are_told() {
 }
 
 #[test]
-fn too_few_threads_are_told() {
-    /// Nobody, so that nobody else's threads count. Only root may be somebody else.
+fn too_low_thread_limit_is_reported() {
+    /// User without other processes, whose threads would count too. Only root can run as another
+    /// user.
     const USER: u32 = 54_321;
     let is_root = rustix::process::geteuid().is_root();
     let outer = TempDir::new().unwrap();
@@ -172,7 +173,7 @@ fn too_few_threads_are_told() {
 }
 
 #[test]
-fn a_damaged_chat_is_listed_as_damaged() {
+fn damaged_chat_is_listed_as_damaged() {
     let outer = TempDir::new().unwrap();
     let folder = outer.path().join("state");
     for damage in ["UPDATE chats SET body = x'00'", "DELETE FROM chats", "UPDATE chats SET turns = 3"] {

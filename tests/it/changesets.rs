@@ -40,18 +40,18 @@ struct Review {
     /// The agents' sides of the chats, by their URIs.
     chats: BTreeMap<&'static str, (ChatKey, RunId)>,
     calls: u32,
-    /// What the client was told of the changesets that it follows, reduced.
+    /// Mirrors of the subscribed changesets, built by the reducers.
     mirrors: BTreeMap<String, ChangesetState>,
-    /// What it was told.
+    /// Actions received by the client.
     actions: Vec<Value>,
 }
 
-/// What is in files, by their names.
+/// Contents of the files on disk, by name.
 struct Disk(BTreeMap<&'static str, &'static str>);
 
 impl Disk {
     /// As who works with files does it.
-    fn take_back(&mut self, file: &FileRevert) -> RevertOutcome {
+    fn revert(&mut self, file: &FileRevert) -> RevertOutcome {
         let name = file.uri().strip_prefix("file:///w/").unwrap();
         let found = self.0.get(name).map(|text| (*text).to_owned());
         let (now, wanted) = (file.now.clone().unwrap(), file.wanted.clone().unwrap());
@@ -188,8 +188,8 @@ impl Review {
         self.ask("subscribe", json!({ "channel": uri })).unwrap_err()
     }
 
-    /// What a changeset shows: of each file its name, its two contents and its counts. The mirror
-    /// shows the same.
+    /// Returns the files of a changeset, each with its name, both contents and its counts, after
+    /// checking that the mirror shows the same.
     fn files(&mut self, uri: &str) -> Vec<(String, String, String, (i64, i64))> {
         let state = self.fresh(uri);
         if let Some(mirror) = self.mirrors.get(uri) {
@@ -233,7 +233,7 @@ impl Review {
             _ => None,
         });
         if let Some(taken) = asked {
-            let outcomes = taken.files.iter().map(|file| disk.take_back(file)).collect();
+            let outcomes = taken.files.iter().map(|file| disk.revert(file)).collect();
             self.world.feed(Input::TakenBack { taken, outcomes });
         }
         self.hear().pop().unwrap()
@@ -245,15 +245,15 @@ impl Review {
         operations.map(|operation| operation.id).collect()
     }
 
-    /// How much was changed, as the row of the chat says it.
-    fn told_changes(&mut self) -> Value {
+    /// Returns the change counts in the row of the chat.
+    fn change_counts(&mut self) -> Value {
         self.world.feed(Input::Settled);
         self.world.fresh(CLIENT, SESSION).unwrap()["state"]["chats"][0]["changes"].take()
     }
 }
 
 #[test]
-fn a_turn_and_its_session_show_what_calls_have_said() {
+fn changesets_of_turn_and_session_contain_the_edits_of_calls() {
     let mut review = Review::new();
     review.start(CHAT, "t1");
     review.follow(&turn_changes("t1"));
@@ -284,7 +284,7 @@ fn a_turn_and_its_session_show_what_calls_have_said() {
     assert_eq!(review.files(&turn_changes("t2")), [second]);
     let both = ("b".to_owned(), "1\n".to_owned(), "3\n".to_owned(), (1, 1));
     assert_eq!(review.files(&session_changes()), [both]);
-    assert_eq!(review.told_changes(), json!({ "additions": 1, "deletions": 1, "files": 1 }));
+    assert_eq!(review.change_counts(), json!({ "additions": 1, "deletions": 1, "files": 1 }));
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn changesets_are_offered_from_the_first_edit_on() {
 }
 
 #[test]
-fn a_turn_whose_changes_nobody_knows_is_never_ready_and_empty() {
+fn changeset_of_a_turn_with_unknown_changes_is_an_error() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[]);
     let state = review.fresh(&turn_changes("t1"));
@@ -334,7 +334,7 @@ fn a_turn_whose_changes_nobody_knows_is_never_ready_and_empty() {
 }
 
 #[test]
-fn it_is_told_that_an_operation_runs_and_how_it_ended() {
+fn changeset_operation_reports_its_progress_and_its_result() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "1\n", "2\n")]);
     review.follow(&turn_changes("t1"));
@@ -371,7 +371,7 @@ fn it_is_told_that_an_operation_runs_and_how_it_ended() {
 }
 
 #[test]
-fn nothing_is_done_for_a_session_that_is_gone() {
+fn changeset_operation_of_a_disposed_session_is_refused() {
     let (mut review, mut disk) = (Review::new(), Disk(BTreeMap::new()));
     review.turn(CHAT, "t1", &[("a", "", "1\n")]);
     review.ask("disposeSession", json!({ "channel": SESSION })).unwrap();
@@ -381,7 +381,7 @@ fn nothing_is_done_for_a_session_that_is_gone() {
 }
 
 #[test]
-fn turns_that_are_removed_take_their_changes_along() {
+fn truncated_turns_remove_their_changes() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n")]);
     review.turn(CHAT, "t2", &[("a", "1\n", "2\n"), ("b", "", "2\n")]);
@@ -390,17 +390,17 @@ fn turns_that_are_removed_take_their_changes_along() {
     review.dispatch(CHAT, json!({ "type": "chat/truncated", "turnId": "t1" }));
     let a = ("a".to_owned(), String::new(), "1\n".to_owned(), (1, 0));
     assert_eq!(review.files(&session_changes()), [a]);
-    assert_eq!(review.told_changes(), json!({ "additions": 1, "deletions": 0, "files": 1 }));
+    assert_eq!(review.change_counts(), json!({ "additions": 1, "deletions": 0, "files": 1 }));
     let cleared = json!({ "type": "changeset/cleared" });
     assert!(review.actions.iter().any(|it| it["channel"] == turn_changes("t2") && it["action"] == cleared));
     assert_eq!(review.refused(&turn_changes("t2")), -32008);
     review.dispatch(CHAT, json!({ "type": "chat/truncated" }));
     assert_eq!(review.files(&session_changes()), []);
-    assert_eq!(review.told_changes(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
+    assert_eq!(review.change_counts(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
 }
 
 #[test]
-fn a_turn_that_a_fork_has_too_counts_once() {
+fn turn_shared_with_a_fork_counts_once() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n")]);
     review.turn(CHAT, "t2", &[("a", "1\n", "2\n")]);
@@ -426,7 +426,7 @@ fn a_turn_that_a_fork_has_too_counts_once() {
 }
 
 #[test]
-fn a_file_stays_reviewed_until_it_is_changed_again() {
+fn file_stays_reviewed_until_it_changes_again() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "", "1\n")]);
     review.follow(&session_changes());
@@ -454,7 +454,7 @@ fn a_file_stays_reviewed_until_it_is_changed_again() {
 }
 
 #[test]
-fn a_client_that_comes_back_is_told_what_it_missed_of_a_changeset() {
+fn reconnecting_client_receives_missed_changeset_actions() {
     let mut review = Review::new();
     review.start(CHAT, "t1");
     review.call(CHAT, true, &[("a", "", "1\n")]);
@@ -479,7 +479,7 @@ fn a_client_that_comes_back_is_told_what_it_missed_of_a_changeset() {
 }
 
 #[test]
-fn what_was_changed_is_taken_back_and_that_too() {
+fn discarded_changes_can_be_restored() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "1\n", "2\n")]);
     review.turn(CHAT, "t2", &[("b", "2\n", "3\n"), ("c", "1\n", "")]);
@@ -501,7 +501,7 @@ fn what_was_changed_is_taken_back_and_that_too() {
     assert_eq!(review.invoke(&session_changes(), "discard-changes", &mut disk), Ok(json!({})));
     assert_eq!(disk.0, BTreeMap::from([("b", "1\n"), ("c", "1\n")]));
     assert_eq!(review.files(&session_changes()), []);
-    assert_eq!(review.told_changes(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
+    assert_eq!(review.change_counts(), json!({ "additions": 0, "deletions": 0, "files": 0 }));
     // And all of it back, in the other order.
     assert_eq!(review.invoke(&session_changes(), "restore-changes", &mut disk), Ok(json!({})));
     assert_eq!(review.invoke(&turn_changes("t2"), "restore-changes", &mut disk), Ok(json!({})));
@@ -511,7 +511,7 @@ fn what_was_changed_is_taken_back_and_that_too() {
 }
 
 #[test]
-fn however_much_was_taken_back_at_once_is_brought_back() {
+fn batch_of_1200_discarded_files_can_be_restored() {
     let mut review = Review::new();
     let names: Vec<&'static str> = (0..1200).map(|at| &*format!("f{at:04}").leak()).collect();
     let edits: Vec<Edit<'_>> = names.iter().map(|name| (*name, "1\n", "2\n")).collect();
@@ -539,7 +539,7 @@ fn however_much_was_taken_back_at_once_is_brought_back() {
 }
 
 #[test]
-fn what_is_too_much_to_be_shown_is_not_taken_back() {
+fn changeset_beyond_the_file_limit_cannot_be_discarded() {
     let mut review = Review::new();
     let names: Vec<&'static str> = (0..5001).map(|at| &*format!("f{at:04}").leak()).collect();
     let edits: Vec<Edit<'_>> = names.iter().map(|name| (*name, "", "2\n")).collect();
@@ -552,7 +552,7 @@ fn what_is_too_much_to_be_shown_is_not_taken_back() {
 }
 
 #[test]
-fn what_was_changed_since_stays() {
+fn file_changed_since_the_turn_is_not_discarded() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n"), ("b", "1\n", "2\n")]);
     review.follow(&session_changes());
@@ -574,7 +574,7 @@ fn what_was_changed_since_stays() {
 }
 
 #[test]
-fn nothing_is_taken_back_while_a_turn_runs_and_nothing_twice() {
+fn discard_is_refused_during_a_turn_and_when_repeated() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n")]);
     review.follow(&session_changes());
@@ -596,10 +596,10 @@ fn nothing_is_taken_back_while_a_turn_runs_and_nothing_twice() {
     assert_eq!(review.files(&session_changes()).len(), 1);
 }
 
-/// What comes of operations that are asked for in this order before anything is answered, by these
-/// clients, who may have gone meanwhile: how many operations were carried out, and what is answered
-/// to each client that is there.
-fn asked_at_once(
+/// Requests operations in this order before any is answered, on behalf of these clients, some of
+/// which disconnect meanwhile. Returns the number of operations carried out and the answer to each
+/// client that is still connected.
+fn invoke_concurrently(
     review: &mut Review,
     asked: &[(ConnectionId, &str)],
     gone: &[ConnectionId],
@@ -630,41 +630,42 @@ fn asked_at_once(
         });
         let Some(taken) = taken else { return (begun, answers) };
         begun += 1;
-        let outcomes = taken.files.iter().map(|file| disk.take_back(file)).collect();
+        let outcomes = taken.files.iter().map(|file| disk.revert(file)).collect();
         review.world.feed(Input::TakenBack { taken, outcomes });
     }
 }
 
 #[test]
-fn the_same_that_is_asked_for_again_before_it_is_over_is_done_once_and_answered_to_all() {
+fn identical_pending_operations_run_once_and_each_requester_is_answered() {
     let mut review = Review::new();
     review.turn(CHAT, "t1", &[("a", "", "1\n")]);
     let mut disk = Disk(BTreeMap::from([("a", "1\n")]));
     let done = || json!({});
     let [discard, restore] = ["discard-changes", "restore-changes"];
-    let twice = asked_at_once(&mut review, &[(CLIENT, discard), (OBSERVER, discard)], &[], &mut disk);
+    let twice = invoke_concurrently(&mut review, &[(CLIENT, discard), (OBSERVER, discard)], &[], &mut disk);
     assert_eq!(twice, (1, vec![(CLIENT, done()), (OBSERVER, done())]));
     assert_eq!(disk.0, BTreeMap::new());
     // Another one in between is done in between.
     let asked = [(CLIENT, restore), (CLIENT, restore), (CLIENT, discard), (CLIENT, restore)];
-    let answers = asked_at_once(&mut review, &asked, &[], &mut disk);
+    let answers = invoke_concurrently(&mut review, &asked, &[], &mut disk);
     assert_eq!(answers, (3, vec![(CLIENT, done()); 4]));
     assert_eq!(disk.0, BTreeMap::from([("a", "1\n")]));
     // There is a limit to both.
     let mut many = vec![(CLIENT, discard); 101];
     many.extend([restore, discard].repeat(50).into_iter().map(|operation| (CLIENT, operation)));
     many.push((CLIENT, restore));
-    let (begun, answers) = asked_at_once(&mut review, &many, &[], &mut disk);
+    let (begun, answers) = invoke_concurrently(&mut review, &many, &[], &mut disk);
     assert_eq!((begun, answers.len()), (101, many.len()));
     let failed: Vec<&Value> = answers.iter().map(|(_, answer)| answer).filter(|it| **it != done()).collect();
     assert_eq!(failed, [&json!(-32603), &json!(-32603)]);
     assert_eq!(review.invoke(&session_changes(), restore, &mut disk), Ok(done()));
     // Who has gone is not answered, and what others have asked for is done.
-    let left = asked_at_once(&mut review, &[(CLIENT, discard), (OBSERVER, discard)], &[CLIENT], &mut disk);
+    let left =
+        invoke_concurrently(&mut review, &[(CLIENT, discard), (OBSERVER, discard)], &[CLIENT], &mut disk);
     assert_eq!(left, (1, vec![(OBSERVER, done())]));
 }
 
-/// What may happen in a session of two chats.
+/// Random step in a session of two chats.
 #[derive(Debug, Clone)]
 enum Step {
     Edit { chat: usize, file: usize, after: usize },
@@ -693,7 +694,7 @@ proptest! {
     /// Whoever applies what is told has what a fresh state shows, and that is what a model of the
     /// files says.
     #[test]
-    fn a_mirror_of_a_changeset_is_what_the_files_are(steps in steps()) {
+    fn changeset_built_from_actions_equals_a_fresh_snapshot_and_the_model(steps in steps()) {
         const NAMES: [&str; 3] = ["a", "b", "c"];
         const TEXTS: [&str; 4] = ["", "1\n", "1\n2\n", "3\n"];
         const CHATS: [&str; 2] = [CHAT, FORK];

@@ -70,12 +70,12 @@ impl TwoVersions {
         self.agent(Event::Turn(run, event));
     }
 
-    /// So many agents were told to open.
+    /// Returns the number of conversations that agents were requested to open.
     fn opened(&self) -> usize {
         opens(&self.edged.world.outputs).count()
     }
 
-    /// What was attached to the message of each run.
+    /// Returns the transcripts attached to the message of each run.
     fn runs(&self) -> Vec<&[Transcript]> {
         let runs = self.edged.world.commands().filter_map(|command| match command {
             Command::StartTurn { attached, .. } => Some(&attached[..]),
@@ -84,7 +84,7 @@ impl TwoVersions {
         runs.collect()
     }
 
-    /// The same of the newest run.
+    /// Returns the transcripts attached to the message of the latest run.
     fn attached(&self) -> &[Transcript] {
         self.runs().pop().unwrap()
     }
@@ -98,19 +98,19 @@ impl TwoVersions {
         rows.max().unwrap()
     }
 
-    /// What a connection was told since this was last asked.
-    fn heard(&mut self, connection: ConnectionId) -> Vec<Value> {
+    /// Returns the messages to a connection since the last call.
+    fn take_messages(&mut self, connection: ConnectionId) -> Vec<Value> {
         let all = std::mem::take(&mut self.edged.told);
         all.into_iter().filter(|(to, _)| *to == connection).map(|(_, line)| line).collect()
     }
 }
 
 #[test]
-fn a_client_of_one_conversation_learns_of_other_chats_by_the_status_alone() {
+fn client_of_a_single_chat_version_sees_other_chats_only_in_the_status() {
     for version in ["0.2.0", "0.3.0"] {
         let mut both = TwoVersions::new(version);
         both.ask(OLD, "subscribe", json!({ "channel": SESSION }));
-        both.heard(OLD);
+        both.take_messages(OLD);
         let first = json!({ "channel": SESSION, "chat": "ahp-chat:/other", "initialMessage": message("hi") });
         assert!(both.ask(NEW, "createChat", first)["error"].is_null());
         both.agent(Event::Opened);
@@ -129,7 +129,7 @@ fn a_client_of_one_conversation_learns_of_other_chats_by_the_status_alone() {
         let default = json!({ "type": "session/defaultChatChanged", "defaultChat": "ahp-chat:/other" });
         both.dispatch(SESSION, 1, default);
 
-        let heard = both.heard(OLD);
+        let heard = both.take_messages(OLD);
         let text = format!("{heard:?}");
         assert!(!text.contains("ahp-chat:") && !text.contains("elsewhere"), "{version}: {heard:#?}");
         let turns = heard.iter().filter(|line| line["params"]["action"]["type"] != "session/titleChanged");
@@ -150,7 +150,7 @@ fn a_client_of_one_conversation_learns_of_other_chats_by_the_status_alone() {
 }
 
 #[test]
-fn older_clients_open_and_close_chats_and_do_not_move_them() {
+fn older_clients_create_and_dispose_chats_but_cannot_move_them() {
     for version in ["0.4.0", "0.5.0", "0.5.1", "0.6.0", "0.7.0", "0.9.0"] {
         let mut both = TwoVersions::new(version);
         let turn = json!({ "type": "chat/turnStarted", "turnId": "t1", "message": message("hi") });
@@ -176,7 +176,7 @@ fn older_clients_open_and_close_chats_and_do_not_move_them() {
 }
 
 #[test]
-fn a_model_that_is_chosen_for_a_chat_is_its_next_messages() {
+fn model_chosen_for_a_chat_applies_to_its_next_messages() {
     let mut both = TwoVersions::new("0.4.0");
     let params = json!({ "channel": SESSION, "chat": "ahp-chat:/c", "model": { "id": "m" } });
     assert!(both.ask(OLD, "createChat", params)["error"].is_null());
@@ -191,7 +191,7 @@ fn a_model_that_is_chosen_for_a_chat_is_its_next_messages() {
 }
 
 #[test]
-fn a_session_holds_so_many_chats_and_no_more() {
+fn chats_per_session_are_limited_to_1000() {
     // Nothing is saved in between: each row of the session would have all of its chats.
     let mut world = World::new(Core::new());
     world.arrive(NEW, "me");
@@ -208,7 +208,7 @@ fn a_session_holds_so_many_chats_and_no_more() {
 }
 
 #[test]
-fn while_a_session_is_being_created_its_agent_opens_one_conversation() {
+fn agent_opens_one_conversation_while_its_session_is_being_created() {
     let mut both = TwoVersions::new("0.9.0");
     let creating = "ahp-session:/creating";
     both.ask(NEW, "createSession", json!({ "channel": creating }));
@@ -223,7 +223,7 @@ fn while_a_session_is_being_created_its_agent_opens_one_conversation() {
 }
 
 #[test]
-fn what_is_attached_is_bounded() {
+fn attached_chat_transcripts_are_truncated_to_128_kib() {
     let mut both = TwoVersions::new("0.9.0");
     let state = both.ask(NEW, "subscribe", json!({ "channel": SESSION }));
     let chat = state["result"]["snapshot"]["state"]["defaultChat"].as_str().unwrap().to_owned();
@@ -287,7 +287,7 @@ fn what_is_attached_is_bounded() {
         let action = json!({ "type": "chat/pendingMessageSet", "kind": "queued", "id": id.to_string(),
             "message": message });
         both.dispatch(chat, id, action);
-        !both.heard(NEW).iter().any(|line| line["params"]["rejectionReason"].is_string())
+        !both.take_messages(NEW).iter().any(|line| line["params"]["rejectionReason"].is_string())
     };
     both.ask(NEW, "subscribe", json!({ "channel": chat }));
     assert!((1..=8).all(|id| queue(&mut both, id, true)), "there is room for eight");

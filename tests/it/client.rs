@@ -171,7 +171,7 @@ fn text_of(parts: &[ResponsePart]) -> String {
 }
 
 #[tokio::test]
-async fn a_whole_conversation() {
+async fn official_client_runs_a_conversation_from_start_to_end() {
     let (mut child, client) = connect(&[]).await;
     let versions = SUPPORTED_PROTOCOL_VERSIONS.iter().map(|&version| version.to_owned()).collect();
     let opened =
@@ -330,7 +330,7 @@ fn last_text(state: &ChatState) -> String {
 }
 
 #[tokio::test]
-async fn several_chats_work_side_by_side() {
+async fn official_client_runs_several_chats_concurrently() {
     let (mut child, client) = connect(&["--deterministic"]).await;
     let versions = SUPPORTED_PROTOCOL_VERSIONS.iter().map(ToString::to_string).collect();
     client.initialize("tester".to_owned(), versions, vec![]).await.unwrap();
@@ -418,7 +418,7 @@ async fn several_chats_work_side_by_side() {
 }
 
 #[tokio::test]
-async fn a_client_carries_a_tool_out() {
+async fn official_client_executes_a_tool() {
     let (mut child, client) = connect(&[]).await;
     let versions = SUPPORTED_PROTOCOL_VERSIONS.iter().map(|&version| version.to_owned()).collect();
     client.initialize("worker".to_owned(), versions, vec![]).await.unwrap();
@@ -479,7 +479,7 @@ async fn a_client_carries_a_tool_out() {
 }
 
 #[tokio::test]
-async fn a_window_is_scrolled_to_the_top() {
+async fn official_client_pages_through_turns_to_the_first() {
     let (mut child, client) = connect(&[]).await;
     client.initialize("tester".to_owned(), vec!["1.0.0".to_owned()], vec![]).await.unwrap();
     create_session(&client).await;
@@ -516,7 +516,7 @@ async fn a_window_is_scrolled_to_the_top() {
 }
 
 #[tokio::test]
-async fn what_is_typed_is_completed() {
+async fn official_client_receives_completions() {
     let (mut child, client) = connect(&[]).await;
     let opened = client.initialize("tester".to_owned(), vec!["1.0.0".to_owned()], vec![]).await.unwrap();
     let triggers = ["/", "#", "@"].map(str::to_owned);
@@ -537,7 +537,7 @@ async fn what_is_typed_is_completed() {
 }
 
 #[tokio::test]
-async fn a_client_of_0_9_0_is_served() {
+async fn official_client_of_0_9_0_is_served() {
     let (mut child, client) = connect(&[]).await;
     let opened = client.initialize("old".to_owned(), vec!["0.9.0".to_owned()], vec![]).await.unwrap();
     assert_eq!(opened.protocol_version, "0.9.0");

@@ -19,7 +19,7 @@ use crate::client::connect;
 use crate::support::HUNG;
 
 #[tokio::test]
-async fn what_changes_is_told_and_what_is_served_is_asked_for() {
+async fn official_client_receives_file_changes_and_serves_resource_reads() {
     let folder = tempfile::tempdir().unwrap();
     let top = folder.path().canonicalize().unwrap();
     let uri = format!("file://{}", top.display());

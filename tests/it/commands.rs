@@ -56,7 +56,7 @@ impl Chat {
     }
 
     /// The turn that an agent was told to run: what it was told, with what was run before.
-    fn told_agent(&self) -> Option<(RunId, String, Vec<Transcript>)> {
+    fn agent_prompt(&self) -> Option<(RunId, String, Vec<Transcript>)> {
         self.world.commands().find_map(|command| match command {
             Command::StartTurn { run, message, attached } => {
                 Some((*run, message.text.clone(), attached.clone()))
@@ -65,11 +65,12 @@ impl Chat {
         })
     }
 
-    /// What its agent is told of commands with its next message.
-    fn told_of_commands(&mut self) -> Vec<Transcript> {
+    /// Starts a turn and returns the transcripts of commands that its agent receives with the
+    /// message.
+    fn attached_commands(&mut self) -> Vec<Transcript> {
         self.actions();
         self.start("told", "go on");
-        self.told_agent().expect("its agent was told to start").2
+        self.agent_prompt().expect("its agent was told to start").2
     }
 
     /// A command is run that prints this and ends well; what its call says.
@@ -107,11 +108,11 @@ fn is_before(names: &[String], first: &str, second: &str) -> bool {
 }
 
 #[test]
-fn a_command_is_run_and_its_agent_is_told_of_it_with_the_next_message() {
+fn command_line_runs_and_is_attached_to_the_next_message_for_the_agent() {
     let mut chat = Chat::new(Limits::default());
     chat.actions();
     chat.start("t1", "! ls -l ");
-    assert_eq!(chat.told_agent(), None, "it is nothing for the agent");
+    assert_eq!(chat.agent_prompt(), None, "it is nothing for the agent");
     let limit = Duration::from_secs(30 * 60);
     assert!(chat.world.timers().any(|(timer, after)| matches!(timer, Timer::Command(_)) && after == limit));
     let (key, line) = chat.started().unwrap();
@@ -138,17 +139,17 @@ fn a_command_is_run_and_its_agent_is_told_of_it_with_the_next_message() {
     assert_eq!((&result["success"], &result["error"]["message"]), (&json!(false), &json!("exit code 1")));
     // Both, in their order, and once.
     chat.start("t3", "what was that?");
-    let (run, text, attached) = chat.told_agent().unwrap();
+    let (run, text, attached) = chat.agent_prompt().unwrap();
     assert_eq!((text.as_str(), attached.len()), ("what was that?", 1));
     assert!(attached[0].text.find("ls -l") < attached[0].text.find("exit code 1"), "{attached:?}");
     chat.world.report(chat.key, run, TurnEvent::Ended(TurnEnd::Complete));
     chat.actions();
     chat.start("t4", "and now?");
-    assert_eq!(chat.told_agent().unwrap().2, []);
+    assert_eq!(chat.agent_prompt().unwrap().2, []);
 }
 
 #[test]
-fn a_command_waits_for_its_session_and_for_the_turn_that_runs() {
+fn command_line_waits_for_session_creation_and_for_the_running_turn() {
     let mut chat = Chat::creating(Limits::default());
     chat.start("t1", "!one");
     assert_eq!(chat.started(), None);
@@ -164,7 +165,7 @@ fn a_command_waits_for_its_session_and_for_the_turn_that_runs() {
     chat.actions();
     // An agent is not steered with one.
     chat.start("t3", "work");
-    let (run, ..) = chat.told_agent().unwrap();
+    let (run, ..) = chat.agent_prompt().unwrap();
     chat.world.pend(CLIENT, CHAT, "steering", "s1", "!three");
     assert!(!chat.world.commands().any(|command| matches!(command, Command::Steer { .. })));
     assert_eq!(chat.started(), None);
@@ -173,7 +174,7 @@ fn a_command_waits_for_its_session_and_for_the_turn_that_runs() {
 }
 
 #[test]
-fn a_command_ends_with_its_turn_and_after_its_time_and_not_with_the_agent() {
+fn command_line_ends_with_its_turn_or_time_limit_but_not_with_the_agent() {
     let mut chat = Chat::new(Limits::default());
     chat.start("t1", "!cat");
     let (key, _) = chat.started().unwrap();
@@ -203,7 +204,7 @@ fn a_command_ends_with_its_turn_and_after_its_time_and_not_with_the_agent() {
 }
 
 #[test]
-fn a_command_is_run_where_there_is_room_and_only_where_it_may_be() {
+fn command_line_fails_without_a_free_terminal_and_is_a_message_if_disabled() {
     let mut chat = Chat::new(Limits { ptys: 1, ..Limits::default() });
     let claim = json!({ "kind": "client", "clientId": "me" });
     chat.world.request(CLIENT, "createTerminal", json!({ "channel": "x:/1", "claim": claim }));
@@ -217,16 +218,16 @@ fn a_command_is_run_where_there_is_room_and_only_where_it_may_be() {
     let mut chat = Chat::new(Limits { ptys: 0, ..Limits::default() });
     chat.start("t1", "!ls");
     assert_eq!(chat.started(), None);
-    assert_eq!(chat.told_agent().unwrap().1, "!ls");
+    assert_eq!(chat.agent_prompt().unwrap().1, "!ls");
 }
 
-/// So much of what a command has printed stands in its call as text, and so much its agent is told
-/// of all of them.
+/// Maximum bytes of a command's output in the text of its call, and maximum bytes of all
+/// transcripts of commands sent to the agent with a message.
 const TEXT_BYTES: usize = 16 << 10;
 const TOLD_BYTES: usize = 64 << 10;
 
 #[test]
-fn the_latest_of_what_a_command_has_printed_stands_in_its_call() {
+fn tool_call_of_a_command_line_shows_the_latest_output_up_to_its_limit() {
     let left_out = "(What came before is left out.)\n";
     for (bytes, is_cut) in [(TEXT_BYTES - 1, false), (TEXT_BYTES, false), (TEXT_BYTES + 1, true)] {
         let content = Chat::new(Limits::default()).ran("t", "!a", &format!("{}y", "x".repeat(bytes - 1)));
@@ -250,13 +251,13 @@ fn the_latest_of_what_a_command_has_printed_stands_in_its_call() {
 }
 
 #[test]
-fn an_agent_is_told_of_the_latest_commands_as_far_as_there_is_room() {
+fn agent_receives_the_latest_command_lines_up_to_the_limit() {
     let told = |outputs: &[usize]| {
         let mut chat = Chat::new(Limits::default());
         for (at, bytes) in outputs.iter().enumerate() {
             chat.ran(&format!("t{at}"), "!a", &format!("{at}{}", "x".repeat(bytes - 1)));
         }
-        let mut told = chat.told_of_commands();
+        let mut told = chat.attached_commands();
         assert!(told.len() <= 1, "{told:?}");
         told.pop().expect("something is told")
     };
@@ -271,7 +272,7 @@ fn an_agent_is_told_of_the_latest_commands_as_far_as_there_is_room() {
 }
 
 #[test]
-fn an_agent_is_told_of_a_command_that_takes_all_the_room() {
+fn agent_receives_a_command_line_that_fills_the_limit_alone() {
     // What is printed is fenced with more backticks than it has, on both of its sides and those of
     // the line.
     for (line, printed) in [
@@ -281,19 +282,19 @@ fn an_agent_is_told_of_a_command_that_takes_all_the_room() {
         let mut chat = Chat::new(Limits::default());
         chat.ran("t1", "!before", "lost");
         chat.ran("t2", &line, &printed);
-        let told = chat.told_of_commands();
+        let told = chat.attached_commands();
         assert_eq!((told.len(), told[0].text.len(), told[0].cut), (1, TOLD_BYTES, true));
         assert!(!told[0].text.contains("before"));
     }
     // Nothing in the line ends what sets it apart.
     let mut chat = Chat::new(Limits::default());
     chat.ran("t1", "!echo '````'", "x");
-    let told = chat.told_of_commands().remove(0).text;
+    let told = chat.attached_commands().remove(0).text;
     assert!(told.contains("\n`````\necho '````'\n`````\n"), "{told}");
 }
 
 #[test]
-fn a_command_that_the_end_of_the_host_has_interrupted_is_not_taken_up_again() {
+fn command_line_interrupted_by_a_host_crash_is_not_resumable() {
     let (with, without) = (Limits::default(), Limits { ptys: 0, ..Limits::default() });
     for (text, before, after, is_command) in [
         ("!rm x", with, with, true),

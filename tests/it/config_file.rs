@@ -15,7 +15,7 @@ use serde_json::{json, Value};
 use tempfile::TempDir;
 
 use crate::support::{sidecar, window_on, Process};
-use crate::windows::{check_nothing_is_left, host_of, refused, Window};
+use crate::windows::{check_no_leftovers, host_of, refused, Window};
 
 /// The agents of a host with this environment and these arguments, but for the built-in one.
 fn agents(environment: &[(&str, &Path)], arguments: &[&str]) -> Vec<String> {
@@ -41,7 +41,7 @@ fn write(folder: &Path, agent: &str) {
 }
 
 #[test]
-fn it_is_looked_for_in_the_folder_for_configuration() {
+fn config_file_is_found_in_the_xdg_config_folder() {
     let outer = TempDir::new().unwrap();
     let (home, config) = (outer.path().join("home"), outer.path().join("config"));
     let named = outer.path().join("named.toml");
@@ -60,7 +60,7 @@ fn it_is_looked_for_in_the_folder_for_configuration() {
 }
 
 #[test]
-fn one_that_is_there_must_be_good_and_one_that_is_named_must_be_there() {
+fn invalid_config_file_or_missing_named_one_is_refused() {
     let home = TempDir::new().unwrap();
     let refused = |arguments: &[&str]| {
         let mut command = sidecar();
@@ -134,12 +134,12 @@ fn offered(window: &mut Window) -> Vec<String> {
     )
 }
 
-fn told_of_agents(window: &mut Window) -> Vec<String> {
+fn announced_agents(window: &mut Window) -> Vec<String> {
     names(&window.until("root/agentsChanged").pop().unwrap()["params"]["action"]["agents"])
 }
 
 #[test]
-fn agents_of_a_changed_file_are_offered_to_the_next_window_and_to_those_that_are_open() {
+fn agents_of_a_changed_config_file_reach_new_and_open_windows() {
     let windows = Windows::with(&described(&["a", "b"]));
     let mut first = windows.open("first");
     let host = host_of(&windows.folder);
@@ -149,36 +149,36 @@ fn agents_of_a_changed_file_are_offered_to_the_next_window_and_to_those_that_are
         let expected = [agents, &["script"]].concat();
         let mut next = windows.open("next");
         assert_eq!(offered(&mut next), expected, "it is shown at once");
-        assert_eq!(told_of_agents(&mut first), expected);
+        assert_eq!(announced_agents(&mut first), expected);
         assert_eq!(next.end(), Some(0));
     }
     assert_eq!(host_of(&windows.folder), host);
     assert_eq!(first.end(), Some(0));
-    check_nothing_is_left(&windows.folder);
+    check_no_leftovers(&windows.folder);
 }
 
 #[test]
-fn changed_file_is_taken_up_without_another_window() {
+fn changed_config_file_is_reloaded_without_a_new_window() {
     let windows = Windows::with(&described(&["a"]));
     let mut only = windows.open("only");
     assert_eq!(offered(&mut only), ["a", "script"]);
     windows.write(&described(&["a", "b"]));
-    assert_eq!(told_of_agents(&mut only), ["a", "b", "script"]);
+    assert_eq!(announced_agents(&mut only), ["a", "b", "script"]);
     // In place, and a link that is turned.
     fs::write(&windows.config, described(&["b"])).unwrap();
-    assert_eq!(told_of_agents(&mut only), ["b", "script"]);
+    assert_eq!(announced_agents(&mut only), ["b", "script"]);
     let other = windows.outer.path().join("other.toml");
     fs::write(&other, described(&["c"])).unwrap();
     fs::remove_file(&windows.config).unwrap();
     std::os::unix::fs::symlink(&other, &windows.config).unwrap();
-    assert_eq!(told_of_agents(&mut only), ["c", "script"]);
+    assert_eq!(announced_agents(&mut only), ["c", "script"]);
     fs::write(&other, described(&["d"])).unwrap();
-    assert_eq!(told_of_agents(&mut only), ["d", "script"]);
+    assert_eq!(announced_agents(&mut only), ["d", "script"]);
     assert_eq!(only.end(), Some(0));
 }
 
 #[test]
-fn default_file_that_comes_and_goes_is_taken_up_by_every_kind_of_host() {
+fn created_or_removed_default_config_file_is_reloaded_by_every_kind_of_host() {
     let home = TempDir::new().unwrap();
     let file = home.path().join(".config/ahp-sidecar/config.toml");
     for arguments in [&["--ephemeral"][..], &["--exclusive", "--state-dir", "s"], &["--state-dir", "s"]] {
@@ -187,15 +187,15 @@ fn default_file_that_comes_and_goes_is_taken_up_by_every_kind_of_host() {
         let mut window = Window::of(command, "me");
         assert_eq!(offered(&mut window), ["script"]);
         write(&home.path().join(".config"), "late");
-        assert_eq!(told_of_agents(&mut window), ["late", "script"]);
+        assert_eq!(announced_agents(&mut window), ["late", "script"]);
         fs::remove_file(&file).unwrap();
-        assert_eq!(told_of_agents(&mut window), ["script"]);
+        assert_eq!(announced_agents(&mut window), ["script"]);
         assert_eq!(window.end(), Some(0));
     }
 }
 
 #[test]
-fn file_that_cannot_be_understood_is_said_and_hinders_no_window() {
+fn invalid_changed_config_file_is_reported_and_windows_still_start() {
     let windows = Windows::with("[agents.");
     let alone = refused(windows.command(), 2);
     assert!(alone.contains("config.toml"), "{alone}");
@@ -219,7 +219,7 @@ fn file_that_cannot_be_understood_is_said_and_hinders_no_window() {
     let log = fs::read_to_string(windows.folder.join("host.log")).unwrap();
     assert_eq!(log.matches("is not taken up").count(), 1, "{log}");
     windows.write(&described(&["b"]));
-    assert_eq!(told_of_agents(&mut first), ["b", "script"]);
+    assert_eq!(announced_agents(&mut first), ["b", "script"]);
     assert_eq!(first.end(), Some(0));
     // A process that has nobody to go on says so, and leaves nothing behind that a later one
     // stumbles over.
@@ -230,7 +230,7 @@ fn file_that_cannot_be_understood_is_said_and_hinders_no_window() {
 }
 
 #[test]
-fn another_file_that_describes_other_agents_is_a_difference_that_is_named() {
+fn config_file_with_other_agents_is_refused_with_the_differences() {
     let windows = Windows::with(&described(&["a"]));
     let first = windows.open("first");
     let other = windows.outer.path().join("other.toml");
@@ -255,7 +255,7 @@ fn speaking(which: &str) -> String {
 }
 
 #[test]
-fn conversations_that_run_keep_their_agent_and_new_ones_have_the_changed_one() {
+fn running_conversation_retains_its_agent_and_a_new_one_gets_the_changed_agent() {
     let windows = Windows::with(&speaking("old"));
     let mut window = windows.open("me");
     let chat = |name: &str| ahp_sidecar::wire::uris::default_chat_of(&format!("ahp-session:/{name}"));
@@ -298,7 +298,7 @@ fn conversations_that_run_keep_their_agent_and_new_ones_have_the_changed_one() {
     assert!(said(window.until("chat/turnComplete")).contains("3 characters"), "its turn is over");
     // One that was removed is not offered any more; conversations with it go on.
     windows.write("");
-    assert_eq!(told_of_agents(&mut window), ["script"]);
+    assert_eq!(announced_agents(&mut window), ["script"]);
     let refused = window.ask("createSession", json!({ "channel": "ahp-session:/three", "provider": "a" }));
     assert!(refused["error"].is_object(), "{refused}");
     for (name, which) in [("one", "3 characters"), ("two", "5 characters")] {
@@ -306,5 +306,5 @@ fn conversations_that_run_keep_their_agent_and_new_ones_have_the_changed_one() {
         assert!(said(window.until("chat/turnComplete")).contains(which), "{name}");
     }
     assert_eq!(window.end(), Some(0));
-    check_nothing_is_left(&windows.folder);
+    check_no_leftovers(&windows.folder);
 }

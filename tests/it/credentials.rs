@@ -29,7 +29,7 @@ fn code(answer: &Result<Value, RpcError>) -> i32 {
     answer.as_ref().err().map_or(0, |error| error.code)
 }
 
-/// What a host answers to these requests, each made at its second: codes.
+/// Returns the host's answers to these requests, each made at its second: 0 or the error code.
 fn answers(requests: &[(u64, &str, Value)]) -> Vec<i32> {
     let mut world = World::new(Core::with(GuardedScript { resource: RESOURCE.to_owned() }.describe()));
     world.arrive(CLIENT, "me");
@@ -45,7 +45,7 @@ fn answers(requests: &[(u64, &str, Value)]) -> Vec<i32> {
 }
 
 #[test]
-fn a_token_is_good_as_long_as_it_says() {
+fn token_is_valid_until_its_expiry() {
     let push = |more: Value| {
         let mut params = json!({ "resource": RESOURCE, "token": SECRET });
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -64,9 +64,9 @@ fn a_token_is_good_as_long_as_it_says() {
     assert_eq!(answered, [0, 0, -32007, 0, 0, 0, 0]);
 }
 
-/// What an agent says of its login may be true no more: people log in elsewhere, too.
+/// A reported login requirement may be outdated: users also log in outside of the host.
 #[test]
-fn that_an_agent_needs_a_login_is_believed_for_a_while() {
+fn login_requirement_reported_by_an_agent_expires() {
     let mut agent = Script.describe();
     let ways = json!([
         { "resource": "login:/a", "required": false }, { "resource": "login:/b", "required": false }
@@ -94,7 +94,7 @@ fn that_an_agent_needs_a_login_is_believed_for_a_while() {
     assert_eq!(code(&create(&mut world, 13, "d")), -32007);
 }
 
-/// What becomes of a session that is created at this second.
+/// Creates a session at this second and returns the answer.
 fn create(world: &mut World, second: u64, name: &str) -> Result<Value, RpcError> {
     let params = json!({ "channel": format!("ahp-session:/{name}") });
     world.at(second).ask(CLIENT, "createSession", params)
@@ -106,7 +106,7 @@ fn needs_login(world: &mut World, second: u64) {
     world.at(second).agent(chat, Event::LoginRequired);
 }
 
-/// What the client was asked for, and why.
+/// Returns the login notifications to the client, each with its reason.
 fn notified(world: &World) -> Vec<String> {
     let notified = world.outputs.iter().filter_map(|output| match output {
         Output::Frame(_, Frame::Notification { method: "auth/required", params }) => {
@@ -120,7 +120,7 @@ fn notified(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn nothing_shows_a_token() {
+fn tokens_are_in_no_log_debug_output_or_file() {
     assert_eq!(format!("{:?}", Token::new(SECRET.to_owned())), "Token(..)");
     let folder = TempDir::new().unwrap();
     let mut command = sidecar_on(folder.path());

@@ -1,4 +1,4 @@
-//! What the code owes its readers, in figures that may only become smaller.
+//! Measures of technical debt, which may only shrink.
 //!
 //! Owns: the figures, and counting what they are about. A change that pays something back lowers
 //! them.
@@ -92,7 +92,7 @@ fn is_vague(comment: &str) -> bool {
 struct CoreFile {
     /// The path of its module below that of the core, such as `["router", "turns"]`.
     module: Vec<String>,
-    /// Its lines, without comments and tests.
+    /// Lines of the file, without comments and tests.
     lines: Vec<String>,
 }
 
@@ -250,7 +250,7 @@ fn types_of_the_core_have_few_methods() {
 }
 
 #[test]
-fn files_of_the_core_call_each_other_in_small_circles() {
+fn call_cycles_between_core_files_are_small() {
     let core = core();
     let mut reached = calls(&core);
     let known: usize = reached.iter().map(BTreeSet::len).sum();
@@ -287,7 +287,7 @@ fn only_the_router_knows_the_host() {
 }
 
 #[test]
-fn comments_are_no_vaguer_than_they_were() {
+fn vague_doc_comments_do_not_increase() {
     let mut vague = 0;
     for lines in sources() {
         let before = std::iter::once("").chain(lines.iter().map(String::as_str));

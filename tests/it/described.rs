@@ -1,4 +1,4 @@
-//! What agents say of themselves, without a process.
+//! Descriptions that agents give of themselves, tested without a process.
 //!
 //! Owns: a host whose agents report by hand, and what its clients and its store hear of that.
 //! Never: runs an agent.
@@ -30,7 +30,7 @@ fn agent(provider: &str) -> AgentDescription {
     agent
 }
 
-fn said(json: Value) -> Event {
+fn description(json: Value) -> Event {
     Event::Described(Box::new(serde_json::from_value(json).unwrap()))
 }
 
@@ -42,13 +42,13 @@ fn host(agents: Vec<AgentDescription>, start: Start) -> World {
     world
 }
 
-/// What clients are shown of the first agent of a host.
+/// Returns the first agent in the root state.
 fn shown(world: &mut World) -> Value {
     world.state(CLIENT, ROOT)["agents"][0].take()
 }
 
-/// What a store has of what agents have said.
-fn kept(outputs: &[Output]) -> Vec<(String, Bytes)> {
+/// Returns the stored descriptions of the agents.
+fn stored_descriptions(outputs: &[Output]) -> Vec<(String, Bytes)> {
     let mut kept: Vec<(String, Bytes)> = Vec::new();
     for output in outputs {
         if let Output::Record(Record::AgentSaid { provider, said }) = output {
@@ -79,9 +79,9 @@ impl Session {
         self.world.ask(CLIENT, method, params).unwrap()
     }
 
-    /// What clients hear when the agent says this of itself.
+    /// Reports a description of the agent and returns the actions that clients receive.
     fn hear(&mut self, of_itself: Value) -> Vec<Value> {
-        self.hear_event(said(of_itself))
+        self.hear_event(description(of_itself))
     }
 
     fn hear_event(&mut self, event: Event) -> Vec<Value> {
@@ -91,7 +91,7 @@ impl Session {
     }
 
     /// The chats whose agents are told to configure themselves when that of one reports this.
-    fn told_to_configure(&mut self, chat: ChatKey, event: Event) -> Vec<ChatKey> {
+    fn configured_chats(&mut self, chat: ChatKey, event: Event) -> Vec<ChatKey> {
         self.world.take();
         self.world.agent(chat, event);
         let told = self.world.outputs.iter().filter_map(|output| match output {
@@ -114,7 +114,7 @@ fn mode() -> Value {
 }
 
 #[test]
-fn clients_are_told_when_what_they_see_of_an_agent_has_changed_and_not_otherwise() {
+fn agents_changed_is_sent_only_if_the_visible_description_changes() {
     let mut session = Session::new();
     let models = json!([{ "id": "m", "provider": "a", "name": "M" }]);
     let told = session.hear(json!({ "title": "Agent A", "models": models }));
@@ -143,7 +143,7 @@ fn clients_are_told_when_what_they_see_of_an_agent_has_changed_and_not_otherwise
 }
 
 #[test]
-fn settings_are_taken_on_trust_until_the_agent_says_which_it_has() {
+fn options_are_unchecked_until_the_agent_reports_its_options() {
     let mut session = Session::new();
     let asked = json!({ "provider": "a", "config": { "mode": "code" } });
     assert_eq!(session.ask("resolveSessionConfig", asked.clone())["values"], json!({ "mode": "code" }));
@@ -162,13 +162,13 @@ fn settings_are_taken_on_trust_until_the_agent_says_which_it_has() {
 }
 
 #[test]
-fn what_was_said_is_known_to_the_next_process_and_the_operator_has_the_last_word() {
+fn stored_description_is_restored_and_overridden_by_the_configuration() {
     let mut session = Session::of(host(vec![agent("a"), agent("b")], Start::default()));
     let command = json!({ "name": "plan", "description": "Makes a plan", "argumentHint": "what" });
     let of_itself = json!({ "title": "Agent A", "config": mode(), "commands": [command],
         "protectedResources": [{ "resource": "https://a.example" }] });
-    session.world.agent(session.chat, said(of_itself));
-    let start = Start { said: kept(&session.world.outputs), ..Start::default() };
+    session.world.agent(session.chat, description(of_itself));
+    let start = Start { said: stored_descriptions(&session.world.outputs), ..Start::default() };
 
     let mut next = host(vec![agent("a")], start.clone());
     let agent_a = shown(&mut next);
@@ -198,7 +198,7 @@ fn what_was_said_is_known_to_the_next_process_and_the_operator_has_the_last_word
 }
 
 #[test]
-fn what_a_client_has_changed_is_not_changed_back_by_what_was_said_before() {
+fn option_changed_by_a_client_is_not_reverted_by_an_older_report() {
     let mut session = Session::new();
     session.ask("subscribe", json!({ "channel": SESSION }));
     let schema = json!({ "type": "object", "properties": {
@@ -230,7 +230,7 @@ fn what_a_client_has_changed_is_not_changed_back_by_what_was_said_before() {
 }
 
 #[test]
-fn only_what_an_agent_has_changed_by_itself_is_for_the_other_chats() {
+fn only_options_changed_by_the_agent_itself_spread_to_other_chats() {
     let mut session = Session::new();
     session.hear_event(Event::Opened);
     session.ask("createChat", json!({ "channel": SESSION, "chat": "ahp-chat:/other" }));
@@ -242,15 +242,15 @@ fn only_what_an_agent_has_changed_by_itself_is_for_the_other_chats() {
         panic!()
     };
     let refused = Event::Configured { config, spreads: false, heard: 1 };
-    assert_eq!(session.told_to_configure(session.chat, by_itself), [other]);
-    assert_eq!(session.told_to_configure(session.chat, refused), []);
+    assert_eq!(session.configured_chats(session.chat, by_itself), [other]);
+    assert_eq!(session.configured_chats(session.chat, refused), []);
     // The other one had not heard of the first of these when it says what was so before it.
     let before = configured(&mode(), &json!({ "mode": "ask" }), 0);
-    assert_eq!(session.told_to_configure(other, before), []);
+    assert_eq!(session.configured_chats(other, before), []);
 }
 
 #[test]
-fn what_can_be_chosen_is_told_by_a_state_when_a_cursor_does_not_lead_there() {
+fn reconnecting_client_with_an_outdated_config_schema_receives_a_snapshot() {
     let mut session = Session::new();
     let snapshot = session.ask("subscribe", json!({ "channel": SESSION }));
     let before = snapshot["snapshot"]["fromSeq"].as_i64().unwrap();
@@ -274,7 +274,7 @@ fn what_can_be_chosen_is_told_by_a_state_when_a_cursor_does_not_lead_there() {
 }
 
 #[test]
-fn what_cannot_be_read_of_what_was_said_is_forgotten() {
+fn unreadable_stored_description_is_ignored() {
     for broken in ["", "{}", r#"{"identity":"the program a","said":7}"#] {
         let start = Start { said: vec![("a".to_owned(), Bytes::from(broken))], ..Start::default() };
         assert_eq!(shown(&mut host(vec![agent("a")], start))["displayName"], "a");

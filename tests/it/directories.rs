@@ -31,7 +31,7 @@ impl Worker {
         Self { world }
     }
 
-    /// Whether a session is created in these directories.
+    /// Creates a session in these directories; returns whether that succeeded.
     fn create(&mut self, directories: &[&str]) -> bool {
         let params = json!({ "channel": SESSION, "workingDirectories": directories });
         let answer = self.world.ask(CLIENT, "createSession", params);
@@ -58,7 +58,7 @@ const REMOVED: &str = "session/workingDirectoryRemoved";
 const REPLACED: &str = "session/workingDirectoryReplaced";
 
 #[test]
-fn an_agent_that_works_in_one_directory_stays_there() {
+fn agent_with_one_working_directory_cannot_change_it() {
     let mut worker = Worker::new(Value::Null);
     assert!(!worker.create(&["file:///a", "file:///b"]));
     assert!(worker.create(&["file:///a", "file:///a/"]), "one in two spellings");
@@ -75,7 +75,7 @@ fn an_agent_that_works_in_one_directory_stays_there() {
 }
 
 #[test]
-fn what_becomes_of_the_first_directory_is_said_by_the_agent() {
+fn primary_directory_changes_follow_the_capabilities_of_the_agent() {
     // Whether the first one may be removed, and whether it may be replaced.
     for (several, removed, replaced) in [
         (json!({}), true, false),
@@ -98,7 +98,7 @@ fn what_becomes_of_the_first_directory_is_said_by_the_agent() {
 }
 
 #[test]
-fn what_is_there_under_another_spelling_is_refused_rather_than_acknowledged() {
+fn directory_already_present_under_another_spelling_is_refused() {
     let mut worker = Worker::new(json!({ "primaryReplacement": true }));
     assert!(worker.create(&["file:///a"]));
     assert_eq!(worker.change(CHAT, "chat/workingDirectorySet", &["file:/a"]), None);
@@ -113,7 +113,7 @@ fn what_is_there_under_another_spelling_is_refused_rather_than_acknowledged() {
 }
 
 #[test]
-fn what_is_said_while_directories_are_looked_at_is_heard_afterwards() {
+fn messages_during_a_directory_check_are_served_in_order() {
     let mut host = Process::start(&[]);
     let mut lines = vec![json!({
         "id": 0, "method": "initialize", "params": { "clientId": "me", "protocolVersions": ["1.0.0"] },

@@ -1,5 +1,5 @@
-//! What must survive the loss of power: the host says so of each step in which a turn ends or
-//! somebody has decided something.
+//! Records that must survive a loss of power: the host marks each step in which a turn ends or a
+//! user decides something.
 //!
 //! Owns: which steps leave a record that they are to be synced.
 //! Never: looks at a disk; what the store does with that record is told by its own tests.

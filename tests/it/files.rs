@@ -64,7 +64,7 @@ fn folder() -> (TempDir, std::path::PathBuf) {
 }
 
 #[test]
-fn the_operator_grants_a_folder_and_never_the_hosts_own_files() {
+fn write_root_grants_a_folder_except_the_state_of_the_host() {
     let (_folder, top) = folder();
     let (state, config, token) = (top.join("state"), top.join("config.toml"), top.join("token"));
     fs::write(&config, "").unwrap();
@@ -101,7 +101,7 @@ fn the_operator_grants_a_folder_and_never_the_hosts_own_files() {
 }
 
 #[test]
-fn a_folder_counts_while_its_session_is_there_and_no_link_that_takes_its_place() {
+fn write_access_ends_with_its_session_and_does_not_follow_links() {
     let (_folder, top) = folder();
     let (work, outside) = (top.join("work"), top.join("outside"));
     fs::create_dir(&work).unwrap();
@@ -132,7 +132,7 @@ fn a_folder_counts_while_its_session_is_there_and_no_link_that_takes_its_place()
 }
 
 #[test]
-fn writes_are_done_in_the_order_in_which_they_are_asked_for() {
+fn appends_to_one_file_are_done_in_request_order() {
     let (_folder, top) = folder();
     let mut process = opened(Process::start(&[]));
     work_in(&mut process, "ahp-session:/s", &top);
@@ -153,9 +153,9 @@ fn writes_are_done_in_the_order_in_which_they_are_asked_for() {
     assert_eq!(process.wait().code(), Some(0));
 }
 
-/// What every editor says that saves a file: write beside it, then put it in its place.
+/// Sequence of an editor that saves a file: it writes a temporary file and renames it.
 #[test]
-fn what_is_about_the_same_files_is_done_in_the_order_in_which_it_is_asked_for() {
+fn mixed_operations_on_the_same_files_are_done_in_request_order() {
     let (_folder, top) = folder();
     let mut process = opened(Process::start(&[]));
     work_in(&mut process, "ahp-session:/s", &top);
@@ -186,7 +186,7 @@ fn what_is_about_the_same_files_is_done_in_the_order_in_which_it_is_asked_for() 
 }
 
 #[test]
-fn so_much_is_written_at_once_and_no_more() {
+fn resource_write_is_limited_to_16_mib() {
     let (_folder, top) = folder();
     let path = top.join("file");
     let mut process = opened(Process::start(&[]));
@@ -202,7 +202,7 @@ fn so_much_is_written_at_once_and_no_more() {
 
 /// Wherever the process is killed, a file is one that was asked for, whole.
 #[test]
-fn a_file_is_the_old_one_or_the_new_one_when_the_host_is_killed() {
+fn killed_host_leaves_a_file_with_its_old_or_new_content() {
     const BYTES: usize = 1 << 20;
     let (_folder, top) = folder();
     let path = top.join("file");
@@ -241,7 +241,7 @@ fn unfinished_in(folder: &Path) -> Vec<String> {
 /// Wherever the process is killed, a folder is copied or it is not; what it has left is removed by
 /// the next one.
 #[test]
-fn a_folder_is_copied_or_not_when_the_host_is_killed() {
+fn killed_host_leaves_no_partial_copy_of_a_folder() {
     let (_folder, top) = folder();
     let (_state, state) = folder();
     let (from, work) = (top.join("from"), top.join("work"));
@@ -282,7 +282,7 @@ fn a_folder_is_copied_or_not_when_the_host_is_killed() {
 
 /// The host goes on with the folder that it has opened, whatever that is called by now.
 #[test]
-fn what_is_the_hosts_own_stays_so_under_another_name() {
+fn state_folder_stays_protected_after_a_rename() {
     let (_folder, top) = folder();
     let (state, moved) = (top.join("state"), top.join("work/moved"));
     fs::create_dir(top.join("work")).unwrap();

@@ -17,7 +17,7 @@ use ahp_sidecar::backend::acp::lifeline;
 
 use crate::support::{can_be_done_within, program, shell, HUNG};
 
-/// What a shell does that is not to be stopped by kindness.
+/// Shell script that ignores polite signals.
 const STUBBORN: &str = "trap '' TERM INT HUP PIPE; echo ready; while :; do sleep 0.05; done";
 
 /// The name of the variable that marks all descendants of a test's agent.
@@ -54,12 +54,12 @@ impl Guarded {
         bearers(&self.cookie)
     }
 
-    fn let_go(&mut self) {
+    fn disconnect(&mut self) {
         (self.lifeline, self.stdin) = (None, None);
     }
 
     fn end(&mut self) -> i32 {
-        self.let_go();
+        self.disconnect();
         self.wait()
     }
 
@@ -99,21 +99,21 @@ pub fn bearers(cookie: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_agent_that_leaves_by_itself_is_given_the_time() {
+fn agent_that_exits_on_its_own_after_eof_is_given_time() {
     let mut guarded = Guarded::start("echo ready; cat >/dev/null; sleep 0.1; exit 7");
     assert_eq!(guarded.end(), 7);
     assert!(guarded.alive().is_empty());
 }
 
 #[test]
-fn an_agent_is_asked_to_leave_before_it_is_killed() {
+fn agent_receives_sigterm_before_sigkill() {
     let mut guarded = Guarded::start("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done");
     assert_eq!(guarded.end(), 9);
     assert!(guarded.alive().is_empty());
 }
 
 #[test]
-fn an_agent_that_does_not_want_to_leave_is_gone_with_its_children() {
+fn agent_that_ignores_signals_is_killed_with_its_children() {
     let mut guarded = Guarded::start(&format!("(({STUBBORN}) & ({STUBBORN}) &) >/dev/null & {STUBBORN}"));
     let start = Instant::now();
     while guarded.alive().len() < 4 {
@@ -125,7 +125,7 @@ fn an_agent_that_does_not_want_to_leave_is_gone_with_its_children() {
 }
 
 #[test]
-fn what_an_agent_leaves_behind_when_it_ends_is_gone_too() {
+fn children_that_outlive_their_agent_are_killed() {
     let mut guarded = Guarded::start(&format!("({STUBBORN}) & read line; exit 3"));
     guarded.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
     assert_eq!(guarded.wait(), 3);
@@ -147,7 +147,7 @@ const AWAY: [&str; 5] = [
 ];
 
 #[test]
-fn nobody_gets_away() {
+fn daemonized_descendants_are_killed() {
     let away = format!(
         "export STUBBORN={:?}; {}",
         "trap '' TERM INT HUP; while :; do sleep 0.05; done",
@@ -172,9 +172,9 @@ fn nobody_gets_away() {
     }
 }
 
-/// What has ended its host, or its host's end, finds it stopped: the end of the host wakes it.
+/// The guard may be stopped when its host dies: the death of the host continues it.
 #[test]
-fn a_guard_that_was_stopped_goes_on_when_its_host_dies() {
+fn stopped_guard_continues_when_its_host_dies() {
     let cookie = uuid::Uuid::new_v4().to_string();
     let mut command = program();
     command.args(["guard-agent", "--", "/bin/sh", "-c", &format!("kill -STOP $PPID; {STUBBORN}")]);
@@ -196,13 +196,13 @@ fn a_guard_that_was_stopped_goes_on_when_its_host_dies() {
 }
 
 #[test]
-fn twenty_that_do_not_want_to_leave_are_gone_in_the_time_of_one() {
+fn twenty_agents_that_ignore_signals_are_killed_in_the_time_of_one() {
     // One takes a second; twenty after each other would take twenty.
     can_be_done_within(Duration::from_secs(8), || {
         let mut all: Vec<Guarded> = (0..20).map(|_| Guarded::start(STUBBORN)).collect();
         let start = Instant::now();
         for guarded in &mut all {
-            guarded.let_go();
+            guarded.disconnect();
         }
         for guarded in &mut all {
             assert_eq!(guarded.wait(), 128 + 9);
@@ -214,7 +214,7 @@ fn twenty_that_do_not_want_to_leave_are_gone_in_the_time_of_one() {
 
 /// The guard is asked, like all of its group, and stays: it has to see to it that the others go.
 #[test]
-fn the_guard_itself_is_not_ended_by_what_ends_or_stops_its_group() {
+fn guard_survives_signals_to_its_process_group() {
     let mut guarded = Guarded::start(STUBBORN);
     let group = rustix::process::Pid::from_raw(guarded.guard.id().try_into().unwrap()).unwrap();
     use rustix::process::Signal;
@@ -229,7 +229,7 @@ fn the_guard_itself_is_not_ended_by_what_ends_or_stops_its_group() {
 /// The guard's parent is a shell that is killed; whoever adopts the guard may be in a group that
 /// has no name.
 #[test]
-fn an_agent_whose_host_was_killed_is_gone() {
+fn agent_of_a_killed_host_is_killed() {
     let cookie = uuid::Uuid::new_v4().to_string();
     let mut command = program();
     command.args(["guard-agent", "--", "/bin/sh", "-c", STUBBORN]);
@@ -252,7 +252,7 @@ fn an_agent_whose_host_was_killed_is_gone() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_said_to_be_so() {
+fn missing_program_is_reported_with_status_127() {
     let mut command = program();
     let (_lifeline, theirs, _stdin) = lifeline_and_stdin();
     command.args(["guard-agent", "--", "/no/such/program"]).process_group(0).stdin(theirs);

@@ -1,4 +1,4 @@
-//! Where sessions live when nobody says where.
+//! Default location of the state folder.
 //!
 //! Owns: the default state folder of the real program: where it is, who may look into it, what is
 //! found there later, and what is said when there is none.
@@ -68,12 +68,12 @@ fn refused(mut command: Command) -> String {
 }
 
 /// Every folder and file below a folder.
-fn everything_in(folder: &Path) -> Vec<PathBuf> {
+fn entries_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            found.extend(everything_in(&path));
+            found.extend(entries_below(&path));
         }
         found.push(path);
     }
@@ -81,7 +81,7 @@ fn everything_in(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_session_outlives_the_process_without_any_flag() {
+fn session_outlives_the_process_without_any_flag() {
     let outer = TempDir::new().unwrap();
     let (home, state) = (outer.path().join("home"), outer.path().join("state/of/programs"));
     let in_home = home.join(".local/state/ahp-sidecar");
@@ -112,14 +112,14 @@ fn a_session_outlives_the_process_without_any_flag() {
 }
 
 #[test]
-fn what_is_made_on_the_way_is_for_us_alone() {
+fn created_folders_and_files_are_private_whatever_the_umask() {
     for umask in ["000", "377"] {
         let outer = TempDir::new().unwrap();
         let home = outer.path().join("home");
         let mut host = serve(shell(&format!(r#"umask {umask}; exec "$@""#), &with(&[("HOME", &home)])));
         create(&mut host);
         end(host);
-        let made = everything_in(outer.path());
+        let made = entries_below(outer.path());
         assert!(made.contains(&home.join(".local/state/ahp-sidecar/sessions.sqlite")), "{made:?}");
         for path in made {
             let expected = if path.is_dir() { 0o700 } else { 0o600 };
@@ -129,7 +129,7 @@ fn what_is_made_on_the_way_is_for_us_alone() {
 }
 
 #[test]
-fn without_a_home_one_must_say_where() {
+fn missing_home_folder_requires_a_state_dir_or_ephemeral() {
     for environment in [
         &[][..],
         &[("HOME", Path::new(""))],
@@ -146,12 +146,12 @@ fn without_a_home_one_must_say_where() {
 }
 
 #[test]
-fn a_home_in_which_nothing_can_be_made_is_told() {
+fn unwritable_home_folder_is_reported() {
     assert!(refused(program()).contains("/dev/null/.local/state/ahp-sidecar"));
 }
 
 #[test]
-fn an_ephemeral_host_leaves_nothing_behind() {
+fn ephemeral_host_leaves_no_file() {
     let home = TempDir::new().unwrap();
     let start = || {
         let mut command = sidecar();
@@ -161,12 +161,12 @@ fn an_ephemeral_host_leaves_nothing_behind() {
     let mut first = start();
     create(&mut first);
     end(first);
-    assert_eq!(everything_in(home.path()), Vec::<PathBuf>::new());
+    assert_eq!(entries_below(home.path()), Vec::<PathBuf>::new());
     assert!(listed(&mut start()).is_empty());
 }
 
 #[test]
-fn all_share_the_default_folder_unless_one_has_it_for_itself() {
+fn default_state_folder_is_shared_unless_a_host_is_exclusive() {
     let home = TempDir::new().unwrap();
     let alone = || {
         let mut command = with(&[("HOME", home.path())]);

@@ -29,6 +29,6 @@ judgements! {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn clients_of_several_versions_over_sockets_of_all_kinds() {
+fn clients_of_several_versions_on_all_kinds_of_sockets_stay_consistent() {
     sockets::run(&[&v0_3_0::Crates, &v1_0_0::Crates]);
 }

@@ -153,7 +153,7 @@ impl Client {
 
     /// Asks for something that cannot be until that is refused because nothing can be kept. Until
     /// the program has noticed, what it says is held back.
-    pub(crate) fn wait_until_nothing_is_kept(&mut self) {
+    pub(crate) fn wait_until_commits_fail(&mut self) {
         let (first, start) = (self.last + 1, Instant::now());
         loop {
             assert!(start.elapsed() < HUNG, "nothing was refused within {HUNG:?}");
@@ -252,7 +252,7 @@ const BUSY: &str = "ahp-session:/busy";
 const QUIET: &str = "ahp-session:/quiet";
 
 #[test]
-fn while_the_disk_is_full_nothing_unsafe_is_told_and_nothing_is_lost() {
+fn full_disk_delays_unsaved_actions_and_loses_nothing() {
     let folder = TempDir::new().unwrap();
     let mut client = Client::start(folder.path());
     let (busy, quiet) = (chat_of(BUSY), chat_of(QUIET));
@@ -268,7 +268,7 @@ fn while_the_disk_is_full_nothing_unsafe_is_told_and_nothing_is_lost() {
     client.until("chat/delta");
 
     client.fill_disk(true);
-    client.wait_until_nothing_is_kept();
+    client.wait_until_commits_fail();
     let told = client.numbers();
     let safe = *told.last().unwrap();
     let heard = client.heard.len();
@@ -330,7 +330,7 @@ fn kill_on_a_full_disk(goes_on: bool) {
     client.start_turn(&chat_of(BUSY), "t1", "/stream 1000000 7 1");
     client.until("chat/delta");
     client.fill_disk(true);
-    client.wait_until_nothing_is_kept();
+    client.wait_until_commits_fail();
     client.wait_until_agents_pause();
     if goes_on {
         client.fill_disk(false);
@@ -353,18 +353,18 @@ fn kill_on_a_full_disk(goes_on: bool) {
 }
 
 #[test]
-fn a_kill_while_the_disk_is_full_takes_nothing_that_was_told() {
+fn host_killed_while_the_disk_is_full_retains_all_sent_actions() {
     kill_on_a_full_disk(false);
 }
 
 #[test]
-fn a_kill_after_the_disk_was_full_takes_nothing_that_was_told() {
+fn host_killed_after_the_disk_was_full_retains_all_sent_actions() {
     kill_on_a_full_disk(true);
 }
 
 /// A limit that the process was started with, and meets in the middle of its work.
 #[test]
-fn a_file_that_may_not_grow_is_a_full_disk_and_no_end() {
+fn file_size_limit_is_handled_like_a_full_disk() {
     let folder = TempDir::new().unwrap();
     // In blocks of 512 bytes: 1 MiB.
     let mut client = Client::start_after("ulimit -f 2048", folder.path());
@@ -381,7 +381,7 @@ fn a_file_that_may_not_grow_is_a_full_disk_and_no_end() {
         json!({ "type": "chat/toolCallConfirmed", "turnId": "t1", "toolCallId": asked["toolCallId"],
             "approved": true, "confirmed": "user-action" }),
     );
-    client.wait_until_nothing_is_kept();
+    client.wait_until_commits_fail();
     let (told, text) = (client.numbers(), client.text());
     assert_unavailable(&client.about("createSession", "ahp-session:/new"), "1048576 bytes");
     client.dispatch(&chat_of(QUIET), json!({ "type": "session/titleChanged", "title": "not now" }));
@@ -404,7 +404,7 @@ fn a_file_that_may_not_grow_is_a_full_disk_and_no_end() {
 }
 
 #[test]
-fn a_store_that_cannot_be_made_for_lack_of_room_is_told() {
+fn store_that_cannot_be_created_for_lack_of_space_is_reported() {
     for limit in ["0", "1", "100"] {
         let folder = TempDir::new().unwrap();
         let stderr = refuses(after(&format!("ulimit -f {limit}"), folder.path()));
@@ -413,7 +413,7 @@ fn a_store_that_cannot_be_made_for_lack_of_room_is_told() {
 }
 
 #[test]
-fn a_database_that_somebody_locks_is_waited_for() {
+fn locked_database_delays_answers_until_it_is_unlocked() {
     let folder = TempDir::new().unwrap();
     let mut client = Client::start(folder.path());
     client.create(QUIET);
@@ -424,7 +424,7 @@ fn a_database_that_somebody_locks_is_waited_for() {
     other.busy_timeout(HUNG).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let created = client.say("createSession", json!({ "channel": BUSY }));
-    client.wait_until_nothing_is_kept();
+    client.wait_until_commits_fail();
     assert_unavailable(&client.about("createSession", "ahp-session:/new"), "locked");
     assert_eq!(client.sessions(), [QUIET], "what is not safe was listed");
     assert!(client.heard.iter().all(|message| message["id"] != created), "what is not safe was told");
@@ -437,9 +437,9 @@ fn a_database_that_somebody_locks_is_waited_for() {
     assert_eq!(client.state(&chat_of(BUSY))["resource"], chat_of(BUSY));
 }
 
-/// Whether a database that is locked holds up nothing but what must be kept; none when the lock was
+/// Checks that a locked database blocks only messages that need a commit; `None` if the lock was
 /// noticed meanwhile.
-fn goes_on_while_locked(client: &mut Client, busy: &str, other: &Connection) -> Option<()> {
+fn serves_while_locked(client: &mut Client, busy: &str, other: &Connection) -> Option<()> {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     // Until all that the agent says is held back.
     while let Some(message) = client.process.next_within(Duration::from_millis(50)) {
@@ -467,7 +467,7 @@ fn goes_on_while_locked(client: &mut Client, busy: &str, other: &Connection) -> 
 }
 
 #[test]
-fn what_depends_on_no_commit_does_not_wait_for_one() {
+fn actions_that_need_no_commit_are_sent_while_the_database_is_locked() {
     let folder = TempDir::new().unwrap();
     let mut client = Client::start(folder.path());
     let busy = chat_of(BUSY);
@@ -478,7 +478,7 @@ fn what_depends_on_no_commit_does_not_wait_for_one() {
     let other = Connection::open(folder.path().join(DATABASE)).unwrap();
     other.busy_timeout(HUNG).unwrap();
     // On a machine that is very slow, the program gives the lock up before.
-    while goes_on_while_locked(&mut client, &busy, &other).is_none() {
+    while serves_while_locked(&mut client, &busy, &other).is_none() {
         client.until("chat/delta");
     }
     client.until("chat/delta");
@@ -490,7 +490,7 @@ fn what_depends_on_no_commit_does_not_wait_for_one() {
 }
 
 #[test]
-fn a_folder_that_is_taken_away_and_brought_back() {
+fn host_continues_after_its_state_folder_is_moved_away_and_back() {
     let parent = TempDir::new().unwrap();
     let (folder, elsewhere) = (parent.path().join("here"), parent.path().join("elsewhere"));
     let mut client = Client::start(&folder);
@@ -500,7 +500,7 @@ fn a_folder_that_is_taken_away_and_brought_back() {
     client.turn(&chat_of(QUIET), "t1", "/say x");
     fs::rename(&folder, &elsewhere).unwrap();
     let created = client.say("createSession", json!({ "channel": BUSY }));
-    client.wait_until_nothing_is_kept();
+    client.wait_until_commits_fail();
     assert!(client.about("ping", ROOT)["error"].is_null());
     fs::rename(&elsewhere, &folder).unwrap();
     assert!(client.answer(created)["error"].is_null());
@@ -509,7 +509,7 @@ fn a_folder_that_is_taken_away_and_brought_back() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_used_is_refused() {
+fn unusable_state_folder_is_refused() {
     let parent = TempDir::new().unwrap();
     // Nobody can make or change anything there, not even root.
     let stderr = refuses(sidecar_on(Path::new("/proc/self")));
@@ -529,7 +529,7 @@ fn a_folder_that_cannot_be_used_is_refused() {
 }
 
 #[test]
-fn a_link_to_a_folder_of_somebody_else_is_refused() {
+fn link_to_a_folder_of_another_user_is_refused() {
     let parent = TempDir::new().unwrap();
     let (link, us) = (parent.path().join("link"), rustix::process::geteuid().as_raw());
     let target = if us == 0 {
@@ -552,7 +552,7 @@ fn a_link_to_a_folder_of_somebody_else_is_refused() {
 }
 
 #[test]
-fn a_database_that_is_none_is_refused_and_left_alone() {
+fn file_that_is_no_database_is_refused_and_left_unchanged() {
     let folder = TempDir::new().unwrap();
     let mut client = Client::start(folder.path());
     client.create(QUIET);
@@ -587,7 +587,7 @@ const SESSION_ROW: &str = "uri = ?1";
 const CHAT_ROW: &str = "session = (SELECT key FROM sessions WHERE uri = ?1)";
 
 #[test]
-fn a_damaged_row_is_the_trouble_of_its_session_alone_and_a_damaged_turn_of_nobody_else() {
+fn damaged_row_affects_only_its_session_and_damaged_turn_only_itself() {
     let folder = TempDir::new().unwrap();
     let damaged = ["ahp-session:/row", "ahp-session:/chat"];
     const TURN: &str = "ahp-session:/turn";
@@ -655,7 +655,7 @@ fn a_damaged_row_is_the_trouble_of_its_session_alone_and_a_damaged_turn_of_nobod
 const FORGETFUL: [&str; 3] = ["--deterministic", "--memory-budget", "1000000"];
 
 #[test]
-fn idle_sessions_leave_memory_and_come_back_whole() {
+fn idle_sessions_are_evicted_and_reloaded_unchanged() {
     let folder = TempDir::new().unwrap();
     let mut client = Client::of(Process::start_on(folder.path(), &FORGETFUL));
     let name = |number: usize| format!("ahp-session:/{number}");
@@ -697,7 +697,7 @@ fn idle_sessions_leave_memory_and_come_back_whole() {
 }
 
 #[test]
-fn a_session_of_several_chats_leaves_memory_as_a_whole_and_not_while_one_works() {
+fn session_with_several_chats_is_evicted_as_a_whole_and_not_while_one_runs() {
     let folder = TempDir::new().unwrap();
     let mut client = Client::of(Process::start_on(folder.path(), &FORGETFUL));
     let session = |number: usize| format!("ahp-session:/{number}");
@@ -733,7 +733,7 @@ fn a_session_of_several_chats_leaves_memory_as_a_whole_and_not_while_one_works()
 }
 
 #[test]
-fn a_second_process_is_told_who_holds_the_folder() {
+fn second_host_is_refused_with_the_process_id_of_the_first() {
     let folder = TempDir::new().unwrap();
     let mut first = Client::start(folder.path());
     first.create(QUIET);
@@ -754,7 +754,7 @@ fn a_second_process_is_told_who_holds_the_folder() {
 }
 
 #[test]
-fn nobody_else_can_look_into_the_folder() {
+fn state_folder_is_readable_by_its_owner_only() {
     let parent = TempDir::new().unwrap();
     let open = parent.path().join("open");
     fs::create_dir(&open).unwrap();

@@ -84,8 +84,8 @@ impl Ways {
         Self { host, later: edges(), at_once: edges(), names_channels, before: before.unwrap(), last: 0 }
     }
 
-    /// What the client is told when it asks this, in both ways; and whether anything of it was not
-    /// written at once.
+    /// Sends a request on both paths. Returns the messages of each, and whether any of them was
+    /// written lazily.
     fn ask(&mut self, method: &str, mut params: Value) -> (Vec<Value>, Vec<Value>, bool) {
         self.last += 1;
         if !self.names_channels {
@@ -134,7 +134,7 @@ fn shortened(told: &[Value]) -> String {
 }
 
 #[test]
-fn a_large_state_says_the_same_wherever_it_is_written() {
+fn large_state_is_the_same_on_every_write_path() {
     for (dialect, client) in [
         (Dialect::V1_0_0, "other"),
         (Dialect::V1_0_0, "vscode-editor-window"),
@@ -193,7 +193,7 @@ fn a_large_state_says_the_same_wherever_it_is_written() {
 /// The list is that of a client of a version older than the newest, which is told of its sessions
 /// in other words.
 #[test]
-fn a_large_list_is_written_later_and_its_sessions_are_known_at_once() {
+fn large_session_list_is_written_lazily_and_its_sessions_are_known_at_once() {
     for (dialect, client, name) in [
         (Dialect::V0_9_0, "vscode-editor-window", "other:/0"),
         (Dialect::V0_8_0, "another", "ahp-session:/0"),

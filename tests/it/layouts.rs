@@ -39,10 +39,10 @@ fn text(turn: &Value) -> String {
     parts.filter(|part| part["kind"] == "markdown").filter_map(|part| part["content"].as_str()).collect()
 }
 
-/// What comes after each number is replayed on the channels that it was on, and the states are what
-/// they were.
+/// Replays after each sequence number contain the actions of their channels, and the states are
+/// unchanged.
 #[test]
-fn a_store_of_layout_3_goes_on_where_it_was_left() {
+fn store_of_layout_3_is_migrated_with_its_states_and_replays() {
     let folder = TempDir::new().unwrap();
     put(folder.path(), include_str!("layouts/3.sql"));
     assert_eq!(version(folder.path()), 3);
@@ -99,7 +99,7 @@ fn a_store_of_layout_3_goes_on_where_it_was_left() {
 }
 
 #[test]
-fn a_store_of_layout_4_goes_on_where_it_was_left_and_shares_what_is_forked() {
+fn store_of_layout_4_is_migrated_and_forks_share_texts() {
     let folder = TempDir::new().unwrap();
     put(folder.path(), include_str!("layouts/4.sql"));
     assert_eq!(version(folder.path()), 4);

@@ -46,7 +46,7 @@ fn count(messages: &[Value], action: &str) -> usize {
     messages.iter().filter(|message| message["params"]["action"]["type"] == action).count()
 }
 
-/// How long a process has worked, in hundredths of a second.
+/// Returns the CPU time of a process, in hundredths of a second.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let numbers = stat.rsplit_once(") ").unwrap().1.split(' ');
@@ -54,7 +54,7 @@ fn ticks(pid: u32) -> u64 {
 }
 
 #[test]
-fn a_signal_is_heard_while_a_deterministic_script_never_pauses() {
+fn signal_interrupts_a_deterministic_script_that_never_pauses() {
     let mut process = Process::start(&["--deterministic"]);
     open_chat(&mut process);
     process.until(|message| message["id"] == 3);
@@ -69,7 +69,7 @@ fn a_signal_is_heard_while_a_deterministic_script_never_pauses() {
 }
 
 #[test]
-fn no_turn_is_accepted_that_nobody_would_end() {
+fn turn_started_after_sigterm_is_not_accepted() {
     let mut command = sidecar();
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -98,7 +98,7 @@ fn no_turn_is_accepted_that_nobody_would_end() {
 }
 
 #[test]
-fn output_that_gets_lost_is_a_failure() {
+fn lost_output_is_a_failure() {
     let mut command = sidecar();
     let mut child = command.stdin(Stdio::piped()).stdout(File::create("/dev/full").unwrap()).spawn().unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), (initialize() + "\n").as_bytes()).unwrap();

@@ -68,7 +68,7 @@ fn brought_back(saved: SavedSession, limits: Limits) -> World {
     world
 }
 
-/// So many bytes a turn's parts have.
+/// Returns the bytes of a turn's parts.
 fn bytes_of(parts: &Value) -> usize {
     parts.as_array().unwrap().iter().map(|part| part.to_string().len()).sum()
 }
@@ -81,7 +81,7 @@ fn of_states(state_bytes: usize) -> Limits {
     Limits { state_bytes, ..Limits::default() }
 }
 
-/// What the agent says in a turn, with what has to be escaped, and a call.
+/// Reports text that needs escaping and a tool call.
 fn speak(chat: &mut Chat, run: RunId) {
     chat.text(run, "begin \"\n\u{1}ä");
     chat.text(run, " and more \\");
@@ -92,7 +92,7 @@ fn speak(chat: &mut Chat, run: RunId) {
 }
 
 #[test]
-fn a_turn_one_byte_over_the_limit_ends_and_its_agent_stops() {
+fn turn_over_its_byte_limit_ends_and_its_agent_is_cancelled() {
     let mut chat = Chat::new(Limits::default());
     let run = chat.start("t");
     speak(&mut chat, run);
@@ -133,7 +133,7 @@ fn a_turn_one_byte_over_the_limit_ends_and_its_agent_stops() {
 }
 
 #[test]
-fn what_takes_the_place_of_something_is_not_counted_twice() {
+fn replaced_content_counts_once_toward_the_turn_limit() {
     let mut chat = Chat::new(of_turns(3000));
     let run = chat.start("t");
     let id = || "c".to_owned();
@@ -159,7 +159,7 @@ fn what_takes_the_place_of_something_is_not_counted_twice() {
 }
 
 #[test]
-fn a_turn_that_a_store_brings_back_is_cut_where_it_is_too_large_and_whole_where_it_is_not() {
+fn loaded_turn_over_its_byte_limit_is_truncated() {
     let mut chat = Chat::new(Limits::default());
     let run = chat.start("t");
     speak(&mut chat, run);
@@ -184,7 +184,7 @@ fn a_turn_that_a_store_brings_back_is_cut_where_it_is_too_large_and_whole_where_
 }
 
 #[test]
-fn a_row_that_is_too_large_alone_is_cut_and_what_is_besides_the_turn_is_kept() {
+fn loaded_chat_row_over_the_turn_limit_is_truncated_but_retains_its_draft() {
     let mut chat = Chat::new(Limits::default());
     let run = chat.start("t");
     chat.text(run, &"x".repeat(2 << 20));
@@ -213,7 +213,7 @@ fn a_row_that_is_too_large_alone_is_cut_and_what_is_besides_the_turn_is_kept() {
 }
 
 #[test]
-fn of_what_follows_a_row_that_is_too_large_only_what_is_besides_the_turn_is_read() {
+fn only_non_turn_actions_behind_an_oversized_row_are_loaded() {
     let mut chat = Chat::new(Limits::default());
     let run = chat.start("t");
     speak(&mut chat, run);
@@ -232,7 +232,7 @@ fn of_what_follows_a_row_that_is_too_large_only_what_is_besides_the_turn_is_read
 }
 
 #[test]
-fn a_state_takes_what_it_has_room_for() {
+fn session_and_chat_states_are_limited_in_bytes() {
     let mut chat = Chat::new(of_states(10_000));
     let draft = |length: usize| json!({ "type": "chat/draftChanged", "draft": message(&"x".repeat(length)) });
     // Exactly as much as there is room for; one draft takes the place of the other.
@@ -255,7 +255,7 @@ fn a_state_takes_what_it_has_room_for() {
 }
 
 #[test]
-fn ids_and_uris_may_be_long_but_not_endless() {
+fn ids_are_limited_to_1024_bytes_and_uris_to_4096() {
     let mut chat = Chat::new(Limits::default());
     let message = message("/hang");
     let start = |length: usize| json!({ "type": "chat/turnStarted", "turnId": "x".repeat(length), "message": message });

@@ -1,4 +1,4 @@
-//! What a client that is back has missed while the host was started again.
+//! Messages that a reconnecting client missed while the host was restarted.
 //!
 //! Owns: sessions that came, went and changed before the host ended, and what is told of them
 //! behind a replay.
@@ -22,9 +22,9 @@ fn has_a_turn(client: &mut Client, session: &str) {
     client.until("chat/turnComplete");
 }
 
-/// What is told behind an answer, as far as the root channel notifies of it, up to the answer to
-/// what is asked then.
-fn told_behind(client: &mut Client, cursor: u64) -> Vec<Value> {
+/// Returns the notifications of the root channel that follow the answer to `reconnect`, up to the
+/// answer to a later request.
+fn notifications_after(client: &mut Client, cursor: u64) -> Vec<Value> {
     let params =
         json!({ "channel": ROOT, "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": [ROOT] });
     let answer = client.ask("reconnect", params);
@@ -35,7 +35,7 @@ fn told_behind(client: &mut Client, cursor: u64) -> Vec<Value> {
 }
 
 #[test]
-fn a_client_is_told_what_became_of_sessions_before_the_host_was_started_again() {
+fn reconnecting_client_receives_session_changes_from_before_the_restart() {
     let folder = tempdir().unwrap();
     let mut client = Client::start(folder.path());
     for session in [GONE, CHANGED, SAME] {
@@ -64,7 +64,7 @@ fn a_client_is_told_what_became_of_sessions_before_the_host_was_started_again() 
     assert!(client.process.wait().success());
 
     let mut client = Client::before_the_handshake(Process::start_on(folder.path(), &[]));
-    let told = told_behind(&mut client, cursor);
+    let told = notifications_after(&mut client, cursor);
     let of = |method: &str| -> Vec<&Value> {
         told.iter().filter(|it| it["method"] == method).map(|it| &it["params"]).collect()
     };

@@ -38,8 +38,8 @@ fn say(host: &mut Core, method: &str, params: Value, id: Option<u64>) -> Vec<Out
     host.feed(said(CLIENT, message))
 }
 
-/// What becomes of a turn whose message chooses this: the model that the agent is told, or why it
-/// is refused.
+/// Starts a turn whose message selects this model: returns the model that the agent receives, or
+/// the reason of the refusal.
 fn start(model: Value) -> Result<String, String> {
     let mut host = Core::with(agent());
     host.feed(Input::Opened { connection: CLIENT, default_directory: None });
@@ -65,7 +65,7 @@ fn start(model: Value) -> Result<String, String> {
 }
 
 #[test]
-fn a_message_chooses_among_the_models_of_its_agent() {
+fn message_may_choose_only_models_of_its_agent() {
     assert_eq!(start(json!({ "id": "small" })), Ok("small".to_owned()));
     assert_eq!(start(json!({ "id": "large", "config": { "effort": "high" } })), Ok("large".to_owned()));
     for (model, why) in [
@@ -83,7 +83,7 @@ fn a_message_chooses_among_the_models_of_its_agent() {
     }
 }
 
-/// What a client of 0.3.0 says, and what it is told, line by line.
+/// Sends a message as a client of 0.3.0 and returns the answers, line by line.
 fn say_as_0_3_0(host: &mut Core, edges: &mut Edges, message: &Value) -> Vec<Value> {
     let (mut fed, mut told) = (Vec::new(), Vec::new());
     edges.up(CLIENT, Incoming::parse(&message.to_string().into()), &mut fed);
@@ -102,7 +102,7 @@ fn say_as_0_3_0(host: &mut Core, edges: &mut Edges, message: &Value) -> Vec<Valu
 }
 
 #[test]
-fn what_an_older_client_selects_is_a_model_of_the_agent() {
+fn model_selected_by_an_older_client_must_be_one_of_the_agent() {
     let (mut host, mut edges) = (Core::with(agent()), Edges::new(vec!["script".to_owned()]));
     host.feed(Input::Opened { connection: CLIENT, default_directory: None });
     let mut ask = |id: u64, method: &str, params: Value| {
@@ -142,8 +142,9 @@ fn what_an_older_client_selects_is_a_model_of_the_agent() {
     assert_eq!(summary["model"], json!({ "id": "large", "config": { "effort": "low", "size": "5" } }));
 }
 
-/// What a newer client does while an older one is away, and the model and agent that the older one,
-/// which had selected `small`, holds after it has come back, and is shown then.
+/// Applies actions of a newer client while an older one, which had selected `small`, is
+/// disconnected. Returns the model and agent that the older one holds after it reconnects, and
+/// those in a fresh snapshot.
 fn selected_after(actions: &[Value]) -> [(Value, Value); 2] {
     let newer = ConnectionId(2);
     let (mut host, mut edges) = (Core::with(agent()), Edges::new(vec!["script".to_owned()]));
@@ -187,7 +188,7 @@ fn selected_after(actions: &[Value]) -> [(Value, Value); 2] {
 }
 
 #[test]
-fn what_is_selected_after_a_replay_is_what_the_state_shows() {
+fn selection_after_a_replay_equals_the_state() {
     let turn = |id: &str, more: Value| {
         let mut message = json!({ "text": "Hello", "origin": { "kind": "user" } });
         message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -206,9 +207,9 @@ fn what_is_selected_after_a_replay_is_what_the_state_shows() {
     }
 }
 
-/// What is told of the list when a session comes back into memory in which `small` is selected, and
-/// whose row was saved with this in its summary's `_meta`.
-fn told_of_one_saved_with(meta: &Value) -> Vec<Value> {
+/// Returns the changes of the session list when a session is loaded in which `small` is selected
+/// and whose row was saved with this `_meta` in its summary.
+fn list_changes_after_load(meta: &Value) -> Vec<Value> {
     let mut host = Core::with(agent());
     host.feed(Input::Opened { connection: CLIENT, default_directory: None });
     say(&mut host, "initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }), Some(1));
@@ -253,14 +254,14 @@ fn told_of_one_saved_with(meta: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn what_is_selected_in_a_session_that_was_saved_without_it_is_told_when_it_comes_back() {
+fn selection_missing_in_a_saved_session_is_sent_after_its_load() {
     let selected = json!({ "selected": { "model": { "id": "small" } } });
-    assert_eq!(told_of_one_saved_with(&selected), [] as [Value; 0]);
-    assert_eq!(told_of_one_saved_with(&Value::Null), [json!({ "_meta": selected })]);
+    assert_eq!(list_changes_after_load(&selected), [] as [Value; 0]);
+    assert_eq!(list_changes_after_load(&Value::Null), [json!({ "_meta": selected })]);
 }
 
 #[test]
-fn what_is_selected_is_left_out_of_summaries_where_it_is_large() {
+fn selection_over_4_kib_is_omitted_from_summaries() {
     let mut host = Core::new();
     host.feed(Input::Opened { connection: CLIENT, default_directory: None });
     say(&mut host, "initialize", json!({ "clientId": "me", "protocolVersions": ["1.0.0"] }), Some(1));

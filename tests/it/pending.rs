@@ -54,7 +54,8 @@ impl Chat {
         self.world.report(self.key, run, event);
     }
 
-    /// What the agent was handed since the last time, and the types of what was sequenced.
+    /// Returns the steering messages passed to the agent since the last call, and the types of the
+    /// sequenced actions.
     fn happened(&mut self) -> (Vec<(RunId, String)>, Vec<String>) {
         let (mut handed, mut sequenced) = (Vec::new(), Vec::new());
         for output in self.world.take() {
@@ -90,7 +91,7 @@ fn endings() -> [TurnEnd; 4] {
 }
 
 #[test]
-fn what_the_agent_did_not_take_in_is_handed_to_the_next_run() {
+fn unconsumed_steering_message_is_passed_to_the_next_run() {
     for end in endings() {
         let mut chat = Chat::new();
         let first = chat.start("t1");
@@ -112,7 +113,7 @@ fn what_the_agent_did_not_take_in_is_handed_to_the_next_run() {
 }
 
 #[test]
-fn what_the_agent_took_in_is_not_handed_over_again() {
+fn consumed_steering_message_is_not_passed_again() {
     for end in endings() {
         let mut chat = Chat::new();
         let first = chat.start("t1");
@@ -126,7 +127,7 @@ fn what_the_agent_took_in_is_not_handed_over_again() {
 }
 
 #[test]
-fn an_agent_that_cannot_be_steered_gets_it_as_its_next_message_before_the_queue() {
+fn steering_message_without_agent_support_precedes_the_queue() {
     for end in endings() {
         let held = matches!(end, TurnEnd::Failed { resumable: true, .. });
         let mut chat = Chat::with(Core::with(AgentDescription { steers: false, ..Script.describe() }));
@@ -153,7 +154,7 @@ fn an_agent_that_cannot_be_steered_gets_it_as_its_next_message_before_the_queue(
 }
 
 #[test]
-fn a_queued_turn_that_begins_at_once_gets_it() {
+fn queued_turn_that_begins_at_once_receives_the_steering_message() {
     let mut chat = Chat::new();
     let first = chat.start("t1");
     chat.queue("q");
@@ -166,7 +167,7 @@ fn a_queued_turn_that_begins_at_once_gets_it() {
 }
 
 #[test]
-fn of_several_the_newest_is_put_back() {
+fn latest_unconsumed_steering_message_is_requeued() {
     let mut chat = Chat::new();
     let first = chat.start("t1");
     for id in ["a", "b", "c"] {
@@ -178,7 +179,7 @@ fn of_several_the_newest_is_put_back() {
 }
 
 #[test]
-fn a_cancellation_by_a_client_and_a_death_put_it_back_too() {
+fn steering_message_is_requeued_after_cancellation_and_agent_death() {
     let mut chat = Chat::new();
     chat.start("t1");
     chat.steer("m");
@@ -193,7 +194,7 @@ fn a_cancellation_by_a_client_and_a_death_put_it_back_too() {
 }
 
 #[test]
-fn one_that_was_put_back_may_be_changed_and_removed() {
+fn requeued_steering_message_can_be_changed_and_removed() {
     let mut chat = Chat::new();
     let first = chat.start("t1");
     chat.steer("m");
@@ -206,7 +207,7 @@ fn one_that_was_put_back_may_be_changed_and_removed() {
 }
 
 #[test]
-fn nothing_is_put_back_into_a_session_that_is_disposed_of() {
+fn steering_message_of_a_disposed_session_is_not_requeued() {
     let mut chat = Chat::new();
     chat.start("t1");
     chat.steer("m");
@@ -217,7 +218,7 @@ fn nothing_is_put_back_into_a_session_that_is_disposed_of() {
 }
 
 #[test]
-fn a_queue_has_a_longest_length() {
+fn queue_length_is_limited() {
     let mut chat = Chat::new();
     chat.start("t1");
     for number in 0..999 {

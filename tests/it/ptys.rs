@@ -48,7 +48,7 @@ impl Ptys {
         self.world.greet(connection, name, &[ROOT]);
     }
 
-    /// What a request is answered at once, or with which error.
+    /// Sends a request and returns its immediate result or error code.
     fn ask(&mut self, connection: ConnectionId, method: &str, params: Value) -> Result<Value, i32> {
         self.world.ask(connection, method, params).map_err(|error| error.code)
     }
@@ -137,7 +137,7 @@ fn with(mut params: Value, member: &str, value: Value) -> Value {
 }
 
 #[test]
-fn a_terminal_is_made_as_it_may_be() {
+fn terminal_creation_validates_its_parameters() {
     let mut ptys = Ptys::new();
     let long = |bytes: usize| "x".repeat(bytes);
     let uri = |bytes: usize| format!("x:/{}", long(bytes - 3));
@@ -174,7 +174,7 @@ fn a_terminal_is_made_as_it_may_be() {
 }
 
 #[test]
-fn as_many_programs_run_as_may() {
+fn terminal_programs_are_limited_per_client_and_per_host() {
     let mut ptys = Ptys::limited(Limits { ptys: 10, ..Limits::default() });
     let keys: Vec<_> = (0..8).map(|number| ptys.create(A, of_a(&format!("x:/{number}"))).unwrap()).collect();
     assert_eq!(ptys.create(A, of_a("x:/8")), Err(-32602), "of one client");
@@ -187,7 +187,7 @@ fn as_many_programs_run_as_may() {
 }
 
 #[test]
-fn a_host_has_thirty_two_programs_and_no_more() {
+fn terminal_programs_per_host_are_limited_to_32() {
     let mut ptys = Ptys::new();
     let mut create = |client: u32, number: u32| {
         let name = format!("client-{client}");
@@ -204,7 +204,7 @@ fn a_host_has_thirty_two_programs_and_no_more() {
 }
 
 #[test]
-fn a_screen_has_between_one_and_a_thousand_columns_and_rows() {
+fn terminal_size_is_limited_to_1000_columns_and_rows() {
     let sizes = [(0, false), (1, true), (2, true), (999, true), (1000, true), (1001, false)];
     let both = sizes.iter().flat_map(|size| [(size.0, 24, size.1), (80, size.0, size.1)]);
     for (cols, rows, fits) in both {
@@ -221,7 +221,7 @@ fn a_screen_has_between_one_and_a_thousand_columns_and_rows() {
 }
 
 #[test]
-fn a_title_has_at_most_so_many_bytes_whoever_gives_it() {
+fn terminal_title_is_limited_to_1024_bytes() {
     let ä = "ä".repeat(511);
     for (title, fits) in [(format!("{ä}a"), true), (format!("{ä}ä"), true), (format!("{ä}äa"), false)] {
         let mut ptys = Ptys::new();
@@ -238,7 +238,7 @@ fn a_title_has_at_most_so_many_bytes_whoever_gives_it() {
 }
 
 #[test]
-fn what_a_shell_has_shown_is_kept_up_to_a_limit_and_cut_only_past_it() {
+fn terminal_scrollback_is_truncated_only_beyond_its_limit() {
     let mut ptys = Ptys::new();
     let key = ptys.created();
     let line = format!("{}\r\n", "x".repeat(62));
@@ -258,7 +258,7 @@ fn what_a_shell_has_shown_is_kept_up_to_a_limit_and_cut_only_past_it() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_leaves_nothing() {
+fn terminal_program_that_cannot_start_leaves_no_terminal() {
     let mut ptys = Ptys::new();
     let key = ptys.asked();
     let launch = ptys.world.outputs.iter().find_map(|output| match output {
@@ -290,7 +290,7 @@ fn a_program_that_cannot_be_started_leaves_nothing() {
 }
 
 #[test]
-fn only_who_has_a_terminal_types_into_it() {
+fn only_the_owner_of_a_terminal_may_act_on_it() {
     let mut ptys = Ptys::new();
     let key = ptys.created();
     ptys.world.subscribe(B, TERMINAL);
@@ -331,7 +331,7 @@ fn only_who_has_a_terminal_types_into_it() {
 }
 
 #[test]
-fn what_is_typed_reaches_the_program_alone_and_waits_within_a_limit() {
+fn terminal_input_reaches_only_the_program_and_is_limited_while_pending() {
     let mut ptys = Ptys::new();
     let key = ptys.created();
     let piece = "x".repeat(64 << 10);
@@ -356,7 +356,7 @@ fn what_is_typed_reaches_the_program_alone_and_waits_within_a_limit() {
 }
 
 #[test]
-fn nothing_of_a_terminal_is_written_down_but_how_far_the_sequence_is() {
+fn terminal_content_is_not_stored_except_for_sequence_numbers() {
     let mut ptys = Ptys::new();
     let key = ptys.created();
     ptys.input(A, SECRET);
@@ -389,7 +389,7 @@ fn nothing_of_a_terminal_is_written_down_but_how_far_the_sequence_is() {
 }
 
 #[test]
-fn it_can_be_said_how_long_a_terminal_stays_whose_client_is_gone() {
+fn terminal_grace_period_is_configurable() {
     let mut ptys = Ptys::limited(Limits { terminal_grace_ms: 7_000, ..Limits::default() });
     ptys.created();
     ptys.world.take();
@@ -399,7 +399,7 @@ fn it_can_be_said_how_long_a_terminal_stays_whose_client_is_gone() {
 }
 
 #[test]
-fn a_terminal_that_nobody_follows_or_whose_client_is_gone_ends_after_a_while() {
+fn terminal_without_subscribers_or_client_ends_after_the_grace_period() {
     let mut ptys = Ptys::new();
     let key = ptys.asked();
     let [(unfollowed, 60)] = ptys.timers()[..] else { panic!("{:?}", ptys.timers()) };
@@ -440,7 +440,7 @@ fn a_terminal_that_nobody_follows_or_whose_client_is_gone_ends_after_a_while() {
 }
 
 #[test]
-fn what_programs_call_a_terminal_is_told_until_a_client_names_it() {
+fn terminal_title_of_a_program_is_sent_until_a_client_sets_one() {
     let mut ptys = Ptys::new();
     let key = ptys.created();
     ptys.world.take();
@@ -468,7 +468,7 @@ fn what_programs_call_a_terminal_is_told_until_a_client_names_it() {
 }
 
 #[test]
-fn commands_are_parts_of_what_a_terminal_shows() {
+fn commands_are_parts_of_the_terminal_content() {
     let mut ptys = Ptys::new();
     let key = ptys.created();
     let happen = |ptys: &mut Ptys, events: Vec<PtyEvent>| {
@@ -516,7 +516,7 @@ fn commands_are_parts_of_what_a_terminal_shows() {
 }
 
 #[test]
-fn lines_that_print_nothing_are_forgotten_when_they_are_many() {
+fn oldest_commands_without_output_are_removed_beyond_1000() {
     let mut ptys = Ptys::new();
     let key = ptys.created();
     for number in 1..=1000 {
@@ -532,7 +532,7 @@ fn lines_that_print_nothing_are_forgotten_when_they_are_many() {
 }
 
 #[test]
-fn terminals_of_a_session_end_with_it_and_go_where_their_chat_goes() {
+fn terminals_of_a_session_end_with_it_and_move_with_their_chat() {
     let mut ptys = Ptys::new();
     ptys.world.take();
     ptys.world.request(A, "createChat", json!({ "channel": SESSION, "chat": "ahp-chat:/second" }));
@@ -556,7 +556,7 @@ fn terminals_of_a_session_end_with_it_and_go_where_their_chat_goes() {
 }
 
 #[test]
-fn of_terminals_whose_program_has_ended_the_oldest_go() {
+fn oldest_exited_terminals_beyond_64_are_removed() {
     let mut ptys = Ptys::new();
     for number in 0..65 {
         let key = ptys.create(A, of_a(&format!("x:/{number}"))).unwrap();
@@ -568,7 +568,7 @@ fn of_terminals_whose_program_has_ended_the_oldest_go() {
     ptys.ask(A, "subscribe", json!({ "channel": "x:/1" })).unwrap();
 }
 
-/// What may happen.
+/// Random event of a test.
 #[derive(Debug, Clone)]
 enum Happening {
     Prints(u16),
@@ -578,7 +578,7 @@ enum Happening {
     Moves(usize, Moves),
 }
 
-/// What a program, or the shell in front of it, may say besides what it prints.
+/// Generates the reports of a program, or of the shell in front of it, other than output.
 fn reported() -> impl Strategy<Value = PtyEvent> {
     prop_oneof![
         "[ab]".prop_map(PtyEvent::Title),
@@ -634,7 +634,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_mirror_of_what_is_typed_into_ends_like_a_fresh_snapshot(
+    fn every_terminal_mirror_equals_a_fresh_snapshot(
         happenings in prop::collection::vec(happening(), 1..40)
     ) {
         let mut ptys = Ptys::new();
@@ -666,7 +666,7 @@ fn root_behind_a_restart(left: &World, head: u64) -> (World, Value) {
 
 /// A client that comes back is told by actions alone, and must have what a snapshot shows.
 #[test]
-fn list_of_terminals_behind_a_restart_is_what_actions_have_told_before() {
+fn terminal_list_after_a_restart_equals_the_one_in_actions() {
     let mut ptys = Ptys::new();
     let (_, root) = root_behind_a_restart(&ptys.world, 1000);
     assert_eq!(root.get("terminals"), None, "nobody was ever told of terminals");

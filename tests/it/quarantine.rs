@@ -39,7 +39,7 @@ fn state(host: &mut Core, channel: &str) -> Value {
     result["snapshot"]["state"].take()
 }
 
-/// What the store has of a session whose turn runs.
+/// Builds the stored form of a session with a running turn.
 fn saved() -> SavedSession {
     let mut host = host();
     let mut outputs =
@@ -76,7 +76,7 @@ fn sequenced(outputs: &[Output], kind: &str) -> Vec<Value> {
 }
 
 #[test]
-fn its_turn_ends_once_for_good_and_says_why_and_the_chat_goes_on() {
+fn quarantined_turn_ends_once_with_a_reason_and_the_chat_continues() {
     let mut host = host();
     let outputs =
         host.feed_and_save(Input::Restored(Box::new(LoadedSession::of(saved(), &Default::default()))));
@@ -105,7 +105,7 @@ fn its_turn_ends_once_for_good_and_says_why_and_the_chat_goes_on() {
 }
 
 #[test]
-fn it_can_be_disposed_of() {
+fn quarantined_session_can_be_disposed_of() {
     let mut host = host();
     host.feed_and_save(Input::Restored(Box::new(LoadedSession::of(saved(), &Default::default()))));
     let outputs =

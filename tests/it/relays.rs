@@ -32,7 +32,7 @@ fn read(core: &mut Core, who: ConnectionId, id: u64, uri: &str) -> Vec<Output> {
     core.feed(said(who, json!({ "id": id, "method": "resourceRead", "params": params })))
 }
 
-/// Who is asked what, under which number.
+/// Returns the client that receives the relayed request, and the number of the request.
 fn asked(outputs: &[Output]) -> Option<(ConnectionId, u64)> {
     outputs.iter().find_map(|output| match output {
         Output::Frame(connection, Frame::Request { number, method: "resourceRead", .. }) => {
@@ -64,7 +64,7 @@ fn reply(core: &mut Core, who: ConnectionId, number: u64) -> Vec<Output> {
 }
 
 #[test]
-fn who_serves_is_asked_and_who_asks_is_answered() {
+fn read_request_is_relayed_to_the_serving_client_and_answered_once() {
     let mut core = opened();
     let (to, number) = asked(&read(&mut core, ASKS, 7, "virtual://client-2/a")).unwrap();
     assert_eq!(to, SERVES);
@@ -76,7 +76,7 @@ fn who_serves_is_asked_and_who_asks_is_answered() {
 }
 
 #[test]
-fn the_client_that_is_meant_is_asked_where_it_came_last() {
+fn relayed_request_goes_to_the_latest_connection_of_the_named_client() {
     let mut core = opened();
     let [mixed, small, again] = [3, 4, 5].map(ConnectionId);
     open(&mut core, mixed, "Mixed");
@@ -97,7 +97,7 @@ fn the_client_that_is_meant_is_asked_where_it_came_last() {
 }
 
 #[test]
-fn who_has_published_what_is_nearest_is_asked() {
+fn relayed_request_goes_to_the_client_with_the_longest_published_prefix() {
     let mut core = opened();
     let other = ConnectionId(3);
     open(&mut core, other, "client-3");
@@ -128,7 +128,7 @@ fn who_has_published_what_is_nearest_is_asked() {
 }
 
 #[test]
-fn who_says_nothing_in_time_is_answered_for() {
+fn relayed_request_without_an_answer_times_out() {
     let mut core = opened();
     let outputs = read(&mut core, ASKS, 7, "virtual://client-2/a");
     let (_, number) = asked(&outputs).unwrap();
@@ -144,7 +144,7 @@ fn who_says_nothing_in_time_is_answered_for() {
 }
 
 #[test]
-fn nothing_waits_for_who_is_gone() {
+fn relayed_request_fails_when_either_client_disconnects() {
     let ended = |connection| Input::Ended { connection, how: Shutdown::Cancel, expected: None };
     for end in [Input::Closed(SERVES), ended(SERVES), ended(ASKS), Input::Shutdown(Shutdown::Cancel)] {
         let mut core = opened();
@@ -166,7 +166,7 @@ fn nothing_waits_for_who_is_gone() {
 }
 
 #[test]
-fn who_has_said_all_is_answered_before_the_connection_closes() {
+fn relayed_requests_are_answered_before_a_draining_connection_closes() {
     let drains = |connection| {
         let how = Shutdown::Drain(Duration::from_secs(60));
         Input::Ended { connection, how, expected: None }
@@ -191,7 +191,7 @@ fn who_has_said_all_is_answered_before_the_connection_closes() {
 }
 
 #[test]
-fn a_client_answers_with_no_more_than_the_host_would() {
+fn relayed_answer_is_limited_like_an_answer_of_the_host() {
     let mut core = opened();
     let mut answered = |encoding: &str, bytes: usize| {
         let (_, number) = asked(&read(&mut core, ASKS, 7, "virtual://client-2/a")).unwrap();
@@ -207,7 +207,7 @@ fn a_client_answers_with_no_more_than_the_host_would() {
 }
 
 #[test]
-fn a_client_is_asked_so_much_at_a_time() {
+fn relayed_requests_per_client_are_limited_to_16() {
     let mut core = opened();
     for id in 0..16 {
         assert!(asked(&read(&mut core, ASKS, id, "virtual://client-2/a")).is_some());

@@ -29,7 +29,7 @@ fn on(path: &Path) -> Value {
 }
 
 #[test]
-fn a_file_is_answered_as_text_where_it_is_text() {
+fn file_is_returned_as_text_if_it_is_utf_8() {
     let folder = tempfile::tempdir().unwrap();
     let (text, bytes) = (folder.path().join("text"), folder.path().join("bytes"));
     fs::write(&text, "grüezi\n").unwrap();
@@ -46,7 +46,7 @@ fn a_file_is_answered_as_text_where_it_is_text() {
 }
 
 #[test]
-fn a_folder_is_answered_by_name() {
+fn folder_entries_are_sorted_by_name() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("b"), "").unwrap();
     fs::create_dir(folder.path().join("a")).unwrap();
@@ -61,7 +61,7 @@ fn a_folder_is_answered_by_name() {
 }
 
 #[test]
-fn what_cannot_be_read_is_an_error_and_the_next_one_is_answered() {
+fn unreadable_resource_is_an_error_and_the_next_request_is_served() {
     let folder = tempfile::tempdir().unwrap();
     let (file, pipe) = (folder.path().join("file"), folder.path().join("pipe"));
     fs::write(&file, "").unwrap();
@@ -91,7 +91,7 @@ fn what_cannot_be_read_is_an_error_and_the_next_one_is_answered() {
 }
 
 #[test]
-fn a_file_is_answered_after_the_input_has_ended() {
+fn file_request_is_answered_after_the_end_of_input() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "x".repeat(16 << 20)).unwrap();
@@ -108,7 +108,7 @@ fn a_file_is_answered_after_the_input_has_ended() {
 }
 
 #[test]
-fn a_file_that_is_typed_is_found_where_its_session_works() {
+fn file_completion_searches_the_working_directory_of_the_session() {
     let folder = tempfile::tempdir().unwrap();
     for file in ["src/main.rs", "domain.txt", "made.o"] {
         let path = folder.path().join(file);
@@ -142,7 +142,7 @@ fn a_file_that_is_typed_is_found_where_its_session_works() {
 
 /// Names that lead in a circle or are too long, and files that are closed to whoever runs the host.
 #[test]
-fn what_the_system_refuses_is_told_by_the_code_of_its_reason() {
+fn system_errors_are_mapped_to_error_codes() {
     let folder = tempfile::tempdir().unwrap();
     let top = folder.path().canonicalize().unwrap();
     let (circle, long) = (top.join("circle"), top.join("x".repeat(300)));

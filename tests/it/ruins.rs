@@ -28,7 +28,7 @@ use serde_json::{json, Value};
 use tempfile::TempDir;
 
 use crate::keeping::{Client, DATABASE};
-use crate::store::mending::{number_channels, put_texts_into_turns, spoil, Dice};
+use crate::store::mending::{corrupt, number_channels, put_texts_into_turns, Dice};
 use crate::support::{program, sidecar_on, Process};
 
 /// Sessions whose turns are all over; one more has a turn that runs.
@@ -40,7 +40,7 @@ fn session(number: usize) -> String {
     format!("ahp-session:/{number}")
 }
 
-/// What is said in a turn; some of it does not fit on a page.
+/// Returns the text of a turn; some texts do not fit on a page.
 fn text(number: usize, turn: usize) -> String {
     format!("{number}-{turn}{}", " and so on".repeat(if turn == 1 { 3 } else { 700 * number }))
 }
@@ -49,7 +49,7 @@ fn turns(number: usize) -> Vec<String> {
     (1..=1 + number % 3).map(|turn| text(number, turn)).collect()
 }
 
-/// What a session must be like when it comes back.
+/// Returns the turns that each session must have when it is loaded.
 fn expected() -> BTreeMap<String, Vec<String>> {
     let mut all: BTreeMap<_, _> = (1..=SESSIONS).map(|number| (session(number), turns(number))).collect();
     all.insert(session(SESSIONS + 1), vec!["begun".to_owned()]);
@@ -167,7 +167,7 @@ fn damage(folder: &Path, dice: &mut Dice) -> (String, bool) {
     let there: Vec<&String> = others.iter().filter(|name| folder.join(name).exists()).collect();
     if there.is_empty() || dice.roll(4) > 0 && !(has_log && dice.roll(2) == 0) {
         // Of a store with a log, what is in both is read from the log.
-        return (spoil(&folder.join(DATABASE), dice), has_log);
+        return (corrupt(&folder.join(DATABASE), dice), has_log);
     }
     let name = there[dice.roll(there.len())];
     let path = folder.join(name);
@@ -244,8 +244,8 @@ impl Visitor {
     }
 }
 
-/// What was seen of each session that can be read, and whether a new one works; none when the host
-/// refused the store.
+/// Turns of each readable session, and whether a new session works; `None` when the host refused
+/// the store.
 type Seen = Option<(BTreeMap<String, Vec<String>>, bool)>;
 
 fn visit(folder: &Path, round: u32, what: &str, may_miss: bool) -> Seen {
@@ -253,7 +253,7 @@ fn visit(folder: &Path, round: u32, what: &str, may_miss: bool) -> Seen {
     let mut command = sidecar_on(folder);
     command.stderr(Stdio::from(File::create(&complaints).unwrap()));
     let mut visitor = Visitor { host: Process::spawn(command), asked: 0 };
-    let seen = look_at_everything(&mut visitor, round, what, may_miss);
+    let seen = visit_all(&mut visitor, round, what, may_miss);
     visitor.host.end();
     while visitor.host.next_line().is_some() {}
     let status = visitor.host.wait();
@@ -278,7 +278,7 @@ fn visit(folder: &Path, round: u32, what: &str, may_miss: bool) -> Seen {
     }
 }
 
-fn look_at_everything(
+fn visit_all(
     visitor: &mut Visitor,
     round: u32,
     what: &str,
@@ -313,8 +313,7 @@ fn look_at_everything(
     Ok((seen, created["error"].is_null()))
 }
 
-/// Whether these turns are all that had been said at some time before; the last one may not have
-/// come to its end.
+/// Tells whether these turns equal an earlier state of the session; the last one may be incomplete.
 fn is_older(turns: &[String], all: &[String]) -> bool {
     let Some((last, before)) = turns.split_last() else { return true };
     all.starts_with(before) && all.get(before.len()).is_some_and(|whole| whole.starts_with(last))
@@ -357,7 +356,7 @@ fn try_one(left: &[(&str, Files)], seed: u64) -> (String, Seen) {
 }
 
 #[test]
-fn whatever_is_damaged_everything_is_answered_and_nothing_is_silently_missing() {
+fn damaged_store_serves_every_request_and_loses_no_session_silently() {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let cases = number("RUINS_CASES").unwrap_or(40);
     let seed = number("RUINS_SEED").unwrap_or_else(|| {

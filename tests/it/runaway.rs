@@ -1,5 +1,5 @@
-//! What one session does to all others when it runs away, and what a store that takes nothing does
-//! to requests; seen by a client of the real program.
+//! Effects of a runaway session on other sessions, and of an unwritable store on requests, seen by
+//! a client of the real program.
 //!
 //! Owns: turns that never end, stores that such turns were left in, turns that end the host again
 //! and again, and answers to whom the disk fails, for a while or for good.
@@ -63,7 +63,7 @@ fn endings(replay: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn a_turn_that_runs_away_ends_and_nobody_else_notices() {
+fn turn_over_its_byte_limit_ends_without_affecting_other_sessions() {
     let folder = TempDir::new().unwrap();
     let limited = ["--max-turn-bytes", "2000000"];
     let mut client = started(folder.path(), &limited);
@@ -87,7 +87,7 @@ fn a_turn_that_runs_away_ends_and_nobody_else_notices() {
 }
 
 #[test]
-fn a_store_in_which_a_turn_ran_away_is_taken_up_at_once() {
+fn store_with_an_oversized_turn_is_loaded_at_once_and_truncated() {
     let folder = TempDir::new().unwrap();
     let mut client = started(folder.path(), &[]);
     create(&mut client, &[BUSY, QUIET]);
@@ -150,7 +150,7 @@ fn cut_short() -> (TempDir, String, u64) {
 }
 
 #[test]
-fn a_turn_that_ended_the_host_too_often_ends_once_in_a_replay_as_in_a_state() {
+fn turn_that_ended_the_host_too_often_ends_once_in_replay_and_state() {
     for (after, deaths, times) in [("3", 3, "3 times"), ("1", 1, "once")] {
         let (folder, text, seen) = cut_short();
         blame(folder.path(), deaths);
@@ -177,7 +177,7 @@ fn a_turn_that_ended_the_host_too_often_ends_once_in_a_replay_as_in_a_state() {
 }
 
 #[test]
-fn a_session_that_cannot_even_be_given_up_is_left_alone_until_it_is_asked_for() {
+fn session_that_cannot_be_quarantined_is_loaded_only_on_request() {
     let (folder, text, _) = cut_short();
     blame(folder.path(), 6);
     for _ in 0..2 {
@@ -199,7 +199,7 @@ fn a_session_that_cannot_even_be_given_up_is_left_alone_until_it_is_asked_for() 
 }
 
 #[test]
-fn whoever_notices_first_that_the_disk_is_full_is_answered() {
+fn first_request_on_a_full_disk_is_answered() {
     let folder = TempDir::new().unwrap();
     let mut client =
         Client::before_the_handshake(Process::start_on(folder.path(), &["--store-patience", "0"]));
@@ -244,7 +244,7 @@ fn whoever_notices_first_that_the_disk_is_full_is_answered() {
 }
 
 #[test]
-fn a_store_that_is_broken_for_good_is_said_once_and_every_request_is_answered() {
+fn broken_store_is_logged_once_and_every_request_is_answered() {
     for early in [true, false] {
         let folder = TempDir::new().unwrap();
         let log = folder.path().join("log");

@@ -37,11 +37,11 @@ impl State {
     }
 
     /// A host that has heard these lines and ended. Returns what it said.
-    fn told(&self, lines: &[Value]) -> Vec<Value> {
-        self.told_with(&[], lines)
+    fn run_host(&self, lines: &[Value]) -> Vec<Value> {
+        self.run_host_with(&[], lines)
     }
 
-    fn told_with(&self, options: &[&str], lines: &[Value]) -> Vec<Value> {
+    fn run_host_with(&self, options: &[&str], lines: &[Value]) -> Vec<Value> {
         let mut process = self.serve(options);
         say_all(&mut process, lines);
         process.end();
@@ -57,7 +57,7 @@ impl State {
         command.stdin(Stdio::null()).output().unwrap()
     }
 
-    /// The same, when it must succeed: what it printed.
+    /// Runs a `sessions` command that must succeed and returns its output.
     fn printed(&self, arguments: &[&str]) -> String {
         let output = self.sessions(arguments);
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -66,7 +66,7 @@ impl State {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The same, when it must fail with this status: what it said about that, in one line.
+    /// Runs a `sessions` command that must fail with this status and returns its one-line error.
     fn refused(&self, status: i32, arguments: &[&str]) -> String {
         let output = self.sessions(arguments);
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -131,21 +131,21 @@ fn result<'a>(said: &'a [Value], id: &str) -> &'a Value {
 
 /// The state of the chat, as a new host tells it.
 fn chat_state(state: &State) -> Value {
-    result(&state.told(&[hello(), subscribe(CHAT)]), "subscribe")["snapshot"]["state"].clone()
+    result(&state.run_host(&[hello(), subscribe(CHAT)]), "subscribe")["snapshot"]["state"].clone()
 }
 
 /// A folder with one session of two turns.
 fn with_two_turns() -> State {
     let state = State::new();
-    state.told(&[hello(), create(SESSION), turn("t1", "Hello there\n/title A\ttitle\u{1b}[31m")]);
-    state.told(&[hello(), turn("t2", "/think hm\n/tool ls {\"path\":\"/\"}\n/error it broke")]);
+    state.run_host(&[hello(), create(SESSION), turn("t1", "Hello there\n/title A\ttitle\u{1b}[31m")]);
+    state.run_host(&[hello(), turn("t2", "/think hm\n/tool ls {\"path\":\"/\"}\n/error it broke")]);
     state
 }
 
 #[test]
 fn sessions_are_listed_shown_and_marked() {
     let state = with_two_turns();
-    state.told(&[hello(), create("ahp-session:/other")]);
+    state.run_host(&[hello(), create("ahp-session:/other")]);
     let list = state.list();
     assert_eq!(list[0][0], "ahp-session:/other");
     let row: Vec<&str> = list[1].iter().map(String::as_str).collect();
@@ -160,35 +160,35 @@ fn sessions_are_listed_shown_and_marked() {
         assert!(shown.contains(said), "{said:?} is not in {shown}");
     }
     assert!(!shown.contains('\u{1b}'), "it does things to the terminal");
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     assert_eq!(state.marks(), [("ahp-session:/other".into(), "-".into()), (SESSION.into(), "trash".into())]);
     assert!(state.printed(&["show", SESSION]).contains("in the trash"));
 }
 
 #[test]
-fn a_session_comes_back_from_the_trash_as_it_was() {
+fn session_is_restored_from_the_trash_unchanged() {
     let state = with_two_turns();
     let before = chat_state(&state);
     assert_eq!(before["turns"].as_array().unwrap().len(), 2);
-    state.told(&[hello(), dispose(SESSION)]);
-    state.told(&[hello(), create(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), create(SESSION)]);
     assert!(state.refused(1, &["restore", SESSION]).contains("in use"));
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     assert_eq!(state.list().len(), 2);
     // The newest one; the other one then cannot come back.
     state.printed(&["restore", SESSION]);
     assert_eq!(state.marks(), [(SESSION.into(), "-".into()), (SESSION.into(), "trash".into())]);
     state.refused(1, &["restore", SESSION]);
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     state.printed(&["purge", SESSION]);
     assert_eq!(state.list(), Vec::<Vec<String>>::new());
 
     let state = with_two_turns();
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     state.printed(&["restore", SESSION]);
     assert_eq!(chat_state(&state), before_as_of(&before, &chat_state(&state)));
     // It goes on.
-    state.told(&[hello(), turn("t3", "more")]);
+    state.run_host(&[hello(), turn("t3", "more")]);
     assert_eq!(chat_state(&state)["turns"].as_array().unwrap().len(), 3);
     assert!(state.refused(1, &["restore", "ahp-session:/none"]).contains("ahp-session:/none"));
 }
@@ -222,30 +222,30 @@ fn with_three_chats() -> State {
         json!({ "id": id, "method": "createChat", "params": { "channel": SESSION,
             "chat": format!("ahp-chat:/{id}"), "source": source, "initialMessage": first } })
     };
-    let said = state.told(&[hello(), chat("fork", "fork", "t1"), chat("aside", "sideChat", "t2")]);
+    let said = state.run_host(&[hello(), chat("fork", "fork", "t1"), chat("aside", "sideChat", "t2")]);
     for id in ["fork", "aside"] {
         assert!(result(&said, id).is_null(), "{said:?}");
     }
     state
 }
 
-/// What each channel of the session is, but for what differs from one process to the next; and what
-/// the agent of the side chat remembers.
-fn all_of(state: &State) -> Vec<Value> {
+/// Returns the states of all channels of the session, without fields that differ between processes,
+/// and the history that the agent of the side chat has.
+fn all_states(state: &State) -> Vec<Value> {
     let channels = [SESSION, CHAT, "ahp-chat:/fork", "ahp-chat:/aside"];
     channels
         .iter()
         .map(|channel| {
-            let said = state.told(&[hello(), subscribe(channel)]);
+            let said = state.run_host(&[hello(), subscribe(channel)]);
             result(&said, "subscribe")["snapshot"]["state"].clone()
         })
         .collect()
 }
 
 #[test]
-fn every_chat_of_a_session_is_shown_exported_and_brought_back() {
+fn every_chat_of_a_session_is_shown_exported_and_restored() {
     let state = with_three_chats();
-    let before = all_of(&state);
+    let before = all_states(&state);
     assert_eq!(before[2]["turns"].as_array().unwrap().len(), 2);
     assert_eq!(before[3]["turns"].as_array().unwrap().len(), 1);
     let shown = state.printed(&["show", SESSION]);
@@ -255,28 +255,28 @@ fn every_chat_of_a_session_is_shown_exported_and_brought_back() {
 
     let export = state.path().with_extension("jsonl");
     fs::write(&export, state.printed(&["export", SESSION])).unwrap();
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     state.printed(&["restore", SESSION]);
-    assert_eq!(all_of(&state), before);
+    assert_eq!(all_states(&state), before);
 
     let other = State::new();
-    other.told(&[hello()]);
+    other.run_host(&[hello()]);
     other.printed(&["restore", "--from", export.to_str().unwrap()]);
-    assert_eq!(all_of(&other), before);
+    assert_eq!(all_states(&other), before);
     let message = json!({ "text": "/recall", "origin": { "kind": "user" } });
     let action = json!({ "type": "chat/turnStarted", "turnId": "t9", "message": message });
-    other.told(&[
+    other.run_host(&[
         hello(),
         json!({ "method": "dispatchAction", "params":
         { "channel": "ahp-chat:/aside", "clientSeq": 1, "action": action } }),
     ]);
-    let recalled = all_of(&other)[3]["turns"][1]["responseParts"][0]["content"].clone();
+    let recalled = all_states(&other)[3]["turns"][1]["responseParts"][0]["content"].clone();
     assert!(recalled.as_str().unwrap().starts_with("Hello there\n"), "{recalled}");
 }
 
-/// What is said at once is one step, and what it leaves must fit together.
+/// Requests sent together form one step, whose records must be consistent.
 #[test]
-fn what_happens_to_a_chat_and_its_sessions_at_once_is_kept_as_it_was_told() {
+fn concurrent_changes_to_a_chat_and_its_sessions_are_stored_consistently() {
     let other = "ahp-session:/other";
     let open = |chat: &str| {
         json!({ "id": chat, "method": "createChat",
@@ -289,26 +289,26 @@ fn what_happens_to_a_chat_and_its_sessions_at_once_is_kept_as_it_was_told() {
     };
     let to_other = || shift(json!({ "kind": "session", "session": other }));
     let chats_of = |state: &State, session: &str| -> Vec<String> {
-        let said = state.told(&[hello(), subscribe(session)]);
+        let said = state.run_host(&[hello(), subscribe(session)]);
         let session = &result(&said, "subscribe")["snapshot"]["state"];
         let rows = session["chats"].as_array().unwrap_or_else(|| panic!("{said:?}"));
         let uris: Vec<String> = rows.iter().map(|row| row["resource"].as_str().unwrap().to_owned()).collect();
         assert!(uris.contains(&session["defaultChat"].as_str().unwrap().to_owned()), "{session}");
         for uri in &uris {
-            let said = state.told(&[hello(), subscribe(uri)]);
+            let said = state.run_host(&[hello(), subscribe(uri)]);
             assert!(result(&said, "subscribe")["snapshot"]["state"].is_object(), "{said:?}");
         }
         uris
     };
     let with_two_chats = || {
         let state = State::new();
-        state.told(&[hello(), create(SESSION), create(other), open("ahp-chat:/a")]);
+        state.run_host(&[hello(), create(SESSION), create(other), open("ahp-chat:/a")]);
         state
     };
 
     // It moves, and the session that it moves to goes: it is in the trash with that one.
     let state = with_two_chats();
-    state.told(&[hello(), to_other(), dispose(other)]);
+    state.run_host(&[hello(), to_other(), dispose(other)]);
     assert_eq!(chats_of(&state, SESSION), [CHAT]);
     state.printed(&["restore", other]);
     assert_eq!(chats_of(&state, other).len(), 2);
@@ -316,42 +316,42 @@ fn what_happens_to_a_chat_and_its_sessions_at_once_is_kept_as_it_was_told() {
 
     // The same with one that was made for it.
     let state = with_two_chats();
-    let said = state.told(&[hello(), shift(json!({ "kind": "newSession" }))]);
+    let said = state.run_host(&[hello(), shift(json!({ "kind": "newSession" }))]);
     let made = result(&said, "move")["session"].as_str().unwrap().to_owned();
     assert_eq!(chats_of(&state, &made), ["ahp-chat:/a"]);
-    state.told(&[hello(), dispose(&made), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(&made), dispose(SESSION)]);
     state.printed(&["restore", &made]);
     assert_eq!(chats_of(&state, &made), ["ahp-chat:/a"]);
 
     // It moves and goes.
     let state = with_two_chats();
-    state.told(&[hello(), to_other(), close("ahp-chat:/a")]);
+    state.run_host(&[hello(), to_other(), close("ahp-chat:/a")]);
     assert_eq!(chats_of(&state, SESSION), [CHAT]);
     assert_eq!(chats_of(&state, other).len(), 1);
 
     // One comes, one goes, and the session goes too: what comes back is what was there, all of it.
     let state = with_two_chats();
     let close_first = close(CHAT);
-    state.told(&[hello(), open("ahp-chat:/b"), close_first, dispose(SESSION)]);
+    state.run_host(&[hello(), open("ahp-chat:/b"), close_first, dispose(SESSION)]);
     state.printed(&["restore", SESSION]);
     let back = chats_of(&state, SESSION);
     assert!(back.contains(&"ahp-chat:/a".to_owned()) && !back.contains(&CHAT.to_owned()), "{back:?}");
 }
 
 #[test]
-fn a_client_that_knew_a_session_before_is_told_its_state_when_it_is_back() {
+fn reconnecting_client_receives_a_snapshot_of_a_restored_session() {
     let state = with_two_turns();
-    let said = state.told(&[hello(), subscribe(CHAT), dispose(SESSION)]);
+    let said = state.run_host(&[hello(), subscribe(CHAT), dispose(SESSION)]);
     let cursor = result(&said, "hello")["serverSeq"].as_u64().unwrap();
     state.printed(&["restore", SESSION]);
     let reconnect = json!({ "id": "back", "method": "reconnect", "params": { "channel": "ahp-root://",
         "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": [CHAT] } });
-    let said = state.told(&[reconnect]);
+    let said = state.run_host(&[reconnect]);
     assert_eq!(result(&said, "back")["type"], "snapshot", "{said:?}");
 }
 
 #[test]
-fn a_turn_that_was_cut_off_by_the_removal_is_whole_when_it_is_back() {
+fn turn_cancelled_by_disposal_is_complete_after_a_restore() {
     let state = State::new();
     let mut process = state.serve(&[]);
     say_all(&mut process, &[hello(), create(SESSION), subscribe(CHAT), turn("t1", "/say so far\n/hang")]);
@@ -369,7 +369,7 @@ fn a_turn_that_was_cut_off_by_the_removal_is_whole_when_it_is_back() {
 }
 
 #[test]
-fn an_export_is_brought_in_elsewhere() {
+fn export_is_imported_into_another_state_folder() {
     let state = with_two_turns();
     let before = chat_state(&state);
     let export = state.printed(&["export", SESSION]);
@@ -394,23 +394,23 @@ fn an_export_is_brought_in_elsewhere() {
 
     assert!(state.refused(1, &["restore", "--from", file]).contains("in use"));
     let elsewhere = State::new();
-    elsewhere.told(&[hello(), create("ahp-session:/other")]);
+    elsewhere.run_host(&[hello(), create("ahp-session:/other")]);
     elsewhere.printed(&["restore", "--from", file]);
     assert_eq!(chat_state(&elsewhere), before);
-    elsewhere.told(&[hello(), turn("t3", "more")]);
+    elsewhere.run_host(&[hello(), turn("t3", "more")]);
     assert_eq!(chat_state(&elsewhere)["turns"].as_array().unwrap().len(), 3);
     assert!(chat_state(&elsewhere)["turns"][0] == before["turns"][0]);
     assert_eq!(elsewhere.list()[1][0], "ahp-session:/other");
 }
 
 #[test]
-fn an_export_that_is_cut_off_or_none_is_refused() {
+fn truncated_or_invalid_export_is_refused() {
     let state = with_two_turns();
     let export = state.printed(&["export", SESSION]);
     let lines: Vec<&str> = export.lines().collect();
     let file = state.0.path().join("saved.jsonl");
     let elsewhere = State::new();
-    elsewhere.told(&[hello()]);
+    elsewhere.run_host(&[hello()]);
     let without = |left_out: usize| {
         let kept: Vec<&str> = lines
             .iter()
@@ -435,12 +435,12 @@ fn an_export_that_is_cut_off_or_none_is_refused() {
 }
 
 #[test]
-fn the_trash_is_emptied_on_request_or_at_once() {
+fn trash_is_purged_on_request_or_at_once() {
     let state = State::new();
     let uris = ["ahp-session:/a", "ahp-session:/b", "ahp-session:/c"];
     for uri in uris {
-        state.told(&[hello(), create(uri)]);
-        state.told(&[hello(), dispose(uri)]);
+        state.run_host(&[hello(), create(uri)]);
+        state.run_host(&[hello(), dispose(uri)]);
     }
     assert!(state.refused(1, &["purge", "ahp-session:/d"]).contains("in the trash"));
     assert_eq!(state.list().len(), 3);
@@ -448,18 +448,18 @@ fn the_trash_is_emptied_on_request_or_at_once() {
     assert_eq!(state.list().len(), 2);
     assert_eq!(state.printed(&["purge"]), "removed for good: 2\n");
     assert!(state.list().is_empty());
-    state.told(&[hello(), create(uris[0])]);
-    state.told_with(&["--trash-days", "0"], &[hello(), dispose(uris[0])]);
+    state.run_host(&[hello(), create(uris[0])]);
+    state.run_host_with(&["--trash-days", "0"], &[hello(), dispose(uris[0])]);
     assert!(state.list().is_empty());
 }
 
 #[test]
-fn what_was_purged_takes_no_room() {
+fn purged_session_frees_its_disk_space() {
     let state = State::new();
     let noise = (0..500_000_u32).map(|number| format!("{:08x}", crc32fast::hash(&number.to_le_bytes())));
     let noise: String = noise.collect();
-    state.told(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", &format!("/say {noise}"))]);
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", &format!("/say {noise}"))]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     // With the log, where there is one.
     let size = || -> u64 {
         let files = fs::read_dir(state.path()).unwrap().map(|file| file.unwrap());
@@ -469,32 +469,32 @@ fn what_was_purged_takes_no_room() {
     let before = size();
     state.printed(&["purge"]);
     assert!(size() + 3_000_000 < before, "{before} bytes became {}", size());
-    state.told(&[hello(), create(SESSION)]);
+    state.run_host(&[hello(), create(SESSION)]);
     assert_eq!(state.list().len(), 1);
 }
 
 #[test]
-fn what_was_purged_is_in_no_file() {
+fn purged_content_is_in_no_file() {
     let state = State::new();
     let other = "ahp-session:/other";
-    state.told(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", "/say swordfish"), create(other)]);
+    state.run_host(&[hello(), create(SESSION), subscribe(CHAT), turn("t1", "/say swordfish"), create(other)]);
     let is_there = || {
         let files = fs::read_dir(state.path()).unwrap().map(|file| fs::read(file.unwrap().path()).unwrap());
         files.filter(|kept| memchr::memmem::find(kept, b"swordfish").is_some()).count() > 0
     };
-    state.told(&[hello(), dispose(SESSION)]);
+    state.run_host(&[hello(), dispose(SESSION)]);
     assert!(is_there());
     state.printed(&["purge"]);
     assert!(!is_there());
     // The others are what they were.
     assert_eq!(state.list()[0][0], other);
-    state.told(&[hello(), subscribe(other)]);
+    state.run_host(&[hello(), subscribe(other)]);
 }
 
 #[test]
-fn what_is_damaged_is_said_and_the_rest_is_shown() {
+fn damaged_content_is_reported_and_the_rest_is_shown() {
     let state = with_two_turns();
-    state.told(&[hello(), create("ahp-session:/other")]);
+    state.run_host(&[hello(), create("ahp-session:/other")]);
     state.damage("UPDATE texts SET text = 'nonsense' WHERE key IN (SELECT text FROM turns WHERE place = 0)");
     let output = state.sessions(&["show", SESSION]);
     let shown = String::from_utf8(output.stdout).unwrap();
@@ -511,7 +511,7 @@ fn what_is_damaged_is_said_and_the_rest_is_shown() {
     assert!(row[1].contains("cannot be read"), "{row:?}");
     // A host lists it too, refuses to open it, and serves everything else.
     let page = json!({ "id": "list", "method": "listSessions", "params": { "channel": "ahp-root://" } });
-    let said = state.told(&[hello(), page, subscribe(SESSION)]);
+    let said = state.run_host(&[hello(), page, subscribe(SESSION)]);
     let items = result(&said, "list")["items"].as_array().unwrap();
     assert!(items.iter().any(|item| item["resource"] == SESSION && item["status"] == 2), "{items:?}");
     let refused = said.iter().find(|message| message["id"] == "subscribe").unwrap();
@@ -519,7 +519,7 @@ fn what_is_damaged_is_said_and_the_rest_is_shown() {
 }
 
 #[test]
-fn a_folder_has_one_owner() {
+fn state_folder_has_one_owner_and_readers_are_admitted() {
     let state = State::new();
     let mut host = state.serve(&[]);
     say_all(&mut host, &[hello(), create(SESSION)]);
@@ -545,7 +545,7 @@ fn a_folder_has_one_owner() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_used_is_refused_with_status_3() {
+fn unusable_state_folder_is_refused_with_status_3() {
     let state = State::new();
     let serve = |path: &Path| {
         let output = sidecar_on(path).stdin(Stdio::null()).output().unwrap();
@@ -560,7 +560,7 @@ fn a_folder_that_cannot_be_used_is_refused_with_status_3() {
     serve(&state.path());
     state.refused(3, &["list"]);
     fs::remove_file(state.path()).unwrap();
-    state.told(&[hello(), create(SESSION)]);
+    state.run_host(&[hello(), create(SESSION)]);
     state.damage("PRAGMA user_version = 999");
     let database = state.path().join(ahp_sidecar::store::sqlite::FILE_NAME);
     let before = fs::read(&database).unwrap();
@@ -573,7 +573,7 @@ fn a_folder_that_cannot_be_used_is_refused_with_status_3() {
 }
 
 #[test]
-fn a_database_that_may_not_be_written_is_refused() {
+fn read_only_database_is_refused() {
     let state = State::new();
     fs::create_dir(state.path()).unwrap();
     let database = state.path().join(ahp_sidecar::store::sqlite::FILE_NAME);
@@ -599,7 +599,7 @@ fn a_database_that_may_not_be_written_is_refused() {
 }
 
 #[test]
-fn files_are_for_us_alone_whatever_the_umask() {
+fn state_files_are_private_whatever_the_umask() {
     for umask in ["000", "277"] {
         let state = State::new();
         let script = format!(r#"umask {umask}; exec "$@""#);
@@ -623,7 +623,7 @@ fn files_are_for_us_alone_whatever_the_umask() {
 }
 
 #[test]
-fn usage_is_checked_and_a_closed_pipe_is_no_failure() {
+fn sessions_command_checks_usage_and_tolerates_a_closed_pipe() {
     let state = with_two_turns();
     for arguments in [
         &["frobnicate"][..],

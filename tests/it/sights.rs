@@ -1,4 +1,4 @@
-//! What is there now in a repository, as the core has it looked at and tells it.
+//! Repository status as the core refreshes it and sends it to clients.
 //!
 //! Owns: a host in memory whose repository is what a test says that git has seen, and when git is
 //! asked.
@@ -51,7 +51,7 @@ struct Watcher {
     looks: Vec<u64>,
     watched: Vec<String>,
     timers: Vec<Timer>,
-    /// What the client was told of the changeset, in short.
+    /// Changeset actions received by the client, abbreviated.
     told: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ impl Watcher {
         }
         let params = json!({ "channel": SESSION, "workingDirectories": [ROOT] });
         watcher.world.ask(CLIENT, "createSession", params).unwrap();
-        let look = watcher.look().expect("a new session is looked at");
+        let look = watcher.take_scan().expect("a new session is looked at");
         watcher.saw(look, sight(&[]));
         watcher
     }
@@ -94,7 +94,7 @@ impl Watcher {
     }
 
     /// The number of the look that git is asked for; none when it is not.
-    fn look(&mut self) -> Option<u64> {
+    fn take_scan(&mut self) -> Option<u64> {
         self.absorb();
         assert!(self.looks.len() <= 1, "git is asked {} times at once", self.looks.len());
         self.looks.pop()
@@ -104,8 +104,8 @@ impl Watcher {
         self.world.feed(Input::Git(look, report));
     }
 
-    /// What the client was told since this was asked last.
-    fn told(&mut self) -> Vec<String> {
+    /// Returns the messages to the client since the last call.
+    fn take_sent(&mut self) -> Vec<String> {
         self.absorb();
         std::mem::take(&mut self.told)
     }
@@ -125,7 +125,7 @@ impl Watcher {
         self.timers.iter().copied().filter(is_it).collect()
     }
 
-    /// It is time for what was asked for last.
+    /// Fires the latest timer that `is_it` accepts.
     fn time_for(&mut self, is_it: impl Fn(&Timer) -> bool) {
         let timer = self.timers(is_it).pop().expect("the timer was asked for");
         self.world.feed(Input::Timer(timer));
@@ -139,14 +139,14 @@ impl Watcher {
     /// The client follows the changeset, and knows what is there.
     fn follow(&mut self, files: &[&str]) {
         self.world.state(CLIENT, &uncommitted());
-        let look = self.look().unwrap();
+        let look = self.take_scan().unwrap();
         self.saw(look, sight(files));
-        assert_eq!(self.look(), None);
-        assert_eq!(self.told().last().map(String::as_str), Some("ready"));
+        assert_eq!(self.take_scan(), None);
+        assert_eq!(self.take_sent().last().map(String::as_str), Some("ready"));
     }
 }
 
-/// What an action says of a changeset, but for its operations.
+/// Abbreviates an action on the changeset, ignoring its operations.
 fn brief(action: &Value) -> Option<String> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     match text(&action["type"]).as_str() {
@@ -158,7 +158,7 @@ fn brief(action: &Value) -> Option<String> {
     }
 }
 
-const fn is_look(timer: &Timer) -> bool {
+const fn is_refresh_timer(timer: &Timer) -> bool {
     matches!(timer, Timer::Look(_))
 }
 
@@ -167,82 +167,82 @@ const fn is_stay(timer: &Timer) -> bool {
 }
 
 #[test]
-fn what_is_looked_at_again_is_said_to_be_and_stays_shown() {
+fn refresh_is_announced_while_the_last_status_stays_shown() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     watcher.changes();
-    assert_eq!(watcher.told(), [""; 0]);
-    watcher.time_for(is_look);
-    assert_eq!(watcher.told(), ["recomputing"]);
-    let look = watcher.look().unwrap();
+    assert_eq!(watcher.take_sent(), [""; 0]);
+    watcher.time_for(is_refresh_timer);
+    assert_eq!(watcher.take_sent(), ["recomputing"]);
+    let look = watcher.take_scan().unwrap();
     watcher.saw(look, sight(&["a", "b"]));
-    assert_eq!(watcher.told(), ["set file:///r/b", "ready"]);
+    assert_eq!(watcher.take_sent(), ["set file:///r/b", "ready"]);
     // Where it was nothing, the status alone is told.
     watcher.changes();
-    watcher.time_for(is_look);
-    let look = watcher.look().unwrap();
+    watcher.time_for(is_refresh_timer);
+    let look = watcher.take_scan().unwrap();
     watcher.saw(look, sight(&["a", "b"]));
-    assert_eq!(watcher.told(), ["recomputing", "ready"]);
+    assert_eq!(watcher.take_sent(), ["recomputing", "ready"]);
 }
 
 /// Else it would be looked at without an end, and nobody would ever hear that what is shown is what
 /// was there.
 #[test]
-fn what_changes_while_git_looks_is_gathered_again() {
+fn change_during_a_refresh_schedules_another_one() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     watcher.changes();
-    watcher.time_for(is_look);
-    let look = watcher.look().unwrap();
-    let before = watcher.timers(is_look).len();
+    watcher.time_for(is_refresh_timer);
+    let look = watcher.take_scan().unwrap();
+    let before = watcher.timers(is_refresh_timer).len();
     watcher.changes();
     watcher.changes();
-    assert_eq!(watcher.timers(is_look).len(), before);
-    watcher.told();
+    assert_eq!(watcher.timers(is_refresh_timer).len(), before);
+    watcher.take_sent();
     watcher.saw(look, sight(&["a", "b"]));
-    assert_eq!(watcher.told(), ["set file:///r/b", "ready"]);
-    assert_eq!((watcher.look(), watcher.timers(is_look).len()), (None, before + 1));
-    watcher.time_for(is_look);
-    assert_eq!(watcher.told(), ["recomputing"]);
-    assert!(watcher.look().is_some());
+    assert_eq!(watcher.take_sent(), ["set file:///r/b", "ready"]);
+    assert_eq!((watcher.take_scan(), watcher.timers(is_refresh_timer).len()), (None, before + 1));
+    watcher.time_for(is_refresh_timer);
+    assert_eq!(watcher.take_sent(), ["recomputing"]);
+    assert!(watcher.take_scan().is_some());
 }
 
-/// What changed after git had looked and before it was watched would be seen with the next change
-/// only.
+/// A change between git's scan and the start of the watch would otherwise be shown with the next
+/// change only.
 #[test]
-fn what_is_watched_from_now_on_is_looked_at_without_a_word() {
+fn new_watch_triggers_a_silent_refresh() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     let watch = watcher.watched[0].clone();
     watcher.world.feed(Input::Watches(watch));
-    let look = watcher.look().unwrap();
+    let look = watcher.take_scan().unwrap();
     watcher.saw(look, sight(&["a"]));
-    assert_eq!(watcher.told(), [""; 0]);
+    assert_eq!(watcher.take_sent(), [""; 0]);
 }
 
 #[test]
-fn a_second_client_has_it_looked_at_without_a_word() {
+fn second_subscriber_triggers_a_silent_refresh() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     assert_eq!(watcher.world.state(OTHER, &uncommitted())["status"], "ready");
-    let look = watcher.look().unwrap();
+    let look = watcher.take_scan().unwrap();
     watcher.saw(look, sight(&["a"]));
-    assert_eq!((watcher.told(), watcher.look()), (vec![], None));
+    assert_eq!((watcher.take_sent(), watcher.take_scan()), (vec![], None));
 }
 
 #[test]
-fn who_comes_back_soon_knows_whether_something_has_changed_meanwhile() {
+fn returning_subscriber_sees_whether_the_repository_changed_meanwhile() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     let come_and_go = |watcher: &mut Watcher, meanwhile: &dyn Fn(&mut Watcher)| {
         watcher.world.unsubscribe(CLIENT, &uncommitted());
         meanwhile(watcher);
-        assert_eq!(watcher.look(), None, "what nobody follows is looked at");
+        assert_eq!(watcher.take_scan(), None, "what nobody follows is looked at");
         watcher.world.state(CLIENT, &uncommitted());
-        let told = watcher.told();
-        let look = watcher.look().unwrap();
+        let told = watcher.take_sent();
+        let look = watcher.take_scan().unwrap();
         watcher.saw(look, sight(&["a"]));
-        (told, watcher.told())
+        (told, watcher.take_sent())
     };
     let (none, old, ready) = (Vec::<String>::new(), vec!["recomputing".to_owned()], vec!["ready".to_owned()]);
     assert_eq!(come_and_go(&mut watcher, &|_| ()), (none.clone(), none.clone()));
@@ -267,15 +267,15 @@ fn who_comes_back_soon_knows_whether_something_has_changed_meanwhile() {
 
 /// A client that asks again and again hears at last that all is known.
 #[test]
-fn who_looks_and_leaves_at_once_sees_what_is_there() {
+fn client_that_subscribes_and_leaves_repeatedly_sees_a_ready_status() {
     let mut watcher = Watcher::begin();
     let mut last = Value::Null;
     for round in 0..3 {
         last = watcher.world.state(CLIENT, &uncommitted());
-        let look = watcher.look().unwrap();
+        let look = watcher.take_scan().unwrap();
         watcher.world.unsubscribe(CLIENT, &uncommitted());
         watcher.saw(look, sight(&["a"]));
-        if let Some(look) = watcher.look() {
+        if let Some(look) = watcher.take_scan() {
             watcher.saw(look, sight(&["a"]));
         }
         assert_eq!(last["status"], if round == 0 { "computing" } else { "ready" });
@@ -284,20 +284,20 @@ fn who_looks_and_leaves_at_once_sees_what_is_there() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_an_error_until_it_can() {
+fn failed_refresh_is_an_error_until_one_succeeds() {
     let mut watcher = Watcher::begin();
     watcher.follow(&["a"]);
     for report in [GitReport::NoRepository, GitReport::Failed("no time".to_owned())] {
         watcher.changes();
-        watcher.time_for(is_look);
-        let look = watcher.look().unwrap();
+        watcher.time_for(is_refresh_timer);
+        let look = watcher.take_scan().unwrap();
         watcher.saw(look, report);
         // What was seen last stays.
-        assert_eq!(watcher.told(), ["recomputing", "error"]);
+        assert_eq!(watcher.take_sent(), ["recomputing", "error"]);
         watcher.changes();
-        watcher.time_for(is_look);
-        let look = watcher.look().unwrap();
+        watcher.time_for(is_refresh_timer);
+        let look = watcher.take_scan().unwrap();
         watcher.saw(look, sight(&["a"]));
-        assert_eq!(watcher.told(), ["ready"]);
+        assert_eq!(watcher.take_sent(), ["ready"]);
     }
 }

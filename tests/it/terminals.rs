@@ -32,7 +32,7 @@ struct Terminal {
     run: RunId,
 }
 
-/// What a client says so that the command goes on without its call.
+/// Builds the action that detaches a command from its call.
 fn claimed_for_chat() -> Value {
     json!({ "type": "terminal/claimed", "claim": { "kind": "session", "session": SESSION, "chat": CHAT } })
 }
@@ -74,7 +74,7 @@ impl Terminal {
         self.call("c");
         self.print(TerminalEvent::Opened { call: "c".to_owned(), title: "make".to_owned(), detaches: true });
         self.report(TurnEvent::ToolContent { id: "c".to_owned(), content: shown("one") });
-        let content = self.told("chat/toolCallContentChanged");
+        let content = self.last_action("chat/toolCallContentChanged");
         content["content"][0]["resource"].as_str().unwrap().to_owned()
     }
 
@@ -122,7 +122,7 @@ impl Terminal {
     }
 
     /// The last action of this name that was told.
-    fn told(&mut self, name: &str) -> Value {
+    fn last_action(&mut self, name: &str) -> Value {
         let actions = self.world.actions(CLIENT).into_iter().rev();
         let mut of_name = actions.filter(|action| action["type"] == name);
         of_name.next().unwrap_or_else(|| panic!("no {name} was told"))
@@ -139,14 +139,14 @@ impl Terminal {
     }
 
     /// A terminal is not there; who asks for it is told that alone.
-    fn assert_gone(&mut self, uri: &str) {
+    fn assert_terminal_is_removed(&mut self, uri: &str) {
         self.world.take();
         let answer = self.world.ask(CLIENT, "subscribe", json!({ "channel": uri }));
         assert_eq!(answer.unwrap_err().code, -32008);
         assert_eq!(self.world.lines_to(CLIENT), Vec::<Value>::new());
     }
 
-    /// What the mirror of a client is that is told what was put out.
+    /// Applies the pending actions to the client's copy of the terminal.
     fn mirror(&mut self, mut state: TerminalState, uri: &str) -> TerminalState {
         for line in self.world.lines_to(CLIENT).into_iter().filter(|line| line["params"]["channel"] == uri) {
             let envelope: ActionEnvelope = serde_json::from_value(line["params"].clone()).unwrap();
@@ -157,7 +157,7 @@ impl Terminal {
 }
 
 #[test]
-fn a_client_that_follows_a_terminal_has_what_it_shows() {
+fn terminal_subscriber_has_the_shown_content() {
     let (mut terminal, uri) = Terminal::new();
     terminal.data("before ");
     let state = terminal.follow(&uri);
@@ -175,7 +175,7 @@ fn a_client_that_follows_a_terminal_has_what_it_shows() {
     assert_eq!(text_of_terminal(&mirror), "three");
     assert_eq!(mirror, terminal.follow(&uri));
     terminal.done();
-    let done = terminal.told("chat/toolCallComplete");
+    let done = terminal.last_action("chat/toolCallComplete");
     let result = json!({ "exitCode": 3, "preview": "three", "truncated": true });
     assert_eq!(done["result"]["content"][0]["result"], result);
     // It is made again of the call when nobody follows it any more.
@@ -184,7 +184,7 @@ fn a_client_that_follows_a_terminal_has_what_it_shows() {
 }
 
 #[test]
-fn what_is_too_much_is_cut_at_its_beginning() {
+fn scrollback_beyond_the_limit_is_truncated_at_its_beginning() {
     let (mut terminal, uri) = Terminal::new();
     let line = |number: usize| format!("{number:0>62}\n");
     let state = terminal.follow(&uri);
@@ -208,14 +208,14 @@ fn what_is_too_much_is_cut_at_its_beginning() {
     );
     assert_eq!(mirror.lifecycle, kept.lifecycle);
     terminal.done();
-    let done = terminal.told("chat/toolCallComplete");
+    let done = terminal.last_action("chat/toolCallComplete");
     assert_eq!(done["result"]["content"][0]["result"]["truncated"], true);
     terminal.leave(&uri);
     assert_eq!(terminal.follow(&uri), kept);
 }
 
 #[test]
-fn so_much_is_kept_of_a_command_that_has_ended_and_more_is_cut() {
+fn output_of_an_ended_command_is_truncated_at_its_limit() {
     for (bytes, is_cut) in
         [(OUTPUT_BYTES_KEPT - 1, false), (OUTPUT_BYTES_KEPT, false), (OUTPUT_BYTES_KEPT + 1, true)]
     {
@@ -225,29 +225,29 @@ fn so_much_is_kept_of_a_command_that_has_ended_and_more_is_cut() {
         terminal.print(TerminalEvent::Exited(Some(0)));
         assert_eq!(text_of_terminal(&terminal.follow(&uri)).len(), bytes.min(OUTPUT_BYTES_KEPT));
         terminal.done();
-        let result = terminal.told("chat/toolCallComplete")["result"]["content"][0]["result"].clone();
+        let result = terminal.last_action("chat/toolCallComplete")["result"]["content"][0]["result"].clone();
         assert_eq!(result["preview"].as_str().unwrap().len(), bytes.min(OUTPUT_BYTES_KEPT));
         assert_eq!(result["truncated"] == true, is_cut, "{bytes} bytes");
     }
 }
 
 #[test]
-fn a_call_that_shows_again_what_has_ended_shows_it_as_the_first_one_did() {
+fn call_that_shows_an_ended_command_again_has_the_same_result() {
     let (mut terminal, uri) = Terminal::new();
     terminal.data("done");
     terminal.print(TerminalEvent::Exited(Some(3)));
     terminal.done();
-    let first = terminal.told("chat/toolCallComplete")["result"]["content"].clone();
+    let first = terminal.last_action("chat/toolCallComplete")["result"]["content"].clone();
     assert_eq!((&first[0]["resource"], &first[0]["result"]["exitCode"]), (&json!(uri), &json!(3)));
     let kept = terminal.follow(&uri);
     terminal.leave(&uri);
     terminal.call_shows("d", "one");
-    let again = terminal.told("chat/toolCallComplete")["result"]["content"].clone();
+    let again = terminal.last_action("chat/toolCallComplete")["result"]["content"].clone();
     assert_eq!(first, again, "in the same turn");
     terminal.report(TurnEvent::Ended(TurnEnd::Complete));
     terminal.start("t2");
     terminal.call_shows("e", "one");
-    let again = terminal.told("chat/toolCallComplete")["result"]["content"].clone();
+    let again = terminal.last_action("chat/toolCallComplete")["result"]["content"].clone();
     assert_eq!(first, again, "in a later turn");
     assert_eq!(terminal.follow(&uri), kept);
     terminal.report(TurnEvent::Ended(TurnEnd::Complete));
@@ -267,11 +267,11 @@ fn a_call_that_shows_again_what_has_ended_shows_it_as_the_first_one_did() {
     terminal.start("t3");
     // A name that nobody knows is not told.
     terminal.call_shows("f", "two");
-    assert_eq!(terminal.told("chat/toolCallComplete")["result"].get("content"), None);
+    assert_eq!(terminal.last_action("chat/toolCallComplete")["result"].get("content"), None);
 }
 
 #[test]
-fn what_has_ended_and_is_shown_nowhere_goes() {
+fn ended_terminal_shown_in_no_call_is_removed() {
     for is_truncated in [false, true] {
         let (mut terminal, uri) = Terminal::new();
         if !is_truncated {
@@ -283,16 +283,16 @@ fn what_has_ended_and_is_shown_nowhere_goes() {
         if is_truncated {
             terminal.world.dispatch(CLIENT, CHAT, json!({ "type": "chat/truncated" }));
         }
-        terminal.assert_gone(&uri);
+        terminal.assert_terminal_is_removed(&uri);
     }
 }
 
 #[test]
-fn a_command_that_outlasts_its_call_and_its_turn_is_followed_to_its_end() {
+fn command_that_outlives_its_call_and_turn_is_followed_to_its_end() {
     let (mut terminal, uri) = Terminal::new();
     let state = terminal.follow(&uri);
     terminal.done();
-    let done = terminal.told("chat/toolCallComplete");
+    let done = terminal.last_action("chat/toolCallComplete");
     assert_eq!(done["result"]["content"][0]["result"], Value::Null);
     terminal.report(TurnEvent::Ended(TurnEnd::Complete));
     terminal.data("late");
@@ -314,11 +314,11 @@ fn commands_end_with_their_agent_and_terminals_with_their_chat() {
     terminal.print(TerminalEvent::Data("x".to_owned()));
     assert_eq!(terminal.world.lines_to(CLIENT), Vec::<Value>::new());
     terminal.ask("disposeSession", json!({ "channel": SESSION }));
-    terminal.assert_gone(&uri);
+    terminal.assert_terminal_is_removed(&uri);
 }
 
 #[test]
-fn a_command_goes_on_without_its_call_when_a_client_claims_it_for_the_chat() {
+fn command_claimed_for_the_chat_continues_without_its_call() {
     let (mut terminal, uri) = Terminal::new();
     let state = terminal.follow(&uri);
     assert_eq!(terminal.world.dispatch(CLIENT, &uri, claimed_for_chat()), None);
@@ -336,7 +336,7 @@ fn a_command_goes_on_without_its_call_when_a_client_claims_it_for_the_chat() {
     terminal.data("late");
     terminal.world.take();
     terminal.print(TerminalEvent::Exited(Some(0)));
-    assert_eq!(terminal.told("chat/backgroundWorkRemoved")["id"], json!(uri));
+    assert_eq!(terminal.last_action("chat/backgroundWorkRemoved")["id"], json!(uri));
     let after = terminal.follow(&uri);
     assert_ne!(after.claim, state.claim);
     // It has ended.
@@ -348,7 +348,7 @@ fn a_command_goes_on_without_its_call_when_a_client_claims_it_for_the_chat() {
 }
 
 #[test]
-fn what_went_on_behind_a_call_is_told_to_be_over_by_the_host_after() {
+fn background_work_of_a_dead_host_is_removed_by_the_next_host() {
     let (mut terminal, uri) = Terminal::of(World::saving(Core::new()));
     terminal.world.dispatch(CLIENT, &uri, claimed_for_chat());
     terminal.done();
@@ -370,7 +370,7 @@ fn what_went_on_behind_a_call_is_told_to_be_over_by_the_host_after() {
 }
 
 #[test]
-fn a_command_that_runs_goes_where_its_chat_goes() {
+fn running_command_moves_with_its_chat() {
     let (mut terminal, _) = Terminal::new();
     terminal.done();
     terminal.report(TurnEvent::Ended(TurnEnd::Complete));
@@ -397,7 +397,7 @@ fn a_command_that_runs_goes_where_its_chat_goes() {
 }
 
 #[test]
-fn clients_change_nothing_of_it() {
+fn clients_cannot_act_on_a_terminal_of_an_agent() {
     let (mut terminal, uri) = Terminal::new();
     terminal.follow(&uri);
     let claim = json!({ "kind": "client", "clientId": "me" });
@@ -414,7 +414,7 @@ fn clients_change_nothing_of_it() {
     }
 }
 
-/// What may happen.
+/// Random event of a test.
 #[derive(Debug, Clone)]
 enum Happening {
     Data(u16),
@@ -464,7 +464,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 30, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_mirror_of_a_terminal_ends_like_a_fresh_snapshot(
+    fn every_agent_terminal_mirror_equals_a_fresh_snapshot(
         happenings in prop::collection::vec(happening(), 1..40)
     ) {
         let (mut terminal, uri) = Terminal::new();

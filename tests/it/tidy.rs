@@ -1,4 +1,4 @@
-//! What holds about the tree itself.
+//! Checks of the source tree and of its documentation.
 //!
 //! Owns: that the README, its chapters and the tables of the code say the same, that examples run,
 //! that links lead somewhere, and that the pure modules stay pure.
@@ -35,6 +35,9 @@ const VERSIONS: &str = "src/versions/README.md";
 const BUILT_IN: &str = "src/backend/README.md";
 const AGENTS: &str = "src/backend/acp/README.md";
 
+/// Pages for readers of the code, which `ahp-sidecar help` does not print.
+const PAGES_ABOUT_THE_CODE: [&str; 2] = ["src/FIRST_MESSAGE.md", "src/GLOSSARY.md"];
+
 /// The rows of the first table under a heading of a chapter, each as its cells, without that of the
 /// names.
 fn table(chapter: &str, heading: &str) -> Vec<Vec<String>> {
@@ -54,7 +57,7 @@ fn table(chapter: &str, heading: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// What stands in backticks.
+/// Returns the text between backticks.
 fn quoted(cell: &str) -> &str {
     cell.strip_prefix('`')
         .and_then(|cell| cell.strip_suffix('`'))
@@ -83,7 +86,7 @@ pub fn files_under(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// So many actions the protocol has: the variants of `ahp_types::actions::StateAction`.
+/// Number of actions of the protocol: the variants of `ahp_types::actions::StateAction`.
 const ACTIONS: usize = 106;
 
 #[test]
@@ -156,7 +159,7 @@ fn every_error_code_is_listed() {
     assert_eq!(listed, all.iter().map(|error| error.code).collect());
 }
 
-/// Where the core says an action, and not only applies it.
+/// Tells whether the core emits an action rather than only applying it.
 fn says(action: &str) -> bool {
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     let variant = action.split('/').map(capital).collect::<String>();
@@ -167,7 +170,7 @@ fn says(action: &str) -> bool {
 }
 
 #[test]
-fn every_action_of_the_host_is_listed_with_whether_it_is_told() {
+fn host_actions_are_listed_with_whether_they_are_sent() {
     let by_clients = first_column(PROTOCOL, "What clients may change");
     let mut listed = BTreeSet::new();
     for row in table(PROTOCOL, "What the host tells") {
@@ -181,7 +184,7 @@ fn every_action_of_the_host_is_listed_with_whether_it_is_told() {
 }
 
 #[test]
-fn every_client_action_is_listed_with_whether_it_is_refused() {
+fn client_actions_are_listed_with_whether_they_are_refused() {
     let rows = table(PROTOCOL, "What clients may change");
     let known: BTreeSet<&str> = client_actions().map(|action| action.name).collect();
     assert_eq!(rows.iter().map(|row| quoted(&row[0])).collect::<BTreeSet<_>>(), known);
@@ -208,7 +211,7 @@ fn every_step_of_the_script_agent_is_listed() {
 }
 
 #[test]
-fn of_every_version_it_is_said_what_is_exact_and_what_is_lossy() {
+fn versions_are_listed_with_their_exact_and_lossy_parts() {
     let rows = table(VERSIONS, "Versions");
     let row =
         |name: &str, exact: &str, lossy: &str| vec![format!("`{name}`"), exact.to_owned(), lossy.to_owned()];
@@ -232,7 +235,7 @@ fn of_every_version_it_is_said_what_is_exact_and_what_is_lossy() {
 }
 
 #[test]
-fn the_page_of_the_first_agent_configures_every_agent_that_was_tried() {
+fn agent_page_configures_every_tested_agent() {
     let page = fs::read_to_string(root().join("src/backend/acp/FIRST_AGENT.md")).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, page.split("\n```toml\n").nth(1).unwrap().split("```").next().unwrap()).unwrap();
@@ -249,7 +252,7 @@ fn the_page_of_the_first_agent_configures_every_agent_that_was_tried() {
 }
 
 #[test]
-fn every_quirk_of_a_client_is_listed_with_the_release_that_it_was_seen_in() {
+fn client_quirks_are_listed_with_the_release_that_shows_them() {
     let rows = table(VERSIONS, "Clients that need more");
     let listed: Vec<(&str, &str)> = rows.iter().map(|row| (quoted(&row[0]), row[1].as_str())).collect();
     let known: Vec<(String, &str)> =
@@ -258,7 +261,7 @@ fn every_quirk_of_a_client_is_listed_with_the_release_that_it_was_seen_in() {
 }
 
 #[test]
-fn the_conversation_of_the_readme_is_a_golden_transcript() {
+fn readme_conversation_is_a_golden_transcript() {
     let readme = readme();
     let shown = readme.split("\n```text\n>").nth(1).expect("it is there").split("\n```").next().unwrap();
     let transcript = read("fixtures/demo/short.txt");
@@ -277,9 +280,9 @@ fn every_chapter_is_named_in_the_readme_with_its_topic() {
 
 /// The links of a Markdown file to other files of the repository and to headings lead somewhere.
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_in_the_documentation_has_a_target() {
     let chapters = CHAPTERS.iter().map(|chapter| chapter.path).filter(|path| path.ends_with(".md"));
-    for path in chapters.chain(["README.md"]) {
+    for path in chapters.chain(["README.md"]).chain(PAGES_ABOUT_THE_CODE) {
         let text = read(path);
         for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
             if link.starts_with("https://") {
@@ -301,8 +304,39 @@ fn every_link_leads_somewhere() {
     }
 }
 
+/// Words of a source or a name, as the language has them.
+fn words_of(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|char: char| !char.is_alphanumeric() && char != '_').filter(|word| !word.is_empty())
+}
+
 #[test]
-fn the_shell_example_of_the_readme_runs() {
+fn names_on_pages_about_the_code_exist() {
+    let is_rust = |file: &PathBuf| file.extension().is_some_and(|it| it == "rs");
+    let files = files_under("src").into_iter().chain(files_under("tests")).filter(is_rust);
+    let sources: Vec<String> = files.map(|file| fs::read_to_string(file).unwrap()).collect();
+    let known: BTreeSet<&str> = sources.iter().flat_map(|source| words_of(source)).collect();
+    for path in PAGES_ABOUT_THE_CODE {
+        let page = read(path);
+        let prose: String = page.split("```").step_by(2).collect();
+        for name in prose.split('`').skip(1).step_by(2) {
+            if name.starts_with("src/") || name.starts_with("tests/") {
+                assert!(root().join(name).exists(), "{path}: {name} does not exist");
+                continue;
+            }
+            let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
+            let unknown = words_of(name).find(|word| !known.contains(word) && !is_number(word));
+            assert_eq!(unknown, None, "{path}: {name} is not in the code");
+        }
+        for row in prose.lines().filter(|line| line.contains(" | `tests/")) {
+            let mut cells = row.trim_end_matches('|').rsplit('|').map(|cell| quoted(cell.trim()));
+            let (test, file) = (cells.next().unwrap(), cells.next().unwrap());
+            assert!(read(file).contains(&format!("fn {test}(")), "{file} has no test {test}");
+        }
+    }
+}
+
+#[test]
+fn readme_shell_example_runs() {
     let readme = readme();
     let example = readme.split("From a shell:\n\n```sh\n").nth(1).unwrap().split("```").next().unwrap();
     let program = assert_cmd::cargo::cargo_bin!("ahp-sidecar");
@@ -320,7 +354,7 @@ fn the_shell_example_of_the_readme_runs() {
 }
 
 #[test]
-fn the_pure_modules_name_nothing_impure() {
+fn pure_modules_name_no_impure_api() {
     for folder in ["src/host", "src/state", "src/wire", "src/versions"] {
         for file in files_under(folder) {
             let source = fs::read_to_string(&file).unwrap();
@@ -333,7 +367,7 @@ fn the_pure_modules_name_nothing_impure() {
     }
 }
 
-/// What each layer may use of the others: a whole module, or one thing in it.
+/// Modules and items of other layers that each layer may use.
 const LAYERS: [(&str, &[&str]); 10] = [
     ("wire", &[]),
     ("state", &["wire"]),
@@ -353,7 +387,8 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ),
 ];
 
-/// What a source names of the crate: the first two names of each path, and of each in a group.
+/// Returns the names of the crate used in a source file: the first two segments of each path, and
+/// of each one in a group.
 fn named_of_the_crate(source: &str) -> Vec<String> {
     let name = |text: &str| -> String {
         text.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect()
@@ -372,7 +407,7 @@ fn named_of_the_crate(source: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_layer_uses_one_that_it_must_not() {
+fn layers_use_only_the_layers_they_may() {
     for (layer, may_use) in LAYERS {
         for file in files_under(&format!("src/{layer}")) {
             if file.extension().is_none_or(|it| it != "rs") {
@@ -390,7 +425,7 @@ fn no_layer_uses_one_that_it_must_not() {
 /// The judges have lock files of their own. Where these are in step with that of the product, cargo
 /// builds what both need once.
 #[test]
-fn the_judges_are_built_from_what_the_product_is_built_from() {
+fn judges_lock_the_same_packages_as_the_product() {
     let packages = |path: &str| -> BTreeSet<String> {
         let text = read(path);
         let all = text.split("\n\n").filter(|it| it.starts_with("[[package]]"));
@@ -413,7 +448,7 @@ fn the_judges_are_built_from_what_the_product_is_built_from() {
 /// Whoever searches for a type finds that one. What tests alone have does not count, nor what is
 /// declared inside something.
 #[test]
-fn no_two_types_have_one_name() {
+fn type_names_are_unique() {
     let mut all: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for file in files_under("src").into_iter().filter(|file| file.extension().is_some_and(|it| it == "rs")) {
         let is_test = |part: &std::ffi::OsStr| part == "tests" || part == "tests.rs";
@@ -457,7 +492,7 @@ fn no_comment_is_wider_than_100_columns() {
 }
 
 #[test]
-fn every_module_says_what_it_owns() {
+fn every_module_header_names_what_it_owns() {
     for file in files_under("src").into_iter().filter(|file| file.extension().is_some_and(|it| it == "rs")) {
         let source = fs::read_to_string(&file).unwrap();
         let header: String = source.lines().take_while(|line| line.starts_with("//!")).collect();

@@ -10,7 +10,7 @@ use crate::support::Process;
 
 const GUARDED: [&str; 2] = ["--script-resource", "https://api.example"];
 
-/// What a client that comes back with this cursor is replayed, and the root's state then.
+/// Reconnects with this cursor; returns the replayed actions and the root state afterwards.
 fn reconnect(host: &mut Process, cursor: u64) -> (Value, Value) {
     let params = json!({ "clientId": "me", "lastSeenServerSeq": cursor, "subscriptions": ["ahp-root://"] });
     host.say(&json!({ "jsonrpc": "2.0", "id": 1, "method": "reconnect", "params": params }).to_string());
@@ -21,7 +21,7 @@ fn reconnect(host: &mut Process, cursor: u64) -> (Value, Value) {
 }
 
 #[test]
-fn a_client_that_comes_back_is_told_what_has_become_of_the_agents() {
+fn reconnecting_client_receives_agents_changed_after_an_upgrade() {
     let folder = TempDir::new().unwrap();
     let mut host = Process::start_on(folder.path(), &[]);
     let hello = json!({

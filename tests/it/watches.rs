@@ -75,7 +75,7 @@ fn refusal(outputs: &[Output]) -> Option<&RpcError> {
     })
 }
 
-fn told_of_changes(outputs: &[Output]) -> BTreeSet<ConnectionId> {
+fn recipients_of_changes(outputs: &[Output]) -> BTreeSet<ConnectionId> {
     let told = outputs.iter().filter_map(|output| match output {
         Output::Frame(connection, Frame::Answer(_)) => Some(*connection),
         _ => None,
@@ -89,7 +89,7 @@ fn change(core: &mut Core, watch: &str) -> Vec<Output> {
 }
 
 #[test]
-fn a_watch_stays_while_it_is_followed_and_a_while_longer() {
+fn watch_ends_a_while_after_its_last_subscriber_left() {
     let mut core = opened(&[ME, OTHER]);
     let watch = channel("/a");
     assert!(refusal(&subscribe(&mut core, ME, &watch, false)).is_some(), "it has not begun");
@@ -98,19 +98,19 @@ fn a_watch_stays_while_it_is_followed_and_a_while_longer() {
     // Two that begin with it at the same time: it is wanted once.
     let outputs = subscribe(&mut core, OTHER, &watch, true);
     assert_eq!((refusal(&outputs), unwatched(&outputs)), (None, vec![&watch]));
-    assert_eq!(told_of_changes(&change(&mut core, &watch)), BTreeSet::from([ME, OTHER]));
+    assert_eq!(recipients_of_changes(&change(&mut core, &watch)), BTreeSet::from([ME, OTHER]));
 
     let unsubscribe = json!({ "method": "unsubscribe", "params": { "channel": watch } });
     assert_eq!(timer(&say(&mut core, ME, unsubscribe.clone(), &[])), None, "the other one follows it");
-    assert_eq!(told_of_changes(&change(&mut core, &watch)), BTreeSet::from([OTHER]));
+    assert_eq!(recipients_of_changes(&change(&mut core, &watch)), BTreeSet::from([OTHER]));
     let first = timer(&core.feed(Input::Closed(OTHER))).expect("nobody follows it");
-    assert_eq!(told_of_changes(&change(&mut core, &watch)), BTreeSet::new());
+    assert_eq!(recipients_of_changes(&change(&mut core, &watch)), BTreeSet::new());
 
     // One who comes back within that time finds it, and is told that anything may have changed.
     let params =
         json!({ "clientId": "client-1", "lastSeenServerSeq": 0, "subscriptions": [watch, channel("/b")] });
     let outputs = say(&mut core, ME, json!({ "id": 2, "method": "reconnect", "params": params }), &[]);
-    assert_eq!(told_of_changes(&outputs), BTreeSet::from([ME]));
+    assert_eq!(recipients_of_changes(&outputs), BTreeSet::from([ME]));
     let answer = outputs.iter().find_map(|output| match output {
         Output::Frame(_, Frame::Result { result, .. }) => serde_json::from_slice::<Value>(result).ok(),
         _ => None,
@@ -125,7 +125,7 @@ fn a_watch_stays_while_it_is_followed_and_a_while_longer() {
 }
 
 #[test]
-fn a_connection_follows_so_many_watches_and_few_wait_for_nobody() {
+fn watches_per_connection_are_limited_and_oldest_unused_ones_end() {
     let mut core = opened(&[ME]);
     let channels: Vec<String> = (0..65).map(|at| channel(&format!("/{at}"))).collect();
     for uri in &channels[..64] {
@@ -155,7 +155,7 @@ fn a_connection_follows_so_many_watches_and_few_wait_for_nobody() {
 }
 
 #[test]
-fn those_that_wait_for_nobody_make_room() {
+fn unused_watches_end_when_a_new_one_needs_room() {
     let mut core = opened(&[ME, OTHER]);
     let (followed, left) = (channel("/followed"), channel("/left"));
     subscribe(&mut core, ME, &followed, true);
@@ -178,7 +178,7 @@ fn ask(process: &mut Process, method: &str, params: &Value) -> Value {
 }
 
 /// Waits until all of these were told, whatever else is.
-fn until_told(process: &mut Process, wanted: &[(&Path, &str)]) {
+fn until_changes(process: &mut Process, wanted: &[(&Path, &str)]) {
     let mut left: BTreeSet<(String, String)> = wanted
         .iter()
         .map(|(path, kind)| (format!("file://{}", path.display()), (*kind).to_owned()))
@@ -193,7 +193,7 @@ fn until_told(process: &mut Process, wanted: &[(&Path, &str)]) {
 }
 
 #[test]
-fn what_anybody_does_is_told() {
+fn file_changes_by_others_and_by_clients_are_sent() {
     let folder = tempfile::tempdir().unwrap();
     let top = folder.path().canonicalize().unwrap();
     let at = |path: &str| top.join(path);
@@ -211,7 +211,7 @@ fn what_anybody_does_is_told() {
     fs::write(at("new/folder/file"), "x").unwrap();
     let file = format!("{uri}/written");
     ask(&mut process, "resourceWrite", &json!({ "uri": file, "data": "x", "encoding": "utf-8" }));
-    until_told(
+    until_changes(
         &mut process,
         &[
             (&at("there/file"), "added"),
@@ -223,7 +223,7 @@ fn what_anybody_does_is_told() {
     );
     fs::remove_dir_all(at("new")).unwrap();
     fs::write(at("written"), "more").unwrap();
-    until_told(&mut process, &[(&at("new"), "deleted"), (&at("written"), "updated")]);
+    until_changes(&mut process, &[(&at("new"), "deleted"), (&at("written"), "updated")]);
     process.end();
     process.rest();
     assert_eq!(process.wait().code(), Some(0));

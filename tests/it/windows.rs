@@ -143,8 +143,8 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Nothing is there any more but what is kept.
-pub fn check_nothing_is_left(folder: &Path) {
+/// Checks that no process and no socket is left, and that the folder is free again.
+pub fn check_no_leftovers(folder: &Path) {
     wait_until("the end of all processes", || processes_on(folder).is_empty());
     assert!(!folder.join("host.sock").exists(), "its socket is there");
     let output = sidecar_on(folder).stdin(Stdio::null()).output().unwrap();
@@ -166,7 +166,7 @@ pub fn state() -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn twenty_that_start_at_once_make_one_host() {
+fn twenty_windows_started_at_once_share_one_host() {
     let (_outer, folder) = state();
     let starting: Vec<_> = (0..20)
         .map(|number| {
@@ -188,11 +188,11 @@ fn twenty_that_start_at_once_make_one_host() {
     for window in windows {
         assert_eq!(window.end(), Some(0));
     }
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn what_is_done_to_a_window_leaves_the_turns_of_the_others_alone() {
+fn signal_to_a_window_does_not_affect_turns_of_others() {
     let (_outer, folder) = state();
     let mut stays = Window::open(&folder, "stays");
     stays.make_session();
@@ -216,11 +216,11 @@ fn what_is_done_to_a_window_leaves_the_turns_of_the_others_alone() {
     let told = stays.until("chat/turnComplete");
     assert!(told.iter().any(|told| told.to_string().contains("it has gone on")), "{told:?}");
     assert_eq!(stays.end(), Some(0));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn a_fork_that_one_window_makes_is_told_to_the_others_with_what_was_said() {
+fn fork_created_in_one_window_appears_in_the_others_with_its_turns() {
     let (_outer, folder) = state();
     let mut one = Window::open(&folder, "one");
     one.make_session();
@@ -238,11 +238,11 @@ fn a_fork_that_one_window_makes_is_told_to_the_others_with_what_was_said() {
     assert!(forked.to_string().contains("it was said"), "{forked}");
     assert_eq!(forked, chat(one.follow()));
     assert_eq!((one.end(), other.end()), (Some(0), Some(0)));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn a_window_that_is_asked_to_leave_has_its_own_turn_cancelled() {
+fn window_ended_by_a_signal_has_its_own_turn_cancelled() {
     let (_outer, folder) = state();
     let mut stays = Window::open(&folder, "stays");
     stays.make_session();
@@ -259,7 +259,7 @@ fn a_window_that_is_asked_to_leave_has_its_own_turn_cancelled() {
 }
 
 #[test]
-fn the_last_window_stays_until_its_turn_is_over_and_the_folder_is_free() {
+fn last_window_waits_for_its_turn_and_frees_the_folder() {
     let (_outer, folder) = state();
     let mut window = Window::open(&folder, "me");
     window.make_session();
@@ -273,11 +273,11 @@ fn the_last_window_stays_until_its_turn_is_over_and_the_folder_is_free() {
     // At once, without waiting for anything.
     let output = sidecar_on(&folder).stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn windows_that_are_killed_while_others_stream_cost_them_nothing() {
+fn windows_killed_during_a_stream_do_not_affect_others() {
     let (_outer, folder) = state();
     let mut reads = Window::open(&folder, "reads");
     reads.make_session();
@@ -296,11 +296,11 @@ fn windows_that_are_killed_while_others_stream_cost_them_nothing() {
     let text = |told: &Value| told["params"]["action"]["content"].as_str().map_or(0, str::len);
     assert_eq!(told.iter().map(text).sum::<usize>(), 3000 * 100);
     assert_eq!(reads.end(), Some(0));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn the_death_of_the_host_is_that_of_each_window_and_nothing_is_lost() {
+fn host_death_ends_every_window_and_loses_no_sent_action() {
     let (_outer, folder) = state();
     let mut windows: Vec<Window> =
         (0..5).map(|number| Window::open(&folder, &format!("client-{number}"))).collect();
@@ -344,11 +344,11 @@ fn the_death_of_the_host_is_that_of_each_window_and_nothing_is_lost() {
     assert!(kept.len() >= most && most > 0, "{} of {most} bytes are kept", kept.len());
     back.end();
     assert_eq!(back.wait().code(), Some(0));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn who_wants_another_host_is_told_what_differs() {
+fn window_with_different_settings_is_refused_with_the_differences() {
     let (_outer, folder) = state();
     let first = Window::open(&folder, "me");
     let mut other = window_on(&folder);
@@ -373,7 +373,7 @@ fn who_wants_another_host_is_told_what_differs() {
 }
 
 #[test]
-fn another_environment_is_told_by_name_alone() {
+fn different_environment_is_reported_by_variable_name_only() {
     let (_outer, folder) = state();
     let first = Window::open(&folder, "me");
     let mut other = window_on(&folder);
@@ -385,7 +385,7 @@ fn another_environment_is_told_by_name_alone() {
 }
 
 #[test]
-fn who_speaks_another_language_or_none_is_told_so_and_harms_nobody() {
+fn client_with_another_link_version_is_refused_without_affecting_others() {
     let (_outer, folder) = state();
     let mut first = Window::open(&folder, "me");
     let place = folder.join("host.sock");
@@ -411,7 +411,7 @@ fn who_speaks_another_language_or_none_is_told_so_and_harms_nobody() {
 }
 
 #[test]
-fn a_path_that_is_too_long_for_a_socket_is_no_hindrance() {
+fn state_folder_with_a_path_too_long_for_a_socket_works() {
     let outer = TempDir::new().unwrap();
     let folder = outer.path().join("long".repeat(30)).join("state");
     let runtime = outer.path().join("run");
@@ -432,11 +432,11 @@ fn a_path_that_is_too_long_for_a_socket_is_no_hindrance() {
     assert!(second.follow()["result"].is_object());
     assert_eq!((second.end(), first.end()), (Some(0), Some(0)));
     assert!(!place.exists());
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn where_no_socket_can_be_a_window_is_served_alone() {
+fn window_serves_itself_if_no_socket_can_be_created() {
     let (_outer, folder) = state();
     fs::create_dir_all(folder.join("host.sock/in the way")).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
@@ -454,7 +454,7 @@ fn where_no_socket_can_be_a_window_is_served_alone() {
 }
 
 #[test]
-fn what_keeps_a_host_from_starting_is_told_by_its_window() {
+fn start_failure_of_the_host_is_reported_by_its_window() {
     let (_outer, folder) = state();
     let mut first = Window::open(&folder, "me");
     first.make_session();
@@ -465,7 +465,7 @@ fn what_keeps_a_host_from_starting_is_told_by_its_window() {
 }
 
 #[test]
-fn connections_that_say_nothing_keep_no_window_out() {
+fn silent_connections_do_not_block_new_windows() {
     let (_outer, folder) = state();
     let mut first = Window::open(&folder, "first");
     // More than may be about to join, and for longer than a window waits.
@@ -476,11 +476,11 @@ fn connections_that_say_nothing_keep_no_window_out() {
     second.follow();
     assert_eq!((second.end(), first.end()), (Some(0), Some(0)));
     drop(silent);
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn windows_come_and_go_at_every_moment() {
+fn concurrently_starting_and_ending_windows_are_all_served() {
     let (_outer, folder) = state();
     let mut all = Vec::new();
     for lane in 0..4 {
@@ -500,11 +500,11 @@ fn windows_come_and_go_at_every_moment() {
     let listed = last.ask("listSessions", json!({}));
     assert_eq!(listed["result"]["items"].as_array().unwrap().len(), 4 * 12);
     assert_eq!(last.end(), Some(0));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn a_terminal_goes_with_its_window_where_none_is_to_stay() {
+fn terminal_with_zero_grace_ends_with_its_window() {
     let folder = tempfile::tempdir().unwrap();
     let window = |client: &str| {
         let mut command = window_on(folder.path());
@@ -538,7 +538,7 @@ fn limited(limits: &str, folder: &Path, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn window_for_which_the_host_has_no_files_left_is_told_why_and_the_others_are_served() {
+fn window_is_refused_if_the_host_is_out_of_descriptors() {
     let (_outer, folder) = state();
     let open = || {
         let mut command = limited("ulimit -n 80", &folder, &[]);
@@ -573,7 +573,7 @@ fn window_for_which_the_host_has_no_files_left_is_told_why_and_the_others_are_se
 }
 
 #[test]
-fn connections_leave_the_host_files_for_sessions_and_agents() {
+fn connections_leave_descriptors_for_sessions_and_agents() {
     let (outer, folder) = state();
     let socket = outer.path().join("socket");
     let listen = format!("unix:{}", socket.display());
@@ -603,7 +603,7 @@ fn connections_leave_the_host_files_for_sessions_and_agents() {
 }
 
 #[test]
-fn host_raises_its_limit_of_open_files_and_agents_have_the_old_one_and_no_token() {
+fn host_raises_its_descriptor_limit_but_agents_inherit_the_original() {
     let (outer, folder) = state();
     let (limits, environment) = (outer.path().join("limits"), outer.path().join("environment"));
     let agent = format!(
@@ -630,7 +630,7 @@ fn host_raises_its_limit_of_open_files_and_agents_have_the_old_one_and_no_token(
 }
 
 #[test]
-fn socket_that_was_removed_is_bound_anew_by_the_same_host() {
+fn removed_host_socket_is_bound_again_by_the_same_host() {
     let (_outer, folder) = state();
     let mut first = Window::open(&folder, "first");
     first.make_session();
@@ -655,11 +655,11 @@ fn socket_that_was_removed_is_bound_anew_by_the_same_host() {
     }
     assert_eq!(processes_on(&folder).len(), 2, "a window and its host");
     assert_eq!(first.end(), Some(0));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn lock_that_was_removed_lets_no_second_host_in() {
+fn removed_lock_file_admits_no_second_host() {
     let (_outer, folder) = state();
     let mut first = Window::open(&folder, "first");
     first.make_session();
@@ -670,11 +670,11 @@ fn lock_that_was_removed_lets_no_second_host_in() {
     assert!(second.follow()["result"].is_object());
     assert_eq!(host_of(&folder), host);
     assert_eq!((second.end(), first.end()), (Some(0), Some(0)));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn host_whose_folder_another_process_has_taken_leaves() {
+fn host_exits_if_another_process_takes_its_folder() {
     let (_outer, folder) = state();
     let mut first = Window::open(&folder, "first");
     fs::remove_file(folder.join("lock")).unwrap();
@@ -684,11 +684,11 @@ fn host_whose_folder_another_process_has_taken_leaves() {
     wait_until("the end of the host", || processes_on(&folder).is_empty());
     assert!(folder.join("host.sock").exists(), "it may be the socket of the process that has the folder now");
     assert_eq!(Window::open(&folder, "next").end(), Some(0));
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn setting_of_a_listener_without_one_is_refused() {
+fn listener_flag_without_a_listener_is_refused() {
     let (_outer, folder) = state();
     let first = Window::open(&folder, "first");
     for flag in ["--reconnect-within", "--handshake-timeout"] {

@@ -348,15 +348,16 @@ impl Calls {
         let own = |id: String| {
             renamed.iter().find(|(_, name)| **name == id).map(|(own, _)| own.clone()).unwrap_or(id)
         };
-        self.left_open.extend(open.into_iter().map(|(id, call)| (own(id), call)));
-        while self.left_open.len() > LEFT_OPEN_MAX {
-            self.left_open.pop_first();
+        // Those of earlier turns go first.
+        if self.left_open.len() + open.len() > LEFT_OPEN_MAX {
+            self.left_open.clear();
         }
-        self.past.extend(std::mem::take(&mut self.calls).into_keys().map(own));
+        self.left_open.extend(open.into_iter().take(LEFT_OPEN_MAX).map(|(id, call)| (own(id), call)));
+        if self.past.len() + self.calls.len() > PAST_MAX {
+            self.past.clear();
+        }
+        self.past.extend(std::mem::take(&mut self.calls).into_keys().take(PAST_MAX).map(own));
         self.screens.end_turn();
-        while self.past.len() > PAST_MAX {
-            self.past.pop_first();
-        }
         told
     }
 

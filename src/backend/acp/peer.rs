@@ -104,7 +104,10 @@ impl AgentSaid {
             | Self::Request { params: text, .. }
             | Self::Notified { params: text, .. }
             | Self::Answer(_, Ok(text)) => text.get().len(),
-            Self::Answer(_, Err(failure)) => failure.message.len(),
+            Self::Answer(_, Err(failure)) => {
+                let data = failure.data.as_ref().map_or(0, |data| data.to_string().len());
+                failure.message.len() + data
+            }
             Self::Withdrawn(_) | Self::HeardOut(_) => 0,
         }
     }

@@ -272,7 +272,9 @@ impl Program {
         let has_ended = matches!(self.stage, Stage::Ended(_));
         let has_room = self.has_room();
         let reads = self.stage != Stage::Starting && has_room && !self.is_closed;
-        let tells = self.has_news && self.listener.has_heard() && !self.tells_at_end;
+        // What is never reported before the end would keep the program from getting there.
+        let may_tell = !self.tells_at_end || !has_room;
+        let tells = self.has_news && self.listener.has_heard() && may_tell;
         let is_full = self.listener.heard_bytes() >= TOLD_BYTES_MAX;
         let due = self.told_at.filter(|_| !is_full).map(|at| at + GATHERED);
         let is_over = self.is_closed || self.drained_bytes >= DRAINED_BYTES_MAX;

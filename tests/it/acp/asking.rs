@@ -1,4 +1,4 @@
-//! What an agent asks the user, and what it is answered.
+//! Questions of an agent to the user, and their answers.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn form() -> Value {
         } } })
 }
 
-/// The same, its fields in an order that no sorting makes.
+/// Returns the form as text, its fields in an order that no sorting produces.
 fn form_text() -> String {
     let mut text = String::from(
         r#"{"mode":"form","message":"A few questions","requestedSchema":{"type":"object","title":"Setup","required":["name","colours"],"properties":{"#,
@@ -46,7 +46,7 @@ fn submitted(kind: &str, value: Value) -> Value {
 }
 
 #[test]
-fn a_form_is_asked_with_all_that_it_says_and_answered_with_values_of_its_types() {
+fn form_elicitation_shows_every_field_and_returns_typed_values() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", &format!("question {}", form_text()));
@@ -92,13 +92,13 @@ fn a_form_is_asked_with_all_that_it_says_and_answered_with_values_of_its_types()
     watched.ending("t1");
     let content = json!({ "name": "abc", "count": 3, "ratio": 1.5, "fast": false, "plan": "a",
         "colours": ["red", "blue"] });
-    let said: Value = serde_json::from_str(&watched.said()).unwrap();
+    let said: Value = serde_json::from_str(&watched.answer_text()).unwrap();
     assert_eq!(said, json!({ "action": "accept", "content": content }));
     watched.leave();
 }
 
 #[test]
-fn a_url_is_shown_and_each_of_several_questions_is_answered_on_its_own() {
+fn url_elicitation_is_shown_and_concurrent_questions_are_answered_separately() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "questions");
@@ -108,12 +108,12 @@ fn a_url_is_shown_and_each_of_several_questions_is_answered_on_its_own() {
     answer(&mut watched, second["id"].as_str().unwrap(), "decline", Value::Null);
     answer(&mut watched, first["id"].as_str().unwrap(), "accept", Value::Null);
     watched.ending("t1");
-    assert_eq!(watched.said(), "2: decline; 1: accept; ");
+    assert_eq!(watched.answer_text(), "2: decline; 1: accept; ");
     watched.leave();
 }
 
 #[test]
-fn a_question_that_nobody_answers_is_cancelled_however_the_turn_ends() {
+fn unanswered_question_is_cancelled_however_the_turn_ends() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "question_and_hang");
@@ -123,14 +123,14 @@ fn a_question_that_nobody_answers_is_cancelled_however_the_turn_ends() {
     assert_eq!(watched.turn("t2", "answered"), "cancel");
 
     assert_eq!(watched.turn("t3", "question_and_withdraw"), "code -32800");
-    assert_eq!(watched.heard("chat/inputCompleted")[0]["response"], "cancel");
+    assert_eq!(watched.received("chat/inputCompleted")[0]["response"], "cancel");
 
     assert_eq!(watched.turn("t4", "answered"), "cancel");
     watched.leave();
 }
 
 #[test]
-fn a_question_before_there_is_a_session_is_cancelled() {
+fn question_before_session_creation_is_cancelled() {
     let mut watched = Setting::with(&["--can", "ask-early"]).start();
     watched.session();
     assert_eq!(watched.turn("t1", "answered"), "cancel");
@@ -138,14 +138,14 @@ fn a_question_before_there_is_a_session_is_cancelled() {
 }
 
 #[test]
-fn a_question_may_be_about_the_prompt_and_one_that_makes_no_sense_is_refused() {
+fn question_about_the_prompt_is_accepted_and_a_malformed_one_is_refused() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", r#"question_of_prompt {"mode":"url","message":"x","url":"https://x/"}"#);
     let request = watched.action("chat/inputRequested")["request"].clone();
     answer(&mut watched, request["id"].as_str().unwrap(), "cancel", Value::Null);
     watched.ending("t1");
-    assert_eq!(watched.said(), r#"{"action": "cancel"}"#);
+    assert_eq!(watched.answer_text(), r#"{"action": "cancel"}"#);
     for wrong in [r#"{"mode":"dance","message":"x"}"#, r#"{"mode":"form","message":"x"}"#] {
         let said = watched.turn(wrong, &format!("question {wrong}"));
         assert!(said.contains("-32602"), "{said}");
@@ -156,7 +156,7 @@ fn a_question_may_be_about_the_prompt_and_one_that_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn answer_that_the_schema_does_not_allow_is_asked_for_again() {
+fn answer_that_violates_the_schema_is_requested_again() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let form = json!({ "mode": "form", "message": "Say", "requestedSchema": { "type": "object", "properties": {
@@ -176,7 +176,7 @@ fn answer_that_the_schema_does_not_allow_is_asked_for_again() {
         json!({ "name": submitted("text", "abc".into()), "place": submitted("text", "{\"x\":1}".into()) });
     answer(&mut watched, second["id"].as_str().unwrap(), "accept", good);
     watched.ending("t1");
-    let said: Value = serde_json::from_str(&watched.said()).unwrap();
+    let said: Value = serde_json::from_str(&watched.answer_text()).unwrap();
     assert_eq!(said, json!({ "action": "accept", "content": { "name": "abc", "place": { "x": 1 } } }));
 
     // A program that does not do better is not asked for ever.
@@ -187,12 +187,12 @@ fn answer_that_the_schema_does_not_allow_is_asked_for_again() {
         answer(&mut watched, request["id"].as_str().unwrap(), "accept", bad);
     }
     watched.ending("t2");
-    assert_eq!(watched.said(), r#"{"action": "cancel"}"#);
+    assert_eq!(watched.answer_text(), r#"{"action": "cancel"}"#);
     watched.leave();
 }
 
 #[test]
-fn permission_of_qwen_code_that_is_a_question_is_asked_and_answered_as_one() {
+fn qwen_code_permission_with_questions_becomes_an_input_request() {
     let options = json!([
         { "optionId": "proceed_once", "name": "Submit", "kind": "allow_once" },
         { "optionId": "cancel", "name": "Cancel", "kind": "reject_once" },
@@ -223,7 +223,7 @@ fn permission_of_qwen_code_that_is_a_question_is_asked_and_answered_as_one() {
         "1": submitted("selected-many", json!(["c", "d"])), "2": free });
     answer(&mut watched, request["id"].as_str().unwrap(), "accept", answers);
     watched.ending("t1");
-    let said: Value = serde_json::from_str(&watched.said()).unwrap();
+    let said: Value = serde_json::from_str(&watched.answer_text()).unwrap();
     assert_eq!(
         said,
         json!({ "outcome": { "outcome": "selected", "optionId": "proceed_once" },
@@ -237,13 +237,13 @@ fn permission_of_qwen_code_that_is_a_question_is_asked_and_answered_as_one() {
         let request = watched.action("chat/inputRequested")["request"].clone();
         answer(&mut watched, request["id"].as_str().unwrap(), response, Value::Null);
         watched.ending(turn);
-        assert_eq!(watched.said(), said);
+        assert_eq!(watched.answer_text(), said);
     }
     watched.leave();
 }
 
 #[test]
-fn every_option_of_a_permission_is_shown_in_its_order_and_only_those_can_be_chosen() {
+fn permission_options_are_shown_in_order_and_no_other_option_can_be_chosen() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let options = json!([
@@ -274,7 +274,7 @@ fn every_option_of_a_permission_is_shown_in_its_order_and_only_those_can_be_chos
     let kinds = json!({ "p": kind("allow_always"), "u": kind("allow_always"), "o": kind("allow_once"),
         "n": kind("reject_once"), "z": kind("reject_always") });
     assert_eq!(ready["_meta"]["acp.options"], kinds, "{ready}");
-    let start = watched.heard("chat/toolCallStart")[0]["_meta"].clone();
+    let start = watched.received("chat/toolCallStart")[0]["_meta"].clone();
     assert_eq!(start, json!({ "acp.kind": "think", "acp.meta": { "qwenQuestions": [{ "question": "?" }] } }));
     // One that was not offered is refused, and the question stays.
     watched.sequence += 1;
@@ -285,12 +285,12 @@ fn every_option_of_a_permission_is_shown_in_its_order_and_only_those_can_be_chos
     watched.process.until(|message| message["params"].get("rejectionReason").is_some());
     watched.decide("t1", "c", true, "u");
     watched.ending("t1");
-    assert_eq!(watched.said(), "u");
+    assert_eq!(watched.answer_text(), "u");
     watched.leave();
 }
 
 #[test]
-fn what_waits_is_answered_as_cancelled_when_the_turn_is_cancelled() {
+fn pending_permissions_are_answered_as_cancelled_when_the_turn_is_cancelled() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "ask_thrice_and_hang");
@@ -306,7 +306,7 @@ fn what_waits_is_answered_as_cancelled_when_the_turn_is_cancelled() {
 /// Some agents end a turn as cancelled when the user has refused a call. The user has cancelled
 /// nothing.
 #[test]
-fn a_turn_that_ends_because_of_a_refusal_was_not_cancelled() {
+fn turn_that_ends_after_a_denied_call_is_not_cancelled() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "reject_and_end");

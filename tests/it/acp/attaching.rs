@@ -23,7 +23,7 @@ impl Watched {
     }
 }
 
-/// How often the agent has refused a prompt, and in how many sessions.
+/// Returns the number of refused prompts, and the number of sessions with refusals.
 fn refusals(notes: &Path) -> (usize, usize) {
     let notes = fs::read_to_string(notes).unwrap();
     let mut refused: Vec<&str> = notes.lines().filter(|line| line.contains("refused")).collect();
@@ -37,7 +37,7 @@ const WHY: &str =
     image/png' functionality not supported. (-32603). It was sent again without that.";
 
 #[test]
-fn message_that_is_refused_for_its_attachments_is_sent_again_without_them() {
+fn message_refused_for_its_attachments_is_sent_again_without_them() {
     let folder = tempfile::tempdir().unwrap();
     let notes = folder.path().join("notes");
     let arguments = ["--refuses", "attachments", "--notes", notes.to_str().unwrap()];
@@ -47,7 +47,7 @@ fn message_that_is_refused_for_its_attachments_is_sent_again_without_them() {
     watched.begin_with_picture("t2", "remembers\nprompt");
     assert_eq!(watched.ending("t2")["type"], "chat/turnComplete");
     assert_eq!(watched.notices(), [WHY]);
-    let said = watched.said();
+    let said = watched.answer_text();
     assert!(said.contains("| say one | "), "{said}");
     assert!(said.contains("attached \\\"a.png\\\", of type image/png, which cannot be shown here"), "{said}");
     assert_eq!(refusals(&notes), (1, 1));
@@ -55,7 +55,7 @@ fn message_that_is_refused_for_its_attachments_is_sent_again_without_them() {
 }
 
 #[test]
-fn message_that_is_refused_for_a_linked_picture_is_sent_again_with_its_path() {
+fn message_refused_for_a_linked_picture_is_sent_again_with_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let notes = folder.path().join("notes");
     let arguments = ["--refuses", "attachments", "--notes", notes.to_str().unwrap()];
@@ -66,14 +66,14 @@ fn message_that_is_refused_for_a_linked_picture_is_sent_again_with_its_path() {
     watched.begin_attached("t1", &picture, "prompt");
     assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
     assert_eq!(watched.notices(), [WHY]);
-    let said = watched.said();
+    let said = watched.answer_text();
     assert!(said.contains("attached \\\"a.png\\\", which is `/b/a.png`"), "{said}");
     assert_eq!(refusals(&notes), (1, 1));
     watched.leave();
 }
 
 #[test]
-fn session_that_is_spoiled_by_attachments_is_left_for_one_that_is_told_what_was_said() {
+fn session_broken_by_an_attachment_is_replaced_by_one_with_the_history() {
     let folder = tempfile::tempdir().unwrap();
     let (notes, memory) = (folder.path().join("notes"), memory(folder.path()));
     let (said_notes, said_memory) = (notes.to_str().unwrap().to_owned(), memory.to_str().unwrap().to_owned());
@@ -86,7 +86,7 @@ fn session_that_is_spoiled_by_attachments_is_left_for_one_that_is_told_what_was_
     assert_eq!(watched.ending("t2")["type"], "chat/turnComplete");
     let anew = "The agent did not remember this conversation and was told what had been said in it.";
     assert_eq!(watched.notices(), [WHY, anew]);
-    let said = watched.said();
+    let said = watched.answer_text();
     assert!(said.contains("The user:\\nsay one"), "{said}");
     assert!(said.contains("attached \\\"a.png\\\", of type image/png, which cannot be shown here"), "{said}");
     assert_eq!(refusals(&notes), (2, 1));
@@ -99,7 +99,7 @@ fn session_that_is_spoiled_by_attachments_is_left_for_one_that_is_told_what_was_
 }
 
 #[test]
-fn failure_that_attachments_are_not_to_blame_for_ends_the_turn() {
+fn failure_unrelated_to_attachments_ends_the_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     for (turn, steps, message) in [

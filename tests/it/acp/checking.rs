@@ -77,7 +77,7 @@ fn ended(mut process: Process) {
 }
 
 #[test]
-fn a_check_says_what_an_agent_is_and_the_next_host_knows_it_at_once() {
+fn agents_check_describes_the_agent_and_the_next_host_reuses_the_result() {
     let checked = Checked::new(&["--has", "options"]);
     let state = checked.path("state");
     let (status, said, complaints) = checked.check(&["--state-dir", &state]);
@@ -105,7 +105,7 @@ fn a_check_says_what_an_agent_is_and_the_next_host_knows_it_at_once() {
 }
 
 #[test]
-fn a_check_that_finds_something_wrong_says_so_with_its_status() {
+fn agents_check_reports_each_problem_with_its_exit_status() {
     let checked = Checked::new(&["--login", "out"]);
     let (status, said, _) = checked.check(&["--ephemeral"]);
     assert_eq!(status, Some(1), "{said}");
@@ -121,7 +121,7 @@ fn a_check_that_finds_something_wrong_says_so_with_its_status() {
 }
 
 #[test]
-fn check_says_when_a_session_begins_in_a_mode_that_does_not_ask() {
+fn agents_check_warns_when_a_session_begins_in_a_mode_without_permissions() {
     let mut checked = Checked::new(&["--has", "options"]);
     checked.configure("[agents.a0.config]\nmode = \"autopilot\"\n");
     let (status, said, _) = checked.check(&["--ephemeral"]);
@@ -140,7 +140,7 @@ fn check_says_when_a_session_begins_in_a_mode_that_does_not_ask() {
 }
 
 #[test]
-fn agent_that_needs_longer_is_said_to_be_starting_and_is_waited_for_when_asked() {
+fn agents_check_reports_a_slow_agent_as_starting_and_waits_until_the_timeout() {
     let mut checked = Checked::new(&["--before-new", "0.3"]);
     checked.configure("start_seconds = 0.05\n");
     let (status, said, _) = checked.check(&["--ephemeral"]);
@@ -154,7 +154,7 @@ fn agent_that_needs_longer_is_said_to_be_starting_and_is_waited_for_when_asked()
 }
 
 #[test]
-fn agent_that_says_by_itself_that_nobody_is_logged_in_is_shown_so() {
+fn agents_check_shows_the_login_status_that_the_agent_reports() {
     for (kind, login) in [
         ("none", "login     NEEDED, unless it is given a key in another way: it says \"Who knows\". Log in with the"),
         ("account", "login     not needed to open a session\n"),
@@ -166,7 +166,7 @@ fn agent_that_says_by_itself_that_nobody_is_logged_in_is_shown_so() {
 }
 
 #[test]
-fn each_agent_is_printed_when_it_is_known() {
+fn agents_check_prints_each_agent_as_soon_as_its_probe_ends() {
     let mut checked = Checked::new(&[]);
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/acp/agent.py");
     let env = format!("env = {{ {COOKIE} = {:?} }}", checked.cookie);
@@ -202,7 +202,7 @@ fn each_agent_is_printed_when_it_is_known() {
 }
 
 #[test]
-fn check_says_on_a_terminal_who_is_waited_for_and_shows_no_escape_of_an_agent() {
+fn agents_check_shows_progress_on_a_terminal_and_strips_escape_sequences() {
     let checked = Checked::new(&[
         "--title",
         r"\x1b]0;owned\x07Evil \x1b[31mred\x1b[0m \x9b2Jagent",
@@ -230,7 +230,7 @@ fn check_says_on_a_terminal_who_is_waited_for_and_shows_no_escape_of_an_agent() 
 }
 
 #[test]
-fn each_wrong_configuration_gets_a_sentence_that_says_what_to_write() {
+fn agents_check_answers_each_wrong_configuration_with_the_correction() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("agent");
     fs::write(&script, "#!/usr/bin/env no-such-node\n").unwrap();
@@ -258,7 +258,7 @@ fn each_wrong_configuration_gets_a_sentence_that_says_what_to_write() {
 }
 
 #[test]
-fn a_check_while_a_host_runs_says_what_agents_are_and_that_it_is_not_remembered() {
+fn agents_check_beside_a_running_host_warns_that_nothing_is_stored() {
     let checked = Checked::new(&[]);
     let state = checked.path("state");
     let (process, _) = checked.host(&["--state-dir", &state]);
@@ -270,7 +270,7 @@ fn a_check_while_a_host_runs_says_what_agents_are_and_that_it_is_not_remembered(
 }
 
 #[test]
-fn a_client_that_wants_to_know_what_can_be_chosen_has_the_agent_asked_in_the_background() {
+fn config_request_for_an_unprobed_agent_starts_a_probe_in_the_background() {
     let checked = Checked::new(&["--has", "options"]);
     let (mut process, root) = checked.host(&["--ephemeral"]);
     // None is known: one stands for whatever the agent takes.
@@ -302,7 +302,7 @@ fn a_client_that_wants_to_know_what_can_be_chosen_has_the_agent_asked_in_the_bac
 }
 
 #[test]
-fn the_built_in_agent_is_not_the_default_where_there_are_others_and_can_be_left_out() {
+fn script_agent_is_not_the_default_beside_others_and_can_be_disabled() {
     let checked = Checked::new(&[]);
     let (process, root) = checked.host(&["--ephemeral"]);
     assert_eq!(providers(&root), ["a0", "script"]);

@@ -9,7 +9,7 @@ use super::*;
 
 const OTHER: &str = "ahp-chat:/other";
 
-/// What the client answers that carries `look` out.
+/// Result of the client tool `look`.
 const SEEN: &str = "three files";
 
 impl Watched {
@@ -54,7 +54,7 @@ impl Watched {
         assert_eq!(ready["toolInput"], r#"{"x":1}"#);
         self.carry_out(&default_chat_of(SESSION), turn, &begun, SEEN);
         assert_eq!(self.ending(turn)["type"], "chat/turnComplete");
-        self.said()
+        self.answer_text()
     }
 }
 
@@ -79,7 +79,7 @@ fn begun_with(setting: Setting) -> Watched {
 }
 
 #[test]
-fn who_does_not_say_a_token_costs_the_host_little() {
+fn connections_without_a_token_do_not_exhaust_the_descriptors() {
     let mut watched = begun(&["--mcp", "always"]);
     watched.turn("t1", "knows");
     let files = |watched: &Watched| {
@@ -92,26 +92,26 @@ fn who_does_not_say_a_token_costs_the_host_little() {
 }
 
 #[test]
-fn a_tool_reaches_the_agent_as_it_is_and_is_carried_out_by_the_client() {
+fn client_tool_reaches_the_agent_unchanged_and_runs_in_the_client() {
     let mut watched = begun(&["--mcp", "always"]);
     let known: Value = serde_json::from_str(&watched.turn("t1", "knows")).unwrap();
     assert_eq!(known, looks());
     let said = watched.turn_with_call("t2", r#"client silent look {"x":1}"#);
     assert_eq!(said, format!("got {SEEN}"));
-    let start = watched.heard("chat/toolCallStart")[0].clone();
+    let start = watched.received("chat/toolCallStart")[0].clone();
     assert_eq!((&start["toolName"], &start["displayName"]), (&json!("look"), &json!("Look around")));
     watched.leave();
 }
 
 #[test]
-fn a_call_is_shown_once_however_the_agent_tells_of_it() {
+fn client_tool_call_is_shown_once_whatever_updates_the_agent_sends() {
     for how in ["silent", "late", "claude", "codex", "zed", "opencode", "qwen"] {
         let mut watched = begun(&["--mcp", "always"]);
         for turn in ["t1", "t2"] {
             let said = watched.turn_with_call(turn, &format!(r#"client {how} look {{"x":1}}"#));
             assert_eq!(said, format!("got {SEEN}"), "{how}");
             for kind in ["chat/toolCallStart", "chat/toolCallReady", "chat/toolCallComplete"] {
-                assert_eq!(watched.heard(kind).len(), 1, "{how}: {:?}", watched.heard);
+                assert_eq!(watched.received(kind).len(), 1, "{how}: {:?}", watched.heard);
             }
         }
         watched.leave();
@@ -119,7 +119,7 @@ fn a_call_is_shown_once_however_the_agent_tells_of_it() {
 }
 
 #[test]
-fn a_call_that_the_agent_asks_about_runs_when_the_user_has_allowed_it() {
+fn client_tool_call_with_a_permission_runs_after_approval() {
     for how in ["claude", "codex", "zed", "gemini", "qwen"] {
         let mut watched = begun(&["--mcp", "always"]);
         let script = format!(r#"client {how}+ask look {{"x":1}}"#);
@@ -133,20 +133,20 @@ fn a_call_that_the_agent_asks_about_runs_when_the_user_has_allowed_it() {
         // Whether or not the agent has called by then.
         watched.carry_out(&default_chat_of(SESSION), "t1", &begun, SEEN);
         assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
-        assert_eq!(watched.said(), format!("got {SEEN}"), "{how}");
-        assert_eq!(watched.heard("chat/toolCallStart").len(), 1, "{how}");
+        assert_eq!(watched.answer_text(), format!("got {SEEN}"), "{how}");
+        assert_eq!(watched.received("chat/toolCallStart").len(), 1, "{how}");
 
         watched.begin("t2", &script);
         let (begun, _) = watched.call();
         watched.decide("t2", begun["toolCallId"].as_str().unwrap(), false, "no");
         assert_eq!(watched.ending("t2")["type"], "chat/turnComplete");
-        assert_eq!(watched.said(), "was refused", "{how}");
+        assert_eq!(watched.answer_text(), "was refused", "{how}");
         watched.leave();
     }
 }
 
 #[test]
-fn calls_at_once_are_told_apart_by_what_they_are_called_with() {
+fn concurrent_client_tool_calls_are_matched_by_their_arguments() {
     let mut watched = begun(&["--mcp", "always"]);
     watched.begin("t1", r#"clients look {"x":1} {"x":2} {"x":3}"#);
     for _ in 0..3 {
@@ -155,13 +155,13 @@ fn calls_at_once_are_told_apart_by_what_they_are_called_with() {
         watched.carry_out(&default_chat_of(SESSION), "t1", &ready, &input);
     }
     assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
-    assert_eq!(watched.said(), r#"{"x":1} {"x":2} {"x":3}"#);
-    assert_eq!(watched.heard("chat/toolCallStart").len(), 3);
+    assert_eq!(watched.answer_text(), r#"{"x":1} {"x":2} {"x":3}"#);
+    assert_eq!(watched.received("chat/toolCallStart").len(), 3);
     watched.leave();
 }
 
 #[test]
-fn tools_that_come_and_go_reach_an_agent_that_asks_again() {
+fn changed_client_tools_reach_an_agent_that_lists_them_again() {
     let mut watched = Setting::with(&["--mcp", "always"]).start();
     watched.session();
     assert_eq!(watched.turn("t1", "knows"), "[]");
@@ -176,7 +176,7 @@ fn tools_that_come_and_go_reach_an_agent_that_asks_again() {
 }
 
 #[test]
-fn tools_that_come_later_reach_an_agent_that_asks_once() {
+fn client_tools_added_later_reach_an_agent_that_lists_them_once() {
     for can in [&[][..], &["resume", "close"], &["load", "close"]] {
         let arguments: Vec<&str> = can.iter().flat_map(|can| ["--can", *can]).collect();
         let mut watched = Setting::with(&[&["--mcp", "once"], &arguments[..]].concat()).start();
@@ -207,29 +207,29 @@ fn tools_that_come_later_reach_an_agent_that_asks_once() {
 }
 
 #[test]
-fn call_of_cancelled_turn_is_refused() {
+fn client_tool_call_of_a_cancelled_turn_is_refused() {
     let mut watched = begun(&["--mcp", "always"]);
     watched.begin("t1", "client_and_hang look");
     let (begun, _) = watched.call();
     watched.cancel("t1");
     assert_eq!(watched.ending("t1")["type"], "chat/turnCancelled");
-    assert_eq!(watched.heard("chat/toolCallComplete").len(), 1, "{begun}");
+    assert_eq!(watched.received("chat/toolCallComplete").len(), 1, "{begun}");
     assert_eq!(watched.turn("t2", "client_answers"), "error: the turn was cancelled");
 
     watched.leave();
 }
 
 #[test]
-fn so_many_calls_wait_at_once_and_no_more() {
+fn client_tool_call_beyond_the_limit_of_1000_pending_calls_fails() {
     let mut watched = begun(&["--mcp", "always"]);
     let said = watched.turn("t1", "client_nag look 1001");
     assert_eq!(said, "error: too many calls of tools of clients wait for an answer");
-    assert_eq!(watched.heard("chat/toolCallStart").len(), 1000);
+    assert_eq!(watched.received("chat/toolCallStart").len(), 1000);
     watched.leave();
 }
 
 #[test]
-fn a_call_that_the_agent_gives_up_is_over() {
+fn client_tool_call_withdrawn_by_the_agent_ends() {
     let mut watched = begun(&["--mcp", "always"]);
     watched.begin("t1", "client_and_withdraw look");
     // The question and the call come in whichever order.
@@ -252,7 +252,7 @@ fn a_call_that_the_agent_gives_up_is_over() {
 }
 
 #[test]
-fn a_client_that_leaves_fails_its_call_and_the_agent_goes_on() {
+fn client_tool_call_fails_when_its_client_leaves_and_the_turn_continues() {
     let mut watched = begun(&["--mcp", "always"]);
     for (turn, script) in
         [("t1", r#"client claude look {"x":1}"#), ("t2", r#"client claude+ask look {"x":1}"#)]
@@ -265,14 +265,14 @@ fn a_client_that_leaves_fails_its_call_and_the_agent_goes_on() {
         let over = watched.action("chat/toolCallComplete");
         assert_eq!(over["result"]["success"], false, "{over}");
         assert_eq!(watched.ending(turn)["type"], "chat/turnComplete");
-        let said = watched.said();
+        let said = watched.answer_text();
         assert!(said == "got error: the client that the tool ran on is gone" || turn == "t2", "{said}");
     }
     watched.leave();
 }
 
 #[test]
-fn each_chat_has_its_own_calls() {
+fn client_tool_calls_of_two_chats_are_separate() {
     let mut watched = begun(&["--mcp", "always"]);
     watched.action("session/ready");
     watched.say(json!({ "id": 80, "method": "createChat", "params": { "channel": SESSION, "chat": OTHER } }));
@@ -284,13 +284,13 @@ fn each_chat_has_its_own_calls() {
     assert_eq!((&other["turnId"], &ready["toolInput"]), (&json!("o1"), &json!(r#"{"in":"other"}"#)));
     watched.carry_out(OTHER, "o1", &other, "in the other");
     assert_eq!(watched.ending("o1")["type"], "chat/turnComplete");
-    assert_eq!(watched.said(), "got in the other");
+    assert_eq!(watched.answer_text(), "got in the other");
     assert_eq!(watched.turn_with_call("t2", r#"client codex look {"x":1}"#), format!("got {SEEN}"));
     watched.leave();
 }
 
 #[test]
-fn clients_are_told_that_their_tools_do_not_reach_an_agent_until_they_do() {
+fn session_metadata_says_while_client_tools_do_not_reach_the_agent() {
     let why = |watched: &mut Watched| {
         let told = watched.action_where(|action| {
             action["type"] == "session/metaChanged" && action["_meta"]["acp.clientTools"].is_object()
@@ -315,7 +315,7 @@ fn clients_are_told_that_their_tools_do_not_reach_an_agent_until_they_do() {
 }
 
 #[test]
-fn the_server_speaks_mcp_and_nothing_else() {
+fn client_tool_server_speaks_only_mcp() {
     let mut watched = begun(&["--mcp", "always"]);
     let mut ask = |method: &str, params: Value| -> Value {
         let turn = uuid::Uuid::new_v4().to_string();
@@ -341,15 +341,15 @@ fn the_server_speaks_mcp_and_nothing_else() {
     watched.leave();
 }
 
-/// Where the agent is told to reach the host, and the token.
+/// Returns the socket and the token that the agent received.
 fn entry(watched: &mut Watched) -> (PathBuf, String) {
     let entry: Value = serde_json::from_str(&watched.turn("entry", "server")).unwrap();
     let variable = |number: usize| entry["env"][number]["value"].as_str().unwrap().to_owned();
     (variable(0).into(), variable(1))
 }
 
-/// What one hears who says this to the host's socket, to the end.
-fn heard_at(socket: &Path, said: &str) -> String {
+/// Sends text to the host's socket and reads the answer to the end.
+fn answer_of(socket: &Path, said: &str) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(HUNG)).unwrap();
     stream.write_all(said.as_bytes()).unwrap();
@@ -360,16 +360,16 @@ fn heard_at(socket: &Path, said: &str) -> String {
 }
 
 #[test]
-fn nobody_gets_through_without_the_token_of_a_session_that_is_open() {
+fn client_tool_server_refuses_connections_without_the_token_of_an_open_session() {
     let mut watched = begun(&["--mcp", "always", "--can", "close"]);
     let (socket, token) = entry(&mut watched);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&socket), mode(socket.parent().unwrap())), (0o600, 0o700));
     let list = "\n{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\"}\n";
-    assert!(heard_at(&socket, &format!("{token}{list}")).contains("look"));
+    assert!(answer_of(&socket, &format!("{token}{list}")).contains("look"));
     for wrong in ["", "x", &token[1..], &"x".repeat(1 << 20)] {
         // One who says too much may be cut off in the middle.
-        let heard = std::panic::catch_unwind(|| heard_at(&socket, &format!("{wrong}{list}")));
+        let heard = std::panic::catch_unwind(|| answer_of(&socket, &format!("{wrong}{list}")));
         assert!(heard.is_ok_and(|heard| heard.is_empty()) || wrong.len() > 100, "{wrong}");
     }
     // Nor another user, who would need the folder to be open first. Only root can be somebody else.
@@ -394,7 +394,7 @@ fn nobody_gets_through_without_the_token_of_a_session_that_is_open() {
     watched.say(json!({ "id": 90, "method": "disposeSession", "params": { "channel": SESSION } }));
     watched.process.until(|message| message["id"] == 90);
     let start = Instant::now();
-    while heard_at(&socket, &format!("{token}{list}")).contains("look") {
+    while answer_of(&socket, &format!("{token}{list}")).contains("look") {
         assert!(start.elapsed() < HUNG);
     }
     watched.leave();
@@ -402,7 +402,7 @@ fn nobody_gets_through_without_the_token_of_a_session_that_is_open() {
 }
 
 #[test]
-fn nothing_is_left_of_it_when_the_host_is_killed_and_the_next_host_tidies_up() {
+fn client_tool_socket_of_a_killed_host_is_removed_by_the_next_host() {
     let mut watched = begun(&["--mcp", "always"]);
     let (socket, _) = entry(&mut watched);
     watched.begin("t1", "client_and_hang look");

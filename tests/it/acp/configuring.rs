@@ -1,4 +1,4 @@
-//! What an agent says of itself and of its sessions, and what is made of it when clients choose.
+//! Descriptions and options of agents and their sessions, and choices of clients.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn with(more: &[&str]) -> Setting {
 }
 
 /// A host that keeps what it knows in its folder.
-fn kept(folder: &Path, mut setting: Setting) -> Setting {
+fn stored(folder: &Path, mut setting: Setting) -> Setting {
     let state = folder.join("state");
     setting.flags = vec!["--state-dir".to_owned(), state.to_str().unwrap().to_owned()];
     setting
@@ -52,7 +52,7 @@ impl Watched {
     }
 
     /// The values that the host tells next by itself.
-    fn told(&mut self) -> Value {
+    fn next_config(&mut self) -> Value {
         self.action_where(|action| action["type"] == "session/configChanged" && action["replace"] == true)
             ["config"]
             .take()
@@ -72,23 +72,23 @@ impl Watched {
             "clientSeq": self.sequence, "action": { "type": "chat/turnStarted", "turnId": turn,
             "message": { "text": script, "origin": { "kind": "user" } } } } }));
         self.ending(turn);
-        self.said()
+        self.answer_text()
     }
 
     pub(super) fn notices(&self) -> Vec<&str> {
-        let parts = self.heard("chat/responsePart").into_iter().map(|action| &action["part"]);
+        let parts = self.received("chat/responsePart").into_iter().map(|action| &action["part"]);
         let notices = parts.filter(|part| part["kind"] == "systemNotification");
         notices.map(|part| part["content"].as_str().unwrap()).collect()
     }
 }
 
-/// What the agent says to have been asked for.
+/// Extracts the options that were set from the agent's answer.
 fn asked(said: &str) -> &str {
     said.strip_prefix("asked ").unwrap().split_once("; is ").unwrap().0
 }
 
 #[test]
-fn what_can_be_chosen_is_told_when_the_agent_has_said_it() {
+fn session_options_are_sent_to_clients_once_the_agent_reports_them() {
     let mut watched = with(&[]).start();
     let before = watched.answer("resolveSessionConfig", json!({ "provider": "a0" }));
     assert_eq!(before["result"]["schema"]["properties"], json!({}));
@@ -133,7 +133,7 @@ fn what_can_be_chosen_is_told_when_the_agent_has_said_it() {
 }
 
 #[test]
-fn what_was_chosen_for_a_session_is_so_before_its_first_turn() {
+fn chosen_options_are_applied_before_the_first_turn() {
     let mut watched = with(&[]).start();
     watched.configured(&json!({ "mode": "plan", "theme": "light", "brave": true, "model": "small" }));
     // The model first, since others depend on it; and nothing that is so already.
@@ -153,7 +153,7 @@ fn what_was_chosen_for_a_session_is_so_before_its_first_turn() {
 }
 
 #[test]
-fn starting_values_of_the_configuration_hold_where_no_client_chooses() {
+fn configured_starting_values_apply_unless_a_client_chooses() {
     let starting = "[agents.a0.config]\nmode = \"plan\"\nbrave = true\n";
     let mut watched = with(&[]).limit(starting).start();
     watched.configured(&json!({ "brave": false }));
@@ -178,7 +178,7 @@ fn starting_values_of_the_configuration_hold_where_no_client_chooses() {
 }
 
 #[test]
-fn starting_value_that_the_agent_does_not_have_is_reported_with_those_that_it_has() {
+fn unknown_starting_value_is_reported_with_the_available_ones() {
     let starting = "[agents.a0.config]\nmode = \"fly\"\nspeed = true\n";
     let mut setting = with(&[]).limit(starting);
     setting.log = Some("warn");
@@ -202,7 +202,7 @@ fn starting_value_that_the_agent_does_not_have_is_reported_with_those_that_it_ha
 }
 
 #[test]
-fn what_an_agent_does_not_offer_is_left_out_at_the_beginning() {
+fn unknown_options_are_ignored_at_session_creation() {
     let mut watched = with(&[]).start();
     // As real clients say it, whatever the agent has.
     watched.configured(&json!({ "isolation": "folder", "autoApprove": "default", "theme": "light" }));
@@ -215,7 +215,7 @@ fn what_an_agent_does_not_offer_is_left_out_at_the_beginning() {
 }
 
 #[test]
-fn what_an_agent_does_not_take_is_seen_and_the_turn_goes_on() {
+fn refused_option_is_reported_and_the_turn_continues() {
     let mut watched = with(&[]).start();
     watched.configured(&json!({ "mode": "locked", "color": "red", "theme": "dark" }));
     assert_eq!(watched.values()["mode"], "ask");
@@ -229,7 +229,7 @@ fn what_an_agent_does_not_take_is_seen_and_the_turn_goes_on() {
     );
     // In a session that is there.
     watched.configure(json!({ "mode": "locked" }));
-    assert_eq!(watched.told()["mode"], "ask");
+    assert_eq!(watched.next_config()["mode"], "ask");
     let said = watched.turn("t2", "asked");
     assert!(said.ends_with("\"dark\", \"brave\": false}"), "{said}");
     assert_eq!(watched.notices().len(), 1);
@@ -239,7 +239,7 @@ fn what_an_agent_does_not_take_is_seen_and_the_turn_goes_on() {
 }
 
 #[test]
-fn a_change_while_a_turn_runs_is_made_when_it_has_ended() {
+fn option_changed_during_a_turn_is_applied_after_the_turn() {
     let mut watched = with(&[]).start();
     watched.configured(&json!({}));
     watched.begin("t1", "ask\nasked");
@@ -250,7 +250,7 @@ fn a_change_while_a_turn_runs_is_made_when_it_has_ended() {
     watched.action_where(|action| action["config"]["mode"] == "code");
     watched.decide("t1", "ask_1", true, "yes");
     watched.ending("t1");
-    assert!(watched.said().contains("asked ; is"), "{}", watched.said());
+    assert!(watched.answer_text().contains("asked ; is"), "{}", watched.answer_text());
     assert_eq!(asked(&watched.turn("t2", "asked")), "mode=\"code\" effort=\"high\"");
     let values = watched.values();
     assert_eq!((&values["mode"], &values["effort"]), (&json!("code"), &json!("high")));
@@ -258,15 +258,15 @@ fn a_change_while_a_turn_runs_is_made_when_it_has_ended() {
 }
 
 #[test]
-fn a_change_while_the_session_is_opened_is_not_lost() {
+fn option_changed_while_the_session_opens_is_applied() {
     let folder = tempfile::tempdir().unwrap();
     let slow = || with(&["--before-new", "0.3"]);
-    let mut watched = kept(folder.path(), slow()).start_in(folder);
+    let mut watched = stored(folder.path(), slow()).start_in(folder);
     watched.configured(&json!({}));
     watched.turn("t1", "say hello");
     let folder = watched.leave().unwrap();
     // What can be chosen is known before the agent runs.
-    let mut watched = kept(folder.path(), slow()).start_in(folder);
+    let mut watched = stored(folder.path(), slow()).start_in(folder);
     let second = "ahp-session:/second";
     watched.create(second, "a0");
     watched.subscribe(second);
@@ -280,7 +280,7 @@ fn a_change_while_the_session_is_opened_is_not_lost() {
 }
 
 #[test]
-fn what_changes_nothing_is_not_asked_for() {
+fn unchanged_options_are_not_sent_to_the_agent() {
     let mut watched = with(&[]).start();
     watched.configured(&json!({ "mode": "ask", "effort": "low" }));
     watched.configure(json!({ "mode": "ask" }));
@@ -290,16 +290,16 @@ fn what_changes_nothing_is_not_asked_for() {
     });
     watched.begin_with("t1", "asked", "large");
     watched.ending("t1");
-    assert_eq!(asked(&watched.said()), "");
+    assert_eq!(asked(&watched.answer_text()), "");
     watched.leave();
 }
 
 #[test]
-fn what_the_agent_changes_by_itself_is_told() {
+fn option_changed_by_the_agent_is_sent_to_clients() {
     let mut watched = with(&[]).start();
     watched.configured(&json!({}));
     watched.begin("t1", "set mode \"code\"\nask");
-    assert_eq!(watched.told()["mode"], "code");
+    assert_eq!(watched.next_config()["mode"], "code");
     watched.action("chat/toolCallReady");
     // One that is yet to be asked for is not lost by what the agent says.
     watched.configure(json!({ "effort": "high" }));
@@ -314,25 +314,25 @@ fn what_the_agent_changes_by_itself_is_told() {
 }
 
 #[test]
-fn one_setting_may_change_others() {
+fn changed_option_may_change_or_remove_others() {
     let mut watched = with(&[]).start();
     watched.configured(&json!({}));
     watched.configure(json!({ "mode": "autopilot" }));
-    assert_eq!(watched.told()["brave"], true);
+    assert_eq!(watched.next_config()["brave"], true);
     watched.configure(json!({ "model": "small" }));
-    assert_eq!(watched.told().get("effort"), None);
+    assert_eq!(watched.next_config().get("effort"), None);
     // A setting that is not there any more cannot be changed.
     watched.configure(json!({ "effort": "high" }));
     let refused = watched.process.until(|message| message["params"]["rejectionReason"].is_string());
     let reason = refused.last().unwrap()["params"]["rejectionReason"].as_str().unwrap();
     assert_eq!(reason, "`config.effort` is no setting of this agent");
     watched.configure(json!({ "model": "large" }));
-    assert_eq!(watched.told()["effort"], "low");
+    assert_eq!(watched.next_config()["effort"], "low");
     watched.leave();
 }
 
 #[test]
-fn agents_that_say_it_in_other_ways_are_understood() {
+fn option_changes_are_understood_in_the_forms_of_older_agents() {
     for how in ["crossed", "bare"] {
         let mut watched = with(&["--has", "older", "--sets", how]).start();
         watched.configured(&json!({ "mode": "plan" }));
@@ -362,7 +362,7 @@ fn agents_that_say_it_in_other_ways_are_understood() {
 }
 
 #[test]
-fn older_agents_have_modes_and_models() {
+fn older_agents_have_modes_and_models_as_options() {
     let mut watched = Setting::with(&["--has", "older", "--sets", "bare"]).start();
     watched.configured(&json!({ "mode": "plan" }));
     let config = watched.state(SESSION)["config"].take();
@@ -370,22 +370,22 @@ fn older_agents_have_modes_and_models() {
     assert_eq!(config["schema"]["properties"]["model"]["enumLabels"], json!(["Large", "Small"]));
     watched.begin_with("t1", "asked", "small");
     watched.ending("t1");
-    assert_eq!(asked(&watched.said()), "mode=\"plan\" model=\"small\"");
+    assert_eq!(asked(&watched.answer_text()), "mode=\"plan\" model=\"small\"");
     assert_eq!(watched.values()["model"], "small");
     watched.begin("t2", "set mode \"code\"");
-    assert_eq!(watched.told()["mode"], "code");
+    assert_eq!(watched.next_config()["mode"], "code");
     watched.ending("t2");
     watched.leave();
 }
 
 #[test]
-fn the_model_of_a_message_is_chosen_before_its_turn_and_is_the_sessions_from_then_on() {
+fn model_of_a_message_is_set_before_its_turn_and_stays_for_the_session() {
     let mut watched = with(&[]).start();
     watched.configured(&json!({}));
     watched.begin_with("t1", "asked", "small");
-    assert_eq!(watched.told()["model"], "small");
+    assert_eq!(watched.next_config()["model"], "small");
     watched.ending("t1");
-    assert_eq!(asked(&watched.said()), "model=\"small\"");
+    assert_eq!(asked(&watched.answer_text()), "model=\"small\"");
     assert_eq!(asked(&watched.turn("t2", "asked")), "");
     watched.begin_with("t3", "asked", "huge");
     let refused = watched.process.until(|message| message["params"]["rejectionReason"].is_string());
@@ -395,7 +395,7 @@ fn the_model_of_a_message_is_chosen_before_its_turn_and_is_the_sessions_from_the
 }
 
 #[test]
-fn all_chats_of_a_session_are_configured_alike() {
+fn options_apply_to_all_chats_of_a_session() {
     let mut watched = with(&[]).start();
     watched.configured(&json!({ "mode": "plan" }));
     let other = "ahp-chat:/other";
@@ -414,14 +414,14 @@ fn all_chats_of_a_session_are_configured_alike() {
     assert_eq!(asked(&in_other(&mut watched, "o4", "asked")), "model=\"small\"");
     // What one agent does not take is not asked of the other again.
     watched.configure(json!({ "mode": "locked" }));
-    assert_eq!(watched.told()["mode"], "code");
+    assert_eq!(watched.next_config()["mode"], "code");
     let (one, two) = (watched.turn("t3", "asked"), in_other(&mut watched, "o5", "asked"));
     assert_eq!((asked(&one), asked(&two)), ("mode=\"locked\"", "mode=\"locked\""));
     watched.leave();
 }
 
 #[test]
-fn a_session_stays_configured_when_its_agent_has_died() {
+fn options_survive_the_death_of_the_agent() {
     for can in ["nothing", "load", "resume"] {
         let folder = tempfile::tempdir().unwrap();
         let memory = memory(folder.path());
@@ -439,7 +439,7 @@ fn a_session_stays_configured_when_its_agent_has_died() {
 }
 
 #[test]
-fn an_agent_that_does_not_answer_has_not_taken_it() {
+fn option_is_refused_when_the_agent_does_not_answer_in_time() {
     let seconds = long_for_a_start();
     let mut watched = with(&["--sets", "silent"]).limit(&format!("start_seconds = {seconds}")).start();
     watched.configured(&json!({}));
@@ -452,7 +452,7 @@ fn an_agent_that_does_not_answer_has_not_taken_it() {
 }
 
 #[test]
-fn a_turn_that_waits_for_a_setting_can_be_cancelled() {
+fn turn_that_waits_for_an_option_can_be_cancelled() {
     let mut watched = with(&["--sets", "silent"]).start();
     watched.configured(&json!({}));
     watched.begin_with("t1", "say hello", "small");
@@ -464,7 +464,7 @@ fn a_turn_that_waits_for_a_setting_can_be_cancelled() {
 }
 
 #[test]
-fn an_agent_that_dies_of_a_setting_ends_the_turn_that_waits_for_it() {
+fn agent_that_dies_while_setting_an_option_ends_the_waiting_turn() {
     let mut watched = with(&["--sets", "dies"]).start();
     watched.configured(&json!({}));
     watched.begin_with("t1", "say hello", "small");
@@ -485,7 +485,7 @@ fn an_agent_that_dies_of_a_setting_ends_the_turn_that_waits_for_it() {
 }
 
 #[test]
-fn commands_are_offered_as_the_agent_says_them() {
+fn slash_commands_of_the_agent_are_offered_as_completions_per_session() {
     let mut watched = with(&[]).start();
     watched.session();
     watched.turn("t1", "say hello");
@@ -520,9 +520,9 @@ fn commands_are_offered_as_the_agent_says_them() {
 }
 
 #[test]
-fn what_is_known_of_an_agent_is_known_to_the_next_process_without_starting_it() {
+fn description_of_an_agent_is_restored_by_the_next_host_without_a_start() {
     let folder = tempfile::tempdir().unwrap();
-    let setting = kept(folder.path(), with(&[]));
+    let setting = stored(folder.path(), with(&[]));
     let mut watched = setting.start_in(folder);
     watched.configured(&json!({ "mode": "plan" }));
     watched.turn("t1", "say hello");
@@ -531,7 +531,7 @@ fn what_is_known_of_an_agent_is_known_to_the_next_process_without_starting_it() 
     let agents = watched.state("ahp-root://")["agents"].take();
     let folder = watched.leave().unwrap();
 
-    let mut watched = kept(folder.path(), with(&[])).start_in(folder);
+    let mut watched = stored(folder.path(), with(&[])).start_in(folder);
     assert_eq!(watched.state("ahp-root://")["agents"], agents);
     assert_eq!(watched.answer("resolveSessionConfig", json!({ "provider": "a0" })), known);
     assert_eq!(watched.state(SESSION)["config"], config);
@@ -548,11 +548,11 @@ fn what_is_known_of_an_agent_is_known_to_the_next_process_without_starting_it() 
     let folder = watched.leave().unwrap();
 
     // Another program under that name is another agent; one that is not configured is not there.
-    let mut watched = kept(folder.path(), Setting::with(&[])).start_in(folder);
+    let mut watched = stored(folder.path(), Setting::with(&[])).start_in(folder);
     let agents = watched.state("ahp-root://")["agents"].take();
     assert_eq!((&agents[0]["displayName"], &agents[0]["models"][0]["id"]), (&json!("a0"), &json!("default")));
     let folder = watched.leave().unwrap();
-    let mut setting = kept(folder.path(), with(&[]));
+    let mut setting = stored(folder.path(), with(&[]));
     setting.agents = 0;
     let mut watched = setting.start_in(folder);
     assert_eq!(watched.state("ahp-root://")["agents"].as_array().unwrap().len(), 1);
@@ -560,7 +560,7 @@ fn what_is_known_of_an_agent_is_known_to_the_next_process_without_starting_it() 
 }
 
 #[test]
-fn an_agent_that_can_work_in_several_folders_does() {
+fn agent_with_several_working_directories_receives_them_all() {
     let folder = tempfile::tempdir().unwrap();
     let folders: Vec<String> = ["one", "two", "three"]
         .iter()
@@ -602,7 +602,7 @@ fn an_agent_that_can_work_in_several_folders_does() {
 
 /// A client of an older version, and what it hears of the settings and models of its agent.
 #[test]
-fn clients_of_older_versions_have_what_their_version_has() {
+fn clients_of_older_versions_see_the_options_that_their_version_has() {
     for (version, session, action) in
         [("0.9.0", SESSION, "chat"), ("0.3.0", SESSION, "session"), ("0.1.0", "a0:/s", "session")]
     {

@@ -1,5 +1,5 @@
-//! What agents were seen to do that the specification does not say, or leaves open: each case is
-//! the order and the shape in which a real one said it.
+//! Deviations of real agents from the specification, and behaviour that it leaves open: each case
+//! has the order and shape of the messages of a real agent.
 
 use super::*;
 
@@ -41,17 +41,17 @@ fn housekeeping_between_turns_opens_no_turn() {
             turn,
             &format!("tool_left_open call_1\nsay ok\nfinish\n{}{}", updates(&stray), updates(&[all_said])),
         );
-        watched.has_heard_the_end();
+        watched.release_agent();
         watched.action_where(|action| action["title"] == format!("after {turn}"));
-        assert_eq!(watched.said(), "ok");
+        assert_eq!(watched.answer_text(), "ok");
         assert_eq!(kinds(&watched).last(), Some(&"chat/turnComplete"), "{:?}", watched.heard);
-        assert_eq!(watched.heard("chat/turnStarted").len(), 1, "{:?}", watched.heard);
+        assert_eq!(watched.received("chat/turnStarted").len(), 1, "{:?}", watched.heard);
     }
     watched.leave();
 }
 
 #[test]
-fn notices_and_what_is_summed_up_are_told_apart_from_the_answer() {
+fn notices_and_compaction_summaries_are_separated_from_the_answer() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let can: Value = serde_json::from_str(&watched.turn("t0", "can")).unwrap();
@@ -78,7 +78,7 @@ fn notices_and_what_is_summed_up_are_told_apart_from_the_answer() {
     ];
     assert_eq!(watched.turn("t1", &updates(&said)), "beforebehind");
     let parts: Vec<&Value> =
-        watched.heard("chat/responsePart").into_iter().map(|action| &action["part"]).collect();
+        watched.received("chat/responsePart").into_iter().map(|action| &action["part"]).collect();
     let kinds: Vec<&str> = parts.iter().map(|part| part["kind"].as_str().unwrap()).collect();
     let notice = "systemNotification";
     assert_eq!(kinds, ["markdown", notice, notice, notice, "markdown"]);
@@ -87,13 +87,13 @@ fn notices_and_what_is_summed_up_are_told_apart_from_the_answer() {
     assert_eq!(parts[2]["content"], "What was said before was summed up to make room.\n\nThey said hello.");
     assert_eq!(parts[3]["content"], "What was said before could not be summed up.\n\nno room");
     let activities: Vec<&Value> =
-        watched.heard("chat/activityChanged").into_iter().map(|action| &action["activity"]).collect();
+        watched.received("chat/activityChanged").into_iter().map(|action| &action["activity"]).collect();
     assert_eq!(activities, [&json!("Summing up the conversation"), &Value::Null]);
     watched.leave();
 }
 
 #[test]
-fn notices_that_an_agent_puts_into_its_answer_are_told_apart_from_it() {
+fn notices_inside_the_answer_text_are_separated_from_the_answer() {
     let (retries, resumes) = ("Retrying (attempt 1/3, waiting 2s)...", "Retry finished, resuming.");
     let steps = format!("say Hello\nsay {retries}\nsay , and \nsay good bye\nsay {resumes}");
     for (name, said, notices) in [
@@ -104,14 +104,14 @@ fn notices_that_an_agent_puts_into_its_answer_are_told_apart_from_it() {
         watched.session();
         assert_eq!(watched.turn("t1", &steps), said, "{name}");
         assert_eq!(watched.notices(), notices, "{name}");
-        let parts = watched.heard("chat/responsePart").len();
+        let parts = watched.received("chat/responsePart").len();
         assert_eq!(parts, if notices.is_empty() { 1 } else { 4 }, "the answer goes on in a part of its own");
         watched.leave();
     }
 }
 
 #[test]
-fn two_sessions_of_one_agent_may_speak_in_turn() {
+fn two_sessions_of_one_agent_may_run_turns_concurrently() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.action("session/ready");
@@ -143,7 +143,7 @@ fn two_sessions_of_one_agent_may_speak_in_turn() {
 
 /// Some agents drop a session, and the turn that runs in it, when another one is opened.
 #[test]
-fn an_agent_that_keeps_one_session_at_a_time_has_a_process_for_each() {
+fn agent_with_one_session_at_a_time_gets_a_process_per_session() {
     let mut watched = Setting::with(&["--can", "one-session"]).limit("one_session = true\n").start();
     watched.session();
     watched.turn("t1", "say one");
@@ -166,13 +166,13 @@ fn an_agent_that_keeps_one_session_at_a_time_has_a_process_for_each() {
 /// One tool call that is asked about, as an agent tells it.
 struct Asked {
     agent: &'static str,
-    /// What is said before the question, and when it was answered.
+    /// Updates before the question, and after its answer.
     before: &'static [&'static str],
     question: &'static str,
     after: &'static [&'static str],
-    /// What the user is asked: name of the tool, message, input.
+    /// Question to the user: name of the tool, message, input.
     shown: [&'static str; 3],
-    /// What is in the content in the end.
+    /// Text in the final content of the call.
     produced: &'static str,
 }
 
@@ -271,7 +271,7 @@ const ASKED: &[Asked] = &[
     },
 ];
 
-/// What may always be allowed comes first, twice, and with two meanings.
+/// Options of a permission: the permanent ones come first, twice and with different scopes.
 const OPTIONS: &str = r#"[{"optionId":"always/project","name":"Always here","kind":"allow_always"},{"optionId":"always/user","name":"Always","kind":"allow_always"},{"optionId":"once","name":"Allow","kind":"allow_once"},{"optionId":"cancel","name":"Reject","kind":"reject_once"}]"#;
 
 impl Asked {
@@ -285,7 +285,7 @@ impl Asked {
 }
 
 #[test]
-fn however_a_call_is_announced_it_is_one_call_and_asked_about_once() {
+fn tool_call_is_one_call_with_one_question_however_the_agent_announces_it() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     for (number, case) in ASKED.iter().enumerate() {
@@ -296,7 +296,7 @@ fn however_a_call_is_announced_it_is_one_call_and_asked_about_once() {
         let options: Vec<_> = options.iter().map(|it| it["id"].as_str().unwrap()).collect();
         assert_eq!(options, ["always/project", "always/user", "once", "cancel"], "{agent}");
         let [name, message, input] = case.shown;
-        assert_eq!(watched.heard("chat/toolCallStart")[0]["toolName"], name, "{agent}");
+        assert_eq!(watched.received("chat/toolCallStart")[0]["toolName"], name, "{agent}");
         assert_eq!(ready["invocationMessage"], message, "{agent}");
         let input = (!input.is_empty()).then_some(input);
         assert_eq!(ready.get("toolInput").map(|input| input.as_str().unwrap()), input, "{agent}");
@@ -306,11 +306,11 @@ fn however_a_call_is_announced_it_is_one_call_and_asked_about_once() {
             "approved": true });
         watched.dispatch(approve);
         assert_eq!(watched.ending(&turn)["type"], "chat/turnComplete", "{agent}");
-        assert_eq!(watched.said(), "once", "{agent}");
-        assert_eq!(watched.heard("chat/toolCallStart").len(), 1, "{agent}");
-        let asked = watched.heard("chat/toolCallReady");
+        assert_eq!(watched.answer_text(), "once", "{agent}");
+        assert_eq!(watched.received("chat/toolCallStart").len(), 1, "{agent}");
+        let asked = watched.received("chat/toolCallReady");
         assert_eq!(asked.iter().filter(|ready| ready["options"].is_array()).count(), 1, "{agent}");
-        let done = watched.heard("chat/toolCallComplete");
+        let done = watched.received("chat/toolCallComplete");
         assert_eq!((done.len(), &done[0]["result"]["success"]), (1, &json!(true)), "{agent}");
         let content = done[0]["result"]["content"].to_string();
         assert!(content.contains(case.produced), "{agent}: {content}");
@@ -321,7 +321,7 @@ fn however_a_call_is_announced_it_is_one_call_and_asked_about_once() {
 /// Some say no more of a call that was refused, some that it has failed, some end the turn with it,
 /// and some call that cancelled although nobody cancelled it.
 #[test]
-fn a_call_that_is_refused_is_over_whatever_the_agent_says_then() {
+fn refused_tool_call_stays_ended_whatever_the_agent_sends_later() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let failed = r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","status":"failed","rawOutput":{"code":"rejected"}}"#;
@@ -336,8 +336,8 @@ fn a_call_that_is_refused_is_over_whatever_the_agent_says_then() {
             let ready = refused.begin(&mut watched, &turn, rest);
             watched.decide(&turn, ready["toolCallId"].as_str().unwrap(), false, "cancel");
             assert_eq!(watched.ending(&turn)["type"], ending, "{}, {way}", case.agent);
-            assert!(watched.heard("chat/toolCallComplete").is_empty(), "{}, {way}", case.agent);
-            assert_eq!(watched.heard("chat/toolCallConfirmed").len(), 1, "{}, {way}", case.agent);
+            assert!(watched.received("chat/toolCallComplete").is_empty(), "{}, {way}", case.agent);
+            assert_eq!(watched.received("chat/toolCallConfirmed").len(), 1, "{}, {way}", case.agent);
         }
     }
     watched.leave();
@@ -345,7 +345,7 @@ fn a_call_that_is_refused_is_over_whatever_the_agent_says_then() {
 
 /// A cancelled command may run on, and its agent may go on telling of it.
 #[test]
-fn what_goes_on_of_a_cancelled_call_is_not_in_the_next_turn() {
+fn late_updates_of_a_cancelled_call_do_not_appear_in_the_next_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "tool_left_open c\nhang");
@@ -365,7 +365,7 @@ fn what_goes_on_of_a_cancelled_call_is_not_in_the_next_turn() {
 }
 
 #[test]
-fn a_question_that_a_cancellation_has_answered_may_be_withdrawn_too() {
+fn question_already_answered_by_a_cancellation_may_be_withdrawn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     for turn in ["t1", "t2"] {
@@ -380,7 +380,7 @@ fn a_question_that_a_cancellation_has_answered_may_be_withdrawn_too() {
 
 /// Not all extensions begin with an underscore.
 #[test]
-fn methods_that_nobody_knows_are_refused_where_an_answer_is_due() {
+fn unknown_methods_are_refused_if_they_are_requests() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let script =
@@ -390,24 +390,24 @@ fn methods_that_nobody_knows_are_refused_where_an_answer_is_due() {
 }
 
 #[test]
-fn what_waits_for_somebody_is_bounded_and_the_rest_is_refused_at_once() {
+fn pending_questions_are_limited_and_further_ones_are_refused_at_once() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     assert_eq!(watched.turn("t1", "nag 520"), "40 of 1040");
-    let asked = watched.heard("chat/inputRequested").len() + watched.heard("chat/toolCallStart").len();
+    let asked = watched.received("chat/inputRequested").len() + watched.received("chat/toolCallStart").len();
     assert_eq!(asked, 1000);
     assert_eq!(watched.turn("t2", "say ok"), "ok");
     watched.leave();
 }
 
 #[test]
-fn an_activity_is_no_longer_than_can_be_shown() {
+fn activity_text_is_truncated_to_its_limit() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let long = "\u{1b}x".repeat(5000);
     let entry = json!({ "content": long, "priority": "low", "status": "in_progress" });
     watched.turn("t1", &updates(&[json!({ "sessionUpdate": "plan", "entries": [entry] })]));
     let shown = format!("{}…", "x".repeat(4000));
-    assert_eq!(watched.heard("chat/activityChanged")[0]["activity"], shown.as_str());
+    assert_eq!(watched.received("chat/activityChanged")[0]["activity"], shown.as_str());
     watched.leave();
 }

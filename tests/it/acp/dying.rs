@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_death_ends_the_turn_with_all_that_is_known_of_it_and_the_next_turn_works() {
+fn agent_death_ends_the_turn_with_its_reason_and_the_next_turn_works() {
     for (script, how) in [
         ("say a\nstderr no more money\ndie 3", ["status 3", "no more money"]),
         ("tool_left_open c1\nkill", ["signal 9", "died"]),
@@ -24,7 +24,7 @@ fn a_death_ends_the_turn_with_all_that_is_known_of_it_and_the_next_turn_works() 
 }
 
 #[test]
-fn a_turn_that_was_answered_is_complete_although_the_agent_dies_right_after() {
+fn turn_is_complete_if_the_agent_dies_right_after_its_answer() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     assert_eq!(watched.turn("t1", "say One.\nlast_words  Two."), "One. Two.");
@@ -39,7 +39,7 @@ fn a_turn_that_was_answered_is_complete_although_the_agent_dies_right_after() {
 }
 
 #[test]
-fn a_cancelled_turn_is_over_at_once_and_the_agent_goes_on_with_the_next() {
+fn cancelled_turn_ends_at_once_and_the_agent_runs_the_next_turn() {
     for script in ["hang", "say a\nhang", "tool_left_open c\nhang", "ask", "ask_thrice", "chatty", "deaf"] {
         let mut watched = Setting::with(&["--can", "load"]).limit("cancel_seconds = 0.3\n").start();
         watched.session();
@@ -60,7 +60,7 @@ fn a_cancelled_turn_is_over_at_once_and_the_agent_goes_on_with_the_next() {
 }
 
 #[test]
-fn an_agent_that_dies_again_and_again_is_not_started_for_ever() {
+fn agent_that_dies_repeatedly_is_not_restarted_forever() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let mut ends = Vec::new();
@@ -78,7 +78,7 @@ fn an_agent_that_dies_again_and_again_is_not_started_for_ever() {
 }
 
 #[test]
-fn a_program_that_is_not_there_fails_the_session_and_says_so() {
+fn missing_program_fails_session_creation_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let mut host = program();
     host.args(["--ephemeral", "--agent", "none=/no/such/program --flag"]);
@@ -102,7 +102,7 @@ fn a_program_that_is_not_there_fails_the_session_and_says_so() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_not_taken_for_the_program() {
+fn missing_working_directory_is_reported_instead_of_a_missing_program() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("gone");
     fs::create_dir(&directory).unwrap();

@@ -5,7 +5,7 @@ use super::*;
 const BEFORE: &str = "one\ntwo\nthree\n";
 const AFTER: &str = "one\n2\nthree\n";
 
-/// What a client reads of one side of a change.
+/// Reads the content of one side of a change.
 fn read(watched: &mut Watched, side: &Value) -> Value {
     watched.say(json!({ "id": 88, "method": "resourceRead", "params":
         { "channel": "ahp-root://", "uri": side["content"]["uri"] } }));
@@ -20,11 +20,11 @@ fn change(watched: &mut Watched, turn: &str, path: &str, diffs: &Value) -> (Valu
     let asked = watched.action("chat/toolCallReady");
     watched.decide(turn, "edit_1", true, "yes");
     assert_eq!(watched.ending(turn)["type"], "chat/turnComplete");
-    (asked, watched.heard("chat/toolCallComplete")[0]["result"].clone())
+    (asked, watched.received("chat/toolCallComplete")[0]["result"].clone())
 }
 
 #[test]
-fn a_change_is_shown_whole_however_the_agent_says_it() {
+fn file_edit_is_shown_with_whole_contents_whatever_diff_the_agent_sends() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let path = watched.folder.as_ref().unwrap().path().join("a b.txt");
@@ -65,7 +65,7 @@ fn a_change_is_shown_whole_however_the_agent_says_it() {
 }
 
 #[test]
-fn a_new_file_has_nothing_before_and_a_piece_that_is_not_found_is_text_only() {
+fn new_file_has_no_before_content_and_an_unmatched_diff_is_shown_as_text() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let said = [
@@ -90,7 +90,7 @@ fn a_new_file_has_nothing_before_and_a_piece_that_is_not_found_is_text_only() {
 }
 
 #[test]
-fn a_turn_is_cancelled_while_it_is_found_out_what_a_change_is_of() {
+fn turn_can_be_cancelled_while_its_edit_is_being_resolved() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let path = watched.folder.as_ref().unwrap().path().join("x");
@@ -107,7 +107,7 @@ fn a_turn_is_cancelled_while_it_is_found_out_what_a_change_is_of() {
     watched.leave();
 }
 
-/// What a client is answered when it reads this.
+/// Reads a content and returns the answer.
 fn answer(watched: &mut Watched, uri: &Value, encoding: &str) -> Value {
     watched.say(json!({ "id": 89, "method": "resourceRead", "params":
         { "channel": "ahp-root://", "uri": uri, "encoding": encoding } }));
@@ -119,11 +119,11 @@ fn draw(watched: &mut Watched, turn: &str, bytes: usize) -> Value {
     watched.heard.clear();
     watched.begin(turn, &format!("draw {turn}-call {bytes}"));
     assert_eq!(watched.ending(turn)["type"], "chat/turnComplete");
-    watched.heard("chat/toolCallComplete")[0]["result"]["content"][0].clone()
+    watched.received("chat/toolCallComplete")[0]["result"]["content"][0].clone()
 }
 
 #[test]
-fn the_contents_of_a_change_outlive_the_process_and_go_with_their_session() {
+fn edit_contents_survive_a_restart_and_are_deleted_with_their_session() {
     let folder = tempfile::tempdir().unwrap();
     let setting = |folder: &tempfile::TempDir| {
         let state = folder.path().join("state").to_str().unwrap().to_owned();
@@ -198,7 +198,7 @@ fn the_contents_of_a_change_outlive_the_process_and_go_with_their_session() {
 }
 
 #[test]
-fn a_change_that_was_approved_is_still_read_while_its_call_runs() {
+fn edit_preview_stays_readable_after_the_call_was_decided() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     fs::write(watched.folder.as_ref().unwrap().path().join("x"), BEFORE).unwrap();
@@ -214,7 +214,7 @@ fn a_change_that_was_approved_is_still_read_while_its_call_runs() {
 
 /// A file that git ignores, of which the agent says nothing but that it has changed it.
 #[test]
-fn ignored_file_that_an_agent_names_is_a_row_that_cannot_be_reverted() {
+fn ignored_file_written_by_an_agent_is_listed_but_cannot_be_reverted() {
     let mut watched = Setting { flags: vec!["--ephemeral".to_owned()], ..Setting::with(&[]) }.start();
     let folder = watched.folder.as_ref().unwrap().path().canonicalize().unwrap();
     fs::write(folder.join(".gitignore"), "*\n").unwrap();

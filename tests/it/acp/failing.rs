@@ -9,26 +9,26 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// How many agents fail at the same time: most of what they do is to wait.
+/// Number of agents that fail in parallel: most of the time they wait.
 const WORKERS: usize = 6;
 
 /// Something that an agent does in a turn.
 #[derive(Clone, Copy)]
 struct Way {
     name: &'static str,
-    /// What the agent is told to do.
+    /// Script of the agent.
     script: &'static str,
     ends: Ends,
 }
 
-/// What comes of it.
+/// Outcome of a failure.
 #[derive(Clone, Copy)]
 enum Ends {
     /// The agent is gone; the error says all of this.
     Died(&'static [&'static str]),
     /// The agent says that it has failed: an error of this kind, which says this.
     Failed(&'static str, &'static str),
-    /// Nothing worse: the turn goes on, this is said in it, and the agent stays.
+    /// No failure of the turn: the turn continues with this output, and the agent stays.
     Not(&'static str),
     /// The turn does not end until the user cancels it, which the agent does not take in: it is
     /// replaced.
@@ -41,7 +41,8 @@ const fn way(name: &'static str, script: &'static str, ends: Ends) -> Way {
     Way { name, script, ends }
 }
 
-/// What agents do wrong. Where only the user can end the turn, `note` says that it has come so far.
+/// Failures of agents. Where only the user can end the turn, `note` reports that the failure was
+/// reached.
 const WAYS: &[Way] = &[
     way("exits", "stderr no more money\ndie 3", Died(&["ended with status 3", "no more money"])),
     way("is killed", "kill", Died(&["signal 9"])),
@@ -157,7 +158,7 @@ fn fail(way: Way, moments: &[Moment], wrapped: bool) {
         let strangers =
             watched.heard.iter().filter(|action| action["turnId"].as_str().is_some_and(|id| id != next));
         assert_eq!(strangers.count(), 0, "{moment:?}: {:?}", watched.heard);
-        assert!(watched.heard("chat/toolCallStart").is_empty(), "{moment:?}: {:?}", watched.heard);
+        assert!(watched.received("chat/toolCallStart").is_empty(), "{moment:?}: {:?}", watched.heard);
         watched.wait_for_agents(usual.len());
         // Somebody may have logged in elsewhere: it is started anew to see that.
         let wants_login = matches!(way.ends, Failed("authRequired", _));
@@ -171,7 +172,7 @@ fn fail(way: Way, moments: &[Moment], wrapped: bool) {
     watched.leave();
 }
 
-/// That a turn has ended as it must.
+/// Checks that a turn has ended as expected.
 fn judge(ends: Ends, moment: Moment, ending: &Value, watched: &Watched) {
     let error = &ending["part"]["error"];
     let message = error["message"].as_str().unwrap_or_default();
@@ -188,16 +189,16 @@ fn judge(ends: Ends, moment: Moment, ending: &Value, watched: &Watched) {
         Not(said) => {
             assert_eq!(ending["type"], "chat/turnComplete", "{moment:?}: {ending}");
             let begun = if moment == BeforeTheFirstChunk { "" } else { "begun " };
-            assert_eq!(watched.said(), format!("{begun}{said}"), "{moment:?}");
+            assert_eq!(watched.answer_text(), format!("{begun}{said}"), "{moment:?}");
         }
         Never => assert_eq!(ending["type"], "chat/turnCancelled", "{moment:?}: {ending}"),
     }
     let asked =
-        watched.heard("chat/toolCallReady").iter().filter(|ready| ready["options"].is_array()).count();
+        watched.received("chat/toolCallReady").iter().filter(|ready| ready["options"].is_array()).count();
     assert_eq!(asked, usize::from(moment == WithAPermissionPending), "{moment:?}: {:?}", watched.heard);
 }
 
-/// What clients are left with: no turn runs, and no call of those that are over does.
+/// Checks the state of clients: no turn runs, and no call of a finished turn runs.
 fn check_state(watched: &mut Watched) {
     watched.say(json!({ "id": 8, "method": "subscribe", "params": { "channel": default_chat_of(SESSION) } }));
     let told = watched.process.until(|message| message["id"] == 8);
@@ -237,16 +238,16 @@ fn run_all(trials: Vec<(String, Box<dyn FnOnce() + Send>)>) {
 }
 
 #[test]
-fn however_and_whenever_an_agent_fails_the_turn_ends_once_and_the_next_one_works() {
+fn agent_failure_at_any_moment_ends_the_turn_once_and_the_next_turn_works() {
     let trial = |way: &'static Way| -> (String, Box<dyn FnOnce() + Send>) {
         (format!("an agent that {}", way.name), Box::new(|| fail(*way, MOMENTS, false)))
     };
     run_all(WAYS.iter().map(trial).collect());
 }
 
-/// The same through a shell that takes no notice of being asked to leave, and ends with its agent.
+/// Failures have the same outcome through a shell that ignores signals and ends with its agent.
 #[test]
-fn it_may_be_behind_a_wrapper_that_does_not_want_to_leave() {
+fn agent_failure_behind_a_wrapper_that_ignores_signals_ends_the_turn_once() {
     // The wrapper holds the output open.
     let ways = WAYS.iter().filter(|way| !["ends its output", "does not read answers"].contains(&way.name));
     let trial = |way: &'static Way| -> (String, Box<dyn FnOnce() + Send>) {
@@ -258,7 +259,7 @@ fn it_may_be_behind_a_wrapper_that_does_not_want_to_leave() {
     run_all(ways.map(trial).collect());
 }
 
-/// What goes wrong when an agent is asked for this, and what is said of it.
+/// Failures at start: the request, the failure, and the text of its error.
 const BEGINNINGS: &[(&str, &str, &[&str])] = &[
     ("initialize", "die", &["ended with status 9", "something went wrong"]),
     ("initialize", "kill", &["signal 9"]),
@@ -316,7 +317,7 @@ fn fail_to_begin(method: &str, what: &str, reasons: &[&str]) {
 }
 
 #[test]
-fn however_an_agent_fails_to_begin_it_is_told_why_and_what_follows_works() {
+fn agent_failure_at_start_is_reported_with_its_reason_and_a_retry_works() {
     let trial =
         |&(method, what, reasons): &'static (&str, &str, &[&str])| -> (String, Box<dyn FnOnce() + Send>) {
             (format!("{method}: {what}"), Box::new(move || fail_to_begin(method, what, reasons)))

@@ -1,4 +1,4 @@
-//! What an agent reads and writes through the host.
+//! Reads and writes of an agent through the host.
 //!
 //! Owns: files inside and outside of the session's working directories, and the calls that they are
 //! shown as.
@@ -39,7 +39,7 @@ fn write(path: &str, content: &str) -> String {
 const OUTSIDE: &str = "it is outside of the session's working directories";
 
 #[test]
-fn an_agent_reads_and_writes_where_the_session_works() {
+fn agent_reads_and_writes_files_in_the_working_directories() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.put("a.txt", "one\ntwo\r\nthrée\n");
@@ -71,7 +71,7 @@ fn an_agent_reads_and_writes_where_the_session_works() {
 }
 
 #[test]
-fn nothing_else_is_read_or_written() {
+fn agent_file_access_outside_the_working_directories_is_refused() {
     let outside = tempfile::tempdir().unwrap();
     let secret = outside.path().join("secret");
     fs::write(&secret, "secret").unwrap();
@@ -130,7 +130,7 @@ fn nothing_else_is_read_or_written() {
 }
 
 #[test]
-fn a_large_file_is_read_in_parts() {
+fn large_file_is_refused_whole_but_readable_in_parts() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let line = "0123456789abcde\n";
@@ -143,7 +143,7 @@ fn a_large_file_is_read_in_parts() {
 }
 
 #[test]
-fn what_is_asked_at_once_is_done_in_order() {
+fn concurrent_file_requests_are_served_in_order() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let mut calls = Vec::new();
@@ -161,23 +161,23 @@ fn what_is_asked_at_once_is_done_in_order() {
 }
 
 #[test]
-fn a_write_is_shown_once_in_the_agents_own_call_or_in_one_of_its_own() {
+fn file_write_is_shown_once_in_its_own_call_or_a_synthesized_one() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.put("a.txt", "old\n");
     let open = r#"update {"sessionUpdate":"tool_call","toolCallId":"edit","title":"Edit","kind":"edit","status":"in_progress"}"#;
     let done = r#"update {"sessionUpdate":"tool_call_update","toolCallId":"edit","status":"completed"}"#;
     watched.answers("t1", &[open.to_owned(), write("$CWD/a.txt", "new\n"), done.to_owned()]);
-    let calls = watched.heard("chat/toolCallStart");
+    let calls = watched.received("chat/toolCallStart");
     assert_eq!((calls.len(), &calls[0]["toolCallId"]), (1, &json!("edit")));
 
     let answers =
         watched.answers("t2", &[read("$CWD/a.txt"), write("$CWD/a.txt", "newer\n"), write("/no", "x")]);
     assert_eq!(answers.len(), 3);
-    let calls = watched.heard("chat/toolCallStart");
+    let calls = watched.received("chat/toolCallStart");
     let names: Vec<&Value> = calls.iter().map(|call| &call["toolName"]).collect();
     assert_eq!(names, ["fs/write_text_file", "fs/write_text_file"]);
-    let done = watched.heard("chat/toolCallComplete");
+    let done = watched.received("chat/toolCallComplete");
     let shown = done[0]["result"]["content"].to_string();
     assert!(done[0]["result"]["success"] == true && shown.contains("newer"), "{shown}");
     let failed = done[1]["result"].to_string();
@@ -186,7 +186,7 @@ fn a_write_is_shown_once_in_the_agents_own_call_or_in_one_of_its_own() {
     // What it was before is not known, so that it is not shown as a change.
     watched.put("bytes", b"a\xff");
     assert_eq!(watched.answers("t3", &[write("$CWD/bytes", "text")]), ["{}"]);
-    let done = &watched.heard("chat/toolCallComplete")[0]["result"];
+    let done = &watched.received("chat/toolCallComplete")[0]["result"];
     assert!(done["success"] == true && !done.to_string().contains("text"), "{done}");
     watched.leave();
 }
@@ -202,7 +202,7 @@ fn file_is_read_between_turns() {
 }
 
 #[test]
-fn what_is_asked_before_the_session_is_open_is_refused() {
+fn requests_before_the_session_is_open_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = memory(folder.path());
     let arguments = ["--can", "load", "--can", "early", "--memory", file.to_str().unwrap()];
@@ -215,7 +215,7 @@ fn what_is_asked_before_the_session_is_open_is_refused() {
 }
 
 #[test]
-fn what_is_switched_off_is_neither_offered_nor_served() {
+fn disabled_capabilities_are_neither_offered_nor_served() {
     let off = "read_files = false\nwrite_files = false\nterminals = false\n";
     let mut watched = Setting::with(&[]).limit(off).start();
     watched.session();
@@ -231,7 +231,7 @@ fn what_is_switched_off_is_neither_offered_nor_served() {
 }
 
 #[test]
-fn a_file_keeps_its_mode() {
+fn written_file_retains_its_mode() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.put("run.sh", "old");

@@ -5,7 +5,7 @@ use super::*;
 
 const FORK: &str = "ahp-chat:/fork";
 
-/// What became of a turn in a chat: what was said, and how many notices of the host are in it.
+/// Result of a turn in a chat: its text, and the number of notices of the host in it.
 struct Told {
     said: String,
     notices: usize,
@@ -40,9 +40,9 @@ impl Watched {
         );
         let ending = self.ending(turn);
         assert_eq!(ending["type"], "chat/turnComplete", "{ending}");
-        let parts = self.heard("chat/responsePart");
+        let parts = self.received("chat/responsePart");
         let notices = parts.iter().filter(|action| action["part"]["kind"] == "systemNotification").count();
-        let said = self.said();
+        let said = self.answer_text();
         assert!(!said.contains("replay"), "{said}");
         Told { said, notices }
     }
@@ -59,7 +59,7 @@ fn begun(can: &[&str]) -> Watched {
 }
 
 #[test]
-fn a_fork_at_the_end_is_a_copy_where_the_agent_makes_one() {
+fn fork_at_the_end_is_copied_by_an_agent_that_can_fork() {
     let mut watched = begun(&["fork"]);
     watched.fork("t2");
     let told = watched.turn_in_fork("f1", "remembers");
@@ -72,7 +72,7 @@ fn a_fork_at_the_end_is_a_copy_where_the_agent_makes_one() {
 }
 
 #[test]
-fn a_fork_that_is_no_copy_is_told_what_was_said_before_it_and_nothing_more() {
+fn fork_without_a_copy_receives_the_history_up_to_the_fork_point_only() {
     let cases: [(&[&str], &str, bool); 5] = [
         (&[], "t2", false),
         (&["resume"], "t2", false),
@@ -103,7 +103,7 @@ fn a_fork_that_is_no_copy_is_told_what_was_said_before_it_and_nothing_more() {
 }
 
 #[test]
-fn a_side_chat_knows_what_was_said_and_what_it_is_about() {
+fn side_chat_receives_the_history_and_the_selected_text() {
     for (can, notices) in [("fork", 0), ("nothing", 1)] {
         let mut watched = begun(&[can]);
         watched.create_chat(json!({ "kind": "sideChat", "chat": default_chat_of(SESSION), "turnId": "t2",
@@ -119,7 +119,7 @@ fn a_side_chat_knows_what_was_said_and_what_it_is_about() {
 }
 
 #[test]
-fn a_side_chat_of_a_turn_that_runs_is_told_what_it_holds_so_far() {
+fn side_chat_of_a_running_turn_receives_its_text_so_far() {
     let mut watched = begun(&["fork"]);
     watched.begin("t3", "say so far\nhang");
     watched.action_where(|action| action["part"]["content"] == "so far");
@@ -132,7 +132,7 @@ fn a_side_chat_of_a_turn_that_runs_is_told_what_it_holds_so_far() {
 }
 
 #[test]
-fn a_fork_from_which_turns_were_taken_back_is_no_copy() {
+fn fork_with_truncated_turns_is_not_copied() {
     let mut watched = begun(&["fork"]);
     watched.fork("t2");
     watched.in_fork(json!({ "type": "chat/truncated", "turnId": "t1" }));
@@ -143,7 +143,7 @@ fn a_fork_from_which_turns_were_taken_back_is_no_copy() {
 }
 
 #[test]
-fn a_fork_goes_on_by_itself_after_the_end_of_the_host() {
+fn fork_continues_after_a_restart_of_the_host() {
     let mut folder = tempfile::tempdir().unwrap();
     for restarted in [false, true] {
         let memory = memory(folder.path());

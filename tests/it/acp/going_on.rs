@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What the agent does with a turn that was cut: it uses a name again that the turn has a call of.
+/// Script of the agent for an interrupted turn: it reuses the id of a call of the turn.
 const GOES_ON: &str = "say  and done\nask\ntool c1\nremembers";
 
 /// A host that keeps its sessions in its folder, with an agent that can so much and keeps a memory.
@@ -89,7 +89,7 @@ fn error_of(chat: &Value) -> Value {
 }
 
 #[test]
-fn a_turn_that_the_end_of_the_host_cut_goes_on_where_the_agent_can() {
+fn turn_interrupted_by_a_host_crash_is_resumable_if_the_agent_can_resume() {
     for (can, resumable) in [("resume", true), ("load", true), ("nothing", false)] {
         let folder = tempfile::tempdir().unwrap();
         let mut watched = setting(folder.path(), can).start_in(folder);
@@ -114,7 +114,7 @@ fn a_turn_that_the_end_of_the_host_cut_goes_on_where_the_agent_can() {
 }
 
 #[test]
-fn a_turn_that_the_end_of_the_agent_cut_goes_on_where_it_can() {
+fn turn_interrupted_by_agent_death_is_resumable_if_the_agent_can_resume() {
     for (can, resumable) in [("resume", true), ("load", true), ("nothing", false)] {
         for death in ["kill", "die 3", "half"] {
             let folder = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ fn a_turn_that_the_end_of_the_agent_cut_goes_on_where_it_can() {
 }
 
 #[test]
-fn a_turn_that_was_resumed_and_cut_again_can_be_resumed_again() {
+fn turn_resumed_and_interrupted_again_can_be_resumed_again() {
     let folder = tempfile::tempdir().unwrap();
     let mut watched = setting(folder.path(), "resume").start_in(folder);
     watched.session();
@@ -154,12 +154,12 @@ fn a_turn_that_was_resumed_and_cut_again_can_be_resumed_again() {
     assert_eq!(asked["toolCallId"], "ask_1+2", "{asked}");
     watched.decide("t1", "ask_1+2", true, "yes");
     assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
-    assert!(watched.said().contains("answered yes"), "{}", watched.said());
+    assert!(watched.answer_text().contains("answered yes"), "{}", watched.answer_text());
     watched.leave();
 }
 
 #[test]
-fn an_agent_is_told_what_the_turn_was_about_and_what_was_seen_of_it() {
+fn resumed_turn_receives_its_message_and_partial_answer() {
     let folder = tempfile::tempdir().unwrap();
     let memory = memory(folder.path());
     let arguments = ["--can", "load", "--memory", memory.to_str().unwrap(), "--goes-on", "prompt"];
@@ -169,7 +169,7 @@ fn an_agent_is_told_what_the_turn_was_about_and_what_was_seen_of_it() {
     watched.ending("t1");
     watched.resume("t1");
     watched.ending("t1");
-    let said = watched.said();
+    let said = watched.answer_text();
     let told: Value = serde_json::from_str(&said).unwrap();
     let (before, request) = (told[0]["text"].as_str().unwrap(), told[1]["text"].as_str().unwrap());
     assert!(before.contains("the first half\n(You used the tool "), "{before}");
@@ -178,7 +178,7 @@ fn an_agent_is_told_what_the_turn_was_about_and_what_was_seen_of_it() {
 }
 
 #[test]
-fn an_agent_that_has_forgotten_the_conversation_goes_on_when_it_is_told_all_of_it() {
+fn resumed_turn_of_an_agent_without_the_session_receives_the_history() {
     let folder = tempfile::tempdir().unwrap();
     // It says that it can, and remembers nothing.
     let forgetful =
@@ -194,7 +194,7 @@ fn an_agent_that_has_forgotten_the_conversation_goes_on_when_it_is_told_all_of_i
     let ending = watched.ending("t1");
     assert_eq!(ending["type"], "chat/turnComplete", "{ending}");
     // It was told of the turn before, and of what this one holds.
-    let said = watched.said();
+    let said = watched.answer_text();
     assert!(said.contains("The user:\\nsay the first") && said.contains("You were interrupted"), "{said}");
     assert!(said.contains("begun\\n(You failed with the tool") && said.contains("\"say begun"), "{said}");
     let told_anew = |action: &&Value| action["part"]["kind"] == "systemNotification";
@@ -208,7 +208,7 @@ fn an_agent_that_has_forgotten_the_conversation_goes_on_when_it_is_told_all_of_i
 }
 
 #[test]
-fn a_resumption_with_an_agent_that_does_not_start_can_be_tried_again() {
+fn resumption_that_fails_at_agent_start_can_be_retried() {
     let folder = tempfile::tempdir().unwrap();
     let mut watched = setting(folder.path(), "resume").start_in(folder);
     watched.session();
@@ -231,9 +231,9 @@ fn a_resumption_with_an_agent_that_does_not_start_can_be_tried_again() {
     watched.leave();
 }
 
-/// It may not have heard anything of what it was told with its first prompt.
+/// The agent may not have received the history in its first prompt.
 #[test]
-fn an_agent_that_was_cut_before_it_said_anything_is_told_again_what_was_said_before() {
+fn agent_interrupted_before_its_first_output_receives_the_history_again() {
     let folder = tempfile::tempdir().unwrap();
     let mut watched = setting(folder.path(), "load").start_in(folder);
     watched.session();

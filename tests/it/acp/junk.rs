@@ -1,9 +1,9 @@
-//! What an agent writes that is no message.
+//! Agent output that is no message.
 
 use super::*;
 
 #[test]
-fn junk_is_skipped_wherever_it_is() {
+fn junk_in_agent_output_is_skipped_everywhere() {
     let mut watched = Setting::with(&["--before-hello", "junk"]).start();
     watched.session();
     let script = [
@@ -28,7 +28,7 @@ fn junk_is_skipped_wherever_it_is() {
 }
 
 #[test]
-fn a_request_that_nobody_serves_is_answered_and_the_turn_goes_on() {
+fn unknown_request_of_the_agent_is_answered_and_the_turn_continues() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let script = r#"raw {"jsonrpc":"2.0","id":"x","method":"craft/something","params":{}}\n"#;
@@ -46,7 +46,7 @@ fn failure(setting: Setting) -> String {
 }
 
 #[test]
-fn an_agent_that_says_nothing_but_junk_is_quoted() {
+fn agent_that_writes_only_junk_is_quoted_in_the_error() {
     let message = failure(Setting::with(&["--before-hello", "only-junk"]));
     for part in ["`a0`", "does not speak ACP", "Usage: agent [OPTIONS]", "status 2"] {
         assert!(message.contains(part), "{message}");
@@ -54,7 +54,7 @@ fn an_agent_that_says_nothing_but_junk_is_quoted() {
 }
 
 #[test]
-fn an_agent_that_does_not_begin_says_why() {
+fn agent_that_fails_to_start_is_reported_with_the_reason() {
     let message = failure(Setting::with(&["--before-hello", "die"]));
     assert!(message.contains("status 5") && message.contains("there is no model"), "{message}");
     let message = failure(Setting::with(&["--before-hello", "silence"]).limit("start_seconds = 0.5\n"));

@@ -1,4 +1,4 @@
-//! What an agent says that has no place of its own is kept.
+//! Agent updates without a counterpart in the protocol, which are preserved in metadata.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn update(kind: &str, mut fields: Value) -> String {
 }
 
 #[test]
-fn what_has_no_place_of_a_call_is_in_its_meta() {
+fn call_fields_without_a_protocol_counterpart_are_in_its_metadata() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let text = json!({ "type": "text", "text": "some", "annotations": { "audience": ["user"] } });
@@ -49,7 +49,7 @@ fn what_has_no_place_of_a_call_is_in_its_meta() {
         ),
     ];
     watched.turn("t1", &script.join("\n"));
-    let started = watched.heard("chat/toolCallStart");
+    let started = watched.received("chat/toolCallStart");
     let locations = json!([{ "path": "/x", "line": 3 }, { "path": "/y" }]);
     let mut meta = json!({ "toolKind": "search", "acp.kind": "search", "acp.locations": locations, "acp.meta": { "a": 1 } });
     assert_eq!(started[0]["_meta"], meta);
@@ -59,8 +59,8 @@ fn what_has_no_place_of_a_call_is_in_its_meta() {
         { "index": 2, "content": { "resource": { "uri": "file:///y", "mimeType": "text/x" } } },
         { "index": 3, "type": "hologram", "data": "?" },
     ]);
-    let changed = watched.heard("chat/toolCallContentChanged");
-    assert_eq!(watched.heard("chat/toolCallReady")[0]["_meta"], meta);
+    let changed = watched.received("chat/toolCallContentChanged");
+    assert_eq!(watched.received("chat/toolCallReady")[0]["_meta"], meta);
     assert_eq!(
         changed[0]["content"],
         json!([
@@ -71,7 +71,7 @@ fn what_has_no_place_of_a_call_is_in_its_meta() {
     );
     meta["acp.meta"]["c"] = 3.into();
     assert_eq!((&changed[1]["_meta"], &changed[1]["content"]), (&meta, &changed[0]["content"]));
-    let done = watched.heard("chat/toolCallComplete");
+    let done = watched.received("chat/toolCallComplete");
     assert_eq!(done[0]["result"]["structuredContent"], json!({ "n": 1 }));
     // It was said before.
     assert!(done[0].get("_meta").is_none(), "{}", done[0]);
@@ -81,7 +81,7 @@ fn what_has_no_place_of_a_call_is_in_its_meta() {
 }
 
 #[test]
-fn every_content_block_is_shown_in_a_message_and_as_what_a_call_has_produced() {
+fn every_kind_of_content_block_is_shown_in_messages_and_call_results() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let blocks = [
@@ -105,7 +105,7 @@ fn every_content_block_is_shown_in_a_message_and_as_what_a_call_has_produced() {
         [file:///y](file:///y)\n\nwhy[file:///z](data:a/b;base64,CCCC)";
     assert_eq!(said, shown);
     assert_eq!(
-        watched.heard("chat/toolCallComplete")[0]["result"]["content"],
+        watched.received("chat/toolCallComplete")[0]["result"]["content"],
         json!([
             { "type": "text", "text": "words" },
             { "type": "embeddedResource", "data": "AAAA", "contentType": "image/png" },
@@ -119,7 +119,7 @@ fn every_content_block_is_shown_in_a_message_and_as_what_a_call_has_produced() {
 }
 
 #[test]
-fn a_terminal_of_the_agents_own_runs_as_soon_as_it_shows_something() {
+fn terminal_run_by_the_agent_itself_is_shown_as_running_from_its_first_output() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let script = [
@@ -142,10 +142,10 @@ fn a_terminal_of_the_agents_own_runs_as_soon_as_it_shows_something() {
         ),
     ];
     watched.turn("t1", &script.join("\n"));
-    assert_eq!(watched.heard("chat/toolCallReady").len(), 1);
-    assert_eq!(watched.heard("chat/toolCallReady")[0]["toolInput"], "ls");
-    assert_eq!(watched.heard("chat/toolCallContentChanged")[0]["content"][1]["text"], "a\n");
-    let done = &watched.heard("chat/toolCallComplete")[0];
+    assert_eq!(watched.received("chat/toolCallReady").len(), 1);
+    assert_eq!(watched.received("chat/toolCallReady")[0]["toolInput"], "ls");
+    assert_eq!(watched.received("chat/toolCallContentChanged")[0]["content"][1]["text"], "a\n");
+    let done = &watched.received("chat/toolCallComplete")[0];
     assert_eq!(
         done["_meta"],
         json!({ "toolKind": "terminal", "acp.kind": "execute", "acp.rawInput": { "cwd": "/w" },
@@ -159,7 +159,7 @@ fn a_terminal_of_the_agents_own_runs_as_soon_as_it_shows_something() {
 }
 
 #[test]
-fn messages_keep_their_names_and_what_their_pieces_say_besides() {
+fn message_ids_and_chunk_metadata_are_preserved() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let noted = json!({ "content": { "type": "text", "text": "b", "annotations": { "priority": 1.0 } },
@@ -175,17 +175,17 @@ fn messages_keep_their_names_and_what_their_pieces_say_besides() {
     ];
     let said = watched.turn("t1", &script.join("\n"));
     assert_eq!(said, "abc\n\nd");
-    let parts = watched.heard("chat/responsePart");
+    let parts = watched.received("chat/responsePart");
     assert_eq!(parts.len(), 2);
     assert_eq!(parts[0]["_meta"], json!({ "acp.messageId": "m1" }));
     assert_eq!(parts[1]["_meta"], json!({ "acp.messageId": "m2" }));
-    let deltas = watched.heard("chat/delta");
+    let deltas = watched.received("chat/delta");
     let besides =
         json!({ "acp.chunk": { "_meta": { "x": 1 }, "content": { "annotations": { "priority": 1.0 } } } });
     assert_eq!((&deltas[0]["content"], &deltas[0]["_meta"]), (&json!("b"), &besides));
     assert!(deltas[1].get("_meta").is_none(), "{}", deltas[1]);
     assert_eq!(
-        watched.heard("chat/usage")[0]["usage"],
+        watched.received("chat/usage")[0]["usage"],
         json!({ "inputTokens": 3, "outputTokens": 2,
             "_meta": { "acp.meta": { "durationMs": 5 }, "acp.usage": { "totalTokens": 5, "thoughtTokens": 1 } } })
     );
@@ -193,7 +193,7 @@ fn messages_keep_their_names_and_what_their_pieces_say_besides() {
 }
 
 #[test]
-fn what_is_of_the_whole_conversation_is_in_its_session_and_outlives_the_host() {
+fn conversation_wide_updates_are_in_the_session_metadata_and_survive_a_restart() {
     let store = tempfile::tempdir().unwrap();
     let mut setting = Setting::with(&[]);
     setting.flags = vec!["--state-dir".to_owned(), store.path().to_str().unwrap().to_owned()];
@@ -211,7 +211,7 @@ fn what_is_of_the_whole_conversation_is_in_its_session_and_outlives_the_host() {
         update("another", json!({ "y": "z".repeat(70_000) })),
     ];
     watched.turn("t1", &script.join("\n"));
-    assert_eq!(watched.heard("chat/activityChanged")[0]["activity"], "work");
+    assert_eq!(watched.received("chat/activityChanged")[0]["activity"], "work");
     let chat = default_chat_of(SESSION);
     let of_chat = |value: Value| json!({ chat.as_str(): value });
     let notes = json!({
@@ -234,7 +234,7 @@ fn what_is_of_the_whole_conversation_is_in_its_session_and_outlives_the_host() {
 }
 
 #[test]
-fn what_is_said_between_turns_is_kept_too() {
+fn updates_between_turns_are_in_the_session_metadata() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let late = json!({ "sessionUpdate": "usage_update", "used": 5, "size": 10 });

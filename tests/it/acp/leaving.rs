@@ -22,7 +22,7 @@ fn send(watched: &Watched, signal: Signal) {
 }
 
 #[test]
-fn when_the_host_is_killed_nothing_of_the_agent_is_left() {
+fn agent_processes_end_when_the_host_is_killed() {
     let mut watched = stubborn();
     watched.begin("t1", "say a\ndeaf");
     watched.action_where(|action| action["part"]["content"] == "a");
@@ -32,7 +32,7 @@ fn when_the_host_is_killed_nothing_of_the_agent_is_left() {
 }
 
 #[test]
-fn when_the_host_ends_nothing_of_the_agent_is_left() {
+fn agent_processes_end_when_the_host_ends() {
     stubborn().leave();
 
     can_be_done_within(Duration::from_secs(10), || {
@@ -69,7 +69,7 @@ fn twenty_stubborn_agents_end_in_the_time_of_one() {
 }
 
 #[test]
-fn an_agent_that_is_not_used_is_stopped_and_nobody_notices() {
+fn idle_agent_is_stopped_and_restarted_without_an_error() {
     for can in ["nothing", "resume", "load"] {
         let mut watched = Setting::with(&["--can", can]).limit("idle_seconds = 0.3\n").start();
         watched.session();

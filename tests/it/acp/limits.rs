@@ -1,9 +1,9 @@
-//! How long a turn may take.
+//! Time limits of turns.
 
 use super::*;
 
 #[test]
-fn a_turn_that_takes_longer_than_it_may_is_cancelled_and_ends_with_an_error() {
+fn turn_beyond_its_time_limit_is_cancelled_and_ends_with_an_error() {
     for script in ["hang", "chatty", "deaf", "ask", "tool_left_open c1\nhang"] {
         let limits = "turn_seconds = 0.4\ncancel_seconds = 0.3\n";
         let mut watched = Setting::with(&["--can", "load"]).limit(limits).start();
@@ -14,7 +14,7 @@ fn a_turn_that_takes_longer_than_it_may_is_cancelled_and_ends_with_an_error() {
         assert_eq!(ending["part"]["error"]["errorType"], "turnTimedOut", "{script}: {ending}");
         assert!(ending["part"]["error"]["message"].as_str().unwrap().contains("longer than 400ms"));
         assert_eq!(ending["part"]["resumable"], false);
-        assert!(watched.said().starts_with("begun"), "{script}: {}", watched.said());
+        assert!(watched.answer_text().starts_with("begun"), "{script}: {}", watched.answer_text());
         let said = watched.turn("t2", "say ok");
         assert!(said.ends_with("ok"), "after {script}: {said}");
         watched.leave();
@@ -22,7 +22,7 @@ fn a_turn_that_takes_longer_than_it_may_is_cancelled_and_ends_with_an_error() {
 }
 
 #[test]
-fn a_turn_that_the_user_cancels_in_time_is_cancelled() {
+fn turn_cancelled_by_the_user_before_its_time_limit_is_cancelled() {
     let mut watched = Setting::with(&[]).limit("turn_seconds = 600\n").start();
     watched.session();
     watched.begin("t1", "say begun\nhang");
@@ -34,7 +34,7 @@ fn a_turn_that_the_user_cancels_in_time_is_cancelled() {
 
 /// No other limit is one for a turn.
 #[test]
-fn an_agent_that_says_nothing_is_waited_for() {
+fn silent_agent_in_a_turn_is_not_timed_out() {
     let seconds = long_for_a_start();
     let limits = format!("start_seconds = {seconds}\ncancel_seconds = 0.2\nidle_seconds = 0.3\n");
     let mut watched = Setting::with(&[]).limit(&limits).start();

@@ -90,7 +90,7 @@ fn by_device(folder: tempfile::TempDir, login: &str) -> (Watched, PathBuf, PathB
 }
 
 #[test]
-fn a_key_reaches_the_agent_with_its_authenticate_in_the_form_that_it_reads() {
+fn api_key_reaches_the_agent_with_authenticate_in_the_form_that_it_reads() {
     const API_KEY: &str = "acp-login:/a0/api%2Dkey";
     for name in ["agent.py", "gemini-cli"] {
         let mut watched = Setting::with(&["--login", "out", "--way", "api-key", "--name", name]).start();
@@ -108,7 +108,7 @@ fn a_key_reaches_the_agent_with_its_authenticate_in_the_form_that_it_reads() {
 
 /// However much is logged: a log is shown to others.
 #[test]
-fn a_key_is_in_no_log() {
+fn api_key_is_in_no_log() {
     let mut setting = Setting::with(&["--login", "out", "--way", "api-key"]);
     setting.log = Some("trace");
     let mut watched = setting.start_with_log(tempfile::tempdir().unwrap());
@@ -135,7 +135,7 @@ fn a_key_is_in_no_log() {
 }
 
 #[test]
-fn a_login_that_waits_for_the_user_shows_what_is_to_be_done_until_it_is() {
+fn pending_login_shows_its_instructions_until_it_completes() {
     let (mut watched, door, _) = by_device(tempfile::tempdir().unwrap(), "out");
     watched.failed_session("first");
     watched.push("acp-login:/a0/device", "go on");
@@ -156,7 +156,7 @@ fn a_login_that_waits_for_the_user_shows_what_is_to_be_done_until_it_is() {
 }
 
 #[test]
-fn a_login_that_waits_is_withdrawn_when_nobody_waits_for_it_any_more_and_can_be_tried_again() {
+fn pending_login_is_cancelled_when_its_session_is_disposed_and_can_be_retried() {
     let (mut watched, door, notes) = by_device(tempfile::tempdir().unwrap(), "out");
     watched.failed_session("first");
     watched.push("acp-login:/a0/device", "go on");
@@ -175,7 +175,7 @@ fn a_login_that_waits_is_withdrawn_when_nobody_waits_for_it_any_more_and_can_be_
 }
 
 #[test]
-fn a_turn_that_waits_for_a_login_can_be_cancelled_and_the_login_with_it() {
+fn cancelling_a_turn_that_waits_for_a_login_cancels_the_login() {
     let (mut watched, door, notes) = by_device(tempfile::tempdir().unwrap(), "in");
     watched.session();
     watched.turn("t1", "say one");
@@ -191,12 +191,12 @@ fn a_turn_that_waits_for_a_login_can_be_cancelled_and_the_login_with_it() {
     assert_eq!(notes_of(&notes, "cancelled"), 1);
     fs::write(door, "").unwrap();
     assert_eq!(watched.ending("t4")["type"], "chat/turnComplete");
-    assert_eq!(watched.said(), "in");
+    assert_eq!(watched.answer_text(), "in");
     watched.leave();
 }
 
 #[test]
-fn a_way_that_needs_a_terminal_is_no_resource_but_is_said() {
+fn login_method_that_needs_a_terminal_is_explained_but_is_no_resource() {
     let mut watched = Setting::with(&["--login", "out", "--way", "terminal"]).start();
     let (why, asked) = watched.failed_session("first");
     assert_eq!(asked, [format!("{BROWSER} required"), format!("{KEY} required")]);
@@ -209,7 +209,7 @@ fn a_way_that_needs_a_terminal_is_no_resource_but_is_said() {
 }
 
 #[test]
-fn a_model_that_says_unauthorized_needs_a_login_whatever_the_agent_calls_it() {
+fn unauthorized_error_of_the_model_requires_a_login_whatever_its_code() {
     let mut watched = Setting::with(&["--login", "in"]).start();
     watched.session();
     watched.begin("t1", "error -32603 unexpected status 401 Unauthorized");
@@ -236,7 +236,7 @@ fn asked_for(told: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn an_agent_that_is_logged_in_needs_nothing_though_it_could_be_logged_in_to() {
+fn logged_in_agent_requires_no_login_but_offers_its_login_methods() {
     let mut watched = Setting::with(&["--login", "in"]).start();
     watched.session_works();
     let root = watched.answer_to(94, "subscribe", json!({ "channel": "ahp-root://" }), &mut Vec::new());
@@ -254,7 +254,7 @@ fn an_agent_that_is_logged_in_needs_nothing_though_it_could_be_logged_in_to() {
 }
 
 #[test]
-fn an_agent_that_needs_a_login_gets_it_in_the_way_that_a_client_chooses() {
+fn agent_is_logged_in_with_the_method_that_the_client_chooses() {
     for (resource, token) in [(BROWSER, "go on"), (KEY, GOOD_KEY)] {
         let mut watched = Setting::with(&["--login", "out"]).start();
         let (why, asked) = watched.failed_session("first");
@@ -281,7 +281,7 @@ fn an_agent_that_needs_a_login_gets_it_in_the_way_that_a_client_chooses() {
 }
 
 #[test]
-fn a_token_that_is_there_already_is_used_when_the_agent_needs_it() {
+fn token_pushed_before_the_agent_needs_it_is_used() {
     let mut watched = Setting::with(&["--login", "out"]).start();
     watched.failed_session("first");
     watched.push(KEY, "bad");
@@ -295,7 +295,7 @@ fn a_token_that_is_there_already_is_used_when_the_agent_needs_it() {
 }
 
 #[test]
-fn a_login_that_fails_is_told() {
+fn failed_login_is_reported_and_another_method_still_works() {
     let mut watched = Setting::with(&["--login", "refuse"]).start();
     watched.failed_session("first");
     watched.push(BROWSER, "go on");
@@ -309,7 +309,7 @@ fn a_login_that_fails_is_told() {
 }
 
 #[test]
-fn a_login_that_ends_in_mid_session_is_renewed_and_the_turn_goes_on() {
+fn login_that_expires_during_a_session_is_renewed_and_the_turn_continues() {
     for (resource, token) in [(BROWSER, "go on"), (KEY, GOOD_KEY)] {
         for can in ["load", "nothing"] {
             let folder = tempfile::tempdir().unwrap();
@@ -334,7 +334,7 @@ fn a_login_that_ends_in_mid_session_is_renewed_and_the_turn_goes_on() {
                 watched.heard.clear();
                 watched.dispatch(json!({ "type": "chat/turnResume", "turnId": "t2" }));
                 assert_eq!(watched.ending("t2")["type"], "chat/turnComplete");
-                let said = watched.said();
+                let said = watched.answer_text();
                 assert!(said.starts_with("on") && said.contains("| say the first | say begun"), "{said}");
             } else {
                 let said = watched.turn("t4", "prompt");
@@ -346,7 +346,7 @@ fn a_login_that_ends_in_mid_session_is_renewed_and_the_turn_goes_on() {
 }
 
 #[test]
-fn login_that_was_done_outside_is_noticed_by_an_agent_that_looks_for_it_at_its_start() {
+fn login_done_outside_of_the_host_is_noticed_after_an_agent_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (door, notes) = (folder.path().join("door"), folder.path().join("notes"));
     let arguments =
@@ -384,9 +384,10 @@ fn login_that_was_done_outside_is_noticed_by_an_agent_that_looks_for_it_at_its_s
     watched.leave();
 }
 
-/// Who comes back knows what the agent needs before it is started, and though it does not start.
+/// A returning client sees the login methods before the agent starts, and even if it does not
+/// start.
 #[test]
-fn how_an_agent_is_logged_in_to_is_known_to_the_next_host() {
+fn login_methods_of_an_agent_are_restored_by_the_next_host() {
     let mut folder = tempfile::tempdir().unwrap();
     // The second one is given no time to say anything.
     for (limits, failure) in [
@@ -411,7 +412,7 @@ fn how_an_agent_is_logged_in_to_is_known_to_the_next_host() {
 }
 
 #[test]
-fn a_token_for_an_agent_is_in_no_log() {
+fn token_for_an_agent_is_in_no_log() {
     let folder = tempfile::tempdir().unwrap();
     let mut setting = Setting::with(&["--login", "out"]);
     setting.log = Some("trace");

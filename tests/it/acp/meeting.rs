@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// How often an agent was started, as its notes tell.
+/// Returns the number of starts in the agent's notes.
 fn starts(notes: &Path) -> usize {
     fs::read_to_string(notes).unwrap().lines().filter(|line| line.contains("started")).count()
 }
@@ -30,7 +30,7 @@ fn offered(name: &str, limits: &str) -> ([Value; 2], usize) {
 }
 
 #[test]
-fn an_agent_that_cannot_bear_to_read_through_the_host_is_not_offered_it_from_its_first_session_on() {
+fn agent_with_broken_file_reading_is_not_offered_it_from_the_first_session() {
     let not = json!({ "readTextFile": false, "writeTextFile": true });
     let all = json!({ "readTextFile": true, "writeTextFile": true });
     // Once to hear what it is, once for the session, once after its death.
@@ -56,7 +56,7 @@ fn agent_finds_the_programs_that_are_beside_its_own() {
 }
 
 #[test]
-fn a_program_that_is_expected_to_be_such_an_agent_is_started_once() {
+fn program_known_by_name_as_a_quirky_agent_is_started_once() {
     for (name, reads) in [("gemini-cli", false), ("agent.py", true)] {
         let folder = tempfile::tempdir().unwrap();
         let notes = folder.path().join("notes");
@@ -78,7 +78,7 @@ fn a_program_that_is_expected_to_be_such_an_agent_is_started_once() {
 }
 
 #[test]
-fn an_agent_that_is_not_installed_is_said_so_with_where_it_was_looked_for() {
+fn agent_that_is_not_installed_is_reported_with_the_searched_path() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("config.toml");
     let here = folder.path().join("bin");

@@ -46,10 +46,10 @@ use crate::support::{can_be_done_within, program, Process, HUNG};
 
 const SESSION: &str = "ahp-session:/s";
 
-/// Where the host keeps its socket, in a test's folder.
+/// Folder of the host's socket, in a test's folder.
 const RUNTIME: &str = "run";
 
-/// What an agent is started with.
+/// Settings of the agent and of the host.
 #[derive(Default)]
 struct Setting {
     /// Arguments of the agent.
@@ -58,9 +58,9 @@ struct Setting {
     limits: String,
     /// The host's own.
     flags: Vec<String>,
-    /// How many agents there are, all alike: `a0`, `a1` …
+    /// Number of agents, all alike: `a0`, `a1` …
     agents: usize,
-    /// What the host logs; errors, if nothing is said.
+    /// Log filter of the host; errors by default.
     log: Option<&'static str>,
     /// The agent is started by a shell that does not want to leave either.
     wrapped: bool,
@@ -94,7 +94,7 @@ impl Setting {
         Watched::start(host, cookie, folder)
     }
 
-    /// The same; what the host logs is in the file `log` of the folder.
+    /// Starts the host, which logs to the file `log` of the folder.
     fn start_with_log(self, folder: tempfile::TempDir) -> Watched {
         let (mut host, cookie) = self.command(folder.path());
         host.stderr(Stdio::from(fs::File::create(folder.path().join("log")).unwrap()));
@@ -149,7 +149,7 @@ impl Setting {
     }
 }
 
-/// How many seconds are long for an agent to begin in, on a machine as busy as this one is now.
+/// Returns a start timeout in seconds that is long on a machine as busy as this one is now.
 fn long_for_a_start() -> u64 {
     static SECONDS: OnceLock<u64> = OnceLock::new();
     *SECONDS.get_or_init(|| {
@@ -269,11 +269,11 @@ impl Watched {
         self.begin(turn, script);
         let ending = self.ending(turn);
         assert_eq!(ending["type"], "chat/turnComplete", "{ending}");
-        self.said()
+        self.answer_text()
     }
 
     /// Lets the agent go on that waits until the end of its turn was heard.
-    fn has_heard_the_end(&self) {
+    fn release_agent(&self) {
         fs::write(self.folder.as_ref().unwrap().path().join("turn-has-ended"), "").unwrap();
     }
 
@@ -281,14 +281,14 @@ impl Watched {
     /// begun before, the next turn would be the one that the question belongs to.
     fn turn_and_question(&mut self, turn: &str, script: &str) {
         self.turn(turn, script);
-        self.has_heard_the_end();
+        self.release_agent();
         self.action_where(|action| {
             action["title"].as_str().is_some_and(|title| title.starts_with("Answered behind turn "))
         });
     }
 
     /// The text of the turn.
-    fn said(&self) -> String {
+    fn answer_text(&self) -> String {
         self.text_of("markdown")
     }
 
@@ -302,7 +302,7 @@ impl Watched {
         text.collect()
     }
 
-    fn heard(&self, kind: &str) -> Vec<&Value> {
+    fn received(&self, kind: &str) -> Vec<&Value> {
         self.heard.iter().filter(|action| action["type"] == kind).collect()
     }
 

@@ -1,4 +1,4 @@
-//! What agents leave running, wherever it has gone: none of it outlives the host, or the agent.
+//! Processes left running by agents, wherever they have moved: none outlives the host or the agent.
 //!
 //! Owns: every way to get away from one's parent, group and session, at every moment of a session,
 //! and every end.
@@ -9,12 +9,12 @@ use rustix::process::{kill_process, Pid, Signal};
 use super::terminals::{about, create};
 use super::*;
 
-/// What `leave` has the agent start.
+/// Names of the processes that `leave` starts.
 const LEFT: [&str; 9] =
     ["child", "in-group", "in-session", "daemon", "background", "in-family", "adopter", "adopted", "hopper"];
 
-/// The same in terminals of the host's: a command, what it has started while it runs, and what is
-/// left of it.
+/// Names of the processes in terminals of the host: a command, its children while it runs, and
+/// those that it leaves.
 const LEFT_IN_TERMINALS: [&str; 4] = ["command", "of-command", "daemon-of-command", "of-ended-command"];
 
 /// The steps that leave all of it.
@@ -36,14 +36,14 @@ fn leave_all() -> String {
 }
 
 impl Watched {
-    /// Which of these run, by a word of their command lines.
+    /// Returns those names that occur in the command line of a running process.
     fn running(&self, names: &[&[&'static str]]) -> Vec<&'static str> {
         let running = self.agents();
         let runs = |name: &str| running.iter().any(|it| it.split_whitespace().any(|word| word == name));
         names.concat().into_iter().filter(|name| runs(name)).collect()
     }
 
-    fn wait_until_left(&self, names: &[&[&'static str]]) {
+    fn wait_for_running(&self, names: &[&[&'static str]]) {
         let start = Instant::now();
         while self.running(names) != names.concat() {
             assert!(start.elapsed() < HUNG, "there are only {:?}", self.agents());
@@ -83,69 +83,69 @@ fn session() -> Watched {
 }
 
 /// A session in whose turn all of it was left.
-fn left() -> Watched {
+fn with_leftovers() -> Watched {
     let mut watched = session();
     watched.begin("t1", &format!("{}\nsay left\nhang", leave_all()));
     watched.action_where(|action| action["part"]["content"] == "left");
-    watched.wait_until_left(&[&LEFT, &LEFT_IN_TERMINALS]);
+    watched.wait_for_running(&[&LEFT, &LEFT_IN_TERMINALS]);
     watched
 }
 
 #[test]
-fn nothing_outlives_a_host_that_dies_while_an_agent_starts() {
+fn host_death_while_an_agent_starts_leaves_no_process() {
     let all = DEATHS.map(|death| {
         let mut watched = Setting::with(&["--before-hello", "leave"]).start();
         watched.session();
         (watched, death)
     });
     for (watched, death) in all {
-        watched.wait_until_left(&[&LEFT]);
+        watched.wait_for_running(&[&LEFT]);
         watched.die(death);
     }
 }
 
 #[test]
-fn nothing_outlives_a_host_that_dies_in_a_turn() {
+fn host_death_during_a_turn_leaves_no_process() {
     for death in DEATHS {
-        left().die(death);
+        with_leftovers().die(death);
     }
 }
 
 #[test]
-fn nothing_outlives_a_host_that_dies_between_turns() {
+fn host_death_between_turns_leaves_no_process() {
     for death in DEATHS {
         let mut watched = session();
         watched.turn("t1", &leave_all());
-        watched.wait_until_left(&[&LEFT, &LEFT_IN_TERMINALS]);
+        watched.wait_for_running(&[&LEFT, &LEFT_IN_TERMINALS]);
         watched.die(death);
     }
 }
 
 #[test]
-fn nothing_outlives_a_host_that_dies_before_a_permission_is_given() {
+fn host_death_before_a_permission_is_given_leaves_no_process() {
     for death in DEATHS {
         let mut watched = session();
         watched.begin("t1", &format!("{}\nask", leave_all()));
         watched.action("chat/toolCallReady");
-        watched.wait_until_left(&[&LEFT, &LEFT_IN_TERMINALS]);
+        watched.wait_for_running(&[&LEFT, &LEFT_IN_TERMINALS]);
         watched.die(death);
     }
 }
 
 #[test]
-fn nothing_outlives_a_host_that_dies_after_a_permission_was_given() {
+fn host_death_after_a_permission_was_given_leaves_no_process() {
     for death in DEATHS {
         let mut watched = session();
         watched.begin("t1", &format!("ask\n{}\nsay left\nhang", leave_all()));
         watched.action("chat/toolCallReady");
         watched.decide("t1", "ask_1", true, "yes");
-        watched.wait_until_left(&[&LEFT, &LEFT_IN_TERMINALS]);
+        watched.wait_for_running(&[&LEFT, &LEFT_IN_TERMINALS]);
         watched.die(death);
     }
 }
 
 #[test]
-fn nothing_is_left_of_an_agent_that_dies() {
+fn agent_death_leaves_no_process() {
     // It ends; it is killed; it stops or kills its guard, or all of its group.
     for end in ["die 3", "kill", "kill_parent", "kill_group", "freeze all"] {
         let mut setting = Setting::with(&[]);
@@ -170,8 +170,8 @@ fn nothing_is_left_of_an_agent_that_dies() {
 
 /// The guard cannot do anything when its host is killed, but the end of its host wakes it.
 #[test]
-fn nothing_outlives_a_host_that_dies_when_the_guard_is_stopped() {
-    let mut watched = left();
+fn host_death_while_the_guard_is_stopped_leaves_no_process() {
+    let mut watched = with_leftovers();
     watched.cancel("t1");
     watched.ending("t1");
     watched.begin("t2", "say stopping\nfreeze all");
@@ -180,7 +180,7 @@ fn nothing_outlives_a_host_that_dies_when_the_guard_is_stopped() {
 }
 
 #[test]
-fn nothing_is_left_of_an_agent_that_is_stopped() {
+fn stopping_an_idle_agent_leaves_no_process() {
     let mut watched = Setting::with(&[]).limit("idle_seconds = 0.3\n").start();
     watched.session();
     watched.turn("t1", &leave_all());
@@ -190,11 +190,11 @@ fn nothing_is_left_of_an_agent_that_is_stopped() {
 }
 
 #[test]
-fn nothing_is_left_of_a_session_that_had_its_agent_alone() {
+fn disposing_of_a_session_with_its_own_agent_leaves_no_process() {
     let mut watched = Setting::with(&[]).limit("one_session = true\n").start();
     watched.session();
     watched.turn("t1", &leave_all());
-    watched.wait_until_left(&[&LEFT, &LEFT_IN_TERMINALS]);
+    watched.wait_for_running(&[&LEFT, &LEFT_IN_TERMINALS]);
     watched.say(json!({ "id": 7, "method": "disposeSession", "params": { "channel": SESSION } }));
     watched.wait_for_agents(0);
     watched.leave();
@@ -202,7 +202,7 @@ fn nothing_is_left_of_a_session_that_had_its_agent_alone() {
 
 /// The command of a terminal, too, may end or stop what guards it.
 #[test]
-fn nothing_is_left_of_a_command_that_turns_on_its_guard() {
+fn command_that_kills_or_stops_its_guard_leaves_no_process() {
     for signal in ["KILL", "STOP"] {
         let mut watched = Setting::with(&[]).start();
         watched.session();
@@ -226,7 +226,7 @@ fn nothing_is_left_of_a_command_that_turns_on_its_guard() {
 /// A process that became the host while it had children, as a shell does, is no parent of the
 /// orphans of agents, and leaves its children alone.
 #[test]
-fn children_from_a_life_before_are_left_alone() {
+fn children_inherited_by_the_host_process_are_not_killed() {
     let folder = tempfile::tempdir().unwrap();
     let (host, cookie) = Setting::with(&[]).command(folder.path());
     let mut shell = crate::support::shell("sleep 1003 >/dev/null & echo $! >&3; exec \"$@\" 3>&-", &host);

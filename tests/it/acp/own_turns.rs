@@ -1,14 +1,14 @@
-//! What agents do by themselves when their turns are over, and what the user adds while they work.
+//! Turns that agents begin on their own, and steering messages of the user.
 
 use super::*;
 
 impl Watched {
     /// Runs a turn, and lets the agent go on by itself behind it. Returns the id of the turn that
     /// is opened for that.
-    fn goes_on(&mut self, script: &str) -> String {
+    fn begin_own_turn(&mut self, script: &str) -> String {
         self.turn("t1", script);
         self.heard.clear();
-        self.has_heard_the_end();
+        self.release_agent();
         self.own_turn()
     }
 
@@ -40,12 +40,12 @@ impl Watched {
 }
 
 #[test]
-fn text_behind_the_answer_is_in_a_turn_of_its_own_that_ends_when_the_agent_is_silent() {
+fn text_after_the_answer_opens_an_agent_turn_that_ends_after_silence() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
-    let own = watched.goes_on("say first\nthen 0.6\nsay later\nthink why");
+    let own = watched.begin_own_turn("say first\nthen 0.6\nsay later\nthink why");
     watched.ends(&own, "chat/turnComplete");
-    assert_eq!((watched.said(), watched.text_of("reasoning")), ("later".to_owned(), "why".to_owned()));
+    assert_eq!((watched.answer_text(), watched.text_of("reasoning")), ("later".to_owned(), "why".to_owned()));
     // The one that is said then is one of its own again, and the chat is called by what the user
     // has said.
     assert_eq!(watched.turn("t2", "say second"), "second");
@@ -57,53 +57,53 @@ fn text_behind_the_answer_is_in_a_turn_of_its_own_that_ends_when_the_agent_is_si
 }
 
 #[test]
-fn file_that_is_written_behind_the_answer_is_shown_in_a_call() {
+fn file_written_after_the_answer_is_shown_in_a_call() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
-    let own = watched.goes_on("say first\nthen\nwrite $CWD/new.txt words\nsay written");
+    let own = watched.begin_own_turn("say first\nthen\nwrite $CWD/new.txt words\nsay written");
     watched.ends(&own, "chat/turnComplete");
-    let done = &watched.heard("chat/toolCallComplete")[0]["result"];
+    let done = &watched.received("chat/toolCallComplete")[0]["result"];
     let edit = done["content"].as_array().unwrap().iter().find(|it| it["type"] == "fileEdit");
     assert!(edit.is_some_and(|edit| edit["after"]["uri"].as_str().unwrap().ends_with("/new.txt")), "{done}");
-    assert_eq!(watched.said(), "written");
+    assert_eq!(watched.answer_text(), "written");
     watched.leave();
 }
 
 #[test]
-fn permission_that_is_asked_behind_the_answer_waits_for_the_user() {
+fn permission_requested_after_the_answer_waits_for_the_user() {
     let mut watched = Setting::with(&[]).limit("idle_seconds = 1\n").start();
     watched.session();
-    let own = watched.goes_on("say first\nthen\nask\nsay done");
+    let own = watched.begin_own_turn("say first\nthen\nask\nsay done");
     let asked = watched.action("session/inputNeededSet");
     assert_eq!(asked["request"]["turnId"], own.as_str(), "{asked}");
     // Longer than the agent's silence that ends a turn, and than an agent may be idle.
     thread::sleep(Duration::from_millis(2500));
     watched.decide(&own, "ask_1", true, "yes");
     watched.ends(&own, "chat/turnComplete");
-    assert_eq!(watched.heard("session/inputNeededRemoved").len(), 1);
-    assert!(watched.said().contains("yes"), "{}", watched.said());
+    assert_eq!(watched.received("session/inputNeededRemoved").len(), 1);
+    assert!(watched.answer_text().contains("yes"), "{}", watched.answer_text());
     assert_eq!(watched.agents().iter().filter(|it| it.contains("agent.py")).count(), 2);
     watched.leave();
 }
 
 #[test]
-fn question_and_writes_through_the_host_behind_the_answer_are_served() {
+fn question_and_file_writes_after_the_answer_are_served() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let write = r#"call fs/write_text_file {"path":"$CWD/a.txt","content":"new"}"#;
-    let own =
-        watched.goes_on(&format!("say first\nthen\n{write}\ncall terminal/create {{\"command\":\"true\"}}"));
+    let own = watched
+        .begin_own_turn(&format!("say first\nthen\n{write}\ncall terminal/create {{\"command\":\"true\"}}"));
     watched.ends(&own, "chat/turnComplete");
-    assert_eq!(watched.said(), "{}\n{\"terminalId\": \"terminal-1\"}\n");
-    assert_eq!(watched.heard("chat/toolCallStart")[0]["toolName"], "fs/write_text_file");
+    assert_eq!(watched.answer_text(), "{}\n{\"terminalId\": \"terminal-1\"}\n");
+    assert_eq!(watched.received("chat/toolCallStart")[0]["toolName"], "fs/write_text_file");
     watched.leave();
 }
 
 #[test]
-fn cancelled_own_turn_is_cancelled_at_the_agent_and_the_next_prompt_is_heard() {
+fn cancelled_agent_turn_is_cancelled_at_the_agent_and_the_next_prompt_works() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
-    let own = watched.goes_on("say first\nthen\nsay later\ntool_left_open call_1\nhang");
+    let own = watched.begin_own_turn("say first\nthen\nsay later\ntool_left_open call_1\nhang");
     watched.action("chat/toolCallReady");
     watched.cancel(&own);
     watched.ends(&own, "chat/turnCancelled");
@@ -112,27 +112,27 @@ fn cancelled_own_turn_is_cancelled_at_the_agent_and_the_next_prompt_is_heard() {
 }
 
 #[test]
-fn text_that_follows_the_cancellation_of_an_own_turn_opens_no_turn() {
+fn text_after_a_cancelled_agent_turn_opens_no_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let title = json!({ "sessionUpdate": "session_info_update", "title": "All is said" });
-    let own =
-        watched.goes_on(&format!("say first\nthen\nsay later\nuncancelled\nsay too late\nupdate {title}"));
+    let own = watched
+        .begin_own_turn(&format!("say first\nthen\nsay later\nuncancelled\nsay too late\nupdate {title}"));
     watched.action_where(|action| action["part"]["content"] == "later");
     watched.heard.clear();
     watched.cancel(&own);
     watched.action_where(|action| action["title"] == "All is said");
-    assert_eq!(watched.heard("chat/turnCancelled").len(), 1, "{:?}", watched.heard);
-    assert_eq!(watched.heard("chat/turnStarted").len(), 0, "{:?}", watched.heard);
+    assert_eq!(watched.received("chat/turnCancelled").len(), 1, "{:?}", watched.heard);
+    assert_eq!(watched.received("chat/turnStarted").len(), 0, "{:?}", watched.heard);
     assert_eq!(watched.turn("t2", "say second"), "second");
     watched.leave();
 }
 
 #[test]
-fn messages_of_the_user_come_behind_an_own_turn() {
+fn user_messages_are_queued_behind_an_agent_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
-    let own = watched.goes_on("say first\nthen\nsay later\nwait_for $CWD/go\nsay end");
+    let own = watched.begin_own_turn("say first\nthen\nsay later\nwait_for $CWD/go\nsay end");
     watched.action_where(|action| action["part"]["content"] == "later");
     watched.add("queued", "q1", "say queued");
     // A client that has not heard of the turn yet.
@@ -143,7 +143,7 @@ fn messages_of_the_user_come_behind_an_own_turn() {
     assert_eq!((&queued["type"], &queued["kind"]), (&json!("chat/pendingMessageSet"), &json!("queued")));
     fs::write(watched.folder.as_ref().unwrap().path().join("go"), "").unwrap();
     watched.ends(&own, "chat/turnComplete");
-    assert_eq!(watched.said(), "laterend");
+    assert_eq!(watched.answer_text(), "laterend");
     let next = watched.action("chat/turnStarted");
     assert_eq!(next["queuedMessageId"], "q1");
     let last = watched.action("chat/turnStarted");
@@ -153,23 +153,23 @@ fn messages_of_the_user_come_behind_an_own_turn() {
 }
 
 #[test]
-fn agent_that_says_when_it_begins_and_ends_has_its_turn_from_there_to_there() {
+fn agent_turn_with_explicit_bounds_begins_and_ends_there() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let start = Instant::now();
-    let own = watched.goes_on("say first\nthen\nbegin\nsleep 2.5\nsay later\ndone\nsay another");
+    let own = watched.begin_own_turn("say first\nthen\nbegin\nsleep 2.5\nsay later\ndone\nsay another");
     watched.ends(&own, "chat/turnComplete");
-    assert_eq!(watched.said(), r#"{"accepted": true}later"#);
+    assert_eq!(watched.answer_text(), r#"{"accepted": true}later"#);
     assert!(start.elapsed() < Duration::from_secs(25), "its end was not heard");
     watched.heard.clear();
     let other = watched.own_turn();
     watched.ends(&other, "chat/turnComplete");
-    assert_eq!(watched.said(), "another");
+    assert_eq!(watched.answer_text(), "another");
     watched.leave();
 }
 
 #[test]
-fn own_turn_ends_once_when_the_host_is_killed_and_is_not_resumed() {
+fn agent_turn_ends_once_when_the_host_is_killed_and_is_not_resumed() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state").to_str().unwrap().to_owned();
     let memory = memory(folder.path());
@@ -180,7 +180,7 @@ fn own_turn_ends_once_when_the_host_is_killed_and_is_not_resumed() {
     };
     let mut watched = setting().start_in(folder);
     watched.session();
-    let own = watched.goes_on("say first\nthen\nsay later\nask");
+    let own = watched.begin_own_turn("say first\nthen\nsay later\nask");
     watched.action("chat/toolCallReady");
     watched.process.child.kill().unwrap();
     watched.process.wait();
@@ -200,15 +200,15 @@ fn own_turn_ends_once_when_the_host_is_killed_and_is_not_resumed() {
 }
 
 #[test]
-fn command_in_the_background_is_shown_until_it_ends_and_keeps_its_agent() {
+fn background_command_is_shown_until_it_ends_and_prevents_the_idle_stop() {
     let mut watched = Setting::with(&[]).limit("idle_seconds = 0.3\n").start();
     watched.session();
     watched.turn("t1", "background make all\nthen 1\ntask_ends make all\nsay built");
     let set = watched.heard.iter().rposition(|action| action["type"] == "chat/backgroundWorkSet").unwrap();
     let work = watched.heard[set]["work"].clone();
     assert_eq!((&work["kind"], &work["command"]), (&json!("shell"), &json!("make all")));
-    assert_eq!(watched.heard("chat/activityChanged")[0]["activity"], "In the background: make all");
-    watched.has_heard_the_end();
+    assert_eq!(watched.received("chat/activityChanged")[0]["activity"], "In the background: make all");
+    watched.release_agent();
     let own = watched.action("chat/turnStarted");
     assert_eq!(own["message"]["text"], "What the agent had left in the background has ended.");
     let removed = watched.action("chat/backgroundWorkRemoved");
@@ -223,40 +223,40 @@ fn command_in_the_background_is_shown_until_it_ends_and_keeps_its_agent() {
 }
 
 #[test]
-fn usage_update_that_names_its_origin_ends_an_own_turn_and_the_work_in_the_background() {
+fn usage_update_with_an_origin_ends_an_agent_turn_and_its_background_work() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     // As Claude says that it is done: nothing before says what it goes on for.
     let over = json!({ "sessionUpdate": "usage_update", "used": 1, "size": 2,
         "_meta": { "_claude/origin": { "kind": "task-notification" } } });
     watched.turn("t1", &format!("background make all\nthen\nsay built\nupdate {over}\nsay another"));
-    let work = watched.heard("chat/backgroundWorkSet")[0]["work"]["id"].clone();
+    let work = watched.received("chat/backgroundWorkSet")[0]["work"]["id"].clone();
     watched.heard.clear();
-    watched.has_heard_the_end();
+    watched.release_agent();
     let own = watched.action("chat/turnStarted");
     assert_eq!(own["message"]["text"], "What the agent had left in the background has ended.");
     watched.ends(own["turnId"].as_str().unwrap(), "chat/turnComplete");
-    assert_eq!(watched.said(), "built");
-    assert_eq!(watched.heard("chat/backgroundWorkRemoved")[0]["id"], work);
+    assert_eq!(watched.answer_text(), "built");
+    assert_eq!(watched.received("chat/backgroundWorkRemoved")[0]["id"], work);
     watched.heard.clear();
     let other = watched.own_turn();
     watched.ends(&other, "chat/turnComplete");
-    assert_eq!(watched.said(), "another");
+    assert_eq!(watched.answer_text(), "another");
     watched.leave();
 }
 
 #[test]
-fn agent_that_dies_in_its_own_turn_ends_it_with_an_error() {
+fn agent_that_dies_in_an_agent_turn_ends_it_with_an_error() {
     let mut watched = Setting::with(&["--can", "load"]).start();
     watched.session();
-    let own = watched.goes_on("say first\nthen\ntool_left_open call_1\ndie");
+    let own = watched.begin_own_turn("say first\nthen\ntool_left_open call_1\ndie");
     let ending = watched.ending(&own);
     assert_eq!((&ending["type"], &ending["part"]["resumable"]), (&json!("chat/error"), &json!(false)));
     watched.leave();
 }
 
 #[test]
-fn steering_reaches_the_running_turn_of_an_agent_that_takes_it() {
+fn steering_message_reaches_the_running_turn_of_an_agent_that_supports_it() {
     let mut watched = Setting::with(&["--can", "steer"]).start();
     watched.session();
     watched.begin("t1", "say first \nsteered\nsay  last");
@@ -267,12 +267,12 @@ fn steering_reaches_the_running_turn_of_an_agent_that_takes_it() {
     watched.ends("t1", "chat/turnComplete");
     let notice = watched.heard.iter().find(|action| action["part"]["kind"] == "systemNotification");
     assert_eq!(notice.unwrap()["part"]["content"], "The user added: and this");
-    assert!(watched.said().contains("and this"), "{}", watched.said());
+    assert!(watched.answer_text().contains("and this"), "{}", watched.answer_text());
     watched.leave();
 }
 
 #[test]
-fn steering_that_is_not_taken_in_is_the_message_of_the_next_turn() {
+fn steering_message_refused_by_the_agent_becomes_the_next_turn() {
     let mut watched = Setting::with(&["--can", "steer"]).start();
     watched.session();
     watched.begin("t1", "say first\nsteered refuse\nsay last");
@@ -286,12 +286,12 @@ fn steering_that_is_not_taken_in_is_the_message_of_the_next_turn() {
     let next = watched.action("chat/turnStarted");
     assert_eq!(next["queuedMessageId"], "s1");
     watched.ends(next["turnId"].as_str().unwrap(), "chat/turnComplete");
-    assert_eq!(watched.said(), "next");
+    assert_eq!(watched.answer_text(), "next");
     watched.leave();
 }
 
 #[test]
-fn request_that_comes_together_with_the_answer_is_served_in_a_turn_of_its_own() {
+fn request_sent_with_the_answer_is_served_in_an_agent_turn() {
     let call = r#"{"toolCallId":"ask_1","title":"T"}"#;
     let options = r#"[{"optionId":"yes","name":"Yes","kind":"allow_once"}]"#;
     let permission = format!(r#"session/request_permission {{"toolCall":{call},"options":{options}}}"#);
@@ -320,7 +320,7 @@ fn request_that_comes_together_with_the_answer_is_served_in_a_turn_of_its_own() 
                 "response": "accept" }));
         }
         watched.ends(&own, "chat/turnComplete");
-        assert!(watched.said().contains(said), "{asks}: {}", watched.said());
+        assert!(watched.answer_text().contains(said), "{asks}: {}", watched.answer_text());
         watched.leave();
     }
 }
@@ -343,7 +343,7 @@ fn late_answer_to_a_question_of_an_earlier_turn_answers_no_other() {
 }
 
 #[test]
-fn steering_while_nothing_runs_is_the_message_of_a_turn_at_once() {
+fn steering_message_while_idle_begins_a_turn_at_once() {
     let mut watched = Setting::with(&["--can", "steer"]).start();
     watched.session();
     watched.turn("t1", "say first");
@@ -352,6 +352,6 @@ fn steering_while_nothing_runs_is_the_message_of_a_turn_at_once() {
     let next = watched.action("chat/turnStarted");
     assert_eq!(next["queuedMessageId"], "s1");
     watched.ends(next["turnId"].as_str().unwrap(), "chat/turnComplete");
-    assert_eq!(watched.said(), "steered");
+    assert_eq!(watched.answer_text(), "steered");
     watched.leave();
 }

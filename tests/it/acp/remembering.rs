@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What the agent knows in the turn after its process has died.
+/// Runs a turn after the agent process has died; returns its text and the actions received.
 fn after_a_death(can: &[&str]) -> (String, Vec<Value>) {
     let folder = tempfile::tempdir().unwrap();
     let memory = memory(folder.path());
@@ -24,7 +24,7 @@ fn after_a_death(can: &[&str]) -> (String, Vec<Value>) {
 }
 
 #[test]
-fn an_agent_that_can_resume_or_load_goes_on_where_it_was_and_nothing_is_told_twice() {
+fn restarted_agent_that_can_resume_or_load_continues_without_repeated_history() {
     for can in [&["resume"] as &[_], &["load"], &["load", "replay-with-answer"], &["load", "replay-late"]] {
         let (said, heard) = after_a_death(can);
         assert!(said.contains("| say the first answer | die 1 | remembers"), "{can:?}: {said}");
@@ -34,7 +34,7 @@ fn an_agent_that_can_resume_or_load_goes_on_where_it_was_and_nothing_is_told_twi
 }
 
 #[test]
-fn an_agent_that_cannot_is_told_what_was_said_and_the_user_is_told_so() {
+fn restarted_agent_that_cannot_resume_receives_the_history_with_a_notice() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.turn("t1", "say the first answer");
@@ -46,7 +46,7 @@ fn an_agent_that_cannot_is_told_what_was_said_and_the_user_is_told_so() {
         "{said}"
     );
     let notices: Vec<_> = watched
-        .heard("chat/responsePart")
+        .received("chat/responsePart")
         .into_iter()
         .filter(|it| it["part"]["kind"] == "systemNotification")
         .collect();
@@ -59,7 +59,7 @@ fn an_agent_that_cannot_is_told_what_was_said_and_the_user_is_told_so() {
 /// The way that keeps most is tried first, and one that the agent does not survive is not tried
 /// again.
 #[test]
-fn a_conversation_goes_on_although_the_agent_cannot_bear_to_take_it_up() {
+fn conversation_continues_although_resuming_fails_in_the_agent() {
     for (can, wrong, told_anew) in [
         (&["resume", "load"] as &[_], "session/resume=error", false),
         (&["resume", "load"], "session/resume=die", false),
@@ -78,7 +78,7 @@ fn a_conversation_goes_on_although_the_agent_cannot_bear_to_take_it_up() {
         watched.ending("t2");
         let said = watched.turn("t3", "remembers");
         assert_eq!(said.contains("| say the first answer"), !told_anew, "{can:?}, {wrong}: {said}");
-        let notices = watched.heard("chat/responsePart");
+        let notices = watched.received("chat/responsePart");
         let notices = notices.iter().filter(|it| it["part"]["kind"] == "systemNotification");
         assert_eq!(notices.count(), usize::from(told_anew), "{can:?}, {wrong}");
         watched.leave();
@@ -87,7 +87,7 @@ fn a_conversation_goes_on_although_the_agent_cannot_bear_to_take_it_up() {
 
 /// Some agents keep one session at a time, and answer prompts of the others as prompts of none.
 #[test]
-fn a_session_that_a_living_agent_drops_is_taken_up_again_and_nobody_notices() {
+fn session_dropped_by_a_living_agent_is_resumed_without_a_notice() {
     for (can, code) in [("resume", -32002), ("load", -32602)] {
         let mut watched = Setting::with(&["--can", can]).start();
         watched.session();
@@ -101,7 +101,7 @@ fn a_session_that_a_living_agent_drops_is_taken_up_again_and_nobody_notices() {
 
 /// A prompt that is refused for another reason is not sent for ever.
 #[test]
-fn a_prompt_that_is_refused_is_tried_no_more_than_twice() {
+fn refused_prompt_ends_the_turn_with_its_error_and_the_next_turn_works() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.turn("t1", "say ok");
@@ -113,7 +113,7 @@ fn a_prompt_that_is_refused_is_tried_no_more_than_twice() {
 }
 
 #[test]
-fn an_agent_that_has_forgotten_a_session_is_told_what_was_said() {
+fn agent_that_lost_a_session_receives_the_history() {
     // It says that it can load, and remembers nothing.
     let mut watched = Setting::with(&["--can", "load"]).start();
     watched.session();
@@ -125,7 +125,7 @@ fn an_agent_that_has_forgotten_a_session_is_told_what_was_said() {
 }
 
 #[test]
-fn turns_that_were_taken_back_are_not_remembered() {
+fn truncated_turns_are_not_in_the_history_that_the_agent_receives() {
     let mut watched = Setting::with(&["--can", "resume"]).start();
     watched.session();
     watched.turn("t1", "say one");
@@ -138,7 +138,7 @@ fn turns_that_were_taken_back_are_not_remembered() {
 }
 
 #[test]
-fn a_conversation_goes_on_after_the_end_of_the_host() {
+fn conversation_continues_after_a_restart_of_the_host() {
     let mut folder = tempfile::tempdir().unwrap();
     for (turn, script, expected) in [("t1", "say one", "one"), ("t2", "remembers", "| say one | remembers")] {
         let memory = memory(folder.path());
@@ -160,7 +160,7 @@ fn a_conversation_goes_on_after_the_end_of_the_host() {
 
 /// A turn that the end of the host has cut is over; nothing runs twice by itself.
 #[test]
-fn a_turn_that_was_cut_is_ended_and_is_not_run_again() {
+fn interrupted_turn_is_ended_and_is_not_run_again() {
     let folder = tempfile::tempdir().unwrap();
     let memory = memory(folder.path());
     let state = folder.path().join("state");

@@ -1,9 +1,9 @@
-//! What an agent says, and what it is told.
+//! Prompts to an agent, and its updates.
 
 use super::*;
 
 #[test]
-fn an_agent_is_known_before_it_is_started_and_started_by_the_first_session() {
+fn agent_is_listed_before_its_start_and_started_by_the_first_session() {
     let mut watched = Setting::with(&[]).limit("title = \"Agent A\"\ndescription = \"For tests\"\n").start();
     let hello = watched.process.next();
     let agents = hello["result"]["snapshots"][0]["state"]["agents"].as_array().unwrap();
@@ -23,7 +23,7 @@ fn an_agent_is_known_before_it_is_started_and_started_by_the_first_session() {
 }
 
 #[test]
-fn text_and_thoughts_come_in_parts_and_each_piece_once() {
+fn text_and_thoughts_arrive_in_parts_without_loss_or_duplication() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let script =
@@ -34,14 +34,14 @@ fn text_and_thoughts_come_in_parts_and_each_piece_once() {
         .map(|n| format!("{n:09} ").chars().chain(".".repeat(90).chars()).collect::<String>())
         .collect();
     assert_eq!(said, format!("Hello, you\n\nAgain\n\n!{numbers}"));
-    let parts = watched.heard("chat/responsePart");
+    let parts = watched.received("chat/responsePart");
     let parts: Vec<&str> = parts.iter().filter_map(|part| part["part"]["content"].as_str()).collect();
     assert!(parts.contains(&"Hello") && parts.contains(&"\n\nAgain"), "{parts:?}");
     watched.leave();
 }
 
 #[test]
-fn what_has_no_part_of_its_own_is_told_in_other_ways() {
+fn updates_without_a_response_part_are_shown_in_other_ways() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let script = [
@@ -56,31 +56,31 @@ fn what_has_no_part_of_its_own_is_told_in_other_ways() {
     ];
     let said = watched.turn("t1", &script.join("\n"));
     assert_eq!(said, "[a file](file:///x)![image](data:image/png;base64,AAAA)");
-    assert_eq!(watched.heard("chat/activityChanged")[0]["activity"], "work");
-    assert_eq!(watched.heard("session/titleChanged").last().unwrap()["title"], "A good title");
+    assert_eq!(watched.received("chat/activityChanged")[0]["activity"], "work");
+    assert_eq!(watched.received("session/titleChanged").last().unwrap()["title"], "A good title");
     let context = json!({ "used": 10, "size": 100, "cost": { "amount": 0.5, "currency": "EUR" } });
     let meta = json!({ "acp.context": context, "acp.usage": { "totalTokens": 12 } });
     assert_eq!(
-        watched.heard("chat/usage").last().unwrap()["usage"],
+        watched.received("chat/usage").last().unwrap()["usage"],
         json!({ "inputTokens": 7, "outputTokens": 5, "cacheReadTokens": 3, "_meta": meta })
     );
     watched.leave();
 }
 
 #[test]
-fn a_tool_call_is_one_call_and_the_next_turn_may_use_its_name_again() {
+fn tool_call_has_one_start_and_its_id_may_be_reused_in_the_next_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     for turn in ["t1", "t2"] {
         watched.turn(turn, "tool\nsay done");
-        assert_eq!(watched.heard("chat/toolCallStart").len(), 1);
-        let ready = watched.heard("chat/toolCallReady");
+        assert_eq!(watched.received("chat/toolCallStart").len(), 1);
+        let ready = watched.received("chat/toolCallReady");
         assert_eq!(
             (&ready[0]["toolInput"], &ready[0]["confirmed"]),
             (&json!(r#"{"path":"/x"}"#), &json!("not-needed"))
         );
-        assert_eq!(watched.heard("chat/toolCallContentChanged")[0]["content"][0]["text"], "some");
-        let done = watched.heard("chat/toolCallComplete");
+        assert_eq!(watched.received("chat/toolCallContentChanged")[0]["content"][0]["text"], "some");
+        let done = watched.received("chat/toolCallComplete");
         assert_eq!(done[0]["result"]["content"], json!([{ "type": "text", "text": "some more" }]));
         assert_eq!(done[0]["result"]["success"], true);
     }
@@ -88,22 +88,23 @@ fn a_tool_call_is_one_call_and_the_next_turn_may_use_its_name_again() {
 }
 
 #[test]
-fn a_call_that_is_left_open_is_closed_with_the_turn_and_stays_closed() {
+fn unfinished_tool_call_ends_with_its_turn_and_stays_ended() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.turn("t1", "tool_left_open call_1");
-    assert_eq!(watched.heard("chat/toolCallComplete")[0]["result"]["success"], false);
+    assert_eq!(watched.received("chat/toolCallComplete")[0]["result"]["success"], false);
     // What is said of it in the next turn is of the turn that is over.
     let late = r#"update {"sessionUpdate":"tool_call_update","toolCallId":"call_1","status":"completed"}"#;
     watched.turn("t2", late);
     assert!(
-        watched.heard("chat/toolCallStart").is_empty() && watched.heard("chat/toolCallComplete").is_empty()
+        watched.received("chat/toolCallStart").is_empty()
+            && watched.received("chat/toolCallComplete").is_empty()
     );
     watched.leave();
 }
 
 #[test]
-fn a_permission_is_answered_with_the_option_that_was_chosen() {
+fn permission_is_answered_with_the_chosen_option() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "ask");
@@ -113,20 +114,20 @@ fn a_permission_is_answered_with_the_option_that_was_chosen() {
     assert_eq!(labels, ["yes", "yes/project", "yes/user", "no"]);
     watched.decide("t1", "ask_1", true, "yes/user");
     assert_eq!(watched.ending("t1")["type"], "chat/turnComplete");
-    assert_eq!(watched.said(), "answered yes/user");
-    let diff = &watched.heard("chat/toolCallComplete")[0]["result"]["content"][0]["text"];
+    assert_eq!(watched.answer_text(), "answered yes/user");
+    let diff = &watched.received("chat/toolCallComplete")[0]["result"]["content"][0]["text"];
     assert_eq!(diff, "--- /x\n+++ /x\n@@ -1,1 +1,1 @@\n-a\n+b\n");
 
     watched.begin("t2", "ask");
     watched.action("chat/toolCallReady");
     watched.decide("t2", "ask_1", false, "no");
     watched.ending("t2");
-    assert_eq!(watched.said(), "answered no");
+    assert_eq!(watched.answer_text(), "answered no");
     watched.leave();
 }
 
 #[test]
-fn several_permissions_are_answered_each_on_its_own() {
+fn concurrent_permissions_are_answered_separately() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "ask_thrice");
@@ -138,14 +139,14 @@ fn several_permissions_are_answered_each_on_its_own() {
         watched.decide("t1", &format!("ask_{number}"), approved, option);
     }
     watched.ending("t1");
-    assert_eq!(watched.said(), "2: yes; 3: no; 1: yes/project; ");
+    assert_eq!(watched.answer_text(), "2: yes; 3: no; 1: yes/project; ");
     watched.leave();
 }
 
 /// ACP has no word for steering an agent: what the user adds while it works is said to it when it
 /// is done.
 #[test]
-fn what_the_user_adds_is_the_message_of_the_next_turn() {
+fn steering_message_becomes_the_next_turn_of_an_agent_that_cannot_be_steered() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "say first\nhang");
@@ -170,7 +171,7 @@ fn what_the_user_adds_is_the_message_of_the_next_turn() {
 }
 
 #[test]
-fn attachments_are_given_as_the_agent_can_take_them() {
+fn attachments_are_sent_in_the_form_that_the_agent_supports() {
     // The one decodes the URIs of files, the other one does not.
     for (name, uri) in [("agent.py", "file:///a%20b/%C3%A4.txt"), ("qwen-code", "file:///a b/ä.txt")] {
         let mut watched = Setting::with(&["--name", name]).start();
@@ -181,7 +182,7 @@ fn attachments_are_given_as_the_agent_can_take_them() {
 }
 
 #[test]
-fn chats_that_are_attached_are_told_besides_the_message() {
+fn attached_chat_is_sent_as_text_beside_the_message() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     // The agent does what each line of its last block says, which is what was said here.
@@ -194,7 +195,7 @@ fn chats_that_are_attached_are_told_besides_the_message() {
         ] } }),
     );
     watched.ending("t2");
-    let said = watched.said();
+    let said = watched.answer_text();
     let blocks = &said[said.find('[').expect("the blocks")..];
     let blocks: Vec<Value> =
         serde_json::Deserializer::from_str(blocks).into_iter().next().expect("the blocks").unwrap();
@@ -222,7 +223,7 @@ fn attach(watched: &mut Watched, linked: &str) {
     );
     watched.ending("t1");
     // What is set apart is a step of its own, between two that only say themselves.
-    let said = watched.said();
+    let said = watched.answer_text();
     let (_, said) = said.split_once("```").unwrap();
     let (said, _) = said.rsplit_once("```").unwrap();
     let blocks: Value = serde_json::from_str(said).unwrap();
@@ -242,32 +243,31 @@ fn attach(watched: &mut Watched, linked: &str) {
 }
 
 #[test]
-fn what_comes_too_early_or_too_late_or_is_about_nobody_touches_no_turn() {
+fn early_late_and_unrelated_updates_do_not_change_the_running_turn() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     // Said before the session was answered for.
     assert_eq!(watched.action("session/titleChanged")["title"], "An early title");
     watched.begin("t1", "update_other nobody\ntool\nsay The e\nafter nd.|Too late.");
     watched.ending("t1");
-    assert_eq!(watched.said(), "The end.");
-    watched.has_heard_the_end();
+    assert_eq!(watched.answer_text(), "The end.");
+    watched.release_agent();
     // Nothing that comes then is lost: it is in a turn of its own.
     watched.heard.clear();
     let own = watched.action("chat/turnStarted");
     assert_eq!(own["message"]["origin"]["kind"], "systemNotification");
     assert_eq!(watched.ending(own["turnId"].as_str().unwrap())["type"], "chat/turnComplete");
-    assert_eq!(watched.said(), "Too late.");
-    assert!(watched.heard("chat/toolCallStart").is_empty());
+    assert_eq!(watched.answer_text(), "Too late.");
+    assert!(watched.received("chat/toolCallStart").is_empty());
     assert_eq!(watched.turn("t2", "say ok"), "ok");
     watched.leave();
 }
 
-/// How many turns of an agent that says nothing are tried until one is quick; on a machine that is
-/// busy, many are not.
+/// Maximum number of empty turns tried until one is quick; on a busy machine, many are not.
 const QUICK_WITHIN: usize = 1000;
 
 #[test]
-fn a_turn_ends_with_the_answer_and_no_pause_is_waited_for() {
+fn turn_ends_with_the_answer_without_a_pause() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let mut durations = (0..QUICK_WITHIN).map(|turn| {
@@ -282,7 +282,7 @@ fn a_turn_ends_with_the_answer_and_no_pause_is_waited_for() {
 }
 
 #[test]
-fn failures_and_other_ends_are_told() {
+fn agent_errors_and_stop_reasons_end_the_turn_with_their_error_type() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     for (script, kind, text) in [
@@ -308,7 +308,7 @@ fn failures_and_other_ends_are_told() {
 }
 
 #[test]
-fn a_call_may_bear_a_name_and_show_a_terminal_of_the_agents_own() {
+fn tool_call_may_have_a_name_and_a_terminal_of_the_agent() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let script = [
@@ -318,8 +318,8 @@ fn a_call_may_bear_a_name_and_show_a_terminal_of_the_agents_own() {
         r#"update {"sessionUpdate":"tool_call_update","toolCallId":"c","status":"failed","rawOutput":{"exit":1}}"#,
     ];
     watched.turn("t1", &script.join("\n"));
-    assert_eq!(watched.heard("chat/toolCallStart")[0]["toolName"], "Bash");
-    let done = &watched.heard("chat/toolCallComplete")[0]["result"];
+    assert_eq!(watched.received("chat/toolCallStart")[0]["toolName"], "Bash");
+    let done = &watched.received("chat/toolCallComplete")[0]["result"];
     assert_eq!((&done["success"], &done["content"][1]["text"]), (&json!(false), &json!("a\nb\n")));
     // It is one of the host's, too, which ends with the call where the agent says nothing of its
     // end.
@@ -328,17 +328,17 @@ fn a_call_may_bear_a_name_and_show_a_terminal_of_the_agents_own() {
 }
 
 #[test]
-fn a_question_that_the_agent_withdraws_is_shown_no_longer() {
+fn question_withdrawn_by_the_agent_is_removed() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     assert_eq!(watched.turn("t1", "ask_and_withdraw"), "code -32800");
-    assert_eq!(watched.heard("chat/toolCallComplete")[0]["result"]["success"], false);
+    assert_eq!(watched.received("chat/toolCallComplete")[0]["result"]["success"], false);
     watched.leave();
 }
 
 /// At the end of the input the turn goes on, and what nobody can answer any more is declined.
 #[test]
-fn a_permission_that_nobody_can_give_is_declined() {
+fn permission_after_the_end_of_input_is_declined() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", "ask");

@@ -45,7 +45,7 @@ impl Watched {
 }
 
 #[test]
-fn a_command_is_run_and_told_of() {
+fn command_runs_and_reports_its_output_and_exit_status() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let folder = watched.folder.as_ref().unwrap().path().canonicalize().unwrap();
@@ -69,7 +69,7 @@ fn a_command_is_run_and_told_of() {
 }
 
 #[test]
-fn a_command_reads_nothing_and_no_shell_sees_it() {
+fn command_has_empty_stdin_and_no_shell_expansion() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let steps = [
@@ -85,7 +85,7 @@ fn a_command_reads_nothing_and_no_shell_sees_it() {
 }
 
 #[test]
-fn what_cannot_be_run_is_an_error() {
+fn command_that_cannot_be_started_is_an_error() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     fs::write(watched.folder.as_ref().unwrap().path().join("ls-of-mine"), "#!/bin/sh\n").unwrap();
@@ -118,7 +118,7 @@ fn what_cannot_be_run_is_an_error() {
 }
 
 #[test]
-fn output_is_kept_up_to_a_limit() {
+fn command_output_is_truncated_at_its_limit() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let command = json!({ "command": "sh", "args": ["-c", "printf 'ä€ä€'"], "outputByteLimit": 6 });
@@ -146,7 +146,7 @@ fn output_is_kept_up_to_a_limit() {
 }
 
 #[test]
-fn a_command_is_killed_with_all_that_it_started() {
+fn killed_command_ends_with_all_its_descendants() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let steps = [
@@ -173,7 +173,7 @@ fn a_command_is_killed_with_all_that_it_started() {
 }
 
 #[test]
-fn a_release_kills_and_what_waited_is_answered() {
+fn released_terminal_is_killed_and_its_pending_waits_are_answered() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let wait = about("wait_for_exit").replacen("call", "send", 1);
@@ -195,7 +195,7 @@ fn a_release_kills_and_what_waited_is_answered() {
 }
 
 #[test]
-fn what_a_command_leaves_running_goes_on_until_its_terminal_is_released() {
+fn background_processes_of_a_command_run_until_its_terminal_is_released() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let steps = [shell("sleep 1000 & echo started"), about("wait_for_exit"), about("output")];
@@ -208,7 +208,7 @@ fn what_a_command_leaves_running_goes_on_until_its_terminal_is_released() {
 }
 
 #[test]
-fn a_tool_call_shows_its_terminal_while_the_command_runs_and_after_its_release() {
+fn tool_call_shows_its_terminal_during_the_command_and_after_the_release() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let call = r#"update {"sessionUpdate":"tool_call","toolCallId":"c","title":"Run","kind":"execute","content":[{"type":"terminal","terminalId":"$TERMINAL"}]}"#;
@@ -243,20 +243,20 @@ fn a_tool_call_shows_its_terminal_while_the_command_runs_and_after_its_release()
     assert_eq!(state["claim"]["toolCallId"], "c");
     fs::write(go, "").unwrap();
     watched.ending("t1");
-    let done = watched.heard("chat/toolCallComplete");
+    let done = watched.received("chat/toolCallComplete");
     assert_eq!(text(&done[0]["result"]["content"]), ["one\ntwo\n", "The command ended with status 1."]);
     let kept = &done[0]["result"]["content"][0];
     assert_eq!((&kept["type"], &kept["resource"]), (&json!("terminal"), &terminal));
     assert_eq!(kept["result"], json!({ "exitCode": 1, "preview": "one\ntwo\n" }));
-    let told = watched.heard("terminal/data").into_iter().map(|action| action["data"].as_str().unwrap());
+    let told = watched.received("terminal/data").into_iter().map(|action| action["data"].as_str().unwrap());
     assert_eq!(told.collect::<String>(), "two\n");
-    assert_eq!(watched.heard("terminal/exited"), [&json!({ "type": "terminal/exited", "exitCode": 1 })]);
-    assert_eq!(watched.heard("chat/toolCallStart").len(), 1);
+    assert_eq!(watched.received("terminal/exited"), [&json!({ "type": "terminal/exited", "exitCode": 1 })]);
+    assert_eq!(watched.received("chat/toolCallStart").len(), 1);
     watched.leave();
 }
 
 #[test]
-fn a_command_goes_on_in_the_background_when_the_user_does_not_wait_for_it() {
+fn command_claimed_by_the_user_continues_in_the_background() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let call = r#"update {"sessionUpdate":"tool_call","toolCallId":"c","title":"Run","kind":"execute","content":[{"type":"terminal","terminalId":"$TERMINAL"}]}"#;
@@ -279,40 +279,40 @@ fn a_command_goes_on_in_the_background_when_the_user_does_not_wait_for_it() {
     watched.say(json!({ "method": "dispatchAction",
         "params": { "channel": terminal, "clientSeq": 77, "action": claimed } }));
     watched.ending("t1");
-    let said = watched.said();
+    let said = watched.answer_text();
     assert!(said.contains(r#"{"exitCode": null, "signal": null}"#), "{said}");
     assert!(said.contains("go on in the background"), "{said}");
-    assert_eq!(watched.heard("chat/backgroundWorkSet")[0]["work"]["terminal"], terminal);
-    assert!(watched.heard("chat/backgroundWorkRemoved").is_empty());
+    assert_eq!(watched.received("chat/backgroundWorkSet")[0]["work"]["terminal"], terminal);
+    assert!(watched.received("chat/backgroundWorkRemoved").is_empty());
     // What a later turn does is nothing to it.
     watched.begin("t2", "hang");
     watched.cancel("t2");
     watched.ending("t2");
     fs::write(go, "").unwrap();
     watched.action("chat/backgroundWorkRemoved");
-    assert_eq!(watched.heard("terminal/exited"), [&json!({ "type": "terminal/exited", "exitCode": 0 })]);
+    assert_eq!(watched.received("terminal/exited"), [&json!({ "type": "terminal/exited", "exitCode": 0 })]);
     watched.wait_for_commands();
     watched.leave();
 }
 
 #[test]
-fn a_command_that_no_call_shows_becomes_one() {
+fn command_without_a_tool_call_gets_one() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.says("t1", &[shell("echo hidden"), about("wait_for_exit"), about("release")]);
-    let done = watched.heard("chat/toolCallComplete");
+    let done = watched.received("chat/toolCallComplete");
     let content = &done[0]["result"]["content"];
     assert_eq!(
         (&content[0]["result"]["preview"], &content[1]["text"]),
         (&json!("hidden\n"), &json!("hidden\n"))
     );
-    let start = watched.heard("chat/toolCallStart");
+    let start = watched.received("chat/toolCallStart");
     assert_eq!((start.len(), &start[0]["toolName"]), (1, &json!("terminal/create")));
     watched.leave();
 }
 
 #[test]
-fn a_cancelled_turn_takes_its_commands_with_it() {
+fn cancelled_turn_ends_its_commands() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", &[stubborn(), "say running".to_owned(), "hang".to_owned()].join("\n"));
@@ -330,7 +330,7 @@ fn a_cancelled_turn_takes_its_commands_with_it() {
 }
 
 #[test]
-fn when_the_agent_dies_its_commands_do() {
+fn agent_death_ends_its_commands() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.begin("t1", &[stubborn(), "die".to_owned()].join("\n"));
@@ -340,7 +340,7 @@ fn when_the_agent_dies_its_commands_do() {
 }
 
 #[test]
-fn when_the_session_is_disposed_of_its_commands_end() {
+fn disposing_of_a_session_ends_its_commands() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     watched.turn("t1", &stubborn());
@@ -350,7 +350,7 @@ fn when_the_session_is_disposed_of_its_commands_end() {
 }
 
 #[test]
-fn when_the_host_ends_or_is_killed_no_command_is_left() {
+fn host_end_or_death_leaves_no_command_running() {
     let running = || {
         let mut watched = Setting::with(&[]).start();
         watched.session();
@@ -368,7 +368,7 @@ fn when_the_host_ends_or_is_killed_no_command_is_left() {
 }
 
 #[test]
-fn so_many_terminals_and_no_more() {
+fn terminal_beyond_the_limit_of_64_is_refused() {
     let mut watched = Setting::with(&[]).start();
     watched.session();
     let steps: Vec<String> = (0..65).map(|_| create(json!({ "command": "true" }))).collect();

@@ -7,7 +7,7 @@ use rustix::process::{kill_process, Pid, Signal};
 
 use super::*;
 
-/// What the agent says in all, in bytes: more than may wait.
+/// Number of lines that the agent writes: more bytes than may be pending.
 const LINES: usize = 2000;
 const LINE_BYTES: usize = 50_000;
 
@@ -66,7 +66,7 @@ fn stalled(folder: &Path) -> (Child, ChildStdin, String) {
 
 /// The agent waits while nobody reads what the host writes, and goes on when somebody does.
 #[test]
-fn an_agent_is_not_read_while_the_client_does_not_read() {
+fn agent_output_is_not_read_while_the_client_does_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let (mut host, stdin, cookie) = stalled(folder.path());
     drop(stdin);
@@ -84,9 +84,9 @@ fn an_agent_is_not_read_while_the_client_does_not_read() {
     assert_eq!(bearers(&cookie), Vec::<String>::new());
 }
 
-/// What the agent has said and nobody has heard does not keep the host from leaving.
+/// Unread output of the agent does not keep the host from exiting.
 #[test]
-fn a_host_that_nobody_reads_leaves_with_its_agents() {
+fn host_with_a_stalled_reader_exits_with_its_agents() {
     // Two seconds, on a machine that has nothing else to do.
     can_be_done_within(Duration::from_secs(10), || {
         let folder = tempfile::tempdir().unwrap();

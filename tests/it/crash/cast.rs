@@ -1,4 +1,4 @@
-//! Who does the work in a world: the agent `script`, or a program that speaks ACP.
+//! Agent of a world: `script`, or a program that speaks ACP.
 //!
 //! Owns: how it is configured, what it is told to do and what that leaves behind, and what must be
 //! true of the other program: nothing of it outlives the host, and it is told nothing twice.
@@ -21,7 +21,7 @@ pub enum Cast {
     Acp(&'static str),
 }
 
-/// What marks the processes of one life of the host.
+/// Mark of the processes of one life of the host.
 #[derive(Debug, Default)]
 pub struct Cookie(Option<String>);
 
@@ -43,12 +43,12 @@ impl Cast {
         }
     }
 
-    /// Whether a turn that was cut is always one to go on with.
+    /// Tells whether an interrupted turn is always resumable.
     pub fn always_resumes(self) -> bool {
         matches!(self, Self::Script)
     }
 
-    /// How many chats there may be besides the first ones of the sessions.
+    /// Returns the maximum number of chats besides the default ones of the sessions.
     pub fn chats_max(self) -> usize {
         match self {
             Self::Script => 5,
@@ -56,7 +56,7 @@ impl Cast {
         }
     }
 
-    /// Whether it begins at once with what it is told to do.
+    /// Tells whether the agent begins immediately after a request.
     pub fn is_quick(self) -> bool {
         matches!(self, Self::Script)
     }
@@ -118,8 +118,8 @@ impl Cast {
         }
     }
 
-    /// That nothing of the life with this cookie is left, soon after it was killed.
-    pub fn check_gone(self, cookie: &Cookie) {
+    /// Checks that no process with this cookie is left, soon after the kill.
+    pub fn check_no_process_is_left(self, cookie: &Cookie) {
         #[cfg(target_os = "linux")]
         if let Some(cookie) = &cookie.0 {
             let start = std::time::Instant::now();
@@ -133,8 +133,8 @@ impl Cast {
         let _: &Option<String> = &cookie.0;
     }
 
-    /// That the other program was told nothing twice; how often it was told something.
-    pub fn check_told(self, folder: &Path) -> usize {
+    /// Checks that the agent program received nothing twice; returns the number of prompts.
+    pub fn check_prompted_once(self, folder: &Path) -> usize {
         let notes = fs::read_to_string(notes(folder)).unwrap_or_default();
         let notes = notes.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let mut told = BTreeSet::new();
@@ -145,12 +145,12 @@ impl Cast {
     }
 }
 
-/// Where the other program writes down what it is told.
+/// Returns the file in which the agent program records its prompts.
 fn notes(folder: &Path) -> PathBuf {
     folder.join("notes")
 }
 
-/// How often a step that leaves a trace of its own was done to its end.
+/// Returns the number of times that a step with a trace of its own was completed.
 pub fn times_done(step: &str, parts: &[ResponsePart]) -> Option<usize> {
     let texts = |wanted: &dyn Fn(&str) -> bool| {
         // A message is set apart from the one before it.

@@ -25,7 +25,7 @@ use tempfile::TempDir;
 use super::cast::{Cast, Cookie};
 use super::dice::Dice;
 use super::history::{loads, Counts, History, BLOCK};
-use super::mirror::{check_chat, check_kept, check_quiet, masked, Mirrors};
+use super::mirror::{check_chat, check_idle_chat, check_retained, masked, Mirrors};
 use crate::support::{sidecar_on, Process};
 
 const CLIENT: &str = "driver";
@@ -35,7 +35,7 @@ const SESSIONS_MAX: usize = 4;
 /// A turn runs.
 const TURN_IN_PROGRESS: i64 = -32004;
 
-/// How often a process is asked for something before it is killed at the latest.
+/// Maximum number of request rounds before a process is killed.
 const ROUNDS_MAX: usize = 12;
 
 /// The process was killed.
@@ -52,7 +52,7 @@ enum Trigger {
     Said(usize),
 }
 
-/// What was asked for.
+/// Pending request of the client.
 #[derive(Debug)]
 enum Request {
     Initialize,
@@ -83,16 +83,16 @@ pub struct Driver {
     cookie: Cookie,
     trigger: Trigger,
     mirrors: Mirrors,
-    /// What a client held that has been away since.
+    /// Mirrors of a client that has been disconnected since.
     lagging: Option<Mirrors>,
-    /// Whether this process has told us what we missed; and the one who was away.
+    /// True once this process has sent the missed messages, to the client and to the lagging one.
     is_live: bool,
     lagging_is_live: bool,
     history: History,
     asked: HashMap<u64, Request>,
     /// Actions that were asked for and of which nothing was heard, by `clientSeq`.
     unanswered: BTreeMap<u64, String>,
-    /// Those that must be refused.
+    /// Sequence numbers of actions that must be refused.
     must_be_refused: HashSet<u64>,
     sessions: BTreeSet<String>,
     disposed: BTreeSet<String>,
@@ -100,12 +100,11 @@ pub struct Driver {
     unsure: BTreeSet<String>,
     /// The chats that sessions have besides their first ones, with their sessions.
     chats: BTreeMap<String, String>,
-    /// Those that were to come, go or move, and of which nothing was heard; and those that are
-    /// gone.
+    /// Chats whose creation, disposal or move was requested and not answered; and disposed ones.
     unsure_chats: BTreeSet<String>,
     closed: BTreeSet<String>,
     listed: Vec<(String, u32)>,
-    /// Which life of the host this is, once that is known.
+    /// Number of this life of the host, once it is known.
     life: u64,
     last: u64,
 }
@@ -156,14 +155,14 @@ impl Driver {
         }
         // A last one in peace: everything that is still to be seen is looked at.
         self.trigger = Trigger::Said(usize::MAX);
-        assert!(self.come_back().is_ok());
+        assert!(self.restart_and_reconnect().is_ok());
         self.process.as_mut().unwrap().end();
         let status = self.process.as_mut().unwrap().wait();
         assert!(status.success(), "{status:?}");
         let log = std::fs::read_to_string(self.log()).unwrap();
         assert!(log.is_empty(), "the host says on stderr:\n{log}");
-        self.cast.check_gone(&self.cookie);
-        self.history.counts.prompts = self.cast.check_told(self.folder.path());
+        self.cast.check_no_process_is_left(&self.cookie);
+        self.history.counts.prompts = self.cast.check_prompted_once(self.folder.path());
         self.history.counts.clone()
     }
 
@@ -196,7 +195,7 @@ impl Driver {
         self.process = Some(Process::spawn(command));
         self.asked.clear();
         (self.is_live, self.lagging_is_live) = (false, false);
-        self.die_if_it_is_time()
+        self.die_if_due()
     }
 
     /// Kills the process, and takes in what it had told before.
@@ -218,10 +217,10 @@ impl Driver {
             self.hear(&line);
         }
         self.process = None;
-        self.cast.check_gone(&self.cookie);
+        self.cast.check_no_process_is_left(&self.cookie);
     }
 
-    fn die_if_it_is_time(&mut self) -> Alive {
+    fn die_if_due(&mut self) -> Alive {
         if matches!(self.trigger, Trigger::Heard(0) | Trigger::Said(0)) {
             self.die();
             return Err(Dead);
@@ -235,7 +234,7 @@ impl Driver {
         if let Trigger::Said(left) = &mut self.trigger {
             *left -= 1;
         }
-        self.die_if_it_is_time()
+        self.die_if_due()
     }
 
     fn ask(&mut self, method: &str, params: Value, request: Request) -> Alive {
@@ -281,12 +280,12 @@ impl Driver {
     }
 
     fn life(&mut self) -> Alive {
-        self.come_back()?;
+        self.restart_and_reconnect()?;
         self.be_a_client()
     }
 
     /// Starts the host again, reconnects, and looks whether all is as it must be.
-    fn come_back(&mut self) -> Alive {
+    fn restart_and_reconnect(&mut self) -> Alive {
         self.start()?;
         if self.dice.percent(30) {
             // Somebody who only looks at the list: nothing is read for it.
@@ -327,7 +326,7 @@ impl Driver {
         self.listen()?;
         self.check_lagging();
         for (uri, chat) in self.mirrors.chats() {
-            check_quiet(uri, chat);
+            check_idle_chat(uri, chat);
         }
         for (uri, state) in &self.mirrors.states {
             if let SnapshotState::Session(session) = state {

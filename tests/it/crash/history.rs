@@ -1,4 +1,4 @@
-//! Everything that was ever sequenced, on whatever life of the host, as far as the driver was told.
+//! History of all sequenced actions in all lives of the host, as far as the driver received them.
 //!
 //! Owns: that no number means two things, that turns begin and end as they must, and that a host
 //! which was asked for nothing does nothing but end what was interrupted.
@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use ahp_types::actions::{ActionEnvelope, StateAction};
 use serde_json::Value;
 
-/// How many numbers are reserved at once: each life of a host begins with the next so many.
+/// Number of sequence numbers reserved at once: each life of a host begins with the next block.
 pub const BLOCK: u64 = 1 << 20;
 
-/// What a host may do on its own to what was interrupted.
+/// Actions that a host may emit on its own for interrupted turns.
 const RECOVERY: &[&str] = &[
     "chat/activityChanged",
     "chat/error",
@@ -29,7 +29,7 @@ const RECOVERY: &[&str] = &[
     "session/ready",
 ];
 
-/// What lets the queue of a chat go on after a restart.
+/// Actions after which the queue of a chat continues after a restart.
 const RELEASES: &[&str] =
     &["chat/pendingMessageSet", "chat/truncated", "chat/turnResume", "chat/turnStarted"];
 
@@ -49,7 +49,7 @@ pub struct History {
     pub counts: Counts,
 }
 
-/// That the schedules are worth something.
+/// Counters that prove that the schedules exercised the host.
 #[derive(Debug, Default, Clone)]
 pub struct Counts {
     pub kills: usize,
@@ -60,7 +60,7 @@ pub struct Counts {
     pub replays: usize,
     pub snapshots: usize,
     pub lagging: usize,
-    /// What another program was told.
+    /// Number of prompts that the agent program received.
     pub prompts: usize,
 }
 
@@ -83,11 +83,12 @@ impl Counts {
 struct Turns {
     known: BTreeSet<String>,
     running: Option<String>,
-    /// What came up to this number is not known one by one.
+    /// Number up to which actions are not known individually.
     told_up_to: u64,
 }
 
-/// Whether an envelope tells older turns, which is no change and has no number of its own.
+/// Tells whether an envelope only delivers older turns, which is no change and has no number of its
+/// own.
 pub fn loads(envelope: &ActionEnvelope) -> bool {
     matches!(envelope.action, StateAction::ChatTurnsLoaded(_))
 }
@@ -130,7 +131,7 @@ impl History {
         self.seen.range(number + 1..).map(|(number, _)| *number).collect()
     }
 
-    /// Whether the action of this number was on one of these channels.
+    /// Tells whether the action of this number was on one of these channels.
     pub fn is_on(&self, number: u64, channels: &BTreeSet<String>) -> bool {
         self.seen.get(&number).is_some_and(|(channel, _)| channels.contains(channel))
     }
@@ -206,7 +207,7 @@ fn is_text(action: &Value) -> bool {
     action["type"] == "chat/delta"
 }
 
-/// Whether these are the same action: a piece of text may be the end of a longer one that has its
+/// Tells whether two actions are equal: a piece of text may be the end of a longer one with its
 /// number.
 fn same(one: &Value, other: &Value) -> bool {
     if !(is_text(one) && is_text(other)) {

@@ -1,4 +1,4 @@
-//! What a client holds: the states that the official reducers make of what it was told.
+//! Mirror of a client: the states that the official reducers build from its messages.
 //!
 //! Owns: applying actions, comparing states except for what no action can carry, and what must be
 //! true of a chat whatever happened to it.
@@ -19,7 +19,7 @@ use serde_json::{json, Value};
 
 use super::cast::times_done;
 
-/// Everything that a client holds, and the last number that it has seen.
+/// Mirrors of a client and the last sequence number that it has seen.
 #[derive(Debug, Clone, Default)]
 pub struct Mirrors {
     pub cursor: u64,
@@ -125,8 +125,8 @@ fn turns_of(chat: &ChatState) -> Vec<AnyTurn<'_>> {
     over.chain(active).collect()
 }
 
-/// What must be true of a chat at any time: no turn and no message is there twice, and no step of a
-/// script was done twice, or left out of a turn that is complete.
+/// Checks the invariants of a chat: no turn and no message occurs twice, and no step of a script
+/// was done twice, or is missing in a completed turn.
 pub fn check_chat(uri: &str, chat: &ChatState) {
     let (mut ids, mut texts) = (BTreeSet::new(), BTreeSet::new());
     let turns = turns_of(chat);
@@ -153,8 +153,8 @@ pub fn check_chat(uri: &str, chat: &ChatState) {
     }
 }
 
-/// What must be true of a chat in which nothing can run: nothing is open in it.
-pub fn check_quiet(uri: &str, chat: &ChatState) {
+/// Checks that a chat in which nothing can run has nothing open.
+pub fn check_idle_chat(uri: &str, chat: &ChatState) {
     assert!(chat.active_turn.is_none(), "{uri}: a turn runs that nobody asked for");
     for part in chat.turns.iter().flat_map(|turn| &turn.response_parts) {
         match part {
@@ -177,9 +177,9 @@ pub fn check_quiet(uri: &str, chat: &ChatState) {
 /// Not what is going on, and not whether it was read: the end of a turn is new to everybody.
 const KEPT_FLAGS: u32 = !(SessionStatus::IsRead.bits() | ((1 << 5) - 1));
 
-/// What a client knew of a channel is still there, where only snapshots tell: nothing that it has
-/// asked for since may still be on its way.
-pub fn check_kept(uri: &str, before: &SnapshotState, after: &SnapshotState) {
+/// Checks that the earlier state of a channel is retained, where only snapshots are sent: no
+/// request about it may be in flight.
+pub fn check_retained(uri: &str, before: &SnapshotState, after: &SnapshotState) {
     match (before, after) {
         (SnapshotState::Session(before), SnapshotState::Session(after)) => {
             // The agent may have given it another one; not when the user has named it.

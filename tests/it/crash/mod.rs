@@ -31,13 +31,13 @@ use history::Counts;
 /// Kills in the default run.
 const KILLS: usize = 300;
 
-/// The same, where each life must start an agent first.
+/// Number of kills where each life must start an agent first.
 const ACP_KILLS: usize = 50;
 
 /// Kills in one world, which is one state folder.
 const KILLS_PER_WORLD: usize = 25;
 
-/// How many worlds are tried at the same time.
+/// Number of worlds that run in parallel.
 const WORKERS: usize = 2;
 
 fn setting(name: &str) -> Option<u64> {
@@ -45,7 +45,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn nobody_notices_that_the_host_was_killed() {
+fn killed_hosts_lose_and_repeat_nothing_for_their_clients() {
     let kills = kills("CRASH_KILLS", KILLS);
     let counts = crash(kills, |_| Cast::Script);
     let Counts { interrupted, resumed, completed, started_again, replays, snapshots, lagging, .. } = counts;
@@ -53,9 +53,9 @@ fn nobody_notices_that_the_host_was_killed() {
     assert!(kills < KILLS || few.iter().all(|&count| count > 10), "the schedules are dull: {counts:?}");
 }
 
-/// Nothing of the agent is left either, and it is told nothing twice.
+/// No agent process is left either, and the agent receives no prompt twice.
 #[test]
-fn nobody_notices_where_agents_are_programs() {
+fn killed_hosts_with_acp_agents_lose_and_repeat_nothing_and_leave_no_process() {
     let kills = kills("ACP_CRASH_KILLS", ACP_KILLS);
     let can = ["load", "nothing", "resume", "load"];
     let counts = crash(kills, |world| Cast::Acp(can[world % can.len()]));

@@ -52,12 +52,12 @@ fn ready(talk: &mut Talk, what: &str) -> Value {
 /// Of those that git does not have 2,000 are kept, and taken back; the others are known by their
 /// names, and stay.
 #[test]
-fn more_new_files_than_are_kept_stay() {
+fn new_files_beyond_the_checkpoint_limit_are_not_reverted() {
     let repository = Repository::with(&[("a", "1\n")]);
     let asker = Asker::new(&repository);
-    let before = asker.keep(1, None);
+    let before = asker.checkpoint(1, None);
     write_many(&repository, 2003);
-    let changes = asker.compare(&before, &asker.keep(2, Some(&before)));
+    let changes = asker.compare(&before, &asker.checkpoint(2, Some(&before)));
     assert_eq!(changes.len(), 2003);
     let files = changes.iter().map(|change| GitRevert {
         file: change.file.clone(),
@@ -82,9 +82,9 @@ fn more_new_files_than_are_kept_stay() {
     assert_eq!(count_many(&repository), 3);
 }
 
-/// Nobody sees which files they are, so nothing is done to them.
+/// Files beyond the limit are not shown to the user, so operations do not touch them.
 #[test]
-fn more_files_than_are_shown_are_counted_and_stay() {
+fn files_beyond_the_display_limit_are_counted_and_not_discarded() {
     let repository = Repository::with(&[("a", "1\n")]);
     write_many(&repository, 5001);
     let mut talk = begin(&repository);
@@ -101,7 +101,7 @@ fn more_files_than_are_shown_are_counted_and_stay() {
 }
 
 #[test]
-fn a_giant_stays_where_what_is_beside_it_is_discarded() {
+fn file_too_large_for_a_checkpoint_is_not_discarded_while_others_are() {
     let mut repository = Repository::with(&[("a", "1\n"), ("there", "1\n")]);
     repository.limit = Some(10_000);
     let giant = vec![b'x'; 10_001];
@@ -124,9 +124,9 @@ fn a_giant_stays_where_what_is_beside_it_is_discarded() {
     assert_eq!((&*repository.read("a"), &*repository.read("small")), ("2\n", "s\n"));
 }
 
-/// What git has of a file of LFS is a pointer, which is not the file: it does not take its place.
+/// Git's content of an LFS file is a pointer, which must not replace the file.
 #[test]
-fn a_pointer_of_lfs_does_not_take_the_place_of_a_file() {
+fn lfs_pointer_does_not_replace_a_file() {
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n";
     let repository = Repository::with(&[(".gitattributes", "*.large filter=lfs\n"), ("a", "1\n")]);
     for name in ["x.large", "gone.large", "pointer.large"] {
@@ -165,9 +165,9 @@ fn a_pointer_of_lfs_does_not_take_the_place_of_a_file() {
     assert_eq!((&*repository.read("x.large"), &*repository.read("gone.large")), (pointer, pointer));
 }
 
-/// What an agent writes when its turn is over is of nobody's turn, or of the one in which it does.
+/// Files written after a turn belong to no turn, or to the one that runs then.
 #[test]
-fn what_is_written_behind_a_cancelled_turn_is_not_its_own() {
+fn files_written_after_a_cancelled_turn_are_not_in_its_changeset() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = Talk::begin(&repository);
     talk.follow(CHAT);

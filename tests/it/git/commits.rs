@@ -1,4 +1,4 @@
-//! What is not committed is committed for a client.
+//! Commits of uncommitted changes for a client.
 //!
 //! Owns: what a commit is that was made so, what it leaves of the user's own, and when it is
 //! refused.
@@ -57,7 +57,7 @@ fn worked_in() -> Repository {
 }
 
 #[test]
-fn all_that_is_not_committed_becomes_a_commit_of_the_users() {
+fn commit_contains_all_uncommitted_changes_and_runs_no_hook() {
     let repository = worked_in();
     let trace = repository.home.join("trace");
     let program = repository.home.join("program");
@@ -108,7 +108,7 @@ fn all_that_is_not_committed_becomes_a_commit_of_the_users() {
 }
 
 #[test]
-fn the_name_of_the_session_is_the_message_where_none_is_given() {
+fn commit_without_a_message_uses_the_session_title() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = begin(&repository);
     repository.write("a", "2\n");
@@ -125,7 +125,7 @@ fn the_name_of_the_session_is_the_message_where_none_is_given() {
 }
 
 #[test]
-fn a_commit_without_a_branch_and_the_first_one_are_made() {
+fn commit_works_on_no_branch_as_first_commit_and_in_a_worktree() {
     let repository = Repository::empty();
     repository.write("a", "1\n");
     let mut talk = begin(&repository);
@@ -151,7 +151,7 @@ fn a_commit_without_a_branch_and_the_first_one_are_made() {
 }
 
 #[test]
-fn what_cannot_be_committed_as_it_is_stays() {
+fn commit_is_refused_during_a_merge_with_conflicts_filters_locks_or_no_identity() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = begin(&repository);
     // Where there is nothing, nothing is offered.
@@ -204,9 +204,9 @@ fn what_cannot_be_committed_as_it_is_stays() {
     assert_eq!(repository.git(&["status", "--porcelain"]), "");
 }
 
-/// What has changed since somebody has seen it is not committed unseen.
+/// Files that changed since they were shown are not committed unseen.
 #[test]
-fn only_what_was_shown_is_committed() {
+fn commit_is_refused_if_files_changed_since_they_were_shown() {
     let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
     let asker = super::model::Asker::new(&repository);
     let shown = || match asker.ask(GitWork::Look { base: None, files: true }) {
@@ -264,8 +264,7 @@ fn watched_slowly(repository: &Repository) -> (Talk, std::path::PathBuf, std::pa
     (talk, blocks, waits)
 }
 
-/// What is asked for when somebody has changed files of which the client is not told yet: the
-/// answer.
+/// Requests an operation after a change of files that the client has not seen: returns the answer.
 fn ask_unseen(repository: &Repository, operation: &str, change: impl FnOnce()) -> (Talk, Value) {
     let (mut talk, blocks, waits) = watched_slowly(repository);
     fs::write(&blocks, "").unwrap();
@@ -288,7 +287,7 @@ fn ask_unseen(repository: &Repository, operation: &str, change: impl FnOnce()) -
 }
 
 #[test]
-fn what_its_client_has_not_seen_is_neither_committed_nor_discarded() {
+fn changes_unseen_by_the_client_are_neither_committed_nor_discarded() {
     let changed = || {
         let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
         repository.write("a", "2\n");
@@ -351,7 +350,7 @@ fn killed_committing(does: &str, is_detached: bool) -> (Repository, String, Stri
 }
 
 #[test]
-fn commit_is_refused_where_a_rebase_begins_before_the_locks_are_taken() {
+fn commit_is_refused_if_a_rebase_begins_before_the_locks_are_taken() {
     let repository = Repository::with(&[("a", "1\n")]);
     repository.write("new", "n\n");
     let script = "case \"$*\" in *commit-tree*) mkdir .git/rebase-merge;; esac\nexec $GIT \"$@\"";
@@ -375,7 +374,7 @@ fn commit_is_refused_where_a_rebase_begins_before_the_locks_are_taken() {
 /// With the next host the commit is made, or not: also where git hangs when it is checked out, or
 /// is about to be.
 #[test]
-fn a_commit_in_which_the_host_is_killed_is_made_whole_or_not_at_all() {
+fn commit_interrupted_by_a_host_kill_is_completed_or_undone_by_the_next_host() {
     let (behind, before) = ("$GIT \"$@\"; : > THERE; exec sleep 1000", ": > THERE; exec sleep 1000");
     // Without a branch, it is the host that moves `HEAD` when git is done.
     for (is_made, is_detached, does) in
@@ -396,9 +395,9 @@ fn a_commit_in_which_the_host_is_killed_is_made_whole_or_not_at_all() {
     }
 }
 
-/// What is nearly done is done to its end: the user finds no lock, although no other host begins.
+/// A nearly complete commit is finished: no lock is left, although no other host starts.
 #[test]
-fn a_commit_that_is_nearly_made_when_the_host_is_killed_is_made() {
+fn commit_nearly_complete_when_the_host_is_killed_is_completed() {
     let (repository, ..) = killed_committing(": > THERE; sleep 0.1", false);
     let begun = std::time::Instant::now();
     while repository.path(".git/index.lock").exists() {

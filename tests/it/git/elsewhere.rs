@@ -41,14 +41,15 @@ fn with_a_session() -> Repository {
     repository
 }
 
-/// All that git does not need any more is gone.
+/// Deletes all objects that git does not need.
 fn prune(repository: &Repository) {
     repository.git(&["reflog", "expire", "--expire=now", "--all"]);
     repository.git(&["gc", "-q", "--prune=now"]);
 }
 
-/// What the turns of the session have done is known, and the second one can be brought back.
-fn all_is_there(repository: &Repository) {
+/// Checks that the changes of the session's turns are known, and that the second turn can be
+/// restored.
+fn check_turns_are_restorable(repository: &Repository) {
     let mut talk = Talk::open(repository, &[]);
     talk.follow(SESSION);
     assert_eq!(talk.files(repository, "turn/t1"), [changed("a", "0\n", "1\n", (1, 1))]);
@@ -60,7 +61,7 @@ fn all_is_there(repository: &Repository) {
 
 /// The session is brought in by an export into another state folder, which is the one that is used
 /// from here on; the first.
-fn brought_elsewhere(repository: &mut Repository) -> PathBuf {
+fn import_elsewhere(repository: &mut Repository) -> PathBuf {
     let export = repository.home.join("export.jsonl");
     fs::write(&export, sessions(repository, &repository.state, &["export", SESSION]).stdout).unwrap();
     let second = repository.home.join("other state");
@@ -71,10 +72,10 @@ fn brought_elsewhere(repository: &mut Repository) -> PathBuf {
 }
 
 #[test]
-fn a_session_that_is_brought_in_takes_nothing_along_when_it_goes() {
+fn disposing_of_an_imported_session_retains_the_checkpoints_of_the_original() {
     let mut repository = with_a_session();
     let of_the_first = repository.our_refs();
-    let first = brought_elsewhere(&mut repository);
+    let first = import_elsewhere(&mut repository);
     let mut talk = Talk::open(&repository, &[]);
     talk.follow(SESSION);
     // It has the same from here on, and more of its own.
@@ -89,13 +90,13 @@ fn a_session_that_is_brought_in_takes_nothing_along_when_it_goes() {
     repository.write("a", "1\n");
     prune(&repository);
     repository.state = first;
-    all_is_there(&repository);
+    check_turns_are_restorable(&repository);
 }
 
 #[test]
-fn a_session_that_is_brought_in_keeps_what_it_knows_when_the_other_one_goes() {
+fn disposing_of_the_original_session_retains_the_checkpoints_of_its_import() {
     let mut repository = with_a_session();
-    let first = brought_elsewhere(&mut repository);
+    let first = import_elsewhere(&mut repository);
     let mut talk = Talk::open(&repository, &[]);
     talk.follow(SESSION);
     talk.changeset("session");
@@ -106,11 +107,11 @@ fn a_session_that_is_brought_in_keeps_what_it_knows_when_the_other_one_goes() {
     leave(talk);
     prune(&repository);
     repository.state = second;
-    all_is_there(&repository);
+    check_turns_are_restorable(&repository);
 }
 
 #[test]
-fn what_is_still_there_is_kept_again_for_a_session_that_comes_back_from_the_trash() {
+fn session_restored_from_the_trash_is_checkpointed_again() {
     let repository = with_a_session();
     let mut talk = Talk::open(&repository, &[]);
     talk.ask("disposeSession", &json!({ "channel": SESSION }));
@@ -122,5 +123,5 @@ fn what_is_still_there_is_kept_again_for_a_session_that_comes_back_from_the_tras
     talk.changeset("session");
     leave(talk);
     prune(&repository);
-    all_is_there(&repository);
+    check_turns_are_restorable(&repository);
 }

@@ -35,7 +35,7 @@ fn configured(attributes: &str, autocrlf: &str) -> Repository {
     repository
 }
 
-fn each_way(try_it: impl Fn(&Repository)) {
+fn for_each_setting(try_it: impl Fn(&Repository)) {
     let ways = [
         ("* -text\n", "false"),
         ("", "true"),
@@ -50,7 +50,7 @@ fn each_way(try_it: impl Fn(&Repository)) {
 }
 
 /// The bytes of all files that are there.
-fn all_bytes(repository: &Repository) -> Vec<(String, Option<Vec<u8>>)> {
+fn bytes_of_all_files(repository: &Repository) -> Vec<(String, Option<Vec<u8>>)> {
     let all = names().map(|(name, _)| name).chain(["removed".to_owned()]);
     all.map(|name| (name.clone(), fs::read(repository.path(&name)).ok())).collect()
 }
@@ -63,16 +63,16 @@ fn change(repository: &Repository) {
 }
 
 #[test]
-fn a_turn_that_is_brought_back_has_its_bytes() {
-    each_way(|repository| {
-        let before = all_bytes(repository);
+fn restored_turn_has_its_exact_bytes() {
+    for_each_setting(|repository| {
+        let before = bytes_of_all_files(repository);
         let mut talk = Talk::begin(repository);
         talk.turn("t1", "/say x", || change(repository));
-        let after = all_bytes(repository);
+        let after = bytes_of_all_files(repository);
         talk.changeset("turn/t1");
         let answer = talk.invoke("turn/t1", "discard-changes", None);
         assert_eq!(answer["result"], json!({}), "{answer}");
-        assert_eq!(all_bytes(repository), before);
+        assert_eq!(bytes_of_all_files(repository), before);
         // Neither a death nor git takes them away.
         talk.process.child.kill().unwrap();
         talk.process.wait();
@@ -80,15 +80,15 @@ fn a_turn_that_is_brought_back_has_its_bytes() {
         let mut talk = Talk::open(repository, &[]);
         let answer = talk.invoke("turn/t1", "restore-changes", None);
         assert_eq!(answer["result"], json!({}), "{answer}");
-        assert_eq!(all_bytes(repository), after);
+        assert_eq!(bytes_of_all_files(repository), after);
     });
 }
 
 #[test]
-fn what_is_not_committed_and_is_brought_back_has_its_bytes() {
-    each_way(|repository| {
+fn restored_uncommitted_changes_have_their_exact_bytes() {
+    for_each_setting(|repository| {
         change(repository);
-        let before = all_bytes(repository);
+        let before = bytes_of_all_files(repository);
         let mut talk = Talk::begin(repository);
         while !talk.rows().contains_key("uncommitted") {
             std::thread::sleep(std::time::Duration::from_millis(5));
@@ -99,6 +99,6 @@ fn what_is_not_committed_and_is_brought_back_has_its_bytes() {
         repository.git(&["gc", "-q", "--prune=now"]);
         let answer = talk.invoke("uncommitted", "restore-changes", None);
         assert_eq!(answer["result"], json!({}), "{answer}");
-        assert_eq!(all_bytes(repository), before);
+        assert_eq!(bytes_of_all_files(repository), before);
     });
 }

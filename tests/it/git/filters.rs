@@ -53,7 +53,7 @@ fn commit(talk: &mut Talk) -> String {
 }
 
 #[test]
-fn named_filter_runs_in_looks_turns_discard_restore_and_commit() {
+fn named_filter_runs_in_status_turns_discard_restore_and_commit() {
     let repository = filtered();
     let mut talk = begin(&repository, &["--git-filter", "named"]);
     talk.turn("t1", "/files a.x=two", || repository.write("new.x", "new\n"));
@@ -71,7 +71,7 @@ fn named_filter_runs_in_looks_turns_discard_restore_and_commit() {
 }
 
 #[test]
-fn folder_of_lfs_that_is_a_link_keeps_the_repository_unused() {
+fn linked_lfs_folder_disables_git_for_the_repository() {
     let repository = filtered();
     let config = repository.home.join("gitconfig");
     let mut config = fs::File::options().append(true).open(config).unwrap();
@@ -88,7 +88,7 @@ fn folder_of_lfs_that_is_a_link_keeps_the_repository_unused() {
 }
 
 #[test]
-fn filters_that_nobody_has_named_stay_off() {
+fn filters_not_named_by_the_operator_do_not_run() {
     for arguments in [&[][..], &["--git-filter", "other"]] {
         let repository = filtered();
         let mut talk = begin(&repository, arguments);

@@ -67,7 +67,7 @@ pub fn are_the_same(repository: &Repository) -> bool {
 }
 
 #[test]
-fn flagged_file_that_is_too_large_is_kept_as_it_was_staged() {
+fn flagged_file_too_large_for_a_checkpoint_is_checkpointed_as_staged() {
     let mut repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
     repository.limit = Some(20_000);
     repository.write("a", "x".repeat(25_000));
@@ -79,7 +79,7 @@ fn flagged_file_that_is_too_large_is_kept_as_it_was_staged() {
 }
 
 #[test]
-fn folders_and_files_take_each_others_places() {
+fn folders_and_files_that_replace_each_other_are_checkpointed_like_git_add() {
     let repository = Repository::with(&[("a", "1\n"), ("d/e/f", "1\n"), ("d/g", "1\n"), ("x/only", "1\n")]);
     assert!(are_the_same(&repository));
     fs::remove_file(repository.path("a")).unwrap();
@@ -105,7 +105,7 @@ fn folders_and_files_take_each_others_places() {
 }
 
 #[test]
-fn what_git_does_with_ends_of_lines_is_the_same() {
+fn line_ending_conversion_of_checkpoints_equals_git_add() {
     let repository = Repository::with(&[
         ("kept", "a\r\nb\r\n"),
         ("dir/deep/kept", "a\r\n"),
@@ -127,7 +127,7 @@ fn what_git_does_with_ends_of_lines_is_the_same() {
 }
 
 #[test]
-fn a_large_index_is_not_written() {
+fn large_index_is_not_written() {
     let repository = Repository::with(&[("edited", "1\n"), ("dir/edited", "1\n")]);
     let blob = repository.git(&["rev-parse", "HEAD:edited"]);
     let long = "x".repeat(200);
@@ -145,14 +145,14 @@ fn a_large_index_is_not_written() {
     let script = format!("echo \"$*\" >>'{}'\nexec $GIT \"$@\"", trace.display());
     let path = super::instead_of_git(&repository, &script);
     let asker = super::model::Asker::found_in(&repository, OsStr::new(&path));
-    let before = asker.keep(0, None);
+    let before = asker.checkpoint(0, None);
     repository.write("dir/edited", "3\n");
     repository.write("dir/new/file", "3\n");
-    let after = asker.keep(1, Some(&before));
+    let after = asker.checkpoint(1, Some(&before));
     let names: Vec<String> = asker.compare(&before, &after).into_iter().map(|change| change.file).collect();
     assert_eq!(names, ["dir/edited", "dir/new/file"].map(|name| uri(&repository.path(name))));
     assert_eq!(repository.git(&["ls-tree", "-r", "--name-only", &after.tree]).lines().count(), 5003);
-    assert_eq!(asker.keep(2, Some(&after)), after);
+    assert_eq!(asker.checkpoint(2, Some(&after)), after);
     let ran = fs::read_to_string(trace).unwrap();
     assert!(ran.contains("mktree") && !ran.contains("write-tree"), "{ran}");
 }

@@ -24,13 +24,13 @@ const SECOND_CHAT: &str = "ahp-chat:/second";
 const OTHER_SESSION: &str = "ahp-session:/2";
 const CHAT_OF_OTHER: &str = "ahp-chat://default/YWhwLXNlc3Npb246LzI";
 
-/// Where the choices begin when nobody asks for others.
+/// Seed of the random choices, unless another one is requested.
 const SEED: u64 = 19;
 
 /// A file whose content is too large to be kept.
 const GIANT: &str = "giant";
 
-/// Who has a turn.
+/// Chat that runs a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Who {
     First,
@@ -119,7 +119,7 @@ fn means() -> impl Strategy<Value = Vec<Means>> {
     proptest::collection::vec(one, 0..5)
 }
 
-/// Those of which nothing goes on when the host is gone.
+/// Generates means of change that leave nothing running after the host is gone.
 fn quick_means() -> impl Strategy<Value = Vec<Means>> {
     proptest::collection::vec(prop_oneof![agents(), deed().prop_map(Means::Hand)], 1..4)
 }
@@ -149,7 +149,7 @@ fn name_on_line(name: &str) -> Option<String> {
     (!name.contains('\n')).then(|| format!("'./{name}'"))
 }
 
-/// The same deed as a command; none where a name does not fit on a line.
+/// Returns the deed as a shell command, or `None` if a name does not fit on a line.
 fn command_of(deed: &Deed) -> Option<String> {
     let name = |name: &usize| name_on_line(NAMES[*name]);
     // Nothing stands where it is to be, nor where a folder of it is to be.
@@ -193,8 +193,8 @@ fn command_of(deed: &Deed) -> Option<String> {
     })
 }
 
-/// What the agent is told to do, what the user does meanwhile, and what its calls say then: of each
-/// file its texts.
+/// Plan of a turn: the request to the agent, the changes of the user meanwhile, and the edits that
+/// its calls report, with both texts of each file.
 #[derive(Default)]
 struct Plan {
     script: Vec<String>,
@@ -245,10 +245,10 @@ fn by_hand(repository: &Repository, plan: &Plan) {
 /// The sides of a changeset by the names of the files; none where a content is not kept.
 type Sides = BTreeMap<String, Option<Vec<u8>>>;
 
-/// What a changeset shows; or why it is not known.
+/// Files of a changeset, or the reason why they are unknown.
 type Found = Result<(Sides, Sides), String>;
 
-/// What is in a file as git writes it into the folder.
+/// Returns the content of a file as git checks it out.
 pub(super) fn as_git_gives(name: &str, bytes: &[u8]) -> Vec<u8> {
     if !name.ends_with(".crlf") {
         return bytes.to_vec();
@@ -274,7 +274,7 @@ fn is_side(found: &Sides, wanted: &FullCopy) -> bool {
         })
 }
 
-/// What is shown is what lies between two copies.
+/// Checks that a changeset equals the difference of two copies.
 fn must_be(what: &str, (before, after): (&Sides, &Sides), wanted: (&FullCopy, &FullCopy)) {
     assert!(
         is_side(before, wanted.0) && is_side(after, wanted.1),
@@ -301,12 +301,12 @@ fn brief_sides(sides: &Sides) -> Vec<(&String, Option<String>)> {
 struct History<'a> {
     repository: &'a Repository,
     talk: Talk,
-    /// What was in the folder when the first turn of the session began.
+    /// Copy of the folder when the first turn of the session began.
     at_first: Option<FullCopy>,
-    /// What all of the session has changed is known.
+    /// True while all changes of the session are known.
     is_whole: bool,
     turns: usize,
-    /// What changesets have shown of turns that are over, and must show for ever.
+    /// Changesets of finished turns, which must never change.
     shown: Vec<(Who, String, Found)>,
 }
 
@@ -336,7 +336,7 @@ impl<'a> History<'a> {
         self.talk.until(who.chat(), |action| action["type"] == "chat/turnComplete");
     }
 
-    /// What a changeset shows when it is computed.
+    /// Returns the files of a changeset once it is computed.
     fn found(&mut self, who: Who, what: &str) -> Found {
         let channel = format!("{}/changeset/{what}", who.session());
         let start = Instant::now();
@@ -380,13 +380,13 @@ impl<'a> History<'a> {
         Some(BASE64_STANDARD.decode(data).unwrap())
     }
 
-    /// Whether what is kept has come too late, as the row says then.
+    /// Tells whether the checkpoint was late, according to the row.
     fn is_late(&mut self, who: Who) -> bool {
         let state = self.talk.follow(who.session());
         state["changesets"].to_string().contains("could not be kept in time")
     }
 
-    /// What a turn shows that ran alone is what lies between these.
+    /// Checks that the changeset of a turn that ran alone equals the difference of these copies.
     fn is_between(&mut self, who: Who, turn: &str, before: &FullCopy, after: &FullCopy) {
         let (wanted_before, wanted_after) = difference(&as_git_has(before), &as_git_has(after));
         let found = self.found(who, &format!("turn/{turn}"));
@@ -405,7 +405,7 @@ impl<'a> History<'a> {
         self.shown.push((who, turn.to_owned(), found));
     }
 
-    /// What the session shows, and what is not committed.
+    /// Checks the changeset of the session and the uncommitted one.
     fn check_the_rest(&mut self, who: Who, after: &FullCopy) {
         if who != Who::OtherSession && self.is_whole && !self.is_late(who) {
             let at_first = self.at_first.clone().unwrap_or_default();
@@ -449,12 +449,12 @@ impl<'a> History<'a> {
         self.check_the_rest(who, &after);
         let is_large = |copy: &FullCopy| copy.values().any(|(_, bytes)| is_beyond(bytes));
         if is_taken_back && !is_large(&before) && !is_large(&after) {
-            self.take_back(who, &turn, &before, &after);
+            self.discard_and_restore(who, &turn, &before, &after);
         }
     }
 
     /// A turn is taken back, so that all is as it was before, and brought back.
-    fn take_back(&mut self, who: Who, turn: &str, before: &FullCopy, after: &FullCopy) {
+    fn discard_and_restore(&mut self, who: Who, turn: &str, before: &FullCopy, after: &FullCopy) {
         let (theirs, what) = (self.repository.of_the_user(), format!("turn/{turn}"));
         if self.shown.last().is_none_or(|(_, _, found)| {
             found.as_ref().is_ok_and(|found| found.0.is_empty() && found.1.is_empty())
@@ -485,8 +485,8 @@ impl<'a> History<'a> {
         self.talk.ask("invokeChangesetOperation", &params)
     }
 
-    /// What a turn shows that nobody can tell from another one is what its calls have said.
-    fn shows_what_was_said(&mut self, who: Who, turn: &str, plan: &Plan) {
+    /// Checks that a turn concurrent with another one shows the edits of its calls.
+    fn must_show_reported_edits(&mut self, who: Who, turn: &str, plan: &Plan) {
         if self.is_late(who) {
             return;
         }
@@ -518,7 +518,7 @@ impl<'a> History<'a> {
             self.ends(*who);
         }
         for (who, turn, _, plan) in &begun {
-            self.shows_what_was_said(*who, turn, plan);
+            self.must_show_reported_edits(*who, turn, plan);
         }
         self.is_whole &= both.iter().all(|(who, _)| *who != Who::OtherSession);
     }
@@ -539,8 +539,8 @@ impl<'a> History<'a> {
         by_hand(self.repository, &plan);
         self.talk.allow(who.chat(), &turn, &call);
         self.ends(*who);
-        self.shows_what_was_said(*who, &turn, &plan);
-        self.shows_what_was_said(*other, &command, &Plan::default());
+        self.must_show_reported_edits(*who, &turn, &plan);
+        self.must_show_reported_edits(*other, &command, &Plan::default());
         self.is_whole &= who.session() == other.session();
     }
 
@@ -630,11 +630,11 @@ fn run(kind: Kind, at_first: &[Deed], events: &[Event]) {
     }
 }
 
-/// So many histories are tried in each kind of repository.
+/// Number of histories for each kind of repository.
 const CASES: u32 = 2;
 
 #[test]
-fn turns_show_what_full_copies_say() {
+fn changesets_of_turns_equal_the_differences_of_full_copies() {
     for (seed, kind) in (SEED..).zip(KINDS) {
         let histories = (Just(kind), deeds(), events());
         try_all(&histories, (CASES, 10), seed, |(kind, at_first, events)| run(kind, &at_first, &events));

@@ -54,7 +54,7 @@ fn device_or_pipe_in_place_of_a_file_of_git_is_refused_at_once() {
 }
 
 #[test]
-fn pipe_called_head_in_a_folder_is_not_waited_for() {
+fn pipe_named_head_in_a_folder_does_not_block() {
     let repository = Repository::with(&[("a", "1\n"), ("pkg/b", "1\n")]);
     mkfifoat(CWD, repository.path("pkg/HEAD"), Mode::RUSR).unwrap();
     assert_eq!(refusal(&repository, "pkg"), None);
@@ -65,7 +65,7 @@ fn pipe_called_head_in_a_folder_is_not_waited_for() {
 }
 
 #[test]
-fn repository_that_claims_the_folders_around_it_is_refused() {
+fn repository_with_a_worktree_above_itself_is_refused() {
     let repository = Repository::with(&[("a", "1\n")]);
     repository.git(&["config", "core.worktree", "../.."]);
     assert!(refusal(&repository, ".").unwrap().contains("keeps its files elsewhere"));
@@ -74,14 +74,14 @@ fn repository_that_claims_the_folders_around_it_is_refused() {
 }
 
 #[test]
-fn settings_with_which_git_compares_less_are_not_copied() {
+fn settings_that_weaken_change_detection_are_not_copied() {
     for key in ["core.trustctime", "core.checkstat"] {
         assert!(!is_allowed(key.as_bytes()), "{key}");
     }
 }
 
 #[test]
-fn setting_whose_heading_git_would_cut_is_not_written() {
+fn setting_with_a_nul_in_its_section_is_not_written() {
     let settings = GitSettings::parse(b"[remote \"x.uploadpack\0\"]\nfetch = /evil\n").unwrap();
     let setting = settings.iter().next().unwrap();
     assert!(is_allowed(&setting.key));

@@ -85,7 +85,7 @@ fn make_pipe(repository: &Repository, name: &str) {
 }
 
 #[test]
-fn large_tracked_file_is_reverted_to_what_it_was_before_the_turn() {
+fn large_tracked_file_is_reverted_to_its_content_before_the_turn() {
     let repository = limited(&[("big", "committed\n")]);
     let mine = large("mine\n");
     repository.write("big", &mine);
@@ -134,7 +134,7 @@ fn uncommitted_large_file_is_discarded_and_restored() {
 }
 
 #[test]
-fn file_beyond_the_limit_is_modified_and_stays_with_the_reason() {
+fn file_beyond_the_limit_is_shown_as_modified_and_not_reverted() {
     let repository = limited(&[("big", "committed\n"), ("a", "1\n")]);
     let before = giant("before\n");
     repository.write("big", &before);
@@ -161,7 +161,7 @@ fn file_beyond_the_limit_is_modified_and_stays_with_the_reason() {
 }
 
 #[test]
-fn unchanged_large_files_are_stored_once_and_shown_by_no_turn() {
+fn unchanged_large_files_are_checkpointed_once_and_shown_by_no_turn() {
     let repository = limited(&[("a", "1\n")]);
     for name in ["data", "more"] {
         repository.write(name, large(name));
@@ -186,7 +186,7 @@ fn unchanged_large_files_are_stored_once_and_shown_by_no_turn() {
 }
 
 #[test]
-fn large_files_beyond_the_room_of_a_session_are_not_stored() {
+fn large_files_beyond_the_session_limit_are_not_checkpointed() {
     let repository = limited(&[("a", "1\n")]);
     let mut talk = begin(&repository);
     // Each of twelve versions has 48,000 bytes, and there is room for 500,000.
@@ -265,7 +265,7 @@ fn ignored_file_that_an_agent_writes_is_shown_and_reverted() {
 }
 
 #[test]
-fn ignored_file_without_text_that_an_agent_writes_is_named_and_refused() {
+fn ignored_binary_or_long_file_of_an_agent_is_listed_and_not_reverted() {
     let repository = Repository::with(&[(".gitignore", "made/\n"), ("a", "1\n")]);
     repository.write("made/binary", b"\0\xff");
     repository.write("made/long", "x".repeat(70 << 10));
@@ -283,7 +283,7 @@ fn ignored_file_without_text_that_an_agent_writes_is_named_and_refused() {
 }
 
 #[test]
-fn files_that_git_refuses_are_named_beside_the_others_and_stay() {
+fn files_refused_by_git_are_listed_beside_others_and_not_reverted() {
     let utf16 = b"\xfe\xff\0o\0n\0e\0\n";
     for flag in ["--no-assume-unchanged", "--assume-unchanged"] {
         let repository =
@@ -314,7 +314,7 @@ fn files_that_git_refuses_are_named_beside_the_others_and_stay() {
 }
 
 #[test]
-fn state_folder_in_the_repository_is_no_change_of_an_agent() {
+fn state_folder_in_the_repository_is_in_no_changeset() {
     let mut repository = Repository::with(&[("a", "1\n")]);
     repository.state = repository.path("state of the host");
     let mut talk = begin(&repository);
@@ -436,7 +436,7 @@ fn removed_folder_with_links_is_discarded() {
 }
 
 #[test]
-fn file_that_the_user_has_brought_back_is_not_touched_by_discard_and_restore() {
+fn file_already_reverted_by_the_user_is_unchanged_by_discard_and_restore() {
     for has_git in [true, false] {
         let repository = Repository::with(&[("gone", "mine\n"), ("edited", "mine\n"), ("b", "1\n")]);
         if !has_git {
@@ -463,7 +463,7 @@ fn file_that_the_user_has_brought_back_is_not_touched_by_discard_and_restore() {
 }
 
 #[test]
-fn content_whose_checkpoint_is_gone_is_kept_again_before_it_is_discarded() {
+fn content_whose_checkpoint_is_lost_is_checkpointed_again_before_a_discard() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = begin(&repository);
     talk.turn("t1", "/files a=2 new=3", || {});
@@ -486,7 +486,7 @@ fn content_whose_checkpoint_is_gone_is_kept_again_before_it_is_discarded() {
 }
 
 #[test]
-fn ends_of_lines_that_the_user_has_written_before_a_restore_stay_reachable() {
+fn line_endings_changed_by_the_user_before_a_restore_stay_reachable() {
     let repository = Repository::with(&[(".gitattributes", "*.t text\n"), ("a.t", "1\n")]);
     let mut talk = begin(&repository);
     talk.turn("t1", "/files a.t=2", || {});

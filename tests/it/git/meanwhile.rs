@@ -14,7 +14,7 @@ fn message_of(answer: &Value) -> &str {
 }
 
 #[test]
-fn what_is_written_while_files_are_taken_back_stays() {
+fn file_written_during_a_discard_is_not_overwritten() {
     let repository = Repository::with(&[("a", "old a\n"), ("b", "old b\n"), ("gone", "old\n")]);
     // All files were looked at by then, and none was changed.
     let script = format!(
@@ -35,7 +35,7 @@ fn what_is_written_while_files_are_taken_back_stays() {
 }
 
 #[test]
-fn what_git_was_told_not_to_look_at_is_looked_at() {
+fn files_flagged_assume_unchanged_or_skip_worktree_are_checked_before_a_revert() {
     for flag in ["--assume-unchanged", "--skip-worktree"] {
         let repository = Repository::with(&[("a", "old\n"), ("b", "old\n")]);
         let mut talk = Talk::begin(&repository);
@@ -53,7 +53,7 @@ fn what_git_was_told_not_to_look_at_is_looked_at() {
 }
 
 #[test]
-fn what_git_ignores_now_is_not_written_over() {
+fn files_ignored_since_the_turn_are_not_overwritten() {
     let repository = Repository::with(&[("env", "shared\n"), ("b", "old\n")]);
     let mut talk = Talk::begin(&repository);
     talk.turn("t1", "/files env= b=new made=new", || {});
@@ -73,7 +73,7 @@ fn what_git_ignores_now_is_not_written_over() {
 }
 
 #[test]
-fn files_that_are_one_are_taken_back_together() {
+fn hard_linked_files_are_reverted_together() {
     let repository = Repository::with(&[("a", "old\n"), ("b", "old\n")]);
     let mut talk = Talk::begin(&repository);
     talk.turn("t1", "/say hello", || {
@@ -89,7 +89,7 @@ fn files_that_are_one_are_taken_back_together() {
 }
 
 #[test]
-fn many_files_are_taken_back_by_few_runs_of_git() {
+fn discard_of_250_files_needs_few_git_processes() {
     let names: Vec<String> = (0..250).map(|number| format!("f{number}")).collect();
     let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "old\n")).collect();
     let repository = Repository::with(&files);
@@ -128,7 +128,7 @@ fn many_files_are_taken_back_by_few_runs_of_git() {
 }
 
 #[test]
-fn a_turn_has_not_changed_what_was_being_taken_back_when_it_began() {
+fn changes_of_a_discard_in_progress_are_not_in_the_next_turn() {
     let repository = Repository::with(&[("a", "old\n"), ("b", "old\n")]);
     let (here, open) = (repository.home.join("here"), repository.home.join("open"));
     let script = format!(

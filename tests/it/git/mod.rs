@@ -43,7 +43,7 @@ use self::model::FullCopy;
 
 use crate::support::{program, Process};
 
-/// Where git is found.
+/// Search path on which git is found.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 const SESSION: &str = "ahp-session:/s";
@@ -53,7 +53,7 @@ const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
 pub struct Repository {
     _folder: TempDir,
     pub root: PathBuf,
-    /// What is the repository's own.
+    /// Git directory of the repository.
     own: PathBuf,
     pub home: PathBuf,
     pub state: PathBuf,
@@ -62,7 +62,7 @@ pub struct Repository {
     pub limit: Option<u64>,
 }
 
-/// What may be inherited of the environment, and what is said of git.
+/// Environment variables of git and of the host, which isolate the configuration of git.
 pub fn environment(home: &Path) -> [(&'static str, PathBuf); 5] {
     [
         ("PATH", PATH.into()),
@@ -73,8 +73,8 @@ pub fn environment(home: &Path) -> [(&'static str, PathBuf); 5] {
     ]
 }
 
-/// What the user has configured. Git maintains nothing on its own: it would do so in the
-/// background, and read what a test puts into the repository later.
+/// Configuration of the user. Git's automatic maintenance is off: it would run in the background,
+/// and read files that a test adds later.
 const USER_CONFIG: &str = "\
 [user]
  name = A
@@ -178,8 +178,8 @@ impl Repository {
         refs.lines().map(str::to_owned).collect()
     }
 
-    /// Whether these bytes of a file are reachable from a ref: as they are, or as git gives them
-    /// back.
+    /// Tells whether the bytes of a file are reachable from a ref, either as they are or after
+    /// git's conversion.
     pub fn keeps(&self, name: &str, mode: u32, bytes: &[u8]) -> bool {
         let all = self.git(&["rev-list", "--objects", "--all", "--no-object-names"]);
         let reachable: BTreeSet<&str> = all.lines().collect();
@@ -203,7 +203,7 @@ impl Repository {
         }
     }
 
-    /// Everything in the repository that is the user's, but for what it has as objects.
+    /// Returns all files of the user in the repository, except for its objects.
     pub fn of_the_user(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut found = BTreeMap::new();
         let mut folders = vec![self.own.clone()];
@@ -236,7 +236,7 @@ pub struct Talk {
     pub process: Process,
     seq: u64,
     id: u64,
-    /// What was heard and is of no answer.
+    /// Messages received that are no answers.
     pub heard: Vec<Value>,
 }
 
@@ -258,7 +258,7 @@ impl Talk {
         talk
     }
 
-    /// The same with a session in the repository.
+    /// Starts a host with a session in the repository.
     pub fn begin(repository: &Repository) -> Self {
         let mut talk = Self::open(repository, &[]);
         talk.create(SESSION, &repository.root);
@@ -373,8 +373,8 @@ impl Talk {
         state
     }
 
-    /// What a changeset shows: of each file what it was called, what was in it, and what is in it,
-    /// with its counts.
+    /// Returns the files of a changeset: the name and content of each before and after, with its
+    /// counts.
     pub fn files(&mut self, repository: &Repository, what: &str) -> Vec<ShownFile> {
         let state = self.changeset(what);
         assert_eq!(state["status"], "ready", "{state}");

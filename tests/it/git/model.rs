@@ -1,4 +1,4 @@
-//! What git says of a folder, against full copies of it.
+//! Differences found by git in a folder, compared with those of full copies of it.
 //!
 //! Owns: folders in which anything may have happened, and a model that knows each file's bytes.
 //! Never: starts a host: what keeps, compares and takes back is asked directly.
@@ -30,7 +30,7 @@ use super::{uri, Repository};
 pub const NAMES: [&str; 10] =
     ["a", "b.crlf", "dir/c", "dir/d e\n", "dir/sub/f", "g", "-h", "\u{e4}*[x]", "g/x", "dir"];
 
-/// What somebody does with files.
+/// Change of files in the folder.
 #[derive(Debug, Clone)]
 pub enum Deed {
     Write(usize, u8),
@@ -44,7 +44,7 @@ pub enum Deed {
     Commit,
     /// The user goes elsewhere: see [`MOVES`].
     Move(usize),
-    /// It is written again as it was, so that only its times are others.
+    /// Rewrites a file with the same content, which changes only its times.
     Touch(usize),
     /// A large file, of one of [`LARGE_BYTES`].
     Large(usize, usize),
@@ -61,7 +61,7 @@ pub const LIMIT: u64 = 20_000;
 /// Sizes of large files; the last one is not kept.
 const LARGE_BYTES: [usize; 3] = [2_500, 12_000, 25_000];
 
-/// Whether a file is so large that its content is not kept.
+/// Tells whether a file is too large for a checkpoint.
 pub fn is_beyond(bytes: &[u8]) -> bool {
     bytes.len() as u64 > LIMIT
 }
@@ -171,7 +171,7 @@ pub fn lines_of(name: &str, text: u8) -> String {
     (0..text % 6).map(|line| format!("{}{end}", (text / 6 + line) % 5)).collect()
 }
 
-/// Where a link of this name leads: that of a folder to another one, which may be there.
+/// Returns the target of a link of this name; the one of `dir` is a folder that may exist.
 pub fn target_of(name: &str) -> &'static str {
     if name == "dir" {
         "g"
@@ -180,8 +180,8 @@ pub fn target_of(name: &str) -> &'static str {
     }
 }
 
-/// Nothing stands where a file is to be, nor where a folder of it is to be.
-fn clear_way(repository: &Repository, path: &Path) {
+/// Removes anything at the path, and files in the place of its parent folders.
+fn clear_path(repository: &Repository, path: &Path) {
     let is_file = |path: &Path| fs::symlink_metadata(path).is_ok_and(|known| !known.is_dir());
     let above = path.ancestors().skip(1).take_while(|above| *above != repository.root);
     for taken in above.filter(|above| is_file(above)) {
@@ -197,7 +197,7 @@ fn clear_way(repository: &Repository, path: &Path) {
 fn do_in(repository: &Repository, deed: &Deed, name: &str) {
     let path = repository.path(name);
     let is_file = fs::symlink_metadata(&path).is_ok_and(|known| known.is_file());
-    let clear = |path: &Path| clear_way(repository, path);
+    let clear = |path: &Path| clear_path(repository, path);
     match deed {
         Deed::Write(_, text) => {
             clear(&path);
@@ -347,7 +347,7 @@ impl<'a> Asker<'a> {
         carry_out(&self.git, limits, job, &self.repository.state, until)
     }
 
-    pub fn keep(&self, number: u64, last: Option<&Checkpoint>) -> Checkpoint {
+    pub fn checkpoint(&self, number: u64, last: Option<&Checkpoint>) -> Checkpoint {
         super::grafts::are_the_same(self.repository);
         let (keeper, last) = ("k".to_owned(), last.cloned());
         match self.ask(GitWork::Checkpoint { keeper, number, last, since: Vec::new(), said: Vec::new() }) {
@@ -377,7 +377,7 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// What was in files that differ, and what is.
+    /// Reads the contents of the changed files, before and after.
     fn sides(&self, changes: &[FileDiff<GitContent>]) -> (FullCopy, FullCopy) {
         let (mut before, mut after) = (FullCopy::new(), FullCopy::new());
         let name = |uri: &str| {
@@ -401,8 +401,9 @@ impl<'a> Asker<'a> {
 /// the same.
 const BEYOND: &[u8] = b"beyond the limit";
 
-/// What differs between two copies, on both sides, with [`BEYOND`] for what may not be kept.
-fn kept_difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
+/// Returns the difference of two copies, on both sides, with [`BEYOND`] for files too large for a
+/// checkpoint.
+fn checkpointed_difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
     let (mut before, mut after) = difference(one, other);
     for (_, bytes) in before.values_mut().chain(after.values_mut()) {
         if is_beyond(bytes) {
@@ -412,7 +413,7 @@ fn kept_difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
     (before, after)
 }
 
-/// What differs between two copies, on both sides.
+/// Returns the difference of two copies, on both sides.
 pub fn difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
     let only = |one: &FullCopy, other: &FullCopy| -> FullCopy {
         let differs = one.iter().filter(|(name, file)| other.get(*name) != Some(file));
@@ -421,7 +422,7 @@ pub fn difference(one: &FullCopy, other: &FullCopy) -> (FullCopy, FullCopy) {
     (only(one, other), only(other, one))
 }
 
-fn taken(changes: &[FileDiff<GitContent>]) -> Vec<GitRevert> {
+fn reverts_of(changes: &[FileDiff<GitContent>]) -> Vec<GitRevert> {
     let all = changes.iter().flat_map(|change| {
         let now = |file: &String, now: &Option<GitContent>, wanted: &Option<GitContent>| GitRevert {
             file: file.clone(),
@@ -443,7 +444,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_differs_is_what_full_copies_say(
+    fn checkpoint_differences_equal_the_differences_of_full_copies(
         kind in kinds(),
         at_first in deeds_and_flags(),
         meanwhile in deeds_and_flags(),
@@ -453,10 +454,10 @@ proptest! {
         let asker = Asker::new(&repository);
         do_all(&repository, &at_first);
         let theirs = repository.of_the_user();
-        let (first_copy, first) = (copy_of(&repository), asker.keep(1, None));
+        let (first_copy, first) = (copy_of(&repository), asker.checkpoint(1, None));
         prop_assert_eq!(repository.of_the_user(), theirs);
         do_all(&repository, &meanwhile);
-        let (second_copy, second) = (copy_of(&repository), asker.keep(2, Some(&first)));
+        let (second_copy, second) = (copy_of(&repository), asker.checkpoint(2, Some(&first)));
         let changes = asker.compare(&first, &second);
         let mut sides = asker.sides(&changes);
         // Git has read it again, and nobody has kept what it was before.
@@ -466,11 +467,11 @@ proptest! {
         };
         sides.0.retain(|name, _| !is_same(name));
         sides.1.retain(|name, _| !is_same(name));
-        prop_assert_eq!(sides, kept_difference(&first_copy, &second_copy), "{:?}", changes);
+        prop_assert_eq!(sides, checkpointed_difference(&first_copy, &second_copy), "{:?}", changes);
         do_all(&repository, &later);
         let third_copy = copy_of(&repository);
         // What was changed since stays, the rest is as it was.
-        let (taken, below) = (taken(&changes), vec![uri(&repository.root)]);
+        let (taken, below) = (reverts_of(&changes), vec![uri(&repository.root)]);
         let report = asker.ask(GitWork::Revert {
             files: taken.clone(),
             below,

@@ -1,5 +1,4 @@
-//! What clients have done with changes, between turns and the user's own work: through the real
-//! program.
+//! Changeset operations of clients, between turns and the user's own work, with the real program.
 //!
 //! Owns: histories in which changes are discarded, brought back and committed, and in which the
 //! host is killed meanwhile; and what two copies of all files must say then: that nothing is lost,
@@ -22,7 +21,7 @@ use super::model::{copy_of, deeds, difference, do_all, is_beyond, made, Deed, Fu
 use super::{instead_of_git, try_all, uri, Repository, Talk, SESSION};
 use crate::support::HUNG;
 
-/// Where the choices begin when nobody asks for others.
+/// Seed of the random choices, unless another one is requested.
 const SEED: u64 = 23;
 
 /// Of which changeset something is done.
@@ -30,11 +29,11 @@ const SEED: u64 = 23;
 enum Scope {
     Uncommitted,
     Session,
-    /// That of a turn, counted from the last one backwards.
+    /// Changeset of a turn, counted backwards from the last one.
     Turn(usize),
 }
 
-/// What a client asks for.
+/// Operation requested by a client.
 #[derive(Debug, Clone)]
 enum Wish {
     /// All files, or one of them.
@@ -50,7 +49,7 @@ enum Death {
     Before(u8),
     /// When git has done its work for the so many-th time, and its end is not heard yet.
     Behind(u8),
-    /// So many milliseconds after it was asked for.
+    /// Delay after the request, in milliseconds.
     Late(u8),
 }
 
@@ -119,20 +118,21 @@ struct Undone {
     files: UndoneFiles,
 }
 
-/// What is to become of a file.
+/// Expected state of a file after an operation.
 #[derive(Debug, Clone)]
 pub(super) enum Fate {
-    /// It is what it is to be.
+    /// Already in the wanted state.
     Is,
-    /// It becomes this, unless another file is in its way.
+    /// Changed to this state, unless another file is in its way.
     Becomes(FileState),
-    /// It becomes this, or stays and is named: its content may be too large to be kept.
+    /// Changed to this state, or unchanged and named: its content may be too large for a
+    /// checkpoint.
     MayBecome(FileState),
-    /// It stays, and is named.
+    /// Unchanged and named.
     Stays,
 }
 
-/// What is to become of files, by their names.
+/// Expected states of files, by name.
 pub(super) type Fates = BTreeMap<String, Fate>;
 
 struct History<'a> {
@@ -140,8 +140,7 @@ struct History<'a> {
     talk: Talk,
     path: String,
     turns: Vec<PastTurn>,
-    /// What was in the folder when it was looked at last for a turn or for what was taken back;
-    /// none where that is not known.
+    /// Copy of the folder at the last checkpoint for a turn or an operation; `None` if unknown.
     kept: Option<FullCopy>,
     undone: Vec<Undone>,
     /// Changesets of which it is not known any more what can be brought back.
@@ -189,7 +188,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// What a changeset is called; none when there is none.
+    /// Returns the name of a changeset, or `None` if it does not exist.
     fn name_of(&self, scope: Scope) -> Option<String> {
         Some(match scope {
             Scope::Uncommitted => "uncommitted".to_owned(),
@@ -218,7 +217,7 @@ impl<'a> History<'a> {
         (state["status"] == "ready").then(|| state["files"].as_array().unwrap().iter().map(names).collect())
     }
 
-    /// The same of what is not committed, as of now.
+    /// Lists the possible sets of uncommitted files, as of now.
     fn not_committed(&mut self, now: &FullCopy) -> Vec<BTreeSet<String>> {
         let (before, after) = difference(&as_git_has(&committed(self.repository)), &as_git_has(now));
         let wanted: BTreeSet<String> = before.into_keys().chain(after.into_keys()).collect();
@@ -244,8 +243,7 @@ impl<'a> History<'a> {
         self.turns.push(PastTurn { id, before, after });
     }
 
-    /// What is in files before they are changed, and then, as a changeset has them; none where that
-    /// is not known.
+    /// Returns the files of a changeset before and after their change; `None` if unknown.
     fn sides(&self, scope: Scope, now: &FullCopy) -> Option<(FullCopy, FullCopy)> {
         Some(match scope {
             Scope::Uncommitted => (committed(self.repository), now.clone()),
@@ -281,7 +279,7 @@ impl<'a> History<'a> {
         assert!(hidden.is_subset(&undone) || !undone.is_empty(), "{what} does not show {hidden:?}");
     }
 
-    /// What a wish comes to; none where nothing can be said of it.
+    /// Returns the expected outcome of an operation; `None` if it cannot be predicted.
     fn plan(&mut self, wish: &Wish, now: &FullCopy) -> Option<Plan> {
         let (scope, one) = match *wish {
             Wish::Discard(scope, one) => (scope, one),
@@ -354,10 +352,10 @@ impl<'a> History<'a> {
     fn is_done(&mut self, wish: &Wish, plan: &Plan, before: &FullCopy) {
         let theirs = self.repository.of_the_user();
         let answer = self.ask(wish, plan);
-        plan.must_have_come(self.repository, &answer, before);
+        plan.must_match(self.repository, &answer, before);
         self.repository.has_lost_nothing(before);
         assert_eq!(self.repository.of_the_user(), theirs);
-        let told = told_by(&answer);
+        let told = message_in(&answer);
         let is_done =
             |name: &String| plan.fates.contains_key(name) && !plan.is_named(self.repository, told, name);
         if matches!(wish, Wish::Restore(_)) {
@@ -381,7 +379,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// What is not committed is committed, or nothing is.
+    /// Commits the uncommitted changes, and checks that all or none are committed.
     fn commits(&mut self, before: &FullCopy) {
         let (head, theirs) = (self.head(), self.repository.of_the_user());
         let is_clean = self.not_committed(before).is_empty();
@@ -391,9 +389,9 @@ impl<'a> History<'a> {
         if answer["result"].is_object() {
             assert!(!is_clean, "{answer}");
             self.is_committed(&head, before);
-            must_be_the_same(&theirs, &self.repository.of_the_user());
+            must_equal(&theirs, &self.repository.of_the_user());
         } else {
-            assert!(is_clean || told_by(&answer).contains("is under way"), "{answer}");
+            assert!(is_clean || message_in(&answer).contains("is under way"), "{answer}");
             assert_eq!(self.repository.of_the_user(), theirs, "{answer}");
         }
     }
@@ -479,7 +477,7 @@ impl<'a> History<'a> {
         let answer = self.ask(wish, plan);
         let after = copy_of(self.repository);
         self.repository.has_lost_nothing(before);
-        let told = told_by(&answer);
+        let told = message_in(&answer);
         for (name, fate) in &plan.fates {
             let is = after.get(name);
             let is_right = match fate {
@@ -542,7 +540,7 @@ impl<'a> History<'a> {
             self.commits(before);
         } else {
             self.is_committed(&head, before);
-            must_be_the_same(&theirs, &self.repository.of_the_user());
+            must_equal(&theirs, &self.repository.of_the_user());
         }
     }
 
@@ -567,7 +565,7 @@ impl<'a> History<'a> {
                 assert_eq!(as_git_has(&committed(self.repository)), as_git_has(before), "{}", context());
             }
         } else {
-            plan.must_have_come(self.repository, &answer, before);
+            plan.must_match(self.repository, &answer, before);
             self.repository.has_lost_nothing(before);
         }
         let locks = self.repository.of_the_user().into_keys().filter(|path| path.ends_with(index_lock));
@@ -577,7 +575,7 @@ impl<'a> History<'a> {
         self.kept = None;
     }
 
-    /// Whether what is kept has come too late, as the row says then.
+    /// Tells whether the checkpoint was late, according to the row.
     fn is_late(&mut self) -> bool {
         let state = self.talk.follow(SESSION);
         state["changesets"].to_string().contains("could not be kept in time")
@@ -610,7 +608,7 @@ impl<'a> History<'a> {
     }
 }
 
-/// What a wish comes to.
+/// Expected outcome of an operation.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// Of which changeset it is asked.
@@ -618,7 +616,7 @@ pub(super) struct Plan {
     /// The file that it is asked of; none for all.
     pub(super) target: Option<String>,
     pub(super) fates: Fates,
-    /// What can be brought back then, or could be.
+    /// Files that can be restored afterwards, or might be.
     pub(super) undone: UndoneFiles,
 }
 
@@ -627,8 +625,8 @@ impl Plan {
         told.contains(&format!("`{}`: ", uri(&repository.path(name))))
     }
 
-    /// What was told is what was done, and nothing else.
-    pub(super) fn must_have_come(&self, repository: &Repository, answer: &Value, before: &FullCopy) {
+    /// Checks that the answer and the folder match the expected outcome.
+    pub(super) fn must_match(&self, repository: &Repository, answer: &Value, before: &FullCopy) {
         let after = copy_of(repository);
         let context = || format!("{answer}\n{self:?}\n{:?}\n{:?}", brief(before), brief(&after));
         let is_answered = match self.fates.is_empty() {
@@ -638,7 +636,7 @@ impl Plan {
         assert!(is_answered, "{}", context());
         for name in before.keys().chain(after.keys()).chain(self.fates.keys()) {
             let (was, is) = (before.get(name), after.get(name));
-            let is_named = self.is_named(repository, told_by(answer), name);
+            let is_named = self.is_named(repository, message_in(answer), name);
             let is_right = match self.fates.get(name) {
                 None | Some(Fate::Is) => was == is && !is_named,
                 Some(Fate::Stays) => was == is && is_named,
@@ -651,7 +649,7 @@ impl Plan {
     }
 }
 
-pub(super) fn told_by(answer: &Value) -> &str {
+pub(super) fn message_in(answer: &Value) -> &str {
     answer["result"]["message"].as_str().or(answer["error"]["message"].as_str()).unwrap_or_default()
 }
 
@@ -659,7 +657,7 @@ fn as_git(name: &str, state: Option<&(u32, Vec<u8>)>) -> FileState {
     state.map(|(mode, bytes)| (*mode, as_git_gives(name, bytes)))
 }
 
-/// What is to become of a file that is made `wanted` if it is what it `must_be`.
+/// Returns the expected state of a file that is changed to `wanted` if its state is `must_be`.
 pub(super) fn fate_of(
     name: &str,
     now: Option<&(u32, Vec<u8>)>,
@@ -681,7 +679,7 @@ pub(super) fn fate_of(
     }
 }
 
-/// Whether a file stands where a folder of this one is to be, or the other way round.
+/// Tells whether a file is in the place of a parent folder of this one, or the other way round.
 fn is_crossed(name: &str, copy: &FullCopy) -> bool {
     let is_below = |one: &str, other: &str| one.strip_prefix(other).is_some_and(|rest| rest.starts_with('/'));
     copy.keys().any(|other| is_below(name, other) || is_below(other, name))
@@ -689,7 +687,7 @@ fn is_crossed(name: &str, copy: &FullCopy) -> bool {
 
 /// But for what a commit changes: the index, HEAD and its branch with their notes, and the message
 /// of a commit.
-fn must_be_the_same(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<u8>>) {
+fn must_equal(before: &BTreeMap<PathBuf, Vec<u8>>, after: &BTreeMap<PathBuf, Vec<u8>>) {
     let others = |all: &BTreeMap<PathBuf, Vec<u8>>| -> BTreeMap<PathBuf, Vec<u8>> {
         let is_other = |path: &PathBuf| {
             let text = path.to_str().unwrap();
@@ -726,7 +724,7 @@ fn run(kind: Kind, at_first: &[Deed], events: &[Event]) {
 }
 
 #[test]
-fn what_clients_ask_for_is_done_and_nothing_is_lost() {
+fn changeset_operations_match_the_model_and_lose_no_content() {
     for (seed, kind) in (SEED..).zip(KINDS) {
         let histories = (Just(kind), deeds(), events());
         try_all(&histories, (1, 10), seed, |(kind, at_first, events)| run(kind, &at_first, &events));

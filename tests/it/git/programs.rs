@@ -98,7 +98,7 @@ fn no_filter_runs() {
 }
 
 #[test]
-fn no_monitor_of_files_runs() {
+fn no_fsmonitor_runs() {
     let configure = |repository: &Repository, program: &str| {
         repository.git(&["config", "core.fsmonitor", &format!("{program} </dev/null")]);
     };
@@ -106,7 +106,7 @@ fn no_monitor_of_files_runs() {
 }
 
 #[test]
-fn nothing_that_shows_differences_runs() {
+fn diff_programs_do_not_run() {
     let external = |repository: &Repository, program: &str| {
         repository.git(&["config", "diff.external", &format!("{program} </dev/null")]);
     };
@@ -124,7 +124,7 @@ fn nothing_that_shows_differences_runs() {
 }
 
 #[test]
-fn nothing_runs_in_repositories_below() {
+fn programs_of_submodules_do_not_run() {
     let configure = |repository: &Repository, program: &str| {
         let other = Repository::with(&[("x.txt", "1\n")]);
         repository.git(&["submodule", "--quiet", "add", other.root.to_str().unwrap(), "below"]);
@@ -139,7 +139,7 @@ fn nothing_runs_in_repositories_below() {
 }
 
 #[test]
-fn no_program_that_the_work_brings_along_is_taken_for_git() {
+fn program_named_git_in_the_working_directory_is_not_run() {
     let repository = Repository::with(&[("a.txt", "1\n")]);
     let program = program(&repository);
     fs::copy(program, repository.path("git")).unwrap();

@@ -14,7 +14,7 @@ use ahp_sidecar::host::effects::{Checkpoint, GitJob, GitReport, GitWork};
 use super::{uri, Repository};
 
 #[test]
-fn the_oldest_refs_go_although_nothing_has_changed() {
+fn oldest_checkpoint_refs_beyond_the_limit_are_deleted_without_a_change() {
     let repository = Repository::with(&[("a", "1\n")]);
     let tree = repository.git(&["rev-parse", "HEAD^{tree}"]).trim().to_owned();
     let name = |number: u64| format!("refs/ahp-sidecar/k/{number:010}");

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::{try_all, Repository};
 
-/// Where the choices begin when nobody asks for others.
+/// Seed of the random choices, unless another one is requested.
 const SEED: u64 = 31;
 
 /// Pieces of which a file is made.
@@ -68,7 +68,7 @@ fn listed(repository: &Repository, file: &str) -> Option<Vec<GitSetting>> {
 }
 
 #[test]
-fn configuration_file_is_read_as_git_reads_it() {
+fn configuration_file_is_parsed_as_by_git() {
     let repository = Repository::empty();
     let texts = proptest::collection::vec(0..PIECES.len(), 0..12)
         .prop_map(|pieces| pieces.into_iter().map(|at| PIECES[at]).collect::<String>());
@@ -87,7 +87,7 @@ fn configuration_file_is_read_as_git_reads_it() {
 }
 
 #[test]
-fn files_are_included_where_their_condition_is_met() {
+fn conditional_includes_are_read_if_their_condition_holds() {
     let repository = Repository::empty();
     let home = repository.home.display();
     let git_dir = repository.path(".git");

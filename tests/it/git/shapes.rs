@@ -17,7 +17,7 @@ fn shaped(shape: impl Fn(&mut Repository) -> bool) -> Option<Repository> {
     shape(&mut repository).then_some(repository)
 }
 
-/// The same, made anew with these arguments of `git init`.
+/// Recreates the repository with these arguments of `git init`.
 fn made_with(arguments: &[&str]) -> Option<Repository> {
     let repository = Repository::empty();
     fs::remove_dir_all(repository.path(".git")).unwrap();
@@ -101,7 +101,7 @@ fn link(repository: &mut Repository) -> bool {
 }
 
 #[test]
-fn repository_of_any_shape_is_worked_in() {
+fn repositories_of_every_shape_are_supported() {
     type Shape = fn(&mut Repository) -> bool;
     let shapes: [(&str, Shape); 12] = [
         ("plain", |_| true),
@@ -190,8 +190,7 @@ fn repository_of_any_shape_is_worked_in() {
     }
 }
 
-/// What is missing of a partial clone is not fetched: whoever asks for it hears that it is not
-/// there.
+/// Missing objects of a partial clone are not fetched: a read of one fails.
 #[test]
 fn missing_object_of_a_partial_clone_is_not_fetched() {
     let origin = Repository::with(&[("a", "0\n")]);
@@ -215,7 +214,7 @@ fn missing_object_of_a_partial_clone_is_not_fetched() {
 /// The settings of a repository that git does see count, wherever they are said; and so do the
 /// user's.
 #[test]
-fn settings_that_are_data_are_seen() {
+fn data_settings_of_the_user_are_applied() {
     let repository = Repository::with(&[("a", "1\n"), ("crlf", "1\n")]);
     repository.write(".git/more", "[core]\nautocrlf = true\n[user]\nname = Included\n");
     repository.git(&["config", "includeIf.gitdir:**/.git.path", "more"]);

@@ -1,4 +1,4 @@
-//! What is not committed, what a branch has changed, and what lies between two turns.
+//! Changesets of uncommitted changes, of a branch, and between two turns.
 //!
 //! Owns: changesets that show what is there now, that they follow what happens, and what a session
 //! says of its repository.
@@ -42,7 +42,7 @@ fn meta(talk: &mut Talk) -> Value {
 }
 
 #[test]
-fn what_is_not_committed_is_shown_while_it_changes() {
+fn uncommitted_changes_are_shown_and_updated() {
     let repository = Repository::with(&[("a", "1\n"), ("gone", "x\n"), ("staged", "1\n")]);
     let before = repository.of_the_user();
     repository.write("a", "2\n");
@@ -84,7 +84,7 @@ fn what_is_not_committed_is_shown_while_it_changes() {
 }
 
 #[test]
-fn what_a_branch_has_changed_is_compared_with_the_one_on_which_the_session_began() {
+fn branch_changes_are_compared_with_the_branch_at_session_start() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = begin(&repository);
     repository.git(&["checkout", "-q", "-b", "work"]);
@@ -102,7 +102,7 @@ fn what_a_branch_has_changed_is_compared_with_the_one_on_which_the_session_began
 }
 
 #[test]
-fn a_branch_that_follows_another_one_is_compared_with_that() {
+fn branch_with_an_upstream_is_compared_with_the_upstream() {
     let other = Repository::with(&[("a", "1\n")]);
     let repository = Repository::empty();
     let from = other.root.to_str().unwrap();
@@ -122,7 +122,7 @@ fn a_branch_that_follows_another_one_is_compared_with_that() {
 }
 
 #[test]
-fn a_repository_without_a_commit_or_a_branch_is_shown() {
+fn repository_without_a_commit_or_a_branch_is_shown() {
     let repository = Repository::empty();
     repository.write("a", "1\n");
     let mut talk = begin(&repository);
@@ -136,7 +136,7 @@ fn a_repository_without_a_commit_or_a_branch_is_shown() {
 }
 
 #[test]
-fn what_is_not_committed_is_discarded_and_brought_back() {
+fn uncommitted_changes_are_discarded_and_restored() {
     let repository = Repository::with(&[("a", "1\n"), ("gone", "x\n")]);
     repository.write("a", "2\n");
     repository.write("new/n", "n\n");
@@ -201,7 +201,7 @@ fn at_once(talk: &mut Talk, operations: &[(&str, &str)]) -> Vec<Value> {
 /// Each operation knows what the one before it has done, followed or not, and whether it has ended
 /// or not.
 #[test]
-fn operations_that_are_asked_for_at_once_know_of_each_other() {
+fn concurrent_operations_see_the_results_of_earlier_ones() {
     for follows in [false, true] {
         let repository = Repository::with(&[("a", "1\n")]);
         let mut talk = begin(&repository);
@@ -233,9 +233,9 @@ fn operations_that_are_asked_for_at_once_know_of_each_other() {
     }
 }
 
-/// What is asked for is done when the client says nothing more, and answered.
+/// A queued operation is carried out and answered after the end of the client's input.
 #[test]
-fn an_operation_that_waits_is_done_when_its_client_has_nothing_more_to_say() {
+fn queued_operation_is_completed_after_the_end_of_input() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = begin(&repository);
     repository.write("a", "2\n");
@@ -252,7 +252,7 @@ fn an_operation_that_waits_is_done_when_its_client_has_nothing_more_to_say() {
 }
 
 #[test]
-fn turns_are_compared_by_what_was_there_when_they_ended() {
+fn turns_are_compared_by_their_final_checkpoints() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = begin(&repository);
     for (turn, text) in [("t1", "2\n"), ("t2", "3\n"), ("t3", "4\n")] {
@@ -265,7 +265,7 @@ fn turns_are_compared_by_what_was_there_when_they_ended() {
 }
 
 /// The actions on a changeset up to this one.
-fn told_until(talk: &mut Talk, what: &str, is_last: impl Fn(&Value) -> bool) -> Vec<Value> {
+fn actions_until(talk: &mut Talk, what: &str, is_last: impl Fn(&Value) -> bool) -> Vec<Value> {
     let mut told = Vec::new();
     loop {
         told.push(talk.until(&channel(what), |_| true));
@@ -280,14 +280,14 @@ fn has_status(action: &Value, status: &str) -> bool {
 }
 
 #[test]
-fn where_all_is_committed_it_is_known_that_nothing_has_changed() {
+fn clean_repository_has_an_empty_uncommitted_changeset() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = begin(&repository);
     assert_eq!(talk.files(&repository, "uncommitted"), []);
 }
 
 #[test]
-fn what_was_seen_last_is_shown_behind_a_restart_until_it_is_seen_again() {
+fn last_status_is_shown_after_a_restart_until_it_is_refreshed() {
     let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
     repository.write("a", "2\n");
     let mut talk = begin(&repository);
@@ -312,13 +312,13 @@ fn what_was_seen_last_is_shown_behind_a_restart_until_it_is_seen_again() {
     }
     fs::remove_file(blocks).unwrap();
     for what in ["uncommitted", "branch"] {
-        let told = told_until(&mut talk, what, |action| has_status(action, "ready"));
+        let told = actions_until(&mut talk, what, |action| has_status(action, "ready"));
         assert!(told.iter().any(|action| action.to_string().contains("/b\"")), "{told:?}");
     }
 }
 
 #[test]
-fn a_repository_that_is_not_there_any_more_is_said_and_comes_back() {
+fn removed_repository_is_reported_and_recovers_when_it_returns() {
     let repository = Repository::with(&[("a", "1\n")]);
     repository.write("a", "2\n");
     let mut talk = begin(&repository);
@@ -327,13 +327,13 @@ fn a_repository_that_is_not_there_any_more_is_said_and_comes_back() {
     talk.follow(&channel("uncommitted"));
     let elsewhere = repository.home.join("elsewhere");
     fs::rename(repository.path(".git"), &elsewhere).unwrap();
-    let told = told_until(&mut talk, "uncommitted", |action| has_status(action, "error"));
+    let told = actions_until(&mut talk, "uncommitted", |action| has_status(action, "error"));
     let why = told.last().unwrap()["error"]["message"].as_str().unwrap().to_owned();
     assert_eq!(why, "the repository is not there any more");
     // What it was is still shown.
     assert!(!told.iter().any(|action| action["type"] == "changeset/fileRemoved"), "{told:?}");
     assert_eq!(talk.follow(SESSION)["_meta"]["git"], Value::Null);
     fs::rename(elsewhere, repository.path(".git")).unwrap();
-    told_until(&mut talk, "uncommitted", |action| has_status(action, "ready"));
+    actions_until(&mut talk, "uncommitted", |action| has_status(action, "ready"));
     shows(&mut talk, &repository, "uncommitted", wanted);
 }

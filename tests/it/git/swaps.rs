@@ -34,7 +34,7 @@ fn swapped() -> (Repository, Talk) {
 }
 
 #[test]
-fn what_has_taken_the_place_of_another_is_taken_back_and_brought_back_whole() {
+fn file_and_folder_that_replaced_each_other_are_discarded_and_restored() {
     for what in ["turn/t1", "session", "uncommitted"] {
         let (repository, mut talk) = swapped();
         let after = copy_of(&repository);
@@ -48,7 +48,7 @@ fn what_has_taken_the_place_of_another_is_taken_back_and_brought_back_whole() {
 }
 
 #[test]
-fn one_in_whose_way_another_is_stays_and_so_does_what_a_link_leads_to() {
+fn file_blocked_by_another_one_is_not_discarded_and_link_targets_are_unchanged() {
     let (repository, mut talk) = swapped();
     let after = copy_of(&repository);
     let ways = [
@@ -67,7 +67,7 @@ fn one_in_whose_way_another_is_stays_and_so_does_what_a_link_leads_to() {
 }
 
 #[test]
-fn a_file_stays_where_no_link_can_take_its_place() {
+fn file_is_not_discarded_if_its_link_cannot_be_created() {
     let repository = Repository::with(&[("a", "1\n")]);
     repository.write("target", "x".repeat(5000));
     let target = repository.git(&["hash-object", "-w", "target"]);
@@ -86,7 +86,7 @@ fn a_file_stays_where_no_link_can_take_its_place() {
 }
 
 #[test]
-fn a_file_with_conflicts_that_has_become_a_folder_is_taken_back_and_brought_back() {
+fn conflicted_file_replaced_by_a_folder_is_discarded_and_restored() {
     let repository = Repository::with(&[("a", "1\n"), ("b", "1\n")]);
     repository.merge_with_conflict();
     let theirs = repository.of_the_user();

@@ -22,7 +22,7 @@ fn with_git(repository: &Repository, script: &str) -> Talk {
 }
 
 /// A turn shows what its call says, and the rows say why not more is known.
-fn shows_what_is_said(mut talk: Talk, repository: &Repository, why: &str) {
+fn shows_only_reported_edits(mut talk: Talk, repository: &Repository, why: &str) {
     talk.turn("t1", "/files said=new", || repository.write("a", "2\n"));
     assert_eq!(talk.files(repository, "turn/t1"), [changed("said", "", "new\n", (1, 0))]);
     let rows = talk.rows();
@@ -60,12 +60,12 @@ fn repository_of_another_user_is_not_used() {
         // It cannot say so itself.
         say_safe(&repository.path(".git/config"), "*");
         let talk = with_git(&repository, "exec $GIT \"$@\"");
-        shows_what_is_said(talk, &repository, "git does not trust this repository");
+        shows_only_reported_edits(talk, &repository, "git does not trust this repository");
     }
 }
 
 #[test]
-fn repository_of_another_user_that_is_said_to_be_safe_is_used() {
+fn repository_of_another_user_marked_as_safe_is_used() {
     if !geteuid().is_root() {
         return super::say("skipped: only `root` can give files away");
     }
@@ -88,36 +88,40 @@ fn repository_of_another_user_that_is_said_to_be_safe_is_used() {
     give_away(&repository, ".git");
     say_safe(&repository.home.join("gitconfig"), "*\n directory =");
     let talk = with_git(&repository, "exec $GIT \"$@\"");
-    shows_what_is_said(talk, &repository, "git does not trust this repository");
+    shows_only_reported_edits(talk, &repository, "git does not trust this repository");
 }
 
 #[test]
-fn a_git_that_is_too_old_is_not_used() {
+fn outdated_git_is_not_used() {
     let repository = Repository::with(&[("a", "1\n")]);
     let talk = with_git(&repository, "echo git version 2.20.1");
-    shows_what_is_said(talk, &repository, "git 2.31 or newer is needed, and this is `git version 2.20.1`");
+    shows_only_reported_edits(
+        talk,
+        &repository,
+        "git 2.31 or newer is needed, and this is `git version 2.20.1`",
+    );
 }
 
 #[test]
-fn where_there_is_no_git_it_is_said() {
+fn missing_git_is_reported() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = Talk::open(&repository, &[("PATH", "/nowhere")]);
     talk.create(SESSION, &repository.root);
-    shows_what_is_said(talk, &repository, "there is no program `git` on the host's PATH");
+    shows_only_reported_edits(talk, &repository, "there is no program `git` on the host's PATH");
 }
 
 #[test]
-fn a_turn_begins_when_git_takes_too_long() {
+fn turn_begins_although_git_times_out() {
     let repository = Repository::with(&[("a", "1\n")]);
     let slow = "case \"$*\" in *status*) exec sleep 1000;; esac\nexec $GIT \"$@\"";
     let talk = with_git(&repository, slow);
-    shows_what_is_said(talk, &repository, "could not be kept in time");
+    shows_only_reported_edits(talk, &repository, "could not be kept in time");
 }
 
 /// A checkpoint that is being made when its session is disposed of is made all the same, and let go
 /// of behind that.
 #[test]
-fn what_is_being_kept_for_a_session_that_is_gone_is_let_go_of() {
+fn checkpoint_in_progress_of_a_disposed_session_is_deleted() {
     let slow = "case \"$*\" in *commit-tree*) sleep 0.5;; esac\nexec $GIT \"$@\"";
     for is_over in [true, false] {
         let repository = Repository::with(&[("a", "1\n")]);
@@ -134,7 +138,7 @@ fn what_is_being_kept_for_a_session_that_is_gone_is_let_go_of() {
 }
 
 #[test]
-fn the_home_folder_is_not_kept() {
+fn home_folder_is_not_checkpointed() {
     let mut repository = Repository::with(&[("a", "1\n")]);
     repository.home.clone_from(&repository.root);
     let mut talk = Talk::begin(&repository);
@@ -144,7 +148,7 @@ fn the_home_folder_is_not_kept() {
 }
 
 #[test]
-fn a_folder_without_a_repository_is_nothing_to_speak_of() {
+fn folder_without_a_repository_is_not_reported() {
     let repository = Repository::empty();
     fs::remove_dir_all(repository.path(".git")).unwrap();
     let mut talk = Talk::begin(&repository);
@@ -155,7 +159,7 @@ fn a_folder_without_a_repository_is_nothing_to_speak_of() {
 }
 
 #[test]
-fn a_bare_repository_is_not_used() {
+fn bare_repository_is_not_used() {
     let repository = Repository::empty();
     fs::remove_dir_all(repository.path(".git")).unwrap();
     repository.git(&["init", "-q", "--bare", "."]);
@@ -165,7 +169,7 @@ fn a_bare_repository_is_not_used() {
 }
 
 #[test]
-fn git_is_not_asked_where_that_is_off() {
+fn git_is_not_run_if_disabled() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut command = crate::support::program();
     command.args(["--ephemeral", "--git", "off"]).envs(environment(&repository.home));
@@ -181,7 +185,7 @@ fn git_is_not_asked_where_that_is_off() {
 }
 
 #[test]
-fn nothing_of_git_outlives_the_host() {
+fn killed_host_leaves_no_git_process() {
     let repository = Repository::with(&[("a", "1\n")]);
     let pid = repository.home.join("pid");
     let slow = format!(
@@ -205,7 +209,7 @@ fn nothing_of_git_outlives_the_host() {
 
 /// A host that is killed when `a` is what it was, and `b` is not yet: what is in it was `1`, a line
 /// end and so on, and is longer.
-fn killed_taking_back(what: &str) -> (Repository, [String; 2]) {
+fn killed_during_discard(what: &str) -> (Repository, [String; 2]) {
     // Long contents are read one by one, and the reading of this one hangs.
     let long = "1\n".repeat(100_000);
     let longer = format!("{long}2\n");
@@ -240,9 +244,9 @@ fn is_done(talk: &mut Talk, what: &str, operation: &str) {
 /// The host is killed when some of the files are what they were and others are not: what was taken
 /// back is brought back.
 #[test]
-fn what_was_taken_back_when_a_host_is_killed_can_be_brought_back() {
+fn discard_interrupted_by_a_host_kill_can_be_restored() {
     for what in ["turn/t1", "session", "uncommitted"] {
-        let (repository, [long, longer]) = killed_taking_back(what);
+        let (repository, [long, longer]) = killed_during_discard(what);
         let mut talk = Talk::open(&repository, &[]);
         talk.follow(SESSION);
         // What is still changed is shown, and what is not is brought back.
@@ -256,11 +260,11 @@ fn what_was_taken_back_when_a_host_is_killed_can_be_brought_back() {
     }
 }
 
-/// What a host was killed in is done when it is asked for again, and brought back once.
+/// An interrupted operation is completed when it is requested again, and restored once.
 #[test]
-fn what_is_taken_back_again_behind_a_death_is_brought_back_once() {
+fn repeated_discard_after_a_host_kill_is_restored_once() {
     let what = "turn/t1";
-    let (repository, [_, longer]) = killed_taking_back(what);
+    let (repository, [_, longer]) = killed_during_discard(what);
     let mut talk = Talk::open(&repository, &[]);
     talk.follow(SESSION);
     is_done(&mut talk, what, "discard-changes");

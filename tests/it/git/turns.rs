@@ -1,4 +1,4 @@
-//! What turns have changed, by whatever means.
+//! Changesets of turns, whatever means made the changes.
 //!
 //! Owns: changesets of turns and sessions from what git keeps, taking them back, and what is left
 //! after a death.
@@ -18,7 +18,7 @@ fn set_mode(repository: &Repository, name: &str, mode: u32) {
 }
 
 #[test]
-fn a_turn_shows_what_its_commands_have_changed() {
+fn turn_changeset_shows_the_files_changed_by_its_commands() {
     let repository = Repository::with(&[
         ("edited", "1\n2\n"),
         ("removed", "x\n"),
@@ -79,7 +79,7 @@ fn a_turn_shows_what_its_commands_have_changed() {
 }
 
 #[test]
-fn a_command_of_the_users_shows_what_it_has_changed() {
+fn turn_changeset_shows_the_files_changed_by_a_command_line() {
     let repository = Repository::with(&[("edited", "1\n"), ("removed", "x\n")]);
     let mut talk = Talk::begin(&repository);
     talk.follow(CHAT);
@@ -91,7 +91,7 @@ fn a_command_of_the_users_shows_what_it_has_changed() {
 }
 
 #[test]
-fn a_turn_is_taken_back_and_brought_back() {
+fn turn_is_discarded_and_restored() {
     let repository =
         Repository::with(&[("edited", "1\n"), ("removed", "x\n"), ("from", "a\nb\nc\n"), ("program", "p\n")]);
     let mut talk = Talk::begin(&repository);
@@ -130,7 +130,7 @@ fn a_turn_is_taken_back_and_brought_back() {
 }
 
 #[test]
-fn what_was_kept_is_there_after_a_death_and_gone_with_its_session() {
+fn checkpoints_survive_a_host_kill_and_are_deleted_with_their_session() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = Talk::begin(&repository);
     talk.turn("t1", "/say x", || repository.write("a", "2\n"));
@@ -161,7 +161,7 @@ fn what_was_kept_is_there_after_a_death_and_gone_with_its_session() {
 }
 
 #[test]
-fn turns_at_the_same_time_in_one_repository_show_what_their_calls_say() {
+fn concurrent_turns_in_one_repository_show_only_the_edits_of_their_calls() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = Talk::begin(&repository);
     let other = "ahp-chat:/other";
@@ -192,9 +192,9 @@ fn turns_at_the_same_time_in_one_repository_show_what_their_calls_say() {
     assert_eq!(session.len(), 2, "{session:?}");
 }
 
-/// What others do in a repository while a turn waits for its agent, or before it is taken up again,
-/// is not that turn's. Has a file changed while a turn `u1` of a session of its own waits for its
-/// agent, which is ready after this time; `None` if that may have been over before the file was
+/// Changes by others while a turn waits for its agent, or before it is resumed, are not in its
+/// changeset. Changes a file while a turn `u1` of a session of its own waits for its agent, which
+/// is ready after `open_ms` milliseconds; `None` if that may have passed before the file was
 /// changed.
 fn changed_before_an_agent_begins(other: &str, chat: &str, open_ms: u64) -> Option<(Repository, Talk)> {
     let repository = Repository::with(&[("a", "1\n")]);
@@ -221,7 +221,7 @@ fn changed_before_an_agent_begins(other: &str, chat: &str, open_ms: u64) -> Opti
 }
 
 #[test]
-fn what_others_do_before_an_agent_begins_is_not_its_own() {
+fn changes_before_the_agent_starts_are_not_in_its_turn() {
     let (other, chat) = ("ahp-session:/2", "ahp-chat://default/YWhwLXNlc3Npb246LzI");
     // On a busy machine any time may be too short.
     let mut tries = [2000, 8000, 30_000].into_iter();
@@ -255,7 +255,7 @@ fn what_others_do_before_an_agent_begins_is_not_its_own() {
 }
 
 #[test]
-fn what_is_too_large_is_told_by_its_name() {
+fn file_too_large_for_a_checkpoint_is_listed_without_content() {
     let mut repository = Repository::with(&[("a", "1\n")]);
     repository.limit = Some(1 << 20);
     let large = vec![b'x'; 2 << 20];
@@ -275,7 +275,7 @@ fn what_is_too_large_is_told_by_its_name() {
 }
 
 #[test]
-fn what_is_done_again_after_it_was_taken_back_is_shown_again() {
+fn change_repeated_after_a_discard_is_shown_again() {
     let repository = Repository::with(&[("a", "1\n")]);
     let mut talk = Talk::begin(&repository);
     let wanted = [changed("a", "1\n", "2\n", (1, 1))];
@@ -294,7 +294,7 @@ fn what_is_done_again_after_it_was_taken_back_is_shown_again() {
 }
 
 #[test]
-fn more_changesets_than_are_remembered_are_followed_and_come_to_rest() {
+fn changesets_beyond_the_cache_limit_all_become_ready() {
     let repository = Repository::with(&[("a", "0\n")]);
     let mut talk = Talk::begin(&repository);
     let turns: Vec<String> = (0..16).map(|at| format!("t{at}")).collect();
@@ -335,7 +335,7 @@ fn more_changesets_than_are_remembered_are_followed_and_come_to_rest() {
 }
 
 #[test]
-fn what_could_not_be_compared_is_compared_when_somebody_comes_back() {
+fn failed_comparison_is_retried_on_the_next_subscription() {
     let repository = Repository::with(&[("a", "0\n")]);
     let mut talk = Talk::begin(&repository);
     talk.turn("t1", "/files a=1", || {});
@@ -356,7 +356,7 @@ fn what_could_not_be_compared_is_compared_when_somebody_comes_back() {
 }
 
 #[test]
-fn what_was_taken_back_stays_so_when_turns_are_not_told_apart_any_more() {
+fn discarded_change_stays_discarded_after_turns_become_concurrent() {
     let repository = Repository::with(&[("a", "0\n")]);
     let mut talk = Talk::begin(&repository);
     let (other, chat) = ("ahp-session:/2", "ahp-chat://default/YWhwLXNlc3Npb246LzI");
@@ -384,7 +384,7 @@ fn what_was_taken_back_stays_so_when_turns_are_not_told_apart_any_more() {
 }
 
 #[test]
-fn what_is_kept_goes_with_its_session_although_git_fails_at_first() {
+fn checkpoints_are_deleted_with_their_session_although_git_fails_once() {
     let repository = Repository::with(&[("a", "1\n")]);
     let fails = repository.home.join("fails");
     let script = format!(

@@ -72,9 +72,9 @@ struct TriedGit {
     path: PathBuf,
     /// The settings that can be set to a path: with all of them git does what it is asked.
     taken: Vec<String>,
-    /// The others.
+    /// Settings that are not copied.
     refused: Vec<String>,
-    /// It runs hooks that its configuration names.
+    /// True if this git runs hooks named in its configuration.
     has_hooks: bool,
 }
 
@@ -384,7 +384,7 @@ fn try_to_work(bait: &Bait<'_>) {
 }
 
 #[test]
-fn settings_that_name_a_program_run_nothing_in_any_place() {
+fn settings_that_name_a_program_run_nothing_at_any_level() {
     for git in gits() {
         let tried = TriedGit::find(git);
         std::thread::scope(|scope| {

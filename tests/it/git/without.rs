@@ -1,5 +1,4 @@
-//! What is changed in a folder that is in no repository: by the calls of two chats, and by the
-//! user's own hand.
+//! Changes in a folder without a repository, by the calls of two chats and by the user.
 //!
 //! Owns: histories of both, in which the host is killed; and that turns and sessions show what the
 //! calls have said, byte by byte, and nothing else is taken back or brought back.
@@ -22,7 +21,7 @@ use super::{try_all, uri, Repository, Talk, CHAT, SESSION};
 
 const SECOND_CHAT: &str = "ahp-chat:/second";
 
-/// Where the choices begin when nobody asks for others.
+/// Seed of the random choices, unless another one is requested.
 const SEED: u64 = 29;
 
 const NAMES: [&str; 5] = ["a", "dir/b", "dir/c d", "e/f/g", "h"];
@@ -76,12 +75,12 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 struct Said {
     /// Of which changesets; what is taken back is of the session, too.
     of: String,
-    /// Which of those that were taken back it is of; none for one of a call.
+    /// Index of the undone operation that the edit belongs to; `None` for an edit of a call.
     undone: Option<usize>,
     name: String,
     before: Option<Vec<u8>>,
     after: Option<Vec<u8>>,
-    /// It was so already when it was taken back, so that bringing it back touches nothing.
+    /// True if the file was already reverted, so that restoring does not touch it.
     is_untouched: bool,
 }
 
@@ -97,7 +96,7 @@ struct History<'a> {
     chats: [Chat; 2],
     turns: Vec<String>,
     said: Vec<Said>,
-    /// So often something was taken back.
+    /// Number of reverts.
     undone: usize,
     /// Changesets of which it is not known any more what can be brought back.
     forgotten: BTreeSet<String>,
@@ -206,7 +205,7 @@ impl<'a> History<'a> {
         state
     }
 
-    /// What a changeset shows is what calls have said.
+    /// Checks that a changeset shows the edits reported by calls.
     fn must_show(&mut self, what: &str) {
         let wanted = self.net(what);
         let works = self.chats.iter().any(|chat| chat.turn.is_some());
@@ -230,7 +229,7 @@ impl<'a> History<'a> {
         assert_eq!(shown, wanted, "{what}");
     }
 
-    fn all_show(&mut self) {
+    fn check_all_changesets(&mut self) {
         if self.said.is_empty() {
             return;
         }
@@ -247,8 +246,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// What comes of taking back, or of bringing back what was taken back last: which edit of a
-    /// file is made.
+    /// Returns the expected edits of reverting, or of restoring the last revert.
     fn plan(&self, what: &str, one: Option<usize>, restores: bool) -> Plan {
         let now = copy_of(self.repository);
         let mut untouched = BTreeSet::new();
@@ -301,16 +299,16 @@ impl<'a> History<'a> {
         let before = copy_of(self.repository);
         self.talk.changeset(&what);
         if let Some(after) = killed.filter(|_| !plan.fates.is_empty()) {
-            self.is_killed_asked(&plan, restores, after, &before);
+            self.kill_during_operation(&plan, restores, after, &before);
             return;
         }
         let answer = self.talk.ask("invokeChangesetOperation", &Self::request(&plan, restores));
-        plan.must_have_come(self.repository, &answer, &before);
+        plan.must_match(self.repository, &answer, &before);
         self.count(&plan, restores, &answer);
     }
 
     fn count(&mut self, plan: &Plan, restores: bool, answer: &Value) {
-        let told = super::operations::told_by(answer);
+        let told = super::operations::message_in(answer);
         let done: BTreeSet<&String> =
             plan.fates.keys().filter(|name| !plan.is_named(self.repository, told, name)).collect();
         if restores {
@@ -350,7 +348,7 @@ impl<'a> History<'a> {
     }
 
     /// The host is killed while it takes files back: asked again, it comes to the same end.
-    fn is_killed_asked(&mut self, plan: &Plan, restores: bool, after_ms: u8, before: &FullCopy) {
+    fn kill_during_operation(&mut self, plan: &Plan, restores: bool, after_ms: u8, before: &FullCopy) {
         let request = json!({
             "jsonrpc": "2.0", "id": "killed", "method": "invokeChangesetOperation",
             "params": Self::request(plan, restores),
@@ -364,7 +362,7 @@ impl<'a> History<'a> {
         }
         self.is_killed();
         if let Some(answer) = answer {
-            plan.must_have_come(self.repository, &answer, before);
+            plan.must_match(self.repository, &answer, before);
             self.count(plan, restores, &answer);
             return;
         }
@@ -418,18 +416,18 @@ fn run(events: &[Event]) {
     let mut history = History::begin(&repository);
     for event in events {
         history.happens(event);
-        history.all_show();
+        history.check_all_changesets();
     }
 }
 
 #[test]
-fn calls_of_two_chats_are_shown_and_taken_back() {
+fn edits_of_two_chats_without_git_are_shown_and_reverted() {
     try_all(&events(), (6, 1), SEED, |events| run(&events));
 }
 
-/// What a file may be used for comes back with it.
+/// A restored file has its former mode.
 #[test]
-fn a_program_that_was_taken_back_is_one_when_it_is_brought_back() {
+fn restored_program_without_git_retains_its_mode() {
     let repository = Repository::empty();
     fs::remove_dir_all(repository.path(".git")).unwrap();
     let mut talk = Talk::begin(&repository);

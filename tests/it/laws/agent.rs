@@ -1,4 +1,4 @@
-//! What backends say: one simulated conversation for each chat.
+//! Simulated backends: one conversation for each chat.
 //!
 //! Owns: what a conversation has been told, turning a report of a schedule into an event, and the
 //! demands that a backend may make on the host's commands. A conversation may say anything at any
@@ -27,23 +27,23 @@ const CALLS: [&str; 4] = ["call-0", "call-1", "part-1", ""];
 #[derive(Debug, Default)]
 pub struct Agent {
     state: State,
-    /// It has asked for a turn of its own, and has not been told of any since.
+    /// True while a requested own turn was not confirmed.
     begins: bool,
     /// Every run it was told of, the newest last.
     runs: Vec<RunId>,
-    /// Those of this conversation that it has not reported the end of.
+    /// Runs of this conversation whose end it has not reported.
     unended: Vec<RunId>,
     known: HashSet<RunId>,
     /// Runs that it has said something of.
     spoken_of: HashSet<RunId>,
-    /// What it was handed and has not taken in, the newest last.
+    /// Steering messages received and not consumed, the latest last.
     steering: Vec<(RunId, String)>,
-    /// What it has taken in, in runs that were its own to end.
+    /// Ids of the messages consumed in runs that it ends itself.
     taken_in: HashSet<String>,
     cancelled: HashSet<RunId>,
     /// The calls that ran on clients, of which it was told what came of them.
     answered: HashSet<(RunId, String)>,
-    /// Where it works.
+    /// Working directories.
     directories: Vec<String>,
 }
 
@@ -117,17 +117,17 @@ impl Agent {
         self.steering.clear();
     }
 
-    /// Whether anything can be heard of it.
+    /// Tells whether the backend is alive and can report events.
     pub fn is_up(&self) -> bool {
         self.state != State::Closed
     }
 
-    /// Where it works, if it is there.
+    /// Returns its working directories, or `None` if it is not open.
     pub fn works_in(&self) -> Option<&[String]> {
         (self.state == State::Open).then_some(&self.directories)
     }
 
-    /// What a report says; none when there is nobody to report.
+    /// Returns the event of a report, or `None` if no backend can report it.
     pub fn report(&mut self, report: &Report) -> Option<Event> {
         if self.state == State::Closed {
             return None;
@@ -183,7 +183,7 @@ impl Agent {
                     self.unended.retain(|unended| *unended != run);
                 }
                 if let Happening::Steered(index) = event {
-                    let (run, id) = self.take_in(*index)?;
+                    let (run, id) = self.consume_steering(*index)?;
                     return Some(Event::Turn(run, TurnEvent::Steered(id)));
                 }
                 if let Happening::NotSteered(index) = event {
@@ -197,7 +197,7 @@ impl Agent {
     }
 
     /// A steering message that it was handed, of whatever run.
-    fn take_in(&mut self, index: u8) -> Option<(RunId, String)> {
+    fn consume_steering(&mut self, index: u8) -> Option<(RunId, String)> {
         let place = (self.steering.len().checked_sub(1)?).checked_sub(usize::from(index))?;
         let (run, id) = self.steering.remove(place);
         if self.unended.contains(&run) && !self.cancelled.contains(&run) {
@@ -222,12 +222,12 @@ impl Agent {
         }
     }
 
-    /// Whether it still has something to say.
+    /// Tells whether the backend has pending events.
     pub fn is_busy(&self) -> bool {
         self.state == State::Opening || !self.unended.is_empty()
     }
 
-    /// What is left to be said by a backend that keeps its promises; none when nothing is.
+    /// Returns the next pending event of a well-behaved backend, or `None` if it has none.
     pub fn finish(&mut self) -> Option<Event> {
         match (self.state, self.unended.pop()) {
             (State::Closed, _) => None,
@@ -237,7 +237,7 @@ impl Agent {
         }
     }
 
-    /// That nothing is left to be done.
+    /// Checks that no event is pending.
     pub fn check_idle(&self) -> Result<()> {
         if !self.unended.is_empty() || self.state == State::Opening {
             bail!("a backend is still busy: {self:?}");
@@ -246,7 +246,7 @@ impl Agent {
     }
 }
 
-/// What an event is that needs nothing but itself.
+/// Returns the event of a happening that depends on nothing else.
 fn happen(event: &Happening) -> Option<TurnEvent> {
     let call = |index: u8| CALLS[usize::from(index) % CALLS.len()].to_owned();
     let kind = |thought: bool| if thought { TextKind::Reasoning } else { TextKind::Markdown };

@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::Receiver;
 
-/// What turns do. The agent does one thing after the other, for all of its sessions: nothing may
+/// Scripts of turns. The agent runs the turns of all its sessions one after another, so none may
 /// take long.
 const PROGRAMS: [&str; 12] = [
     "say one\nsay two\nthink three\nsay four",

@@ -1,4 +1,4 @@
-//! What must hold when everybody has read everything.
+//! Invariants that hold once all messages were received.
 //!
 //! Owns: the comparison of mirrors with fresh snapshots, with the one list of what no action can
 //! carry; and the agreement of everything that is derived from a chat with the chat.
@@ -47,7 +47,7 @@ fn masked(state: &SnapshotState) -> SnapshotState {
     state
 }
 
-/// That everything that `name` holds is what a fresh snapshot shows.
+/// Checks that the mirrors of `name` equal fresh snapshots.
 pub fn mirror<'a>(
     name: &str,
     held: impl Iterator<Item = (&'a String, &'a Held)>,
@@ -80,7 +80,7 @@ fn complete(held: &mut SnapshotState, shown: &SnapshotState) -> Result<()> {
     Ok(())
 }
 
-/// What differs between two states, by the path of each member.
+/// Returns the differences between two states, by the path of each member.
 fn difference(held: &SnapshotState, shown: &SnapshotState) -> Result<String> {
     fn walk(path: &str, held: &Value, shown: &Value, found: &mut String) {
         match (held, shown) {
@@ -104,7 +104,7 @@ fn difference(held: &SnapshotState, shown: &SnapshotState) -> Result<String> {
     Ok(found)
 }
 
-/// That sessions and their rows agree with their chats.
+/// Checks that sessions and their rows agree with their chats.
 pub fn derived(fresh: &Fresh) -> Result<()> {
     let mut listed = BTreeSet::new();
     for (uri, snapshot) in fresh {
@@ -131,7 +131,7 @@ pub fn derived(fresh: &Fresh) -> Result<()> {
     Ok(())
 }
 
-/// That there are notes of chats of the session only, and none where nothing is noted.
+/// Checks that notes exist only for chats of the session, and only where something is noted.
 fn notes_agree(session: &SessionState) -> Result<()> {
     let Some(notes) = &session.meta else { return Ok(()) };
     ensure!(!notes.is_empty(), "notes without a name");
@@ -146,7 +146,7 @@ fn notes_agree(session: &SessionState) -> Result<()> {
     Ok(())
 }
 
-/// That a chat's row says what the chat says.
+/// Checks that a chat's row agrees with the chat.
 fn chat_agrees(session: &SessionState, row: &ChatSummary, chat: &ChatState) -> Result<()> {
     let meant = ChatSummary {
         resource: chat.resource.clone(),
@@ -172,7 +172,7 @@ fn chat_agrees(session: &SessionState, row: &ChatSummary, chat: &ChatState) -> R
     Ok(())
 }
 
-/// That a session says what its chats say together.
+/// Checks that a session agrees with its chats.
 fn session_agrees(session: &SessionState, chats: &[&ChatState]) -> Result<()> {
     let default = chats.iter().find(|chat| session.default_chat.as_ref() == Some(&chat.resource));
     let default = default.with_context(|| format!("the default chat is {:?}", session.default_chat))?;
@@ -190,7 +190,7 @@ fn session_agrees(session: &SessionState, chats: &[&ChatState]) -> Result<()> {
         ensure!(active, "{call:?} runs on a client that is gone");
     }
 
-    let requests = sorted(session.input_needed.iter().flatten().map(what_it_asks).collect::<Result<_>>()?);
+    let requests = sorted(session.input_needed.iter().flatten().map(request_content).collect::<Result<_>>()?);
     let open = chats.iter().map(|chat| open_requests(chat)).collect::<Result<Vec<_>>>()?;
     let open = sorted(open.into_iter().flatten().collect());
     ensure!(requests == open, "the session asks for {requests:#?}, the chats for {open:#?}");
@@ -198,8 +198,8 @@ fn session_agrees(session: &SessionState, chats: &[&ChatState]) -> Result<()> {
     Ok(())
 }
 
-/// What a request of a session asks for, without its id.
-fn what_it_asks(request: &SessionInputRequest) -> Result<Value> {
+/// Returns the content of a session's input request, without its id.
+fn request_content(request: &SessionInputRequest) -> Result<Value> {
     Ok(match request {
         SessionInputRequest::ToolConfirmation(it) => {
             json!({ "chat": it.chat, "turn": it.turn_id, "call": it.tool_call })
@@ -213,7 +213,7 @@ fn what_it_asks(request: &SessionInputRequest) -> Result<Value> {
     })
 }
 
-/// What waits for the user or for a client in a chat.
+/// Returns the requests of a chat that wait for the user or for a client.
 fn open_requests(chat: &ChatState) -> Result<Vec<Value>> {
     let mut open = Vec::new();
     if let Some(turn) = &chat.active_turn {
@@ -246,7 +246,7 @@ fn sorted(mut values: Vec<Value>) -> Vec<Value> {
     values
 }
 
-/// That the list of sessions agrees with the sessions, newest first.
+/// Checks that the session list agrees with the sessions, newest first.
 pub fn list(list: &[SessionSummary], fresh: &Fresh) -> Result<()> {
     let sessions = fresh.values().filter(|it| matches!(it.state, SnapshotState::Session(_))).count();
     ensure!(list.len() == sessions, "{} of {sessions} sessions are listed", list.len());
@@ -290,8 +290,8 @@ pub fn list(list: &[SessionSummary], fresh: &Fresh) -> Result<()> {
     Ok(())
 }
 
-/// What is selected in a chat: what its draft says, else its last message; a draft without a model
-/// does not take it away.
+/// Returns the selection of a chat: that of its draft, else of its last message; a draft without a
+/// model does not clear it.
 fn selected(chat: &ChatState) -> Option<Value> {
     let running = chat.active_turn.as_ref().map(|turn| &turn.message);
     let last = running.or(chat.turns.last().map(|turn| &turn.message));
@@ -304,8 +304,8 @@ fn selected(chat: &ChatState) -> Option<Value> {
     (!selected.is_empty()).then_some(Value::Object(selected))
 }
 
-/// That the summaries that a client keeps by notifications are those that are listed. An activity
-/// that is empty counts as none, and a `_meta` too.
+/// Checks that the summaries built from notifications equal the listed ones. An empty activity or
+/// `_meta` counts as none.
 pub fn summaries(kept: &BTreeMap<String, SessionSummary>, list: &[SessionSummary]) -> Result<()> {
     let plain = |summary: &SessionSummary| SessionSummary {
         activity: summary.activity.clone().filter(|activity| !activity.is_empty()),
@@ -319,8 +319,8 @@ pub fn summaries(kept: &BTreeMap<String, SessionSummary>, list: &[SessionSummary
     Ok(())
 }
 
-/// That nothing waits for a user who is not there.
-pub fn nothing_waits_for_anybody(truth: &Truth) -> Result<()> {
+/// Checks that no request waits for an absent user.
+pub fn no_request_is_pending(truth: &Truth) -> Result<()> {
     for (_, chat) in truth.chats() {
         let open = open_requests(chat)?;
         ensure!(open.is_empty(), "still waiting: {open:?}");
@@ -328,8 +328,8 @@ pub fn nothing_waits_for_anybody(truth: &Truth) -> Result<()> {
     Ok(())
 }
 
-/// That an agent works in the directories of its chat, which are among those of its session.
-pub fn works_where_it_should(works_in: Option<&[String]>, chat: &str, fresh: &Fresh) -> Result<()> {
+/// Checks that an agent works in the directories of its chat, which are among those of its session.
+pub fn agent_works_in_its_directories(works_in: Option<&[String]>, chat: &str, fresh: &Fresh) -> Result<()> {
     let Some(SnapshotState::Chat(state)) = fresh.get(chat).map(|snapshot| &snapshot.state) else {
         return Ok(());
     };

@@ -1,4 +1,4 @@
-//! What a client holds: the mirror of every channel that it follows.
+//! Client of a schedule: the mirror of every channel that it is subscribed to.
 //!
 //! Owns: taking what arrives into the mirrors, as a real client must. Its rule: a snapshot replaces
 //! what it had of a channel; an action is applied, with the official reducers, if it carries no
@@ -72,7 +72,7 @@ struct Want {
     latest: u64,
 }
 
-/// Everything that a client holds. It outlives its connections.
+/// Mirrors of a client, which outlive its connections.
 #[derive(Debug, Default)]
 pub struct Mirror {
     /// The channels that it has the state of.
@@ -87,7 +87,7 @@ pub struct Mirror {
     list: Option<u64>,
     asked: BTreeMap<u64, Asked>,
     pub last_request: u64,
-    /// How far what it has asked for had got, as it was last told.
+    /// Latest progress of each request of the client.
     progress: BTreeMap<String, ProgressParams>,
 }
 
@@ -114,7 +114,7 @@ impl Mirror {
         }
     }
 
-    /// Nothing but these channels is wanted any more; what notifications have said ends here.
+    /// Drops all channels but these, and the notifications about the others.
     pub fn keep(&mut self, channels: &[String], request: u64) {
         let gone: Vec<String> = self.wanted.keys().filter(|it| !channels.contains(it)).cloned().collect();
         gone.iter().for_each(|channel| self.leave(channel));
@@ -201,10 +201,10 @@ impl Mirror {
         Ok(())
     }
 
-    /// Somebody mentions that these channels are gone. The protocol says so on the root channel
-    /// only; a client that does not listen there cannot know, and would take a new session under
-    /// the old name for the old one. `request` is the newest that had been said then.
-    pub fn hear_of_the_end(&mut self, channels: &[&str], request: u64) {
+    /// Handles a notice that these channels are gone. The protocol sends it on the root channel
+    /// only; a client without it cannot know, and would take a new session under the old name for
+    /// the old one. `request` is the latest request at that time.
+    pub fn forget_removed(&mut self, channels: &[&str], request: u64) {
         channels.iter().for_each(|channel| self.miss(channel, request));
     }
 
@@ -238,7 +238,7 @@ impl Mirror {
         }
     }
 
-    /// That every answer has come.
+    /// Checks that every request was answered.
     pub fn check_all_answered(&self) -> Result<()> {
         if let Some(unanswered) = self.asked.first_key_value() {
             bail!("never answered: {unanswered:?}");

@@ -1,4 +1,4 @@
-//! That every line is what the protocol says, with nothing left over.
+//! Checks that every line conforms to the protocol, with no surplus fields.
 //!
 //! Owns: reading a line that a client receives into the types of the protocol, and the proof that
 //! those types hold all of it: written again, they give the same JSON.
@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::Serialize;
 use serde_json::Value;
 
-/// What a client waits for an answer to.
+/// Request whose answer a client expects.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Asked {
     Initialize,
@@ -30,7 +30,7 @@ pub enum Asked {
     Nothing,
 }
 
-/// What a line says.
+/// Parsed line of the host.
 #[derive(Debug)]
 pub enum Line {
     Action(Box<ActionEnvelope>),
@@ -47,7 +47,7 @@ pub enum Line {
     Error,
 }
 
-/// What a line is, before anybody has to know what was asked.
+/// Parses a line, independently of pending requests.
 pub fn parse(line: &[u8]) -> Result<Value> {
     let (last, rest) = line.split_last().context("an empty line")?;
     ensure!(*last == b'\n' && !rest.contains(&b'\n'), "not one line");

@@ -1,6 +1,6 @@
 //! The laws of the core as properties: what must hold whatever anybody says, in whatever order.
 //!
-//! Owns: the three properties, how many cases each tries, and the seed. In reading order:
+//! Owns: the four properties, how many cases each tries, and the seed. In reading order:
 //! [`schedule`] (what can happen), [`world`] (the core with everything around it, carrying a
 //! schedule out), [`client`] (what a client holds), [`agent`] (what a backend says), [`speech`]
 //! (what a client says), [`truth`] (the state as the records tell it), [`bridged`] (backends that
@@ -35,7 +35,7 @@ use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunne
 use schedule::{schedules, Schedule};
 use world::World;
 
-/// Where the choices begin when nobody asks for others.
+/// Seed of the random choices, unless another one is requested.
 const SEED: u64 = 7;
 
 /// A client that takes a snapshot and applies what it is sent holds what a fresh snapshot shows,
@@ -45,9 +45,10 @@ fn every_mirror_equals_a_fresh_snapshot() {
     check_schedules(400, |schedule| World::run(schedule).map(|_| ()));
 }
 
-/// The same where backends are programs that speak ACP, which do what they do when they do it.
+/// Mirrors stay correct also with programs that speak ACP, whose timing the schedule does not
+/// control.
 #[test]
-fn every_mirror_equals_a_fresh_snapshot_where_agents_are_programs() {
+fn every_mirror_equals_a_fresh_snapshot_with_acp_agents() {
     const KINDS: [&str; 5] =
         ["chat/delta", "chat/toolCallComplete", "chat/turnComplete", "chat/error", "chat/turnCancelled"];
     let seen = Cell::new([0; KINDS.len()]);
@@ -65,9 +66,9 @@ fn every_mirror_equals_a_fresh_snapshot_where_agents_are_programs() {
     assert!(seen.get().iter().all(|&count| count > 1), "the schedules are dull: {KINDS:?} {seen:?}");
 }
 
-/// The same inputs give the same outputs, byte for byte.
+/// Equal inputs give equal outputs, byte for byte.
 #[test]
-fn the_same_inputs_give_the_same_bytes() {
+fn repeated_inputs_give_byte_identical_outputs() {
     check_schedules(60, |schedule| {
         let (once, again) = (World::run(schedule)?, World::run(schedule)?);
         let differing = once.iter().zip(&again).position(|(a, b)| a != b);
@@ -79,7 +80,7 @@ fn the_same_inputs_give_the_same_bytes() {
 
 /// The reducers that are ours for speed mean what the official ones do.
 #[test]
-fn the_hot_reducers_are_the_official_ones() {
+fn fast_reducers_equal_the_official_ones() {
     check(600, &reducers::histories(), reducers::run, |history| history);
 }
 
@@ -144,13 +145,12 @@ fn check<T: Debug>(
 }
 
 #[test]
-fn a_law_that_is_broken_says_how_to_repeat_that() {
+fn failed_law_prints_how_to_repeat_it() {
     let small = |case: &u8| if *case < 50 { Ok(()) } else { Err(anyhow::anyhow!("too large")) };
     let broken = || check(20, &(0..100u8), small, |case| case);
     let panic = std::panic::catch_unwind(broken).unwrap_err();
     let said = panic.downcast_ref::<String>().unwrap();
-    for word in ["too large\nin\n50\n", "PROPTEST_RNG_SEED=", "PROPTEST_CASES=", "a_law_that_is_broken_says"]
-    {
+    for word in ["too large\nin\n50\n", "PROPTEST_RNG_SEED=", "PROPTEST_CASES=", "failed_law_prints_how"] {
         assert!(said.contains(word), "{said}");
     }
 }

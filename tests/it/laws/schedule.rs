@@ -1,4 +1,4 @@
-//! What can happen: a schedule is a list of steps, each meaningful whatever came before it.
+//! Schedules of random steps, each of which is meaningful after any other.
 //!
 //! Owns: the steps and how they are chosen. Every index is taken modulo what there is when the step
 //! is carried out, so that a step can be left out and the rest still means something: that is what
@@ -10,9 +10,9 @@ use std::fmt;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Everything that happens to one host.
+/// Sequence of inputs to one host.
 pub struct Schedule {
-    /// How many clients there are.
+    /// Number of clients.
     pub clients: usize,
     /// The replay window, in actions.
     pub window: usize,
@@ -27,9 +27,9 @@ pub struct Schedule {
 pub enum End {
     /// Agents finish what they have begun.
     Finish,
-    /// Nobody can answer any more; then agents finish.
+    /// Ends the input of all clients; then agents finish.
     Drain,
-    /// The same, and the time is up before they do.
+    /// Ends the input of all clients, and the drain timeout expires before agents finish.
     DrainTooLong,
     /// Turns are cancelled.
     Cancel,
@@ -142,9 +142,9 @@ pub enum Step {
 /// The cursor that a client comes back with.
 #[derive(Debug, Clone, Copy)]
 pub enum Cursor {
-    /// What it has really seen.
+    /// Latest sequence number that the client has seen.
     Own,
-    /// What it had seen some time ago: it has more than it says.
+    /// Older sequence number: the client has more than it states.
     Older(u8),
     /// One from elsewhere, under its own id. It can be known for what it is.
     Beyond(u8),
@@ -163,7 +163,7 @@ pub enum From {
     Elsewhere,
 }
 
-/// What a client asks for.
+/// Request or action of a client.
 #[derive(Debug, Clone)]
 pub enum Wish {
     Start {
@@ -272,12 +272,12 @@ pub enum Wish {
     },
 }
 
-/// What is wrong with an action.
+/// Defect of an invalid action.
 #[derive(Debug, Clone, Copy)]
 pub enum Damage {
-    /// It is said on another channel.
+    /// Wrong channel.
     Channel(u8),
-    /// It names another turn.
+    /// Wrong turn.
     Turn,
     /// A member is left out.
     Missing(u8),
@@ -285,7 +285,7 @@ pub enum Damage {
     Retyped(u8),
 }
 
-/// What a backend reports.
+/// Report of a backend.
 #[derive(Debug, Clone)]
 pub enum Report {
     Opened,
@@ -296,7 +296,7 @@ pub enum Report {
     OpenFailed,
     Died,
     Left,
-    /// It works by itself, for one of the reasons that there are.
+    /// Start of an own turn of the backend, with one of its possible reasons.
     Begins(bool),
     Handle(u8),
     Title(u8),
@@ -312,7 +312,7 @@ pub enum Report {
     },
 }
 
-/// What happens in a run.
+/// Event of a run.
 #[derive(Debug, Clone)]
 pub enum Happening {
     Part {
@@ -367,7 +367,7 @@ pub enum Happening {
     With(Box<Happening>, u8),
     /// A steering message is taken in, the newest or one before it.
     Steered(u8),
-    /// The same, but that it is not taken in.
+    /// Steering message that the backend does not consume.
     NotSteered(u8),
     Ended(u8),
 }
@@ -393,7 +393,7 @@ pub fn schedules() -> impl Strategy<Value = Schedule> {
 }
 
 impl Schedule {
-    /// The same without some of its steps.
+    /// Returns the schedule without these steps.
     pub fn without(&self, steps: std::ops::Range<usize>) -> Self {
         let kept = self.steps.iter().enumerate().filter(|(at, _)| !steps.contains(at));
         Self { steps: kept.map(|(_, step)| step.clone()).collect(), ..*self }
@@ -627,8 +627,7 @@ fn errand(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// What several clients say to places in files, one of which follows it all and goes away
-/// meanwhile.
+/// Generates annotations of several clients, one of which is subscribed and disconnects meanwhile.
 fn remarks(chat: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
     let said = vec((index(), 0u8..7, 0u8..4, 0u8..4), 1..9);
     (chat, index(), said, proptest::option::of((any::<bool>(), cursor()))).prop_map(

@@ -1,4 +1,4 @@
-//! What a client says when it asks for a change.
+//! Actions that clients dispatch.
 //!
 //! Owns: turning a wish into the JSON of an action, with ids of what there is (now and then of what
 //! there is not), and damaging it.
@@ -61,7 +61,7 @@ pub fn participant(client: &str, tools: u8) -> Value {
     json!({ "clientId": client, "tools": tools })
 }
 
-/// What clients can configure of the host.
+/// Returns the schema of the host settings that clients can change.
 pub fn root_schema() -> ConfigSchema {
     let level = json!({ "type": "string", "title": "Level", "enum": ["low", "high"] });
     let fixed = json!({ "type": "boolean", "title": "Fixed", "readOnly": true });
@@ -102,7 +102,7 @@ pub fn say(client: &str, wish: &Wish, damage: Option<Damage>, chat: &str, truth:
     };
     let annotates = matches!(wish, Wish::Annotate { .. });
     let channel = if annotates { annotations_uri(session) } else { channel.to_owned() };
-    spoil(damage, channel, action, truth)
+    corrupt(damage, channel, action, truth)
 }
 
 /// Small indices give an id that is new.
@@ -413,7 +413,7 @@ fn answer_of(index: u8) -> Option<Value> {
 }
 
 /// Makes an action wrong.
-fn spoil(damage: Option<Damage>, channel: String, mut action: Value, truth: &Truth) -> (String, Value) {
+fn corrupt(damage: Option<Damage>, channel: String, mut action: Value, truth: &Truth) -> (String, Value) {
     let member = |members: &Map<String, Value>, index: u8| {
         members.keys().nth(usize::from(index) % members.len().max(1)).cloned().unwrap_or_default()
     };

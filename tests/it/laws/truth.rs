@@ -1,7 +1,7 @@
 //! The state as the records tell it: the first snapshot of each channel, and every action since.
 //!
 //! Owns: what a store would know, and from it what there is for a schedule to name; and the law
-//! that each turn ends once (law 6 of the core).
+//! that each turn ends exactly once.
 //! Never: looks into the host. It is compared with fresh snapshots like every other mirror.
 
 use std::collections::{BTreeMap, HashSet};
@@ -107,7 +107,7 @@ impl Truth {
         })
     }
 
-    /// That no turn is left running.
+    /// Checks that no turn is running.
     pub fn check_all_ended(&self) -> Result<()> {
         let running = self.turns.iter().find(|(_, turns)| turns.active.is_some());
         ensure!(running.is_none(), "a turn never ended: {running:?}");

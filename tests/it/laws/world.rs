@@ -49,8 +49,8 @@ use super::schedule::{Cursor, End, From, Report, Schedule, Step, Wish};
 use super::speech;
 use super::truth::Truth;
 
-/// How long a backend that is a program is heard for in a step of a schedule, and when nothing else
-/// can happen.
+/// Time to wait for events of a backend that is a program, in a step of a schedule and when the
+/// schedule is over.
 const HEARD_FOR: Duration = Duration::from_millis(30);
 const HEARD_AT_LAST_FOR: Duration = Duration::from_secs(100);
 
@@ -76,7 +76,7 @@ const NAMES: [&str; 7] = [
 const CHATS: [&str; 6] =
     ["ahp-chat:/a", "ahp-chat:/b", "ahp-chat:/c", "ahp-chat:/a/deeper", "ahp-chat://default/x", "nonsense"];
 
-/// Where a text can be read again.
+/// Storage from which a text can be read again.
 #[derive(Debug)]
 struct Shelf(Vec<u8>);
 
@@ -99,7 +99,7 @@ pub struct World {
     edges: Edges,
     last_connection: u32,
     agents: BTreeMap<ChatKey, Agent>,
-    /// Who does what backends do, unless the schedule says it.
+    /// Driver of backends that are programs; `None` if the schedule simulates them.
     bridged: Option<Bridged>,
     timers: Vec<Timer>,
     done: Vec<bool>,
@@ -111,12 +111,12 @@ pub struct World {
     kept: Memory,
     merge: bool,
     backlog: Backlog,
-    /// How often turns were loaded for somebody.
+    /// Number of times that turns were loaded for clients.
     loaded: usize,
-    /// What the outboxes count their time from.
+    /// Start of the clock of the outboxes.
     begin: Instant,
     pub truth: Truth,
-    /// Everything that the host has ever put out.
+    /// Outputs of the host, in order.
     outputs: Vec<Output>,
     /// The texts of turns that the store could give back: none of them stays in memory longer than
     /// a step.
@@ -134,9 +134,9 @@ pub struct Client {
 /// A connection, as the host knows it. The client may have lost it already.
 struct Connection {
     outbox: Outbox,
-    /// What the host must deliver to it.
+    /// Channels that the host must deliver to the connection.
     subscribed: BTreeSet<String>,
-    /// It comes back to the root channel with the request that is being answered.
+    /// True if the request being answered returns the client to the root channel.
     returns_to_root: bool,
     client_id: Option<String>,
     /// The newest number that it was sent.
@@ -152,12 +152,12 @@ impl Ids for CountedIds {
     }
 }
 
-/// What is known of a step while its outputs are looked at.
+/// Observations of a step while its outputs are checked.
 #[derive(Default)]
 struct Seen {
     /// Each action that was sequenced, by its number: its channel and its line.
     sequenced: BTreeMap<u64, (String, Bytes)>,
-    /// Who got it.
+    /// Connections that received each action, by its sequence number.
     delivered: BTreeMap<u64, BTreeSet<ConnectionId>>,
     /// Answers to requests and to lines that are none.
     answers: Vec<(ConnectionId, Value)>,
@@ -174,7 +174,7 @@ impl World {
         Self::new(schedule)?.play(schedule)
     }
 
-    /// The same, but that backends are programs, and report what they have to report.
+    /// Runs the schedule with backends that are programs and report their own events.
     pub fn run_bridged(schedule: &Schedule) -> Result<Vec<Output>> {
         let mut world = Self::new(schedule)?;
         world.bridged = Some(Bridged::new("script"));
@@ -395,7 +395,7 @@ impl World {
         for (key, agent) in &self.agents {
             // That of a chat which is gone works nowhere.
             let Some((_, chat)) = self.chats.get(key) else { continue };
-            checks::works_where_it_should(agent.works_in(), chat, &fresh)?;
+            checks::agent_works_in_its_directories(agent.works_in(), chat, &fresh)?;
         }
         let list = self.observe_list()?;
         checks::list(&list, &fresh)?;
@@ -422,7 +422,7 @@ impl World {
             End::Finish => {}
             End::Drain | End::DrainTooLong => {
                 self.feed(Input::Shutdown(Shutdown::Drain(Duration::from_secs(60))))?;
-                checks::nothing_waits_for_anybody(&self.truth)?;
+                checks::no_request_is_pending(&self.truth)?;
             }
             End::Cancel => {
                 self.feed(Input::Shutdown(Shutdown::Cancel))?;

@@ -1,4 +1,4 @@
-//! Who is let in, and what those can do who are not.
+//! Authentication of connections, and limits for connections without it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use super::{refused, Client, Host};
 use crate::support::{program, HUNG};
 
 #[test]
-fn only_those_are_let_in_who_say_the_token() {
+fn websocket_connection_requires_the_token() {
     let host = Host::start(&["--log", "trace"]);
     let (place, token) = host.url().split_once("/?tkn=").unwrap();
     assert_eq!(token.len(), 43, "256 bits");
@@ -24,7 +24,7 @@ fn only_those_are_let_in_who_say_the_token() {
 }
 
 #[test]
-fn pages_and_names_that_nobody_knows_are_refused() {
+fn unknown_origins_and_host_names_are_refused() {
     let host = Host::start(&["--allow-origin", "https://a.example"]);
     let origin = |origin| Client::connect(host.url(), &[("origin", origin)]);
     origin("https://a.example").unwrap().initializes("page", "1.0.0");
@@ -34,7 +34,7 @@ fn pages_and_names_that_nobody_knows_are_refused() {
 }
 
 #[test]
-fn a_token_may_be_chosen_and_left_out_only_on_this_machine() {
+fn token_may_be_chosen_and_is_optional_only_on_loopback() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
     super::write_private(&file, "a-token-of-our-own\n");
@@ -54,9 +54,9 @@ fn a_token_may_be_chosen_and_left_out_only_on_this_machine() {
     }
 }
 
-/// What is no request for a WebSocket is told so, whatever it is.
+/// Requests other than a WebSocket handshake are answered with an HTTP error.
 #[test]
-fn junk_is_answered_and_hung_up_on() {
+fn invalid_websocket_handshake_is_answered_with_an_http_error() {
     let host = Host::start(&[]);
     let long = format!("GET / HTTP/1.1\r\nHost: localhost\r\nLong: {}\r\n\r\n", "x".repeat(17 << 10));
     for (said, status) in [
@@ -76,9 +76,9 @@ fn junk_is_answered_and_hung_up_on() {
     host.connect().initializes("one", "1.0.0");
 }
 
-/// Nobody who says nothing keeps others out.
+/// Silent connections do not keep others out.
 #[test]
-fn ten_thousand_half_open_connections_hurt_nobody() {
+fn ten_thousand_half_open_connections_do_not_block_other_clients() {
     let host = Host::start(&[]);
     let mut served = host.connect();
     served.initializes("before", "1.0.0");
@@ -100,7 +100,7 @@ fn ten_thousand_half_open_connections_hurt_nobody() {
 }
 
 #[test]
-fn a_handshake_that_takes_too_long_is_given_up() {
+fn connection_with_an_expired_handshake_is_closed() {
     let host = Host::start(&["--handshake-timeout", "0"]);
     let mut stream = TcpStream::connect(host.place()).unwrap();
     stream.set_read_timeout(Some(HUNG)).unwrap();

@@ -16,7 +16,7 @@ fn entries(config: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn visual_studio_code_is_told_where_is_listened() {
+fn announcement_file_tells_visual_studio_code_the_address_and_token() {
     let config = tempfile::tempdir().unwrap();
     let mut command = program();
     command.env("XDG_CONFIG_HOME", config.path());
@@ -45,7 +45,7 @@ fn visual_studio_code_is_told_where_is_listened() {
     assert_eq!(entries(config.path()), Vec::<PathBuf>::new());
 }
 
-/// What `sha256sum` says of it.
+/// Returns the checksum that `sha256sum` prints for the text.
 fn sha256(text: &str) -> String {
     use std::io::Write;
     use std::process::{Command, Stdio};
@@ -56,7 +56,7 @@ fn sha256(text: &str) -> String {
 }
 
 #[test]
-fn nothing_is_announced_that_visual_studio_code_cannot_reach() {
+fn address_unreachable_for_visual_studio_code_is_refused_for_announcement() {
     let config = tempfile::tempdir().unwrap();
     let socket = format!("unix:{}", config.path().join("socket").display());
     for (arguments, why) in [

@@ -18,7 +18,7 @@ use serde_json::{json, Value};
 
 use super::Client;
 use crate::support::{program, window_on};
-use crate::windows::{check_nothing_is_left, host_of, refused, state, wait_until, Window};
+use crate::windows::{check_no_leftovers, host_of, refused, state, wait_until, Window};
 
 const ANY_PORT: &str = "ws://127.0.0.1:0";
 
@@ -71,7 +71,7 @@ fn status(folder: &Path) -> Value {
 }
 
 #[test]
-fn end_of_the_window_that_asked_ends_nothing_of_the_others() {
+fn end_of_the_window_that_opened_a_listener_does_not_affect_other_clients() {
     let (_outer, folder) = state();
     for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
         let mut asks = ListeningWindow::open(&folder, "asks", &[ANY_PORT]);
@@ -106,13 +106,13 @@ fn end_of_the_window_that_asked_ends_nothing_of_the_others() {
         other.ask("disposeSession", json!({ "channel": "ahp-session:/1" }));
         drop((connected, late));
         assert_eq!(other.end(), Some(0));
-        check_nothing_is_left(&folder);
+        check_no_leftovers(&folder);
         assert!(!folder.join("listening.json").exists() && Client::try_connect(&url).is_err());
     }
 }
 
 #[test]
-fn signal_to_the_window_that_asked_cancels_its_own_turns_alone() {
+fn signal_to_the_window_that_opened_a_listener_cancels_only_its_own_turns() {
     let (_outer, folder) = state();
     let mut other = Window::open(&folder, "other");
     other.make_session();
@@ -154,7 +154,7 @@ fn signal_to_the_window_that_asked_cancels_its_own_turns_alone() {
 }
 
 #[test]
-fn host_stays_for_clients_of_a_listener_and_leaves_with_the_last_one() {
+fn host_runs_until_the_last_client_of_a_listener_disconnects() {
     let (_outer, folder) = state();
     let asks = ListeningWindow::open(&folder, "asks", &[ANY_PORT]);
     let host = host_of(&folder);
@@ -167,11 +167,11 @@ fn host_stays_for_clients_of_a_listener_and_leaves_with_the_last_one() {
     assert_eq!(joined.end(), Some(0));
     connected.is_served();
     drop(connected);
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn address_that_cannot_be_listened_on_is_the_error_of_its_window_alone() {
+fn unusable_listen_address_is_refused_only_to_its_window() {
     let (outer, folder) = state();
     let foreign = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = format!("ws://{}", foreign.local_addr().unwrap());
@@ -190,11 +190,11 @@ fn address_that_cannot_be_listened_on_is_the_error_of_its_window_alone() {
     assert_eq!(first.end(), Some(0));
     // So it is where the host was started for that window, which leaves nothing behind.
     refused(asking(&folder, &["--listen", &taken]), 1);
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn address_is_shared_by_windows_that_ask_alike_and_refused_to_others() {
+fn listener_is_shared_by_windows_with_equal_flags_and_refused_to_others() {
     let (outer, folder) = state();
     let socket = format!("unix:{}", outer.path().join("socket").display());
     let first = ListeningWindow::open(&folder, "first", &[ANY_PORT, &socket]);
@@ -219,11 +219,11 @@ fn address_is_shared_by_windows_that_ask_alike_and_refused_to_others() {
     for window in [first, second, third] {
         window.end();
     }
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn running_serve_listens_where_a_window_asks_too() {
+fn running_serve_opens_the_listener_that_a_window_requests() {
     let (_outer, folder) = state();
     let host = super::Host::on(&folder, &[ANY_PORT]);
     let socket = format!("unix:{}", folder.join("more").display());
@@ -236,7 +236,7 @@ fn running_serve_listens_where_a_window_asks_too() {
 }
 
 #[test]
-fn socket_of_a_later_listener_is_no_file_of_clients() {
+fn socket_and_token_of_a_later_listener_are_protected_from_writes() {
     let (outer, folder) = state();
     let (top, token) = (outer.path().canonicalize().unwrap(), outer.path().join("token"));
     fs::write(&token, "0123456789abcdef").unwrap();
@@ -265,7 +265,7 @@ fn socket_of_a_later_listener_is_no_file_of_clients() {
 }
 
 #[test]
-fn socket_of_a_listener_that_was_removed_is_bound_anew() {
+fn removed_listener_socket_is_bound_again() {
     let (outer, folder) = state();
     let path = outer.path().join("socket");
     let asks = ListeningWindow::open(&folder, "asks", &[&format!("unix:{}", path.display())]);
@@ -275,12 +275,12 @@ fn socket_of_a_listener_that_was_removed_is_bound_anew() {
     fs::remove_file(&path).unwrap();
     fs::write(&path, "theirs").unwrap();
     asks.end();
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
     assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
 }
 
 #[test]
-fn windows_that_start_in_one_instant_are_all_served_whoever_of_them_listens() {
+fn windows_started_at_once_are_all_served_whichever_of_them_listens() {
     for round in 0..4 {
         let (outer, folder) = state();
         let socket = format!("unix:{}", outer.path().join("socket").display());
@@ -302,12 +302,12 @@ fn windows_that_start_in_one_instant_are_all_served_whoever_of_them_listens() {
                 Err(window) => assert_eq!(window.end(), Some(0)),
             }
         }
-        check_nothing_is_left(&folder);
+        check_no_leftovers(&folder);
     }
 }
 
 #[test]
-fn listener_of_a_window_that_was_asked_for_again_is_free_when_its_host_has_left() {
+fn port_of_a_window_listener_is_free_after_its_host_has_exited() {
     let (_outer, folder) = state();
     let mut port = String::from(ANY_PORT);
     for round in 0..5 {
@@ -317,5 +317,5 @@ fn listener_of_a_window_that_was_asked_for_again_is_free_when_its_host_has_left(
         asks.end();
         wait_until("the end of the host", || status(&folder)["running"] == false);
     }
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }

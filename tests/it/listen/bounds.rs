@@ -1,5 +1,4 @@
-//! What clients can make a host keep in memory: its own frames, messages that are not complete, and
-//! all together.
+//! Limits of the host's memory per client: its own frames, incomplete messages, and their total.
 
 use serde_json::json;
 use std::io::Write;
@@ -33,9 +32,9 @@ fn closed(client: &mut Client) -> (CloseCode, String) {
     }
 }
 
-/// What the system keeps of the answers is bounded; what the host keeps is the newest one.
+/// Pongs in the system's buffers are bounded; the host retains only the latest one.
 #[test]
-fn pings_of_a_client_that_does_not_read_keep_one_answer_waiting() {
+fn client_that_sends_pings_without_reading_has_one_pending_pong() {
     const PINGS: u32 = 200_000;
     let host = Host::start(&[]);
     let mut client = host.connect();
@@ -65,7 +64,7 @@ fn pings_of_a_client_that_does_not_read_keep_one_answer_waiting() {
 }
 
 #[test]
-fn message_that_is_begun_and_not_finished_closes_its_own_connection_alone() {
+fn unfinished_message_closes_only_its_own_connection_after_a_timeout() {
     let host = Host::start(&["--message-timeout", "0"]);
     let mut other = host.connect();
     other.initializes("other", "1.0.0");
@@ -88,7 +87,7 @@ fn message_that_is_begun_and_not_finished_closes_its_own_connection_alone() {
 }
 
 #[test]
-fn client_that_makes_all_hold_too_much_is_told_so_and_may_return() {
+fn client_with_the_largest_message_is_closed_at_the_total_limit_and_may_return() {
     let host = Host::start(&["--client-memory", "4194304"]);
     let (mut large, mut small) = (host.connect(), host.connect());
     large.initializes("large", "1.0.0");

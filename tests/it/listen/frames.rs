@@ -1,4 +1,4 @@
-//! What frames a WebSocket may carry, and what becomes of a connection that carries others.
+//! WebSocket frames that the host accepts, and the close codes of those that it does not.
 
 use serde_json::json;
 use std::io::Write;
@@ -14,7 +14,7 @@ fn ping(id: u64) -> String {
 }
 
 #[test]
-fn a_message_may_come_in_several_frames_with_pings_between_them() {
+fn message_may_arrive_in_several_frames_with_pings_between() {
     let host = Host::start(&[]);
     let mut client = host.connect();
     client.initializes("one", "1.0.0");
@@ -43,7 +43,7 @@ fn a_message_may_come_in_several_frames_with_pings_between_them() {
 }
 
 #[test]
-fn what_may_not_be_said_closes_its_own_connection_alone() {
+fn invalid_frame_closes_only_its_own_connection() {
     let host = Host::start(&["--max-frame-bytes", "1000"]);
     let mut other = host.connect();
     other.initializes("other", "1.0.0");
@@ -87,7 +87,7 @@ fn what_may_not_be_said_closes_its_own_connection_alone() {
 }
 
 #[test]
-fn a_client_that_closes_is_told_goodbye() {
+fn closing_client_receives_a_close_frame() {
     let host = Host::start(&[]);
     let mut client = host.connect();
     client.initializes("one", "1.0.0");

@@ -53,7 +53,7 @@ fn hears_completion(client: &mut Client) {
 }
 
 #[test]
-fn who_is_spawned_on_the_folder_of_a_host_that_listens_joins_it_and_leaves_it_there() {
+fn window_on_the_folder_of_a_serving_host_joins_it_and_leaves_it_running() {
     let (_outer, folder) = state();
     let host = Host::on(&folder, &[ANY_PORT]);
     let mut connected = host.connect();
@@ -97,7 +97,7 @@ fn who_is_spawned_on_the_folder_of_a_host_that_listens_joins_it_and_leaves_it_th
 }
 
 #[test]
-fn who_wants_other_agents_than_a_host_that_listens_has_is_told_so() {
+fn window_with_other_agents_than_a_serving_host_is_refused() {
     let (_outer, folder) = state();
     let _host = Host::on(&folder, &[ANY_PORT]);
     let mut command = window_on(&folder);
@@ -109,7 +109,7 @@ fn who_wants_other_agents_than_a_host_that_listens_has_is_told_so() {
 }
 
 #[test]
-fn a_host_that_listens_for_itself_alone_is_not_joined() {
+fn window_does_not_join_an_exclusive_serving_host() {
     let (_outer, folder) = state();
     let mut command = program();
     command.args(["serve", "--exclusive", "--state-dir"]).arg(&folder);

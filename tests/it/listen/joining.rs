@@ -28,7 +28,7 @@ fn hello(name: &str) -> Value {
 }
 
 #[test]
-fn the_state_folder_tells_its_owner_where_is_listened() {
+fn status_command_shows_where_the_host_listens() {
     let folder = tempfile::tempdir().unwrap();
     let (state, socket) = (folder.path().join("state"), folder.path().join("socket"));
     assert_eq!(status(&state), json!({ "running": false, "process": null, "listening": [] }));
@@ -62,7 +62,7 @@ fn the_state_folder_tells_its_owner_where_is_listened() {
 }
 
 #[test]
-fn lines_are_spoken_on_a_unix_socket() {
+fn unix_socket_carries_newline_delimited_messages() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let host = Host::listen(&[&format!("unix:{}", socket.display())], &[]);
@@ -76,7 +76,7 @@ fn lines_are_spoken_on_a_unix_socket() {
 }
 
 #[test]
-fn connect_joins_pipes_to_either_kind_of_listener() {
+fn connect_command_joins_both_kinds_of_listener() {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("unix:{}", folder.path().join("socket").display());
     let mut host = Host::listen(&["ws://127.0.0.1:0", &address], &[]);
@@ -111,7 +111,7 @@ fn connect_joins_pipes_to_either_kind_of_listener() {
 }
 
 #[test]
-fn others_connect_beside_the_client_on_the_pipes() {
+fn listener_beside_pipes_serves_others_until_the_pipe_client_leaves() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let address = format!("unix:{}", socket.display());

@@ -40,7 +40,7 @@ use crate::support::{program, HUNG};
 struct Host {
     child: Child,
     log: Receiver<String>,
-    /// Where, as it was printed.
+    /// Addresses of the listeners, as printed.
     urls: Vec<String>,
 }
 
@@ -50,14 +50,14 @@ impl Host {
         Self::listen(&["ws://127.0.0.1:0"], arguments)
     }
 
-    /// The same where something else is listened on.
+    /// Starts a host that listens on these addresses.
     fn listen(addresses: &[&str], arguments: &[&str]) -> Self {
         let mut command = program();
         command.args(["serve", "--ephemeral"]).args(arguments);
         Self::spawn(command, addresses)
     }
 
-    /// The same with its sessions in this folder.
+    /// Starts a host that listens on these addresses with this state folder.
     fn on(folder: &Path, addresses: &[&str]) -> Self {
         let mut command = program();
         command.args(["serve", "--state-dir"]).arg(folder);
@@ -116,7 +116,7 @@ impl Drop for Host {
 struct Client {
     socket: WebSocket<TcpStream>,
     last: u64,
-    /// What it was told while it waited for something else.
+    /// Messages received while waiting for another one.
     told: Vec<Value>,
 }
 
@@ -138,7 +138,7 @@ impl Client {
         }
     }
 
-    /// Whether anybody listens there.
+    /// Connects to the listener's TCP address.
     fn try_connect(url: &str) -> std::io::Result<TcpStream> {
         let request = url.into_client_request().unwrap();
         let uri = request.uri();

@@ -39,7 +39,7 @@ fn asked(host: &Host) -> Client {
     client
 }
 
-/// Somebody who was not there before: what the chat shows.
+/// Connects a new client and returns the state of the chat that it receives.
 fn another(host: &Host) -> (Client, Value) {
     let mut client = host.connect();
     client.initializes("second", "1.0.0");
@@ -48,7 +48,7 @@ fn another(host: &Host) -> (Client, Value) {
 }
 
 #[test]
-fn a_permission_outlives_the_only_window_when_it_is_loaded_anew() {
+fn pending_permission_survives_a_reload_of_the_only_websocket_client() {
     let host = Host::start(&["--log", "info"]);
     for closes in [true, false] {
         let mut client = asked(&host);
@@ -77,7 +77,7 @@ fn a_permission_outlives_the_only_window_when_it_is_loaded_anew() {
 }
 
 #[test]
-fn who_is_not_waited_for_and_who_has_said_all_has_it_declined() {
+fn pending_permission_is_declined_after_the_reconnect_time_or_end_of_input() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let address = format!("unix:{}", socket.display());
@@ -109,7 +109,7 @@ fn who_is_not_waited_for_and_who_has_said_all_has_it_declined() {
 
 /// A client is gone while a long chat is written for it: the rest is not written, for nobody.
 #[test]
-fn what_takes_long_to_write_is_not_written_for_a_client_that_is_gone() {
+fn large_state_is_not_written_to_its_end_for_a_disconnected_client() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let host = Host::listen(&[&format!("unix:{}", socket.display())], &["--log", "debug"]);

@@ -42,7 +42,7 @@ fn text_of_turn(client: &mut Client) -> String {
 }
 
 #[test]
-fn clients_of_several_versions_are_told_the_same() {
+fn clients_of_several_versions_receive_the_same_text() {
     let host = Host::start(&[]);
     let versions = ["1.0.0", "0.9.0", "0.7.0", "0.5.2", "1.0.0"];
     let mut clients: Vec<Client> = versions.iter().map(|_| host.connect()).collect();
@@ -68,7 +68,7 @@ fn clients_of_several_versions_are_told_the_same() {
 
 /// A client that asks without end waits for its own answers; others get theirs between them.
 #[test]
-fn a_large_state_is_one_message_and_what_comes_behind_it_another() {
+fn large_state_is_one_message_followed_by_separate_ones() {
     let host = Host::start(&[]);
     let mut acts = host.connect();
     acts.initializes("acts", "1.0.0");
@@ -88,7 +88,7 @@ fn a_large_state_is_one_message_and_what_comes_behind_it_another() {
 }
 
 #[test]
-fn a_flood_of_requests_starves_nobody() {
+fn client_that_floods_requests_does_not_starve_others() {
     let host = Host::start(&[]);
     let mut flooding = host.connect();
     flooding.initializes("flood", "1.0.0");
@@ -125,7 +125,7 @@ fn a_flood_of_requests_starves_nobody() {
 }
 
 #[tokio::test]
-async fn the_official_client_connects() {
+async fn official_client_connects() {
     let host = Host::start(&[]);
     let transport = WebSocketTransport::connect(host.url()).await.unwrap();
     let client = Official::connect(transport, ClientConfig::default()).await.unwrap();
@@ -140,7 +140,7 @@ async fn the_official_client_connects() {
     client.shutdown().await;
 }
 
-/// How much is told of a turn up to its end. It is not read otherwise: it is much.
+/// Returns the bytes received of a turn up to its end, without parsing them: there are many.
 fn bytes_of_turn(client: &mut Client) -> usize {
     let mut bytes = 0;
     loop {
@@ -160,7 +160,7 @@ fn bytes_of_turn(client: &mut Client) -> usize {
 /// A client that reads nothing is cut off where another one reads, which is told everything, and
 /// gets it all when it is back.
 #[test]
-fn who_does_not_read_is_cut_off_and_holds_up_nobody_for_long() {
+fn slow_client_is_disconnected_after_stall_timeout() {
     let host = Host::start(&["--stall-timeout", "1"]);
     let (mut reads, mut stalls) = (host.connect(), host.connect());
     for (name, client) in [("reads", &mut reads), ("stalls", &mut stalls)] {

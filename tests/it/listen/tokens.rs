@@ -35,7 +35,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn socket_that_needs_no_token_is_joined_whatever_the_environment_says() {
+fn unix_socket_is_joined_without_a_token_whatever_the_environment() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = program();
     command.args(["serve", "--state-dir"]).arg(folder.path().join("state"));
@@ -50,7 +50,7 @@ fn socket_that_needs_no_token_is_joined_whatever_the_environment_says() {
 }
 
 #[test]
-fn token_is_said_by_a_file_the_environment_or_the_state_folder_without_a_word() {
+fn token_is_read_from_a_file_the_environment_or_the_state_folder() {
     let folder = tempfile::tempdir().unwrap();
     let (file, state) = (folder.path().join("token"), folder.path().join("state"));
     write_private(&file, TOKEN);
@@ -85,7 +85,7 @@ fn token_is_said_by_a_file_the_environment_or_the_state_folder_without_a_word() 
 }
 
 #[test]
-fn token_file_that_others_may_read_is_refused_with_what_to_do() {
+fn token_file_readable_by_others_is_refused_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
     write_private(&file, TOKEN);

@@ -13,7 +13,7 @@ fn run(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn stdout_carries_nothing_but_frames_however_much_is_logged() {
+fn stdout_contains_only_frames_at_any_log_level() {
     let mut command = sidecar();
     command.args(["--log", "trace"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -28,7 +28,7 @@ fn stdout_carries_nothing_but_frames_however_much_is_logged() {
 }
 
 #[test]
-fn the_log_is_silent_when_all_is_well() {
+fn log_is_empty_without_problems() {
     let mut command = sidecar();
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -40,7 +40,7 @@ fn the_log_is_silent_when_all_is_well() {
 }
 
 #[test]
-fn help_and_version_are_said_on_stdout() {
+fn help_and_version_are_printed_on_stdout() {
     for (argument, said) in [("--help", "Exit status:"), ("--version", env!("CARGO_PKG_VERSION"))] {
         let output = run(&[argument]);
         assert_eq!(output.status.code(), Some(0), "{argument}");
@@ -50,7 +50,7 @@ fn help_and_version_are_said_on_stdout() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_before_anything_is_served() {
+fn invalid_arguments_are_refused_with_status_2_before_anything_is_served() {
     for (arguments, said) in [
         (&["--frobnicate"][..], "--frobnicate"),
         (&["surplus"], "surplus"),
@@ -76,16 +76,16 @@ fn what_cannot_be_done_is_refused_before_anything_is_served() {
 }
 
 #[test]
-fn the_environment_may_say_what_is_logged() {
+fn log_filter_is_read_from_the_environment() {
     let run = |filter: &str| sidecar().env("RUST_LOG", filter).stdin(Stdio::null()).output().unwrap();
     let output = run("info");
     assert_eq!(output.status.code(), Some(0));
     assert!(String::from_utf8(output.stderr).unwrap().contains("stdin has ended"));
 }
 
-/// It may be meant for other programs.
+/// The variable may be meant for other programs.
 #[test]
-fn an_environment_that_says_no_filter_keeps_nobody_from_starting() {
+fn invalid_log_filter_in_the_environment_is_only_a_warning() {
     for filter in [OsStr::new("ahp_sidecar=shout"), OsStr::from_bytes(b"info\xff")] {
         let output = sidecar().env("RUST_LOG", filter).stdin(Stdio::null()).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{filter:?}");

@@ -1,5 +1,5 @@
-//! What stdin, stdout and stderr are: pipes, files, sockets, closed, non-blocking, or read by
-//! nobody.
+//! Kinds of stdin, stdout and stderr: pipes, files, sockets, closed, non-blocking, or without a
+//! reader.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -27,7 +27,7 @@ fn is_non_blocking(file: impl AsFd) -> bool {
 }
 
 #[test]
-fn files_will_do() {
+fn regular_files_serve_as_stdin_and_stdout() {
     let folder = tempfile::tempdir().unwrap();
     let (input, output) = (folder.path().join("in"), folder.path().join("out"));
     fs::write(&input, opening() + &turn("/stream 1000 10") + &ping(1)).unwrap();
@@ -41,7 +41,7 @@ fn files_will_do() {
 
 /// Whoever shares the pipe may make it non-blocking: it is waited for, without spinning.
 #[test]
-fn stdin_may_be_non_blocking() {
+fn nonblocking_stdin_is_read_without_spinning() {
     let (theirs, ours) = pipe();
     let shared = theirs.try_clone().unwrap();
     make_non_blocking(&shared);
@@ -62,7 +62,7 @@ fn stdin_may_be_non_blocking() {
 }
 
 #[test]
-fn stdout_may_be_non_blocking() {
+fn nonblocking_stdout_loses_nothing() {
     let (ours, theirs) = pipe();
     let shared = theirs.try_clone().unwrap();
     make_non_blocking(&shared);
@@ -77,9 +77,9 @@ fn stdout_may_be_non_blocking() {
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
-/// What Node gives its children.
+/// Node gives sockets to its children.
 #[test]
-fn sockets_will_do() {
+fn sockets_serve_as_stdin_and_stdout() {
     let ((their_stdin, mut stdin), (their_stdout, stdout)) =
         (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
     let spawn = || {
@@ -95,7 +95,7 @@ fn sockets_will_do() {
 }
 
 #[test]
-fn a_socket_whose_reader_goes_is_left() {
+fn disconnected_socket_reader_ends_the_host() {
     let ((their_stdin, _stdin), (their_stdout, stdout)) =
         (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
     let (their_stdin, their_stdout): (OwnedFd, OwnedFd) = (their_stdin.into(), their_stdout.into());
@@ -107,7 +107,7 @@ fn a_socket_whose_reader_goes_is_left() {
 
 /// A log that nobody reads is dropped; the conversation does not wait for it.
 #[test]
-fn a_stderr_that_nobody_reads_holds_up_nothing() {
+fn unread_stderr_does_not_block_the_conversation() {
     let mut command = sidecar();
     command.args(["--log", "trace"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut guard = Guard(command.spawn().unwrap());
@@ -130,7 +130,7 @@ fn a_stderr_that_nobody_reads_holds_up_nothing() {
 }
 
 #[test]
-fn a_stderr_whose_reader_is_gone_holds_up_nothing() {
+fn closed_stderr_pipe_does_not_disturb_the_conversation() {
     let mut command = sidecar();
     command.args(["--log", "trace"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut guard = Guard(command.spawn().unwrap());
@@ -142,9 +142,9 @@ fn a_stderr_whose_reader_is_gone_holds_up_nothing() {
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
-/// Nobody has said that it is over: what was to be said is missing.
+/// An unreadable stdin is no end of input: requests may be missing.
 #[test]
-fn a_stdin_that_cannot_be_read_is_a_failure() {
+fn unreadable_stdin_is_a_failure() {
     let output = sidecar().stdin(File::open("/").unwrap()).output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{log}");
@@ -153,7 +153,7 @@ fn a_stdin_that_cannot_be_read_is_a_failure() {
 
 /// A client that goes without having read everything that it was sent on the same socket.
 #[test]
-fn a_stdin_that_was_reset_has_ended() {
+fn reset_stdin_socket_counts_as_end_of_input() {
     let (theirs, mut ours) = UnixStream::pair().unwrap();
     (&theirs).write_all(b"not read").unwrap();
     ours.write_all((opening() + &turn("/sleep 200\n/stream 10 10") + &ping(1)).as_bytes()).unwrap();
@@ -165,7 +165,7 @@ fn a_stdin_that_was_reset_has_ended() {
     assert_eq!(output.status.code(), Some(0));
 }
 
-/// What the program does when started with some of its descriptors closed.
+/// Runs the program with some of its descriptors closed.
 fn closed(redirections: &str) -> std::process::Output {
     let mut shell = shell(&format!(r#"exec "$@" --log info {redirections}"#), &sidecar());
     let mut child =
@@ -176,14 +176,14 @@ fn closed(redirections: &str) -> std::process::Output {
 }
 
 #[test]
-fn a_closed_stdin_is_an_empty_one() {
+fn closed_stdin_counts_as_end_of_input() {
     let output = closed("<&-");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
     assert!(String::from_utf8(output.stderr).unwrap().contains("stdin has ended"));
 }
 
 #[test]
-fn a_closed_stdout_is_no_panic() {
+fn closed_stdout_causes_no_panic() {
     for redirections in [">&-", "<&- >&-", "<&- >&- 2>&-"] {
         let output = closed(redirections);
         assert_eq!(output.status.code(), Some(0), "{redirections}");
@@ -192,7 +192,7 @@ fn a_closed_stdout_is_no_panic() {
 }
 
 #[test]
-fn a_closed_stderr_is_no_matter() {
+fn closed_stderr_has_no_effect() {
     let output = closed("2>&-");
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(output.stdout, b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":null}\n");
@@ -200,7 +200,7 @@ fn a_closed_stderr_is_no_matter() {
 
 /// An input without an end of a line is left, rather than read for ever.
 #[test]
-fn stdin_without_a_line_end_is_a_failure() {
+fn stdin_without_a_newline_is_refused_at_the_frame_limit() {
     let folder = tempfile::tempdir().unwrap();
     let commands = [sidecar(), window_on(folder.path())];
     for mut command in commands {

@@ -13,27 +13,27 @@ fn say_and_end(arguments: &[&str], input: &str) -> Process {
     process
 }
 
-fn heard(process: &mut Process) -> Heard {
+fn read_summary(process: &mut Process) -> Heard {
     let mut heard = Heard::default();
     while let Some(line) = process.next_line() {
-        heard.take_in(&line);
+        heard.add_line(&line);
     }
     heard
 }
 
 #[test]
-fn every_line_that_was_said_is_served() {
+fn every_line_before_the_end_of_input_is_served() {
     let input: String = (0..10_000).map(ping).collect();
     let mut process = say_and_end(&[], &input);
-    assert_eq!(heard(&mut process).pings, (0..10_000).collect::<Vec<_>>());
+    assert_eq!(read_summary(&mut process).pings, (0..10_000).collect::<Vec<_>>());
     assert_eq!(process.wait().code(), Some(0));
 }
 
 #[test]
-fn a_last_line_without_its_end_is_served_if_it_is_whole() {
+fn last_line_without_a_newline_is_served_if_complete() {
     let whole = format!("{}{}", ping(1), ping(2).trim_end());
     let mut process = say_and_end(&[], &whole);
-    assert_eq!(heard(&mut process).pings, [1, 2]);
+    assert_eq!(read_summary(&mut process).pings, [1, 2]);
     assert_eq!(process.wait().code(), Some(0));
 
     let mut process = say_and_end(&[], &whole[..whole.len() - 2]);
@@ -42,7 +42,7 @@ fn a_last_line_without_its_end_is_served_if_it_is_whole() {
 }
 
 #[test]
-fn a_running_turn_goes_on_to_its_end() {
+fn running_turn_finishes_after_the_end_of_input() {
     let mut process = say_and_end(&[], &(opening() + &turn("/stream 2000 10\n/sleep 50\n/stream 2000 10")));
     let mut texts = [String::new(), String::new()];
     let messages = process.rest();
@@ -58,18 +58,18 @@ fn a_running_turn_goes_on_to_its_end() {
 }
 
 #[test]
-fn queued_messages_are_served_too() {
+fn queued_messages_run_after_the_end_of_input() {
     let queued = json!({ "type": "chat/pendingMessageSet", "kind": "queued", "id": "q",
         "message": { "text": "/say two", "origin": { "kind": "user" } } });
     let queued = line(json!({ "method": "dispatchAction", "params":
         { "channel": super::CHAT, "clientSeq": 2, "action": queued } }));
     let mut process = say_and_end(&[], &(opening() + &turn("/sleep 50") + &queued));
-    assert_eq!(heard(&mut process).endings, ["chat/turnComplete"; 2]);
+    assert_eq!(read_summary(&mut process).endings, ["chat/turnComplete"; 2]);
     assert_eq!(process.wait().code(), Some(0));
 }
 
 #[test]
-fn when_asked_to_exit_turns_are_cancelled() {
+fn running_turns_are_cancelled_at_the_end_of_input_with_on_eof_exit() {
     let mut process = Process::start(&["--on-eof", "exit"]);
     process.say_bytes((opening() + &turn("/hang")).as_bytes());
     process.until(|message| kind(message) == "chat/turnStarted");
@@ -79,7 +79,7 @@ fn when_asked_to_exit_turns_are_cancelled() {
 }
 
 #[test]
-fn what_nobody_can_answer_is_declined_and_the_status_says_so() {
+fn unanswerable_question_is_declined_after_the_end_of_input_with_status_4() {
     let question = r#"/question [{"kind":"text","id":"q","message":"Who?"}]"#;
     for (step, declined) in [
         ("/ask shell", "chat/toolCallConfirmed"),
@@ -106,7 +106,7 @@ fn what_nobody_can_answer_is_declined_and_the_status_says_so() {
 }
 
 #[test]
-fn what_runs_too_long_is_cut_and_the_status_says_so() {
+fn drain_timeout_cancels_the_running_turn_with_status_4() {
     for seconds in ["0", "1"] {
         let mut process = say_and_end(&["--drain-timeout", seconds], &(opening() + &turn("/hang")));
         assert_eq!(process.rest().last().map(kind), Some("chat/turnCancelled"));

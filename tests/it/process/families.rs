@@ -1,5 +1,5 @@
-//! What is left of terminals, by the real program: of one that has ended nothing, and all of the
-//! others.
+//! Processes of terminals, tested with the real program: none of a closed terminal survives, all of
+//! the others do.
 //!
 //! Owns: real processes that have left their session, their parents and their environment.
 //! Never: looks at what is shown.
@@ -62,7 +62,7 @@ impl Terminals {
             self.shell.input(&format!("{}\n", line.replace(&format!("STUBBORN {way}"), &words)));
         }
         let all: BTreeMap<_, _> =
-            WAYS.iter().map(|(way, _)| ((*way).to_owned(), self.said(&format!("{name}.{way}")))).collect();
+            WAYS.iter().map(|(way, _)| ((*way).to_owned(), self.pid_in(&format!("{name}.{way}")))).collect();
         // Those have no parent of the terminal's any more.
         let guard = guard_of(&all);
         assert!(guards(self.host()).contains(&guard));
@@ -72,8 +72,8 @@ impl Terminals {
         all
     }
 
-    /// Who has said his number in this file.
-    fn said(&self, name: &str) -> RawPid {
+    /// Waits for the process that has written its id to this file.
+    fn pid_in(&self, name: &str) -> RawPid {
         let path = self.folder.path().join(name);
         wait_for(|| path.exists(), name);
         fs::read_to_string(path).unwrap().trim().parse().unwrap()
@@ -94,19 +94,19 @@ impl Terminals {
 
     /// Waits until nobody is left but the host.
     fn wait_until_alone(&self) {
-        self.shell.wait_until_left(1);
+        self.shell.wait_for_processes(1);
         assert!(guards(self.host()).is_empty());
     }
 }
 
-/// What `/proc` says of a process that has not ended: its state, its parent, and more.
+/// Returns the fields of `/proc/PID/stat` of a living process: its state, its parent, and more.
 fn stat(process: RawPid) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let fields: Vec<String> = stat.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect();
     (fields[0] != "Z" && fields[0] != "X").then_some(fields)
 }
 
-/// The guard of a terminal: the parent of the shell that has started this job.
+/// Returns the guard of a terminal: the parent of the shell that has started this job.
 fn guard_of(all: &BTreeMap<String, RawPid>) -> RawPid {
     let parent = |process: RawPid| stat(process).unwrap()[1].parse::<RawPid>().unwrap();
     parent(parent(all["job"]))
@@ -143,7 +143,7 @@ fn wait_for(done: impl Fn() -> bool, what: &str) {
 }
 
 #[track_caller]
-fn wait_until_gone(all: &BTreeMap<String, RawPid>) {
+fn wait_until_dead(all: &BTreeMap<String, RawPid>) {
     for (way, process) in all {
         wait_for(|| !is_alive(*process), way);
     }
@@ -157,7 +157,7 @@ fn assert_alive(all: &BTreeMap<String, RawPid>) {
 }
 
 #[test]
-fn what_a_terminal_has_started_ends_with_it_and_nothing_of_another_one() {
+fn closing_a_terminal_kills_its_processes_and_no_others() {
     let mut terminals = Terminals::start("families");
     let one = terminals.populate(TERMINAL, "one");
     let two = terminals.populate(OTHER, "two");
@@ -166,24 +166,24 @@ fn what_a_terminal_has_started_ends_with_it_and_nothing_of_another_one() {
     assert_eq!(guards(terminals.host()).into_iter().collect::<BTreeSet<_>>(), all_guards);
     assert_eq!(all_guards.len(), 3, "each terminal has a guard of its own");
     terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
+    wait_until_dead(&one);
     // Its shell ends, and what that leaves behind stays until its terminal is over.
     terminals.shell.enter("exit 3");
     assert_eq!(terminals.shell.until_exited(), Some(3));
-    wait_until_gone(&three);
+    wait_until_dead(&three);
     assert_alive(&two);
     wait_for(|| guards(terminals.host()) == [guard_of(&two)], "one guard is left");
     let one = terminals.populate(TERMINAL, "one-again");
     terminals.dispose(OTHER);
-    wait_until_gone(&two);
+    wait_until_dead(&two);
     assert_alive(&one);
     terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
+    wait_until_dead(&one);
     terminals.wait_until_alone();
 }
 
 #[test]
-fn nobody_of_any_terminal_outlives_its_host_however_that_ends() {
+fn host_end_or_death_leaves_no_terminal_process() {
     for signal in [Signal::KILL, Signal::TERM] {
         let mut terminals = Terminals::start(&format!("hosts-end-{}", signal.as_raw()));
         let one = terminals.populate(TERMINAL, "one");
@@ -195,14 +195,14 @@ fn nobody_of_any_terminal_outlives_its_host_however_that_ends() {
             // It has seen to it itself.
             assert!(one.values().chain(two.values()).chain(&guards).all(|process| !is_alive(*process)));
         }
-        wait_until_gone(&one);
-        wait_until_gone(&two);
+        wait_until_dead(&one);
+        wait_until_dead(&two);
         wait_for(|| !guards.into_iter().any(is_alive), "the guards");
     }
 }
 
 #[test]
-fn who_kills_the_guard_of_a_terminal_ends_that_one_alone_and_the_host_goes_on() {
+fn killed_terminal_guard_ends_its_terminal_alone() {
     let mut terminals = Terminals::start("a-guard-is-killed");
     let one = terminals.populate(TERMINAL, "one");
     let two = terminals.populate(OTHER, "two");
@@ -210,17 +210,17 @@ fn who_kills_the_guard_of_a_terminal_ends_that_one_alone_and_the_host_goes_on() 
     terminals.shell.enter("kill -KILL $PPID");
     assert_eq!(terminals.shell.until_exited(), None);
     wait_for(|| !is_alive(guard), "the guard");
-    wait_until_gone(&two);
+    wait_until_dead(&two);
     assert_alive(&one);
     terminals.populate("agenthost-terminal:///three", "three");
     terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
+    wait_until_dead(&one);
     terminals.dispose("agenthost-terminal:///three");
     terminals.wait_until_alone();
 }
 
 #[test]
-fn a_guard_of_a_terminal_that_was_stopped_is_woken() {
+fn stopped_terminal_guard_is_continued() {
     let mut terminals = Terminals::start("a-guard-is-stopped");
     let one = terminals.populate(TERMINAL, "one");
     terminals.shell.enter("kill -STOP $PPID; echo go\"\"ne");
@@ -229,11 +229,11 @@ fn a_guard_of_a_terminal_that_was_stopped_is_woken() {
     send(guard_of(&two), Signal::STOP);
     terminals.shell.enter("exec true");
     assert_eq!(terminals.shell.until_exited(), Some(0));
-    wait_until_gone(&two);
+    wait_until_dead(&two);
     assert_alive(&one);
     send(guard_of(&one), Signal::STOP);
     terminals.dispose(TERMINAL);
-    wait_until_gone(&one);
+    wait_until_dead(&one);
     terminals.wait_until_alone();
     // The host may die before it hears of it.
     let three = terminals.populate("agenthost-terminal:///three", "three");
@@ -241,11 +241,11 @@ fn a_guard_of_a_terminal_that_was_stopped_is_woken() {
     send(guard_of(&three), Signal::STOP);
     terminals.shell.process.child.kill().unwrap();
     terminals.shell.process.wait();
-    wait_until_gone(&three);
+    wait_until_dead(&three);
 }
 
 #[test]
-fn a_guard_of_a_terminal_that_is_stopped_all_the_time_is_replaced() {
+fn permanently_stopped_terminal_guard_is_killed() {
     let mut terminals = Terminals::start("a-guard-is-held");
     let one = terminals.populate(TERMINAL, "one");
     let two = terminals.populate(OTHER, "two");
@@ -255,14 +255,14 @@ fn a_guard_of_a_terminal_that_is_stopped_all_the_time_is_replaced() {
     let mut stops = std::process::Command::new("/bin/sh").args(["-c", &stop]).spawn().unwrap();
     terminals.dispose(TERMINAL);
     terminals.dispose(OTHER);
-    wait_until_gone(&one);
-    wait_until_gone(&two);
+    wait_until_dead(&one);
+    wait_until_dead(&two);
     terminals.wait_until_alone();
     stops.wait().unwrap();
 }
 
 #[test]
-fn terminals_may_be_wanted_at_once_and_not_any_more_at_once() {
+fn terminals_can_be_created_and_disposed_of_concurrently() {
     let mut terminals = Terminals::start("at-once");
     let uri = |number: usize| format!("agenthost-terminal:///{number}");
     let claim = json!({ "kind": "client", "clientId": "me" });
@@ -291,9 +291,9 @@ fn terminals_may_be_wanted_at_once_and_not_any_more_at_once() {
     }
 }
 
-/// Who does not want to leave is given half a second.
+/// Processes that ignore signals are killed after half a second.
 #[test]
-fn a_terminal_does_not_wait_for_another_one_that_ends() {
+fn opening_a_terminal_does_not_wait_for_another_one_that_ends() {
     let mut terminals = Terminals::start("while-another-ends");
     terminals.open("agenthost-terminal:///it-stays");
     let mut number = 0;
@@ -306,7 +306,7 @@ fn a_terminal_does_not_wait_for_another_one_that_ends() {
         terminals.open(OTHER);
         let took = start.elapsed();
         terminals.dispose(OTHER);
-        wait_until_gone(&all);
+        wait_until_dead(&all);
         took
     });
 }

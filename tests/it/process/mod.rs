@@ -36,7 +36,7 @@ use crate::support::HUNG;
 /// The chat of the one session of these tests.
 const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L3M";
 
-/// What lets a client speak: handshake, a session, and its chat.
+/// Opening messages of a client: the handshake, a session, and a subscription to its chat.
 fn opening() -> String {
     let lines = [
         json!({ "id": "hello", "method": "initialize", "params":
@@ -75,13 +75,13 @@ fn kinds(messages: &[Value]) -> Vec<&str> {
     messages.iter().map(kind).collect()
 }
 
-/// What `/stream` says over and over.
+/// Text that `/stream` repeats.
 const DIGITS: &str = "01234567890123456789012345678901234567890123456789012345678901234567890123456789";
 
-/// Everything in the output of a conversation that these tests look at, read to its end.
+/// Summary of the output of a conversation, read to its end.
 #[derive(Default)]
 struct Heard {
-    /// How many digits were streamed.
+    /// Number of streamed digits.
     text: usize,
     /// Answers to pings, in order.
     pings: Vec<u64>,
@@ -99,13 +99,13 @@ impl Heard {
         within("the output ends", || {
             let mut heard = Self::default();
             for line in BufReader::new(output).lines() {
-                heard.take_in(&line.unwrap());
+                heard.add_line(&line.unwrap());
             }
             heard
         })
     }
 
-    fn take_in(&mut self, line: &str) {
+    fn add_line(&mut self, line: &str) {
         let start = &line[..line.len().min(200)];
         let message: Value =
             serde_json::from_str(line).unwrap_or_else(|error| panic!("not JSON ({error}): {start}"));

@@ -54,7 +54,7 @@ impl Orphan {
         });
     }
 
-    /// Nobody holds its stdout any more: it has ended.
+    /// Waits until stdout is closed, which means that the process has exited.
     fn ends(&mut self) {
         let stdout = self.stdout.take().unwrap();
         let rest = within("it ends", || stdout.bytes().count());
@@ -72,7 +72,7 @@ impl Drop for Orphan {
 }
 
 #[test]
-fn without_its_parent_it_leaves() {
+fn host_exits_when_its_parent_dies() {
     let mut orphan = Orphan::start(&[]);
     orphan.answers();
     orphan.kill_parent();
@@ -81,7 +81,7 @@ fn without_its_parent_it_leaves() {
 }
 
 #[test]
-fn when_told_not_to_watch_it_stays() {
+fn host_survives_its_parent_with_no_parent_watch() {
     let mut orphan = Orphan::start(&["--no-parent-watch"]);
     orphan.answers();
     orphan.kill_parent();

@@ -282,25 +282,25 @@ fn plain(shown: &str) -> String {
 }
 
 #[test]
-fn bash_that_tells_its_commands_is_as_without_that() {
+fn bash_with_integration_behaves_as_without() {
     let Some(bash) = installed("bash") else { return };
     Pair::start(bash).compare("bash", BASH);
 }
 
 #[test]
-fn zsh_that_tells_its_commands_is_as_without_that() {
+fn zsh_with_integration_behaves_as_without() {
     let Some(zsh) = installed("zsh") else { return };
     Pair::start(zsh).compare("zsh", ZSH);
 }
 
 #[test]
-fn fish_that_tells_its_commands_is_as_without_that() {
+fn fish_with_integration_behaves_as_without() {
     let Some(fish) = installed("fish") else { return };
     Pair::start(fish).compare("fish", FISH);
 }
 
 #[test]
-fn programs_of_others_that_hook_into_a_shell_are_as_without_that() {
+fn shell_with_third_party_hooks_behaves_as_without_integration() {
     let Ok(folder) = std::env::var("TEST_SHELL_PROGRAMS") else {
         return skipped("a program that hooks into a shell (`TEST_SHELL_PROGRAMS` names no folder of them)");
     };

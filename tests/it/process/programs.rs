@@ -14,20 +14,19 @@ use serde_json::json;
 
 use super::terminal::{installed, make_home, skipped, Shell};
 
-/// So many lines the file has that a pager shows.
+/// Number of lines in the file that a pager shows.
 const LINES: usize = 1000;
 
-/// So much is printed at once, in bytes.
+/// Bytes printed at once.
 const MUCH_BYTES: usize = 1 << 20;
 
-/// The same of what is very much, unless `TERMINAL_BYTES` says otherwise.
+/// Bytes printed by the largest test, unless `TERMINAL_BYTES` is set.
 const VERY_MUCH_BYTES: usize = 8 << 20;
 
-/// So much of what a program prints without end is read before it is interrupted, in bytes.
+/// Bytes read of an endless output before its program is interrupted.
 const ENDLESS_BYTES: usize = 1 << 20;
 
-/// So often a screen has another size in each shell, unless `TERMINAL_RESIZES` says otherwise, and
-/// in the plainest of them.
+/// Number of resizes in each shell, unless `TERMINAL_RESIZES` is set, and in the plainest one.
 const RESIZES: usize = 1_000;
 const MANY_RESIZES: usize = 10_000;
 
@@ -39,7 +38,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Whether the shell tells its commands apart.
+    /// Tells whether the shell reports its commands.
     fn tells_commands(&self) -> bool {
         self.name != "dash"
     }
@@ -48,7 +47,7 @@ impl Stage {
         self.place.join(name)
     }
 
-    /// How many lines were told to have been run.
+    /// Returns the number of command lines reported.
     fn lines_run(&self) -> usize {
         self.shell.told.iter().filter(|told| told["type"] == "terminal/commandExecuted").count()
     }
@@ -60,25 +59,25 @@ impl Stage {
     }
 }
 
-/// What is done in a terminal whose shell waits for a line.
+/// Scenario in a terminal whose shell waits for a line.
 type Scene = fn(&mut Stage);
 
-/// All of it: the programs that it takes, what it is called, and doing it.
+/// Scenarios: the programs that each needs, its name, and its function.
 const SCENES: [(&[&str], &str, Scene); 16] = [
     (&["vim"], "vim", an_editor),
     (&["less"], "less", a_pager),
-    (&["top"], "top", what_draws_again_and_again),
+    (&["top"], "top", redrawing_program),
     (&["python3"], "python", an_interpreter),
     (&[], "shell", a_shell_inside),
     (&["script"], "elsewhere", a_shell_in_a_terminal_inside),
-    (&[], "heredoc", lines_that_belong_to_a_command),
+    (&[], "heredoc", here_document),
     (&[], "lines", a_command_of_several_lines),
     (&[], "exec", a_program_in_the_place_of_the_shell),
     (&[], "background", a_job_in_the_background),
-    (&["setsid"], "stubborn", programs_that_do_not_want_to_end),
-    (&["yes"], "yes", what_prints_without_end),
+    (&["setsid"], "stubborn", stubborn_programs),
+    (&["yes"], "yes", endless_output),
     (&[], "much", a_file_of_many_lines),
-    (&[], "garbage", what_is_no_text),
+    (&[], "garbage", binary_output),
     (&[], "halves", characters_in_two_halves),
     (&[], "resizes", |stage| resize(stage, asked_for("TERMINAL_RESIZES", RESIZES))),
 ];
@@ -107,7 +106,7 @@ fn a_pager(stage: &mut Stage) {
     shell.until_prompted();
 }
 
-fn what_draws_again_and_again(stage: &mut Stage) {
+fn redrawing_program(stage: &mut Stage) {
     let shell = &mut stage.shell;
     shell.enter("top");
     shell.until("load average");
@@ -154,7 +153,7 @@ fn a_shell_in_a_terminal_inside(stage: &mut Stage) {
     shell.until_prompted();
 }
 
-fn lines_that_belong_to_a_command(stage: &mut Stage) {
+fn here_document(stage: &mut Stage) {
     let before = stage.lines_run();
     let shell = &mut stage.shell;
     if stage.name == "fish" {
@@ -206,7 +205,7 @@ fn a_job_in_the_background(stage: &mut Stage) {
     assert_eq!(shell.until_exited(), Some(3));
 }
 
-fn programs_that_do_not_want_to_end(stage: &mut Stage) {
+fn stubborn_programs(stage: &mut Stage) {
     let shell = &mut stage.shell;
     let stubborn = "sh -c 'trap \"\" HUP INT TERM; echo stub\"\"born $0; while :; do sleep 1; done'";
     shell.enter(&format!("setsid {stubborn} one &"));
@@ -215,7 +214,7 @@ fn programs_that_do_not_want_to_end(stage: &mut Stage) {
     shell.until("stubborn two\r\n");
 }
 
-fn what_prints_without_end(stage: &mut Stage) {
+fn endless_output(stage: &mut Stage) {
     let shell = &mut stage.shell;
     shell.enter("yes");
     shell.until("\r\ny\r\n");
@@ -288,7 +287,7 @@ fn garbage(count: usize) -> impl Iterator<Item = u8> {
     .take(count)
 }
 
-fn what_is_no_text(stage: &mut Stage) {
+fn binary_output(stage: &mut Stage) {
     // Without what could be said to the terminal: all of it is shown, as far as it can be.
     let bytes: Vec<u8> = garbage(200_000).filter(|byte| *byte != 0x1b).collect();
     fs::write(stage.path("garbage"), &bytes).unwrap();
@@ -358,7 +357,7 @@ fn asked_for(name: &str, otherwise: usize) -> usize {
     std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Whether a program can be found.
+/// Tells whether a program is installed.
 fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|folder| folder.join(program).exists());
@@ -391,7 +390,7 @@ fn play(name: &'static str, shell: &Path, scenes: &[(&[&str], &str, Scene)]) {
         play(&mut stage);
         stage.shell.check_mirror();
         stage.shell.dispose();
-        stage.shell.wait_until_left(1);
+        stage.shell.wait_for_processes(1);
     }
     let process = &mut stage.shell.process;
     process.end();
@@ -417,7 +416,7 @@ fn programs_of_every_kind_run_in_fish() {
     play("fish", fish, &SCENES);
 }
 
-/// Where there is none, whatever else is the plainest of shells.
+/// `/bin/sh` is the plainest shell if dash is missing.
 #[test]
 fn programs_of_every_kind_run_in_dash() {
     let dash = installed("dash").unwrap_or(Path::new("/bin/sh"));
@@ -425,13 +424,13 @@ fn programs_of_every_kind_run_in_dash() {
 }
 
 #[test]
-fn no_byte_of_very_much_is_lost() {
+fn terminal_output_of_many_megabytes_loses_no_byte() {
     let scene: Scene = |stage| print_all(stage, asked_for("TERMINAL_BYTES", VERY_MUCH_BYTES));
     play("dash", Path::new("/bin/sh"), &[(&[], "very-much", scene)]);
 }
 
 #[test]
-fn a_screen_has_another_size_ten_thousand_times() {
+fn terminal_survives_ten_thousand_resizes() {
     let scene: Scene = |stage| resize(stage, MANY_RESIZES);
     play("dash", Path::new("/bin/sh"), &[(&[], "resizes", scene)]);
 }

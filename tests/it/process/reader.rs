@@ -33,7 +33,7 @@ fn greet(stdin: &mut ChildStdin, mut stdout: ChildStdout) -> ChildStdout {
 }
 
 #[test]
-fn without_a_reader_it_leaves_even_with_nothing_to_write() {
+fn idle_host_exits_when_its_reader_disconnects() {
     let (mut guard, mut stdin, stdout) = start();
     let stdout = greet(&mut stdin, stdout);
     wait_until_idle(guard.0.id());
@@ -44,7 +44,7 @@ fn without_a_reader_it_leaves_even_with_nothing_to_write() {
 }
 
 #[test]
-fn without_a_reader_it_leaves_in_the_middle_of_a_turn() {
+fn host_in_a_turn_exits_when_its_reader_disconnects() {
     for script in ["/hang", "/stream 100000 1000", "/stream 10000 10 1"] {
         let (mut guard, mut stdin, stdout) = start();
         let stdout = greet(&mut stdin, stdout);
@@ -58,7 +58,7 @@ fn without_a_reader_it_leaves_in_the_middle_of_a_turn() {
 }
 
 #[test]
-fn without_a_reader_it_leaves_while_it_drains() {
+fn draining_host_exits_when_its_reader_disconnects() {
     let (mut guard, mut stdin, stdout) = start();
     let stdout = greet(&mut stdin, stdout);
     stdin.write_all((opening() + &turn("/hang")).as_bytes()).unwrap();
@@ -69,7 +69,7 @@ fn without_a_reader_it_leaves_while_it_drains() {
 }
 
 #[test]
-fn a_pipe_that_nobody_reads_is_left_when_its_reader_goes() {
+fn host_blocked_on_a_full_pipe_exits_when_the_reader_disconnects() {
     let (mut guard, mut stdin, stdout) = start();
     stdin.write_all((opening() + &turn("/stream 100 10000\n/hang")).as_bytes()).unwrap();
     wait_until_stuck(guard.0.id(), &stdout);
@@ -79,7 +79,7 @@ fn a_pipe_that_nobody_reads_is_left_when_its_reader_goes() {
 
 /// A pipe takes answers one by one until it is full; those that do not fit any more follow later.
 #[test]
-fn a_pipe_that_fills_answer_by_answer_loses_none() {
+fn pipe_that_fills_answer_by_answer_loses_none() {
     let (mut guard, mut stdin, stdout) = start();
     rustix::pipe::fcntl_setpipe_size(&stdout, 4096).unwrap();
     let mut pings = 0;
@@ -101,9 +101,10 @@ fn a_pipe_that_fills_answer_by_answer_loses_none() {
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
-/// What waits is bounded, clients are heard meanwhile, and nothing is lost, torn, or out of order.
+/// Pending output is bounded, clients are served meanwhile, and nothing is lost, torn, or
+/// reordered.
 #[test]
-fn a_reader_that_stalls_costs_bounded_memory_and_loses_nothing() {
+fn stalled_reader_costs_bounded_memory_and_loses_nothing() {
     const COUNT: usize = 14_000;
     const SIZE: usize = 10_000;
     let (mut guard, mut stdin, stdout) = start();
@@ -129,10 +130,10 @@ fn a_reader_that_stalls_costs_bounded_memory_and_loses_nothing() {
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
-/// What a program prints waits where nobody reads it, then the program does. Nothing is lost, to
-/// its last byte and its exit.
+/// A program's output waits for the reader, then the program is paused. Nothing is lost, up to its
+/// last byte and its exit.
 #[test]
-fn a_program_in_a_terminal_waits_for_a_reader_that_stalls_and_is_told_to_its_end() {
+fn terminal_program_is_paused_by_a_stalled_reader_without_loss() {
     // As JSON each takes six bytes: together more than may wait.
     const BYTES: usize = 12_500_000;
     const TERMINAL: &str = "agenthost-terminal:///one";
@@ -181,9 +182,31 @@ fn a_program_in_a_terminal_waits_for_a_reader_that_stalls_and_is_told_to_its_end
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
+/// The output of a command is reported at its end there, but not kept from getting there.
+#[test]
+fn command_with_much_output_ends_in_a_deterministic_host() {
+    const BYTES: usize = 3_000_000;
+    let mut command = sidecar();
+    command.arg("--deterministic").env("SHELL", "/bin/sh");
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut guard = Guard(command.spawn().unwrap());
+    let (mut stdin, stdout) = (guard.0.stdin.take().unwrap(), guard.0.stdout.take().unwrap());
+    let command = format!("!head -c {BYTES} /dev/zero | tr '\\0' x; echo all to\"\"ld");
+    stdin.write_all((opening() + &turn(&command)).as_bytes()).unwrap();
+    within("the turn ends", move || {
+        let mut lines = BufReader::new(stdout).lines().map(Result::unwrap);
+        let call = lines.find(|line| line.contains(r#""chat/toolCallComplete""#)).unwrap();
+        assert!(call.contains("all told"), "{call}");
+        lines.find(|line| line.contains(r#""chat/turnComplete""#)).unwrap();
+    });
+    drop(stdin);
+    assert_eq!(wait(&mut guard.0).code(), Some(0));
+}
+
 /// Once far more waits than anybody reads, clients are not heard either, line by line.
 #[test]
-fn clients_are_not_read_when_too_much_waits() {
+fn clients_are_not_read_while_too_much_output_is_pending() {
     const MEGABYTES: usize = 31;
     const REPLAYS: usize = 20;
     let (mut guard, mut stdin, stdout) = start();
@@ -211,7 +234,7 @@ fn clients_are_not_read_when_too_much_waits() {
                 assert!(line.len() > MEGABYTES * 1_000_000 && line.ends_with("}}"), "a torn answer");
                 replays += 1;
             } else {
-                heard.take_in(&line);
+                heard.add_line(&line);
             }
         }
         (heard, replays)

@@ -11,7 +11,7 @@ use serde_json::{json, Value};
 use super::terminal::{installed, make_home, skipped, Shell, TERMINAL};
 
 #[test]
-fn a_shell_runs_in_a_terminal_until_it_ends() {
+fn shell_runs_in_a_terminal_until_it_exits() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = Shell::opened(folder.path(), "a-shell-runs");
     shell.input("echo $((20+22)) $TERM; stty size; pwd\n");
@@ -28,7 +28,7 @@ fn a_shell_runs_in_a_terminal_until_it_ends() {
     // What a shell leaves running ends with it, also what has left its session.
     shell.input("setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' & exit 3\n");
     assert_eq!(shell.until_exited(), Some(3));
-    shell.wait_until_left(1);
+    shell.wait_for_processes(1);
     shell.dispose();
     shell.process.end();
     shell.process.rest();
@@ -36,7 +36,7 @@ fn a_shell_runs_in_a_terminal_until_it_ends() {
 }
 
 #[test]
-fn nothing_in_a_terminal_outlives_a_host_that_is_killed_and_nothing_of_it_is_kept() {
+fn killed_host_leaves_no_terminal_process_and_stores_no_terminal_content() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = Shell::opened(folder.path(), "a-host-is-killed");
     let state = shell.ask("subscribe", json!({ "channel": "ahp-root://" }));
@@ -48,7 +48,7 @@ fn nothing_in_a_terminal_outlives_a_host_that_is_killed_and_nothing_of_it_is_kep
     }
     shell.process.child.kill().unwrap();
     shell.process.wait();
-    shell.wait_until_left(0);
+    shell.wait_for_processes(0);
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let path = entry.unwrap().path();
         let kept = if path.is_file() { std::fs::read(&path).unwrap() } else { Vec::new() };
@@ -66,7 +66,7 @@ fn nothing_in_a_terminal_outlives_a_host_that_is_killed_and_nothing_of_it_is_kep
 }
 
 #[test]
-fn a_program_is_answered_once_by_its_terminal_and_clients_are_not_asked() {
+fn terminal_queries_are_answered_once_by_the_host() {
     let folder = tempfile::tempdir().unwrap();
     let mut shell = Shell::opened(folder.path(), "a-program-asks");
     // What is answered is read without being shown, up to the last byte of it.
@@ -85,24 +85,24 @@ fn a_program_is_answered_once_by_its_terminal_and_clients_are_not_asked() {
     assert!(!["\x1b[6n", "\x1b[c", "\x1b]11;?"].iter().any(|asked| shell.shown.contains(asked)));
     // Titles and directories are told.
     shell.input("printf '\\033]2;a title\\007\\033]7;file:///a%%20b\\007'\n");
-    shell.until_told(|told| told["title"] == "a title");
-    shell.until_told(|told| told["cwd"] == "file:///a%20b");
+    shell.until_action(|told| told["title"] == "a title");
+    shell.until_action(|told| told["cwd"] == "file:///a%20b");
     // Without one it is the name of the program in front, when that prints nothing any more.
     shell.input("sleep 1000\n");
     if cfg!(target_os = "linux") {
-        shell.until_told(|told| told["title"] == "sleep");
+        shell.until_action(|told| told["title"] == "sleep");
     }
 }
 
 #[test]
-fn bash_tells_which_lines_it_runs_and_its_users_files_work() {
+fn bash_integration_reports_command_lines_and_runs_user_files() {
     let Some(bash) = installed("bash") else { return };
     let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let rc = "PS1='<mine> '\nPROMPT_COMMAND='echo prompted $?'\nPS0='zero '\nalias hi='echo hello'\n[ -n \"$AHP_SIDECAR_SHELL_WORD\" ] && echo 'it leaks'\n";
     fs::write(home.path().join(".bashrc"), rc).unwrap();
     let mut shell = Shell::start_as(folder.path(), "bash-tells", bash, home.path()).open();
     shell.until_shown("<mine> ");
-    shell.until_told(|told| told["type"] == "terminal/commandDetectionAvailable");
+    shell.until_action(|told| told["type"] == "terminal/commandDetectionAvailable");
     let (line, code, shown) = shell.run("hi; false");
     assert_eq!((line.as_str(), code), ("hi; false", Some(1)));
     assert!(shown.contains("zero hello\r\n"), "{shown:?}");
@@ -124,7 +124,7 @@ fn bash_tells_which_lines_it_runs_and_its_users_files_work() {
     // Directories are told as URIs.
     fs::create_dir(home.path().join("a b;ä")).unwrap();
     shell.run("cd ~/'a b;ä'");
-    let told = shell.until_told(|told| told["cwd"].as_str().is_some_and(|cwd| cwd.ends_with("%A4")));
+    let told = shell.until_action(|told| told["cwd"].as_str().is_some_and(|cwd| cwd.ends_with("%A4")));
     assert!(told["cwd"].as_str().unwrap().ends_with("/a%20b%3B%C3%A4"), "{told}");
     // What a program prints is not taken for it, nor what another shell says inside; nobody there
     // knows the word.
@@ -150,15 +150,15 @@ fn bash_tells_which_lines_it_runs_and_its_users_files_work() {
 /// The exit code that is told of this line, which is typed once, whatever else is told meanwhile.
 fn code_of(shell: &mut Shell, line: &str) -> Option<i64> {
     shell.enter(line);
-    let begun = shell.until_told(|told| told["commandLine"] == line);
-    let ended = shell.until_told(|told| {
+    let begun = shell.until_action(|told| told["commandLine"] == line);
+    let ended = shell.until_action(|told| {
         told["type"] == "terminal/commandFinished" && told["commandId"] == begun["commandId"]
     });
     ended["exitCode"].as_i64()
 }
 
 #[test]
-fn bash_tells_how_lines_end_whatever_its_user_assigns() {
+fn bash_integration_survives_assignments_of_the_user() {
     let Some(bash) = installed("bash") else { return };
     let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     make_home(home.path());
@@ -202,7 +202,7 @@ fn bash_tells_how_lines_end_whatever_its_user_assigns() {
 }
 
 #[test]
-fn zsh_tells_how_lines_end_whatever_its_user_assigns() {
+fn zsh_integration_survives_assignments_of_the_user() {
     let Some(zsh) = installed("zsh") else { return };
     let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(home.path().join(".zshrc"), "PS1='<mine> '\nunsetopt zle prompt_sp\n").unwrap();
@@ -222,7 +222,7 @@ fn zsh_tells_how_lines_end_whatever_its_user_assigns() {
 }
 
 #[test]
-fn zsh_tells_which_lines_it_runs_and_its_users_files_work() {
+fn zsh_integration_reports_command_lines_and_runs_user_files() {
     let Some(zsh) = installed("zsh") else { return };
     let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(home.path().join(".zshenv"), "FROM_ENV=1\n").unwrap();
@@ -237,7 +237,7 @@ fn zsh_tells_which_lines_it_runs_and_its_users_files_work() {
     assert_eq!(shell.run("echo 'a;\\b' ${ZDOTDIR-none}").0, "echo 'a;\\b' ${ZDOTDIR-none}");
     shell.until_shown(" none\r\n");
     shell.run("cd /tmp");
-    shell.until_told(|told| told["cwd"] == "file:///tmp");
+    shell.until_action(|told| told["cwd"] == "file:///tmp");
     assert_eq!(shell.run("(exit 7)").1, Some(7));
     assert_eq!(shell.run("env | grep -c AHP_SIDECAR_SHELL").1, Some(1));
     shell.run("setopt hist_ignore_space");
@@ -247,7 +247,7 @@ fn zsh_tells_which_lines_it_runs_and_its_users_files_work() {
 }
 
 #[test]
-fn fish_tells_which_lines_it_runs_and_its_users_files_work() {
+fn fish_integration_reports_command_lines_and_runs_user_files() {
     let Some(fish) = installed("fish") else { return };
     let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let config = home.path().join(".config/fish");
@@ -263,7 +263,7 @@ fn fish_tells_which_lines_it_runs_and_its_users_files_work() {
     assert_eq!((line.as_str(), code), ("hi; false", Some(1)), "{shown:?}");
     assert_eq!(shell.run("echo 'a;b' > /dev/null").0, "echo 'a;b' > /dev/null");
     shell.run("cd /tmp");
-    shell.until_told(|told| told["cwd"] == "file:///tmp");
+    shell.until_action(|told| told["cwd"] == "file:///tmp");
     assert_eq!(shell.run("env | grep -c AHP_SIDECAR_SHELL").1, Some(1));
     let (line, code, _) = shell.run(" false");
     assert_eq!((line.as_str(), code), ("", Some(1)), "the history does not keep it");
@@ -271,7 +271,7 @@ fn fish_tells_which_lines_it_runs_and_its_users_files_work() {
 }
 
 #[test]
-fn of_a_long_line_the_beginning_is_told_and_nothing_of_that_is_shown() {
+fn long_command_line_is_truncated_and_its_report_is_not_shown() {
     for name in ["bash", "zsh", "fish"] {
         let Some(path) = installed(name) else { continue };
         let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -289,7 +289,7 @@ fn of_a_long_line_the_beginning_is_told_and_nothing_of_that_is_shown() {
 }
 
 #[test]
-fn file_that_takes_the_place_of_the_terminal_gets_no_word_and_lines_are_told() {
+fn shell_redirected_to_a_file_still_reports_lines_without_leaking_the_nonce() {
     for (name, first, last) in [
         ("bash", "exec 2> ~/file", "exec 2> /dev/tty"),
         ("bash", "exec > ~/file 2>&1", "exec > /dev/tty 2>&1"),
@@ -301,7 +301,7 @@ fn file_that_takes_the_place_of_the_terminal_gets_no_word_and_lines_are_told() {
         let mut shell = Shell::start_as(folder.path(), "a-file-instead", path, home.path()).open();
         shell.until_prompted();
         shell.enter(first);
-        shell.until_told(|told| told["commandLine"] == first);
+        shell.until_action(|told| told["commandLine"] == first);
         assert_eq!(code_of(&mut shell, "(exit 4)"), Some(4), "{name}");
         assert_eq!(code_of(&mut shell, last), Some(0), "{name}");
         assert_eq!(code_of(&mut shell, "(exit 5)"), Some(5), "{name}");

@@ -24,7 +24,7 @@ fn stalled() -> Guard {
 }
 
 #[test]
-fn a_signal_cancels_what_runs_and_says_so() {
+fn signal_cancels_running_turns_with_an_action() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut process = Process::start(&[]);
         process.say_bytes((opening() + &turn("/hang")).as_bytes());
@@ -36,7 +36,7 @@ fn a_signal_cancels_what_runs_and_says_so() {
 }
 
 #[test]
-fn a_signal_ends_a_drain() {
+fn signal_during_a_drain_cancels_the_turn() {
     let mut process = Process::start(&[]);
     process.say_bytes((opening() + &turn("/hang")).as_bytes());
     process.end();
@@ -47,7 +47,7 @@ fn a_signal_ends_a_drain() {
 }
 
 #[test]
-fn a_reader_that_stalls_does_not_hold_up_the_exit() {
+fn stalled_reader_does_not_delay_the_exit() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut guard = stalled();
         send(signal, guard.0.id());
@@ -58,7 +58,7 @@ fn a_reader_that_stalls_does_not_hold_up_the_exit() {
 /// The orderly exit from a stalled pipe takes its full time. That the second signal cuts it short
 /// is seen when one exit of many is quicker: however slow the machine, none is when it does not.
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn second_signal_ends_the_host_at_once() {
     can_be_done_within(Duration::from_secs(1), || {
         let mut guard = stalled();
         let start = Instant::now();

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use super::terminal::{installed, make_home, Shell};
 use crate::support::window_on;
-use crate::windows::{check_nothing_is_left, state};
+use crate::windows::{check_no_leftovers, state};
 
-/// How many lines are typed to the shell.
+/// Number of lines typed to the shell.
 const LINES: usize = 6;
 
 /// A shell, and a window in it that is served on this folder.
@@ -33,14 +33,14 @@ fn window_in_a_shell(bash: &Path, host: &Path, folder: &Path, cookie: &str) -> S
     shell
 }
 
-/// What is typed is heard by the window.
+/// Checks that the window receives the typed request.
 fn is_served(shell: &mut Shell, id: usize) {
     shell.enter(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping","params":{{}}}}"#));
     shell.until(&format!(r#""id":{id},"result":null"#));
 }
 
 #[test]
-fn window_that_is_stopped_reads_nothing_of_what_is_typed_to_its_shell() {
+fn stopped_window_does_not_read_the_input_of_its_shell() {
     let Some(bash) = installed("bash") else { return };
     let (outer, folder) = state();
     let mut shell = window_in_a_shell(bash, outer.path(), &folder, "stopped-window");
@@ -68,11 +68,11 @@ fn window_that_is_stopped_reads_nothing_of_what_is_typed_to_its_shell() {
     shell.enter("echo status-$?");
     shell.until("status-0");
     shell.dispose();
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }
 
 #[test]
-fn window_in_a_terminal_prints_everything_before_it_ends() {
+fn window_in_a_terminal_prints_all_output_before_it_exits() {
     let Some(bash) = installed("bash") else { return };
     let (outer, folder) = state();
     let mut shell = window_in_a_shell(bash, outer.path(), &folder, "printing-window");
@@ -91,5 +91,5 @@ fn window_in_a_terminal_prints_everything_before_it_ends() {
     shell.enter("echo status-$?");
     shell.until("status-0");
     shell.dispose();
-    check_nothing_is_left(&folder);
+    check_no_leftovers(&folder);
 }

@@ -16,10 +16,10 @@ use crate::guard::{bearers, COOKIE};
 use crate::support::mirrors::{terminal_in, TerminalMirror};
 use crate::support::{sidecar_on, Process, HUNG, NO_HOME};
 
-/// What the first terminal of a host is called.
+/// URI of the first terminal of a host.
 pub const TERMINAL: &str = "agenthost-terminal:///one";
 
-/// What every prompt is, where nothing in the home of a user says otherwise.
+/// Prompt of every shell, unless the files in the user's home set another one.
 pub const PROMPT: &str = "<mine> ";
 
 /// A host, and what it has told of the terminal that is followed.
@@ -28,13 +28,13 @@ pub struct Shell {
     pub cookie: String,
     /// The terminal that is followed.
     uri: String,
-    /// All that it has shown.
+    /// Output shown so far.
     pub shown: String,
     /// Up to where that was looked at.
     pub seen: usize,
     /// How its shell has ended: the code, if there is one.
     pub exited: Option<Option<i64>>,
-    /// What else was told of the terminal, in its order.
+    /// Other actions on the terminal, in order.
     pub told: Vec<Value>,
     mirror: TerminalMirror,
     requests: u64,
@@ -46,12 +46,12 @@ impl Shell {
         Self::start_as(folder, cookie, Path::new("/bin/sh"), Path::new(NO_HOME))
     }
 
-    /// The same with this shell, whose user has this home.
+    /// Starts a host whose terminals run this shell, with this home of the user.
     pub fn start_as(folder: &Path, cookie: &str, shell: &Path, home: &Path) -> Self {
         Self::start_by(sidecar_on(folder), cookie, shell, home)
     }
 
-    /// The same with the host that this command starts.
+    /// Starts a host by this command, whose terminals run this shell with this home of the user.
     pub fn start_by(mut command: Command, cookie: &str, shell: &Path, home: &Path) -> Self {
         command.env("SHELL", shell).env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("PS1", PROMPT).env(COOKIE, cookie).env("HOME", home).env("LC_ALL", "C.UTF-8");
@@ -218,7 +218,7 @@ impl Shell {
     }
 
     /// Waits until this was told of the terminal.
-    pub fn until_told(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
+    pub fn until_action(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
             if let Some(told) = self.told.iter().find(|told| is_it(told)) {
                 return told.clone();
@@ -244,7 +244,7 @@ impl Shell {
         (line, finished["exitCode"].as_i64(), self.shown[shown..].to_owned())
     }
 
-    /// What was told of the terminal leads to what whoever asks now is told.
+    /// Checks that the actions received so far lead to the state of a fresh snapshot.
     pub fn check_mirror(&mut self) {
         let answer = self.ask("subscribe", json!({ "channel": self.uri }));
         self.mirror.check(&terminal_in(&answer["result"]["snapshot"]));
@@ -258,7 +258,7 @@ impl Shell {
 
     /// Waits until nobody but so many of the processes is left that the host has begun, itself with
     /// them.
-    pub fn wait_until_left(&self, count: usize) {
+    pub fn wait_for_processes(&self, count: usize) {
         let start = Instant::now();
         loop {
             let left = bearers(&self.cookie);

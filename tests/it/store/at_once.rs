@@ -12,7 +12,7 @@ fn options() -> StoreOptions {
     StoreOptions { at_once_within: Duration::MAX, ..StoreOptions::default() }
 }
 
-/// So many pages of the log are filled until it is written into the database, and a few more.
+/// Number of pages in the WAL until it is checkpointed, and a few more.
 const LONG: u64 = 1100;
 
 /// A writer that has made its first commit, and the number of that.
@@ -25,7 +25,7 @@ fn begun(path: &Path, options: StoreOptions) -> (Writer, u64) {
 }
 
 #[test]
-fn a_few_actions_are_kept_at_once_and_nothing_that_takes_more() {
+fn small_batch_of_actions_is_committed_inline_and_larger_work_is_not() {
     let (_folder, path) = place();
     let (mut writer, first) = begun(&path, options());
     assert!(writer.commit_at_once(&actions([first + 1, first + 2])));
@@ -54,7 +54,7 @@ fn a_few_actions_are_kept_at_once_and_nothing_that_takes_more() {
 }
 
 #[test]
-fn the_log_is_never_written_into_the_database_at_once() {
+fn inline_commit_never_checkpoints_the_wal() {
     let (_folder, path) = place();
     let (mut writer, first) = begun(&path, options());
     let size = || fs::metadata(&path).unwrap().len();
@@ -76,7 +76,7 @@ fn the_log_is_never_written_into_the_database_at_once() {
 }
 
 #[test]
-fn old_actions_are_never_removed_at_once() {
+fn inline_commit_never_prunes_old_actions() {
     let (_folder, path) = place();
     let window = ReplayWindow { actions_max: 10, bytes_max: 1 << 20 };
     let (mut writer, first) = begun(&path, StoreOptions { window, ..options() });
@@ -91,7 +91,7 @@ fn old_actions_are_never_removed_at_once() {
 }
 
 #[test]
-fn where_the_disk_is_slow_nothing_is_kept_at_once() {
+fn slow_disk_disables_inline_commits() {
     let (_folder, path) = place();
     let options = StoreOptions { at_once_within: Duration::ZERO, ..StoreOptions::default() };
     let (mut writer, first) = begun(&path, options);
@@ -108,7 +108,7 @@ fn step(records: Vec<Record>) -> Vec<Output> {
 }
 
 #[test]
-fn a_small_step_goes_out_at_once_but_never_before_one_that_waits() {
+fn inline_commit_never_overtakes_a_pending_step() {
     let folder = tempfile::tempdir().unwrap();
     let Opened { mut keeper, start, told: mut kept, .. } = Keeper::open(folder.path(), options()).unwrap();
     let first = start.head + 1;

@@ -1,4 +1,4 @@
-//! What is large in the texts of turns, and kept once.
+//! Large contents in the texts of turns, which are stored once.
 //!
 //! Owns: how long such a content stays, and what a damaged one takes with it.
 //! Never: looks at what a content is.
@@ -49,7 +49,7 @@ fn filled(path: &Path) -> [CompletedTurn; 2] {
 }
 
 #[test]
-fn a_content_is_kept_once_and_goes_with_the_last_turn_that_has_it() {
+fn shared_content_is_stored_once_and_deleted_with_its_last_turn() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[whole(1), whole(2)].concat()).unwrap();
@@ -71,7 +71,7 @@ fn a_content_is_kept_once_and_goes_with_the_last_turn_that_has_it() {
 }
 
 #[test]
-fn a_content_stays_with_who_has_it_whatever_becomes_of_the_tables_about_it() {
+fn shared_content_survives_damage_to_its_reference_tables() {
     for damage in [
         "DROP TABLE contents",
         "DROP TABLE shared_texts",
@@ -108,7 +108,7 @@ fn break_chain(path: &Path, sql: &str) {
 }
 
 #[test]
-fn no_content_goes_when_it_cannot_be_counted_who_has_it() {
+fn content_with_unknown_reference_count_is_not_deleted() {
     let (_folder, path) = place();
     filled(&path);
     let two = serde_json::json!({ "id": "both", "output": large(), "alone": noise(50_000..90_000) });
@@ -123,7 +123,7 @@ fn no_content_goes_when_it_cannot_be_counted_who_has_it() {
 }
 
 #[test]
-fn a_store_in_which_nothing_can_be_counted_is_opened() {
+fn store_without_countable_references_is_opened() {
     for lost in ["turns", "texts", "contents"] {
         let (_folder, path) = place();
         filled(&path);
@@ -135,7 +135,7 @@ fn a_store_in_which_nothing_can_be_counted_is_opened() {
 }
 
 #[test]
-fn a_damaged_content_is_told_and_not_given_to_others() {
+fn damaged_content_is_reported_and_not_shared_again() {
     let (_folder, path) = place();
     filled(&path);
     let damage = "UPDATE texts SET text = 'x' || substr(text, 2) WHERE key IN (SELECT text FROM contents)";

@@ -29,7 +29,7 @@ fn rusqlite(path: &Path, sql: &str) {
 }
 
 #[test]
-fn a_log_that_is_cut_off_anywhere_in_its_newest_commit_loses_that_commit_at_most() {
+fn wal_truncated_in_its_newest_commit_loses_at_most_that_commit() {
     let (_folder, path) = place();
     let (mut writer, start) = open(&path);
     writer.commit(&[whole(1), actions(1..=3)].concat()).unwrap();
@@ -66,7 +66,7 @@ fn a_log_that_is_cut_off_anywhere_in_its_newest_commit_loses_that_commit_at_most
 }
 
 #[test]
-fn a_log_with_a_changed_byte_ends_before_it() {
+fn wal_with_a_changed_byte_ends_before_it() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     for key in 1..=4 {
@@ -91,7 +91,7 @@ fn a_log_with_a_changed_byte_ends_before_it() {
     }
 }
 
-/// What became of the sessions of a database of which one byte was changed.
+/// Outcome for the sessions of a database with one changed byte.
 #[derive(Debug, Default)]
 struct Toll {
     refused: usize,
@@ -100,7 +100,7 @@ struct Toll {
 }
 
 #[test]
-fn a_database_with_a_changed_byte_gives_back_what_was_written_or_says_that_it_cannot() {
+fn database_with_a_changed_byte_returns_original_data_or_an_error() {
     const SESSIONS: u64 = 12;
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
@@ -129,7 +129,7 @@ fn a_database_with_a_changed_byte_gives_back_what_was_written_or_says_that_it_ca
             }
             fs::remove_file(beside(&path, "-wal")).ok();
         }
-        look(&path, SESSIONS, &mut toll, at);
+        check_reads(&path, SESSIONS, &mut toll, at);
         fs::remove_file(beside(&path, "-shm")).ok();
         if at % 8 == 0 {
             fs::write(&path, &sound).unwrap();
@@ -149,7 +149,7 @@ fn write_at(path: &Path, at: usize, byte: u8) {
     file.write_all_at(&[byte], at as u64).unwrap();
 }
 
-fn look(path: &Path, sessions: u64, toll: &mut Toll, at: usize) {
+fn check_reads(path: &Path, sessions: u64, toll: &mut Toll, at: usize) {
     let Ok(reader) = Reader::open(path, ReplayWindow::default()) else {
         toll.refused += 1;
         return;
@@ -189,7 +189,7 @@ fn look(path: &Path, sessions: u64, toll: &mut Toll, at: usize) {
 }
 
 #[test]
-fn damage_is_told_on_its_session_alone() {
+fn damage_is_reported_only_for_its_session() {
     for sql in [
         "UPDATE sessions SET body = x'78' WHERE key = 2",
         "UPDATE sessions SET body = 7 WHERE key = 2",
@@ -227,7 +227,7 @@ fn damage_is_told_on_its_session_alone() {
 }
 
 #[test]
-fn what_ran_is_told_as_damaged_when_an_action_of_it_is() {
+fn damaged_action_of_a_running_chat_is_reported_as_damage() {
     use super::{action, chat, session};
     let on_chat = |key: u64, seq| {
         let key = ahp_sidecar::host::effects::ChatKey(1000 + key);
@@ -258,7 +258,7 @@ fn what_ran_is_told_as_damaged_when_an_action_of_it_is() {
 }
 
 #[test]
-fn a_damaged_session_is_listed_as_that() {
+fn damaged_session_is_listed_as_damaged() {
     for sql in [
         "UPDATE sessions SET summary = CAST('{}' AS BLOB) WHERE key = 2",
         "UPDATE sessions SET summary = 1.5 WHERE key = 2",
@@ -291,7 +291,7 @@ fn a_damaged_session_is_listed_as_that() {
 }
 
 #[test]
-fn the_list_does_not_trust_its_index() {
+fn session_list_does_not_trust_its_index() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[whole(1), whole(2), whole(3)].concat()).unwrap();
@@ -318,7 +318,7 @@ fn the_list_does_not_trust_its_index() {
 }
 
 #[test]
-fn a_database_of_somebody_else_or_of_the_future_is_left_as_it_is() {
+fn foreign_or_newer_database_is_refused_and_left_unchanged() {
     let (_folder, newer) = place();
     drop(open(&newer));
     rusqlite(&newer, "PRAGMA user_version = 999");
@@ -345,7 +345,7 @@ fn a_database_of_somebody_else_or_of_the_future_is_left_as_it_is() {
 }
 
 #[test]
-fn a_database_that_was_killed_while_it_was_made_is_made() {
+fn half_created_database_of_a_killed_process_is_completed() {
     let (_folder, path) = place();
     let connection = ::rusqlite::Connection::open(&path).unwrap();
     // A journal with something to undo: the first page, as it was before.

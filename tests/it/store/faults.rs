@@ -9,7 +9,7 @@ use ahp_sidecar::store::errors::StoreError;
 use super::{assert_whole, beside, load, noise, numbers, open, place, reader, titles, whole, FILE_NAME};
 
 #[test]
-fn a_full_store_keeps_all_of_a_commit_or_nothing() {
+fn full_store_commits_all_of_a_batch_or_nothing() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&whole(1)).unwrap();
@@ -41,7 +41,7 @@ fn a_full_store_keeps_all_of_a_commit_or_nothing() {
 }
 
 #[test]
-fn a_commit_notices_that_its_folder_is_gone_and_goes_on_when_it_is_back() {
+fn commit_fails_while_its_folder_is_moved_away_and_succeeds_afterwards() {
     let outer = tempfile::tempdir().unwrap();
     let (here, away) = (outer.path().join("state"), outer.path().join("elsewhere"));
     fs::create_dir(&here).unwrap();
@@ -69,7 +69,7 @@ fn a_commit_notices_that_its_folder_is_gone_and_goes_on_when_it_is_back() {
 }
 
 #[test]
-fn a_commit_notices_that_its_files_are_removed() {
+fn commit_fails_when_its_files_are_removed() {
     for suffix in ["", "-wal"] {
         let (_folder, path) = place();
         let (mut writer, _) = open(&path);
@@ -84,7 +84,7 @@ fn a_commit_notices_that_its_files_are_removed() {
 }
 
 #[test]
-fn a_folder_in_place_of_the_database_is_an_error() {
+fn folder_in_place_of_the_database_is_an_error() {
     let (_folder, path) = place();
     fs::create_dir(&path).unwrap();
     assert!(super::Writer::open(&path, super::StoreOptions::default()).is_err());

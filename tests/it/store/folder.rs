@@ -13,7 +13,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn folder_and_files_are_for_us_alone() {
+fn state_folder_and_its_files_are_private() {
     let outer = tempfile::tempdir().unwrap();
     let path = outer.path().join("a/b");
     let folder = StateFolder::hold(&path).unwrap();
@@ -28,7 +28,7 @@ fn folder_and_files_are_for_us_alone() {
 }
 
 #[test]
-fn a_folder_that_was_open_to_others_is_closed() {
+fn permissions_of_an_open_state_folder_are_tightened() {
     let outer = tempfile::tempdir().unwrap();
     fs::set_permissions(outer.path(), Permissions::from_mode(0o777)).unwrap();
     fs::write(outer.path().join(FILE_NAME), "").unwrap();
@@ -39,7 +39,7 @@ fn a_folder_that_was_open_to_others_is_closed() {
 }
 
 #[test]
-fn one_holder_at_a_time() {
+fn state_folder_lock_has_one_holder() {
     let outer = tempfile::tempdir().unwrap();
     let folder = StateFolder::hold(outer.path()).unwrap();
     let refused = StateFolder::hold(outer.path()).unwrap_err();
@@ -51,7 +51,7 @@ fn one_holder_at_a_time() {
 }
 
 #[test]
-fn a_link_to_the_folder_of_somebody_else_is_refused() {
+fn link_to_a_folder_of_another_user_is_refused() {
     let outer = tempfile::tempdir().unwrap();
     let (theirs, link) = (outer.path().join("theirs"), outer.path().join("link"));
     let target = if rustix::process::geteuid().is_root() {
@@ -72,7 +72,7 @@ fn a_link_to_the_folder_of_somebody_else_is_refused() {
 }
 
 #[test]
-fn a_link_to_our_own_folder_is_followed() {
+fn link_to_a_folder_of_the_same_user_is_followed() {
     let outer = tempfile::tempdir().unwrap();
     fs::create_dir(outer.path().join("ours")).unwrap();
     symlink("ours", outer.path().join("link")).unwrap();
@@ -82,7 +82,7 @@ fn a_link_to_our_own_folder_is_followed() {
 }
 
 #[test]
-fn what_is_no_folder_is_refused() {
+fn path_that_is_no_folder_is_refused() {
     let outer = tempfile::tempdir().unwrap();
     let file = outer.path().join("file");
     fs::write(&file, "x").unwrap();
@@ -98,7 +98,7 @@ fn what_is_no_folder_is_refused() {
 }
 
 #[test]
-fn a_folder_that_has_another_purpose_is_left_as_it_is() {
+fn folder_with_another_purpose_is_left_unchanged() {
     let outer = tempfile::tempdir().unwrap();
     let path = outer.path().join("shared");
     fs::create_dir(&path).unwrap();
@@ -123,7 +123,7 @@ fn a_folder_that_has_another_purpose_is_left_as_it_is() {
 }
 
 #[test]
-fn a_store_of_another_program_does_not_make_the_folder_ours() {
+fn database_of_another_program_does_not_make_a_state_folder() {
     let outer = tempfile::tempdir().unwrap();
     let path = outer.path().join("shared");
     fs::create_dir(&path).unwrap();
@@ -134,7 +134,7 @@ fn a_store_of_another_program_does_not_make_the_folder_ours() {
 }
 
 #[test]
-fn who_looks_into_a_folder_changes_nothing_and_keeps_others_from_writing() {
+fn read_only_access_changes_nothing_and_blocks_exclusive_holders() {
     let outer = tempfile::tempdir().unwrap();
     let path = outer.path().join("state");
     drop(StateFolder::hold(&path).unwrap());

@@ -234,7 +234,7 @@ fn wipe(path: &Path, name: &str) {
     fs::write(path, bytes).unwrap();
 }
 
-/// All that was said is there, and the store can be used.
+/// Checks that all content is present and that the store is usable.
 fn assert_as_before(path: &Path, what: &str) {
     let (mut writer, start) = try_open(path).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(start.head >= LAST, "{what}: numbers begin at {}", start.head);
@@ -254,7 +254,7 @@ fn assert_as_before(path: &Path, what: &str) {
 }
 
 #[test]
-fn what_can_be_made_again_is_made_again() {
+fn rebuildable_tables_and_indexes_are_rebuilt() {
     let (_folder, path) = place();
     fill(&mut open(&path).0);
     let sound = fs::read(&path).unwrap();
@@ -310,7 +310,7 @@ fn what_can_be_made_again_is_made_again() {
 }
 
 #[test]
-fn what_cannot_be_made_again_can_still_be_read_by_people() {
+fn unrebuildable_store_can_still_be_listed_and_exported() {
     let (_folder, path) = place();
     fill(&mut open(&path).0);
     let sound = fs::read(&path).unwrap();
@@ -336,7 +336,7 @@ fn what_cannot_be_made_again_can_still_be_read_by_people() {
 }
 
 #[test]
-fn a_store_that_is_gone_is_not_begun_anew() {
+fn lost_store_is_not_replaced_by_a_new_one() {
     let (folder, path) = place();
     fill(&mut open(&path).0);
     let empty = folder.path().join("empty");
@@ -361,7 +361,7 @@ fn a_store_that_is_gone_is_not_begun_anew() {
 }
 
 #[test]
-fn a_store_that_is_all_in_its_log_is_not_begun_anew_without_it() {
+fn store_that_lost_its_wal_is_not_replaced_by_a_new_one() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     fill(&mut writer);
@@ -378,7 +378,7 @@ fn a_store_that_is_all_in_its_log_is_not_begun_anew_without_it() {
 }
 
 #[test]
-fn a_store_that_was_being_made_is_made() {
+fn interrupted_store_creation_is_completed() {
     for is_there in [false, true] {
         let (_folder, path) = place();
         let mark = path.with_file_name("sessions.made");
@@ -392,7 +392,7 @@ fn a_store_that_was_being_made_is_made() {
 }
 
 #[test]
-fn a_store_without_a_mark_gets_one() {
+fn store_without_a_creation_mark_gets_one() {
     let (_folder, path) = place();
     fill(&mut open(&path).0);
     to_layout(&path, 1);
@@ -402,7 +402,7 @@ fn a_store_without_a_mark_gets_one() {
 }
 
 #[test]
-fn an_older_copy_of_the_store_gives_no_number_again() {
+fn older_copy_of_a_store_reuses_no_number() {
     let (_folder, path) = place();
     drop(open(&path));
     let older = fs::read(&path).unwrap();
@@ -413,7 +413,7 @@ fn an_older_copy_of_the_store_gives_no_number_again() {
 }
 
 #[test]
-fn a_long_log_is_emptied_when_there_is_time_and_is_empty_when_the_store_is_closed() {
+fn long_wal_is_checkpointed_when_idle_and_emptied_on_close() {
     let folder = tempfile::tempdir().unwrap();
     let opened = Keeper::open(folder.path(), StoreOptions::default()).unwrap();
     let (mut keeper, mut kept) = (opened.keeper, opened.told);
@@ -438,7 +438,7 @@ fn a_long_log_is_emptied_when_there_is_time_and_is_empty_when_the_store_is_close
 }
 
 #[test]
-fn what_is_old_in_the_trash_goes_a_little_at_a_time() {
+fn expired_trash_is_deleted_in_small_steps() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     let large = |place| Record::Turn(ChatKey(1002), place, large_turn());
@@ -475,7 +475,7 @@ fn what_is_old_in_the_trash_goes_a_little_at_a_time() {
 }
 
 #[test]
-fn looking_into_a_store_changes_nothing() {
+fn reading_an_archive_changes_no_file_of_any_layout() {
     let (folder, path) = place();
     fill(&mut open(&path).0);
     let files = || {
@@ -514,7 +514,7 @@ impl Dice {
 }
 
 /// Takes something away from a closed store, or changes it. Returns what was done.
-pub fn spoil(path: &Path, dice: &mut Dice) -> String {
+pub fn corrupt(path: &Path, dice: &mut Dice) -> String {
     const OBJECTS: [&str; 16] = [
         "meta",
         "lives",
@@ -582,8 +582,8 @@ pub fn spoil(path: &Path, dice: &mut Dice) -> String {
 
 const PAGE: usize = 16 << 10;
 
-/// What was written comes back, or it is said that it does not. Returns how many sessions are
-/// nowhere to be seen.
+/// Checks that each written session is either returned or reported as damaged. Returns the number
+/// of sessions that are missing without a report.
 fn assert_honest(path: &Path, what: &str) -> usize {
     let opened = try_open(path);
     let archive = Archive::look_into(path).and_then(|archive| archive.list());
@@ -631,7 +631,7 @@ fn assert_honest(path: &Path, what: &str) -> usize {
 }
 
 #[test]
-fn whatever_is_damaged_is_told_and_never_silently_less() {
+fn random_damage_is_reported_and_never_silently_loses_data() {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let cases = number("DAMAGE_CASES").unwrap_or(120);
     let seed = number("DAMAGE_SEED").unwrap_or_else(|| {
@@ -657,7 +657,7 @@ fn whatever_is_damaged_is_told_and_never_silently_less() {
         if let Some(mark) = mark {
             fs::write(path.with_file_name("sessions.made"), mark).unwrap();
         }
-        let what = spoil(&path, &mut dice);
+        let what = corrupt(&path, &mut dice);
         let what = format!("DAMAGE_SEED={} layout {}: {what}", seed.wrapping_add(case), 6 - layout);
         if assert_honest(&path, &what) > 0 {
             println!("not seen any more: {what}");
@@ -686,7 +686,7 @@ fn change_rows_alone(path: &Path, before: &str, change: &str) {
 }
 
 #[test]
-fn a_session_that_one_of_table_and_indexes_names_is_not_taken_for_one_that_was_never_there() {
+fn session_known_to_only_a_table_or_an_index_is_not_taken_for_missing() {
     const KEY: u64 = 2;
     let look_up = |path: &Path, uri: &str| reader(path).look_up(uri, |_| false);
     let by_its_chat = format!("ahp-chat:/{KEY}");
@@ -726,7 +726,7 @@ fn a_session_that_one_of_table_and_indexes_names_is_not_taken_for_one_that_was_n
 }
 
 #[test]
-fn what_ran_misses_no_row_of_the_log_unseen() {
+fn missing_action_row_of_a_running_chat_is_reported_as_damage() {
     let damages = [
         "DELETE FROM actions WHERE last = 21".to_owned(),
         "DELETE FROM actions WHERE last = 22".to_owned(),

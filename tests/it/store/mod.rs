@@ -164,7 +164,7 @@ fn numbers(reader: &Reader, cursor: u64) -> Option<Vec<u64>> {
     actions.map(|actions| actions.iter().map(|(_, action)| action.server_seq).collect())
 }
 
-/// What `whole` is when it comes back.
+/// Checks that a loaded session equals that of `whole`.
 fn assert_whole(saved: &SavedSession, key: u64) {
     assert_eq!(saved.row, session_row(key));
     assert_eq!(saved.chats.len(), 1, "the chats of {key}");

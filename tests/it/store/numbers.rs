@@ -5,7 +5,7 @@ use ahp_sidecar::host::effects::{ChannelId, ChatKey, Record, SessionKey};
 use super::{action, actions, chat, copy, numbers, open, open_with, place, reader, session, whole};
 
 #[test]
-fn each_life_begins_behind_every_number_that_may_have_been_told() {
+fn each_start_begins_beyond_every_number_that_may_have_been_sent() {
     let (_folder, path) = place();
     let mut last = 0;
     for life in 0..4 {
@@ -18,7 +18,7 @@ fn each_life_begins_behind_every_number_that_may_have_been_told() {
 }
 
 #[test]
-fn a_loss_of_power_gives_no_number_a_second_meaning() {
+fn power_loss_never_reuses_a_number() {
     let (_folder, path) = place();
     let (mut writer, start) = open(&path);
     let mut last = start.head;
@@ -46,7 +46,7 @@ fn a_loss_of_power_gives_no_number_a_second_meaning() {
 }
 
 #[test]
-fn a_cursor_gets_what_followed_it_or_nothing() {
+fn cursor_returns_all_later_actions_or_none() {
     let (_folder, path) = place();
     let (mut writer, first) = open(&path);
     writer.commit(&actions(1..=3)).unwrap();
@@ -74,7 +74,7 @@ fn a_cursor_gets_what_followed_it_or_nothing() {
 }
 
 #[test]
-fn actions_of_one_row_come_back_one_by_one() {
+fn actions_packed_in_one_row_are_read_one_by_one() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     let on_chat = |seq| action(ChannelId::from(ChatKey(1001)), seq, 10);
@@ -91,7 +91,7 @@ fn actions_of_one_row_come_back_one_by_one() {
 }
 
 #[test]
-fn a_hole_in_the_log_is_damage() {
+fn hole_in_the_action_log_is_damage() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&actions([1, 2, 4])).unwrap();
@@ -101,7 +101,7 @@ fn a_hole_in_the_log_is_damage() {
 }
 
 #[test]
-fn what_is_too_much_to_replay_is_not_replayed() {
+fn replay_beyond_the_window_is_refused() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&actions(1..=5)).unwrap();
@@ -118,7 +118,7 @@ fn what_is_too_much_to_replay_is_not_replayed() {
 }
 
 #[test]
-fn old_actions_are_removed_and_cursors_before_them_get_nothing() {
+fn old_actions_are_pruned_and_cursors_before_them_return_nothing() {
     for (actions_max, bytes_max) in [(10, 10_000), (1_000, 100)] {
         let (_folder, path) = place();
         let (mut writer, _) = open_with(&path, actions_max, bytes_max);
@@ -146,7 +146,7 @@ fn old_actions_are_removed_and_cursors_before_them_get_nothing() {
 }
 
 #[test]
-fn short_lives_do_not_add_up() {
+fn actions_of_many_short_runs_are_pruned() {
     let (_folder, path) = place();
     for _ in 0..20 {
         let (mut writer, start) = open_with(&path, 10, 10_000);
@@ -156,7 +156,7 @@ fn short_lives_do_not_add_up() {
 }
 
 #[test]
-fn what_a_running_chat_needs_is_not_removed() {
+fn actions_of_a_running_chat_are_not_pruned() {
     let (_folder, path) = place();
     let (mut writer, _) = open_with(&path, 10, 10_000);
     let on_chat = |seq| action(ChannelId::from(ChatKey(1001)), seq, 10);
@@ -181,7 +181,7 @@ fn what_a_running_chat_needs_is_not_removed() {
 }
 
 #[test]
-fn the_row_that_the_window_begins_in_is_not_removed() {
+fn row_in_which_the_window_begins_is_not_pruned() {
     let (_folder, path) = place();
     let (mut writer, _) = open_with(&path, 10, 10_000);
     for first in (1..=100).step_by(4) {
@@ -199,7 +199,7 @@ fn the_row_that_the_window_begins_in_is_not_removed() {
 }
 
 #[test]
-fn a_damaged_record_of_the_numbers_makes_them_jump() {
+fn damaged_number_record_makes_the_sequence_jump() {
     let (_folder, path) = place();
     let (mut writer, start) = open(&path);
     writer.commit(&actions(start.head + 1..=5)).unwrap();
@@ -210,7 +210,7 @@ fn a_damaged_record_of_the_numbers_makes_them_jump() {
 }
 
 #[test]
-fn no_key_is_given_twice() {
+fn no_key_is_assigned_twice() {
     let (_folder, path) = place();
     let (mut writer, _) = open_with(&path, 10, 10_000);
     let gone = [whole(7), vec![Record::SessionRemoved(SessionKey(7))]].concat();
@@ -230,7 +230,7 @@ fn commit_singly(writer: &mut super::Writer, numbers: std::ops::RangeInclusive<u
     numbers.for_each(|seq| writer.commit(&actions([seq])).unwrap());
 }
 
-/// How many actions are stored.
+/// Returns the number of stored actions.
 fn count(path: &std::path::Path) -> i64 {
     let connection = ::rusqlite::Connection::open(path).unwrap();
     connection

@@ -32,31 +32,31 @@ fn counts(path: &std::path::Path) -> (i64, i64, i64) {
     connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap()
 }
 
-/// That the second session is what it was made to be.
-fn assert_is_there(path: &std::path::Path) {
+/// Checks that the second session is unchanged.
+fn assert_second_session_is_intact(path: &std::path::Path) {
     let saved = load(&reader(path), 2).unwrap().unwrap();
     assert_eq!(saved.chats[0].turns, [turn_text(1, 0), turn_text(1, 1), turn_text(2, 2)]);
 }
 
 #[test]
-fn a_text_goes_with_the_last_turn_that_has_it() {
+fn shared_text_is_deleted_with_its_last_turn() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[whole(1), beginning_as_1(2)].concat()).unwrap();
     assert_eq!(counts(&path), (6, 4, 2));
-    assert_is_there(&path);
+    assert_second_session_is_intact(&path);
     writer.commit(&[Record::TurnsCut(ChatKey(1001), 1)]).unwrap();
     assert_eq!(counts(&path), (4, 3, 1));
-    assert_is_there(&path);
+    assert_second_session_is_intact(&path);
     // Another turn comes into the place of one whose text is still in use.
     writer.commit(&[Record::Turn(ChatKey(1001), 1, turn_text(7, 1))]).unwrap();
-    assert_is_there(&path);
+    assert_second_session_is_intact(&path);
     writer.commit(&[Record::TurnsCut(ChatKey(1001), 0), Record::TurnsCut(ChatKey(1002), 0)]).unwrap();
     assert_eq!(counts(&path), (0, 0, 0));
 }
 
 #[test]
-fn a_text_stays_when_it_is_not_known_how_many_turns_have_it() {
+fn shared_text_with_unknown_use_count_is_not_deleted() {
     for damage in
         ["UPDATE shared_texts SET uses = 1", "UPDATE shared_texts SET sum = 'x'", "DROP TABLE shared_texts"]
     {
@@ -68,12 +68,12 @@ fn a_text_stays_when_it_is_not_known_how_many_turns_have_it() {
         // One that is gone is counted anew.
         let (mut writer, _) = open(&path);
         writer.commit(&[Record::TurnsCut(ChatKey(1001), 0)]).unwrap();
-        assert_is_there(&path);
+        assert_second_session_is_intact(&path);
     }
 }
 
 #[test]
-fn a_damaged_row_takes_no_text_of_another_turn_with_it() {
+fn damaged_turn_row_deletes_no_text_of_another_turn() {
     for damage in [
         "UPDATE turns SET text = (SELECT text FROM turns WHERE chat = 1002 AND place = 2) WHERE chat = 1001",
         "UPDATE turns SET text = (SELECT text FROM turns WHERE chat = 1002 AND place = 0), sum = 'x' WHERE chat = 1001",
@@ -83,12 +83,12 @@ fn a_damaged_row_takes_no_text_of_another_turn_with_it() {
         writer.commit(&[whole(1), beginning_as_1(2)].concat()).unwrap();
         rusqlite::Connection::open(&path).unwrap().execute_batch(damage).unwrap();
         writer.commit(&[Record::TurnsCut(ChatKey(1001), 0)]).unwrap();
-        assert_is_there(&path);
+        assert_second_session_is_intact(&path);
     }
 }
 
 #[test]
-fn a_session_that_is_loaded_or_brought_back_shares_what_it_shared() {
+fn loaded_or_imported_session_still_shares_its_texts() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     let (from, to) = (ChatKey(1001), ChatKey(1003));
@@ -113,7 +113,7 @@ fn a_session_that_is_loaded_or_brought_back_shares_what_it_shared() {
 }
 
 #[test]
-fn what_is_damaged_stays_so_in_a_chat_that_shares_it() {
+fn damaged_turn_stays_damaged_in_a_chat_that_shares_it() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&whole(1)).unwrap();
@@ -136,7 +136,7 @@ fn what_is_damaged_stays_so_in_a_chat_that_shares_it() {
 }
 
 #[test]
-fn a_text_that_is_shared_once_more_stays_when_it_is_not_known_how_many_turns_have_it() {
+fn text_shared_again_with_unknown_use_count_is_not_deleted() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[whole(1), beginning_as_1(2)].concat()).unwrap();
@@ -144,5 +144,5 @@ fn a_text_that_is_shared_once_more_stays_when_it_is_not_known_how_many_turns_hav
     let again = Record::TurnsShared { from: ChatKey(1002), to: ChatKey(1003), places: 0..2 };
     writer.commit(&[again, Record::TurnsCut(ChatKey(1003), 0)]).unwrap();
     writer.commit(&[Record::TurnsCut(ChatKey(1001), 0)]).unwrap();
-    assert_is_there(&path);
+    assert_second_session_is_intact(&path);
 }

@@ -35,7 +35,7 @@ fn size(path: &Path) -> u64 {
     fs::metadata(path).unwrap().len()
 }
 
-/// Everything that the large session took is gone, and the others are there.
+/// Checks that the space of the large session was released and that the other sessions are present.
 fn assert_small(path: &Path, window: ReplayWindow) {
     assert!(size(path) < 1 << 20, "{} bytes are left", size(path));
     let reader = Reader::open(path, window).unwrap();
@@ -49,7 +49,7 @@ fn assert_small(path: &Path, window: ReplayWindow) {
 }
 
 #[test]
-fn space_is_given_back_a_little_at_a_time() {
+fn free_space_is_released_in_small_steps() {
     let (_folder, path) = place();
     let (mut writer, _) = Writer::open(&path, options()).unwrap();
     writer.commit(&records()).unwrap();
@@ -64,7 +64,7 @@ fn space_is_given_back_a_little_at_a_time() {
 }
 
 #[test]
-fn what_new_actions_will_need_is_not_given_back() {
+fn space_needed_for_new_actions_is_not_released() {
     let (_folder, path) = place();
     let window = ReplayWindow { actions_max: 10, bytes_max: 40 << 20 };
     let (mut writer, _) = Writer::open(&path, StoreOptions { window, ..options() }).unwrap();
@@ -74,7 +74,7 @@ fn what_new_actions_will_need_is_not_given_back() {
 }
 
 #[test]
-fn a_host_gives_space_back_when_it_is_calm() {
+fn idle_host_releases_free_space() {
     let folder = tempfile::tempdir().unwrap();
     let Opened { mut keeper, mut told, .. } = Keeper::open(folder.path(), options()).unwrap();
     for step in [records(), vec![REMOVED]] {
@@ -92,7 +92,7 @@ fn a_host_gives_space_back_when_it_is_calm() {
 }
 
 #[test]
-fn all_space_is_given_back_on_request_also_by_an_older_database() {
+fn compaction_on_request_releases_all_space_also_of_older_databases() {
     for before in ["", "PRAGMA auto_vacuum = 0; VACUUM"] {
         let (_folder, path) = place();
         let (mut writer, _) = Writer::open(&path, options()).unwrap();

@@ -19,7 +19,7 @@ use bytes::Bytes;
 
 use super::{large_turn, load, open, place, reader, session, whole};
 
-/// So many bytes of texts may stay in memory, of turns of [`BYTES`] each.
+/// Maximum bytes of texts in memory, of turns of [`BYTES`] each.
 const BYTES_MAX: usize = 4 * BYTES;
 const BYTES: usize = 1000;
 
@@ -52,7 +52,7 @@ fn here(turns: &[CompletedTurn]) -> usize {
 }
 
 #[test]
-fn the_texts_that_were_used_lately_are_in_memory_and_all_of_them_can_be_read() {
+fn text_cache_holds_recently_used_texts_and_reads_the_others() {
     let (_folder, path) = place();
     let (mut writer, texts) = with_texts(&path);
     let turns: Vec<CompletedTurn> = (0..20).map(long_turn).collect();
@@ -78,7 +78,7 @@ fn the_texts_that_were_used_lately_are_in_memory_and_all_of_them_can_be_read() {
 }
 
 #[test]
-fn a_text_that_is_removed_stays_with_those_who_have_it() {
+fn deleted_text_stays_readable_for_its_holders() {
     let (_folder, path) = place();
     let (mut writer, texts) = with_texts(&path);
     let reader = reader(&path).with_texts(&texts);
@@ -98,7 +98,7 @@ fn a_text_that_is_removed_stays_with_those_who_have_it() {
 }
 
 #[test]
-fn what_is_not_removed_after_all_can_be_read() {
+fn text_of_a_failed_deletion_stays_readable() {
     let (_folder, path) = place();
     let (mut writer, texts) = with_texts(&path);
     let reader = reader(&path).with_texts(&texts);
@@ -111,7 +111,7 @@ fn what_is_not_removed_after_all_can_be_read() {
 }
 
 #[test]
-fn a_turn_whose_text_was_damaged_says_so_and_the_others_are_there() {
+fn turn_with_a_damaged_text_reads_as_an_error_and_others_are_intact() {
     let (_folder, path) = place();
     let (mut writer, texts) = with_texts(&path);
     writer.commit(&whole(1)).unwrap();
@@ -131,7 +131,7 @@ fn a_turn_whose_text_was_damaged_says_so_and_the_others_are_there() {
 }
 
 #[test]
-fn what_may_be_in_a_text_is_known_without_reading_it() {
+fn text_facts_are_known_without_reading_the_text() {
     let (_folder, path) = place();
     let (mut writer, texts) = with_texts(&path);
     let turn = |id: &str, said: &str| CompletedTurn::new(id, said.to_owned().into());
@@ -157,7 +157,7 @@ fn what_may_be_in_a_text_is_known_without_reading_it() {
 }
 
 #[test]
-fn what_was_said_takes_less_room_than_it_has_bytes() {
+fn stored_texts_and_actions_are_compressed() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     let said = "the same words, again and again; ".repeat(10_000);
@@ -193,7 +193,7 @@ impl TextSource for SlowDisk {
 }
 
 #[test]
-fn who_asks_whether_a_text_is_in_memory_does_not_wait_for_the_disk() {
+fn cache_lookup_does_not_wait_for_a_disk_read() {
     let ((began, begins), (go, go_on)) = (channel(), channel());
     let text = TurnText::there(4, None, Arc::new(SlowDisk { began, go_on: Mutex::new(go_on) }));
     let (reads, asks) = (text.clone(), text.clone());

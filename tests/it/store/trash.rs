@@ -24,7 +24,7 @@ fn rows(path: &std::path::Path) -> i64 {
 }
 
 #[test]
-fn a_removed_session_is_unlisted_and_its_rows_stay() {
+fn removed_session_is_unlisted_and_its_rows_stay() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[whole(1), whole(2)].concat()).unwrap();
@@ -47,7 +47,7 @@ fn a_removed_session_is_unlisted_and_its_rows_stay() {
 }
 
 #[test]
-fn without_a_trash_nothing_stays() {
+fn removed_session_is_deleted_at_once_without_a_trash() {
     let (_folder, path) = place();
     let mut writer = with_trash(&path, Duration::ZERO);
     writer.commit(&whole(1)).unwrap();
@@ -56,7 +56,7 @@ fn without_a_trash_nothing_stays() {
 }
 
 #[test]
-fn where_there_is_no_room_what_was_removed_first_goes_and_no_more_than_must() {
+fn oldest_trash_is_deleted_only_as_far_as_space_requires() {
     let (_folder, path) = place();
     let options = StoreOptions { bytes_max: Some(5 << 19), ..StoreOptions::default() };
     let mut writer = Writer::open(&path, options).unwrap().0;
@@ -77,7 +77,7 @@ fn where_there_is_no_room_what_was_removed_first_goes_and_no_more_than_must() {
 }
 
 #[test]
-fn the_trash_is_emptied_of_what_is_old_when_there_is_time() {
+fn expired_trash_is_deleted_when_idle() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[whole(1), whole(2), vec![REMOVED]].concat()).unwrap();
@@ -96,7 +96,7 @@ fn the_trash_is_emptied_of_what_is_old_when_there_is_time() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_emptied_out() {
+fn damaged_session_is_not_deleted_from_the_trash() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[whole(1), vec![REMOVED]].concat()).unwrap();
@@ -109,7 +109,7 @@ fn what_cannot_be_read_is_not_emptied_out() {
 }
 
 #[test]
-fn a_turn_that_ran_in_a_removed_session_is_not_interrupted() {
+fn running_turn_of_a_removed_session_is_not_interrupted() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[session(1), chat(1, true, 0), session(2), chat(2, true, 0)]).unwrap();
@@ -119,7 +119,7 @@ fn a_turn_that_ran_in_a_removed_session_is_not_interrupted() {
 }
 
 #[test]
-fn what_is_still_said_of_a_removed_session_does_not_bring_it_back() {
+fn late_record_of_a_removed_session_does_not_restore_it() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&whole(1)).unwrap();
@@ -129,7 +129,7 @@ fn what_is_still_said_of_a_removed_session_does_not_bring_it_back() {
 }
 
 #[test]
-fn two_sessions_of_one_uri_overwrite_nothing() {
+fn two_sessions_with_one_uri_do_not_overwrite_each_other() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[whole(1), whole(2)].concat()).unwrap();
@@ -141,7 +141,7 @@ fn two_sessions_of_one_uri_overwrite_nothing() {
 }
 
 #[test]
-fn what_is_gone_for_good_says_nothing_in_the_log_either_and_no_number_is_missed() {
+fn deleted_session_leaves_no_content_in_the_log_and_no_gap_in_its_numbers() {
     let (_folder, path) = place();
     let mut writer = with_trash(&path, Duration::ZERO);
     let channels = [SessionKey(1).into(), ChatKey(1001).into(), SessionKey(2).into(), ChatKey(1002).into()];

@@ -11,14 +11,14 @@ use super::*;
 
 const SESSION: SessionKey = SessionKey(1);
 
-/// What becomes of a session whose turn a process finds running.
+/// Treatment of a session whose turn was running when the process started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Its turn is ended, and may be resumed.
+    /// Turn is ended and resumable.
     TakenUp,
-    /// Its turn is ended for good, after so many deaths.
+    /// Turn is ended for good, after this number of deaths.
     GivenUp(u32),
-    /// Nothing is done with it.
+    /// Session is not touched.
     LeftAlone,
 }
 
@@ -61,7 +61,7 @@ fn running(path: &Path) {
 }
 
 #[test]
-fn a_session_that_ends_the_process_at_every_start_is_given_up_and_then_left_alone() {
+fn session_that_ends_every_process_is_quarantined_and_then_ignored() {
     let (_folder, path) = place();
     running(&path);
     let fates: Vec<Fate> = (0..6).map(|_| begin(&path, 3).1).collect();
@@ -77,7 +77,7 @@ fn a_session_that_ends_the_process_at_every_start_is_given_up_and_then_left_alon
 }
 
 #[test]
-fn a_session_whose_turn_was_given_up_begins_anew() {
+fn failure_count_restarts_after_a_quarantined_turn_was_survived() {
     let (_folder, path) = place();
     running(&path);
     let fates: Vec<Fate> = (0..2).map(|_| begin(&path, 1).1).collect();
@@ -90,7 +90,7 @@ fn a_session_whose_turn_was_given_up_begins_anew() {
 }
 
 #[test]
-fn a_process_that_was_killed_just_after_it_had_ended_a_turn_survived_that() {
+fn process_killed_right_after_a_turn_ended_does_not_count() {
     let (_folder, path) = place();
     running(&path);
     let (mut writer, _) = begin(&path, 1);
@@ -114,7 +114,7 @@ fn a_process_that_was_killed_just_after_it_had_ended_a_turn_survived_that() {
 }
 
 #[test]
-fn a_session_does_not_answer_for_another_one() {
+fn crash_is_attributed_to_the_session_being_recovered() {
     let (_folder, path) = place();
     let (mut writer, _) = open(&path);
     writer.commit(&[session(1), chat(1, true, 0), session(2), chat(2, true, 0)]).unwrap();
@@ -130,7 +130,7 @@ fn a_session_does_not_answer_for_another_one() {
 }
 
 #[test]
-fn ending_the_process_when_a_client_resumes_it_counts_too() {
+fn crash_after_a_resume_by_a_client_counts() {
     let (_folder, path) = place();
     running(&path);
     let mut fates = Vec::new();
@@ -145,7 +145,7 @@ fn ending_the_process_when_a_client_resumes_it_counts_too() {
 }
 
 #[test]
-fn what_was_survived_does_not_count() {
+fn survived_recovery_does_not_count() {
     let (_folder, path) = place();
     running(&path);
     for _ in 0..9 {
@@ -161,7 +161,7 @@ fn what_was_survived_does_not_count() {
 }
 
 #[test]
-fn a_store_may_be_told_never_to_give_up() {
+fn quarantine_can_be_disabled() {
     let (_folder, path) = place();
     running(&path);
     assert!((0..9).all(|_| begin(&path, 0).1 == TakenUp));

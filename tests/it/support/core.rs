@@ -40,7 +40,7 @@ impl Core {
         Self::with(Script.describe())
     }
 
-    /// The same, in which nothing gets larger than this.
+    /// Creates a core with these limits.
     pub fn limited(limits: Limits) -> Self {
         Self::of(Script.describe(), limits)
     }
@@ -72,12 +72,12 @@ impl Core {
         Self { host: Host::new(config), ids: CountedIds(0) }
     }
 
-    /// What the host puts out when this happens.
+    /// Feeds an input and returns the outputs.
     pub fn feed(&mut self, input: Input) -> Vec<Output> {
         self.feed_at(0, input)
     }
 
-    /// The same, so many seconds after the beginning.
+    /// Feeds an input this many seconds after the start and returns the outputs.
     pub fn feed_at(&mut self, second: u64, input: Input) -> Vec<Output> {
         let now = Now { unix_ms: 0, monotonic_ms: second * 1000 };
         let mut outputs = Vec::new();
@@ -85,7 +85,7 @@ impl Core {
         outputs
     }
 
-    /// The same, with what is to be saved after it.
+    /// Feeds an input and returns the outputs, with the records to be saved.
     pub fn feed_and_save(&mut self, input: Input) -> Vec<Output> {
         let mut outputs = self.feed(input);
         outputs.extend(self.feed(Input::Save));
@@ -93,7 +93,7 @@ impl Core {
     }
 }
 
-/// That somebody says this message.
+/// Builds the input of a message from a connection.
 pub fn said(connection: ConnectionId, mut message: Value) -> Input {
     message["jsonrpc"] = "2.0".into();
     Input::said(connection, Incoming::parse(&message.to_string().into()))
@@ -112,7 +112,7 @@ pub fn opened(outputs: &[Output]) -> ChatKey {
     opens(outputs).next_back().expect("an agent was told to open")
 }
 
-/// What a store has of the one session that was spoken of in all of this, and of its one chat.
+/// Returns the stored form of the only session in these outputs, and of its only chat.
 pub fn saved(outputs: &[Output]) -> SavedSession {
     let (mut session, mut chat, mut turns, mut actions) = (None, None, Vec::new(), Vec::new());
     for output in outputs {

@@ -14,10 +14,10 @@ use super::core::Core;
 use super::world::World;
 
 pub struct EdgedWorld {
-    /// What was put out, and is told to nobody yet.
+    /// World whose outputs are not delivered yet.
     pub world: World,
     pub edges: Edges,
-    /// What was told since that was last taken, and to whom.
+    /// Messages delivered since they were last taken, with their recipients.
     pub told: Vec<(ConnectionId, Value)>,
     requests: u64,
 }

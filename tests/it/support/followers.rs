@@ -10,10 +10,10 @@ use serde_json::json;
 use super::mirrors::{terminal_in, TerminalMirror};
 use super::world::{World, ROOT};
 
-/// What the clients are called.
+/// Ids of the clients.
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// What one of the clients does.
+/// Step of one of the clients.
 #[derive(Debug, Clone)]
 pub enum Moves {
     Follows,
@@ -49,7 +49,7 @@ pub struct Followers {
 }
 
 impl Followers {
-    /// Nobody follows this terminal yet.
+    /// Creates clients that are not subscribed to this terminal yet.
     pub fn new(uri: &str) -> Self {
         Self { uri: uri.to_owned(), followers: Default::default(), connections: 100 }
     }

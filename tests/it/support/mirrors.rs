@@ -1,4 +1,4 @@
-//! What a client holds of a terminal.
+//! Mirror of a terminal in a client.
 //!
 //! Owns: the mirror, made of what the client is told with the reducers of the protocol, and the law
 //! for it: no action says that a terminal has forgotten its beginning, so a mirror may hold more,
@@ -25,7 +25,7 @@ fn text_of_part(part: &TerminalContentPart) -> &str {
     }
 }
 
-/// All that a terminal shows.
+/// Returns the text that a terminal shows.
 pub fn text_of_terminal(state: &TerminalState) -> String {
     state.content.iter().map(text_of_part).collect()
 }
@@ -41,12 +41,12 @@ fn without_text(part: &TerminalContentPart) -> TerminalContentPart {
     part
 }
 
-/// What one client holds of one terminal.
+/// Mirror of one terminal in one client.
 #[derive(Debug, Default)]
 pub struct TerminalMirror {
     /// The number of the last action that it knows.
     pub cursor: u64,
-    /// Nothing until it has followed it.
+    /// State of the terminal; `None` before the first subscription.
     pub state: Option<TerminalState>,
 }
 
@@ -71,7 +71,8 @@ impl TerminalMirror {
         }
     }
 
-    /// It ends like a fresh snapshot, and says the same of all else.
+    /// Checks that the mirror's text ends like that of a fresh snapshot and that all other fields
+    /// are equal.
     pub fn check(&self, fresh: &TerminalState) {
         let Some(state) = &self.state else { return };
         assert!(text_of_terminal(state).ends_with(&text_of_terminal(fresh)), "{state:?}\n{fresh:?}");

@@ -1,4 +1,4 @@
-//! What the tests share: the real program as a child, spoken to line by line.
+//! Shared helpers of the tests: the real program as a child process, addressed line by line.
 //!
 //! Owns: a hermetic command that says where its sessions live, and reading with a limit after which
 //! a test has hung.
@@ -22,7 +22,7 @@ use serde_json::Value;
 /// After this time a test has hung. Not a measure of speed.
 pub const HUNG: Duration = Duration::from_secs(120);
 
-/// How often something is tried that is to be quick.
+/// Number of attempts for an operation that must be quick.
 const TRIES: usize = 10;
 
 /// Asserts that something, which tells how long it took, can be done in less than this. On a busy
@@ -184,7 +184,7 @@ impl Process {
         }
     }
 
-    /// Everything up to and with the first message that `wanted` accepts.
+    /// Returns all messages up to and including the first one that `wanted` accepts.
     pub fn until(&mut self, mut wanted: impl FnMut(&Value) -> bool) -> Vec<Value> {
         let mut messages = Vec::new();
         loop {
@@ -195,7 +195,7 @@ impl Process {
         }
     }
 
-    /// Everything up to the end of the output.
+    /// Returns all messages up to the end of the output.
     pub fn rest(&mut self) -> Vec<Value> {
         std::iter::from_fn(|| self.next_line())
             .map(|line| {

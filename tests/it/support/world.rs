@@ -22,7 +22,7 @@ use super::core::{opened, Core, SESSION};
 /// The channel of the root state.
 pub const ROOT: &str = "ahp-root://";
 
-/// What a user says.
+/// Builds a message of a user.
 pub fn message(text: &str) -> Value {
     json!({ "text": text, "origin": { "kind": "user" } })
 }
@@ -30,7 +30,7 @@ pub fn message(text: &str) -> Value {
 #[derive(Debug)]
 pub struct World {
     pub core: Core,
-    /// What was put out since it was last taken.
+    /// Outputs since they were last taken.
     pub outputs: Vec<Output>,
     saves: bool,
     second: u64,
@@ -86,7 +86,7 @@ impl World {
         self.opened()
     }
 
-    /// The same, and the agent opens.
+    /// Creates a session and opens its agent.
     pub fn open_session(&mut self, connection: ConnectionId) -> ChatKey {
         let chat = self.create_session(connection);
         self.agent(chat, Event::Opened);
@@ -138,7 +138,7 @@ impl World {
         self.ask(connection, "subscribe", json!({ "channel": channel })).unwrap()["snapshot"].take()
     }
 
-    /// The same; its state.
+    /// Subscribes to a channel and returns its state.
     pub fn state(&mut self, connection: ConnectionId, channel: &str) -> Value {
         self.subscribe(connection, channel)["state"].take()
     }
@@ -194,7 +194,7 @@ impl World {
         self.feed(Input::Agent(chat, event));
     }
 
-    /// The same, of a turn that it runs.
+    /// Reports an event of a running turn.
     pub fn report(&mut self, chat: ChatKey, run: RunId, event: TurnEvent) {
         self.agent(chat, Event::Turn(run, event));
     }
@@ -204,7 +204,7 @@ impl World {
         self.feed(Input::Pty(key, event));
     }
 
-    /// What agents were told.
+    /// Returns the commands to agents.
     pub fn commands(&self) -> impl DoubleEndedIterator<Item = &Command> {
         self.outputs.iter().filter_map(|output| match output {
             Output::Agent(_, command) => Some(&**command),
@@ -239,7 +239,8 @@ impl World {
         std::mem::take(&mut self.outputs)
     }
 
-    /// The same: what was told of it, and to whom, as lines of the newest version.
+    /// Takes the outputs and returns the messages with their recipients, as lines of the newest
+    /// version.
     pub fn lines(&mut self) -> Vec<(ConnectionId, Value)> {
         let lines = self.take().into_iter().filter_map(|output| match output {
             Output::Frame(connection, frame) => Some((connection, line(&frame))),
@@ -248,7 +249,7 @@ impl World {
         lines.collect()
     }
 
-    /// The same, to one client.
+    /// Takes the outputs and returns the messages to one client.
     pub fn lines_to(&mut self, connection: ConnectionId) -> Vec<Value> {
         let lines = self.lines().into_iter().filter(|(to, _)| *to == connection);
         lines.map(|(_, line)| line).collect()
@@ -266,7 +267,7 @@ fn read(json: &[u8]) -> Value {
     serde_json::from_slice(json).unwrap()
 }
 
-/// What is told by a frame, as a line of the newest version.
+/// Returns the message of a frame, as a line of the newest version.
 pub fn line(frame: &Frame) -> Value {
     match frame {
         Frame::Action(action) | Frame::Delta(action, _) => read(&action.line),

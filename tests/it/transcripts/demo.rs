@@ -1,4 +1,4 @@
-//! What `ahp-sidecar demo` prints, held against `fixtures/demo/printed.out` and rewritten like a
+//! Output of `ahp-sidecar demo`, compared with `fixtures/demo/printed.out` and rewritten like a
 //! transcript.
 
 use std::fs;
@@ -8,7 +8,7 @@ use super::{blessing, diff};
 use crate::support::program;
 
 #[test]
-fn the_demo_prints_its_conversation() {
+fn demo_prints_its_conversation() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/demo/printed.out");
     let output = program().arg("demo").output().unwrap();
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "");

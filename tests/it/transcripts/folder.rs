@@ -10,16 +10,16 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// What stands for the folder.
+/// Placeholder of the folder's URI.
 const FOLDER: &str = "file:///FOLDER";
 
-/// What stands for its path where that is in another URI.
+/// Placeholder of the folder's path in other URIs.
 const PATH: &str = "/FOLDER";
 
-/// What stands for the token of a file.
+/// Placeholder of a file's version token.
 const ETAG: &str = "ETAG";
 
-/// What stands for the channel of a watch.
+/// Placeholder of the channel of a watch.
 const WATCH: &str = "ahp-resource-watch:/WATCH";
 
 /// A transcript's folder, if it has one.
@@ -54,7 +54,7 @@ impl Shown {
         }
     }
 
-    /// What a line means that is written.
+    /// Replaces the placeholders of a written line by their values.
     pub fn meant(&self, line: &str) -> String {
         match &self.folder {
             Some((_, uri)) => {
@@ -65,7 +65,7 @@ impl Shown {
         }
     }
 
-    /// What is written of a line that was heard.
+    /// Replaces the values in a received line by their placeholders.
     pub fn shown(&mut self, line: String) -> String {
         let Some((_, uri)) = &self.folder else { return line };
         let mut line = line.replace(uri, FOLDER).replace(&uri["file://".len()..], PATH);

@@ -74,27 +74,27 @@ impl Transcript {
         Ok(Self { steps })
     }
 
-    /// Whether the host says anything in it.
+    /// Tells whether the transcript contains output of the host.
     pub fn shows_something(&self) -> bool {
         self.steps.iter().any(Step::is_host)
     }
 
-    /// Whether its programs share a state folder.
+    /// Tells whether the programs of the transcript share a state folder.
     pub fn keeps_state(&self) -> bool {
         self.steps.contains(&Step::State)
     }
 
-    /// Whether it has a folder of its own.
+    /// Tells whether the transcript has a folder of its own.
     pub fn has_folder(&self) -> bool {
         self.steps.contains(&Step::Folder) || self.has_repository()
     }
 
-    /// Whether that is a repository.
+    /// Tells whether the folder of the transcript is a repository.
     pub fn has_repository(&self) -> bool {
         self.steps.contains(&Step::Repository)
     }
 
-    /// What the program is given in addition.
+    /// Returns the additional arguments of the program.
     pub fn arguments(&self) -> &[String] {
         let run = self.steps.iter().find_map(|step| match step {
             Step::Run(arguments) => Some(arguments.as_slice()),
@@ -149,12 +149,12 @@ impl Step {
         matches!(self, Self::Comment(_))
     }
 
-    /// Whether it can only be done while stdin is open.
+    /// Tells whether the step is possible only while stdin is open.
     pub fn needs_input(&self) -> bool {
         !matches!(self, Self::Comment(_) | Self::Exit(_) | Self::Host(_) | Self::Start)
     }
 
-    /// Whether what it says may still go on: nothing else can be said now.
+    /// Tells whether the step leaves an unfinished line, which only another raw step can continue.
     pub fn leaves_line_open(&self) -> bool {
         match self {
             Self::SayRaw(bytes) | Self::SayRepeat(_, bytes) => !bytes.ends_with(b"\n"),
@@ -220,7 +220,7 @@ fn escape(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_read_is_written_again() {
+fn transcript_round_trips_through_parse_and_display() {
     let text = "# a note\n\n@ run --on-eof exit\n@ state\n> x\n< y\n@ kill\n@ start\n@ until a b\n@ say-raw a\\\\\\xff\\r\\n\n\
                 @ say-repeat 3 z\n@ end\n@ exit 4\n";
     let transcript = Transcript::parse(text).unwrap();
@@ -229,7 +229,7 @@ fn what_is_read_is_written_again() {
 }
 
 #[test]
-fn what_is_no_transcript_is_refused() {
+fn invalid_transcript_is_refused() {
     for text in [
         "",
         "< no note\n",

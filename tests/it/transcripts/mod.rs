@@ -27,7 +27,7 @@ use format::{Step, Transcript};
 
 use crate::support::{sidecar, sidecar_on, Process};
 
-/// How many transcripts run at the same time.
+/// Number of transcripts that run in parallel.
 const WORKERS: usize = 4;
 
 /// Every transcript, by its path below `fixtures/`.
@@ -61,13 +61,13 @@ fn transcripts() -> Vec<(String, PathBuf)> {
     found
 }
 
-/// Whether what the host says is to be written down rather than compared.
+/// Tells whether the output of the host is recorded instead of compared.
 fn blessing() -> bool {
     std::env::var_os("BLESS").is_some_and(|value| value == "1") && std::env::var_os("CI").is_none()
 }
 
 #[test]
-fn every_transcript_is_what_the_host_says() {
+fn every_transcript_equals_the_output_of_the_host() {
     let wanted = std::env::var("FIXTURE").unwrap_or_default();
     let mut found = transcripts();
     found.retain(|(name, _)| name.contains(&wanted));
@@ -110,7 +110,7 @@ fn run(name: &str, path: &Path) -> Result<(), String> {
 }
 
 #[test]
-fn every_line_of_a_host_is_what_the_types_of_the_protocol_say() {
+fn every_transcript_line_matches_the_types_of_the_protocol() {
     if blessing() {
         // They are being rewritten; the next run looks at them.
         return;
@@ -275,7 +275,7 @@ impl Rebuilt {
         }
     }
 
-    fn heard(&mut self, line: String) {
+    fn record(&mut self, line: String) {
         let line = self.shown.shown(line);
         self.write(&Step::Host(line).to_string());
     }
@@ -302,7 +302,7 @@ impl Rebuilt {
             if line == answer {
                 return Ok(());
             }
-            self.heard(line);
+            self.record(line);
         }
         Err(format!("the output has ended after:\n{}", self.text))
     }
@@ -310,7 +310,7 @@ impl Rebuilt {
     fn until(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), String> {
         while let Some(line) = self.process.next_line() {
             let found = wanted(&line);
-            self.heard(line);
+            self.record(line);
             if found {
                 return Ok(());
             }
@@ -320,7 +320,7 @@ impl Rebuilt {
 
     fn rest(&mut self) {
         while let Some(line) = self.process.next_line() {
-            self.heard(line);
+            self.record(line);
         }
     }
 }
@@ -367,7 +367,7 @@ fn diff(old: &str, new: &str) -> String {
 }
 
 #[test]
-fn a_difference_is_shown_line_by_line() {
+fn difference_is_shown_line_by_line() {
     assert_eq!(diff("a\nb\nc\nd\ne\nf\n", "a\nb\nx\nd\ne\nf\n"), "  b\n- c\n+ x\n  d\n  …");
     assert_eq!(diff("a\n", "a\nb\n"), "  a\n+ b");
 }

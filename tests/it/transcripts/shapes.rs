@@ -1,4 +1,4 @@
-//! That every line of a host is what the types of the protocol say, with nothing left over.
+//! Checks that every line of a host conforms to the types of the protocol, with no surplus fields.
 //!
 //! Owns: parsing each line as its own type, and comparing it with what that type makes of it again.
 //! Never: judges whether a line is the right one.
@@ -64,7 +64,7 @@ fn note_request(asked: &mut HashMap<String, String>, line: &[u8]) {
     }
 }
 
-/// What the host asks of clients.
+/// Checks a request of the host to a client.
 fn check_request(method: &str, params: &Value) -> Result<(), String> {
     match method {
         "resourceRead" => same::<ResourceReadParams>(params).map(drop),
@@ -201,7 +201,7 @@ fn numbers_alike(value: &Value) -> Value {
 }
 
 #[test]
-fn what_is_left_over_or_unknown_is_found() {
+fn surplus_and_unknown_values_are_reported() {
     let check = |line: &str| {
         let asked = HashMap::from([("1".to_owned(), "ping".to_owned())]);
         check_line(line, &asked)

@@ -96,7 +96,7 @@ async fn converse(
     Ok(())
 }
 
-/// What passed the pipes was right, and there was something.
+/// Checks that all lines on the pipes were valid and that there was at least one.
 fn check(judged: &Arc<Mutex<Judged>>) -> Result<()> {
     let Ok(mut judged) = judged.lock() else { anyhow::bail!("a judge has panicked") };
     if let Some(wrong) = judged.wrong.take() {
@@ -133,7 +133,7 @@ async fn talk(official: &'static dyn Official, client: &dyn OfficialClient) -> R
     let before =
         [Followed::new(official, client, &uri).await?, Followed::new(official, client, &channel).await?];
     failed_turn(dialect, client, &channel, &mut talk).await?;
-    come_back(official, client, (&uri, &channel), before).await?;
+    reconnect_and_compare(official, client, (&uri, &channel), before).await?;
     for (channel, followed) in [(&uri, &mut session), (&channel, &mut talk)] {
         catch_up(official, client, channel, followed)
             .await
@@ -243,7 +243,7 @@ async fn failed_turn(
 
 /// Comes back with what was held before the turn that failed: what was missed is replayed, and
 /// leads to what the host shows now.
-async fn come_back(
+async fn reconnect_and_compare(
     official: &'static dyn Official,
     client: &dyn OfficialClient,
     (session, channel): (&str, &str),
@@ -276,7 +276,7 @@ async fn come_back(
     Ok(())
 }
 
-/// What is followed is what the host shows now, once everything has arrived.
+/// Waits until the mirrors equal the host's current snapshots.
 async fn catch_up(
     official: &'static dyn Official,
     client: &dyn OfficialClient,

@@ -32,7 +32,8 @@ impl Dialect {
         format!("{}.{}.{}", self.0, self.1, self.2)
     }
 
-    /// What `initialize` answers as the version: a number in 0.1.0, whose crate offers one.
+    /// Returns the version in the result of `initialize`: a number in 0.1.0, where a crate offers
+    /// one.
     pub fn answered(self) -> Value {
         if self == V0_1_0 {
             json!(1)
@@ -172,8 +173,8 @@ impl Dialect {
         self.act("pendingMessageSet", json!({ "kind": kind, "id": id, member: message }))
     }
 
-    /// What a subscription says besides its channel: a window of so many turns, where there are
-    /// windows.
+    /// Returns the parameters of a subscription besides its channel: a window of `turns` turns in
+    /// versions that have windows.
     pub fn window(self, turns: usize) -> Value {
         if self > V0_5_0 {
             json!({ "view": { "turns": turns } })
@@ -208,7 +209,7 @@ impl Dialect {
         }
     }
 
-    /// What is said to a file.
+    /// Builds the action that annotates a file.
     pub fn annotation(self, id: &str, session: &str, entries: &[Value]) -> Value {
         let mut annotation =
             json!({ "id": id, "resource": "file:///x", "resolved": false, "entries": entries });
@@ -230,7 +231,7 @@ impl Dialect {
         open.map(|part| part["request"].clone()).collect()
     }
 
-    /// Whether a turn that is over may be resumed.
+    /// Tells whether a finished turn can be resumed.
     pub fn is_resumable(self, turn: &Value) -> bool {
         let last = turn["responseParts"].as_array().and_then(|parts| parts.last());
         self.can_resume() && last.is_some_and(|part| part["kind"] == "error" && part["resumable"] == true)

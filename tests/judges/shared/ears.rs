@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::official::Official;
 
-/// What a line says, as the crate's types write it.
+/// Line of the host, parsed into the types of the crate.
 #[derive(Debug)]
 pub enum Heard {
     /// An action's envelope, and the channel that it is about.
@@ -74,7 +74,7 @@ impl Ears {
         Ok(Heard::Answer { id, result })
     }
 
-    /// That every request was answered.
+    /// Checks that every request was answered.
     pub fn check_all_answered(&self) -> Result<()> {
         ensure!(self.asked.is_empty(), "never answered: {:?}", self.asked);
         Ok(())

@@ -159,7 +159,7 @@ impl Files<'_> {
     }
 }
 
-/// What is said to a place in a file comes to the state that the host shows.
+/// Annotates a range of a file and checks that the annotation is in the host's state.
 async fn annotate(official: &'static dyn Official, client: &dyn OfficialClient, session: &str) -> Result<()> {
     let dialect = official.dialect();
     let channel = format!("{session}/annotations");

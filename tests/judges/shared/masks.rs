@@ -1,4 +1,4 @@
-//! What is left out when a mirror is compared with a fresh snapshot, and why: all of it is here.
+//! Masks for fields that a mirror need not share with a fresh snapshot, each with its reason.
 //!
 //! Owns: the list, and the comparison. What is masked in one place is compared in another wherever
 //! the host says it there too: a chat's row in its session and a session's summary in the list
@@ -113,12 +113,12 @@ pub fn of_list(dialect: Dialect, mut held: Value, listed: &Value) -> Value {
     held
 }
 
-/// That a mirror is what a fresh snapshot shows.
+/// Checks that a mirror equals a fresh snapshot.
 pub fn compare(dialect: Dialect, kind: Kind, held: &Value, shown: &Value) -> Result<()> {
     same(&masked(dialect, kind, held), &masked(dialect, kind, shown))
 }
 
-/// That two values are the same.
+/// Checks that two values are equal.
 pub fn same(held: &Value, shown: &Value) -> Result<()> {
     let mut found = String::new();
     differences("", held, shown, &mut found);

@@ -1,5 +1,5 @@
-//! What a client of one version holds: the states that its crate's reducers build, and the list of
-//! sessions.
+//! Mirror of a client of one version: the states built by the reducers of its crate, and the list
+//! of sessions.
 //!
 //! Owns: taking in what is heard, as the protocol tells a client to, and the law: what is held
 //! equals what the host shows. A snapshot replaces what was held of a channel; everything that
@@ -24,7 +24,7 @@ struct Channel {
     seen: u64,
 }
 
-/// Everything that a client holds.
+/// Client-side copy of all subscribed states and of the session list.
 pub struct Mirror {
     official: &'static dyn Official,
     channels: BTreeMap<String, Channel>,
@@ -32,7 +32,7 @@ pub struct Mirror {
     list: Option<BTreeMap<String, Value>>,
     /// The newest number that was heard.
     pub cursor: u64,
-    /// What arrives is lost, as on a connection that is gone without either side knowing.
+    /// Drops incoming messages, as on a connection lost without either side noticing.
     pub away: bool,
 }
 
@@ -185,7 +185,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// What no action carries to a chat is carried to its row in the session.
+    /// Compares the fields of a chat that actions only carry in its row of the session.
     fn compare_row(&self, uri: &str, chat: &Value) -> Result<()> {
         for (session, channel) in &self.channels {
             let view = channel.held.view()?;

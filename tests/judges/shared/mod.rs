@@ -46,22 +46,22 @@ macro_rules! judgements {
                 official!(Crates, $dialect, $ahp, $types, $family);
 
                 #[test]
-                fn a_whole_conversation() {
+                fn official_client_runs_a_conversation_from_start_to_end() {
                     super::shared::conversation::run(&Crates);
                 }
 
                 #[test]
-                fn files_are_changed_and_watched() {
+                fn official_client_changes_and_watches_files() {
                     super::shared::files::run(&Crates);
                 }
 
                 #[test]
-                fn a_client_comes_back_whoever_was_there_in_between() {
+                fn returning_older_client_has_the_state_left_by_a_newer_one() {
                     super::shared::returns::run(&Crates);
                 }
 
                 #[test]
-                fn whatever_a_client_does_its_mirror_holds() {
+                fn mirror_of_a_random_client_equals_a_fresh_snapshot() {
                     super::shared::schedules::run(&Crates);
                 }
             }

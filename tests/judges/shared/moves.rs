@@ -1,4 +1,4 @@
-//! What a client may do next, by chance, given what it sees.
+//! Random moves of a client, chosen among those that its view of the state allows.
 //!
 //! Owns: the programs that turns run, the actions that fit what there is, and whether a
 //! conversation waits.
@@ -11,7 +11,7 @@ use super::dialect::{Dialect, V0_4_0, V0_5_0, V1_0_0};
 use super::dice::Dice;
 use super::party::Party;
 
-/// What a program says before it hangs, so that this can be seen.
+/// Output of a program before it hangs, which makes the hang observable.
 const HANGING: &str = "hanging";
 
 /// A step of a schedule.
@@ -20,7 +20,7 @@ pub enum Move {
     /// Asks for a change on the session's channel or the conversation's.
     OnSession(Value),
     OnConversation(Value),
-    /// The same on the channel of the session's annotations.
+    /// Action on the channel of the session's annotations.
     OnAnnotations(Value),
     /// Listens until the conversation waits for somebody or nothing runs.
     Listen,
@@ -38,7 +38,7 @@ pub enum Move {
     },
 }
 
-/// What a conversation is doing.
+/// Activity of a conversation, which decides the possible moves.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Mood {
     Idle,
@@ -47,7 +47,7 @@ pub enum Mood {
     Waiting,
 }
 
-/// What a conversation is doing, as far as its state tells.
+/// Returns the activity of a conversation according to its state.
 pub fn mood(dialect: Dialect, view: &Value) -> Mood {
     let turn = &view["activeTurn"];
     if turn.is_null() {

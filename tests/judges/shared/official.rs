@@ -43,7 +43,7 @@ pub trait Official: Send + Sync {
 
 /// A channel's state, as the crate's types hold it.
 pub trait Held: Debug {
-    /// What kind of state it is: the variant of the crate's `SnapshotState`.
+    /// Returns the kind of the state: the variant of the crate's `SnapshotState`.
     fn kind(&self) -> Kind;
 
     /// Applies an action with the crate's reducer and returns what the reducer says, as its crate
@@ -75,7 +75,7 @@ pub trait OfficialClient {
     fn shutdown(&self) -> Later<'_, ()>;
 }
 
-/// What the crate's client delivers of one channel.
+/// Subscription of the crate's client to one channel.
 pub trait Subscription {
     /// The next envelope of an action.
     fn next(&mut self) -> Later<'_, Value>;
@@ -88,7 +88,7 @@ pub trait Subscription {
 struct Tolerated {
     since: Dialect,
     until: Dialect,
-    /// What the debug output of the unknown value has in it.
+    /// Marker of the unknown value in the debug output.
     mark: &'static str,
 }
 
@@ -471,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unknown_is_found_wherever_it_is_but_not_in_strings() {
+    fn unknown_values_are_found_anywhere_except_in_strings() {
         let shown = r#"A { b: Unknown(Object {"x": String("a)\"")}), c: "Unknown(", d: NotUnknown(1), e: [Unknown("y")] }"#;
         assert_eq!(unknowns(shown), [r#"Unknown(Object {"x": String("a)\"")})"#, r#"Unknown("y")"#]);
         assert!(unknowns("A { b: Known(Some(\"Unknown(1)\")) }").is_empty());

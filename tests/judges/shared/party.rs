@@ -61,7 +61,7 @@ impl Party {
         format!("{}/annotations", self.session)
     }
 
-    /// What it holds of its conversation.
+    /// Returns the client's mirror of its conversation.
     pub fn view(&self) -> Result<Value> {
         self.mirror.view(&self.conversation)
     }
@@ -148,13 +148,13 @@ impl Party {
         Ok(())
     }
 
-    /// That every action has come back, once the host has heard everything.
+    /// Checks that every dispatched action was echoed, once the host has received them all.
     pub fn check_all_echoed(&self) -> Result<()> {
         ensure!(self.unechoed.is_empty(), "never came back: {:?}", self.unechoed);
         Ok(())
     }
 
-    /// That every request was answered.
+    /// Checks that every request was answered.
     pub fn check_all_answered(&self) -> Result<()> {
         self.ears.check_all_answered()
     }

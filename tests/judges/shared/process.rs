@@ -161,10 +161,10 @@ pub struct Pipes {
     judged: Arc<Mutex<Judged>>,
 }
 
-/// What became of the lines on a pipe.
+/// Result of checking the lines on a pipe.
 pub struct Judged {
     ears: Ears,
-    /// How many lines were heard.
+    /// Number of lines received.
     pub heard: usize,
     /// The first thing that was wrong. A crate's client is silent about what it cannot parse.
     pub wrong: Option<anyhow::Error>,

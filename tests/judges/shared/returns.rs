@@ -23,7 +23,7 @@ const CASES: u64 = 4;
 const LIVES: usize = 6;
 const ROUNDS: usize = 4;
 
-/// So much of what was said is shown when a schedule fails.
+/// Number of the latest messages printed when a schedule fails.
 const SHOWN: usize = 40;
 
 const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246L2tlcHQ";
@@ -53,7 +53,7 @@ struct Selected {
 }
 
 impl Selected {
-    /// What `/model` says.
+    /// Returns the answer of `/model`.
     fn spoken(&self) -> String {
         let model = self.model.clone().unwrap_or_else(|| "(the default)".to_owned());
         match &self.agent {
@@ -68,7 +68,7 @@ struct Story {
     process: Option<Process>,
     party: Party,
     selected: Selected,
-    /// What the newer client was writing.
+    /// Text of the draft of the newer client.
     writing: Option<String>,
     at: usize,
     said: Vec<String>,
@@ -102,7 +102,7 @@ impl Story {
             if dice.percent(35) {
                 self.speak_at_once(dice).with_context(|| format!("speaking at once in life {life}"))?;
             } else {
-                self.come_back().with_context(|| format!("coming back to life {life}"))?;
+                self.reconnect_and_compare().with_context(|| format!("coming back to life {life}"))?;
             }
             for _ in 0..ROUNDS {
                 self.round(dice).with_context(|| format!("in life {life}"))?;
@@ -196,7 +196,7 @@ impl Story {
         self.check_last(&self.spoken())
     }
 
-    /// Its choices are made for a session, not for a message.
+    /// Tells whether selections apply to the session rather than to a message.
     fn selects(&self) -> bool {
         self.dialect() < V0_5_0
     }
@@ -218,7 +218,7 @@ impl Story {
         Ok(snapshot)
     }
 
-    fn come_back(&mut self) -> Result<()> {
+    fn reconnect_and_compare(&mut self) -> Result<()> {
         self.party.unechoed.clear();
         let params = self.party.reconnect()?;
         let result = self.ask("reconnect", &params)?;
@@ -270,7 +270,7 @@ impl Story {
         Ok((lines, self.spoken()))
     }
 
-    /// What `/model` says now.
+    /// Returns the current answer of `/model`.
     fn spoken(&self) -> String {
         if self.selects() {
             self.selected.spoken()
@@ -346,7 +346,7 @@ impl Story {
         Ok(())
     }
 
-    /// Everything that is held is what the host shows now, and that is what was selected.
+    /// Checks that all mirrors equal the host's snapshots and contain the selections.
     fn compare(&mut self) -> Result<()> {
         for channel in self.party.mirror.channels() {
             let snapshot = self.snapshot(&channel)?;

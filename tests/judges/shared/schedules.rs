@@ -19,17 +19,18 @@ use super::official::Official;
 use super::party::{Answer, Party};
 use super::process::Process;
 
-/// Where the choices begin when nobody asks for others, and how many schedules there are then.
+/// Seed of the random choices, unless another one is requested, and the default number of
+/// schedules.
 const SEED: u64 = 7;
 const CASES: u64 = 20;
 const MOVES: usize = 60;
 
-/// So much of what was said is shown when a schedule fails.
+/// Number of the latest messages printed when a schedule fails.
 const SHOWN: usize = 60;
 
-/// What all schedules together must have heard, or they prove little: actions of the conversation,
-/// actions of the session, and notifications. The agent `script` never says `reasoning`: its
-/// thoughts come whole.
+/// Actions and notifications that all schedules together must have received to be meaningful:
+/// actions of the conversation, actions of the session, and notifications. The agent `script` never
+/// sends `reasoning`: its thoughts arrive whole.
 const CONVERSATION: [&str; 19] = [
     "turnStarted",
     "turnComplete",
@@ -82,11 +83,11 @@ pub fn run(official: &'static dyn Official) {
         heard.append(&mut talk.party.heard);
     }
     if cases >= CASES {
-        check_heard(official.dialect(), &heard);
+        check_received(official.dialect(), &heard);
     }
 }
 
-fn check_heard(dialect: Dialect, heard: &BTreeSet<String>) {
+fn check_received(dialect: Dialect, heard: &BTreeSet<String>) {
     let (conversation, notifications) = (
         if dialect.has_chats() { "chat" } else { "session" },
         if dialect == V0_1_0 { "notify" } else { "root" },
@@ -110,9 +111,9 @@ struct Talk {
     process: Process,
     party: Party,
     calm: bool,
-    /// How many moves there were; it makes ids new.
+    /// Number of moves so far, which makes ids unique.
     at: usize,
-    /// Everything that was said on both sides.
+    /// Messages of both sides, in order.
     said: Vec<String>,
 }
 
@@ -254,7 +255,7 @@ impl Talk {
                 self.party.mirror.away = true;
                 Ok(())
             }
-            Move::Return => self.come_back(),
+            Move::Return => self.reconnect_and_compare(),
             Move::Resubscribe => {
                 // Nothing that was said may still have to come back on this channel.
                 self.settle()?;
@@ -289,7 +290,7 @@ impl Talk {
         Ok(())
     }
 
-    fn come_back(&mut self) -> Result<()> {
+    fn reconnect_and_compare(&mut self) -> Result<()> {
         let params = self.party.reconnect()?;
         let result = self.ask("reconnect", &params)?;
         self.party.catch_up(&result)?;
@@ -299,7 +300,7 @@ impl Talk {
     /// Ends what runs, compares everything, and ends the program.
     fn finish(&mut self) -> Result<()> {
         if self.party.mirror.away {
-            self.come_back()?;
+            self.reconnect_and_compare()?;
         }
         let (dialect, conversation) = (self.party.dialect(), self.party.conversation.clone());
         loop {

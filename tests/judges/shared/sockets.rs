@@ -27,18 +27,19 @@ use super::shared::process::{Folder, Listening, Process};
 use super::shared::schedules::asked;
 use super::stage::{self, Stage as _};
 
-/// Where the choices begin when nobody asks for others, and how many schedules there are then.
+/// Seed of the random choices, unless another one is requested, and the default number of
+/// schedules.
 const SEED: u64 = 23;
 const CASES: u64 = 6;
 const MOVES: usize = 60;
 
-/// So many clients at once, at least and at most.
+/// Minimum and maximum number of concurrent clients.
 const SEATS: std::ops::Range<usize> = 2..6;
 
 /// In one of so many moves the host is killed, and started again.
 const DEATHS: usize = 30;
 
-/// So much of what was said is shown when a schedule fails.
+/// Number of the latest messages printed when a schedule fails.
 const SHOWN: usize = 60;
 
 /// Judges by random schedules, in each of which clients of some of these versions take part, and in
@@ -140,7 +141,7 @@ struct Stage {
     host: Option<Listening>,
     seats: Vec<Seat>,
     at: usize,
-    /// Everything that was said on all sides, by version.
+    /// Messages of all sides, each with its version.
     said: Vec<String>,
 }
 
@@ -251,7 +252,7 @@ impl stage::Stage for Stage {
         }
     }
 
-    /// What it was told is before the answer to what it asks now.
+    /// Receives all pending messages: those before the answer to a request sent now.
     fn hear_all(&mut self, seat: usize) -> Result<()> {
         let dialect = self.seats[seat].party.dialect();
         self.ask(seat, "listSessions", &dialect.params("listSessions", dialect.root(), json!({})))?;

@@ -11,7 +11,7 @@ use super::shared::party::Party;
 
 /// Clients that are connected to a host in some way.
 pub trait Stage {
-    /// How many clients there are.
+    /// Returns the number of clients.
     fn count(&self) -> usize;
 
     /// One of them.
@@ -22,25 +22,25 @@ pub trait Stage {
     /// Connects it.
     fn open(&mut self, seat: usize) -> Result<()>;
 
-    /// Its connection is gone, with everything that was on its way.
+    /// Closes the client's connection and loses the messages in flight.
     fn lose(&mut self, seat: usize) -> Result<()>;
 
-    /// It says a line.
+    /// Sends a line from the client.
     fn say(&mut self, seat: usize, line: String) -> Result<()>;
 
-    /// It asks, and hears everything up to the answer.
+    /// Sends a request and receives all messages up to its answer.
     fn ask(&mut self, seat: usize, method: &str, params: &Value) -> Result<Value>;
 
-    /// It hears everything that it was told so far.
+    /// Receives all messages sent to the client so far.
     fn hear_all(&mut self, seat: usize) -> Result<()>;
 
     /// Time goes by.
     fn listen(&mut self, seat: usize) -> Result<()>;
 
-    /// How many moves were made.
+    /// Returns the number of moves so far.
     fn at(&self) -> usize;
 
-    /// It connects and shakes hands; returns the answer.
+    /// Connects the client and performs the handshake; returns the answer.
     fn enter(&mut self, seat: usize) -> Result<Value> {
         self.open(seat)?;
         let dialect = self.party(seat).dialect();
@@ -81,7 +81,7 @@ pub trait Stage {
         let (session, conversation) = (party.session.clone(), party.conversation.clone());
         let dialect = party.dialect();
         if !self.is_connected(seat) {
-            return if matches!(chosen, Move::Return) { self.come_back(seat) } else { Ok(()) };
+            return if matches!(chosen, Move::Return) { self.reconnect_and_compare(seat) } else { Ok(()) };
         }
         match chosen {
             Move::OnSession(action) => self.act(seat, &session, action),
@@ -115,7 +115,7 @@ pub trait Stage {
         }
     }
 
-    /// It loses its connection: what it said last may not have been heard.
+    /// Loses the client's connection: the host may not have received its last messages.
     fn drop_out(&mut self, seat: usize) -> Result<()> {
         let party = self.party(seat);
         party.mirror.away = true;
@@ -123,7 +123,7 @@ pub trait Stage {
         self.lose(seat)
     }
 
-    fn come_back(&mut self, seat: usize) -> Result<()> {
+    fn reconnect_and_compare(&mut self, seat: usize) -> Result<()> {
         self.open(seat)?;
         let params = self.party(seat).reconnect()?;
         let result = self.ask(seat, "reconnect", &params)?;
@@ -131,11 +131,11 @@ pub trait Stage {
         self.compare(seat).context("after coming back")
     }
 
-    /// Those that have lost their connection come back.
+    /// Reconnects the clients that have lost their connection.
     fn gather(&mut self) -> Result<()> {
         for seat in 0..self.count() {
             if !self.is_connected(seat) {
-                self.come_back(seat)?;
+                self.reconnect_and_compare(seat)?;
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What the driver's client does while its host may die at any moment.
+//! Requests of the driver's client, whose host may die at any moment.
 //!
 //! Owns: what is asked for and dispatched next, drawn from the seed and from what the client sees.
 //! Never: waits for more than a word of the host's.

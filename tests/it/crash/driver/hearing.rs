@@ -1,4 +1,4 @@
-//! What the driver's client hears of a host that may die at any moment.
+//! Messages to the driver's client from a host that may die at any moment.
 //!
 //! Owns: taking lines in as a client does, and what must be true of each.
 //! Never: says anything.
@@ -15,7 +15,7 @@ impl Driver {
         if let Trigger::Heard(left) = &mut self.trigger {
             *left -= 1;
         }
-        self.die_if_it_is_time()
+        self.die_if_due()
     }
 
     /// Hears everything up to the answers to all that was asked.
@@ -86,7 +86,7 @@ impl Driver {
                 let result: ReconnectResult = serde_json::from_value(result.clone()).unwrap();
                 assert!(!lost || matches!(result, ReconnectResult::Snapshot(_)), "a replay from nowhere");
                 self.is_live = true;
-                self.hear_what_was_missed(result);
+                self.receive_missed(result);
             }
             Request::Lagging => {
                 let result: ReconnectResult = serde_json::from_value(result.clone()).unwrap();
@@ -159,8 +159,8 @@ impl Driver {
         self.mirrors.states.remove(chat);
     }
 
-    /// Whether this channel is one of a session that may be gone.
-    pub(super) fn may_be_gone(&self, uri: &str) -> bool {
+    /// Tells whether the channel belongs to a session that may be gone.
+    pub(super) fn may_be_disposed_of(&self, uri: &str) -> bool {
         let mut gone = self.unsure.iter().chain(&self.disposed);
         let session = self.chats.get(uri);
         self.unsure_chats.contains(uri)
@@ -171,12 +171,12 @@ impl Driver {
     }
 
     /// The answer to a `reconnect` with what this client had.
-    pub(super) fn hear_what_was_missed(&mut self, result: ReconnectResult) {
+    pub(super) fn receive_missed(&mut self, result: ReconnectResult) {
         match result {
             ReconnectResult::Replay(replay) => {
                 self.history.counts.replays += 1;
                 for uri in replay.missing {
-                    assert!(self.may_be_gone(&uri), "{uri} is missing");
+                    assert!(self.may_be_disposed_of(&uri), "{uri} is missing");
                     self.mirrors.states.remove(&uri);
                 }
                 for envelope in &replay.actions {
@@ -191,8 +191,8 @@ impl Driver {
                 let before = std::mem::take(&mut self.mirrors.states);
                 for snapshot in told.snapshots {
                     let uri = snapshot.resource.clone();
-                    if self.asks_nothing_of(&uri) {
-                        check_kept(&uri, &before[&uri], &snapshot.state);
+                    if self.has_no_request_about(&uri) {
+                        check_retained(&uri, &before[&uri], &snapshot.state);
                     }
                     if let SnapshotState::Chat(chat) = &snapshot.state {
                         self.history_of(&uri, chat, u64::try_from(snapshot.from_seq).unwrap());
@@ -200,14 +200,14 @@ impl Driver {
                     self.mirrors.put(snapshot);
                 }
                 for uri in before.keys().filter(|uri| !self.mirrors.states.contains_key(*uri)) {
-                    assert!(self.may_be_gone(uri), "{uri} is missing");
+                    assert!(self.may_be_disposed_of(uri), "{uri} is missing");
                 }
             }
         }
     }
 
-    /// Whether nothing that was asked of a channel, or of its session's chat, is on its way.
-    pub(super) fn asks_nothing_of(&self, uri: &str) -> bool {
+    /// Tells whether no request about a channel, or about its session's chat, is in flight.
+    pub(super) fn has_no_request_about(&self, uri: &str) -> bool {
         let of_its_chat = |channel: &String| *channel == uri || *channel == chat_of(uri);
         !self.unanswered.values().any(of_its_chat)
     }
@@ -220,7 +220,7 @@ impl Driver {
             ReconnectResult::Replay(replay) => {
                 self.history.counts.lagging += 1;
                 for uri in &replay.missing {
-                    assert!(self.may_be_gone(uri), "{uri} is missing");
+                    assert!(self.may_be_disposed_of(uri), "{uri} is missing");
                     client.states.remove(uri);
                 }
                 let told: BTreeSet<u64> = replay.actions.iter().map(|action| action.server_seq).collect();

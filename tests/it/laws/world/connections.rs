@@ -97,7 +97,7 @@ impl World {
                 Some(gone) => {
                     let (request, channels) =
                         std::str::from_utf8(gone)?.split_once(' ').context("no mention")?;
-                    mirror.hear_of_the_end(&channels.split(' ').collect::<Vec<_>>(), request.parse()?);
+                    mirror.forget_removed(&channels.split(' ').collect::<Vec<_>>(), request.parse()?);
                 }
                 None => {
                     let said = || format!("client {client} reads {}", String::from_utf8_lossy(&line));
@@ -141,7 +141,7 @@ impl World {
         })
     }
 
-    /// What the host must deliver from now on.
+    /// Records the channels that the host must deliver from now on.
     pub(super) fn note_subscriptions(
         &mut self,
         connection: ConnectionId,

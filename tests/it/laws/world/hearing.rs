@@ -1,4 +1,4 @@
-//! What the host of a schedule puts out.
+//! Outputs of the host of a schedule.
 //!
 //! Owns: feeding it, and what every single output must obey; passing it on to whoever it is for.
 //! Never: lets out what is to be kept before it is kept.
@@ -33,7 +33,7 @@ impl World {
             ensure!(delivered == due, "{seq} on {channel} went to {delivered:?}, not to {due:?}");
         }
         ensure!(seen.delivered.is_empty(), "delivered but not recorded: {:?}", seen.delivered);
-        self.drop_gone()?;
+        self.drop_removed()?;
         for uri in std::mem::take(&mut seen.created) {
             let held = Held::new(self.observe(&uri)?);
             self.truth.add(uri, held);
@@ -87,14 +87,14 @@ impl World {
                 let frame = state.clone().answer(id.clone());
                 let mut told = Vec::new();
                 self.edges.tell_states(*connection, id.clone(), (**state).clone(), &mut told);
-                self.is_told_so(*connection, told, &frame)?;
+                self.check_lazy_write(*connection, told, &frame)?;
                 self.take_frame(*connection, &frame, seen)?;
             }
             Output::Turns(connection, turns) => {
                 let frame = Frame::Answer(turns.clone().line());
                 let mut told = Vec::new();
                 self.edges.tell_turns(*connection, (**turns).clone(), &mut told);
-                self.is_told_so(*connection, told, &frame)?;
+                self.check_lazy_write(*connection, told, &frame)?;
                 self.take_frame(*connection, &frame, seen)?;
             }
             Output::List(connection, id, page) => {
@@ -130,8 +130,13 @@ impl World {
         Ok(())
     }
 
-    /// What is written in pieces is what is written at once.
-    pub(super) fn is_told_so(&mut self, to: ConnectionId, told: Vec<Outgoing>, frame: &Frame) -> Result<()> {
+    /// Checks that a lazily written message equals the one written at once.
+    pub(super) fn check_lazy_write(
+        &mut self,
+        to: ConnectionId,
+        told: Vec<Outgoing>,
+        frame: &Frame,
+    ) -> Result<()> {
         let in_pieces: Vec<Told> = told.into_iter().map(Outgoing::now).collect();
         let mut at_once = Vec::new();
         self.edges.down(to, frame, &mut at_once);
@@ -197,7 +202,7 @@ impl World {
     }
 
     /// Forgets sessions and chats that are gone, and mentions it to those who followed them.
-    pub(super) fn drop_gone(&mut self) -> Result<()> {
+    pub(super) fn drop_removed(&mut self) -> Result<()> {
         let gone = std::mem::take(&mut self.gone);
         gone.iter().try_for_each(|channel| self.truth.remove(channel))?;
         for (&number, connection) in self.connections.iter_mut().filter(|_| !gone.is_empty()) {

@@ -1,4 +1,4 @@
-//! What clients of a schedule ask for and dispatch.
+//! Requests and actions of the clients of a schedule.
 //!
 //! Owns: the message that each step stands for, and what a client expects of its answer.
 //! Never: judges what others are told because of it.

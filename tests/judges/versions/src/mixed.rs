@@ -30,18 +30,19 @@ use super::shared::party::{Answer, Party};
 use super::shared::schedules::asked;
 use super::stage::{self, Stage as _};
 
-/// Where the choices begin when nobody asks for others, and how many schedules there are then.
+/// Seed of the random choices, unless another one is requested, and the default number of
+/// schedules.
 const SEED: u64 = 11;
 const CASES: u64 = 20;
 const MOVES: usize = 80;
 
-/// So many clients at once, at least and at most.
+/// Minimum and maximum number of concurrent clients.
 const SEATS: std::ops::Range<usize> = 4..7;
 
-/// So much of what was said is shown when a schedule fails.
+/// Number of the latest messages printed when a schedule fails.
 const SHOWN: usize = 60;
 
-/// Nothing is left for agents to do when they had so many turns in a row and said nothing.
+/// Number of consecutive rounds without a message after which agents count as idle.
 const QUIET_TURNS: usize = 6;
 
 pub static OFFICIALS: [&dyn Official; 10] = [
@@ -58,7 +59,7 @@ pub static OFFICIALS: [&dyn Official; 10] = [
 ];
 
 #[test]
-fn clients_of_several_versions_in_one_session() {
+fn clients_of_several_versions_share_one_session() {
     let (seed, cases) = (asked("JUDGE_SEED", SEED), asked("JUDGE_CASES", CASES));
     let mut heard = BTreeSet::new();
     for case in seed..seed + cases {
@@ -104,7 +105,7 @@ struct Stage {
     seats: Vec<Seat>,
     last_connection: u32,
     at: usize,
-    /// Everything that was said on all sides, by version.
+    /// Messages of all sides, each with its version.
     said: Vec<String>,
 }
 
@@ -404,7 +405,7 @@ impl stage::Stage for Stage {
     }
 }
 
-/// What every version says of each turn that is over.
+/// Returns the fields of each finished turn that every version has.
 fn turns(view: &Value) -> Vec<Value> {
     let turns = view["turns"].as_array().into_iter().flatten();
     turns.map(|turn| json!([turn["id"], turn["state"], turn["usage"]])).collect()
