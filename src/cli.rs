@@ -12,7 +12,6 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 
 use crate::backend::acp::client_tools::relay;
-use crate::backend::acp::terminals::shared::SHARED;
 use crate::backend::acp::AgentSpec;
 use crate::check::AgentsArguments;
 use crate::config::{self, AgentSource};
@@ -296,16 +295,14 @@ pub enum GuardMode {
     Command,
     /// The guard of a program that has the terminal which is stdout.
     InTerminal,
-    /// The guard of all programs in terminals.
-    Terminals,
     /// No guard: it turns into the program, as the leader of a session whose terminal is stdin.
     Leader,
 }
 
 /// Reads the arguments of this program with which it starts itself as a guard: what it is then, how
 /// many files it may open if not as many as who has started it, and the command. None where they
-/// say anything else. There is a guard for each agent, so this takes none of the memory that all
-/// flags and their explanations take.
+/// say anything else. There is a guard for each agent, command and terminal, so this takes none of
+/// the memory that all flags and their explanations take.
 pub fn guard_mode(
     arguments: impl Iterator<Item = OsString>,
 ) -> Option<(GuardMode, Option<u64>, Vec<OsString>)> {
@@ -319,8 +316,7 @@ pub fn guard_mode(
         "--" => (GuardMode::Agent, None),
         "--terminal" => (GuardMode::Command, arguments.next()),
         "--pty" => (GuardMode::InTerminal, arguments.next()),
-        "--leader" => (GuardMode::Leader, Some("--".into())),
-        SHARED => return arguments.next().is_none().then_some((GuardMode::Terminals, given, Vec::new())),
+        "--leader" => (GuardMode::Leader, arguments.next()),
         _ => return None,
     };
     let command: Vec<OsString> = arguments.collect();
@@ -520,7 +516,7 @@ mod tests {
             ("x guard-agent -- sh -- a", Some(GuardMode::Agent)),
             ("x guard-agent --terminal -- sh -- a", Some(GuardMode::Command)),
             ("x guard-agent --pty -- sh -- a", Some(GuardMode::InTerminal)),
-            ("x guard-agent --terminals -- sh -- a", None),
+            ("x guard-agent --leader -- sh -- a", Some(GuardMode::Leader)),
             ("x guard-agent --", None),
             ("x guard-agent", None),
             ("x guard-agent --pty sh -- a", None),
@@ -531,20 +527,10 @@ mod tests {
             let command = ["sh", "--", "a"].map(OsString::from).to_vec();
             assert_eq!(read(line), mode.map(|mode| (mode, None, command)), "{line}");
         }
-        assert_eq!(read("x guard-agent --terminals"), Some((GuardMode::Terminals, None, Vec::new())));
-        assert_eq!(
-            read("x guard-agent --files=1024 --terminals"),
-            Some((GuardMode::Terminals, Some(1024), Vec::new()))
-        );
         assert_eq!(
             read("x guard-agent --files=7 -- sh"),
             Some((GuardMode::Agent, Some(7), vec!["sh".into()]))
         );
-        for told in ["-- sh -- a", "7 /x -- sh"] {
-            let all = told.split(' ').map(OsString::from).collect();
-            let line = format!("x guard-agent --leader {told}");
-            assert_eq!(read(&line), Some((GuardMode::Leader, None, all)));
-        }
     }
 
     #[test]

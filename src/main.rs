@@ -43,7 +43,6 @@ fn main() -> ExitCode {
             GuardMode::Agent => guard::run(&command),
             GuardMode::Command => terminals::guard::run(&command),
             GuardMode::InTerminal => terminals::guard::run_in_terminal(session_leader(), &command),
-            GuardMode::Terminals => guard_terminals(),
             GuardMode::Leader => terminals::leader::run(&command),
         });
     }
@@ -361,16 +360,6 @@ fn check_agents(arguments: &AgentsArguments) -> ExitCode {
 fn own_path() -> PathBuf {
     let path = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
     path.unwrap_or_else(|_| env!("CARGO_PKG_NAME").into())
-}
-
-/// Is the guard that terminals share.
-fn guard_terminals() -> u8 {
-    #[cfg(target_os = "linux")]
-    {
-        terminals::shared::guard::run(session_leader)
-    }
-    #[cfg(not(target_os = "linux"))]
-    EXIT_FAILURE
 }
 
 /// This program as the leader of a session.

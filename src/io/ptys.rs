@@ -1,7 +1,7 @@
 //! Programs in terminals of the system's, into which clients type.
 //!
-//! They are started under the guard that terminals share (`opening`), and each has a task that
-//! attends to it (`program`). `shell` says which program it is, and `integration` how it tells of
+//! Each is started under a guard of its own (`opening`), and has a task that attends to it
+//! (`program`). `shell` says which program it is, and `integration` how it tells of
 //! its commands. What it prints is taken apart (`scanner`) and listened to (`listener`): it is
 //! answered what it asks of its terminal (`questions`), of which as much is known as that takes
 //! (`screen`). `typing` is what waits to be written, `foreground` who would read it.
@@ -36,7 +36,6 @@ use tokio::sync::{mpsc, watch, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::backend::acp::guards::GuardProgram;
-use crate::backend::acp::terminals::shared::host::TerminalGuards;
 use crate::host::effects::{PtyCommand, PtyEvent, TerminalKey};
 pub use integration::ShellScripts;
 
@@ -102,7 +101,7 @@ impl PtyThread {
 pub struct Ptys {
     /// None before the first of them.
     thread: Option<PtyThread>,
-    guards: Option<TerminalGuards>,
+    guards: Option<GuardProgram>,
     /// The scripts that have shells tell of their commands; without them they do not.
     scripts: Option<ShellScripts>,
     /// Set where the output of a program is reported all at once when it has ended, so that the
@@ -121,14 +120,14 @@ pub struct Ptys {
 impl Ptys {
     /// None yet, and where it is heard what becomes of them.
     pub fn new(
-        guard: Option<GuardProgram>,
+        guards: Option<GuardProgram>,
         scripts: Option<ShellScripts>,
         tells_at_end: bool,
     ) -> (Self, mpsc::UnboundedReceiver<PtyReport>) {
         let (reports, heard) = mpsc::unbounded_channel();
         let (running, _) = watch::channel(0);
         let (commands, starting, stop) = (HashMap::new(), HashMap::new(), CancellationToken::new());
-        let (thread, guards) = (None, guard.map(TerminalGuards::new));
+        let thread = None;
         (Self { thread, guards, scripts, tells_at_end, commands, starting, reports, stop, running }, heard)
     }
 

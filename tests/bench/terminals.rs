@@ -262,11 +262,11 @@ fn idle(table: &mut Table) -> Outcome<()> {
     let in_host =
         before.and_then(|before| Ok(host.memory()?.private_kb.saturating_sub(before) * 1024 / count));
     let (Ok(in_host), Ok(in_guards)) = (in_host, guards(host.process())) else {
-        return table.row("memory of an idle terminal", "unknown here".to_owned(), "150 kB", "");
+        return table.row("memory of an idle terminal", "unknown here".to_owned(), "600 kB", "");
     };
     let in_guard = in_guards * 1024 / count;
     let kilobytes = |bytes: u64| format!("{:.0} kB", bytes as f64 / 1e3);
-    table.row("memory of an idle terminal, host and guard", kilobytes(in_host + in_guard), "150 kB", "")?;
+    table.row("memory of an idle terminal, host and guard", kilobytes(in_host + in_guard), "600 kB", "")?;
     table.row("  of that the host's", kilobytes(in_host), "", "")
 }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{getpid, kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, RawPid, Signal};
 
 /// Interval between two searches for remaining descendants.
-pub const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A process that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +34,6 @@ struct FoundProcess {
 struct Stat {
     parent: RawPid,
     group: RawPid,
-    session: RawPid,
     started: u64,
 }
 
@@ -46,8 +45,8 @@ impl Stat {
         let (_, rest) = stat.rsplit_once(") ")?;
         let mut fields = rest.split(' ').skip(1);
         let mut next = || fields.next()?.parse::<RawPid>().ok();
-        let (parent, group, session) = (next()?, next()?, next()?);
-        Some(Self { parent, group, session, started: fields.nth(15)?.parse().ok()? })
+        let (parent, group) = (next()?, next()?);
+        Some(Self { parent, group, started: fields.nth(16)?.parse().ok()? })
     }
 }
 
@@ -133,11 +132,6 @@ pub fn ours(children: &Children) -> Vec<RawPid> {
     children.of(getpid().as_raw_pid())
 }
 
-/// The session of a process.
-pub fn session_of(process: RawPid) -> Option<RawPid> {
-    Stat::of(process).map(|stat| stat.session)
-}
-
 /// Goes through some of our children, and all that descends from them, parents first. What is done
 /// to one is done before its children are looked for.
 fn walk(top: impl Fn(&Children) -> Vec<RawPid>, mut each: impl FnMut(FoundProcess, Stat)) {
@@ -168,83 +162,42 @@ pub fn ask(asked: Pid) {
     });
 }
 
-/// Asks some of our children to leave, and all that descends from them.
-pub fn ask_some(top: impl Fn(&Children) -> Vec<RawPid>) {
-    walk(top, |process, _| process.signal(Signal::TERM));
-}
-
-/// Kills some of our children, and all that descends from them, as a [`Hunt`] does.
+/// Kills some of our children, and all that descends from them, while they start others and their
+/// parents end.
 ///
-/// Before each look `reap` is called. Returns whether nobody is left. Else there are some who
-/// cannot be killed: they belong to another user, or the kernel holds them, and nobody else has
-/// appeared for so long.
+/// Each process is stopped when it is found, before its children are looked for, and all are killed
+/// when all were stopped. One that was started meanwhile is found by the next search, which follows
+/// at once and has few to look at, so that no process is faster.
+///
+/// Before each search `reap` is called. Returns whether no process is left. Else the remaining ones
+/// cannot be killed: they belong to another user, or the kernel holds them, and no other has
+/// appeared within `patience`.
 pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), patience: Duration) -> bool {
-    let mut hunt = Hunt::begin();
+    let (mut stopped, mut none_before, mut last_new) = (BTreeSet::new(), false, Instant::now());
     loop {
         reap();
-        match hunt.look(&top) {
-            HuntSight::Nobody => return true,
-            HuntSight::Others => {}
-            HuntSight::TheSame(since) if since > patience => return false,
-            HuntSight::TheSame(_) => thread::sleep(LOOK_EVERY),
-        }
-    }
-}
-
-/// Kills processes while they start others and their parents end. Who is found is stopped before
-/// his children are looked for, and nobody is killed before all have been; who was started
-/// meanwhile all the same is found by the next look, which has few to look at and follows at once,
-/// so that nobody is faster.
-#[derive(Debug)]
-pub struct Hunt {
-    stopped: BTreeSet<FoundProcess>,
-    none_before: bool,
-    last_new: Instant,
-}
-
-/// Whom a look of a [`Hunt`] has found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HuntSight {
-    /// No process is left.
-    Nobody,
-    /// There are some who were not there before: the next look follows at once.
-    Others,
-    /// They have been killed before, and nobody else has appeared for so long. The next look
-    /// follows after [`LOOK_EVERY`].
-    TheSame(Duration),
-}
-
-impl Hunt {
-    /// Begins a hunt that has searched for no process yet.
-    pub fn begin() -> Self {
-        Self { stopped: BTreeSet::new(), none_before: false, last_new: Instant::now() }
-    }
-
-    /// Kills some of our children, and all that descends from them, as far as they are there now.
-    pub fn look(&mut self, top: impl Fn(&Children) -> Vec<RawPid>) -> HuntSight {
         let (mut found, mut new) = (Vec::new(), false);
-        walk(top, |process, _| {
+        walk(&top, |process, _| {
             found.push(process);
-            if self.stopped.insert(process) {
+            if stopped.insert(process) {
                 process.signal(Signal::STOP);
                 new = true;
             }
         });
-        // One list may leave out somebody while others in it end.
-        if found.is_empty() && self.none_before {
-            return HuntSight::Nobody;
+        // One list may leave out a process while others in it end.
+        if found.is_empty() && none_before {
+            return true;
         }
-        self.none_before = found.is_empty();
+        none_before = found.is_empty();
         for process in found {
             process.signal(Signal::KILL);
         }
         if new {
-            self.last_new = Instant::now();
-        }
-        match new {
-            true => HuntSight::Others,
-            false if self.none_before => HuntSight::TheSame(Duration::ZERO),
-            false => HuntSight::TheSame(self.last_new.elapsed()),
+            last_new = Instant::now();
+        } else if !none_before && last_new.elapsed() > patience {
+            return false;
+        } else {
+            thread::sleep(LOOK_EVERY);
         }
     }
 }

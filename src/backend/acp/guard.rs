@@ -196,12 +196,6 @@ fn as_exit_status(status: WaitStatus) -> i32 {
 }
 
 impl Family {
-    /// Returns whether orphans stay in the family.
-    #[cfg(target_os = "linux")]
-    pub(super) fn adopts(self) -> bool {
-        self.adopts
-    }
-
     /// Waits until nobody of it is left, reaping all; where that cannot be seen, until another
     /// thread has ended it.
     pub(super) fn wait(self, ending: JoinHandle<()>) {

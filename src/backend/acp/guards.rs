@@ -12,8 +12,9 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{kill_process_group, Pid, RawPid, Signal};
+use rustix::process::{kill_process, kill_process_group, Pid, RawPid, Signal};
 use tokio::process::{Child, Command};
+use tokio::signal::unix::{signal, SignalKind};
 use tokio_util::sync::CancellationToken;
 
 use super::blocking::on_a_thread;
@@ -109,31 +110,29 @@ pub struct Guard {
     started: Arc<Started>,
 }
 
-/// The group of a guard, which is its own until it was waited for.
-///
-/// It is to be used by the thread alone that waits for the guard: so nobody is signalled who has
-/// its number since.
-#[derive(Debug, Clone)]
-pub struct GuardGroup {
-    pid: Option<Pid>,
-    started: Arc<Started>,
-}
-
-impl GuardGroup {
-    /// Sends it a signal, unless the guard has ended.
-    pub fn signal(&self, signal: Signal) {
-        let guards = self.started.guards();
-        let Some(pid) = self.pid.filter(|pid| guards.contains(&pid.as_raw_pid())) else { return };
-        if let Err(error) = kill_process_group(pid, signal) {
-            tracing::debug!(%error, "the process group of a guard cannot be signalled");
-        }
-    }
-}
-
 impl Guard {
-    /// Returns the process group of the guard.
-    pub fn group(&self) -> GuardGroup {
-        GuardGroup { pid: self.pid, started: Arc::clone(&self.started) }
+    /// Waits as [`Self::ended`] does, and resumes the guard each time that it is stopped.
+    ///
+    /// # Errors
+    /// When it is not known how the guard ended, or when it is stopped.
+    pub async fn keep_running(&mut self, stopped: &CancellationToken) -> io::Result<ExitStatus> {
+        let (pid, started) = (self.pid, Arc::clone(&self.started));
+        let mut of_children = signal(SignalKind::child())?;
+        let mut ended = std::pin::pin!(self.ended(stopped));
+        loop {
+            tokio::select! {
+                biased;
+                status = &mut ended => return status,
+                // A guard that is not stopped ignores the signal. As long as it is listed, no other
+                // process has its number.
+                Some(()) = of_children.recv() => {
+                    let pid = pid.filter(|pid| started.guards().contains(&pid.as_raw_pid()));
+                    if let Some(Err(error)) = pid.map(|pid| kill_process(pid, Signal::CONT)) {
+                        tracing::debug!(%error, "a guard cannot be resumed");
+                    }
+                }
+            }
+        }
     }
 
     /// Waits until it has ended with all that it guards, which it does soon after it was `stopped`;

@@ -38,50 +38,23 @@ pub fn send(socket: impl AsFd, file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Result of a receive.
-#[derive(Debug)]
-pub enum Taken {
-    /// A file.
-    File(OwnedFd),
-    /// Something without a file: there may be no room for another one.
-    Nothing,
-    /// End of the stream.
-    End,
-}
-
-/// Takes what was sent next. Where nothing is to be waited for, that is an error.
-///
-/// # Errors
-/// When it cannot be received.
-pub fn take(socket: impl AsFd) -> io::Result<Taken> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut attached = RecvAncillaryBuffer::new(&mut space);
-    let mut word = [0; WORD.len()];
-    let received = retry_on_intr(|| {
-        recvmsg(&socket, &mut [IoSliceMut::new(&mut word)], &mut attached, RecvFlags::empty())
-    })?;
-    let mut files = attached.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(files) => Some(files),
-        _ => None,
-    });
-    match files.next().and_then(|mut files| files.next()) {
-        Some(file) => {
-            fcntl_setfd(&file, FdFlags::CLOEXEC)?;
-            Ok(Taken::File(file))
-        }
-        None if received.bytes == 0 => Ok(Taken::End),
-        None => Ok(Taken::Nothing),
-    }
-}
-
-/// Waits for a file, and says that it is here.
+/// Waits for a file, and acknowledges it.
 ///
 /// # Errors
 /// When something else comes, or nothing more can.
 pub fn receive(mut socket: &UnixStream) -> io::Result<OwnedFd> {
-    let Taken::File(file) = take(socket)? else {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut attached = RecvAncillaryBuffer::new(&mut space);
+    let mut word = [0; WORD.len()];
+    retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(&mut word)], &mut attached, RecvFlags::empty()))?;
+    let mut files = attached.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    let Some(file) = files.next().and_then(|mut files| files.next()) else {
         return Err(io::Error::other("no stdin was handed over"));
     };
+    fcntl_setfd(&file, FdFlags::CLOEXEC)?;
     // Nobody may be left to hear it.
     io::Write::write_all(&mut socket, WORD).unwrap_or_default();
     Ok(file)

@@ -3,8 +3,7 @@
 //!
 //! In reading order: this file (which there are, and who waits for what), `command` (what runs in
 //! them), `screen` (what they show), `feed` (what is to be told of that), `guard` (nothing of them
-//! outlives us), `leader` (how a program that is typed into gets a terminal of the system's),
-//! `shared` (all of these have one guard).
+//! outlives us), `leader` (how a program that is typed into gets a terminal of the system's).
 //!
 //! Owns: the requests that wait for a command to start or to end; what is ended with a turn, and
 //! with us.
@@ -16,7 +15,6 @@ pub mod feed;
 pub mod guard;
 pub mod leader;
 pub mod screen;
-pub mod shared;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

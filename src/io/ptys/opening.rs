@@ -4,11 +4,12 @@
 //! that under a guard.
 //! Never: reads or writes.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as Socket;
 use std::path::Path;
+use std::process::Stdio;
 
 use rustix::io::ioctl_fionbio;
 use rustix::pty::{grantpt, openpt, unlockpt, OpenptFlags};
@@ -18,10 +19,12 @@ use tokio::net::UnixStream;
 
 use super::integration::{ShellScript, ShellScripts, ShellStart};
 use super::shell;
-use crate::backend::acp::terminals::shared::host::{TerminalGuard, TerminalGuards};
-use crate::backend::acp::terminals::shared::TerminalProgram;
+use crate::backend::acp::guards::{Guard, GuardProgram};
 use crate::files::uris::path_of;
 use crate::host::effects::{PtyLaunch, ScreenSize};
+
+/// Argument of the guard of a terminal, before the program.
+const PTY: &str = "--pty";
 
 /// Variables that describe the terminal to every program in it.
 const ENVIRONMENT: [(&str, &str); 3] =
@@ -51,60 +54,59 @@ pub(super) struct OpenPty {
     pub(super) is_command: bool,
 }
 
-/// Opens a terminal and has a guard start the program there.
-pub(super) async fn open(
-    guards: Option<&TerminalGuards>,
+/// Opens a terminal and has a guard of its own start the program there.
+pub(super) fn open(
+    guards: Option<&GuardProgram>,
     scripts: Option<&ShellScripts>,
     launch: &PtyLaunch,
     shell: &Path,
-) -> io::Result<(TerminalGuard, OpenPty)> {
+) -> io::Result<(Guard, OpenPty)> {
     let guards = guards.ok_or_else(|| io::Error::other("this host starts no programs"))?;
-    let directory = launch.directory.as_deref().map(path_of).transpose();
-    let directory = directory.map_err(|error| io::Error::other(error.message))?;
-    // Else it is the program that cannot be started, it seems.
-    if let Some(directory) = &directory {
-        std::fs::metadata(directory).map_err(|error| in_directory(directory, &error))?;
-    }
     let (master, terminal) = open_terminal()?;
     set_size(&master, launch.size)?;
-    let mut command = vec![OsString::from(shell)];
-    let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
-    let mut tell = |name: &str, value: OsString| environment.insert(name.into(), value);
-    for (name, value) in ENVIRONMENT {
-        tell(name, value.into());
+    // The guard passes its own environment and directory on.
+    let mut command = guards.command();
+    command.arg(PTY).arg("--").arg(shell).envs(ENVIRONMENT).env("SHELL", shell);
+    if let Some(directory) = launch.directory.as_deref() {
+        let directory = path_of(directory).map_err(|error| io::Error::other(error.message))?;
+        // Starting the guard fails there, too, but with an error that names this program. (The dot
+        // asks for a folder that may be entered.)
+        fs::metadata(directory.join(".")).map_err(|error| in_directory(&directory, &error))?;
+        command.current_dir(directory);
     }
-    tell("SHELL", shell.into());
     let (mut word, mut read) = (None, None);
     match &launch.command {
+        Some(line) if line.contains('\0') => {
+            return Err(io::Error::other("its command line contains a NUL byte"));
+        }
         Some(line) => {
-            command.extend(["-c".into(), line.into()]);
-            for (name, value) in ENVIRONMENT_OF_COMMANDS {
-                tell(name, value.into());
-            }
+            command.args(["-c", line]).envs(ENVIRONMENT_OF_COMMANDS);
         }
         None => {
             let fresh = uuid::Uuid::new_v4().simple().to_string();
             match scripts.and_then(|scripts| scripts.start(shell, &fresh)) {
                 Some(ShellStart { arguments, environment, script }) => {
-                    command.extend(arguments.into_iter().map(OsString::from));
-                    for (name, value) in environment {
-                        tell(name, value.into());
-                    }
+                    command.args(arguments).envs(environment);
                     (word, read) = (Some(fresh), Some(script));
                 }
-                None => command.extend(shell::arguments(shell).iter().map(OsString::from)),
+                None => {
+                    command.args(shell::arguments(shell));
+                }
             }
         }
     }
     for name in NOT_OURS {
-        environment.remove(std::ffi::OsStr::new(name));
+        command.env_remove(name);
     }
-    let environment = environment.into_iter().collect();
-    let program = TerminalProgram { command, environment, directory };
-    let (guard, control) = guards.start(&program, terminal).await?;
     ioctl_fionbio(&master, true)?;
     let printed = pipe::Receiver::from_owned_fd_unchecked(master.try_clone()?)?;
     let typing = pipe::Sender::from_owned_fd_unchecked(master)?;
+    let (control, theirs) = Socket::pair()?;
+    control.set_nonblocking(true)?;
+    let control = UnixStream::from_std(control)?;
+    command.stdin(OwnedFd::from(theirs)).stdout(terminal).stderr(Stdio::null());
+    // Only the guard has the other ends once the command is dropped.
+    let guard = guards.start(&mut command)?;
     let (size, is_command) = (launch.size, launch.command.is_some());
     Ok((guard, OpenPty { printed, typing, control, word, script: read, size, is_command }))
 }

@@ -21,8 +21,8 @@ use super::listener::{PtyListener, PtySaying};
 use super::opening::{open, set_size, OpenPty};
 use super::typing::Typing;
 use super::{shell, PtyReports};
+use crate::backend::acp::guards::{Guard, GuardProgram};
 use crate::backend::acp::terminals::guard::CommandNews;
-use crate::backend::acp::terminals::shared::host::{TerminalGuard, TerminalGuards};
 use crate::host::effects::{PtyCommand, PtyEvent, PtyLaunch};
 use crate::io::descriptors::limit_behind;
 use crate::wire::escapes::take_text;
@@ -88,14 +88,14 @@ pub struct Attended {
 
 /// Starts a program, and tells what becomes of it.
 pub async fn start(
-    guards: Option<&TerminalGuards>,
+    guards: Option<&GuardProgram>,
     scripts: Option<&ShellScripts>,
     launch: &PtyLaunch,
     reports: PtyReports,
     attended: Attended,
 ) {
     let shell = shell::of_user();
-    match open(guards, scripts, launch, &shell).await {
+    match open(guards, scripts, launch, &shell) {
         Ok((guard, pty)) => {
             let name = shell.file_name().unwrap_or(shell.as_os_str()).to_string_lossy().into_owned();
             let program = Program::new(pty, reports, (shell, name), attended.tells_at_end);
@@ -207,20 +207,23 @@ impl Program {
     }
 
     /// Attends to it until nothing of it is left.
-    async fn attend(mut self, guard: TerminalGuard, mut attended: Attended) {
-        tokio::select! {
-            () = self.run(&mut attended.commands) => {}
-            () = attended.stop.cancelled() => {}
+    async fn attend(mut self, mut guard: Guard, mut attended: Attended) {
+        let released = CancellationToken::new();
+        let run = async {
+            tokio::select! {
+                () = self.run(&mut attended.commands) => {}
+                () = attended.stop.cancelled() => {}
+            }
+            // The system tells those who have the terminal that it is gone, and the guard ends who
+            // stays.
+            drop(self);
+            released.cancel();
+        };
+        let ((), status) = tokio::join!(run, guard.keep_running(&released));
+        if let Err(error) = status {
+            tracing::warn!(%error, "how the guard of a terminal ended is not known");
         }
-        // The system tells those who have the terminal that it is gone, and the guard ends who
-        // stays.
-        guard.ended(self.let_go()).await;
         drop(attended.counted);
-    }
-
-    /// Keeps nothing of it but what its guard still tells.
-    fn let_go(self) -> Lines<BufReader<OwnedReadHalf>> {
-        self.told
     }
 
     /// Carries what is typed and what is printed, until it has ended or is to.

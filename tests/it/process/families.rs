@@ -1,10 +1,10 @@
-//! Processes of terminals that share a guard, tested with the real program: none of a closed
-//! terminal survives, all of the others do.
+//! Processes of terminals, tested with the real program: none of a closed terminal survives, all of
+//! the others do.
 //!
 //! Owns: real processes that have left their session, their parents and their environment.
 //! Never: looks at what is shown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -14,7 +14,7 @@ use rustix::process::{kill_process, Pid, RawPid, Signal};
 use serde_json::{json, Value};
 
 use super::terminal::{Shell, PROMPT, TERMINAL};
-use crate::support::{can_be_done_within, shell, sidecar_on, HUNG, NO_HOME};
+use crate::support::{can_be_done_within, sidecar_on, HUNG, NO_HOME};
 
 /// Another terminal than the first one.
 const OTHER: &str = "agenthost-terminal:///two";
@@ -38,10 +38,6 @@ impl Terminals {
     fn start(cookie: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let command = sidecar_on(&folder.path().join("state"));
-        Self::start_by(folder, command, cookie)
-    }
-
-    fn start_by(folder: tempfile::TempDir, command: std::process::Command, cookie: &str) -> Self {
         // The last word is where it says its number, once it cannot be ended by kindness.
         let stubborn = "trap '' TERM INT HUP PIPE; echo $$ > \"$1.new\"; mv \"$1.new\" \"$1\"\n\
             while :; do sleep 0.1; done\n";
@@ -60,11 +56,6 @@ impl Terminals {
     /// Opens a terminal, and starts somebody there in all ways; who they are.
     fn populate(&mut self, uri: &str, name: &str) -> BTreeMap<String, RawPid> {
         self.open(uri);
-        self.start_all(name)
-    }
-
-    /// Starts processes of every kind in the subscribed terminal.
-    fn start_all(&mut self, name: &str) -> BTreeMap<String, RawPid> {
         let folder = self.folder.path().display().to_string();
         for (way, line) in WAYS {
             let words = format!("{folder}/stubborn {folder}/{name}.{way}");
@@ -73,8 +64,9 @@ impl Terminals {
         let all: BTreeMap<_, _> =
             WAYS.iter().map(|(way, _)| ((*way).to_owned(), self.pid_in(&format!("{name}.{way}")))).collect();
         // Those have no parent of the terminal's any more.
+        let guard = guard_of(&all);
+        assert!(guards(self.host()).contains(&guard));
         for way in ["daemon", "bare", "late"] {
-            let guard = guards(self.host())[0];
             wait_for(|| stat(all[way]).is_some_and(|stat| stat[1] == guard.to_string()), way);
         }
         all
@@ -91,19 +83,8 @@ impl Terminals {
         self.shell.process.child.id().try_into().unwrap()
     }
 
-    /// The guard that terminals share.
-    fn guard(&self) -> RawPid {
-        let guards = guards(self.host());
-        assert_eq!(guards.len(), 1, "{guards:?}");
-        guards[0]
-    }
-
-    fn signal_guard(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.guard()).unwrap(), signal).unwrap();
-    }
-
     fn signal_host(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.host()).unwrap(), signal).unwrap();
+        send(self.host(), signal);
     }
 
     fn dispose(&mut self, uri: &str) {
@@ -125,6 +106,16 @@ fn stat(process: RawPid) -> Option<Vec<String>> {
     (fields[0] != "Z" && fields[0] != "X").then_some(fields)
 }
 
+/// Returns the guard of a terminal: the parent of the shell that has started this job.
+fn guard_of(all: &BTreeMap<String, RawPid>) -> RawPid {
+    let parent = |process: RawPid| stat(process).unwrap()[1].parse::<RawPid>().unwrap();
+    parent(parent(all["job"]))
+}
+
+fn send(process: RawPid, signal: Signal) {
+    kill_process(Pid::from_raw(process).unwrap(), signal).unwrap();
+}
+
 fn is_alive(process: RawPid) -> bool {
     stat(process).is_some()
 }
@@ -136,8 +127,7 @@ fn guards(host: RawPid) -> Vec<RawPid> {
     let is_guard = |process: &RawPid| {
         let line = fs::read(PathBuf::from(format!("/proc/{process}/cmdline"))).unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-        let guards = words.get(1) == Some(&b"guard-agent".as_slice());
-        guards && [b"--terminals".as_slice(), b"--pty"].contains(&words[2])
+        words.get(1) == Some(&b"guard-agent".as_slice()) && words.contains(&b"--pty".as_slice())
     };
     let is_child = |process: &RawPid| stat(*process).is_some_and(|stat| stat[1] == host.to_string());
     all.filter(|process| is_child(process) && is_guard(process)).collect()
@@ -170,10 +160,11 @@ fn assert_alive(all: &BTreeMap<String, RawPid>) {
 fn closing_a_terminal_kills_its_processes_and_no_others() {
     let mut terminals = Terminals::start("families");
     let one = terminals.populate(TERMINAL, "one");
-    let guard = terminals.guard();
     let two = terminals.populate(OTHER, "two");
     let three = terminals.populate("agenthost-terminal:///three", "three");
-    assert_eq!(terminals.guard(), guard);
+    let all_guards = [&one, &two, &three].map(guard_of).into_iter().collect::<BTreeSet<_>>();
+    assert_eq!(guards(terminals.host()).into_iter().collect::<BTreeSet<_>>(), all_guards);
+    assert_eq!(all_guards.len(), 3, "each terminal has a guard of its own");
     terminals.dispose(TERMINAL);
     wait_until_dead(&one);
     // Its shell ends, and what that leaves behind stays until its terminal is over.
@@ -181,43 +172,13 @@ fn closing_a_terminal_kills_its_processes_and_no_others() {
     assert_eq!(terminals.shell.until_exited(), Some(3));
     wait_until_dead(&three);
     assert_alive(&two);
-    assert_eq!(terminals.guard(), guard);
-    // The number of one that has ended is nobody else's by mistake.
+    wait_for(|| guards(terminals.host()) == [guard_of(&two)], "one guard is left");
     let one = terminals.populate(TERMINAL, "one-again");
     terminals.dispose(OTHER);
     wait_until_dead(&two);
     assert_alive(&one);
     terminals.dispose(TERMINAL);
     wait_until_dead(&one);
-    terminals.wait_until_alone();
-    // The next one has another guard.
-    terminals.open(TERMINAL);
-    assert_ne!(terminals.guard(), guard);
-}
-
-/// A process has removed its terminal's tag and has left the session: it belongs to no terminal,
-/// and must still be killed.
-#[test]
-fn process_that_left_its_terminal_is_killed_with_the_last_terminal() {
-    let mut terminals = Terminals::start("nobodys");
-    let folder = terminals.folder.path().display().to_string();
-    terminals.open(OTHER);
-    terminals.open(TERMINAL);
-    let start =
-        |name: &str| format!("env -i /usr/bin/prlimit --locks=5 /bin/sh {folder}/stubborn {folder}/{name} &");
-    // Who is still in the session is known by that, also when his parents have ended.
-    terminals.shell.enter(&format!("(sh -c '{}' &)", start("near")));
-    terminals.shell.enter(&format!("(setsid sh -c '{}' &)", start("far")));
-    let (near, far) = (terminals.pid_in("near"), terminals.pid_in("far"));
-    for process in [near, far] {
-        let guard = terminals.guard().to_string();
-        wait_for(|| stat(process).is_some_and(|stat| stat[1] == guard), "it has lost its parents");
-    }
-    terminals.dispose(TERMINAL);
-    wait_for(|| !is_alive(near), "near");
-    assert!(is_alive(far));
-    terminals.dispose(OTHER);
-    wait_for(|| !is_alive(far), "far");
     terminals.wait_until_alone();
 }
 
@@ -227,35 +188,33 @@ fn host_end_or_death_leaves_no_terminal_process() {
         let mut terminals = Terminals::start(&format!("hosts-end-{}", signal.as_raw()));
         let one = terminals.populate(TERMINAL, "one");
         let two = terminals.populate(OTHER, "two");
-        let guard = terminals.guard();
+        let guards = [guard_of(&one), guard_of(&two)];
         terminals.signal_host(signal);
         terminals.shell.process.wait();
         if signal == Signal::TERM {
             // It has seen to it itself.
-            assert!(one.values().chain(two.values()).chain([&guard]).all(|process| !is_alive(*process)));
+            assert!(one.values().chain(two.values()).chain(&guards).all(|process| !is_alive(*process)));
         }
         wait_until_dead(&one);
         wait_until_dead(&two);
-        wait_for(|| !is_alive(guard), "the guard");
+        wait_for(|| !guards.into_iter().any(is_alive), "the guards");
     }
 }
 
 #[test]
-fn killed_terminal_guard_ends_its_terminals_and_the_host_continues() {
+fn killed_terminal_guard_ends_its_terminal_alone() {
     let mut terminals = Terminals::start("a-guard-is-killed");
     let one = terminals.populate(TERMINAL, "one");
     let two = terminals.populate(OTHER, "two");
-    let guard = terminals.guard();
+    let guard = guard_of(&two);
     terminals.shell.enter("kill -KILL $PPID");
+    assert_eq!(terminals.shell.until_exited(), None);
     wait_for(|| !is_alive(guard), "the guard");
-    // From then on there is another one.
-    terminals.populate("agenthost-terminal:///three", "three");
-    terminals.shell.follow(OTHER);
-    assert_eq!(terminals.shell.until_exited(), None);
-    terminals.shell.follow(TERMINAL);
-    assert_eq!(terminals.shell.until_exited(), None);
-    wait_until_dead(&one);
     wait_until_dead(&two);
+    assert_alive(&one);
+    terminals.populate("agenthost-terminal:///three", "three");
+    terminals.dispose(TERMINAL);
+    wait_until_dead(&one);
     terminals.dispose("agenthost-terminal:///three");
     terminals.wait_until_alone();
 }
@@ -267,33 +226,31 @@ fn stopped_terminal_guard_is_continued() {
     terminals.shell.enter("kill -STOP $PPID; echo go\"\"ne");
     terminals.shell.until_shown("gone\r\n");
     let two = terminals.populate(OTHER, "two");
-    let guard = terminals.guard();
-    terminals.signal_guard(Signal::STOP);
+    send(guard_of(&two), Signal::STOP);
     terminals.shell.enter("exec true");
     assert_eq!(terminals.shell.until_exited(), Some(0));
     wait_until_dead(&two);
     assert_alive(&one);
-    terminals.signal_guard(Signal::STOP);
+    send(guard_of(&one), Signal::STOP);
     terminals.dispose(TERMINAL);
     wait_until_dead(&one);
     terminals.wait_until_alone();
     // The host may die before it hears of it.
     let three = terminals.populate("agenthost-terminal:///three", "three");
     terminals.signal_host(Signal::STOP);
-    terminals.signal_guard(Signal::STOP);
-    assert_ne!(terminals.guard(), guard);
+    send(guard_of(&three), Signal::STOP);
     terminals.shell.process.child.kill().unwrap();
     terminals.shell.process.wait();
     wait_until_dead(&three);
 }
 
 #[test]
-fn permanently_stopped_terminal_guard_is_replaced() {
+fn permanently_stopped_terminal_guard_is_killed() {
     let mut terminals = Terminals::start("a-guard-is-held");
     let one = terminals.populate(TERMINAL, "one");
     let two = terminals.populate(OTHER, "two");
     // This is nobody's, so it is not ended with either.
-    let guard = terminals.guard();
+    let guard = guard_of(&one);
     let stop = format!("while kill -STOP {guard}; do :; done");
     let mut stops = std::process::Command::new("/bin/sh").args(["-c", &stop]).spawn().unwrap();
     terminals.dispose(TERMINAL);
@@ -305,7 +262,7 @@ fn permanently_stopped_terminal_guard_is_replaced() {
 }
 
 #[test]
-fn terminals_created_and_disposed_of_concurrently_share_one_guard() {
+fn terminals_can_be_created_and_disposed_of_concurrently() {
     let mut terminals = Terminals::start("at-once");
     let uri = |number: usize| format!("agenthost-terminal:///{number}");
     let claim = json!({ "kind": "client", "clientId": "me" });
@@ -326,7 +283,7 @@ fn terminals_created_and_disposed_of_concurrently_share_one_guard() {
             answers.extend(line["id"].as_u64().map(|id| (id, line.get("result") == Some(&Value::Null))));
         }
         assert!(wanted[4..].iter().chain(&unwanted).all(|id| answers[id]), "{answers:?}");
-        assert_eq!(guards(terminals.host()).len(), 1);
+        wait_for(|| guards(terminals.host()).len() == 4, "a guard for each that is wanted");
         for number in 4..8 {
             terminals.dispose(&uri(number));
         }
@@ -352,21 +309,4 @@ fn opening_a_terminal_does_not_wait_for_another_one_that_ends() {
         wait_until_dead(&all);
         took
     });
-}
-
-/// There is no room for numbers below this one.
-#[test]
-fn terminals_have_separate_guards_if_the_limit_leaves_no_tags() {
-    let folder = tempfile::tempdir().unwrap();
-    let command = shell("exec prlimit --locks=12345 \"$@\"", &sidecar_on(&folder.path().join("state")));
-    let mut terminals = Terminals::start_by(folder, command, "guards-of-their-own");
-    terminals.open(OTHER);
-    terminals.open(TERMINAL);
-    assert_eq!(guards(terminals.host()).len(), 2);
-    terminals.dispose(OTHER);
-    wait_for(|| guards(terminals.host()).len() == 1, "one guard is left");
-    let one = terminals.start_all("one");
-    terminals.dispose(TERMINAL);
-    wait_until_dead(&one);
-    terminals.wait_until_alone();
 }

@@ -38,7 +38,7 @@ pub enum CommandNews {
 }
 
 impl CommandNews {
-    pub(super) fn line(&self) -> String {
+    fn line(&self) -> String {
         match self {
             Self::Started => "started\n".to_owned(),
             Self::NotStarted(why) => format!("failed {}\n", why.replace('\n', " ")),
@@ -106,7 +106,7 @@ fn guard(start: impl FnOnce() -> io::Result<Pid>) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn news_of(status: WaitStatus) -> CommandNews {
+fn news_of(status: WaitStatus) -> CommandNews {
     let exited = status.exit_status().and_then(|status| u32::try_from(status).ok()).map(CommandNews::Exited);
     exited.or_else(|| status.terminating_signal().map(CommandNews::Killed)).unwrap_or(CommandNews::Exited(0))
 }

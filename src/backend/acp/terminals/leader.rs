@@ -1,14 +1,11 @@
 //! The leader of a session: this program in a hidden mode, for the moment between the guard of a
 //! program that is typed into and that program, into which it turns.
 //!
-//! Where terminals share a guard, it is told the number of its terminal and its directory before
-//! the command.
-//!
 //! Owns: that the program leads a session whose terminal is its own, and that a program which
 //! cannot be started is told of as such.
 //! Never: starts another process, or says anything in the terminal.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -21,42 +18,15 @@ use crate::backend::acp::guard::{let_go_of_output, number_of};
 /// The exit status of a leader that has not turned into its command.
 const NOT_STARTED: u8 = 127;
 
-/// Separator between the leader's own arguments and its command.
-const COMMAND: &str = "--";
-
-/// Turns into a command, as the leader of a session whose terminal is our stdin and stdout: the one
-/// behind `--`. Why that is not possible is said on stderr, which closes when the command runs.
-pub fn run(arguments: &[OsString]) -> u8 {
+/// Turns into a command, as the leader of a session whose terminal is our stdin and stdout. Why
+/// that is not possible is said on stderr, which closes when the command runs.
+pub fn run(command: &[OsString]) -> u8 {
     if let Ok(told) = io::stderr().as_fd().try_clone_to_owned() {
-        let error = match arguments {
-            [separator, command @ ..] if separator == COMMAND => lead(command),
-            [mark, directory, separator, command @ ..] if separator == COMMAND => {
-                belong(mark, directory).map_or_else(|error| error, |()| lead(command))
-            }
-            _ => io::ErrorKind::InvalidInput.into(),
-        };
+        let error = lead(command);
         // The guard waits for it, or is gone.
         std::fs::File::from(told).write_all(error.to_string().as_bytes()).unwrap_or_default();
     }
     NOT_STARTED
-}
-
-/// Goes where the command runs, as one of the family with this number.
-fn belong(mark: &OsStr, directory: &OsStr) -> io::Result<()> {
-    #[cfg(target_os = "linux")]
-    {
-        let mark = mark.to_str().and_then(super::shared::marks::TerminalMark::of_text);
-        mark.ok_or(io::ErrorKind::InvalidInput)?.put_on()?;
-    }
-    #[cfg(not(target_os = "linux"))]
-    if !mark.is_empty() {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
-    if directory.is_empty() {
-        return Ok(());
-    }
-    let named = |error| io::Error::other(format!("`{}`: {error}", directory.display()));
-    std::env::set_current_dir(directory).map_err(named)
 }
 
 /// Turns into a command; comes back only with why it could not.
@@ -83,7 +53,7 @@ fn lead(command: &[OsString]) -> io::Error {
 pub(super) fn start(mut leader: Command, command: &[OsString]) -> io::Result<Pid> {
     let (mut told, tells) = io::pipe()?;
     let terminal = || io::stdout().as_fd().try_clone_to_owned();
-    leader.arg(COMMAND).args(command);
+    leader.arg("--").args(command);
     leader.stdin(Stdio::from(terminal()?)).stdout(Stdio::from(terminal()?)).stderr(tells);
     let mut started = leader.spawn()?;
     // Nobody but the command has the terminal, and the other end of what is told.
