@@ -1,7 +1,7 @@
 //! Persistent sessions.
 //!
 //! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads;
-//! its `schema` and `upgrade`, `mend`, `check`, `ways`, `rows`, `running`, `turns`, `uses`,
+//! its `schema` and `upgrade`, `repair`, `check`, `indexes`, `rows`, `running`, `turns`, `use_counts`,
 //! `contents`, `texts`, `pack`, `compress`, `clients`, `agents`, `trash`, `space` and `mark`; and
 //! [`archive`], for people), and its stand-in for a host that keeps everything in memory
 //! ([`memory`]).
@@ -18,11 +18,12 @@ mod compress;
 mod contents;
 pub mod errors;
 pub mod folder;
+mod indexes;
 mod mark;
 pub mod memory;
-mod mend;
 mod pack;
 pub mod reader;
+mod repair;
 mod rows;
 mod running;
 mod schema;
@@ -33,8 +34,7 @@ mod trash;
 mod trials;
 mod turns;
 mod upgrade;
-mod uses;
-mod ways;
+mod use_counts;
 
 use std::path::PathBuf;
 use std::time::Duration;

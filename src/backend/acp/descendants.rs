@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{getpid, kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, RawPid, Signal};
 
 /// Interval between two searches for remaining descendants.
-pub const LOOK_EVERY: Duration = Duration::from_millis(5);
+pub const SWEEP_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A process that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,7 +80,7 @@ pub enum Children {
 
 impl Children {
     /// Returns the source as of now: the kernel's lists, or else a new table.
-    pub fn look() -> Self {
+    pub fn snapshot() -> Self {
         if Path::new("/proc/thread-self/children").exists() {
             Self::Listed
         } else {
@@ -141,7 +141,7 @@ pub fn session_of(process: RawPid) -> Option<RawPid> {
 /// Goes through some of our children, and all that descends from them, parents first. What is done
 /// to one is done before its children are looked for.
 fn walk(top: impl Fn(&Children) -> Vec<RawPid>, mut each: impl FnMut(FoundProcess, Stat)) {
-    let children = Children::look();
+    let children = Children::snapshot();
     walk_by(&children, top(&children), &mut each);
 }
 
@@ -160,7 +160,7 @@ fn walk_by(children: &Children, top: Vec<RawPid>, each: &mut impl FnMut(FoundPro
 }
 
 /// Asks all of our descendants to leave but those of a group, who have been asked together.
-pub fn ask(asked: Pid) {
+pub fn terminate(asked: Pid) {
     walk(ours, |process, stat| {
         if stat.group != asked.as_raw_pid() {
             process.signal(Signal::TERM);
@@ -169,24 +169,24 @@ pub fn ask(asked: Pid) {
 }
 
 /// Asks some of our children to leave, and all that descends from them.
-pub fn ask_some(top: impl Fn(&Children) -> Vec<RawPid>) {
+pub fn terminate_some(top: impl Fn(&Children) -> Vec<RawPid>) {
     walk(top, |process, _| process.signal(Signal::TERM));
 }
 
-/// Kills some of our children, and all that descends from them, as a [`Hunt`] does.
+/// Kills some of our children, and all that descends from them, as a [`DescendantKiller`] does.
 ///
 /// Before each look `reap` is called. Returns whether nobody is left. Else there are some who
 /// cannot be killed: they belong to another user, or the kernel holds them, and nobody else has
 /// appeared for so long.
 pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), patience: Duration) -> bool {
-    let mut hunt = Hunt::begin();
+    let mut killer = DescendantKiller::begin();
     loop {
         reap();
-        match hunt.look(&top) {
-            HuntSight::Nobody => return true,
-            HuntSight::Others => {}
-            HuntSight::TheSame(since) if since > patience => return false,
-            HuntSight::TheSame(_) => thread::sleep(LOOK_EVERY),
+        match killer.sweep(&top) {
+            KillProgress::NoneLeft => return true,
+            KillProgress::NewFound => {}
+            KillProgress::NoneNew(since) if since > patience => return false,
+            KillProgress::NoneNew(_) => thread::sleep(SWEEP_INTERVAL),
         }
     }
 }
@@ -196,32 +196,32 @@ pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), pati
 /// meanwhile all the same is found by the next look, which has few to look at and follows at once,
 /// so that nobody is faster.
 #[derive(Debug)]
-pub struct Hunt {
+pub struct DescendantKiller {
     stopped: BTreeSet<FoundProcess>,
     none_before: bool,
     last_new: Instant,
 }
 
-/// Whom a look of a [`Hunt`] has found.
+/// Whom a look of a [`DescendantKiller`] has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HuntSight {
+pub enum KillProgress {
     /// No process is left.
-    Nobody,
+    NoneLeft,
     /// There are some who were not there before: the next look follows at once.
-    Others,
+    NewFound,
     /// They have been killed before, and nobody else has appeared for so long. The next look
-    /// follows after [`LOOK_EVERY`].
-    TheSame(Duration),
+    /// follows after [`SWEEP_INTERVAL`].
+    NoneNew(Duration),
 }
 
-impl Hunt {
+impl DescendantKiller {
     /// Begins a hunt that has searched for no process yet.
     pub fn begin() -> Self {
         Self { stopped: BTreeSet::new(), none_before: false, last_new: Instant::now() }
     }
 
     /// Kills some of our children, and all that descends from them, as far as they are there now.
-    pub fn look(&mut self, top: impl Fn(&Children) -> Vec<RawPid>) -> HuntSight {
+    pub fn sweep(&mut self, top: impl Fn(&Children) -> Vec<RawPid>) -> KillProgress {
         let (mut found, mut new) = (Vec::new(), false);
         walk(top, |process, _| {
             found.push(process);
@@ -232,7 +232,7 @@ impl Hunt {
         });
         // One list may leave out somebody while others in it end.
         if found.is_empty() && self.none_before {
-            return HuntSight::Nobody;
+            return KillProgress::NoneLeft;
         }
         self.none_before = found.is_empty();
         for process in found {
@@ -242,9 +242,9 @@ impl Hunt {
             self.last_new = Instant::now();
         }
         match new {
-            true => HuntSight::Others,
-            false if self.none_before => HuntSight::TheSame(Duration::ZERO),
-            false => HuntSight::TheSame(self.last_new.elapsed()),
+            true => KillProgress::NewFound,
+            false if self.none_before => KillProgress::NoneNew(Duration::ZERO),
+            false => KillProgress::NoneNew(self.last_new.elapsed()),
         }
     }
 }
@@ -274,7 +274,7 @@ mod tests {
         let top = RawPid::try_from(shell.id()).unwrap();
         assert!(can_be_found());
         while below(&Children::Listed, top).len() < 5 {
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(SWEEP_INTERVAL);
         }
         let all = below(&Children::Listed, top);
         assert_eq!(below(&Children::table(), top), all);
@@ -291,7 +291,7 @@ mod tests {
         let start = Instant::now();
         while !all.iter().all(gone) {
             assert!(start.elapsed() < Duration::from_secs(60), "{all:?}");
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(SWEEP_INTERVAL);
         }
     }
 

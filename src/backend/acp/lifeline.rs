@@ -40,7 +40,7 @@ pub fn send(socket: impl AsFd, file: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Result of a receive.
 #[derive(Debug)]
-pub enum Taken {
+pub enum LifelineEvent {
     /// A file.
     File(OwnedFd),
     /// Something without a file: there may be no room for another one.
@@ -53,7 +53,7 @@ pub enum Taken {
 ///
 /// # Errors
 /// When it cannot be received.
-pub fn take(socket: impl AsFd) -> io::Result<Taken> {
+pub fn take(socket: impl AsFd) -> io::Result<LifelineEvent> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut attached = RecvAncillaryBuffer::new(&mut space);
     let mut word = [0; WORD.len()];
@@ -67,10 +67,10 @@ pub fn take(socket: impl AsFd) -> io::Result<Taken> {
     match files.next().and_then(|mut files| files.next()) {
         Some(file) => {
             fcntl_setfd(&file, FdFlags::CLOEXEC)?;
-            Ok(Taken::File(file))
+            Ok(LifelineEvent::File(file))
         }
-        None if received.bytes == 0 => Ok(Taken::End),
-        None => Ok(Taken::Nothing),
+        None if received.bytes == 0 => Ok(LifelineEvent::End),
+        None => Ok(LifelineEvent::Nothing),
     }
 }
 
@@ -79,7 +79,7 @@ pub fn take(socket: impl AsFd) -> io::Result<Taken> {
 /// # Errors
 /// When something else comes, or nothing more can.
 pub fn receive(mut socket: &UnixStream) -> io::Result<OwnedFd> {
-    let Taken::File(file) = take(socket)? else {
+    let LifelineEvent::File(file) = take(socket)? else {
         return Err(io::Error::other("no stdin was handed over"));
     };
     // Nobody may be left to hear it.

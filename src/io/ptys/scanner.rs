@@ -42,7 +42,7 @@ pub enum Scanned<'a> {
 
 /// State of the scanner between two bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Inside {
+enum ScannerState {
     Text,
     /// Behind an escape, and perhaps what narrows it.
     Escape,
@@ -57,7 +57,7 @@ enum Inside {
 /// Takes apart what one program says.
 #[derive(Debug)]
 pub struct OutputScanner {
-    inside: Inside,
+    inside: ScannerState,
     /// Bytes of the sequence that has not ended yet.
     held: Vec<u8>,
     /// In a string: the last byte was an escape, which may begin its end.
@@ -67,15 +67,15 @@ pub struct OutputScanner {
 impl OutputScanner {
     /// A program that has said nothing.
     pub fn new() -> Self {
-        Self { inside: Inside::Text, held: Vec::new(), may_end: false }
+        Self { inside: ScannerState::Text, held: Vec::new(), may_end: false }
     }
 
     /// Takes more of it apart.
     pub fn scan(&mut self, mut bytes: &[u8], mut take: impl FnMut(Scanned<'_>)) {
         while !bytes.is_empty() {
             bytes = match self.inside {
-                Inside::Text => self.scan_text(bytes, &mut take),
-                Inside::Opaque => self.scan_opaque(bytes, &mut take),
+                ScannerState::Text => self.scan_text(bytes, &mut take),
+                ScannerState::Opaque => self.scan_opaque(bytes, &mut take),
                 _ => self.scan_sequence(bytes, &mut take),
             };
         }
@@ -98,7 +98,7 @@ impl OutputScanner {
         }
         let Some((escape, rest)) = rest.split_first() else { return rest };
         self.held.push(*escape);
-        self.inside = Inside::Escape;
+        self.inside = ScannerState::Escape;
         rest
     }
 
@@ -112,7 +112,7 @@ impl OutputScanner {
             None => (bytes, &[][..]),
         };
         if ends.is_some() {
-            self.inside = Inside::Text;
+            self.inside = ScannerState::Text;
         }
         if !string.is_empty() {
             take(Scanned::Opaque(string));
@@ -122,18 +122,18 @@ impl OutputScanner {
 
     fn scan_sequence<'a>(&mut self, bytes: &'a [u8], take: &mut impl FnMut(Scanned<'_>)) -> &'a [u8] {
         for (at, byte) in bytes.iter().enumerate() {
-            let is_string = matches!(self.inside, Inside::Osc | Inside::Dcs);
+            let is_string = matches!(self.inside, ScannerState::Osc | ScannerState::Dcs);
             if *byte == ESCAPE && !is_string {
                 // What came before has no end, and another one begins.
                 self.give(take, |bytes| Scanned::Opaque(bytes));
-                (self.inside, self.held) = (Inside::Escape, vec![ESCAPE]);
+                (self.inside, self.held) = (ScannerState::Escape, vec![ESCAPE]);
                 return &bytes[at + 1..];
             }
             if self.may_end && *byte != b'\\' {
                 // The escape has ended the string, as in any terminal, and begins something else.
                 self.held.pop();
                 self.give_string(take, 0);
-                (self.inside, self.held) = (Inside::Escape, vec![ESCAPE]);
+                (self.inside, self.held) = (ScannerState::Escape, vec![ESCAPE]);
                 return &bytes[at..];
             }
             self.held.push(*byte);
@@ -142,13 +142,13 @@ impl OutputScanner {
                 return &bytes[at + 1..];
             }
             match self.inside {
-                Inside::Escape => match byte {
-                    b'[' if self.held.len() == 2 => self.inside = Inside::Csi,
-                    b']' if self.held.len() == 2 => self.inside = Inside::Osc,
-                    b'P' if self.held.len() == 2 => self.inside = Inside::Dcs,
+                ScannerState::Escape => match byte {
+                    b'[' if self.held.len() == 2 => self.inside = ScannerState::Csi,
+                    b']' if self.held.len() == 2 => self.inside = ScannerState::Osc,
+                    b'P' if self.held.len() == 2 => self.inside = ScannerState::Dcs,
                     b'X' | b'^' | b'_' if self.held.len() == 2 => {
                         self.give(take, |bytes| Scanned::Opaque(bytes));
-                        self.inside = Inside::Opaque;
+                        self.inside = ScannerState::Opaque;
                         return &bytes[at + 1..];
                     }
                     // What narrows it, or a control character within it.
@@ -158,12 +158,12 @@ impl OutputScanner {
                         return &bytes[at + 1..];
                     }
                 },
-                Inside::Csi if matches!(byte, 0x40..=0x7e) => {
+                ScannerState::Csi if matches!(byte, 0x40..=0x7e) => {
                     self.give(take, |bytes| Scanned::Sequence(bytes));
                     return &bytes[at + 1..];
                 }
-                Inside::Osc | Inside::Dcs => {
-                    let is_osc = self.inside == Inside::Osc;
+                ScannerState::Osc | ScannerState::Dcs => {
+                    let is_osc = self.inside == ScannerState::Osc;
                     if self.may_end || (*byte == BELL && is_osc) {
                         self.give_string(take, if self.may_end { 2 } else { 1 });
                         return &bytes[at + 1..];
@@ -189,12 +189,12 @@ impl OutputScanner {
     fn give(&mut self, take: &mut impl FnMut(Scanned<'_>), of: impl FnOnce(&[u8]) -> Scanned<'_>) {
         let held = std::mem::take(&mut self.held);
         take(of(&held));
-        (self.inside, self.may_end) = (Inside::Text, false);
+        (self.inside, self.may_end) = (ScannerState::Text, false);
     }
 
     /// Gives out the string that was held, whose terminator has this many bytes.
     fn give_string(&mut self, take: &mut impl FnMut(Scanned<'_>), terminator: usize) {
-        let is_osc = self.inside == Inside::Osc;
+        let is_osc = self.inside == ScannerState::Osc;
         self.give(take, |whole| {
             let says = &whole[2..whole.len() - terminator];
             if is_osc {
@@ -209,13 +209,14 @@ impl OutputScanner {
     fn let_through(&mut self, take: &mut impl FnMut(Scanned<'_>)) {
         // An OSC that is too long ends with BEL, too, and what is seen behind that is text either
         // way.
-        let goes_on = if self.inside == Inside::Dcs { Inside::Opaque } else { Inside::Text };
+        let goes_on =
+            if self.inside == ScannerState::Dcs { ScannerState::Opaque } else { ScannerState::Text };
         // An escape at its end may be the first half of the terminator, or begin something else.
         let escape = if self.may_end { self.held.pop() } else { None };
         self.give(take, |bytes| Scanned::Opaque(bytes));
         self.inside = goes_on;
         if let Some(escape) = escape {
-            (self.inside, self.held) = (Inside::Escape, vec![escape]);
+            (self.inside, self.held) = (ScannerState::Escape, vec![escape]);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::backend::acp::descendants::{ours, session_of, Children};
 
 /// The families of all terminals.
 #[derive(Debug)]
-pub(super) struct Families {
+pub(super) struct ProcessTrees {
     marks: TerminalMarks,
     /// Session that the program of each terminal leads, `None` before the program has started.
     sessions: BTreeMap<TerminalMark, Option<RawPid>>,
@@ -25,7 +25,7 @@ pub(super) struct Families {
     programs: BTreeMap<RawPid, (TerminalMark, oneshot::Sender<WaitStatus>)>,
 }
 
-impl Families {
+impl ProcessTrees {
     /// Creates the set of families, none yet; `None` where there are no numbers for them.
     pub(super) fn new() -> Option<Self> {
         Some(Self { marks: TerminalMarks::ours()?, sessions: BTreeMap::new(), programs: BTreeMap::new() })

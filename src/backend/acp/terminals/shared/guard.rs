@@ -28,13 +28,15 @@ use tokio::task::{yield_now, JoinSet, LocalSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::families::Families;
+use super::families::ProcessTrees;
 use super::marks::TerminalMark;
 use super::{TerminalProgram, ENDING, GONE, TAKEN};
-use crate::backend::acp::descendants::{ask_some, Children, Hunt, HuntSight, LOOK_EVERY};
-use crate::backend::acp::guard::{lead, lifeline_to_host, number_of, PATIENCE};
-use crate::backend::acp::lifeline::{take, Taken};
-use crate::backend::acp::terminals::guard::{news_of, CommandNews};
+use crate::backend::acp::descendants::{
+    terminate_some, Children, DescendantKiller, KillProgress, SWEEP_INTERVAL,
+};
+use crate::backend::acp::guard::{lead, lifeline_to_host, number_of, EXIT_GRACE};
+use crate::backend::acp::lifeline::{take, LifelineEvent};
+use crate::backend::acp::terminals::guard::{news_of, GuardReport};
 
 /// Maximum size of the message that describes a program to start, in bytes: more than any system
 /// takes.
@@ -51,7 +53,8 @@ fn guard(leader: fn() -> Command) -> io::Result<()> {
     if !lead()?.adopts() {
         return Err(io::Error::other("orphans cannot be adopted"));
     }
-    let families = Families::new().ok_or_else(|| io::Error::other("there are no numbers for terminals"))?;
+    let families =
+        ProcessTrees::new().ok_or_else(|| io::Error::other("there are no numbers for terminals"))?;
     host.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tasks = LocalSet::new();
@@ -71,7 +74,7 @@ fn guard(leader: fn() -> Command) -> io::Result<()> {
 #[derive(Debug)]
 struct GuardedTerminals {
     leader: fn() -> Command,
-    families: RefCell<Families>,
+    families: RefCell<ProcessTrees>,
     /// Signal that processes have ended and were reaped.
     reaped: watch::Sender<()>,
     /// The host is gone.
@@ -91,12 +94,12 @@ async fn attend(terminals: Rc<GuardedTerminals>, host: UnixStream) -> io::Result
     loop {
         tokio::select! {
             taken = host.async_io(Interest::READABLE, || take(&host)) => match taken {
-                Ok(Taken::File(control)) => {
+                Ok(LifelineEvent::File(control)) => {
                     tasks.spawn_local(Rc::clone(&terminals).attend_to(control));
                 }
                 // Without a socket there is nobody who could be told.
-                Ok(Taken::Nothing) => {}
-                Ok(Taken::End) | Err(_) => break,
+                Ok(LifelineEvent::Nothing) => {}
+                Ok(LifelineEvent::End) | Err(_) => break,
             },
             Some(_) = tasks.join_next() => {}
         }
@@ -139,7 +142,7 @@ impl GuardedTerminals {
                 drop(program);
                 self.carry(begun, &mut host, &mut tell).await;
             }
-            Err(error) => say(&mut tell, &CommandNews::NotStarted(error.to_string()).line()).await,
+            Err(error) => say(&mut tell, &GuardReport::NotStarted(error.to_string()).line()).await,
         }
         say(&mut tell, &format!("{GONE}\n")).await;
     }
@@ -156,9 +159,9 @@ impl GuardedTerminals {
                     why = error.to_string();
                 }
                 if !why.is_empty() {
-                    return say(tell, &CommandNews::NotStarted(why).line()).await;
+                    return say(tell, &GuardReport::NotStarted(why).line()).await;
                 }
-                say(tell, &CommandNews::Started.line()).await;
+                say(tell, &GuardReport::Started.line()).await;
                 if let Ok(status) = ended.await {
                     say(tell, &news_of(status).line()).await;
                 }
@@ -216,13 +219,13 @@ impl GuardedTerminals {
     /// Returns whether nobody is left; else there are some who cannot be killed.
     async fn end(&self, whose: Option<TerminalMark>, mut tell: Option<&mut OwnedWriteHalf>) -> bool {
         let top = |children: &Children| self.children(whose, children);
-        ask_some(top);
+        terminate_some(top);
         let have_left = async {
             let mut reaped = self.reaped.subscribe();
             let mut nobody_before = false;
             loop {
                 self.families.borrow_mut().reap();
-                let nobody = top(&Children::look()).is_empty();
+                let nobody = top(&Children::snapshot()).is_empty();
                 if nobody && nobody_before {
                     return;
                 }
@@ -232,21 +235,21 @@ impl GuardedTerminals {
                 }
             }
         };
-        if timeout(PATIENCE, have_left).await.is_ok() {
+        if timeout(EXIT_GRACE, have_left).await.is_ok() {
             return true;
         }
-        let mut hunt = Hunt::begin();
+        let mut killer = DescendantKiller::begin();
         let mut said = Instant::now();
         loop {
             self.reap();
-            match hunt.look(top) {
-                HuntSight::Nobody => return true,
-                HuntSight::Others => yield_now().await,
-                HuntSight::TheSame(since) if since > PATIENCE => return false,
-                HuntSight::TheSame(_) => sleep(LOOK_EVERY).await,
+            match killer.sweep(top) {
+                KillProgress::NoneLeft => return true,
+                KillProgress::NewFound => yield_now().await,
+                KillProgress::NoneNew(since) if since > EXIT_GRACE => return false,
+                KillProgress::NoneNew(_) => sleep(SWEEP_INTERVAL).await,
             }
             // The host knows that this is worked on.
-            if let Some(tell) = tell.as_mut().filter(|_| said.elapsed() > PATIENCE) {
+            if let Some(tell) = tell.as_mut().filter(|_| said.elapsed() > EXIT_GRACE) {
                 said = Instant::now();
                 say(tell, &format!("{ENDING}\n")).await;
             }
@@ -259,7 +262,7 @@ async fn receive(control: OwnedFd) -> io::Result<(UnixStream, TerminalProgram, O
     let control = Socket::from(control);
     control.set_nonblocking(true)?;
     let mut control = UnixStream::from_std(control)?;
-    let Taken::File(terminal) = control.async_io(Interest::READABLE, || take(&control)).await? else {
+    let LifelineEvent::File(terminal) = control.async_io(Interest::READABLE, || take(&control)).await? else {
         return Err(io::ErrorKind::InvalidData.into());
     };
     let length = control.read_u32().await?;

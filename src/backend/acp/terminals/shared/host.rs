@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{TerminalProgram, GONE, SHARED, TAKEN};
-use crate::backend::acp::guard::PATIENCE;
+use crate::backend::acp::guard::EXIT_GRACE;
 use crate::backend::acp::guards::{Guard, GuardGroup, GuardProgram};
 use crate::backend::acp::lifeline;
 
@@ -28,7 +28,7 @@ use crate::backend::acp::lifeline;
 const PTY: &str = "--pty";
 
 /// A guard that says nothing for so long while it has something to do is held by somebody.
-const SILENT_WITHIN: Duration = PATIENCE.saturating_mul(10);
+const SILENT_WITHIN: Duration = EXIT_GRACE.saturating_mul(10);
 
 /// Number of attempts to give a terminal to a guard: one that is gone is replaced.
 const TRIES: usize = 2;

@@ -13,9 +13,9 @@ const PIECE_BYTES: usize = 1 << 10;
 
 /// Room for so many bytes.
 #[derive(Debug, Clone)]
-pub struct ByteRoom(Arc<Semaphore>);
+pub struct ByteBudget(Arc<Semaphore>);
 
-impl ByteRoom {
+impl ByteBudget {
     /// Room for so many bytes, none of which is taken.
     pub fn new(bytes: usize) -> Self {
         Self(Arc::new(Semaphore::new((bytes / PIECE_BYTES).max(1))))
@@ -23,15 +23,15 @@ impl ByteRoom {
 
     /// Waits until there is any room, and takes the least. None when there will be none any more.
     /// May be dropped half-way.
-    pub async fn wait(&self) -> Option<TakenRoom> {
+    pub async fn reserve(&self) -> Option<ByteReservation> {
         let permit = Arc::clone(&self.0).acquire_owned().await.ok()?;
-        Some(TakenRoom { permit, of: Arc::clone(&self.0) })
+        Some(ByteReservation { permit, of: Arc::clone(&self.0) })
     }
 
     /// Takes the least room if there is any at once; never waits.
-    pub fn now(&self) -> Option<TakenRoom> {
+    pub fn try_reserve(&self) -> Option<ByteReservation> {
         let permit = Arc::clone(&self.0).try_acquire_owned().ok()?;
-        Some(TakenRoom { permit, of: Arc::clone(&self.0) })
+        Some(ByteReservation { permit, of: Arc::clone(&self.0) })
     }
 
     /// Closes the room: all waits for it, now and later, end with `None`.
@@ -42,14 +42,14 @@ impl ByteRoom {
 
 /// Room that something takes up until this is dropped.
 #[derive(Debug)]
-pub struct TakenRoom {
+pub struct ByteReservation {
     permit: OwnedSemaphorePermit,
     of: Arc<Semaphore>,
 }
 
-impl TakenRoom {
+impl ByteReservation {
     /// Takes up room for this many bytes, or all the remaining room if that is less.
-    pub fn fill(&mut self, bytes: usize) {
+    pub fn grow_to(&mut self, bytes: usize) {
         let more = (bytes / PIECE_BYTES).min(self.of.available_permits());
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         if let Ok(taken) = Arc::clone(&self.of).try_acquire_many_owned(more) {
@@ -64,19 +64,19 @@ mod tests {
 
     #[tokio::test]
     async fn there_is_room_for_one_thing_that_is_too_large_and_for_nothing_besides() {
-        let room = ByteRoom::new(4 * PIECE_BYTES);
-        let mut small = room.now().unwrap();
-        small.fill(PIECE_BYTES - 1);
-        let mut large = room.now().unwrap();
-        large.fill(100 * PIECE_BYTES);
-        assert!(room.now().is_none());
+        let room = ByteBudget::new(4 * PIECE_BYTES);
+        let mut small = room.try_reserve().unwrap();
+        small.grow_to(PIECE_BYTES - 1);
+        let mut large = room.try_reserve().unwrap();
+        large.grow_to(100 * PIECE_BYTES);
+        assert!(room.try_reserve().is_none());
         drop(small);
-        let again = room.now().unwrap();
+        let again = room.try_reserve().unwrap();
         drop(large);
-        room.wait().await.unwrap().fill(3 * PIECE_BYTES);
+        room.reserve().await.unwrap().grow_to(3 * PIECE_BYTES);
         drop(again);
         assert_eq!(room.0.available_permits(), 4);
         room.close();
-        assert!(room.now().is_none() && room.wait().await.is_none());
+        assert!(room.try_reserve().is_none() && room.reserve().await.is_none());
     }
 }
