@@ -120,7 +120,7 @@ pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Che
     }
 }
 
-/// An agent, and what came of starting it.
+/// An agent, and the result of starting it.
 struct CheckedAgent {
     spec: AgentSpec,
     describes: AgentDescription,
@@ -154,7 +154,7 @@ impl CheckedAgent {
     }
 }
 
-/// Meets all agents at the same time, and prints each when it is known.
+/// Probes all agents at the same time, and prints each when it is known.
 async fn probe_all(
     specs: Vec<AgentSpec>,
     guard: &GuardProgram,

@@ -1,4 +1,4 @@
-//! Room for what waits, by its size in bytes.
+//! Budget for what waits, by its size in bytes.
 //!
 //! Owns: how many bytes wait somewhere, and who has to wait until there are fewer.
 //! Never: keeps what waits, or turns something away because it is large alone: that is let in when
@@ -11,36 +11,36 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Bytes are counted in pieces of so many: whatever waits is at least one.
 const PIECE_BYTES: usize = 1 << 10;
 
-/// Room for so many bytes.
+/// Budget of bytes that may wait at the same time.
 #[derive(Debug, Clone)]
 pub struct ByteBudget(Arc<Semaphore>);
 
 impl ByteBudget {
-    /// Room for so many bytes, none of which is taken.
+    /// Creates a budget of this many bytes, none of which is reserved.
     pub fn new(bytes: usize) -> Self {
         Self(Arc::new(Semaphore::new((bytes / PIECE_BYTES).max(1))))
     }
 
-    /// Waits until there is any room, and takes the least. None when there will be none any more.
+    /// Waits until there is any room, and reserves the least. `None` once the budget is closed.
     /// May be dropped half-way.
     pub async fn reserve(&self) -> Option<ByteReservation> {
         let permit = Arc::clone(&self.0).acquire_owned().await.ok()?;
         Some(ByteReservation { permit, of: Arc::clone(&self.0) })
     }
 
-    /// Takes the least room if there is any at once; never waits.
+    /// Reserves the least room if there is any at once; never waits.
     pub fn try_reserve(&self) -> Option<ByteReservation> {
         let permit = Arc::clone(&self.0).try_acquire_owned().ok()?;
         Some(ByteReservation { permit, of: Arc::clone(&self.0) })
     }
 
-    /// Closes the room: all waits for it, now and later, end with `None`.
+    /// Closes the budget: all waits for it, now and later, end with `None`.
     pub fn close(&self) {
         self.0.close();
     }
 }
 
-/// Room that something takes up until this is dropped.
+/// Reservation of bytes, which is released when dropped.
 #[derive(Debug)]
 pub struct ByteReservation {
     permit: OwnedSemaphorePermit,
@@ -48,7 +48,7 @@ pub struct ByteReservation {
 }
 
 impl ByteReservation {
-    /// Takes up room for this many bytes, or all the remaining room if that is less.
+    /// Extends the reservation to this many bytes, or all the remaining room if that is less.
     pub fn grow_to(&mut self, bytes: usize) {
         let more = (bytes / PIECE_BYTES).min(self.of.available_permits());
         let more = u32::try_from(more).unwrap_or(u32::MAX);

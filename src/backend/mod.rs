@@ -97,7 +97,7 @@ impl ReportSender {
         Some(ReportPermit { permit, taken, chat: self.chat, conversation: self.conversation })
     }
 
-    /// Returns room for a report if there is some at once; never waits.
+    /// Returns a permit to send a report if there is room at once; never waits.
     pub fn try_reserve(&self) -> Option<ReportPermit<'_>> {
         let taken = self.bytes.try_reserve()?;
         let permit = self.sender.try_reserve().ok()?;
@@ -113,7 +113,7 @@ impl ReportSender {
     }
 }
 
-/// Room for one report.
+/// Permit to send one report.
 #[derive(Debug)]
 pub struct ReportPermit<'a> {
     permit: mpsc::Permit<'a, Report>,
@@ -154,7 +154,7 @@ pub enum OfferedAgent {
 struct OfferedBackend {
     provider: String,
     backend: Box<dyn Backend>,
-    /// Seen also by meetings that are under way, whose results mean nothing then.
+    /// Seen also by probes that are in progress, whose results mean nothing then.
     is_retired: Arc<AtomicBool>,
 }
 
@@ -185,7 +185,7 @@ struct OpenHandle {
 
 impl Agents {
     /// The agents of these backends, the channel on which all conversations report, and the one on
-    /// which meetings do.
+    /// which probes do.
     pub fn new(
         backends: Vec<Box<dyn Backend>>,
     ) -> (Self, mpsc::Receiver<Report>, mpsc::UnboundedReceiver<(String, ProbeResult)>) {
@@ -204,7 +204,7 @@ impl Agents {
         (agents, receiver, probes)
     }
 
-    /// Gets to know an agent, in the background, with these tokens. Must be called inside a tokio
+    /// Probes an agent, in the background, with these tokens. Must be called inside a tokio
     /// runtime.
     pub fn probe(&self, provider: String, tokens: Tokens) {
         let Some(known) = self.known(&provider) else { return };

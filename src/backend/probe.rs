@@ -1,7 +1,7 @@
 //! Getting to know an agent before anybody has a session with it: a conversation is opened, what
 //! the agent says of itself is heard, and the conversation is closed again.
 //!
-//! Owns: one such meeting, and when the agent has said what it has to say.
+//! Owns: one such probe, and when the agent has said what it has to say.
 //! Never: starts a turn.
 
 use std::collections::BTreeMap;
@@ -16,11 +16,11 @@ use super::byte_budget::ByteBudget;
 use super::{Backend, HostLine, Report, ReportSender, RunningConversation, REPORTS_BYTES_MAX, REPORTS_MAX};
 use crate::host::effects::{ChatKey, Command, Event, OpenConversation, OpenFailure, SelfDescription, Tokens};
 
-/// Time for which a meeting goes on after the conversation has opened: some agents report their
+/// Time for which a probe goes on after the conversation has opened: some agents report their
 /// commands only then.
 const LINGER: Duration = Duration::from_millis(700);
 
-/// Result of a meeting with an agent.
+/// Result of probing an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProbeResult {
     /// Description that the agent has given of itself.
@@ -31,7 +31,7 @@ pub struct ProbeResult {
     pub failure: Option<(OpenFailure, String)>,
 }
 
-/// Meets an agent, with these tokens; the conversation works in the agent's own folder.
+/// Probes an agent, with these tokens; the conversation works in the agent's own folder.
 pub async fn run(conversation: ProbeConversation) -> ProbeResult {
     let ProbeConversation { conversation, mut reports, commands } = conversation;
     let task = tokio::spawn(conversation);
@@ -70,14 +70,14 @@ pub async fn run(conversation: ProbeConversation) -> ProbeResult {
     met
 }
 
-/// A conversation that is there to meet its agent, and has not begun to run.
+/// A conversation that only probes its agent, and has not begun to run.
 pub struct ProbeConversation {
     conversation: RunningConversation,
     reports: mpsc::Receiver<Report>,
     commands: mpsc::UnboundedSender<Command>,
 }
 
-/// Begins to meet an agent.
+/// Prepares the probe of an agent.
 pub fn begin(backend: &dyn Backend, tokens: Tokens) -> ProbeConversation {
     let open = OpenConversation {
         client_tools: Vec::new(),

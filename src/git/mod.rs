@@ -17,8 +17,8 @@
 //! it does not look), [`grafts`] (the same where the index is large), [`checkpoints`] (keeping
 //! that), [`compare`] (what differs), [`status`] (branches, and what is not committed),
 //! [`conversions`] (bytes that git would not give back), [`contents`] (reading them), [`backups`]
-//! (what is about to be changed), [`reverting`] (files become what they were), [`steps`] (what is not
-//! broken off), and `worker` (what is asked, and answered, line by line).
+//! (what is about to be changed), [`reverting`] (files become what they were), [`steps`] (what is
+//! not broken off), and `worker` (what is asked, and answered, line by line).
 //! Never: decides what is kept or shown, asks the user anything, or uses the network.
 
 pub mod backups;

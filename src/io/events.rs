@@ -90,7 +90,7 @@ pub struct Events {
     pub links: mpsc::UnboundedReceiver<link::TransportEvent>,
     /// Reports of agents.
     pub reports: mpsc::Receiver<Report>,
-    /// Outcomes of meeting agents.
+    /// Results of probing agents.
     pub met: mpsc::UnboundedReceiver<(String, ProbeResult)>,
     /// Outcomes of commits.
     pub kept: mpsc::UnboundedReceiver<CommitEvent>,

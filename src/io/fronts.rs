@@ -80,7 +80,7 @@ impl HostSocket {
     }
 }
 
-/// A front that has said hello.
+/// Request of a front, which has said hello, to have its client served.
 #[derive(Debug)]
 pub struct JoinRequest {
     hello: Hello,
@@ -90,7 +90,7 @@ pub struct JoinRequest {
     done_before: Preparation,
 }
 
-/// Results of what a front has asked for before it is served.
+/// Results of what a front has asked for before its client is served.
 #[derive(Debug, Default)]
 enum Preparation {
     /// Initial state, before any of it is done.
@@ -127,7 +127,7 @@ impl JoinRequest {
 
 /// Parts of the host that fronts are served with.
 pub struct FrontServices<'a> {
-    /// Door through which their clients connect.
+    /// Acceptor of their connections.
     pub acceptor: &'a ConnectionAcceptor,
     /// The host's listeners.
     pub listeners: &'a Listeners,

@@ -5,10 +5,11 @@
 //! the two by itself. What the front says later asks for the end of its client ([`LEAVE`]), and so
 //! does the end of the stream.
 //!
-//! A hello carries every setting of its front. Those of its connection ([`SettingsMessage`]) and of the
-//! listeners that it asks for ([`Listening`]) are its own. Those of the host ([`Hello::settings`])
-//! must be equal to the host's. The agents of the configuration file ([`ConfigurationSeen`]) need
-//! not: where the front has read another content of the same file, the host reads it anew.
+//! A hello carries every setting of its front. Those of its connection ([`SettingsMessage`]) and of
+//! the listeners that it asks for ([`Listening`]) are its own. Those of the host
+//! ([`Hello::settings`]) must be equal to the host's. The agents of the configuration file
+//! ([`ConfigurationSeen`]) need not: where the front has read another content of the same file, the
+//! host reads it anew.
 //!
 //! Owns: the words, their version, and what differs between what a front wants and what its host
 //! runs with.
@@ -66,7 +67,7 @@ pub struct HelloVersion {
     pub version: String,
 }
 
-/// [`Terms`], as they are said.
+/// [`ConnectionSettings`] as they are sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SettingsMessage {
     default_directory: Option<String>,

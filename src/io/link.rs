@@ -1,8 +1,8 @@
 //! Connections: what the client of each one says, what waits to be written to it, and what takes it
 //! away.
 //!
-//! Owns: the way in for new connections ([`ConnectionAcceptor`]), the table of those that are there ([`Links`]),
-//! whose turn it is to be heard, and how much is read ahead of it.
+//! Owns: the way in for new connections ([`ConnectionAcceptor`]), the table of those that are there
+//! ([`Links`]), whose turn it is to be heard, and how much is read ahead of it.
 //! Never: knows what kind of pipe a connection is, or what a line means.
 
 use std::collections::btree_map::{BTreeMap, Values, ValuesMut};
@@ -118,8 +118,8 @@ pub struct ConnectionAcceptor {
 }
 
 impl ConnectionAcceptor {
-    /// A door, and what happens behind it. What waits to be written has these limits on each
-    /// connection.
+    /// Creates an acceptor, and the receiver of the events of its connections. What waits to be
+    /// written has these limits on each connection.
     pub fn new(limits: OutboxLimits) -> (Self, mpsc::UnboundedReceiver<TransportEvent>) {
         let (news, heard) = mpsc::unbounded_channel();
         (Self { limits, backlog: Backlog::default(), news, last: Arc::default() }, heard)

@@ -43,7 +43,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const FLUSH_MAX: Duration = Duration::from_millis(500);
 
 /// Starts the log with this filter: a level, or `target=level` pairs separated by commas. Panics
-/// are logged too, instead of being printed. Who joins the audience reads it as well.
+/// are logged too, instead of being printed. The readers that join receive it as well.
 ///
 /// # Errors
 /// When the system gives us no thread to write it.
@@ -174,11 +174,11 @@ impl LogReaders {
 }
 
 thread_local! {
-    /// The connection that what is about to be logged concerns, if it concerns one.
+    /// Connection that the entry which is about to be logged concerns, if any.
     static ENTRY_CONNECTION: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// Finds out what an entry concerns before it is written.
+/// Layer that notes which connection an entry is about, before the entry is written.
 struct ConnectionLayer;
 
 impl<S: Subscriber> Layer<S> for ConnectionLayer {
@@ -277,7 +277,7 @@ impl LogState {
     }
 }
 
-/// The way to the thread that writes, and to the audience.
+/// The way to the thread that writes, and to the readers.
 struct LogDispatcher {
     log: Log,
 }

@@ -59,7 +59,7 @@ pub enum CommitEvent {
     Failing(StoreFailure),
 }
 
-/// Keeps everything in memory, or in a state folder.
+/// Storage of everything, in memory or in a state folder.
 #[derive(Debug)]
 pub enum Persistence {
     /// Storage in memory, which ends with the process.
@@ -115,10 +115,10 @@ struct HeldOutputs {
     in_trouble: bool,
 }
 
-/// A keeper that was opened, and what belongs to it.
+/// Opened persistence, and what belongs to it.
 #[derive(Debug)]
 pub struct OpenedPersistence {
-    /// The keeper.
+    /// The persistence.
     pub persistence: Persistence,
     /// State in which the last process ended.
     pub start: Start,
@@ -129,7 +129,7 @@ pub struct OpenedPersistence {
 }
 
 impl Persistence {
-    /// A keeper that forgets everything with the process.
+    /// Opens a persistence in memory, which ends with the process.
     pub fn in_memory() -> OpenedPersistence {
         let (_, told) = unbounded_channel();
         OpenedPersistence {
@@ -140,7 +140,7 @@ impl Persistence {
         }
     }
 
-    /// A keeper for this folder.
+    /// Opens the persistence in this folder.
     ///
     /// # Errors
     /// When the folder or the database in it cannot be used.
@@ -148,7 +148,7 @@ impl Persistence {
         Self::open_held(StateFolder::hold(folder)?, options)
     }
 
-    /// A keeper for a folder that we hold.
+    /// Opens the persistence in a folder that this process holds.
     ///
     /// # Errors
     /// When the database in it cannot be used.

@@ -7,7 +7,7 @@ use crate::host::effects::{ConnectionId, Frame, Output};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 
-/// Why nothing can be kept now.
+/// Failure because of which nothing can be stored now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreFailure {
     /// The cause, for people.

@@ -1,7 +1,7 @@
 //! Detection of the end of the reader of our stdout, and of the process that started us.
 //!
-//! Owns: the reasons to leave ([`LeaveReason`]), and noticing that one of the two is gone, also while
-//! there is nothing to write and a sibling holds the pipe open.
+//! Owns: the reasons to leave ([`LeaveReason`]), and noticing that one of the two is gone, also
+//! while there is nothing to write and a sibling holds the pipe open.
 //! Never: decides what follows from it.
 
 use std::io;

@@ -7,9 +7,9 @@
 //!
 //! In reading order: [`dialect`] (the versions, and which one a client means), [`step`] (what a
 //! difference between two neighbours is), one module for each difference, [`chain`] (the way
-//! through them), [`node`] (where the pieces of a message lie), `translation` (what connections of one
-//! version share), `names` (what they call sessions), [`quirks`] (what some clients need besides),
-//! and `edge` (one connection's way through all of it).
+//! through them), [`node`] (where the pieces of a message lie), `translation` (what connections of
+//! one version share), `names` (what they call sessions), [`quirks`] (what some clients need
+//! besides), and `edge` (one connection's way through all of it).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 

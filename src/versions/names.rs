@@ -32,7 +32,7 @@ pub struct SessionNames {
     gone: Option<String>,
 }
 
-/// A session that was not told of.
+/// Name that a client gave to a session that it was not told of.
 #[derive(Debug, Clone)]
 struct GuessedName {
     client: String,

@@ -4,7 +4,7 @@
 //! of an action through several of them. Each difference is a module of its own, `v0_9_0` and so
 //! on; `chain` has the list of all of them.
 //! Never: remembers anything from one message to the next; what a step must know of the past is
-//! lent to it as a [`Scene`].
+//! lent to it as a [`TranslationContext`].
 
 use serde_json::Value;
 

@@ -27,7 +27,7 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::{notification_line, sorted};
 use crate::wire::uris;
 
-/// A version that is spoken now.
+/// Translation to one version, shared by all its connections.
 #[derive(Debug)]
 pub struct VersionTranslation {
     dialect: Dialect,
@@ -45,7 +45,7 @@ pub struct VersionTranslation {
     last: Option<TranslatedAction>,
 }
 
-/// A channel's state as the core tells it.
+/// A channel's state as the core sends it.
 #[derive(Debug)]
 pub struct ChannelSnapshot {
     /// Of what kind the channel is.
@@ -152,7 +152,7 @@ pub fn read<T: DeserializeOwned>(line: &Bytes) -> Option<T> {
 }
 
 impl VersionTranslation {
-    /// Begins to speak a version.
+    /// Creates the translation to a version.
     pub fn new(dialect: Dialect, providers: Vec<String>) -> Self {
         Self {
             dialect,
@@ -165,13 +165,13 @@ impl VersionTranslation {
         }
     }
 
-    /// The version that it speaks.
+    /// Returns the version that it translates to.
     pub fn dialect(&self) -> Dialect {
         self.dialect
     }
 
-    /// Takes over what another lane knows, because a client of it turned out to be one of this
-    /// one's.
+    /// Takes over what another translation knows, because a client of it turned out to be one of
+    /// this one's.
     pub fn adopt(&mut self, other: &Self) {
         self.names.adopt(&other.names);
         for (channel, chat) in &other.chats {

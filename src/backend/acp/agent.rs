@@ -38,7 +38,7 @@ const RESTART_DELAYS: [Duration; 3] =
     [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
 
 /// Time after its last death for which an agent is not restarted once it has died more often than
-/// [`WAITS`] has delays.
+/// [`RESTART_DELAYS`] has delays.
 const RESTART_REFUSED_FOR: Duration = Duration::from_secs(60);
 
 /// An agent.
@@ -63,7 +63,7 @@ struct StartHistory {
     last_death: Option<(Instant, String)>,
     /// Connections that have not ended, as far as is known.
     connections: Vec<AgentConnection>,
-    /// How one can log in to it, as it said last.
+    /// Login methods that the agent last reported.
     login_methods: Option<Vec<LoginMethod>>,
     /// Latest description that the agent gave of itself.
     said: SelfDescription,
@@ -198,7 +198,7 @@ impl RunningAgent {
         PromptSupport { can: &self.capabilities.prompt_capabilities, quirks: self.quirks, only_text: false }
     }
 
-    /// Begins to use it; none when it is being ended.
+    /// Leases the agent, so that it is not stopped; `None` if it is being ended.
     pub fn lease(self: &Arc<Self>) -> Option<AgentLease> {
         let mut uses = self.leases();
         if uses.ended_by_us.is_some() || self.connection.is_over() {
@@ -208,9 +208,9 @@ impl RunningAgent {
         Some(AgentLease(Arc::clone(self)))
     }
 
-    /// Ends it if it needs a login and at most so many use it, so that it is started anew and finds
-    /// a login that was done elsewhere: many agents look for one only when they start. False if it
-    /// goes on.
+    /// Ends it if it needs a login and has at most so many leases, so that it is started anew and
+    /// finds a login that was done elsewhere: many agents look for one only when they start. False
+    /// if it goes on.
     pub fn end_for_login(&self, users: usize) -> bool {
         let is_free = self.login.is_needed() && self.leases().count <= users;
         if is_free {
@@ -283,7 +283,7 @@ impl Agent {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How one can log in to it, once it has said that.
+    /// Returns the login methods of the agent; `None` before it has reported them.
     pub fn login_methods(&self) -> Option<Vec<LoginMethod>> {
         self.history().login_methods.clone()
     }
@@ -348,7 +348,7 @@ impl Agent {
         self.history().failed_at.insert((method, session.to_owned()));
     }
 
-    /// Returns whether [`Self::has_failed_at`] was recorded for this request.
+    /// Returns whether [`Self::record_failure_at`] was called for this request.
     pub fn has_failed_at(&self, method: &'static str, session: &str) -> bool {
         self.history().failed_at.contains(&(method, session.to_owned()))
     }

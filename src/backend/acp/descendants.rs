@@ -193,7 +193,7 @@ pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), pati
 
 /// Kills processes while they start others and their parents end. Who is found is stopped before
 /// his children are looked for, and nobody is killed before all have been; who was started
-/// meanwhile all the same is found by the next look, which has few to look at and follows at once,
+/// meanwhile all the same is found by the next sweep, which has few to look at and follows at once,
 /// so that nobody is faster.
 #[derive(Debug)]
 pub struct DescendantKiller {
@@ -202,20 +202,20 @@ pub struct DescendantKiller {
     last_new: Instant,
 }
 
-/// Whom a look of a [`DescendantKiller`] has found.
+/// Result of one sweep of a [`DescendantKiller`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KillProgress {
     /// No process is left.
     NoneLeft,
-    /// There are some who were not there before: the next look follows at once.
+    /// There are some who were not there before: the next sweep follows at once.
     NewFound,
-    /// They have been killed before, and nobody else has appeared for so long. The next look
+    /// They have been killed before, and nobody else has appeared for so long. The next sweep
     /// follows after [`SWEEP_INTERVAL`].
     NoneNew(Duration),
 }
 
 impl DescendantKiller {
-    /// Begins a hunt that has searched for no process yet.
+    /// Creates a killer that has searched for no process yet.
     pub fn begin() -> Self {
         Self { stopped: BTreeSet::new(), none_before: false, last_new: Instant::now() }
     }

@@ -1,8 +1,9 @@
-//! Logging in to an agent: the methods that it offers, as resources that clients may have a token for.
+//! Logging in to an agent: the methods that it offers, as resources that clients may have a token
+//! for.
 //!
-//! Owns: which methods there are, what is to be done with a token (the agent is asked to log in, with
-//! the token as a key where it wants one, or it is started anew with the token in the variable that
-//! it names), and what people are told of all that. `login_flow` does it.
+//! Owns: which methods there are, what is to be done with a token (the agent is asked to log in,
+//! with the token as a key where it wants one, or it is started anew with the token in the variable
+//! that it names), and what people are told of all that. `login_flow` does it.
 //! Never: shows a token, or uses one that nobody has pushed for this. Does nothing before the agent
 //! has said that it needs a login: most list their methods at all times.
 
@@ -218,8 +219,8 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }
 
-/// Converts login methods to the resources that clients are told. Those that need a terminal, or more than a token, are left
-/// out.
+/// Converts login methods to the resources that clients are told. Those that need a terminal, or
+/// more than a token, are left out.
 pub fn resources(methods: &[LoginMethod]) -> Vec<ProtectedResourceMetadata> {
     let offered = methods.iter().filter(|method| method.token != TokenPurpose::Nothing);
     offered.map(|method| method.resource.clone()).collect()

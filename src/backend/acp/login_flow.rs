@@ -26,7 +26,7 @@ impl RunningAgent {
     /// started anew, and is being ended. Reports what it waits for.
     ///
     /// # Errors
-    /// When the agent refuses: [`Required`]. Or it ends meanwhile.
+    /// When the agent refuses: [`LoginRequired`]. Or it ends meanwhile.
     pub async fn log_in(&self, tokens: &Tokens, reports: &ReportSender) -> anyhow::Result<bool> {
         let _only_one = match self.login.at_work.try_lock() {
             Ok(locked) => locked,

@@ -5,10 +5,10 @@
 //! [`peer`] (one connection), [`agent`] (an agent that is started when it is needed, and again when
 //! it has died), [`program`] (where it is), [`quirks`] (what is known of certain agents), `login`
 //! and `login_flow` (what it needs for that), `conversation` (one chat), `calls`, `content` and
-//! `options` (what its messages mean), `client_tools` (how it uses the tools of clients), `extra_meta`
-//! (what has no place), `errors` (what its requests are refused with), `blocking` (what may take
-//! long), `edits` (what changes are of files), `files` and [`terminals`] (what it may do to the
-//! user's machine through us).
+//! `options` (what its messages mean), `client_tools` (how it uses the tools of clients),
+//! `extra_meta` (what has no place), `errors` (what its requests are refused with), `blocking`
+//! (what may take long), `edits` (what changes are of files), `files` and [`terminals`] (what it
+//! may do to the user's machine through us).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
 //! Never: runs anything but what the operator named, or puts anything from a client into an

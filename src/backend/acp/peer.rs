@@ -1,8 +1,8 @@
 //! A connection to an agent: JSON-RPC, one message a line, on its stdin and stdout.
 //!
-//! Owns: giving each message to the one [`PeerReceiver`] that it is for, in order; keeping what is said of a
-//! session before anybody has heard of it; bounds. `receiver` is one who listens, `pausable_timeout` whether an
-//! agent has had its time; `pipes` reads and writes.
+//! Owns: giving each message to the one [`PeerReceiver`] that it is for, in order; keeping what is
+//! said of a session before anybody has heard of it; bounds. `receiver` is the receiving end of one
+//! conversation, `pausable_timeout` whether an agent has had its time; `pipes` reads and writes.
 //! Never: knows what a method means, beyond which members name the session or request that it is
 //! about. A message that nobody takes is not read past: the agent waits as long as we do.
 
@@ -202,7 +202,7 @@ struct Routes {
     inboxes: HashMap<u64, Inbox>,
     /// Listeners of the requests in flight to the agent, by request id.
     requests: HashMap<u64, u64>,
-    /// Answers that were given and not followed by [`AgentSaid::HeardOut`] yet: to which listener,
+    /// Answers that were given and not followed by [`PeerMessage::Drained`] yet: to which listener,
     /// to which request.
     fresh_answers: Vec<(u64, u64)>,
     /// Whom the agent's requests were given to that are not answered yet.
@@ -415,7 +415,7 @@ impl Shared {
         true
     }
 
-    /// Returns whether an answer was taken in since [`Self::heard_out`].
+    /// Returns whether an answer was taken in since [`Self::notify_drained`].
     fn has_fresh_answers(&self) -> bool {
         !self.routes().fresh_answers.is_empty()
     }

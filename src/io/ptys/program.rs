@@ -27,7 +27,7 @@ use crate::host::effects::{PtyCommand, PtyEvent, PtyLaunch};
 use crate::io::descriptors::limit_behind;
 use crate::wire::escapes::take_text;
 
-/// Minimum interval of reports on output, unless [`TOLD_BYTES_MAX`] is reached before.
+/// Minimum interval of reports on output, unless [`REPORT_BYTES_MAX`] is reached before.
 const REPORT_INTERVAL: Duration = Duration::from_millis(8);
 
 /// Size of unreported output, in bytes, at which a report is due at once and no more is read.

@@ -144,7 +144,7 @@ impl Sidecar {
                     self.send(connection, true, false);
                 }
             }
-            // Taken by the keeper.
+            // Taken by the persistence.
             Output::Record(_) => {}
             Output::Turns(connection, turns) => {
                 if self.links.get_mut(connection).is_some() {

@@ -1,7 +1,8 @@
 //! Messages of the core, on their way down to a connection.
 //!
 //! Owns: which lines a frame becomes, and the echo of a client's action in its own words.
-//! Never: translates an action twice for two connections of a version; the lane has it.
+//! Never: translates an action twice for two connections of a version; the version's translation
+//! has it.
 
 use std::collections::VecDeque;
 use std::time::Duration;

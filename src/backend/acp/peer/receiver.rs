@@ -20,7 +20,7 @@ const INBOX_MAX: usize = 64;
 /// Maximum size of the queued messages per listener, in bytes.
 pub(super) const INBOX_BYTES_MAX: usize = 4 << 20;
 
-/// The way to a listener.
+/// Sending end of a [`PeerReceiver`].
 #[derive(Debug, Clone)]
 pub(super) struct Inbox {
     messages: mpsc::Sender<(PeerMessage, ByteReservation)>,
@@ -58,7 +58,7 @@ pub struct PeerReceiver {
 }
 
 impl PeerReceiver {
-    /// A listener with this number, and the way to it.
+    /// Creates a receiver with this number, and the inbox that feeds it.
     pub(super) fn new(connection: AgentConnection, id: u64) -> (Self, Inbox) {
         let (messages, inbox) = mpsc::channel(INBOX_MAX);
         let bytes = ByteBudget::new(INBOX_BYTES_MAX);
@@ -99,7 +99,7 @@ impl PeerReceiver {
         self.connection.shared.routes().asked.len()
     }
 
-    /// From now on hears what is said of a session; gives back what was said of it before.
+    /// Subscribes to the updates of a session; returns those that arrived before.
     pub fn subscribe(&self, session: &str) -> Vec<Box<RawValue>> {
         let mut routes = self.connection.shared.routes();
         routes.left.remove(session);
@@ -112,7 +112,8 @@ impl PeerReceiver {
         claimed.into_iter().map(|(_, update)| update).collect()
     }
 
-    /// The next message; none when the agent has ended and all that it had said was heard.
+    /// Receives the next message; `None` once the agent has ended and all that it had said was
+    /// heard.
     pub async fn recv(&mut self) -> Option<PeerMessage> {
         let (said, _) = self.inbox.recv().await?;
         Some(said)

@@ -136,8 +136,8 @@ async fn what_waits_to_be_heard_is_bounded_by_its_bytes() {
     saying.await.unwrap();
 }
 
-/// The text of updates and the numbers of answers and of [`AgentSaid::HeardOut`], until the last of
-/// these came.
+/// The text of updates and the numbers of answers and of [`PeerMessage::Drained`], until the last
+/// of these came.
 async fn heard_until_out(receiver: &mut PeerReceiver, request: u64) -> Vec<String> {
     let mut all = Vec::new();
     loop {
@@ -160,7 +160,7 @@ fn answer(id: u64) -> String {
 }
 
 /// Messages that an agent has written by the time when its answer is taken in are received before
-/// [`AgentSaid::HeardOut`], however many reads that takes.
+/// [`PeerMessage::Drained`], however many reads that takes.
 #[tokio::test]
 async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out() {
     let (mut agent, output) = tokio::io::duplex(1 << 20);
