@@ -19,7 +19,7 @@ use crate::backend::acp::guards::GuardProgram;
 use crate::backend::acp::options::{is_unasked_mode, misfit, MODE};
 use crate::backend::acp::quirks::AgentQuirks;
 use crate::backend::acp::{program, Acp, AgentSpec};
-use crate::backend::meeting::{self, Meeting};
+use crate::backend::probe::{self, ProbeResult};
 use crate::backend::Backend;
 use crate::cli::WhichAgents;
 use crate::host::effects::{AgentDescription, OpenFailure, Tokens};
@@ -112,19 +112,19 @@ pub fn run(agents: &AgentsArguments, guard: &GuardProgram) -> anyhow::Result<Che
     let memory = if check.ephemeral { Ok(None) } else { open(check.state_dir.as_deref()).map(Some) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let asked = check.timeout.map(|seconds| Duration::from_secs(seconds.into()));
-    let met = runtime.block_on(meet_all(specs, guard, asked));
+    let met = runtime.block_on(probe_all(specs, guard, asked));
     match memory.and_then(|memory| memory.map_or(Ok(()), |(_folder, archive)| remember(&archive, &met))) {
         Err(error) => Ok(Checked::NotRemembered(error)),
-        Ok(()) if met.iter().all(Met::is_usable) => Ok(Checked::Usable),
+        Ok(()) if met.iter().all(CheckedAgent::is_usable) => Ok(Checked::Usable),
         Ok(()) => Ok(Checked::Unusable),
     }
 }
 
-/// An agent, and what came of starting it.
-struct Met {
+/// An agent, and the result of starting it.
+struct CheckedAgent {
     spec: AgentSpec,
     describes: AgentDescription,
-    outcome: CheckOutcome,
+    outcome: StartOutcome,
     /// Time from the start until the agent had said what it is, or was given up.
     took: Duration,
     quirks: AgentQuirks,
@@ -133,39 +133,43 @@ struct Met {
 }
 
 /// Result of starting an agent.
-enum CheckOutcome {
-    Met(Box<Meeting>),
+enum StartOutcome {
+    Probed(Box<ProbeResult>),
     /// Agent that had not said what it is after this time.
     Starting(Duration),
 }
 
-impl Met {
+impl CheckedAgent {
     fn is_usable(&self) -> bool {
         match &self.outcome {
-            CheckOutcome::Met(meeting) => meeting.failure.is_none() && self.misfits(meeting).is_empty(),
-            CheckOutcome::Starting(_) => false,
+            StartOutcome::Probed(probe) => probe.failure.is_none() && self.misfits(probe).is_empty(),
+            StartOutcome::Starting(_) => false,
         }
     }
 
     /// Returns why options of a new session are not as the operator wants, each in a sentence.
-    fn misfits(&self, meeting: &Meeting) -> Vec<String> {
-        let Some(config) = &meeting.config else { return Vec::new() };
+    fn misfits(&self, probe: &ProbeResult) -> Vec<String> {
+        let Some(config) = &probe.config else { return Vec::new() };
         self.spec.config.iter().filter_map(|(id, value)| misfit(config, id, value)).collect()
     }
 }
 
-/// Meets all agents at the same time, and prints each when it is known.
-async fn meet_all(specs: Vec<AgentSpec>, guard: &GuardProgram, asked: Option<Duration>) -> Vec<Met> {
+/// Probes all agents at the same time, and prints each when it is known.
+async fn probe_all(
+    specs: Vec<AgentSpec>,
+    guard: &GuardProgram,
+    asked: Option<Duration>,
+) -> Vec<CheckedAgent> {
     let mut progress = Progress::new(specs.iter().map(|spec| spec.name.clone()).collect());
-    let mut meetings = JoinSet::new();
+    let mut probes = JoinSet::new();
     for spec in specs {
-        meetings.spawn(meet(spec, guard.clone(), asked));
+        probes.spawn(probe_agent(spec, guard.clone(), asked));
     }
     let (mut met, mut is_read) = (Vec::new(), true);
     let mut ticks = interval(PROGRESS_EVERY);
     loop {
         let done = tokio::select! {
-            done = meetings.join_next() => done,
+            done = probes.join_next() => done,
             _ = ticks.tick(), if progress.is_shown => {
                 progress.draw();
                 continue;
@@ -190,18 +194,18 @@ async fn meet_all(specs: Vec<AgentSpec>, guard: &GuardProgram, asked: Option<Dur
     }
 }
 
-async fn meet(spec: AgentSpec, guard: GuardProgram, asked: Option<Duration>) -> Met {
+async fn probe_agent(spec: AgentSpec, guard: GuardProgram, asked: Option<Duration>) -> CheckedAgent {
     let patience = asked.unwrap_or_else(|| spec.start_limit.saturating_mul(2));
     let backend = Acp::new(AgentSpec { start_limit: NO_LIMIT, ..spec.clone() }, guard);
     let describes = backend.describe();
     let start = Instant::now();
-    let meeting = timeout(patience, meeting::meet(meeting::begin(&backend, Tokens::new()))).await;
+    let probe = timeout(patience, probe::run(probe::begin(&backend, Tokens::new()))).await;
     let took = start.elapsed();
     let missing_login = backend.missing_login();
     backend.stop().await;
     let outcome =
-        meeting.map_or(CheckOutcome::Starting(patience), |meeting| CheckOutcome::Met(Box::new(meeting)));
-    Met {
+        probe.map_or(StartOutcome::Starting(patience), |probe| StartOutcome::Probed(Box::new(probe)));
+    CheckedAgent {
         spec,
         describes,
         outcome,
@@ -257,11 +261,11 @@ fn open(asked: Option<&Path>) -> anyhow::Result<(StateFolder, Archive)> {
     Ok((folder, archive))
 }
 
-fn remember(archive: &Archive, met: &[Met]) -> anyhow::Result<()> {
+fn remember(archive: &Archive, met: &[CheckedAgent]) -> anyhow::Result<()> {
     let before = Start { said: archive.agents(), ..Start::default() };
     for agent in met {
-        if let CheckOutcome::Met(meeting) = &agent.outcome {
-            let said = kept_of(&agent.describes, &before, meeting.said.clone());
+        if let StartOutcome::Probed(probe) = &agent.outcome {
+            let said = kept_of(&agent.describes, &before, probe.said.clone());
             archive.agent_said(&agent.spec.name, &said)?;
         }
     }
@@ -269,7 +273,7 @@ fn remember(archive: &Archive, met: &[Met]) -> anyhow::Result<()> {
 }
 
 /// Prints an agent on stdout, all of it at once.
-fn print(agent: &Met) -> io::Result<()> {
+fn print(agent: &CheckedAgent) -> io::Result<()> {
     let mut lines = PrintedAgent(format!("{}\n", agent.spec.name));
     describe(agent, &mut lines);
     let mut out = io::stdout().lock();
@@ -291,15 +295,15 @@ impl PrintedAgent {
     }
 }
 
-fn describe(agent: &Met, lines: &mut PrintedAgent) {
-    let Met { spec, outcome, took, quirks, .. } = agent;
+fn describe(agent: &CheckedAgent, lines: &mut PrintedAgent) {
+    let CheckedAgent { spec, outcome, took, quirks, .. } = agent;
     if let Ok(found) = program::find(&spec.program, spec.directory.as_deref(), &spec.environment) {
         lines.add("found", &found.display().to_string());
     }
     let limit = spec.start_limit.as_secs_f64();
-    let meeting = match outcome {
-        CheckOutcome::Met(meeting) => meeting,
-        CheckOutcome::Starting(waited) => {
+    let probe = match outcome {
+        StartOutcome::Probed(probe) => probe,
+        StartOutcome::Starting(waited) => {
             let seconds = waited.as_secs_f64();
             return lines.add(
                 "WAITING",
@@ -310,7 +314,7 @@ fn describe(agent: &Met, lines: &mut PrintedAgent) {
             );
         }
     };
-    let Meeting { said, config, failure } = meeting.as_ref();
+    let ProbeResult { said, config, failure } = probe.as_ref();
     let is: Vec<&str> = said.title.iter().chain(&said.version).map(String::as_str).collect();
     if !is.is_empty() {
         lines.add("is", &is.join(" "));
@@ -342,14 +346,14 @@ fn describe(agent: &Met, lines: &mut PrintedAgent) {
     if let Some(asking) = quirks.asking {
         lines.add("ASKS NOT", asking);
     }
-    for misfit in agent.misfits(meeting) {
+    for misfit in agent.misfits(probe) {
         lines.add("CONFIG", &format!("{misfit}: correct it in `[agents.{}.config]`", spec.name));
     }
 }
 
 /// Describes the modes, with those in which the agent does not ask, and how to choose another where
 /// it begins in one.
-fn describe_modes(agent: &Met, config: Option<&SessionConfigState>, lines: &mut PrintedAgent) {
+fn describe_modes(agent: &CheckedAgent, config: Option<&SessionConfigState>, lines: &mut PrintedAgent) {
     let now = config.and_then(|config| config.values.get(MODE)).and_then(Value::as_str);
     let mode = config.and_then(|config| config.schema.properties.get(MODE));
     let modes: Vec<&str> =

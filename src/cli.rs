@@ -20,7 +20,7 @@ use crate::files::uris::uri_of;
 use crate::help;
 use crate::host::effects::Shutdown;
 use crate::host::limits::Limits;
-use crate::io::link::Terms;
+use crate::io::link::ConnectionSettings;
 use crate::io::outbox::OutboxLimits;
 use crate::io::run::RunOptions;
 use crate::listening::{ListenArgs, StatusArgs};
@@ -454,7 +454,7 @@ impl ServeOptions {
         Ok(RunOptions {
             stays,
             listening,
-            terms: Terms {
+            terms: ConnectionSettings {
                 default_directory: default_directory.map(|directory| uri_of(&directory)),
                 line_bytes_max: self.max_frame_bytes,
                 at_end: match self.on_eof {

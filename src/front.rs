@@ -32,7 +32,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
-pub use self::pipes::Lent;
+pub use self::pipes::LentPipes;
 use crate::io::descriptors::no_thread;
 use crate::io::hello::{Hello, HelloLine, LEAVE};
 use crate::io::log::Log;
@@ -40,7 +40,7 @@ use crate::io::run::print_urls;
 use crate::io::signals::catch_signals;
 use crate::io::stdio;
 use crate::io::upkeep::{bind, is_taken};
-use crate::io::watch::{self, Loss};
+use crate::io::watch::{self, LeaveReason};
 use crate::status::{EXIT_GONE, EXIT_STATE, EXIT_USAGE};
 use crate::store::folder::{holder_now, FolderError, Holder, StateFolder};
 
@@ -48,7 +48,7 @@ use crate::store::folder::{holder_now, FolderError, Holder, StateFolder};
 const JOIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Interval of attempts to join a host that is starting or leaving.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A process that holds the folder and cannot be joined is taken at its word after this time:
 /// before, it may be what the one before has left.
@@ -136,7 +136,7 @@ impl NoHost {
 pub fn join(
     folder: &Path,
     hello: &Hello,
-    lent: &Lent,
+    lent_pipes: &LentPipes,
     start: Result<impl Fn() -> Command, String>,
 ) -> Result<Joined, NoHost> {
     let begin = Instant::now();
@@ -145,7 +145,7 @@ pub fn join(
     loop {
         let holder = Holder::of(folder).unwrap_or_default();
         if let Some(place) = holder.host.as_ref().filter(|place| !place.as_os_str().is_empty()) {
-            match UnixStream::connect(place).and_then(|stream| say_hello(stream, hello, begin, lent)) {
+            match UnixStream::connect(place).and_then(|stream| say_hello(stream, hello, begin, lent_pipes)) {
                 Ok(host) => return host.map(|host| Joined::Host(Box::new(host))),
                 Err(error) => last = is_taken(place).unwrap_or_else(|| error.to_string()),
             }
@@ -155,7 +155,7 @@ pub fn join(
             Err(why) => Err(held_by_others(folder).ok_or_else(|| NoHost::Unstartable(why.clone()))?),
         };
         match held {
-            Ok((held, start)) => match start_host(held, hello, begin, lent, start) {
+            Ok((held, start)) => match start_host(held, hello, begin, lent_pipes, start) {
                 Ok(joined) => return joined,
                 // It has gone before it heard us.
                 Err(error) if begin.elapsed() <= JOIN_WITHIN => {
@@ -184,7 +184,7 @@ pub fn join(
                     return Err(NoHost::TooLate { folder: folder.display().to_string(), holder: who, last });
                 }
                 held_since = Some((holder, since));
-                thread::sleep(LOOK_EVERY);
+                thread::sleep(RETRY_INTERVAL);
             }
             Err(error) => return Err(error.into()),
         }
@@ -218,7 +218,7 @@ fn start_host(
     mut held: StateFolder,
     hello: &Hello,
     begin: Instant,
-    lent: &Lent,
+    lent_pipes: &LentPipes,
     start: &impl Fn() -> Command,
 ) -> io::Result<Result<Joined, NoHost>> {
     let started = listen(held.path())
@@ -246,7 +246,7 @@ fn start_host(
     if let Err(error) = waits {
         tracing::debug!(%error, "the host's end cannot be waited for");
     }
-    Ok(say_hello(stream, hello, begin, lent)?.map(|host| Joined::Host(Box::new(host))))
+    Ok(say_hello(stream, hello, begin, lent_pipes)?.map(|host| Joined::Host(Box::new(host))))
 }
 
 /// Listens where the host of a folder is to: in the folder, or, where such a path is too long or
@@ -290,15 +290,15 @@ fn say_hello(
     stream: UnixStream,
     hello: &Hello,
     begin: Instant,
-    lent: &Lent,
+    lent_pipes: &LentPipes,
 ) -> io::Result<Result<HostProcess, NoHost>> {
-    let left = JOIN_WITHIN.saturating_sub(begin.elapsed()).max(LOOK_EVERY);
+    let left = JOIN_WITHIN.saturating_sub(begin.elapsed()).max(RETRY_INTERVAL);
     stream.set_read_timeout(Some(left))?;
     stream.set_write_timeout(Some(left))?;
     let mut line = serde_json::to_vec(hello)?;
     line.push(b'\n');
     // Who refuses us may not have heard all of it.
-    let said = lent.with_ends(|files| lend(&stream, &line, files));
+    let said = lent_pipes.with_ends(|files| lend(&stream, &line, files));
     let mut stream = BufReader::new(stream);
     let mut answer = String::new();
     match stream.read_line(&mut answer) {
@@ -327,11 +327,11 @@ fn say_hello(
 /// Says a line, with these in the place of stdin and stdout beside its first bytes.
 fn lend(stream: &UnixStream, line: &[u8], files: [BorrowedFd<'_>; 2]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut lent = SendAncillaryBuffer::new(&mut space);
-    if !lent.push(SendAncillaryMessage::ScmRights(&files)) {
+    let mut lent_pipes = SendAncillaryBuffer::new(&mut space);
+    if !lent_pipes.push(SendAncillaryMessage::ScmRights(&files)) {
         return Err(io::Error::other("stdin and stdout cannot be lent"));
     }
-    let sent = sendmsg(stream, &[IoSlice::new(line)], &mut lent, SendFlags::empty())?;
+    let sent = sendmsg(stream, &[IoSlice::new(line)], &mut lent_pipes, SendFlags::empty())?;
     let mut stream = stream;
     stream.write_all(line.get(sent..).unwrap_or_default())
 }
@@ -339,12 +339,12 @@ fn lend(stream: &UnixStream, line: &[u8], files: [BorrowedFd<'_>; 2]) -> io::Res
 /// Receiver of the reasons to leave. They are caught before the host serves our client, and acted
 /// upon from then on.
 #[derive(Debug)]
-pub struct Ears {
+pub struct LeaveSignals {
     runtime: Runtime,
-    lost: mpsc::UnboundedReceiver<Loss>,
+    lost: mpsc::UnboundedReceiver<LeaveReason>,
 }
 
-impl Ears {
+impl LeaveSignals {
     /// Hears the signals that ask a process to leave, and the end of the parent process, if that is
     /// to be watched.
     ///
@@ -368,7 +368,12 @@ impl Ears {
 ///
 /// # Errors
 /// When the host cannot be heard.
-pub fn stay(host: HostProcess, lent: Lent, ears: Ears, log: &Log) -> anyhow::Result<u8> {
+pub fn serve_until_over(
+    host: HostProcess,
+    lent_pipes: LentPipes,
+    ears: LeaveSignals,
+    log: &Log,
+) -> anyhow::Result<u8> {
     let HostProcess { stream, process, version, differs, listening, outdated } = host;
     print_urls(&listening);
     if let Some(outdated) = outdated {
@@ -380,14 +385,14 @@ pub fn stay(host: HostProcess, lent: Lent, ears: Ears, log: &Log) -> anyhow::Res
     for name in differs {
         tracing::warn!(name, "an environment variable differs: the host and its agents have that of the front that started the host");
     }
-    let printing = lent.carry(stdio::take()?).map_err(no_thread)?;
+    let printing = lent_pipes.carry(stdio::take()?).map_err(no_thread)?;
     let read_ahead = stream.buffer().to_vec();
     let stream = stream.into_inner();
     stream.set_nonblocking(true)?;
-    let Ears { runtime, lost } = ears;
+    let LeaveSignals { runtime, lost } = ears;
     let status = runtime.block_on(async {
         let stream = tokio::net::UnixStream::from_std(stream)?;
-        anyhow::Ok(hear(stream, read_ahead, lost, log).await)
+        anyhow::Ok(follow_host(stream, read_ahead, lost, log).await)
     });
     runtime.shutdown_background();
     printing.finish(LEAVE_WITHIN);
@@ -400,10 +405,10 @@ pub fn stay(host: HostProcess, lent: Lent, ears: Ears, log: &Log) -> anyhow::Res
 }
 
 /// Hears the host until it lets us go; none when it has not said how.
-async fn hear(
+async fn follow_host(
     stream: tokio::net::UnixStream,
     read_ahead: Vec<u8>,
-    mut lost: mpsc::UnboundedReceiver<Loss>,
+    mut lost: mpsc::UnboundedReceiver<LeaveReason>,
     log: &Log,
 ) -> Option<u8> {
     let (reader, mut writer) = stream.into_split();
@@ -415,7 +420,7 @@ async fn hear(
         tokio::select! {
             line = lines.next_line() => match line {
                 Ok(Some(line)) => match serde_json::from_str(&line) {
-                    Ok(HelloLine::Log(line)) => log.pass_on(line.into_bytes()),
+                    Ok(HelloLine::Log(line)) => log.forward(line.into_bytes()),
                     Ok(HelloLine::Over { status: how, why }) => {
                         if let Some(why) = why {
                             tracing::error!("{why}");
@@ -427,7 +432,7 @@ async fn hear(
                 Ok(None) | Err(_) => return status,
             },
             Some(loss) = lost.recv() => {
-                let why = if let Loss::Asked(signal) = loss { signal } else { "the parent process is gone" };
+                let why = if let LeaveReason::Asked(signal) = loss { signal } else { "the parent process is gone" };
                 tracing::info!(why, "leaving");
                 if leave_by.is_some() || writer.write_all(LEAVE).await.is_err() {
                     return Some(status.unwrap_or(0));

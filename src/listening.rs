@@ -12,7 +12,7 @@ use anyhow::{bail, Context};
 use clap::Args;
 use serde_json::{json, Value};
 
-use crate::git::program::{Git, Until};
+use crate::git::program::{Deadline, Git};
 use crate::io::listen::access::{Access, AccessToken};
 use crate::io::listen::address::Address;
 use crate::io::listen::notice::ListenNotice;
@@ -155,7 +155,7 @@ const GIT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Returns which git a host started from here would use, or why none: as a line, and as JSON.
 fn git_found() -> (String, Value) {
-    match Git::find(env::var_os("PATH").as_deref(), Until::after(GIT_WITHIN)) {
+    match Git::find(env::var_os("PATH").as_deref(), Deadline::after(GIT_WITHIN)) {
         Ok(git) => {
             let (path, version) = (git.path().display().to_string(), git.version());
             (format!("git {version}, {path}\n"), json!({ "path": path, "version": version, "problem": null }))

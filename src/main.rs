@@ -15,12 +15,12 @@ use ahp_sidecar::cli::{self, Cli, CliCommand, GuardMode, ServeOptions, GIVEN_FIL
 use ahp_sidecar::config::{AgentSource, ConfigurationReading};
 use ahp_sidecar::connect::{self, Ended};
 use ahp_sidecar::demo;
-use ahp_sidecar::front::{self, Ears, Joined, Lent};
+use ahp_sidecar::front::{self, Joined, LeaveSignals, LentPipes};
 use ahp_sidecar::git;
 use ahp_sidecar::io::configuration::Configuration;
 use ahp_sidecar::io::descriptors::limit_behind;
-use ahp_sidecar::io::fronts::HostPlace;
-use ahp_sidecar::io::log::{Audience, Log};
+use ahp_sidecar::io::fronts::HostSocket;
+use ahp_sidecar::io::log::{Log, LogReaders};
 use ahp_sidecar::io::run::{serve, serve_fronts, Exit, RunOptions, StateError};
 use ahp_sidecar::io::signals;
 use ahp_sidecar::io::{descriptors, log, stdio, watch};
@@ -158,8 +158,8 @@ fn main() -> ExitCode {
         complain(error);
         return ExitCode::from(EXIT_USAGE);
     }
-    let audience = Audience::default();
-    let log = match log::start(filter.clone(), audience.clone()) {
+    let log_readers = LogReaders::default();
+    let log = match log::start(filter.clone(), log_readers.clone()) {
         Ok(log) => log,
         Err(error) => {
             complain(&format_args!("the log cannot be started{}: {error}", limit_behind(&error)));
@@ -170,7 +170,7 @@ fn main() -> ExitCode {
         tracing::warn!("{complaint}");
     }
     let status = if has_to_understand {
-        serve_here(&serving, options, (agents, reading), audience)
+        serve_here(&serving, options, (agents, reading), log_readers)
     } else {
         join(&serving, &filter, options, (agents, reading), &log)
     };
@@ -180,14 +180,22 @@ fn main() -> ExitCode {
 
 /// Serves in this process. Where others can connect to it, those that are spawned on its state
 /// folder join it, too.
-fn serve_here(serving: &ServeOptions, options: RunOptions, agents: ReadAgents, audience: Audience) -> u8 {
+fn serve_here(
+    serving: &ServeOptions,
+    options: RunOptions,
+    agents: ReadAgents,
+    log_readers: LogReaders,
+) -> u8 {
     let (held, place) = match &options.state {
         StatePlace::Folder(asked) if !serving.is_alone() => {
             match folder::chosen(asked.as_deref()).and_then(|folder| front::hold(&folder)) {
                 Ok((held, Ok((listener, path)))) => {
                     let settings = serving.settings(&agents.0);
                     let lock = lock_of(&held);
-                    (Some(held), Some(HostPlace { listener, path, settings, audience, stays: true, lock }))
+                    (
+                        Some(held),
+                        Some(HostSocket { listener, path, settings, log_readers, stays: true, lock }),
+                    )
                 }
                 Ok((held, Err(why))) => {
                     tracing::warn!("{why:#}: whoever is spawned on this state folder cannot join");
@@ -226,18 +234,18 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
         command.arg0(env!("CARGO_PKG_NAME")).args(ServeOptions::to_be_host());
         command
     };
-    let ears = match Ears::open(parent) {
+    let ears = match LeaveSignals::open(parent) {
         Ok(ears) => ears,
         Err(error) => return failed(&format_args!("{error:#}"), EXIT_FAILURE),
     };
-    let lent = match Lent::prepare() {
-        Ok(lent) => lent,
+    let lent_pipes = match LentPipes::prepare() {
+        Ok(lent_pipes) => lent_pipes,
         Err(error) => return failed(&format_args!("stdin and stdout cannot be lent: {error}"), EXIT_FAILURE),
     };
     let hello = serving.hello(&options, &agents.0, &agents.1, filter);
     let start = agents.1.agents.as_ref().map(|_| start).map_err(Clone::clone);
-    match front::join(&folder, &hello, &lent, start) {
-        Ok(Joined::Host(host)) => match front::stay(*host, lent, ears, log) {
+    match front::join(&folder, &hello, &lent_pipes, start) {
+        Ok(Joined::Host(host)) => match front::serve_until_over(*host, lent_pipes, ears, log) {
             Ok(status) => status,
             Err(error) => failed(&format_args!("{error:#}"), EXIT_FAILURE),
         },
@@ -253,7 +261,7 @@ fn join(serving: &ServeOptions, filter: &Targets, options: RunOptions, agents: R
 /// Serves the clients of fronts. Stdin is the lock of the state folder, stdout the socket that
 /// fronts come to.
 fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents: ReadAgents) -> ExitCode {
-    let audience = Audience::default();
+    let log_readers = LogReaders::default();
     let taken = || -> anyhow::Result<_> {
         // What is done to the group of the process that has started us is not done to us.
         rustix::process::setsid().context("this process cannot lead a session")?;
@@ -266,11 +274,11 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
         let lock = lock_of(&held);
         Ok((
             held,
-            HostPlace {
+            HostSocket {
                 listener,
                 path: place,
                 settings: serving.settings(&agents.0),
-                audience: audience.clone(),
+                log_readers: log_readers.clone(),
                 stays: false,
                 lock,
             },
@@ -283,7 +291,7 @@ fn be_host(serving: &ServeOptions, filter: Targets, options: RunOptions, agents:
             return ExitCode::from(EXIT_FAILURE);
         }
     };
-    let log = match log::start_in(filter, held.path().join(HOST_LOG), audience) {
+    let log = match log::start_in(filter, held.path().join(HOST_LOG), log_readers) {
         Ok(log) => log,
         Err(error) => {
             place

@@ -205,7 +205,7 @@ fn restore(archive: &mut Archive, uri: &str) -> anyhow::Result<()> {
         anyhow::Ok(())
     })?;
     let session = session.context("there is no session")?;
-    Ok(archive.bring_back(&session, &chats)?)
+    Ok(archive.restore(&session, &chats)?)
 }
 
 /// A session's body whose channel came into being now. A client that knew it before, or knew

@@ -12,7 +12,7 @@ use tracing_subscriber::filter::Targets;
 
 use crate::cli::ServeOptions;
 use crate::config::{AgentSource, ConfigurationReading};
-use crate::io::hello::{environment, Hello, Wishes, LINK};
+use crate::io::hello::{environment, Hello, SettingsMessage, LINK};
 use crate::io::run::RunOptions;
 
 /// Owner of a setting.
@@ -113,7 +113,7 @@ impl ServeOptions {
         Hello {
             link: LINK,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            terms: Wishes::from(&options.terms),
+            terms: SettingsMessage::from(&options.terms),
             log: log.to_string(),
             settings: self.settings(agents),
             configuration: reading.seen.clone(),

@@ -1,6 +1,6 @@
 //! Backends: the trait behind which an agent is put, and the tasks that run conversations.
 //!
-//! [`meeting`] gets to know an agent before there is any, [`room`] bounds what waits.
+//! [`probe`] gets to know an agent before there is any, [`byte_budget`] bounds what waits.
 //!
 //! Owns: one task for each open conversation, the bounded channel on which all of them report, and
 //! the promise that nothing of a closed conversation is heard.
@@ -12,8 +12,8 @@
 #![doc = include_str!("README.md")]
 
 pub mod acp;
-pub mod meeting;
-pub mod room;
+pub mod byte_budget;
+pub mod probe;
 pub mod script;
 pub mod secrets;
 
@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use self::meeting::Meeting;
-use self::room::{ByteRoom, TakenRoom};
+use self::byte_budget::{ByteBudget, ByteReservation};
+use self::probe::ProbeResult;
 use crate::host::effects::{
     AgentDescription, ChatKey, Command, Event, OpenConversation, OpenFailure, Tokens,
 };
@@ -40,7 +40,7 @@ const REPORTS_MAX: usize = 256;
 const REPORTS_BYTES_MAX: usize = 4 << 20;
 
 /// Time for which an agent that is no longer offered goes on when its last conversation is closed.
-const RETIRES_AFTER: Duration = Duration::from_secs(2);
+const RETIRED_LINGER: Duration = Duration::from_secs(2);
 
 /// A kind of agent.
 pub trait Backend: Send {
@@ -71,19 +71,19 @@ pub struct HostLine {
     /// Commands from the host. The channel ends when the conversation is closed.
     pub commands: mpsc::UnboundedReceiver<Command>,
     /// Sender for the conversation's reports.
-    pub reports: Reports,
+    pub reports: ReportSender,
 }
 
 /// Sender for the reports of one conversation, bounded by their number and bytes.
 #[derive(Debug, Clone)]
-pub struct Reports {
+pub struct ReportSender {
     chat: ChatKey,
     conversation: u64,
     sender: mpsc::Sender<Report>,
-    bytes: ByteRoom,
+    bytes: ByteBudget,
 }
 
-impl Reports {
+impl ReportSender {
     /// The chat that it reports of.
     pub fn chat(&self) -> ChatKey {
         self.chat
@@ -91,42 +91,42 @@ impl Reports {
 
     /// Waits until there is room to report in, so that a conversation can do something else
     /// meanwhile. May be dropped half-way. None when the process ends and nobody listens any more.
-    pub async fn room(&self) -> Option<Room<'_>> {
-        let taken = self.bytes.wait().await?;
+    pub async fn reserve(&self) -> Option<ReportPermit<'_>> {
+        let taken = self.bytes.reserve().await?;
         let permit = self.sender.reserve().await.ok()?;
-        Some(Room { permit, taken, chat: self.chat, conversation: self.conversation })
+        Some(ReportPermit { permit, taken, chat: self.chat, conversation: self.conversation })
     }
 
-    /// Returns room for a report if there is some at once; never waits.
-    pub fn room_now(&self) -> Option<Room<'_>> {
-        let taken = self.bytes.now()?;
+    /// Returns a permit to send a report if there is room at once; never waits.
+    pub fn try_reserve(&self) -> Option<ReportPermit<'_>> {
+        let taken = self.bytes.try_reserve()?;
         let permit = self.sender.try_reserve().ok()?;
-        Some(Room { permit, taken, chat: self.chat, conversation: self.conversation })
+        Some(ReportPermit { permit, taken, chat: self.chat, conversation: self.conversation })
     }
 
     /// Reports, waiting for room.
     pub async fn report(&self, event: Event) {
-        match self.room().await {
+        match self.reserve().await {
             Some(room) => room.report(event),
             None => tracing::debug!("an event of an agent was dropped: the host has left"),
         }
     }
 }
 
-/// Room for one report.
+/// Permit to send one report.
 #[derive(Debug)]
-pub struct Room<'a> {
+pub struct ReportPermit<'a> {
     permit: mpsc::Permit<'a, Report>,
-    taken: TakenRoom,
+    taken: ByteReservation,
     chat: ChatKey,
     conversation: u64,
 }
 
-impl Room<'_> {
+impl ReportPermit<'_> {
     /// Reports, at once.
     pub fn report(self, event: Event) {
         let Self { permit, mut taken, chat, conversation } = self;
-        taken.fill(event.bytes());
+        taken.grow_to(event.bytes());
         permit.send(Report { chat, conversation, event, _taken: taken });
     }
 }
@@ -139,11 +139,11 @@ pub struct Report {
     conversation: u64,
     event: Event,
     /// Room that the report takes up until it is received.
-    _taken: TakenRoom,
+    _taken: ByteReservation,
 }
 
 /// An agent that is offered from now on.
-pub enum Offered {
+pub enum OfferedAgent {
     /// The backend of this provider id, as it is.
     AsBefore(String),
     /// Backend that is new, or was changed.
@@ -154,7 +154,7 @@ pub enum Offered {
 struct OfferedBackend {
     provider: String,
     backend: Box<dyn Backend>,
-    /// Seen also by meetings that are under way, whose results mean nothing then.
+    /// Seen also by probes that are in progress, whose results mean nothing then.
     is_retired: Arc<AtomicBool>,
 }
 
@@ -171,9 +171,9 @@ pub struct Agents {
     retired: Vec<OfferedBackend>,
     open: HashMap<ChatKey, OpenHandle>,
     reports: mpsc::Sender<Report>,
-    reports_bytes: ByteRoom,
+    reports_bytes: ByteBudget,
     last_conversation: u64,
-    met: mpsc::UnboundedSender<(String, Meeting)>,
+    met: mpsc::UnboundedSender<(String, ProbeResult)>,
 }
 
 struct OpenHandle {
@@ -185,13 +185,13 @@ struct OpenHandle {
 
 impl Agents {
     /// The agents of these backends, the channel on which all conversations report, and the one on
-    /// which meetings do.
+    /// which probes do.
     pub fn new(
         backends: Vec<Box<dyn Backend>>,
-    ) -> (Self, mpsc::Receiver<Report>, mpsc::UnboundedReceiver<(String, Meeting)>) {
+    ) -> (Self, mpsc::Receiver<Report>, mpsc::UnboundedReceiver<(String, ProbeResult)>) {
         let (reports, receiver) = mpsc::channel(REPORTS_MAX);
-        let (met, meetings) = mpsc::unbounded_channel();
-        let reports_bytes = ByteRoom::new(REPORTS_BYTES_MAX);
+        let (met, probes) = mpsc::unbounded_channel();
+        let reports_bytes = ByteBudget::new(REPORTS_BYTES_MAX);
         let agents = Self {
             backends: backends.into_iter().map(OfferedBackend::new).collect(),
             retired: Vec::new(),
@@ -201,20 +201,20 @@ impl Agents {
             last_conversation: 0,
             met,
         };
-        (agents, receiver, meetings)
+        (agents, receiver, probes)
     }
 
-    /// Gets to know an agent, in the background, with these tokens. Must be called inside a tokio
+    /// Probes an agent, in the background, with these tokens. Must be called inside a tokio
     /// runtime.
-    pub fn meet(&self, provider: String, tokens: Tokens) {
+    pub fn probe(&self, provider: String, tokens: Tokens) {
         let Some(known) = self.known(&provider) else { return };
-        let (begun, met) = (meeting::begin(&*known.backend, tokens), self.met.clone());
+        let (begun, met) = (probe::begin(&*known.backend, tokens), self.met.clone());
         let is_retired = Arc::clone(&known.is_retired);
         tokio::spawn(async move {
-            let meeting = meeting::meet(begun).await;
+            let probe = probe::run(begun).await;
             if is_retired.load(Ordering::Acquire) {
                 tracing::debug!(provider, "what an agent said of itself was dropped: it was replaced");
-            } else if met.send((provider, meeting)).is_err() {
+            } else if met.send((provider, probe)).is_err() {
                 tracing::debug!("what an agent said of itself was dropped: the host has left");
             }
         });
@@ -232,12 +232,12 @@ impl Agents {
     /// Offers these agents from now on, in this order. Conversations with others go on until they
     /// are closed; then what those agents have started is ended. Must be called inside a tokio
     /// runtime.
-    pub fn replace(&mut self, offered: Vec<Offered>) {
+    pub fn replace(&mut self, offered: Vec<OfferedAgent>) {
         let mut before = std::mem::take(&mut self.backends);
         for offered in offered {
             match offered {
-                Offered::New(backend) => self.backends.push(OfferedBackend::new(backend)),
-                Offered::AsBefore(provider) => {
+                OfferedAgent::New(backend) => self.backends.push(OfferedBackend::new(backend)),
+                OfferedAgent::AsBefore(provider) => {
                     let at = before.iter().position(|known| known.provider == provider);
                     self.backends.extend(at.map(|at| before.remove(at)));
                 }
@@ -247,11 +247,11 @@ impl Agents {
             known.is_retired.store(true, Ordering::Release);
         }
         self.retired.extend(before);
-        self.stop_retired();
+        self.stop_idle_retired();
     }
 
     /// Ends what retired agents have started with which nobody talks any more.
-    fn stop_retired(&mut self) {
+    fn stop_idle_retired(&mut self) {
         let open = &self.open;
         self.retired.retain(|known| {
             let is_used = open.values().any(|open| Arc::ptr_eq(&open.is_retired, &known.is_retired));
@@ -259,7 +259,7 @@ impl Agents {
                 let stopping = known.backend.stop();
                 tokio::spawn(async move {
                     // Its last conversation may be saying goodbye.
-                    tokio::time::sleep(RETIRES_AFTER).await;
+                    tokio::time::sleep(RETIRED_LINGER).await;
                     stopping.await;
                 });
             }
@@ -271,7 +271,7 @@ impl Agents {
     fn close(&mut self, chat: ChatKey) {
         self.open.remove(&chat);
         if !self.retired.is_empty() {
-            self.stop_retired();
+            self.stop_idle_retired();
         }
     }
 
@@ -295,7 +295,7 @@ impl Agents {
 
     /// Returns the event of a report, with its chat; `None` if its conversation has been closed, or
     /// if it describes an agent that was replaced.
-    pub fn hear(&mut self, report: Report) -> Option<(ChatKey, Event)> {
+    pub fn accept(&mut self, report: Report) -> Option<(ChatKey, Event)> {
         let Report { chat, conversation, event, .. } = report;
         let open = self.open.get(&chat).filter(|open| open.conversation == conversation)?;
         if matches!(event, Event::Described(_)) && open.is_retired.load(Ordering::Acquire) {
@@ -326,8 +326,12 @@ impl Agents {
         self.last_conversation += 1;
         let conversation = self.last_conversation;
         let (commands, receiver) = mpsc::unbounded_channel();
-        let reports =
-            Reports { chat, conversation, sender: self.reports.clone(), bytes: self.reports_bytes.clone() };
+        let reports = ReportSender {
+            chat,
+            conversation,
+            sender: self.reports.clone(),
+            bytes: self.reports_bytes.clone(),
+        };
         let line = HostLine { commands: receiver, reports: reports.clone() };
         let known = self.known(&open.provider);
         let is_retired = known.map(|known| Arc::clone(&known.is_retired)).unwrap_or_default();
@@ -361,17 +365,17 @@ mod tests {
     #[tokio::test]
     async fn reports_that_wait_are_bounded_by_their_bytes() {
         let (sender, mut receiver) = mpsc::channel(REPORTS_MAX);
-        let bytes = ByteRoom::new(REPORTS_BYTES_MAX);
-        let reports = Reports { chat: ChatKey(1), conversation: 1, sender, bytes };
+        let bytes = ByteBudget::new(REPORTS_BYTES_MAX);
+        let reports = ReportSender { chat: ChatKey(1), conversation: 1, sender, bytes };
         let large = || Event::Turn(RunId(1), TurnEvent::Text(TextKind::Markdown, "x".repeat(1 << 20)));
         let mut waiting = 0;
-        while let Some(room) = reports.room_now() {
+        while let Some(room) = reports.try_reserve() {
             room.report(large());
             waiting += 1;
         }
         assert!((4..=5).contains(&waiting), "{waiting} reports of 1 MiB wait");
         drop(receiver.recv().await);
         reports.report(large()).await;
-        assert!(reports.room_now().is_none());
+        assert!(reports.try_reserve().is_none());
     }
 }

@@ -424,11 +424,11 @@ impl ScriptAgent {
             }
             outcome?;
         }
-        self.say_back().await
+        self.echo_steering().await
     }
 
     async fn step(&mut self, step: &str) -> Result<(), Stop> {
-        self.say_back().await?;
+        self.echo_steering().await?;
         if !step.starts_with('/') {
             return self.stream_words(step).await;
         }
@@ -481,7 +481,7 @@ impl ScriptAgent {
             }
             let command = self.line.commands.recv().await;
             self.obey(command)?;
-            self.say_back().await?;
+            self.echo_steering().await?;
         }
     }
 
@@ -539,7 +539,7 @@ impl ScriptAgent {
     }
 
     /// Says back what the user has added.
-    async fn say_back(&mut self) -> Result<(), Stop> {
+    async fn echo_steering(&mut self) -> Result<(), Stop> {
         while let Ok(command) = self.line.commands.try_recv() {
             self.obey(Some(command))?;
         }
@@ -567,7 +567,7 @@ impl ScriptAgent {
             tokio::select! {
                 biased;
                 command = self.line.commands.recv() => { self.obey(command)?; }
-                room = reports.room() => {
+                room = reports.reserve() => {
                     room.ok_or(Stop::Closed)?.report(event);
                     return Ok(());
                 }

@@ -27,7 +27,7 @@ pub struct Secret(Vec<String>);
 
 impl Secret {
     /// Keeps a text secret, also as JSON writes it.
-    pub fn keep(text: &str) -> Self {
+    pub fn register(text: &str) -> Self {
         let json = serde_json::Value::from(text).to_string();
         let mut spelled = vec![text.to_owned(), json.trim_matches('"').to_owned()];
         spelled.dedup();
@@ -59,7 +59,7 @@ impl Drop for Secret {
 }
 
 /// A text without the secrets that are in it.
-pub fn hide(text: &str) -> Cow<'_, str> {
+pub fn redact(text: &str) -> Cow<'_, str> {
     let mut shown = Cow::Borrowed(text);
     for secret in kept().keys().filter(|secret| text.contains(secret.as_str())) {
         shown = shown.replace(secret, HIDDEN).into();
@@ -73,14 +73,14 @@ mod tests {
 
     #[test]
     fn a_secret_is_hidden_as_long_as_anybody_keeps_it() {
-        let (one, same) = (Secret::keep("c0ffee-\"1"), Secret::keep("c0ffee-\"1"));
+        let (one, same) = (Secret::register("c0ffee-\"1"), Secret::register("c0ffee-\"1"));
         let said = "c0ffee-\"1 and {\"key\":\"c0ffee-\\\"1\"}, c0ffee-2";
-        assert_eq!(hide(said), "(secret) and {\"key\":\"(secret)\"}, c0ffee-2");
+        assert_eq!(redact(said), "(secret) and {\"key\":\"(secret)\"}, c0ffee-2");
         drop(one);
-        assert!(hide(said).starts_with("(secret)"));
+        assert!(redact(said).starts_with("(secret)"));
         drop(same);
-        assert!(matches!(hide(said), Cow::Borrowed(shown) if shown == said));
-        drop(Secret::keep(""));
-        assert_eq!(hide(""), "");
+        assert!(matches!(redact(said), Cow::Borrowed(shown) if shown == said));
+        drop(Secret::register(""));
+        assert_eq!(redact(""), "");
     }
 }

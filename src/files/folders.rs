@@ -25,7 +25,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::unfinished::{OtherName, Unfinished, UnfinishedNote};
+use super::unfinished::{TemporaryName, Unfinished, UnfinishedNote};
 use super::uris::PATH_BYTES_MAX;
 
 /// So deep in each other are folders that are made, copied or removed.
@@ -41,7 +41,7 @@ const PASS: OFlags = OFlags::PATH;
 const PASS: OFlags = OFlags::RDONLY;
 
 /// Whatever it is, opening it waits for nobody and takes no terminal.
-pub(super) const CAREFULLY: OFlags =
+pub(super) const NONBLOCKING: OFlags =
     OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Why a path is not served.
@@ -97,7 +97,7 @@ impl PathRefusal {
 pub struct Folders {
     folders: Vec<Arc<WorkFolder>>,
     /// Files of the host itself, which nobody is served.
-    own: Arc<[Own]>,
+    own: Arc<[HostFile]>,
     /// Record of operations in progress; `None` if there is no place to keep one.
     unfinished: Option<Arc<Unfinished>>,
 }
@@ -120,7 +120,7 @@ impl WorkFolder {
     /// When there is none.
     pub fn find(named: PathBuf) -> io::Result<Self> {
         let real = named.canonicalize()?;
-        let mut links = ways_of(&named);
+        let mut links = links_and_target(&named);
         links.pop();
         Ok(Self { named, real, links })
     }
@@ -128,7 +128,7 @@ impl WorkFolder {
 
 impl WorkFolder {
     /// Returns whether a path uses a name of the folder that leads elsewhere by now.
-    fn has_turned(&self, path: &Path) -> bool {
+    fn leads_elsewhere(&self, path: &Path) -> bool {
         let is_by_name = self.named != self.real && !path.starts_with(&self.real);
         is_by_name && !self.named.canonicalize().is_ok_and(|real| real == self.real)
     }
@@ -136,19 +136,19 @@ impl WorkFolder {
 
 /// A file or folder of the host's own.
 #[derive(Debug)]
-pub struct Own {
+pub struct HostFile {
     /// Canonical path, as far as it exists.
     path: PathBuf,
     /// Identity, if it exists.
     known: Option<Identity>,
 }
 
-impl Own {
+impl HostFile {
     /// Returns the file at a path, whether it exists or not, and the links on the way to it:
     /// changing one of them would replace the file.
     pub fn find(path: &Path) -> Vec<Self> {
         let Ok(path) = std::path::absolute(path) else { return Vec::new() };
-        ways_of(&path).into_iter().map(Self::at).collect()
+        links_and_target(&path).into_iter().map(Self::at).collect()
     }
 
     /// Returns whether a canonical path is this file or below it.
@@ -183,7 +183,7 @@ fn folded(path: &Path) -> PathBuf {
 
 /// Treatment of missing folders on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(super) enum MissingFolders {
     /// The way ends.
     Fails,
     /// They are made.
@@ -192,7 +192,7 @@ pub(super) enum Missing {
 
 /// Treatment of a link at the end of the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Last {
+pub(super) enum FinalLink {
     /// The target stands for the link.
     Followed,
     /// Itself.
@@ -222,7 +222,7 @@ impl ResolvedPath {
 }
 
 /// A way that is being followed.
-struct Walk<'a> {
+struct PathWalk<'a> {
     top: &'a WorkFolder,
     /// Open handle of that folder.
     start: OwnedFd,
@@ -246,7 +246,7 @@ impl Folders {
     }
 
     /// Folders that were found before, but for what is the host's own.
-    pub fn of(folders: Vec<Arc<WorkFolder>>, own: Arc<[Own]>) -> Self {
+    pub fn of(folders: Vec<Arc<WorkFolder>>, own: Arc<[HostFile]>) -> Self {
         Self { folders, own, unfinished: None }
     }
 
@@ -258,7 +258,7 @@ impl Folders {
     /// Remembers that something has this name beside the one that it is to have.
     pub(super) fn remember(
         &self,
-        why: OtherName,
+        why: TemporaryName,
         place: &ResolvedPath,
         has: &OsStr,
         name: &OsStr,
@@ -273,12 +273,12 @@ impl Folders {
     /// When there is no regular file, or it is outside.
     pub fn open(&self, path: &Path) -> Result<File, PathRefusal> {
         let ResolvedPath { folder, name: Some(name), .. } =
-            self.find(path, Missing::Fails, Last::Followed)?
+            self.find(path, MissingFolders::Fails, FinalLink::Followed)?
         else {
             return Err(PathRefusal::NotAFile("a folder"));
         };
         must_be_file(&statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW)?)?;
-        let file = openat(&folder, &name, OFlags::RDONLY | CAREFULLY, Mode::empty())?;
+        let file = openat(&folder, &name, OFlags::RDONLY | NONBLOCKING, Mode::empty())?;
         // It may be another one by now.
         must_be_file(&fstat(&file)?)?;
         Ok(file.into())
@@ -289,7 +289,7 @@ impl Folders {
     /// # Errors
     /// When it is outside, or one of the host's own files.
     pub fn may_change(&self, path: &Path) -> Result<(), PathRefusal> {
-        match self.find(path, Missing::Fails, Last::Followed) {
+        match self.find(path, MissingFolders::Fails, FinalLink::Followed) {
             Ok(place) => {
                 self.must_not_be_own(&place)?;
                 place.must_be_writable()
@@ -314,7 +314,8 @@ impl Folders {
     /// # Errors
     /// When it is no folder, or outside.
     pub fn folder(&self, path: &Path) -> Result<PathBuf, PathRefusal> {
-        let ResolvedPath { folder, name, path } = self.find(path, Missing::Fails, Last::Followed)?;
+        let ResolvedPath { folder, name, path } =
+            self.find(path, MissingFolders::Fails, FinalLink::Followed)?;
         if let Some(name) = name {
             pass(&folder, &name)?;
         }
@@ -328,8 +329,8 @@ impl Folders {
     pub(super) fn find(
         &self,
         path: &Path,
-        missing: Missing,
-        last: Last,
+        missing: MissingFolders,
+        last: FinalLink,
     ) -> Result<ResolvedPath, PathRefusal> {
         let mut walk = self.enter(path)?;
         let mut links = 0;
@@ -342,7 +343,7 @@ impl Folders {
                 }
                 continue;
             }
-            if walk.ahead.is_empty() && last == Last::Itself {
+            if walk.ahead.is_empty() && last == FinalLink::Itself {
                 return walk.end(Some(part));
             }
             let folder = walk.here();
@@ -351,7 +352,7 @@ impl Folders {
                 Err(Errno::NOTDIR)
             } else {
                 match pass(folder, &part) {
-                    Err(Errno::NOENT) if missing == Missing::IsMade => {
+                    Err(Errno::NOENT) if missing == MissingFolders::IsMade => {
                         let path = walk.path_with(Some(&part));
                         self.must_not_be_in_own(&path)?;
                         self.must_not_be_too_deep(&path)?;
@@ -392,7 +393,7 @@ impl Folders {
     }
 
     /// Begins a way at the folder of ours that an absolute path is below of.
-    fn enter(&self, path: &Path) -> Result<Walk<'_>, PathRefusal> {
+    fn enter(&self, path: &Path) -> Result<PathWalk<'_>, PathRefusal> {
         if !path.is_absolute() {
             return Err(PathRefusal::Relative);
         }
@@ -401,7 +402,7 @@ impl Folders {
         }
         let (top, rest) = match self.above(path) {
             // Its link leads elsewhere by now: nothing is changed where nobody would look for it.
-            Some((top, _)) if top.has_turned(path) => return Err(PathRefusal::Outside),
+            Some((top, _)) if top.leads_elsewhere(path) => return Err(PathRefusal::Outside),
             Some((top, rest)) => (top, rest.to_owned()),
             // It may be another name of a folder of ours. Nothing is trusted here: the way is
             // followed all the same.
@@ -420,7 +421,7 @@ impl Folders {
             })?;
             self.must_not_lead_into_own(&start)?;
         }
-        Ok(Walk { top, start, passed: Vec::new(), ahead: parts(&rest).rev().collect() })
+        Ok(PathWalk { top, start, passed: Vec::new(), ahead: parts(&rest).rev().collect() })
     }
 
     /// The innermost folder of ours that a path is below of by its name, and what follows.
@@ -494,7 +495,7 @@ impl Folders {
     }
 }
 
-impl Walk<'_> {
+impl PathWalk<'_> {
     /// The folder that the way has come to.
     fn here(&self) -> BorrowedFd<'_> {
         self.passed.last().map_or(self.start.as_fd(), |(_, folder)| folder.as_fd())
@@ -521,7 +522,7 @@ impl Walk<'_> {
 }
 
 /// The links that an absolute path leads through, and where it ends: there, or where it would be.
-fn ways_of(path: &Path) -> Vec<PathBuf> {
+fn links_and_target(path: &Path) -> Vec<PathBuf> {
     let mut ways = Vec::new();
     let (mut done, mut links) = (PathBuf::from("/"), 0);
     let mut ahead: Vec<OsString> = parts(path).rev().collect();

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::facts::etag;
 use super::folders::{Folders, PathRefusal};
-use super::writing::{Put, Writing, PERMISSIONS};
+use super::writing::{WritePosition, WriteRequest, PERMISSIONS};
 
 /// Why a file stays as it is, a side of whose change is not known.
 pub const UNKNOWN_SIDE: &str = "what was in it is not known any more";
@@ -61,8 +61,9 @@ pub fn revert_text(
     let if_match = found.as_ref().map(|(_, etag, _)| etag.as_str());
     match (wanted, if_match) {
         (Some(text), _) => {
-            let (create_only, put) = (if_match.is_none(), Put::Truncate(0));
-            folders.put(path, &Writing { content: text.as_bytes(), put, create_only, if_match, mode })?;
+            let (create_only, put) = (if_match.is_none(), WritePosition::Truncate(0));
+            folders
+                .put(path, &WriteRequest { content: text.as_bytes(), put, create_only, if_match, mode })?;
             Ok(RevertedText::Done { mode: None })
         }
         (None, Some(version)) => {

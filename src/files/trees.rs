@@ -26,20 +26,20 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use self::copying::{copy_file, Copy, CopyRecord, CopySource, Copying};
+use self::copying::{copy_file, CopyRecord, CopySource, Copying, CreatedCopy};
 use self::names::{
     is, is_another_name, must_be_replaceable, of_destination, put_aside, put_back, put_in_place,
 };
 use self::walk::{deeper, is_folder, names_in, open_folder, Mount, Tally};
-use super::beside::name_beside;
 use super::facts::etag_in;
-use super::folders::{identity, must_be_file, Folders, Last, Missing, PathRefusal, ResolvedPath};
-use super::unfinished::{OtherName, UnfinishedNote};
+use super::folders::{identity, must_be_file, FinalLink, Folders, MissingFolders, PathRefusal, ResolvedPath};
+use super::replacement::temporary_name;
+use super::unfinished::{TemporaryName, UnfinishedNote};
 use super::writing::must_be_on_a_disk;
 
 /// Operation on a whole folder.
 #[derive(Debug, Clone, Copy)]
-enum Deed<'a> {
+enum TreeOperation<'a> {
     Copied,
     Removed,
     /// Removed, if it is what was copied.
@@ -53,7 +53,7 @@ impl Folders {
     /// When there is something else, or it is outside.
     pub fn make_folder(&self, path: &Path) -> Result<(), PathRefusal> {
         self.must_be_made_on_a_disk(path)?;
-        let place = self.find(path, Missing::IsMade, Last::Followed)?;
+        let place = self.find(path, MissingFolders::IsMade, FinalLink::Followed)?;
         let Some(name) = &place.name else { return Ok(()) };
         self.must_not_be_in_own(&place.path)?;
         must_be_on_a_disk(&place.folder)?;
@@ -78,7 +78,7 @@ impl Folders {
     /// When there is nothing, it is outside, or a folder that is not empty. What was removed before
     /// it failed is said.
     pub fn remove(&self, path: &Path, with_content: bool) -> Result<(), PathRefusal> {
-        let place = self.find(path, Missing::Fails, Last::Itself)?;
+        let place = self.find(path, MissingFolders::Fails, FinalLink::Itself)?;
         let name = name_of(&place)?;
         self.must_not_be_own(&place)?;
         self.must_hold_no_top(&place)?;
@@ -96,9 +96,10 @@ impl Folders {
             removed => return Ok(removed?),
         }
         let folder = open_folder(&place.folder, name)?;
-        self.count(folder.as_fd(), Deed::Removed)?;
+        self.count(folder.as_fd(), TreeOperation::Removed)?;
         let mut done = Tally::default();
-        let removed = self.empty(folder.as_fd(), Mount::of(folder.as_fd())?, Deed::Removed, 0, &mut done);
+        let removed =
+            self.empty(folder.as_fd(), Mount::of(folder.as_fd())?, TreeOperation::Removed, 0, &mut done);
         let removed = removed.and_then(|()| Ok(unlinkat(&place.folder, name, AtFlags::REMOVEDIR)?));
         removed.map_err(|refusal| partly(&done, "were removed", refusal))
     }
@@ -109,7 +110,7 @@ impl Folders {
     /// # Errors
     /// When it is another version, a folder, or outside.
     pub fn remove_version(&self, path: &Path, version: &str) -> Result<(), PathRefusal> {
-        let place = self.find(path, Missing::Fails, Last::Itself)?;
+        let place = self.find(path, MissingFolders::Fails, FinalLink::Itself)?;
         let name = name_of(&place)?;
         self.must_not_be_own(&place)?;
         must_be_on_a_disk(&place.folder)?;
@@ -117,8 +118,8 @@ impl Folders {
         if is_folder(&known) || etag_in(&known) != version {
             return Err(PathRefusal::Changed);
         }
-        let aside = name_beside();
-        let _remembered = self.remember(OtherName::Aside, &place, &aside, name);
+        let aside = temporary_name();
+        let _remembered = self.remember(TemporaryName::Aside, &place, &aside, name);
         put_aside(&place.folder, name, &aside)?;
         let now = statat(&place.folder, &aside, AtFlags::SYMLINK_NOFOLLOW)?;
         let facts = |known: &Stat| (identity(known), known.st_size, known.st_mtime, known.st_mtime_nsec);
@@ -135,8 +136,8 @@ impl Folders {
     /// When there is nothing, one of the two is outside, or something is there that is not
     /// replaced.
     pub fn rename(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), PathRefusal> {
-        let source = self.find(from, Missing::Fails, Last::Itself)?;
-        let target = self.find(to, Missing::Fails, Last::Itself).map_err(of_destination)?;
+        let source = self.find(from, MissingFolders::Fails, FinalLink::Itself)?;
+        let target = self.find(to, MissingFolders::Fails, FinalLink::Itself).map_err(of_destination)?;
         let name = name_of(&source)?;
         self.must_not_be_own(&source)?;
         self.must_hold_no_top(&source)?;
@@ -166,8 +167,8 @@ impl Folders {
         target: &ResolvedPath,
         there: &OsString,
     ) -> Result<(), PathRefusal> {
-        let aside = name_beside();
-        let _remembered = self.remember(OtherName::Aside, source, &aside, name);
+        let aside = temporary_name();
+        let _remembered = self.remember(TemporaryName::Aside, source, &aside, name);
         match put_aside(&source.folder, name, &aside) {
             Err(Errno::NOENT) => return Ok(()),
             put => put?,
@@ -197,8 +198,8 @@ impl Folders {
         there: &OsString,
         only_if_free: bool,
     ) -> Result<(), PathRefusal> {
-        let aside = name_beside();
-        let _remembered = self.remember(OtherName::Aside, source, &aside, name);
+        let aside = temporary_name();
+        let _remembered = self.remember(TemporaryName::Aside, source, &aside, name);
         match put_aside(&source.folder, name, &aside) {
             // A folder of a lower layer of an overlay has no other name: it goes as far as it is
             // what was copied.
@@ -228,7 +229,7 @@ impl Folders {
             _ => CopySource::open(&source.folder, aside)?,
         };
         if let CopySource::Folder(folder) = &moved {
-            self.count(folder.as_fd(), Deed::Removed)?;
+            self.count(folder.as_fd(), TreeOperation::Removed)?;
         }
         let record = self.copy_to(&moved, target, there, only_if_free)?;
         let removed = self.remove_what_was_copied(&source.folder, aside, &moved, &record);
@@ -247,7 +248,7 @@ impl Folders {
             record.must_hold(&statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?)?;
             return Ok(unlinkat(folder, name, AtFlags::empty())?);
         };
-        let (deed, mut done) = (Deed::Moved(record), Tally::default());
+        let (deed, mut done) = (TreeOperation::Moved(record), Tally::default());
         self.count(inside.as_fd(), deed)?;
         let removed = self.empty(inside.as_fd(), Mount::of(inside.as_fd())?, deed, 0, &mut done);
         let removed = removed.and_then(|()| match unlinkat(folder, name, AtFlags::REMOVEDIR) {
@@ -266,8 +267,8 @@ impl Folders {
     pub fn copy(&self, from: &Path, to: &Path, only_if_free: bool) -> Result<(), PathRefusal> {
         let from = from.canonicalize()?;
         let source = CopySource::open(CWD, from.as_os_str())?;
-        let last = if only_if_free { Last::Itself } else { Last::Followed };
-        let target = self.find(to, Missing::Fails, last).map_err(of_destination)?;
+        let last = if only_if_free { FinalLink::Itself } else { FinalLink::Followed };
+        let target = self.find(to, MissingFolders::Fails, last).map_err(of_destination)?;
         let there = self.free_or_replaceable(&target, only_if_free).map_err(of_destination)?;
         must_be_on_a_disk(&target.folder)?;
         if matches!(source, CopySource::Folder(_)) && target.path.starts_with(&from) {
@@ -310,8 +311,8 @@ impl Folders {
         only_if_free: bool,
     ) -> Result<CopyRecord, PathRefusal> {
         must_be_replaceable(matches!(source, CopySource::Folder(_)), to, name)?;
-        let new = name_beside();
-        let remembered = self.remember(OtherName::Copy, to, &new, name);
+        let new = temporary_name();
+        let remembered = self.remember(TemporaryName::Copy, to, &new, name);
         let placed = self.make_copy(source, &to.folder, &new).and_then(|copy| {
             put_in_place(&to.folder, &new, &to.folder, name, only_if_free)?;
             Ok(copy)
@@ -333,8 +334,13 @@ impl Folders {
         }
     }
 
-    fn make_copy(&self, source: &CopySource, to: &OwnedFd, name: &OsString) -> Result<Copy, PathRefusal> {
-        let mut copy = Copy::default();
+    fn make_copy(
+        &self,
+        source: &CopySource,
+        to: &OwnedFd,
+        name: &OsString,
+    ) -> Result<CreatedCopy, PathRefusal> {
+        let mut copy = CreatedCopy::default();
         match source {
             CopySource::Link(target, known) => {
                 copy.record.add(known);
@@ -346,7 +352,7 @@ impl Folders {
             }
             CopySource::Folder(folder) => {
                 let folder = folder.as_fd();
-                self.count(folder, Deed::Copied)?;
+                self.count(folder, TreeOperation::Copied)?;
                 let known = fstat(folder)?;
                 mkdirat(to, name, Mode::RWXU)?;
                 let made = open_folder(to, name)?;
@@ -388,12 +394,12 @@ impl Folders {
             Err(missing) if missing.is_missing() => return Ok(()),
             made => made?,
         };
-        self.empty(made.as_fd(), Mount::of(made.as_fd())?, Deed::Removed, 0, &mut Tally::default())?;
+        self.empty(made.as_fd(), Mount::of(made.as_fd())?, TreeOperation::Removed, 0, &mut Tally::default())?;
         Ok(unlinkat(folder, name, AtFlags::REMOVEDIR)?)
     }
 
     /// Counts what is in a folder that is to be copied or removed.
-    fn count(&self, folder: BorrowedFd<'_>, deed: Deed<'_>) -> Result<(), PathRefusal> {
+    fn count(&self, folder: BorrowedFd<'_>, deed: TreeOperation<'_>) -> Result<(), PathRefusal> {
         self.count_below(folder, Mount::of(folder)?, deed, 0, &mut Tally::default())
     }
 
@@ -401,12 +407,12 @@ impl Folders {
         &self,
         folder: BorrowedFd<'_>,
         mount: Mount,
-        deed: Deed<'_>,
+        deed: TreeOperation<'_>,
         depth: usize,
         tally: &mut Tally,
     ) -> Result<(), PathRefusal> {
         for name in names_in(folder, tally)? {
-            let Some(known) = mount.look(folder, &name)? else { continue };
+            let Some(known) = mount.metadata_of(folder, &name)? else { continue };
             self.must_be_free_for(deed, &known)?;
             match FileType::from_raw_mode(known.st_mode) {
                 FileType::Directory => {
@@ -415,12 +421,12 @@ impl Folders {
                 }
                 FileType::RegularFile => {
                     tally.add_bytes(u64::try_from(known.st_size).unwrap_or(0));
-                    if matches!(deed, Deed::Copied) {
+                    if matches!(deed, TreeOperation::Copied) {
                         tally.must_not_be_too_much()?;
                     }
                 }
                 FileType::Symlink => {}
-                _ if matches!(deed, Deed::Copied) => must_be_file(&known)?,
+                _ if matches!(deed, TreeOperation::Copied) => must_be_file(&known)?,
                 _ => {}
             }
         }
@@ -428,11 +434,11 @@ impl Folders {
     }
 
     /// Refuses to remove one of the host's own files, or one that is not as it was copied.
-    fn must_be_free_for(&self, deed: Deed<'_>, known: &Stat) -> Result<(), PathRefusal> {
+    fn must_be_free_for(&self, deed: TreeOperation<'_>, known: &Stat) -> Result<(), PathRefusal> {
         match deed {
-            Deed::Copied => Ok(()),
-            Deed::Removed => self.must_not_be_one_of_own(known),
-            Deed::Moved(record) => {
+            TreeOperation::Copied => Ok(()),
+            TreeOperation::Removed => self.must_not_be_one_of_own(known),
+            TreeOperation::Moved(record) => {
                 self.must_not_be_one_of_own(known)?;
                 record.must_hold(known)
             }
@@ -444,12 +450,12 @@ impl Folders {
         &self,
         folder: BorrowedFd<'_>,
         mount: Mount,
-        deed: Deed<'_>,
+        deed: TreeOperation<'_>,
         depth: usize,
         done: &mut Tally,
     ) -> Result<(), PathRefusal> {
         for name in names_in(folder, &mut Tally::default())? {
-            let Some(known) = mount.look(folder, &name)? else { continue };
+            let Some(known) = mount.metadata_of(folder, &name)? else { continue };
             self.must_be_free_for(deed, &known)?;
             let is_folder = is_folder(&known);
             if is_folder {

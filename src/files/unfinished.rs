@@ -16,18 +16,18 @@ use std::sync::Arc;
 
 use rustix::fs::{openat, renameat_with, statat, AtFlags, Mode, OFlags, RenameFlags, CWD};
 
-use super::folders::{Folders, PathRefusal, CAREFULLY};
+use super::folders::{Folders, PathRefusal, NONBLOCKING};
 
 /// Why something has another name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OtherName {
+pub(super) enum TemporaryName {
     /// Copy in progress.
     Copy,
     /// File put aside while it is moved.
     Aside,
 }
 
-impl OtherName {
+impl TemporaryName {
     fn word(self) -> &'static [u8] {
         match self {
             Self::Copy => b"copy",
@@ -48,7 +48,7 @@ pub(super) struct UnfinishedNote(Option<PathBuf>);
 
 /// Operations that an earlier host has not finished.
 #[derive(Debug)]
-pub struct LeftBehind(Vec<PathBuf>);
+pub struct UnfinishedOperations(Vec<PathBuf>);
 
 impl Unfinished {
     /// Remembers in this folder, which is made when it is needed. Returned with what is remembered
@@ -56,20 +56,20 @@ impl Unfinished {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn open(folder: PathBuf) -> io::Result<(Arc<Self>, LeftBehind)> {
+    pub fn open(folder: PathBuf) -> io::Result<(Arc<Self>, UnfinishedOperations)> {
         let left = match fs::read_dir(&folder) {
             Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
-        Ok((Arc::new(Self { folder }), LeftBehind(left)))
+        Ok((Arc::new(Self { folder }), UnfinishedOperations(left)))
     }
 
     /// Remembers that in this folder something has this name, and for which one it is meant. Where
     /// that cannot be kept, it is done all the same.
     pub(super) fn remember(
         &self,
-        why: OtherName,
+        why: TemporaryName,
         folder: &Path,
         has: &OsStr,
         name: &OsStr,
@@ -110,16 +110,16 @@ impl Drop for UnfinishedNote {
     }
 }
 
-impl LeftBehind {
+impl UnfinishedOperations {
     /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Puts right what was left. What cannot be is left to the next host.
-    pub fn put_right(self) {
+    pub fn recover(self) {
         for note in self.0 {
-            let put = fs::read(&note).map_err(PathRefusal::from).and_then(|left| put_right(&left));
+            let put = fs::read(&note).map_err(PathRefusal::from).and_then(|left| recover_one(&left));
             let put = put.and_then(|()| Ok(fs::remove_file(&note)?));
             if let Err(refusal) = put {
                 tracing::warn!("what a host before this one has begun cannot be put right: {refusal}");
@@ -128,7 +128,7 @@ impl LeftBehind {
     }
 }
 
-fn put_right(note: &[u8]) -> Result<(), PathRefusal> {
+fn recover_one(note: &[u8]) -> Result<(), PathRefusal> {
     let mut parts = note.split(|byte| *byte == 0).map(|part| OsString::from_vec(part.to_vec()));
     // What is not written to its end has not begun.
     let (Some(why), Some(folder), Some(has), Some(name)) =
@@ -136,7 +136,7 @@ fn put_right(note: &[u8]) -> Result<(), PathRefusal> {
     else {
         return Ok(());
     };
-    let opened = match openat(CWD, &folder, OFlags::RDONLY | OFlags::DIRECTORY | CAREFULLY, Mode::empty()) {
+    let opened = match openat(CWD, &folder, OFlags::RDONLY | OFlags::DIRECTORY | NONBLOCKING, Mode::empty()) {
         Ok(opened) => opened,
         // With the folder all that was in it is gone.
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(()),
@@ -146,7 +146,7 @@ fn put_right(note: &[u8]) -> Result<(), PathRefusal> {
     if statat(&opened, &has, AtFlags::SYMLINK_NOFOLLOW).is_err() {
         return Ok(());
     }
-    if why.as_bytes() == OtherName::Copy.word() {
+    if why.as_bytes() == TemporaryName::Copy.word() {
         Folders::default().remove_copy(&opened, &has)?;
         tracing::info!("a copy that was not finished was removed: `{}`", folder.join(&has).display());
         return Ok(());
@@ -183,7 +183,7 @@ mod tests {
 
     fn begin(notes: &Path) -> Arc<Unfinished> {
         let (unfinished, left) = Unfinished::open(notes.to_owned()).unwrap();
-        left.put_right();
+        left.recover();
         unfinished
     }
 
@@ -200,21 +200,21 @@ mod tests {
         fs::write(work.join(".1.tmp/deep/file"), "x").unwrap();
         fs::write(folder.path().join("outside"), "outside").unwrap();
         symlink("../../outside", work.join(".1.tmp/link")).unwrap();
-        leave(OtherName::Copy, ".1.tmp", "a");
+        leave(TemporaryName::Copy, ".1.tmp", "a");
         fs::write(work.join(".2.tmp"), "moved").unwrap();
-        leave(OtherName::Aside, ".2.tmp", "b");
+        leave(TemporaryName::Aside, ".2.tmp", "b");
         fs::write(work.join(".3.tmp"), "moved").unwrap();
         fs::write(work.join("c"), "other").unwrap();
-        leave(OtherName::Aside, ".3.tmp", "c");
+        leave(TemporaryName::Aside, ".3.tmp", "c");
         // It was nearly in its place; this one is nobody's.
-        leave(OtherName::Copy, ".4.tmp", "d");
+        leave(TemporaryName::Copy, ".4.tmp", "d");
         fs::write(work.join(".5.tmp"), "mine").unwrap();
         // This one was done.
-        drop(unfinished.remember(OtherName::Copy, &work, OsStr::new(".5.tmp"), OsStr::new("e")));
+        drop(unfinished.remember(TemporaryName::Copy, &work, OsStr::new(".5.tmp"), OsStr::new("e")));
         // Of a note that is not whole, and of a folder that is gone, nothing comes.
         fs::write(notes.join("half"), "copy\0").unwrap();
         unfinished
-            .remember(OtherName::Copy, &folder.path().join("gone"), OsStr::new(".6.tmp"), OsStr::new("f"))
+            .remember(TemporaryName::Copy, &folder.path().join("gone"), OsStr::new(".6.tmp"), OsStr::new("f"))
             .keep();
         begin(&notes);
         assert_eq!(names_in(&work), [".3.tmp", ".5.tmp", "b", "c"]);

@@ -19,9 +19,11 @@ use std::path::Path;
 use rustix::fs::{fstat, openat, statat, unlinkat, AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::beside::Beside;
 use super::facts::etag;
-use super::folders::{must_be_file, pass, Folders, Last, Missing, PathRefusal, ResolvedPath, CAREFULLY};
+use super::folders::{
+    must_be_file, pass, FinalLink, Folders, MissingFolders, PathRefusal, ResolvedPath, NONBLOCKING,
+};
+use super::replacement::ReplacementFile;
 
 /// A file that is larger, in bytes, is changed where it lies when the change is at its end.
 const NEW_BYTES_MAX: u64 = 16 << 20;
@@ -31,11 +33,11 @@ const KEPT_BYTES_MAX: u64 = 4 << 30;
 
 /// Request to write to a file.
 #[derive(Debug, Clone, Copy)]
-pub struct Writing<'a> {
+pub struct WriteRequest<'a> {
     /// Bytes to write.
     pub content: &'a [u8],
     /// Position in the file.
-    pub put: Put,
+    pub put: WritePosition,
     /// Only if nothing is there.
     pub create_only: bool,
     /// Only if the file is of the version that has this token.
@@ -46,7 +48,7 @@ pub struct Writing<'a> {
 
 /// Position in a file. A position beyond the end is the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Put {
+pub enum WritePosition {
     /// Behind so many bytes, and nothing follows.
     Truncate(u64),
     /// Before so many bytes at the end.
@@ -56,7 +58,7 @@ pub enum Put {
 }
 
 /// A file that was there.
-struct Before {
+struct ExistingFile {
     file: File,
     known: Stat,
 }
@@ -77,11 +79,11 @@ impl KeptRanges {
     /// Of a file that was not there.
     pub(super) const NOTHING: Self = Self { before: 0, from: 0, size: 0 };
 
-    fn of(put: Put, size: u64) -> Self {
+    fn of(put: WritePosition, size: u64) -> Self {
         let (before, from) = match put {
-            Put::Truncate(position) => (position.min(size), size),
-            Put::Append(back) => (size - back.min(size), size - back.min(size)),
-            Put::Insert(position) => (position.min(size), position.min(size)),
+            WritePosition::Truncate(position) => (position.min(size), size),
+            WritePosition::Append(back) => (size - back.min(size), size - back.min(size)),
+            WritePosition::Insert(position) => (position.min(size), position.min(size)),
         };
         Self { before, from, size }
     }
@@ -93,14 +95,20 @@ impl KeptRanges {
 
 impl Folders {
     /// Makes a file that is not there, with the folders above it that are missing; see
-    /// [`Writing::mode`].
+    /// [`WriteRequest::mode`].
     ///
     /// # Errors
     /// When something is there, it may not be made, or it is outside. Then nothing has changed, but
     /// for the folders.
     pub fn create(&self, path: &Path, content: &[u8], mode: Option<u32>) -> Result<(), PathRefusal> {
-        let writing = Writing { content, put: Put::Truncate(0), create_only: true, if_match: None, mode };
-        self.write_at(path, Missing::IsMade, &writing)
+        let writing = WriteRequest {
+            content,
+            put: WritePosition::Truncate(0),
+            create_only: true,
+            if_match: None,
+            mode,
+        };
+        self.write_at(path, MissingFolders::IsMade, &writing)
     }
 
     /// Writes a file, with the folders above it that are missing.
@@ -109,24 +117,29 @@ impl Folders {
     /// When there is something else, it may not be written, or it is outside. Then nothing has
     /// changed, but for the folders.
     pub fn write(&self, path: &Path, content: &[u8]) -> Result<(), PathRefusal> {
-        let put = Put::Truncate(0);
-        let writing = Writing { content, put, create_only: false, if_match: None, mode: None };
-        self.write_at(path, Missing::IsMade, &writing)
+        let put = WritePosition::Truncate(0);
+        let writing = WriteRequest { content, put, create_only: false, if_match: None, mode: None };
+        self.write_at(path, MissingFolders::IsMade, &writing)
     }
 
     /// Writes a file, or a part of it, in a folder that is there.
     ///
     /// # Errors
     /// The same; or it is there, or has changed, and that was not to be.
-    pub fn put(&self, path: &Path, writing: &Writing<'_>) -> Result<(), PathRefusal> {
-        self.write_at(path, Missing::Fails, writing)
+    pub fn put(&self, path: &Path, writing: &WriteRequest<'_>) -> Result<(), PathRefusal> {
+        self.write_at(path, MissingFolders::Fails, writing)
     }
 
-    fn write_at(&self, path: &Path, missing: Missing, writing: &Writing<'_>) -> Result<(), PathRefusal> {
-        if missing == Missing::IsMade {
+    fn write_at(
+        &self,
+        path: &Path,
+        missing: MissingFolders,
+        writing: &WriteRequest<'_>,
+    ) -> Result<(), PathRefusal> {
+        if missing == MissingFolders::IsMade {
             self.must_be_made_on_a_disk(path)?;
         }
-        let last = if writing.create_only { Last::Itself } else { Last::Followed };
+        let last = if writing.create_only { FinalLink::Itself } else { FinalLink::Followed };
         let place = self.find(path, missing, last).map_err(|refusal| match refusal {
             gone if gone.is_missing() && writing.if_match.is_some() => PathRefusal::Changed,
             refusal => refusal,
@@ -155,7 +168,7 @@ impl Folders {
     /// Folders that are made on the way are not made where the kernel makes something else of them.
     pub(super) fn must_be_made_on_a_disk(&self, path: &Path) -> Result<(), PathRefusal> {
         for above in path.ancestors().skip(1) {
-            let folder = match self.find(above, Missing::Fails, Last::Followed) {
+            let folder = match self.find(above, MissingFolders::Fails, FinalLink::Followed) {
                 Ok(ResolvedPath { folder, name: Some(name), .. }) => match pass(&folder, &name) {
                     Ok(there) => there,
                     Err(_) => folder,
@@ -172,22 +185,26 @@ impl Folders {
 }
 
 /// Opens a file that is to be changed. Nobody may replace what he may not write.
-fn open_before(folder: &OwnedFd, name: &OsString, writing: &Writing<'_>) -> Result<Before, PathRefusal> {
-    let file = match openat(folder, name, OFlags::RDWR | CAREFULLY, Mode::empty()) {
+fn open_before(
+    folder: &OwnedFd,
+    name: &OsString,
+    writing: &WriteRequest<'_>,
+) -> Result<ExistingFile, PathRefusal> {
+    let file = match openat(folder, name, OFlags::RDWR | NONBLOCKING, Mode::empty()) {
         // All of it is replaced, and what may not be read is none of our business.
-        Err(Errno::ACCESS) if writing.put == Put::Truncate(0) => {
-            openat(folder, name, OFlags::WRONLY | CAREFULLY, Mode::empty())?
+        Err(Errno::ACCESS) if writing.put == WritePosition::Truncate(0) => {
+            openat(folder, name, OFlags::WRONLY | NONBLOCKING, Mode::empty())?
         }
         file => file?,
     };
     let known = fstat(&file)?;
     // It may be another one by now.
     must_be_file(&known)?;
-    Ok(Before { file: file.into(), known })
+    Ok(ExistingFile { file: file.into(), known })
 }
 
 /// Returns whether the existing file has the version that was asked for, if one was.
-fn is_expected(before: Option<&Before>, writing: &Writing<'_>) -> Result<bool, PathRefusal> {
+fn is_expected(before: Option<&ExistingFile>, writing: &WriteRequest<'_>) -> Result<bool, PathRefusal> {
     match (writing.if_match, before) {
         (None, _) => Ok(true),
         (Some(_), None) => Ok(false),
@@ -196,16 +213,16 @@ fn is_expected(before: Option<&Before>, writing: &Writing<'_>) -> Result<bool, P
 }
 
 /// Makes a file that was not there.
-fn make(place: &ResolvedPath, name: &OsString, writing: &Writing<'_>) -> Result<(), PathRefusal> {
-    let new = Beside::of(place)?;
+fn make(place: &ResolvedPath, name: &OsString, writing: &WriteRequest<'_>) -> Result<(), PathRefusal> {
+    let new = ReplacementFile::of(place)?;
     if let Some(mode) = writing.mode {
         new.permit(mode & PERMISSIONS)?;
     }
     new.fill(writing.content, None, KeptRanges::NOTHING)?;
     if !writing.create_only {
-        return Ok(new.take_place(name)?);
+        return Ok(new.replace_target(name)?);
     }
-    match new.take_free_place(name) {
+    match new.create_target(name) {
         Ok(()) => Ok(()),
         Err(Errno::EXIST) => Err(PathRefusal::Exists),
         // Not every file system can do that.
@@ -217,7 +234,7 @@ fn make(place: &ResolvedPath, name: &OsString, writing: &Writing<'_>) -> Result<
 /// Makes a file under its name: whoever looks meanwhile finds a part of it, but nothing is
 /// replaced.
 fn make_at_once(place: &ResolvedPath, name: &OsString, content: &[u8]) -> Result<(), PathRefusal> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | NONBLOCKING;
     let file =
         openat(&place.folder, name, flags, Mode::from_raw_mode(0o666)).map_err(|error| match error {
             Errno::EXIST => PathRefusal::Exists,
@@ -237,10 +254,10 @@ fn make_at_once(place: &ResolvedPath, name: &OsString, content: &[u8]) -> Result
 fn change(
     place: &ResolvedPath,
     name: &OsString,
-    before: Before,
-    writing: &Writing<'_>,
+    before: ExistingFile,
+    writing: &WriteRequest<'_>,
 ) -> Result<(), PathRefusal> {
-    let Before { file, known } = before;
+    let ExistingFile { file, known } = before;
     let kept = KeptRanges::of(writing.put, u64::try_from(known.st_size).unwrap_or(0));
     let has_one_name = known.st_nlink == 1;
     let is_at_the_end = kept.from == kept.size && kept.before > 0;
@@ -254,19 +271,20 @@ fn change(
             "more than {KEPT_BYTES_MAX} bytes of it would be written anew"
         )));
     }
-    let made = Beside::of(place).and_then(|new| {
+    let made = ReplacementFile::of(place).and_then(|new| {
         new.fill(writing.content, Some((&file, &known)), kept)?;
         Ok(new)
     });
     let placed = made.map_err(PathRefusal::from).and_then(|new| {
         // As late as can be.
         if let Some(expected) = writing.if_match {
-            let now = openat(&place.folder, name, OFlags::RDONLY | CAREFULLY, Mode::empty()).map(File::from);
+            let now =
+                openat(&place.folder, name, OFlags::RDONLY | NONBLOCKING, Mode::empty()).map(File::from);
             if !now.is_ok_and(|now| now.metadata().is_ok_and(|now| etag(&now) == expected)) {
                 return Err(PathRefusal::Changed);
             }
         }
-        Ok(new.take_place(name)?)
+        Ok(new.replace_target(name)?)
     });
     match placed {
         Err(PathRefusal::Failed(error)) if has_one_name && takes_nothing_new(&error) => {

@@ -23,7 +23,7 @@ const CARRIED_BYTES: usize = 64 << 10;
 
 /// Pipes that are lent in the place of stdin and stdout, where those are terminals.
 #[derive(Debug)]
-pub struct Lent {
+pub struct LentPipes {
     stdin: Option<(PipeReader, PipeWriter)>,
     stdout: Option<(PipeReader, PipeWriter)>,
 }
@@ -32,7 +32,7 @@ pub struct Lent {
 #[derive(Debug)]
 pub struct Printing(Option<Receiver<()>>);
 
-impl Lent {
+impl LentPipes {
     /// Makes a pipe for each terminal. Nothing is carried yet.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ where
         let read = match reader.read(&mut buffer) {
             Ok(0) => return,
             Ok(read) => read,
-            Err(error) if goes_on(&error, from, PollFlags::IN) => continue,
+            Err(error) if is_transient(&error, from, PollFlags::IN) => continue,
             Err(_) => return,
         };
         let mut rest = &buffer[..read];
@@ -102,7 +102,7 @@ where
             match writer.write(rest) {
                 Ok(0) => return,
                 Ok(written) => rest = &rest[written..],
-                Err(error) if goes_on(&error, to, PollFlags::OUT) => {}
+                Err(error) if is_transient(&error, to, PollFlags::OUT) => {}
                 Err(_) => return,
             }
         }
@@ -111,7 +111,7 @@ where
 
 /// Returns whether an error is none; waits where somebody who shares the terminal has made it
 /// non-blocking.
-fn goes_on(error: &io::Error, file: &impl AsFd, what: PollFlags) -> bool {
+fn is_transient(error: &io::Error, file: &impl AsFd, what: PollFlags) -> bool {
     match error.kind() {
         ErrorKind::Interrupted => true,
         ErrorKind::WouldBlock => poll(&mut [PollFd::new(file, what)], None).is_ok(),

@@ -19,7 +19,7 @@ use super::contents::content_up_to;
 use super::conversions::{self, may_change};
 use super::index::Scratch;
 use super::large::open_regular;
-use super::program::{GitError, Until};
+use super::program::{Deadline, GitError};
 use super::repository::Repository;
 use crate::host::effects::{GitContent, GitRevert};
 
@@ -29,12 +29,12 @@ use crate::host::effects::{GitContent, GitRevert};
 ///
 /// # Errors
 /// When git fails, or a file has become another one: nothing may be changed then.
-pub fn keep_contents(
+pub fn back_up(
     repository: &Repository,
     scratch: &Scratch,
     (files, found): (Vec<(&Path, &GitRevert)>, &HashMap<PathBuf, GitContent>),
     by: (&str, u64),
-    until: Until,
+    until: Deadline,
 ) -> Result<HashMap<PathBuf, String>, GitError> {
     let now = |path: &Path| found.get(path);
     let files: HashMap<PathBuf, &GitRevert> = files
@@ -51,7 +51,7 @@ pub fn keep_contents(
         let mut bytes = Vec::new();
         open_regular(&repository.root.join(&path))?.read_to_end(&mut bytes)?;
         if bytes != content_up_to(repository.limits.each, repository, now, &file.file, until)? {
-            kept.insert(path, conversions::keep_bytes(repository, scratch, &bytes, until)?);
+            kept.insert(path, conversions::store_bytes(repository, scratch, &bytes, until)?);
         }
     }
     let contents: BTreeMap<&str, &PathBuf> =
@@ -62,7 +62,7 @@ pub fn keep_contents(
     blobs.sort_unstable();
     blobs.dedup();
     if !blobs.is_empty() {
-        conversions::keep_all(repository, scratch, by, &blobs, until)?;
+        conversions::keep_reachable(repository, scratch, by, &blobs, until)?;
     }
     for path in paths {
         // Of a side that is known by its version alone nobody knows the id.
@@ -80,7 +80,7 @@ fn store_missing(
     repository: &Repository,
     scratch: &Scratch,
     contents: &BTreeMap<&str, &PathBuf>,
-    until: Until,
+    until: Deadline,
 ) -> Result<(), GitError> {
     if contents.is_empty() {
         return Ok(());
@@ -94,7 +94,7 @@ fn store_missing(
         let stored = match fs::read_link(&at) {
             Ok(link) => {
                 let link = scratch.file("link", link.as_os_str().as_bytes())?;
-                conversions::keep_file(repository, link, until)?
+                conversions::store_file(repository, link, until)?
             }
             Err(_) => {
                 let mut named = OsString::from("--path=");

@@ -22,7 +22,7 @@ use super::flags;
 use super::grafts;
 use super::index::{is_left_out, CopiedIndex, FolderTree, Scratch};
 use super::large::{mode_in, version_of, LargeEntry, Versions, WantedContents, IN_TREE};
-use super::program::{GitError, Until};
+use super::program::{Deadline, GitError};
 use super::repository::Repository;
 use crate::files::uris::PATH;
 use crate::host::effects::Checkpoint;
@@ -51,30 +51,30 @@ const BY: [(&str, &str); 6] = [
 ///
 /// # Errors
 /// When git fails, or not in time.
-pub fn keep(
+pub fn checkpoint(
     repository: &Repository,
     scratch: &Scratch,
     (keeper, number): (&str, u64),
     last: Option<&Checkpoint>,
-    until: Until,
+    until: Deadline,
 ) -> Result<Checkpoint, GitError> {
-    let kept = keep_folder(repository, scratch, (keeper, number), last, until)?;
+    let kept = checkpoint_folder(repository, scratch, (keeper, number), last, until)?;
     // Also where nothing has changed: turns have two numbers each, and of some the same one of both
     // is always like that.
     if number > CHECKPOINTS_MAX && number % THINNED_EVERY == 0 {
-        if let Err(error) = thin(repository, scratch, keeper, until) {
+        if let Err(error) = remove_oldest(repository, scratch, keeper, until) {
             tracing::warn!(%error, "the oldest of what is kept cannot be let go of");
         }
     }
     Ok(kept)
 }
 
-fn keep_folder(
+fn checkpoint_folder(
     repository: &Repository,
     scratch: &Scratch,
     (keeper, number): (&str, u64),
     last: Option<&Checkpoint>,
-    until: Until,
+    until: Deadline,
 ) -> Result<Checkpoint, GitError> {
     let before = match last.filter(|last| last.left_out > 0) {
         // What cannot be read any more is only stored again.
@@ -94,7 +94,7 @@ fn keep_folder(
         Some(found) => found,
         None => {
             let index = CopiedIndex::new(repository, scratch, true)?;
-            index.look_at(&flags::hidden(repository, until)?, scratch, until)?;
+            index.unhide(&flags::hidden(repository, until)?, scratch, until)?;
             index.tree(scratch, wanted, until)?
         }
     };
@@ -130,7 +130,7 @@ fn stored_in(
     scratch: &Scratch,
     checkpoint: &Checkpoint,
     versions: &Versions,
-    until: Until,
+    until: Deadline,
 ) -> Result<BTreeMap<Vec<u8>, (String, LargeEntry)>, GitError> {
     // A name with a line break in it cannot be asked for, so that its file is stored again.
     let stored = versions.iter().filter(|(path, _)| !path.contains(&b'\n') && !is_left_out(versions, path));
@@ -158,7 +158,7 @@ pub fn compare(
     repository: &Repository,
     before: &Checkpoint,
     after: &Checkpoint,
-    until: Until,
+    until: Deadline,
 ) -> Result<Vec<FileDiff<GitContent>>, GitError> {
     if before == after {
         return Ok(Vec::new());
@@ -172,7 +172,11 @@ pub fn compare(
 
 /// Returns the versions of files that a checkpoint names: of large ones, and of those whose
 /// contents are not in it, or were not in one before it.
-fn versions_of(repository: &Repository, checkpoint: &Checkpoint, until: Until) -> Result<Versions, GitError> {
+fn versions_of(
+    repository: &Repository,
+    checkpoint: &Checkpoint,
+    until: Deadline,
+) -> Result<Versions, GitError> {
     if checkpoint.left_out == 0 {
         return Ok(Versions::new());
     }
@@ -195,12 +199,12 @@ fn must_be_named(checkpoint: &Checkpoint) -> Result<(), GitError> {
 ///
 /// # Errors
 /// When git fails, or not in time.
-pub fn keep_again(
+pub fn copy_checkpoints(
     repository: &Repository,
     scratch: &Scratch,
     keeper: &str,
     (checkpoints, contents): (&[String], &[String]),
-    until: Until,
+    until: Deadline,
 ) -> Result<(), GitError> {
     let asked: String =
         checkpoints.iter().chain(contents).filter(|id| is_id(id)).map(|id| format!("{id}\n")).collect();
@@ -221,9 +225,13 @@ pub fn keep_again(
     let blobs: Vec<String> = contents.iter().filter(|id| is_there(id, &["blob"])).cloned().collect();
     match blobs.is_empty() {
         true => Ok(()),
-        false => {
-            conversions::keep_all(repository, scratch, (keeper, checkpoints.len() as u64 + 1), &blobs, until)
-        }
+        false => conversions::keep_reachable(
+            repository,
+            scratch,
+            (keeper, checkpoints.len() as u64 + 1),
+            &blobs,
+            until,
+        ),
     }
 }
 
@@ -236,11 +244,11 @@ pub fn ref_of(keeper: &str, number: u64) -> String {
 ///
 /// # Errors
 /// When git fails, or not in time.
-pub fn forget(
+pub fn remove_all(
     repository: &Repository,
     scratch: &Scratch,
     keeper: &str,
-    until: Until,
+    until: Deadline,
 ) -> Result<(), GitError> {
     let names = names_of(repository, keeper, until)?;
     remove(repository, scratch, &names, until)
@@ -248,7 +256,12 @@ pub fn forget(
 
 /// Lets go of the oldest of those that are kept under this name, but for the first one, where they
 /// are too many.
-fn thin(repository: &Repository, scratch: &Scratch, keeper: &str, until: Until) -> Result<(), GitError> {
+fn remove_oldest(
+    repository: &Repository,
+    scratch: &Scratch,
+    keeper: &str,
+    until: Deadline,
+) -> Result<(), GitError> {
     let names = names_of(repository, keeper, until)?;
     let room = usize::try_from(CHECKPOINTS_MAX).unwrap_or(usize::MAX);
     match names.len().checked_sub(room) {
@@ -257,7 +270,7 @@ fn thin(repository: &Repository, scratch: &Scratch, keeper: &str, until: Until) 
     }
 }
 
-fn names_of(repository: &Repository, keeper: &str, until: Until) -> Result<Vec<String>, GitError> {
+fn names_of(repository: &Repository, keeper: &str, until: Deadline) -> Result<Vec<String>, GitError> {
     let below = format!("{REFS}{keeper}/");
     let said = repository.run(["for-each-ref", "--format=%(refname)", &below]).text(until)?;
     Ok(said.lines().map(str::to_owned).collect())
@@ -267,7 +280,7 @@ fn remove(
     repository: &Repository,
     scratch: &Scratch,
     names: &[String],
-    until: Until,
+    until: Deadline,
 ) -> Result<(), GitError> {
     if names.is_empty() {
         return Ok(());

@@ -24,7 +24,7 @@ use super::conversions;
 use super::index::{CopiedIndex, Scratch, Status};
 use super::isolation::{branch_in, head_of};
 use super::large::version_of;
-use super::program::{Git, GitError, Until};
+use super::program::{Deadline, Git, GitError};
 use super::repository::{NoRepository, Repository};
 use super::steps;
 use crate::files::uris::uri_of;
@@ -32,7 +32,7 @@ use crate::host::effects::{GitCommit, GitContent, GitReport};
 
 /// Files of a git directory that exist while an operation is in progress which would become a part
 /// of the commit, each with the name of the operation.
-const UNDER_WAY: [(&str, &str); 5] = [
+const IN_PROGRESS: [(&str, &str); 5] = [
     ("MERGE_HEAD", "a merge"),
     ("CHERRY_PICK_HEAD", "a cherry-pick"),
     ("REVERT_HEAD", "a revert"),
@@ -47,20 +47,20 @@ const GONE: &str = "000000";
 const SHORT: usize = 10;
 
 /// Why nothing is committed.
-enum NotDone {
+enum CommitFailure {
     /// As it is, it cannot be; why, for people.
     Refused(String),
     Failed(GitError),
 }
 
-impl<E: Into<GitError>> From<E> for NotDone {
+impl<E: Into<GitError>> From<E> for CommitFailure {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
 }
 
-fn refused<T>(why: impl Into<String>) -> Result<T, NotDone> {
-    Err(NotDone::Refused(why.into()))
+fn refused<T>(why: impl Into<String>) -> Result<T, CommitFailure> {
+    Err(CommitFailure::Refused(why.into()))
 }
 
 /// Commits all that is not committed, if it is what was `shown`. Contents that the user has staged,
@@ -74,12 +74,12 @@ pub fn commit(
     message: &str,
     shown: &[FileDiff<GitContent>],
     staged_kept: (&str, u64),
-    until: Until,
+    until: Deadline,
 ) -> Result<GitReport, GitError> {
     match try_to_commit(repository, scratch, message, shown, staged_kept, until) {
         Ok(commit) => Ok(GitReport::Committed(commit)),
-        Err(NotDone::Refused(why)) => Ok(GitReport::NotCommitted(why)),
-        Err(NotDone::Failed(error)) => Err(error),
+        Err(CommitFailure::Refused(why)) => Ok(GitReport::NotCommitted(why)),
+        Err(CommitFailure::Failed(error)) => Err(error),
     }
 }
 
@@ -89,9 +89,9 @@ fn try_to_commit(
     message: &str,
     shown: &[FileDiff<GitContent>],
     staged_kept: (&str, u64),
-    until: Until,
-) -> Result<GitCommit, NotDone> {
-    nothing_may_be_under_way(repository, until)?;
+    until: Deadline,
+) -> Result<GitCommit, CommitFailure> {
+    must_not_be_in_progress(repository, until)?;
     if let Some(link) = link_in_reflogs(repository) {
         return refused(format!(
             "`{}` is a symbolic link, and git would write into what it leads to",
@@ -120,7 +120,7 @@ fn try_to_commit(
     }
     must_know_who_commits(repository, until)?;
     let commit = written(repository, scratch, message, (head, &tree), until)?;
-    keep_staged(repository, scratch, &status, staged_kept, until)?;
+    back_up_staged(repository, scratch, &status, staged_kept, until)?;
     let kind = if head.is_some() { "commit" } else { "commit (initial)" };
     let subject = message.trim().lines().next().unwrap_or_default();
     let note = format!("{kind}: {subject}");
@@ -149,14 +149,16 @@ fn move_head(
     repository: &Repository,
     scratch: &Scratch,
     made: &MadeCommit<'_>,
-    until: Until,
-) -> Result<(), NotDone> {
+    until: Deadline,
+) -> Result<(), CommitFailure> {
     let theirs = repository.own.join("index");
     let index_lock = Lock::of(&theirs)?.ok_or_else(|| {
-        NotDone::Refused("somebody else works on the repository: its `index.lock` is there".to_owned())
+        CommitFailure::Refused("somebody else works on the repository: its `index.lock` is there".to_owned())
     })?;
     let head_lock = match repository.has_head_file() {
-        true => Some(Lock::of(&repository.own.join("HEAD"))?.ok_or(NotDone::Refused(IS_LOCKED.to_owned()))?),
+        true => Some(
+            Lock::of(&repository.own.join("HEAD"))?.ok_or(CommitFailure::Refused(IS_LOCKED.to_owned()))?,
+        ),
         false => None,
     };
     remember_begun((&index_lock, head_lock.as_ref()), repository, scratch, made.id)?;
@@ -168,7 +170,7 @@ fn move_head(
         return refused(MOVED_MEANWHILE);
     }
     // It may have begun before the locks were taken.
-    nothing_may_be_under_way(repository, until)?;
+    must_not_be_in_progress(repository, until)?;
     // Git makes none of these folders behind a link.
     for git_dir in [&repository.own, &repository.common] {
         if repository.has_head_file() {
@@ -195,7 +197,7 @@ fn move_head(
 }
 
 /// Refuses to commit where git does not know as whom.
-fn must_know_who_commits(repository: &Repository, until: Until) -> Result<(), NotDone> {
+fn must_know_who_commits(repository: &Repository, until: Deadline) -> Result<(), CommitFailure> {
     for who in ["GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"] {
         match repository.run(["var", who]).output(until) {
             Ok(_) => {}
@@ -216,7 +218,7 @@ fn written(
     scratch: &Scratch,
     message: &str,
     (head, tree): (Option<&str>, &str),
-    until: Until,
+    until: Deadline,
 ) -> Result<String, GitError> {
     let message_file = scratch.path.join("message");
     scratch.file("message", format!("{}\n", message.trim()).as_bytes())?;
@@ -229,8 +231,8 @@ fn written(
 }
 
 /// Refuses to commit in the middle of something that the user does.
-fn nothing_may_be_under_way(repository: &Repository, until: Until) -> Result<(), NotDone> {
-    for (name, what) in UNDER_WAY {
+fn must_not_be_in_progress(repository: &Repository, until: Deadline) -> Result<(), CommitFailure> {
+    for (name, what) in IN_PROGRESS {
         // In a table of refs most of them are no files.
         let is_ref = !repository.has_head_file() && name.ends_with("_HEAD");
         let exists = repository.own.join(name).exists()
@@ -264,12 +266,12 @@ fn link_in_reflogs(repository: &Repository) -> Option<PathBuf> {
 ///
 /// # Errors
 /// When git fails.
-fn keep_staged(
+fn back_up_staged(
     repository: &Repository,
     scratch: &Scratch,
     status: &Status,
     kept: (&str, u64),
-    until: Until,
+    until: Deadline,
 ) -> Result<(), GitError> {
     let staged = status.entries.iter().filter(|entry| entry.is_staged && entry.mode != GONE);
     let lost: BTreeSet<&String> =
@@ -278,7 +280,7 @@ fn keep_staged(
         return Ok(());
     }
     let lost: Vec<String> = lost.into_iter().cloned().collect();
-    conversions::keep_all(repository, scratch, kept, &lost, until)
+    conversions::keep_reachable(repository, scratch, kept, &lost, until)
 }
 
 /// Why nothing is committed where git or the host cannot lock a ref.
@@ -291,7 +293,7 @@ const MOVED_MEANWHILE: &str = "something else was committed or checked out meanw
 fn why_not_moved(
     repository: &Repository,
     head: Option<&str>,
-    until: Until,
+    until: Deadline,
 ) -> Result<&'static str, GitError> {
     let now = match repository.run(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).line(until) {
         Ok(now) => Some(now),
@@ -321,8 +323,8 @@ fn filters_must_be_off(
     repository: &Repository,
     scratch: &Scratch,
     status: &Status,
-    until: Until,
-) -> Result<(), NotDone> {
+    until: Deadline,
+) -> Result<(), CommitFailure> {
     let configured = repository.filters();
     if configured.is_empty() {
         return Ok(());
@@ -428,7 +430,7 @@ fn remember_begun(
 ///
 /// # Errors
 /// When git fails, or a file cannot be changed.
-pub fn end_begun(git: &Git, scratch: &Path, folder: &Path, until: Until) -> Result<(), GitError> {
+pub fn end_begun(git: &Git, scratch: &Path, folder: &Path, until: Deadline) -> Result<(), GitError> {
     let Ok(begun) = serde_json::from_slice::<BegunCommit>(&fs::read(scratch.join(BEGUN))?) else {
         // It was not written to its end, so nothing was done.
         return Ok(());

@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use super::large::{mode_in, version_of, Versions, IN_TREE};
-use super::program::{GitError, GitRun, Until};
+use super::program::{Deadline, GitError, GitRun};
 use super::repository::Repository;
 use crate::host::effects::GitContent;
 use crate::state::edits::LineCounts;
@@ -43,7 +43,7 @@ pub const HOW: [&str; 11] = [
 pub fn compared(
     repository: &Repository,
     run: GitRun<'_>,
-    until: Until,
+    until: Deadline,
 ) -> Result<Vec<FileDiff<GitContent>>, GitError> {
     let said = run.set(&[("core.bigFileThreshold".into(), LINES_BYTES_MAX.into())]).output(until)?;
     Ok(read(repository, &said))

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
 use super::index::Scratch;
-use super::program::{GitError, Until};
+use super::program::{Deadline, GitError};
 use super::repository::Repository;
 use crate::host::effects::GitContent;
 
@@ -24,7 +24,7 @@ pub fn content_of(
     scratch: &Scratch,
     content: &GitContent,
     file: &str,
-    until: Until,
+    until: Deadline,
 ) -> Result<Vec<u8>, GitError> {
     match content_up_to(CONTENT_BYTES_MAX, repository, content, file, until) {
         // What a link in the folder says was not stored when it was looked at.
@@ -51,7 +51,7 @@ pub fn content_up_to(
     repository: &Repository,
     content: &GitContent,
     file: &str,
-    until: Until,
+    until: Deadline,
 ) -> Result<Vec<u8>, GitError> {
     must_be_readable(repository, &content.blob, bytes_max, until)?;
     let run = match repository.path_of(file).filter(|_| !content.is_link()) {
@@ -69,7 +69,7 @@ pub fn content_up_to(
 ///
 /// # Errors
 /// When they are not there any more, or too many.
-pub fn bytes_of(repository: &Repository, blob: &str, until: Until) -> Result<Vec<u8>, GitError> {
+pub fn bytes_of(repository: &Repository, blob: &str, until: Deadline) -> Result<Vec<u8>, GitError> {
     let bytes_max = repository.limits.each;
     must_be_readable(repository, blob, bytes_max, until)?;
     repository.run(["cat-file", "blob", blob]).with_output_of(bytes_max).output(until)
@@ -84,7 +84,7 @@ fn must_be_readable(
     repository: &Repository,
     blob: &str,
     bytes_max: u64,
-    until: Until,
+    until: Deadline,
 ) -> Result<(), GitError> {
     if !is_id(blob) {
         return Err(GitError::Beyond("this content is not kept".to_owned()));

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoints::ref_of;
 use super::index::Scratch;
-use super::program::{GitError, Until};
+use super::program::{Deadline, GitError};
 use super::repository::Repository;
 
 /// The attributes by which git changes a file.
@@ -29,7 +29,7 @@ pub fn may_change(
     repository: &Repository,
     scratch: &Scratch,
     paths: &[PathBuf],
-    until: Until,
+    until: Deadline,
 ) -> Result<Vec<PathBuf>, GitError> {
     if paths.is_empty() || repository.changes_line_ends() {
         return Ok(paths.to_vec());
@@ -63,7 +63,7 @@ pub fn is_for_a_filter(
     scratch: &Scratch,
     path: &Path,
     bytes: &[u8],
-    until: Until,
+    until: Deadline,
 ) -> Result<bool, GitError> {
     let filters = repository.filters();
     if filters.is_empty() || !is_pointer(bytes) {
@@ -83,20 +83,20 @@ pub fn is_pointer(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// When git fails.
-pub fn keep_bytes(
+pub fn store_bytes(
     repository: &Repository,
     scratch: &Scratch,
     bytes: &[u8],
-    until: Until,
+    until: Deadline,
 ) -> Result<String, GitError> {
-    keep_file(repository, scratch.file("bytes", bytes)?, until)
+    store_file(repository, scratch.file("bytes", bytes)?, until)
 }
 
 /// Keeps the bytes of a file as they are. Returns their id.
 ///
 /// # Errors
 /// When git fails.
-pub fn keep_file(repository: &Repository, file: File, until: Until) -> Result<String, GitError> {
+pub fn store_file(repository: &Repository, file: File, until: Deadline) -> Result<String, GitError> {
     repository.run(["hash-object", "-w", "--no-filters", "--stdin"]).reads(file).line(until)
 }
 
@@ -104,12 +104,12 @@ pub fn keep_file(repository: &Repository, file: File, until: Until) -> Result<St
 ///
 /// # Errors
 /// When git fails, or one of them does not exist.
-pub fn keep_all(
+pub fn keep_reachable(
     repository: &Repository,
     scratch: &Scratch,
     (keeper, number): (&str, u64),
     blobs: &[String],
-    until: Until,
+    until: Deadline,
 ) -> Result<(), GitError> {
     let entries: String = blobs.iter().map(|blob| format!("100644 blob {blob}\t{blob}\n")).collect();
     let entries = scratch.file("blobs", entries.as_bytes())?;

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::index::{IndexEntry, Status};
-use super::program::{GitError, Until};
+use super::program::{Deadline, GitError};
 use super::repository::Repository;
 
 /// A file that git does not look at.
@@ -46,7 +46,7 @@ const KNOWN_MAX: usize = 64;
 ///
 /// # Errors
 /// When git fails. More entries than git may list at once are taken for files without flags.
-pub fn flagged(repository: &Repository, until: Until) -> Result<Vec<FlaggedFile>, GitError> {
+pub fn flagged(repository: &Repository, until: Deadline) -> Result<Vec<FlaggedFile>, GitError> {
     let index = repository.own.join("index");
     let Ok(known) = fs::metadata(&index) else { return Ok(Vec::new()) };
     let stamp = (known.ino(), known.len(), known.mtime(), known.mtime_nsec());
@@ -75,7 +75,7 @@ pub fn flagged(repository: &Repository, until: Until) -> Result<Vec<FlaggedFile>
 ///
 /// # Errors
 /// When git fails.
-pub fn hidden(repository: &Repository, until: Until) -> Result<Vec<FlaggedFile>, GitError> {
+pub fn hidden(repository: &Repository, until: Deadline) -> Result<Vec<FlaggedFile>, GitError> {
     let mut files = flagged(repository, until)?;
     let exists = |path: &[u8]| fs::symlink_metadata(repository.root.join(OsStr::from_bytes(path))).is_ok();
     files.retain(|file| !file.is_elsewhere || exists(&file.entry.path));

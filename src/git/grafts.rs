@@ -15,7 +15,7 @@ use super::index::{
     chosen, is_left_out, read_status, small_index, ChosenFiles, FolderTree, Scratch, Status, STATUS, TRIES,
 };
 use super::large::{LargeFiles, WantedContents};
-use super::program::{GitError, Until};
+use super::program::{Deadline, GitError};
 use super::repository::Repository;
 
 /// An index of at least so many bytes takes longer to write than a few more runs of git.
@@ -60,7 +60,7 @@ pub fn tree(
     repository: &Repository,
     scratch: &Scratch,
     wanted: WantedContents<'_>,
-    until: Until,
+    until: Deadline,
 ) -> Result<Option<FolderTree>, GitError> {
     let hidden = flags::hidden(repository, until)?;
     let mut tries = 0;
@@ -83,7 +83,7 @@ fn graft(
     hidden: &[FlaggedFile],
     scratch: &Scratch,
     wanted: WantedContents<'_>,
-    until: Until,
+    until: Deadline,
 ) -> Result<Option<FolderTree>, GitError> {
     let Some(head) = status.head.as_deref().filter(|_| !status.has_conflicts) else { return Ok(None) };
     let ChosenFiles { left_out: mut versions, taken, large } = chosen(repository, status)?;
@@ -152,7 +152,7 @@ fn folders_of(
     head: &str,
     paths: &BTreeSet<&[u8]>,
     scratch: &Scratch,
-    until: Until,
+    until: Deadline,
 ) -> Result<CommittedFolders, GitError> {
     let mut wanted: BTreeSet<&[u8]> = BTreeSet::from([&b""[..]]);
     for path in paths {
@@ -269,7 +269,7 @@ fn written(
     repository: &Repository,
     scratch: &Scratch,
     root: OpenFolder,
-    until: Until,
+    until: Deadline,
 ) -> Result<String, GitError> {
     let mut levels = Vec::new();
     root.by_depth(0, Vec::new(), &mut levels);

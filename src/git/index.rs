@@ -19,7 +19,7 @@ use super::isolation::private_folder;
 use super::large::{
     open_regular, version_in, version_of, LargeEntry, LargeFiles, Versions, WantedContents, IN_TREE,
 };
-use super::program::{GitError, GitRun, Until};
+use super::program::{Deadline, GitError, GitRun};
 use super::repository::Repository;
 use super::settings;
 
@@ -190,7 +190,7 @@ impl<'a> CopiedIndex<'a> {
     ///
     /// # Errors
     /// When git fails.
-    pub fn status(&self, until: Until) -> Result<Status, GitError> {
+    pub fn status(&self, until: Deadline) -> Result<Status, GitError> {
         Ok(read_status(&self.run(STATUS).output(until)?))
     }
 
@@ -202,7 +202,7 @@ impl<'a> CopiedIndex<'a> {
         &self,
         scratch: &Scratch,
         wanted: WantedContents<'_>,
-        until: Until,
+        until: Deadline,
     ) -> Result<FolderTree, GitError> {
         let mut tries = 0;
         let (versions, stored) = loop {
@@ -222,7 +222,12 @@ impl<'a> CopiedIndex<'a> {
     ///
     /// # Errors
     /// When git fails, or a file cannot be read.
-    pub fn whole_tree(&self, status: &Status, scratch: &Scratch, until: Until) -> Result<String, GitError> {
+    pub fn whole_tree(
+        &self,
+        status: &Status,
+        scratch: &Scratch,
+        until: Deadline,
+    ) -> Result<String, GitError> {
         self.update(&[&status.changed[..], &status.untracked[..]].concat(), scratch, until)?;
         self.run(["write-tree"]).line(until)
     }
@@ -232,7 +237,12 @@ impl<'a> CopiedIndex<'a> {
     ///
     /// # Errors
     /// When git fails.
-    pub fn look_at(&self, flagged: &[FlaggedFile], scratch: &Scratch, until: Until) -> Result<(), GitError> {
+    pub fn unhide(
+        &self,
+        flagged: &[FlaggedFile],
+        scratch: &Scratch,
+        until: Deadline,
+    ) -> Result<(), GitError> {
         let paths = |is_meant: fn(&FlaggedFile) -> bool| -> Vec<&Vec<u8>> {
             flagged.iter().filter(|file| is_meant(file)).map(|file| &file.entry.path).collect()
         };
@@ -252,7 +262,7 @@ impl<'a> CopiedIndex<'a> {
     }
 
     /// Takes in these files as they are.
-    fn update(&self, paths: &[Vec<u8>], scratch: &Scratch, until: Until) -> Result<(), GitError> {
+    fn update(&self, paths: &[Vec<u8>], scratch: &Scratch, until: Deadline) -> Result<(), GitError> {
         // Where a folder has become a link, nothing of it is there any more: git refuses to look
         // behind links. Nor is a file that is a folder now: of one with conflicts git does not know
         // that.
@@ -277,7 +287,7 @@ impl<'a> CopiedIndex<'a> {
         &self,
         paths: &[Vec<u8>],
         scratch: &Scratch,
-        until: Until,
+        until: Deadline,
     ) -> Result<Vec<Vec<u8>>, GitError> {
         let mut refused = Vec::new();
         let mut parts = vec![paths];
@@ -297,7 +307,7 @@ impl<'a> CopiedIndex<'a> {
     }
 
     /// Removes files from it, whatever is in the folder.
-    fn remove(&self, paths: Vec<&Vec<u8>>, scratch: &Scratch, until: Until) -> Result<(), GitError> {
+    fn remove(&self, paths: Vec<&Vec<u8>>, scratch: &Scratch, until: Deadline) -> Result<(), GitError> {
         if paths.is_empty() {
             return Ok(());
         }
@@ -314,7 +324,7 @@ impl<'a> CopiedIndex<'a> {
         scratch: &Scratch,
         wanted: WantedContents<'_>,
         is_last: bool,
-        until: Until,
+        until: Deadline,
     ) -> Result<(Versions, u64), GitError> {
         let ChosenFiles { left_out: mut versions, taken, large } = chosen(self.repository, status)?;
         let large = LargeFiles::take(self.repository, &large, status, wanted, until)?;
@@ -443,7 +453,7 @@ pub fn small_index(
     scratch: &Scratch,
     entries: &[u8],
     taken: &[Vec<u8>],
-    until: Until,
+    until: Deadline,
 ) -> Result<BTreeMap<Vec<u8>, (String, String)>, GitError> {
     if taken.is_empty() {
         return Ok(BTreeMap::new());

@@ -20,7 +20,7 @@ use std::path::Path;
 use rustix::fs::{openat, Mode, OFlags, CWD};
 
 use super::index::Status;
-use super::program::{GitError, Until};
+use super::program::{Deadline, GitError};
 use super::repository::Repository;
 use crate::host::effects::KEPT_FILE_BYTES_MAX;
 
@@ -98,7 +98,7 @@ impl LargeFiles {
         paths: &[Vec<u8>],
         status: &Status,
         wanted: WantedContents<'_>,
-        until: Until,
+        until: Deadline,
     ) -> Result<Self, GitError> {
         let mut files = Self::default();
         if paths.is_empty() {
@@ -153,7 +153,7 @@ struct FileModes<'a> {
 }
 
 impl<'a> FileModes<'a> {
-    fn of(repository: &Repository, status: &'a Status, until: Until) -> Result<Self, GitError> {
+    fn of(repository: &Repository, status: &'a Status, until: Deadline) -> Result<Self, GitError> {
         let said = repository.run(["config", "--type=bool", "--get", "core.fileMode"]).line(until);
         match said {
             Ok(said) => Ok(Self { status, counts: said != "false" }),
@@ -179,7 +179,7 @@ fn store(
     repository: &Repository,
     path: &[u8],
     version: &str,
-    until: Until,
+    until: Deadline,
 ) -> Result<Option<String>, GitError> {
     let is_it = |file: &File| file.metadata().is_ok_and(|known| version_in(&known) == version);
     let Ok(file) = open_regular(&repository.root.join(OsStr::from_bytes(path))) else { return Ok(None) };

@@ -15,10 +15,10 @@
 //! [`index`] (what is in the folder now), [`large`] (files that are kept with care, and those that
 //! are not kept), [`flags`] (files at which git was told not to look), [`unseen`] (files at which
 //! it does not look), [`grafts`] (the same where the index is large), [`checkpoints`] (keeping
-//! that), [`compare`] (what differs), [`sight`] (branches, and what is not committed),
+//! that), [`compare`] (what differs), [`status`] (branches, and what is not committed),
 //! [`conversions`] (bytes that git would not give back), [`contents`] (reading them), [`backups`]
-//! (what is about to be changed), [`undo`] (files become what they were), [`steps`] (what is not
-//! broken off), and `worker` (what is asked, and answered, line by line).
+//! (what is about to be changed), [`reverting`] (files become what they were), [`steps`] (what is
+//! not broken off), and `worker` (what is asked, and answered, line by line).
 //! Never: decides what is kept or shown, asks the user anything, or uses the network.
 
 pub mod backups;
@@ -34,9 +34,9 @@ pub mod isolation;
 pub mod large;
 pub mod program;
 pub mod repository;
+pub mod reverting;
 pub mod settings;
-pub mod sight;
+pub mod status;
 pub mod steps;
-pub mod undo;
 pub mod unseen;
 pub mod worker;

@@ -26,7 +26,7 @@ use super::isolation::SpareGitDirs;
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
 
 /// Maximum length of the error output that is kept, in bytes.
-const TROUBLE_BYTES_MAX: usize = 4 << 10;
+const STDERR_BYTES_MAX: usize = 4 << 10;
 
 /// The oldest version that can be told all of [`SETTINGS`] and understands all that it is asked.
 const VERSION_MIN: (u32, u32) = (2, 31);
@@ -110,7 +110,7 @@ pub enum GitError {
 
 impl GitError {
     /// Returns git's own error output.
-    pub fn trouble(&self) -> &str {
+    pub fn stderr(&self) -> &str {
         match self {
             Self::Failed { trouble, .. } => trouble,
             _ => "",
@@ -120,12 +120,12 @@ impl GitError {
 
 /// Until when something must be done.
 #[derive(Debug, Clone, Copy)]
-pub struct Until {
+pub struct Deadline {
     at: Instant,
     all: Duration,
 }
 
-impl Until {
+impl Deadline {
     /// This time from now.
     pub fn after(all: Duration) -> Self {
         Self { at: Instant::now() + all, all }
@@ -180,7 +180,7 @@ impl Git {
     ///
     /// # Errors
     /// When there is none, or it is too old.
-    pub fn find(path: Option<&OsStr>, until: Until) -> Result<Self, GitError> {
+    pub fn find(path: Option<&OsStr>, until: Deadline) -> Result<Self, GitError> {
         // A folder that is not said from the root is another one each time.
         let folders = path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
         let is_program =
@@ -312,7 +312,7 @@ impl GitRun<'_> {
     ///
     /// # Errors
     /// When it does not, or not in time.
-    pub fn output(self, until: Until) -> Result<Vec<u8>, GitError> {
+    pub fn output(self, until: Deadline) -> Result<Vec<u8>, GitError> {
         until.check()?;
         let mut command = Command::new(&self.git.path);
         for (name, _) in std::env::vars_os() {
@@ -333,7 +333,7 @@ impl GitRun<'_> {
         command.stdin(self.stdin.map_or_else(Stdio::null, Stdio::from));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let heard = hear(&mut child, self.output_bytes_max, until);
+        let heard = read_output(&mut child, self.output_bytes_max, until);
         if heard.is_err() {
             // It may have ended by itself.
             child.kill().unwrap_or_default();
@@ -355,7 +355,7 @@ impl GitRun<'_> {
     ///
     /// # Errors
     /// The same.
-    pub fn text(self, until: Until) -> Result<String, GitError> {
+    pub fn text(self, until: Deadline) -> Result<String, GitError> {
         Ok(String::from_utf8_lossy(&self.output(until)?).into_owned())
     }
 
@@ -363,13 +363,17 @@ impl GitRun<'_> {
     ///
     /// # Errors
     /// The same.
-    pub fn line(self, until: Until) -> Result<String, GitError> {
+    pub fn line(self, until: Deadline) -> Result<String, GitError> {
         Ok(self.text(until)?.trim_end_matches('\n').to_owned())
     }
 }
 
 /// Reads the output and the error output of a run until both end.
-fn hear(child: &mut Child, output_bytes_max: usize, until: Until) -> Result<(Vec<u8>, Vec<u8>), GitError> {
+fn read_output(
+    child: &mut Child,
+    output_bytes_max: usize,
+    until: Deadline,
+) -> Result<(Vec<u8>, Vec<u8>), GitError> {
     let (Some(mut stdout), Some(mut stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(io::Error::other("git has no stdout").into());
     };
@@ -401,7 +405,7 @@ fn hear(child: &mut Child, output_bytes_max: usize, until: Until) -> Result<(Vec
         if said.len() > output_bytes_max {
             return Err(GitError::TooMuch);
         }
-        trouble.truncate(TROUBLE_BYTES_MAX);
+        trouble.truncate(STDERR_BYTES_MAX);
     }
     Ok((said, trouble))
 }

@@ -16,7 +16,7 @@ static STEPS: RwLock<()> = RwLock::new(());
 static IS_LEAVING: AtomicBool = AtomicBool::new(false);
 
 /// Interval of checks whether all steps are done.
-const LOOKED_EVERY: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Does a step to its end. Does not come back where the process is about to leave.
 pub fn whole<T>(step: impl FnOnce() -> T) -> T {
@@ -35,6 +35,6 @@ pub fn leave(within: Duration) {
     IS_LEAVING.store(true, Ordering::SeqCst);
     let begun = Instant::now();
     while STEPS.try_write().is_err() && begun.elapsed() < within {
-        thread::sleep(LOOKED_EVERY);
+        thread::sleep(CHECK_INTERVAL);
     }
 }

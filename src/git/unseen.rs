@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::flags::flagged;
 use super::index::Scratch;
 use super::large::version_of;
-use super::program::{GitError, Until};
+use super::program::{Deadline, GitError};
 use super::repository::Repository;
 use crate::files::uris::{path_of, uri_of};
 use crate::host::effects::UnseenFile;
@@ -30,7 +30,7 @@ pub fn unseen(
     repository: &Repository,
     scratch: &Scratch,
     files: Vec<String>,
-    until: Until,
+    until: Deadline,
 ) -> Result<Vec<UnseenFile>, GitError> {
     if files.is_empty() {
         return Ok(Vec::new());

@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 use super::index::Scratch;
 use super::isolation::private_folder;
 use super::large::FileLimits;
-use super::program::{Git, GitError, Until};
+use super::program::{Deadline, Git, GitError};
 use super::repository::{NoRepository, Repository};
-use super::{checkpoints, commit, contents, sight, steps, undo, unseen};
+use super::{checkpoints, commit, contents, reverting, status, steps, unseen};
 use crate::host::effects::{GitJob, GitReport, GitWork};
 
 /// Maximum number of jobs of one kind at once.
@@ -34,17 +34,17 @@ const AT_ONCE: usize = 2;
 
 /// Time for steps that must not be interrupted once the host has ended: shorter than the guard's
 /// patience.
-const LEAVES_WITHIN: Duration = Duration::from_millis(400);
+const EXIT_WITHIN: Duration = Duration::from_millis(400);
 
 /// Time to wait for an earlier worker to end: longer than its guard lets it live.
 const OTHERS_WITHIN: Duration = Duration::from_millis(1500);
 
 /// Time limit for finishing what an earlier worker has begun.
-const ENDED_WITHIN: Duration = Duration::from_secs(5);
+const RECOVERY_WITHIN: Duration = Duration::from_secs(5);
 
 /// A job with its number.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct AskedOfGit {
+pub struct NumberedJob {
     /// The number.
     pub number: u64,
     /// The job.
@@ -53,7 +53,7 @@ pub struct AskedOfGit {
 
 /// Report about a job.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct HeardOfGit {
+pub struct JobReport {
     /// The number of the job.
     pub number: u64,
     /// Outcome of the job.
@@ -64,7 +64,7 @@ pub struct HeardOfGit {
 struct WaitingJob {
     number: u64,
     job: GitJob,
-    until: Until,
+    until: Deadline,
 }
 
 /// Facts about a job that decide which jobs may run beside it.
@@ -88,15 +88,15 @@ impl JobPlace {
     }
 
     /// Returns whether one of the two jobs must wait for the other.
-    fn meets(&self, other: &Self) -> bool {
+    fn conflicts_with(&self, other: &Self) -> bool {
         if self.changes || other.changes {
-            return self.is_where(other);
+            return self.overlaps(other);
         }
         self.keeps == other.keeps && self.directories == other.directories
     }
 
     /// Returns whether a folder of one job is inside a folder of the other.
-    fn is_where(&self, other: &Self) -> bool {
+    fn overlaps(&self, other: &Self) -> bool {
         let is_below = |one: &str, other: &str| {
             one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
@@ -121,7 +121,7 @@ impl Jobs {
             let of_kind = self.running.iter().filter(|running| running.keeps == place.keeps).count();
             // None overtakes one that it would have to wait for.
             let mut before = self.running.iter().chain(&places[..*at]);
-            of_kind < AT_ONCE && !before.any(|other| place.meets(other))
+            of_kind < AT_ONCE && !before.any(|other| place.conflicts_with(other))
         };
         let next = (0..places.len()).find(may_run)?;
         let job = self.waiting.remove(next)?;
@@ -138,7 +138,7 @@ impl Jobs {
 /// When its pipes fail, or it can have no threads.
 pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Result<()> {
     let _alone = wait_for_others(&folder);
-    end_what_was_begun(&folder);
+    finish_begun_commits(&folder);
     remove_old(&folder);
     let shared = Arc::new((Mutex::new(Jobs::default()), Condvar::new()));
     let folder = Arc::new(folder);
@@ -152,8 +152,8 @@ pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Resul
             .spawn(move || work(&shared, &folder, (&git, &filters), limits))?;
     }
     for line in io::stdin().lock().lines() {
-        let AskedOfGit { number, job } = serde_json::from_str(&line?)?;
-        let until = Until::after(Duration::from_millis(job.within_ms));
+        let NumberedJob { number, job } = serde_json::from_str(&line?)?;
+        let until = Deadline::after(Duration::from_millis(job.within_ms));
         let (jobs, bell) = &*shared;
         jobs.lock().unwrap_or_else(PoisonError::into_inner).waiting.push_back(WaitingJob {
             number,
@@ -163,7 +163,7 @@ pub fn run(folder: PathBuf, limits: FileLimits, filters: &[String]) -> io::Resul
         bell.notify_all();
     }
     shared.0.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
-    steps::leave(LEAVES_WITHIN);
+    steps::leave(EXIT_WITHIN);
     // Who comes next ends what hangs.
     if !folders_in(&folder).iter().any(|scratch| commit::is_begun(scratch)) {
         remove_old(&folder);
@@ -205,13 +205,13 @@ fn wait_for_others(folder: &Path) -> io::Result<File> {
 }
 
 /// Finishes commits that an earlier worker has left unfinished because it was killed.
-fn end_what_was_begun(folder: &Path) {
+fn finish_begun_commits(folder: &Path) {
     let begun: Vec<PathBuf> =
         folders_in(folder).into_iter().filter(|scratch| commit::is_begun(scratch)).collect();
     if begun.is_empty() {
         return;
     }
-    let until = Until::after(ENDED_WITHIN);
+    let until = Deadline::after(RECOVERY_WITHIN);
     let ended = Git::find(std::env::var_os("PATH").as_deref(), until)
         .and_then(|git| begun.iter().try_for_each(|scratch| commit::end_begun(&git, scratch, folder, until)));
     if let Err(error) = ended {
@@ -258,7 +258,7 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: GitToFind<'_>, limi
             }
             bell.notify_all();
         }
-        let mut line = crate::wire::rpc::to_json(&HeardOfGit { number, report });
+        let mut line = crate::wire::rpc::to_json(&JobReport { number, report });
         line.push(b'\n');
         let mut stdout = io::stdout().lock();
         if stdout.write_all(&line).and_then(|()| stdout.flush()).is_err() {
@@ -289,7 +289,7 @@ fn answer(
 }
 
 /// Does a job with this program.
-pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, until: Until) -> GitReport {
+pub fn carry_out(git: &Git, limits: FileLimits, job: GitJob, folder: &Path, until: Deadline) -> GitReport {
     let found = |scratch: &Scratch| {
         let find = || Repository::find(git, &job.directories, scratch);
         match find() {
@@ -332,11 +332,11 @@ fn do_in(
     repository: &Repository,
     work: GitWork,
     scratch: &Scratch,
-    until: Until,
+    until: Deadline,
 ) -> Result<GitReport, GitError> {
     Ok(match work {
         GitWork::Checkpoint { keeper, number, last, since, said } => {
-            let kept = checkpoints::keep(repository, scratch, (&keeper, number), last.as_ref(), until)?;
+            let kept = checkpoints::checkpoint(repository, scratch, (&keeper, number), last.as_ref(), until)?;
             let compared = since.iter().map(|before| {
                 // It can still be asked for.
                 checkpoints::compare(repository, before, &kept, until).ok()
@@ -351,15 +351,19 @@ fn do_in(
         GitWork::Compare { before, after } => {
             GitReport::Compared(checkpoints::compare(repository, &before, &after, until)?)
         }
-        GitWork::Look { base, files } => {
-            GitReport::Seen(Box::new(sight::look(repository, scratch, base.as_deref(), files, until)?))
-        }
+        GitWork::Look { base, files } => GitReport::Seen(Box::new(status::repository_status(
+            repository,
+            scratch,
+            base.as_deref(),
+            files,
+            until,
+        )?)),
         GitWork::KeepAgain { keeper, checkpoints, contents } => {
-            checkpoints::keep_again(repository, scratch, &keeper, (&checkpoints, &contents), until)?;
+            checkpoints::copy_checkpoints(repository, scratch, &keeper, (&checkpoints, &contents), until)?;
             GitReport::Done
         }
         GitWork::Forget { keeper } => {
-            checkpoints::forget(repository, scratch, &keeper, until)?;
+            checkpoints::remove_all(repository, scratch, &keeper, until)?;
             GitReport::Done
         }
         GitWork::Commit { message, shown, staged_kept: (keeper, number) } => {
@@ -371,12 +375,12 @@ fn do_in(
         }
         GitWork::Revert { files, said, below, own, kept_first, bytes_kept } => {
             if let Some((keeper, number)) = kept_first {
-                checkpoints::keep(repository, scratch, (&keeper, number), None, until)?;
+                checkpoints::checkpoint(repository, scratch, (&keeper, number), None, until)?;
             }
-            let folders = undo::folders(&below, &own);
+            let folders = reverting::folders(&below, &own);
             let bytes_kept = bytes_kept.as_ref().map(|(keeper, number)| (keeper.as_str(), *number));
-            let mut taken = undo::take_back(repository, scratch, &files, &folders, bytes_kept, until)?;
-            taken.extend(undo::take_back_said(&said, &folders));
+            let mut taken = reverting::revert(repository, scratch, &files, &folders, bytes_kept, until)?;
+            taken.extend(reverting::revert_reported(&said, &folders));
             GitReport::TakenBack(taken)
         }
     })

@@ -15,7 +15,7 @@ use std::fmt;
 
 use super::upkeep::ConfigurationFile;
 use crate::backend::acp::AgentSpec;
-use crate::backend::{Backend, Offered};
+use crate::backend::{Backend, OfferedAgent};
 use crate::config::{AgentSource, ConfigurationReading, ConfigurationSeen};
 
 /// Warning for a window whose configuration file could not be read anew before the window was
@@ -105,7 +105,7 @@ impl Configuration {
 
     /// Puts in force what was read. Returns the agents in their order, or `None` when they are what
     /// they were.
-    pub fn take_up(&mut self, reading: ConfigurationReading) -> Option<Vec<Offered>> {
+    pub fn take_up(&mut self, reading: ConfigurationReading) -> Option<Vec<OfferedAgent>> {
         let agents = match reading.agents {
             Ok(agents) => agents,
             Err(why) => {
@@ -122,9 +122,9 @@ impl Configuration {
         }
         let offered = self.agents.iter().map(|agent| {
             if before.contains(agent) {
-                Offered::AsBefore(agent.name.clone())
+                OfferedAgent::AsBefore(agent.name.clone())
             } else {
-                Offered::New((self.make)(agent.clone()))
+                OfferedAgent::New((self.make)(agent.clone()))
             }
         });
         let offered = offered.collect();
@@ -171,8 +171,8 @@ mod tests {
         let offered = configuration.take_up(source.read()).unwrap();
         assert_eq!(configuration.outdated(&front), None);
         let kinds = offered.iter().map(|offered| match offered {
-            Offered::AsBefore(name) => name.as_str(),
-            Offered::New(_) => "new",
+            OfferedAgent::AsBefore(name) => name.as_str(),
+            OfferedAgent::New(_) => "new",
         });
         assert_eq!(kinds.collect::<Vec<_>>(), ["flag", "a", "new", "new"]);
     }

@@ -28,7 +28,7 @@ const SESSIONS: usize = 12;
 #[error(
     "only {there} more files can be opened ({error}; {limit} in all, see `ulimit -n`), and at least {wanted} are needed"
 )]
-pub struct TooFew {
+pub struct TooFewDescriptors {
     there: usize,
     wanted: usize,
     limit: String,
@@ -55,7 +55,7 @@ pub fn no_thread(error: io::Error) -> anyhow::Error {
 ///
 /// # Errors
 /// When it cannot.
-pub fn expect_for_host() -> Result<(), TooFew> {
+pub fn expect_for_host() -> Result<(), TooFewDescriptors> {
     let given = raise();
     let enough = expect(HOST);
     if let Some(given) = given {
@@ -68,18 +68,18 @@ pub fn expect_for_host() -> Result<(), TooFew> {
 ///
 /// # Errors
 /// When they cannot.
-pub fn expect_for_sessions() -> Result<(), TooFew> {
+pub fn expect_for_sessions() -> Result<(), TooFewDescriptors> {
     expect(SESSIONS)
 }
 
-fn expect(wanted: usize) -> Result<(), TooFew> {
+fn expect(wanted: usize) -> Result<(), TooFewDescriptors> {
     let mut open = Vec::with_capacity(wanted);
     for there in 0..wanted {
         match File::open("/dev/null") {
             Ok(file) => open.push(file),
             // A system without that file has other troubles.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(TooFew { there, wanted, limit: limit(), error }),
+            Err(error) => return Err(TooFewDescriptors { there, wanted, limit: limit(), error }),
         }
     }
     Ok(())
@@ -155,7 +155,7 @@ impl SpareFile {
     }
 
     /// Takes the room back, when the connection is closed.
-    pub fn take_back(&mut self) {
+    pub fn reclaim(&mut self) {
         self.0 = self.0.take().or_else(|| File::open("/dev/null").ok());
     }
 }
@@ -170,7 +170,7 @@ mod tests {
         assert!(!spare.make_room(&io::ErrorKind::ConnectionAborted.into()));
         let exhausted = io::Error::from_raw_os_error(Errno::MFILE.raw_os_error());
         assert!(spare.make_room(&exhausted) && !spare.make_room(&exhausted));
-        spare.take_back();
+        spare.reclaim();
         assert!(spare.make_room(&exhausted));
     }
 

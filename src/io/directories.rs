@@ -40,7 +40,7 @@ impl Directories {
 
     /// Looks at the directories that a message of this connection names; nothing is waited for
     /// longer than a few seconds. Must be called inside a tokio runtime.
-    pub fn look(&self, connection: ConnectionId, uris: Vec<String>) {
+    pub fn check(&self, connection: ConnectionId, uris: Vec<String>) {
         let (tell, told) = oneshot::channel();
         let silent =
             uris.iter().map(|uri| (uri.clone(), Err("is on a file system that does not answer".to_owned())));
@@ -48,7 +48,7 @@ impl Directories {
         let looking = Arc::clone(&self.looking);
         let has_room = looking.fetch_add(1, Ordering::Relaxed) < STUCK_MAX;
         let work = move || {
-            let findings = uris.into_iter().map(|uri| (uri.clone(), find_out(&uri))).collect();
+            let findings = uris.into_iter().map(|uri| (uri.clone(), check_all(&uri))).collect();
             looking.fetch_sub(1, Ordering::Relaxed);
             if tell.send(findings).is_err() {
                 tracing::warn!(
@@ -75,7 +75,7 @@ impl Directories {
     }
 }
 
-fn find_out(uri: &str) -> Result<(), String> {
+fn check_all(uri: &str) -> Result<(), String> {
     let path = path_of(uri).map_err(|error| error.message)?;
     match fs::metadata(&path) {
         Ok(there) if there.is_dir() => Ok(()),

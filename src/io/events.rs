@@ -9,18 +9,18 @@ use std::future::ready;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, Instant};
 
-use super::fronts::Knock;
-use super::git::GitNews;
-use super::keeper::CommitEvent;
+use super::fronts::JoinRequest;
+use super::git::GitProcessEvent;
 use super::link;
+use super::persistence::CommitEvent;
 use super::ptys::PtyReport;
-use super::readers::Read;
+use super::readers::FinishedRead;
 use super::resources::ResourceAnswer;
 use super::states::Piece;
-use super::upkeep::UpkeepNews;
-use super::watch::Loss;
-use super::watches::{BegunWatches, News};
-use crate::backend::meeting::Meeting;
+use super::upkeep::UpkeepEvent;
+use super::watch::LeaveReason;
+use super::watches::{StartedWatches, WatchEvents};
+use crate::backend::probe::ProbeResult;
 use crate::backend::Report;
 use crate::host::effects::ConnectionId;
 use crate::host::Findings;
@@ -33,21 +33,21 @@ const REPORTS_AT_ONCE: usize = 256;
 #[derive(Debug)]
 pub enum LoopEvent {
     /// Something has happened on a connection.
-    Link(link::LinkNews),
+    Link(link::TransportEvent),
     /// Reports of agents, in order.
     Reports(Vec<Report>),
     /// An agent was met that was to be, by its provider id.
-    Met(String, Box<Meeting>),
+    Met(String, Box<ProbeResult>),
     /// Outcome of a commit.
     Kept(CommitEvent),
     /// Something was read from the store for a connection.
-    Read(ConnectionId, Read),
+    Read(ConnectionId, FinishedRead),
     /// Directories were looked at for a connection.
     Looked(ConnectionId, Findings),
     /// A connection's request for a resource is answered.
     Resource(ResourceAnswer),
     /// Watches were to begin for the message of a connection.
-    Begun(ConnectionId, BegunWatches),
+    Begun(ConnectionId, StartedWatches),
     /// Files have changed that are watched.
     Changed(WatchReport),
     /// The core's own watch of this channel has begun.
@@ -55,15 +55,15 @@ pub enum LoopEvent {
     /// Something was heard of the program in a terminal.
     Pty(PtyReport),
     /// Something is heard of git.
-    Git(GitNews),
+    Git(GitProcessEvent),
     /// A piece of what takes long to write is there.
     Piece(Piece),
     /// A front has said hello.
-    Knock(Box<Knock>),
+    Knock(Box<JoinRequest>),
     /// Something has changed that others may change under a running host.
-    Upkeep(UpkeepNews),
+    Upkeep(UpkeepEvent),
     /// There is a reason to leave.
-    Lost(Loss),
+    Lost(LeaveReason),
     /// The time has come that was waited for.
     Due,
     /// Clients have said more than was heard, and nothing else has happened.
@@ -72,7 +72,7 @@ pub enum LoopEvent {
 
 /// Events that are wanted besides those that always are.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Wants {
+pub struct Interests {
     /// Reports of agents, and changes of watched files.
     pub reports: bool,
     /// Reports of programs in terminals.
@@ -87,38 +87,38 @@ pub struct Wants {
 #[derive(Debug)]
 pub struct Events {
     /// Events of connections.
-    pub links: mpsc::UnboundedReceiver<link::LinkNews>,
+    pub links: mpsc::UnboundedReceiver<link::TransportEvent>,
     /// Reports of agents.
     pub reports: mpsc::Receiver<Report>,
-    /// Outcomes of meeting agents.
-    pub met: mpsc::UnboundedReceiver<(String, Meeting)>,
+    /// Results of probing agents.
+    pub met: mpsc::UnboundedReceiver<(String, ProbeResult)>,
     /// Outcomes of commits.
     pub kept: mpsc::UnboundedReceiver<CommitEvent>,
     /// Results of reading the store.
-    pub read: mpsc::UnboundedReceiver<(ConnectionId, Read)>,
+    pub read: mpsc::UnboundedReceiver<(ConnectionId, FinishedRead)>,
     /// Findings about directories.
     pub looked: mpsc::UnboundedReceiver<(ConnectionId, Findings)>,
     /// Answers about resources.
     pub resources: mpsc::UnboundedReceiver<ResourceAnswer>,
     /// Reports of watches.
-    pub watches: News,
+    pub watches: WatchEvents,
     /// Reports of programs in terminals.
     pub ptys: mpsc::UnboundedReceiver<PtyReport>,
     /// Reports of git.
-    pub git: mpsc::UnboundedReceiver<GitNews>,
+    pub git: mpsc::UnboundedReceiver<GitProcessEvent>,
     /// Pieces of what takes long to write.
     pub pieces: mpsc::UnboundedReceiver<Piece>,
     /// Fronts that have said hello.
-    pub knocks: mpsc::UnboundedReceiver<Knock>,
+    pub join_requests: mpsc::UnboundedReceiver<JoinRequest>,
     /// Changes that others make under a running host.
-    pub upkeep: mpsc::UnboundedReceiver<UpkeepNews>,
+    pub upkeep: mpsc::UnboundedReceiver<UpkeepEvent>,
     /// Reasons to leave.
-    pub lost: mpsc::UnboundedReceiver<Loss>,
+    pub lost: mpsc::UnboundedReceiver<LeaveReason>,
 }
 
 impl Events {
     /// Waits for the next event. May be dropped half-way: nothing is lost.
-    pub async fn next(&mut self, wants: Wants) -> LoopEvent {
+    pub async fn next(&mut self, wants: Interests) -> LoopEvent {
         let mut reports = Vec::new();
         tokio::select! {
             Some(news) = self.links.recv() => LoopEvent::Link(news),
@@ -133,7 +133,7 @@ impl Events {
             Some(report) = self.ptys.recv(), if wants.ptys => LoopEvent::Pty(report),
             Some(news) = self.git.recv() => LoopEvent::Git(news),
             Some(piece) = self.pieces.recv() => LoopEvent::Piece(piece),
-            Some(knock) = self.knocks.recv() => LoopEvent::Knock(Box::new(knock)),
+            Some(join_request) = self.join_requests.recv() => LoopEvent::Knock(Box::new(join_request)),
             Some(news) = self.upkeep.recv() => LoopEvent::Upkeep(news),
             Some(loss) = self.lost.recv() => LoopEvent::Lost(loss),
             _ = self.reports.recv_many(&mut reports, REPORTS_AT_ONCE), if wants.reports => LoopEvent::Reports(reports),
@@ -143,7 +143,7 @@ impl Events {
     }
 
     /// An event that is there already.
-    pub async fn now(&mut self, wants: Wants) -> Option<LoopEvent> {
+    pub async fn now(&mut self, wants: Interests) -> Option<LoopEvent> {
         tokio::select! {
             biased;
             event = self.next(wants) => Some(event),

@@ -19,7 +19,7 @@ use crate::host::effects::FilesMeant;
 const OFFERED_MAX: usize = 50;
 
 /// Maximum number of files and folders looked at per completion, in all directories together.
-const LOOKED_AT_MAX: usize = 100_000;
+const VISITED_MAX: usize = 100_000;
 
 /// Maximum duration of a search: somebody is typing.
 const WITHIN: Duration = Duration::from_secs(2);
@@ -51,8 +51,8 @@ pub(super) fn find(meant: &FilesMeant) -> CompletionsResult {
             at != of && directory.starts_with(other) && (directory != other || at < of)
         };
         if !directories.iter().enumerate().any(has_it) {
-            let share = LOOKED_AT_MAX / directories.len();
-            look_in(directory, share, until, |path| found.extend(fit(&typed, of, directory, path)));
+            let share = VISITED_MAX / directories.len();
+            list(directory, share, until, |path| found.extend(fit(&typed, of, directory, path)));
         }
     }
     found.sort_by(|one, other| (one.rank, one.of, &one.below).cmp(&(other.rank, other.of, &other.below)));
@@ -86,7 +86,7 @@ pub(super) fn find(meant: &FilesMeant) -> CompletionsResult {
 }
 
 /// Shows each file in a directory, as far as so many entries and the time reach.
-fn look_in(directory: &Path, entries_max: usize, until: Instant, mut show: impl FnMut(&Path)) {
+fn list(directory: &Path, entries_max: usize, until: Instant, mut show: impl FnMut(&Path)) {
     let walk = WalkBuilder::new(directory)
         .follow_links(false)
         .hidden(false)
@@ -218,8 +218,8 @@ mod tests {
         assert_eq!(labels(&[folder.path()], "").len(), OFFERED_MAX);
         let mut seen = 0;
         // The folder itself is one of them.
-        look_in(folder.path(), 11, Instant::now() + WITHIN, |_| seen += 1);
+        list(folder.path(), 11, Instant::now() + WITHIN, |_| seen += 1);
         assert_eq!(seen, 10);
-        look_in(folder.path(), 11, Instant::now() - WITHIN, |_| panic!("too late"));
+        list(folder.path(), 11, Instant::now() - WITHIN, |_| panic!("too late"));
     }
 }

@@ -26,13 +26,13 @@ use tracing_subscriber::filter::Targets;
 use super::configuration::Configuration;
 use super::descriptors::{self, SpareFile};
 use super::half_open::HalfOpen;
-use super::hello::{differences, environment, AnyHello, Hello, HelloLine, LINE_BYTES_MAX, LINK};
-use super::link::{AtEnd, Door, Receipts, Terms};
+use super::hello::{differences, environment, Hello, HelloLine, HelloVersion, LINE_BYTES_MAX, LINK};
+use super::link::{ConnectionAcceptor, ConnectionSettings, OnClose, Receipts};
 use super::listen::listeners::Listeners;
-use super::log::{Audience, LogReader};
+use super::log::{LogReader, LogReaders};
 use super::stdio::{self, Stdout};
 use super::upkeep::{SocketFile, Upkeep};
-use super::watch::{self, Loss};
+use super::watch::{self, LeaveReason};
 use crate::config::ConfigurationReading;
 use crate::host::effects::ConnectionId;
 use crate::status::{EXIT_FAILURE, EXIT_STATE};
@@ -43,7 +43,7 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 
 /// Socket of a host, and conditions for the fronts that join there.
 #[derive(Debug)]
-pub struct HostPlace {
+pub struct HostSocket {
     /// Socket that listens for fronts.
     pub listener: Listener,
     /// The socket's file, which goes when the host does.
@@ -51,14 +51,14 @@ pub struct HostPlace {
     /// Settings that the host runs with: see [`Hello::settings`].
     pub settings: BTreeMap<String, String>,
     /// Readers of the log, which fronts join.
-    pub audience: Audience,
+    pub log_readers: LogReaders,
     /// Set when the host is there for others, too, and stays when all fronts are gone.
     pub stays: bool,
     /// The lock under which it listens; `None` where it cannot be seen.
     pub lock: Option<LockId>,
 }
 
-impl HostPlace {
+impl HostSocket {
     /// Returns what is needed to bind the socket anew when its file is removed.
     pub fn socket_file(&self) -> Option<SocketFile> {
         Some(SocketFile::new(self.path.clone(), self.lock.clone()?))
@@ -80,19 +80,19 @@ impl HostPlace {
     }
 }
 
-/// A front that has said hello.
+/// Request of a front, which has said hello, to have its client served.
 #[derive(Debug)]
-pub struct Knock {
+pub struct JoinRequest {
     hello: Hello,
     stdin: File,
     stdout: File,
     stream: UnixStream,
-    done_before: DoneBefore,
+    done_before: Preparation,
 }
 
-/// Results of what a front has asked for before it is served.
+/// Results of what a front has asked for before its client is served.
 #[derive(Debug, Default)]
-enum DoneBefore {
+enum Preparation {
     /// Initial state, before any of it is done.
     #[default]
     Nothing,
@@ -107,28 +107,28 @@ enum DoneBefore {
     },
 }
 
-impl Knock {
+impl JoinRequest {
     /// Returns the files by which others connect that this front has had the host listen for.
     pub fn take_files(&mut self) -> Vec<PathBuf> {
         match &mut self.done_before {
-            DoneBefore::All { files, .. } => std::mem::take(files),
-            DoneBefore::Nothing => Vec::new(),
+            Preparation::All { files, .. } => std::mem::take(files),
+            Preparation::Nothing => Vec::new(),
         }
     }
 
     /// Returns the configuration file, where it was read anew for this front.
     pub fn take_reading(&mut self) -> Option<ConfigurationReading> {
         match &mut self.done_before {
-            DoneBefore::All { reading, .. } => reading.take().map(|reading| *reading),
-            DoneBefore::Nothing => None,
+            Preparation::All { reading, .. } => reading.take().map(|reading| *reading),
+            Preparation::Nothing => None,
         }
     }
 }
 
 /// Parts of the host that fronts are served with.
-pub struct ServedWith<'a> {
-    /// Door through which their clients connect.
-    pub door: &'a Door,
+pub struct FrontServices<'a> {
+    /// Acceptor of their connections.
+    pub acceptor: &'a ConnectionAcceptor,
     /// The host's listeners.
     pub listeners: &'a Listeners,
     /// The agents in force, where they can change.
@@ -151,10 +151,10 @@ struct Front {
 #[derive(Debug)]
 pub struct Fronts {
     settings: BTreeMap<String, String>,
-    audience: Audience,
+    log_readers: LogReaders,
     path: PathBuf,
     listens: JoinHandle<()>,
-    knocks: mpsc::UnboundedSender<Knock>,
+    join_requests: mpsc::UnboundedSender<JoinRequest>,
     served: BTreeMap<ConnectionId, Front>,
     /// Fronts whose clients were the last ones: they end when the host does, or when another client
     /// comes.
@@ -177,20 +177,20 @@ impl Fronts {
     ///
     /// # Errors
     /// When nobody can be listened for.
-    pub fn listen(place: HostPlace) -> io::Result<(Self, mpsc::UnboundedReceiver<Knock>)> {
-        let HostPlace { listener, path, settings, audience, stays, .. } = place;
+    pub fn listen(place: HostSocket) -> io::Result<(Self, mpsc::UnboundedReceiver<JoinRequest>)> {
+        let HostSocket { listener, path, settings, log_readers, stays, .. } = place;
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
-        let (knocks, knocked) = mpsc::unbounded_channel();
-        let listens = tokio::spawn(accept_all(listener, knocks.clone()));
+        let (join_requests, knocked) = mpsc::unbounded_channel();
+        let listens = tokio::spawn(accept_all(listener, join_requests.clone()));
         let (served, last) = (BTreeMap::new(), Vec::new());
         Ok((
             Self {
                 settings,
-                audience,
+                log_readers,
                 path,
                 listens,
-                knocks,
+                join_requests,
                 served,
                 last,
                 has_come: false,
@@ -211,7 +211,7 @@ impl Fronts {
     }
 
     /// When it is given up that anybody comes, if nobody ever has.
-    pub fn gives_up_at(&self) -> Option<Instant> {
+    pub fn first_front_deadline(&self) -> Option<Instant> {
         (!self.stays && !self.has_come).then(|| self.since + HELLO_WITHIN)
     }
 
@@ -221,7 +221,7 @@ impl Fronts {
         match listener {
             Ok(listener) => {
                 self.listens.abort();
-                self.listens = tokio::spawn(accept_all(listener, self.knocks.clone()));
+                self.listens = tokio::spawn(accept_all(listener, self.join_requests.clone()));
             }
             Err(error) => tracing::error!(%error, "nobody can join any more"),
         }
@@ -229,14 +229,16 @@ impl Fronts {
 
     /// Serves the client of a front, or tells it why not. A front that has asked for something that
     /// takes time comes again when that is done.
-    pub fn admit(&mut self, mut knock: Knock, with: &ServedWith<'_>) {
-        let mut differ = differences(&knock.hello.settings, &self.settings);
+    pub fn admit(&mut self, mut join_request: JoinRequest, with: &FrontServices<'_>) {
+        let mut differ = differences(&join_request.hello.settings, &self.settings);
         differ.extend(
-            with.configuration.into_iter().flat_map(|here| here.differences(&knock.hello.configuration)),
+            with.configuration
+                .into_iter()
+                .flat_map(|here| here.differences(&join_request.hello.configuration)),
         );
         // Also one that is refused has come, and perhaps nobody else will.
         self.has_come = true;
-        if matches!(knock.done_before, DoneBefore::All { .. }) {
+        if matches!(join_request.done_before, Preparation::All { .. }) {
             self.coming_again -= 1;
         }
         if !differ.is_empty() {
@@ -246,27 +248,29 @@ impl Fronts {
                 std::process::id(),
                 differ.join(", ")
             );
-            return refuse(&knock.stream, why, EXIT_STATE);
+            return refuse(&join_request.stream, why, EXIT_STATE);
         }
-        let listening = match std::mem::take(&mut knock.done_before) {
-            DoneBefore::All { listening: Ok(listening), .. } => listening,
-            DoneBefore::All { listening: Err(why), .. } => {
+        let listening = match std::mem::take(&mut join_request.done_before) {
+            Preparation::All { listening: Ok(listening), .. } => listening,
+            Preparation::All { listening: Err(why), .. } => {
                 tracing::info!(why, "a front was refused: the host cannot listen where it asked for");
-                return refuse(&knock.stream, why, EXIT_FAILURE);
+                return refuse(&join_request.stream, why, EXIT_FAILURE);
             }
-            DoneBefore::Nothing => {
-                let is_other = |here: &&Configuration| here.is_other_content(&knock.hello.configuration);
+            Preparation::Nothing => {
+                let is_other =
+                    |here: &&Configuration| here.is_other_content(&join_request.hello.configuration);
                 let reads = with.configuration.filter(is_other).and(with.upkeep);
-                if knock.hello.listening.is_some() || reads.is_some() {
-                    return self.do_before(knock, with, reads);
+                if join_request.hello.listening.is_some() || reads.is_some() {
+                    return self.prepare(join_request, with, reads);
                 }
                 Vec::new()
             }
         };
-        let outdated = with.configuration.and_then(|here| here.outdated(&knock.hello.configuration));
-        let Knock { hello, stdin, stdout, stream, .. } = knock;
+        let outdated = with.configuration.and_then(|here| here.outdated(&join_request.hello.configuration));
+        let JoinRequest { hello, stdin, stdout, stream, .. } = join_request;
         let stream = Arc::new(stream);
-        if let Err(error) = self.serve(&hello, (stdin, stdout), &stream, with.door, (listening, outdated)) {
+        if let Err(error) = self.serve(&hello, (stdin, stdout), &stream, with.acceptor, (listening, outdated))
+        {
             tracing::error!(%error, "a client that has joined cannot be served");
             if descriptors::are_exhausted(&error) {
                 return refuse_for_want_of_files(&stream);
@@ -277,8 +281,9 @@ impl Fronts {
     }
 
     /// Does what a front has asked for, and has it come again.
-    fn do_before(&mut self, mut knock: Knock, with: &ServedWith<'_>, reads: Option<&Upkeep>) {
-        let (knocks, door, listeners) = (self.knocks.clone(), with.door.clone(), with.listeners.clone());
+    fn prepare(&mut self, mut join_request: JoinRequest, with: &FrontServices<'_>, reads: Option<&Upkeep>) {
+        let (join_requests, acceptor, listeners) =
+            (self.join_requests.clone(), with.acceptor.clone(), with.listeners.clone());
         let reading = reads.map(Upkeep::read_configuration);
         self.coming_again += 1;
         tokio::spawn(async move {
@@ -287,13 +292,14 @@ impl Fronts {
                 None => None,
             };
             let (mut listening, mut files) = (Ok(Vec::new()), Vec::new());
-            if let Some(asked) = knock.hello.listening.take() {
+            if let Some(asked) = join_request.hello.listening.take() {
                 files.clone_from(&asked.files);
-                let terms = Terms::from(knock.hello.terms.clone());
-                listening = listeners.ask(asked, &door, &terms).await.map_err(|error| format!("{error:#}"));
+                let terms = ConnectionSettings::from(join_request.hello.terms.clone());
+                listening =
+                    listeners.ask(asked, &acceptor, &terms).await.map_err(|error| format!("{error:#}"));
             }
-            knock.done_before = DoneBefore::All { listening, files, reading };
-            if knocks.send(knock).is_err() {
+            join_request.done_before = Preparation::All { listening, files, reading };
+            if join_requests.send(join_request).is_err() {
                 tracing::debug!("a front was refused: the host is leaving");
             }
         });
@@ -304,16 +310,16 @@ impl Fronts {
         hello: &Hello,
         (stdin, stdout): (File, File),
         stream: &Arc<UnixStream>,
-        door: &Door,
+        acceptor: &ConnectionAcceptor,
         (listening, outdated): (Vec<String>, Option<String>),
     ) -> io::Result<()> {
         let differs = differences(&hello.environment, &environment(hello.environment.keys().cloned()));
         let (stopped, stop) = io::pipe()?;
         let watched = (stdout.try_clone()?, stopped.try_clone()?);
-        let terms = Terms::from(hello.terms.clone());
+        let terms = ConnectionSettings::from(hello.terms.clone());
         let line_bytes_max = terms.line_bytes_max;
         let mut receipts = None;
-        let lines = door.open(AtEnd::Close, terms, |made| {
+        let lines = acceptor.open(OnClose::Close, terms, |made| {
             receipts = Some(made.clone());
             Stdout::start(stdout, made)
         })?;
@@ -321,14 +327,14 @@ impl Fronts {
         let hears = match receipts {
             Some(receipts) => {
                 watch_reader(watched, receipts.clone())?;
-                Some(tokio::spawn(hear(Arc::clone(stream), receipts)))
+                Some(tokio::spawn(read_leave(Arc::clone(stream), receipts)))
             }
             None => None,
         };
         stdio::read_lines(stdin, line_bytes_max, lines, Some(stopped))?;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let process = std::process::id();
-        tell(stream, &HelloLine::Welcome { version, process, differs, listening, outdated });
+        send(stream, &HelloLine::Welcome { version, process, differs, listening, outdated });
         tracing::info!(
             connection = connection.0,
             version = hello.version,
@@ -336,23 +342,23 @@ impl Fronts {
         );
         let filter: Targets = hello.log.parse().unwrap_or_default();
         let reads = Arc::clone(stream);
-        self.audience
-            .join(connection.0, LogReader::new(filter, move |line| tell(&reads, &HelloLine::Log(line))));
+        self.log_readers
+            .join(connection.0, LogReader::new(filter, move |line| send(&reads, &HelloLine::Log(line))));
         self.served.insert(connection, Front { stream: Arc::clone(stream), hears, _stop: stop });
         Ok(())
     }
 
     /// A client is there, however it has come: no front waits for the end of the host.
-    pub fn client_has_come(&mut self) {
+    pub fn cancel_end(&mut self) {
         self.last.clear();
     }
 
     /// Tells the front of a connection that is over how its process is to end: when the host has
     /// let go of the folder, if it `waits` for that and was the last one.
-    pub fn see_off(&mut self, connection: ConnectionId, status: u8, why: Option<String>, waits: bool) {
-        self.audience.leave(connection.0);
+    pub fn send_exit(&mut self, connection: ConnectionId, status: u8, why: Option<String>, waits: bool) {
+        self.log_readers.leave(connection.0);
         let Some(front) = self.served.remove(&connection) else { return };
-        tell(&front.stream, &HelloLine::Over { status, why });
+        send(&front.stream, &HelloLine::Over { status, why });
         if let Some(hears) = front.hears {
             hears.abort();
         }
@@ -379,33 +385,33 @@ impl Fronts {
 }
 
 fn watch_reader((stdout, stopped): (File, PipeReader), receipts: Receipts) -> io::Result<()> {
-    let tell = move |loss| matches!(loss, Loss::Reader) && receipts.lost();
+    let tell = move |loss| matches!(loss, LeaveReason::Reader) && receipts.report_closed_reader();
     watch::start(Some(stdout.into()), None, Some(stopped.into()), tell)
 }
 
 /// Tells a front something. One that does not listen is not waited for.
-fn tell(front: &UnixStream, told: &HelloLine) {
+fn send(front: &UnixStream, told: &HelloLine) {
     // Nor is that logged, which it would be told.
     front.try_write(&told.to_line()).unwrap_or_default();
 }
 
 fn refuse(front: &UnixStream, why: String, status: u8) {
-    tell(front, &HelloLine::Refused { why, status });
+    send(front, &HelloLine::Refused { why, status });
 }
 
 /// Tells a front that the host can open no more files.
 fn refuse_for_want_of_files(front: &UnixStream) {
-    tell(front, &HelloLine::Refused { why: descriptors::exhausted(), status: EXIT_FAILURE });
+    send(front, &HelloLine::Refused { why: descriptors::exhausted(), status: EXIT_FAILURE });
 }
 
 /// Hears what a front says once its client is served: that it is to leave, or nothing any more.
-async fn hear(stream: Arc<UnixStream>, receipts: Receipts) {
+async fn read_leave(stream: Arc<UnixStream>, receipts: Receipts) {
     let mut said = [0; 256];
     while stream.readable().await.is_ok() {
         match stream.try_read(&mut said) {
             Ok(0) => break,
             Ok(_) => {
-                if !receipts.asked_to_leave() {
+                if !receipts.request_leave() {
                     return;
                 }
             }
@@ -413,10 +419,10 @@ async fn hear(stream: Arc<UnixStream>, receipts: Receipts) {
             Err(_) => break,
         }
     }
-    receipts.lost();
+    receipts.report_closed_reader();
 }
 
-async fn accept_all(listener: UnixListener, knocks: mpsc::UnboundedSender<Knock>) {
+async fn accept_all(listener: UnixListener, join_requests: mpsc::UnboundedSender<JoinRequest>) {
     // One that has to go comes again.
     let mut half_open = HalfOpen::default();
     let mut spare = SpareFile::open();
@@ -433,7 +439,7 @@ async fn accept_all(listener: UnixListener, knocks: mpsc::UnboundedSender<Knock>
                 if let Ok((stream, _)) = listener.accept().await {
                     refuse_for_want_of_files(&stream);
                 }
-                spare.take_back();
+                spare.reclaim();
                 continue;
             }
             Err(error) => {
@@ -443,11 +449,11 @@ async fn accept_all(listener: UnixListener, knocks: mpsc::UnboundedSender<Knock>
                 continue;
             }
         };
-        let knocks = knocks.clone();
+        let join_requests = join_requests.clone();
         half_open.begin(async move {
-            match tokio::time::timeout(HELLO_WITHIN, greet(stream)).await {
-                Ok(Ok(Some(knock))) => {
-                    if knocks.send(knock).is_err() {
+            match tokio::time::timeout(HELLO_WITHIN, read_hello(stream)).await {
+                Ok(Ok(Some(join_request))) => {
+                    if join_requests.send(join_request).is_err() {
                         tracing::debug!("a front was refused: the host is leaving");
                     }
                 }
@@ -462,7 +468,7 @@ async fn accept_all(listener: UnixListener, knocks: mpsc::UnboundedSender<Knock>
 }
 
 /// Hears a front's hello; none when it was refused.
-async fn greet(stream: UnixStream) -> io::Result<Option<Knock>> {
+async fn read_hello(stream: UnixStream) -> io::Result<Option<JoinRequest>> {
     if stream.peer_cred()?.uid() != geteuid().as_raw() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -479,7 +485,7 @@ async fn greet(stream: UnixStream) -> io::Result<Option<Knock>> {
             Err(error) => return Err(error),
         }
     }
-    let any: AnyHello = serde_json::from_slice(&line)?;
+    let any: HelloVersion = serde_json::from_slice(&line)?;
     if any.link != LINK {
         let why = format!(
             "the host that serves this state folder (process {}, version {}) and this program (version {}) do not \
@@ -508,7 +514,7 @@ async fn greet(stream: UnixStream) -> io::Result<Option<Knock>> {
         return Ok(None);
     }
     let (stdin, stdout) = (stdin.into(), stdout.into());
-    Ok(Some(Knock { hello, stdin, stdout, stream, done_before: DoneBefore::Nothing }))
+    Ok(Some(JoinRequest { hello, stdin, stdout, stream, done_before: Preparation::Nothing }))
 }
 
 /// Receives some of a line, and the files that come with it.

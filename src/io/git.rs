@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::resources::{content_frame, JobOutcome};
 use crate::backend::acp::guards::GuardProgram;
 use crate::backend::acp::process::{AgentStdin, Process};
-use crate::git::worker::{AskedOfGit, HeardOfGit};
+use crate::git::worker::{JobReport, NumberedJob};
 use crate::host::effects::{
     ConnectionId, Frame, GitJob, GitReport, GitRevert, GitWork, Input, Resource, RevertOutcome,
     RevertRequest, SaidFile,
@@ -37,13 +37,13 @@ const GRACE: Duration = Duration::from_secs(5);
 const READ_WITHIN_MS: u64 = 10_000;
 
 /// Time limit for reverting files, in milliseconds.
-const TAKEN_WITHIN_MS: u64 = 60_000;
+const REVERT_WITHIN_MS: u64 = 60_000;
 
 /// Something that is heard of the process.
 #[derive(Debug)]
-pub enum GitNews {
+pub enum GitProcessEvent {
     /// Report about a job.
-    Heard(HeardOfGit),
+    Heard(JobReport),
     /// End of the process of this number.
     Ended(u64),
     /// Expired time limit of the job of this number.
@@ -52,13 +52,13 @@ pub enum GitNews {
 
 /// Origin of a job.
 #[derive(Debug)]
-enum AskedBy {
+enum GitJobOrigin {
     /// The core, under this number.
     Core(u64),
     /// A client that reads a content, or wants to know what is known of it.
     Reader { connection: ConnectionId, id: RequestId, uri: String, encoding: Option<Option<ContentEncoding>> },
     /// A client that has files taken back.
-    Taker { connection: ConnectionId, id: RequestId, taken: Box<RevertRequest> },
+    Reverter { connection: ConnectionId, id: RequestId, taken: Box<RevertRequest> },
 }
 
 /// Outcome of a job.
@@ -94,21 +94,21 @@ pub struct GitProgram {
 
 /// Queue of jobs for git.
 #[derive(Debug)]
-pub struct GitAsker {
+pub struct GitQueue {
     program: GitProgram,
     /// Paths of the host's own files.
     own: Vec<String>,
     process: Option<RunningGit>,
-    waiting: BTreeMap<u64, AskedBy>,
+    waiting: BTreeMap<u64, GitJobOrigin>,
     last: u64,
-    news: mpsc::UnboundedSender<GitNews>,
+    news: mpsc::UnboundedSender<GitProcessEvent>,
     stop: CancellationToken,
     running: watch::Sender<usize>,
 }
 
-impl GitAsker {
+impl GitQueue {
     /// Asks nothing yet.
-    pub fn new(program: GitProgram, own: &[PathBuf]) -> (Self, mpsc::UnboundedReceiver<GitNews>) {
+    pub fn new(program: GitProgram, own: &[PathBuf]) -> (Self, mpsc::UnboundedReceiver<GitProcessEvent>) {
         let (news, heard) = mpsc::unbounded_channel();
         let own = own.iter().filter_map(|path| path.to_str().map(str::to_owned)).collect();
         let (running, _) = watch::channel(0);
@@ -119,7 +119,7 @@ impl GitAsker {
 
     /// Asks something for the core. Must be called inside a tokio runtime.
     pub fn ask(&mut self, number: u64, job: GitJob) {
-        self.send(AskedBy::Core(number), job);
+        self.send(GitJobOrigin::Core(number), job);
     }
 
     /// Asks what a client has asked for, if that is something for git; gives it back else.
@@ -128,7 +128,7 @@ impl GitAsker {
             Resource::Kept { uri, root, content, file, encoding } => {
                 let work = GitWork::Read { content, file };
                 let job = GitJob { directories: vec![root], within_ms: READ_WITHIN_MS, work };
-                self.send(AskedBy::Reader { connection, id, uri, encoding }, job);
+                self.send(GitJobOrigin::Reader { connection, id, uri, encoding }, job);
                 None
             }
             Resource::Revert { taken, below } => {
@@ -142,20 +142,20 @@ impl GitAsker {
                 });
                 let (said, own) = (said.collect(), self.own.clone());
                 let work = GitWork::Revert { files, below, own, said, kept_first, bytes_kept };
-                let job = GitJob { directories: vec![root], within_ms: TAKEN_WITHIN_MS, work };
-                self.send(AskedBy::Taker { connection, id, taken }, job);
+                let job = GitJob { directories: vec![root], within_ms: REVERT_WITHIN_MS, work };
+                self.send(GitJobOrigin::Reverter { connection, id, taken }, job);
                 None
             }
             other => Some(other),
         }
     }
 
-    fn send(&mut self, by: AskedBy, job: GitJob) {
+    fn send(&mut self, by: GitJobOrigin, job: GitJob) {
         self.last += 1;
         let number = self.last;
         self.waiting.insert(number, by);
         let within = Duration::from_millis(job.within_ms) + GRACE;
-        let mut line = to_json(&AskedOfGit { number, job });
+        let mut line = to_json(&NumberedJob { number, job });
         line.push(b'\n');
         let failed = match self.started() {
             Ok(process) => process.lines.send(line).is_err(),
@@ -166,11 +166,11 @@ impl GitAsker {
         };
         let news = self.news.clone();
         if failed {
-            return tell(&news, GitNews::Overdue(number));
+            return tell(&news, GitProcessEvent::Overdue(number));
         }
         tokio::spawn(async move {
             tokio::time::sleep(within).await;
-            tell(&news, GitNews::Overdue(number));
+            tell(&news, GitProcessEvent::Overdue(number));
         });
     }
 
@@ -189,7 +189,7 @@ impl GitAsker {
                 let (process, stdin, stdout) = Process::begin(guard, command, "git")?;
                 let (lines, wanted) = mpsc::unbounded_channel();
                 tokio::spawn(write(stdin, wanted, self.stop.child_token()));
-                let counted = CountedGit::new(&self.running);
+                let counted = LiveGit::new(&self.running);
                 tokio::spawn(hear(
                     (number, process, counted),
                     stdout,
@@ -203,12 +203,12 @@ impl GitAsker {
     }
 
     /// Takes news in; what comes of that.
-    pub fn hear(&mut self, news: GitNews) -> Vec<GitOutcome> {
+    pub fn hear(&mut self, news: GitProcessEvent) -> Vec<GitOutcome> {
         match news {
-            GitNews::Heard(HeardOfGit { number, report }) => {
+            GitProcessEvent::Heard(JobReport { number, report }) => {
                 self.outcome(number, report).into_iter().collect()
             }
-            GitNews::Overdue(number) => {
+            GitProcessEvent::Overdue(number) => {
                 if !self.waiting.contains_key(&number) {
                     return Vec::new();
                 }
@@ -217,7 +217,7 @@ impl GitAsker {
                 let report = GitReport::Failed("git does not answer".to_owned());
                 self.outcome(number, report).into_iter().collect()
             }
-            GitNews::Ended(process) => {
+            GitProcessEvent::Ended(process) => {
                 if self.process.as_ref().is_some_and(|running| running.number == process) {
                     self.process = None;
                 }
@@ -236,8 +236,8 @@ impl GitAsker {
 
     fn outcome(&mut self, number: u64, report: GitReport) -> Option<GitOutcome> {
         Some(match self.waiting.remove(&number)? {
-            AskedBy::Core(number) => GitOutcome::Core(Input::Git(number, report)),
-            AskedBy::Reader { connection, id, uri, encoding } => {
+            GitJobOrigin::Core(number) => GitOutcome::Core(Input::Git(number, report)),
+            GitJobOrigin::Reader { connection, id, uri, encoding } => {
                 let content = match report {
                     GitReport::Content(content) => BASE64_STANDARD.decode(content).ok(),
                     GitReport::Failed(why) | GitReport::Unusable(why) => {
@@ -252,7 +252,7 @@ impl GitAsker {
                 };
                 GitOutcome::Client(connection, JobOutcome::Frame(frame))
             }
-            AskedBy::Taker { connection, id, taken } => {
+            GitJobOrigin::Reverter { connection, id, taken } => {
                 let outcomes = match report {
                     GitReport::TakenBack(outcomes) => in_order(&taken, outcomes),
                     GitReport::Failed(why) | GitReport::Unusable(why) => {
@@ -292,22 +292,22 @@ fn in_order(taken: &RevertRequest, outcomes: Vec<RevertOutcome>) -> Vec<RevertOu
 
 /// A process that has not quite ended.
 #[derive(Debug)]
-struct CountedGit(watch::Sender<usize>);
+struct LiveGit(watch::Sender<usize>);
 
-impl CountedGit {
+impl LiveGit {
     fn new(count: &watch::Sender<usize>) -> Self {
         count.send_modify(|count| *count += 1);
         Self(count.clone())
     }
 }
 
-impl Drop for CountedGit {
+impl Drop for LiveGit {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
 }
 
-fn tell(news: &mpsc::UnboundedSender<GitNews>, what: GitNews) {
+fn tell(news: &mpsc::UnboundedSender<GitProcessEvent>, what: GitProcessEvent) {
     if news.send(what).is_err() {
         tracing::debug!("nobody listens to git any more");
     }
@@ -329,15 +329,15 @@ async fn write(mut stdin: AgentStdin, mut lines: mpsc::UnboundedReceiver<Vec<u8>
 
 /// Hears the process until it ends.
 async fn hear(
-    (number, process, counted): (u64, Process, CountedGit),
+    (number, process, counted): (u64, Process, LiveGit),
     stdout: ChildStdout,
-    news: mpsc::UnboundedSender<GitNews>,
+    news: mpsc::UnboundedSender<GitProcessEvent>,
     stop: CancellationToken,
 ) {
     let mut lines = BufReader::new(stdout).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         match serde_json::from_str(&line) {
-            Ok(heard) => tell(&news, GitNews::Heard(heard)),
+            Ok(heard) => tell(&news, GitProcessEvent::Heard(heard)),
             Err(error) => {
                 tracing::error!(%error, "a mistake of this program: what runs git cannot be understood")
             }
@@ -345,6 +345,6 @@ async fn hear(
     }
     let how = process.ended(stop).await;
     tracing::debug!(how, "the process that runs git has ended");
-    tell(&news, GitNews::Ended(number));
+    tell(&news, GitProcessEvent::Ended(number));
     drop(counted);
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 
 use super::readers::{ReadRequest, ReadResult};
-use super::watches::{BegunWatches, Lease};
+use super::watches::{StartedWatches, WatchLease};
 use crate::host::effects::{Output, Past, Recalled, Record};
 use crate::host::{Findings, Host, LoadedSession};
 use crate::state::texts::TurnText;
@@ -29,7 +29,7 @@ pub struct HeldMessage {
     /// Watches that nobody follows were given up for those that it follows.
     pub made_room: bool,
     /// The watches that it follows and that were begun for it, or why they were not.
-    pub watches: BegunWatches,
+    pub watches: StartedWatches,
     /// The version that its client spoke last, once that was looked up.
     pub version: Option<Option<Dialect>>,
     /// The sessions that are kept, each with its provider, once that was looked up.
@@ -59,7 +59,7 @@ impl HeldMessage {
             named,
             findings: None,
             made_room: false,
-            watches: BegunWatches::new(),
+            watches: StartedWatches::new(),
             version: None,
             sessions_kept: None,
             waits_for_store: false,
@@ -145,7 +145,7 @@ impl HeldMessage {
             watches: self
                 .watches
                 .into_iter()
-                .map(|(uri, begun)| (uri, begun.map(Lease::hand_over).map_err(|refused| refused.error)))
+                .map(|(uri, begun)| (uri, begun.map(WatchLease::hand_over).map_err(|refused| refused.error)))
                 .collect(),
             restored: self.sessions.into_iter().map(|(_, loaded)| loaded).collect(),
             unreadable: self.unreadable.into_iter().collect(),

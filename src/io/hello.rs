@@ -5,10 +5,11 @@
 //! the two by itself. What the front says later asks for the end of its client ([`LEAVE`]), and so
 //! does the end of the stream.
 //!
-//! A hello carries every setting of its front. Those of its connection ([`Wishes`]) and of the
-//! listeners that it asks for ([`Listening`]) are its own. Those of the host ([`Hello::settings`])
-//! must be equal to the host's. The agents of the configuration file ([`ConfigurationSeen`]) need
-//! not: where the front has read another content of the same file, the host reads it anew.
+//! A hello carries every setting of its front. Those of its connection ([`SettingsMessage`]) and of
+//! the listeners that it asks for ([`Listening`]) are its own. Those of the host
+//! ([`Hello::settings`]) must be equal to the host's. The agents of the configuration file
+//! ([`ConfigurationSeen`]) need not: where the front has read another content of the same file, the
+//! host reads it anew.
 //!
 //! Owns: the words, their version, and what differs between what a front wants and what its host
 //! runs with.
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::link::Terms;
+use super::link::ConnectionSettings;
 use super::listen::Listening;
 use crate::config::ConfigurationSeen;
 use crate::host::effects::Shutdown;
@@ -42,7 +43,7 @@ pub struct Hello {
     /// The version of the program.
     pub version: String,
     /// Settings of its connection.
-    pub terms: Wishes,
+    pub terms: SettingsMessage,
     /// Filter for the lines of the log that it wants to receive.
     pub log: String,
     /// Settings that must be equal to the host's, each under the name that people know it by.
@@ -58,7 +59,7 @@ pub struct Hello {
 
 /// Beginning of a hello, which every version of these words has.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct AnyHello {
+pub struct HelloVersion {
     /// The version of these words, compared with [`LINK`].
     pub link: u32,
     /// The version of the program.
@@ -66,9 +67,9 @@ pub struct AnyHello {
     pub version: String,
 }
 
-/// [`Terms`], as they are said.
+/// [`ConnectionSettings`] as they are sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Wishes {
+pub struct SettingsMessage {
     default_directory: Option<String>,
     line_bytes_max: usize,
     /// None: turns are cancelled.
@@ -78,8 +79,8 @@ pub struct Wishes {
     patience_ms: Option<u64>,
 }
 
-impl From<&Terms> for Wishes {
-    fn from(terms: &Terms) -> Self {
+impl From<&ConnectionSettings> for SettingsMessage {
+    fn from(terms: &ConnectionSettings) -> Self {
         Self {
             default_directory: terms.default_directory.clone(),
             line_bytes_max: terms.line_bytes_max,
@@ -97,8 +98,8 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl From<Wishes> for Terms {
-    fn from(wishes: Wishes) -> Self {
+impl From<SettingsMessage> for ConnectionSettings {
+    fn from(wishes: SettingsMessage) -> Self {
         Self {
             default_directory: wishes.default_directory,
             line_bytes_max: wishes.line_bytes_max,
@@ -183,7 +184,7 @@ mod tests {
     fn what_is_wanted_comes_through() {
         let at_ends = [Shutdown::Cancel, Shutdown::Drain(Duration::from_secs(60))];
         for (at_end, assume_version) in at_ends.into_iter().zip([None, Dialect::from_name("0.4.0")]) {
-            let terms = Terms {
+            let terms = ConnectionSettings {
                 default_directory: Some("file:///a".to_owned()),
                 line_bytes_max: 7,
                 at_end,
@@ -191,8 +192,11 @@ mod tests {
                 returns_within: None,
                 patience: assume_version.map(|_| Duration::from_secs(7)),
             };
-            let said = serde_json::to_string(&Wishes::from(&terms)).unwrap();
-            assert_eq!(Terms::from(serde_json::from_str::<Wishes>(&said).unwrap()), terms);
+            let said = serde_json::to_string(&SettingsMessage::from(&terms)).unwrap();
+            assert_eq!(
+                ConnectionSettings::from(serde_json::from_str::<SettingsMessage>(&said).unwrap()),
+                terms
+            );
         }
     }
 

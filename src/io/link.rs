@@ -1,8 +1,8 @@
 //! Connections: what the client of each one says, what waits to be written to it, and what takes it
 //! away.
 //!
-//! Owns: the way in for new connections ([`Door`]), the table of those that are there ([`Links`]),
-//! whose turn it is to be heard, and how much is read ahead of it.
+//! Owns: the way in for new connections ([`ConnectionAcceptor`]), the table of those that are there
+//! ([`Links`]), whose turn it is to be heard, and how much is read ahead of it.
 //! Never: knows what kind of pipe a connection is, or what a line means.
 
 use std::collections::btree_map::{BTreeMap, Values, ValuesMut};
@@ -46,20 +46,20 @@ pub type LineBatch = io::Result<Vec<InputLine>>;
 
 /// Event of a connection.
 #[derive(Debug)]
-pub enum LinkNews {
+pub enum TransportEvent {
     /// There is a new one.
     Opened(Box<Link>),
     /// Received lines, or the end of the input.
-    Heard(ConnectionId),
+    LinesReceived(ConnectionId),
     /// Outcome of the chunk that the writer was given.
-    Written(ConnectionId, Written),
+    Written(ConnectionId, WriteOutcome),
     /// Request to end now.
-    Leaves(ConnectionId),
+    LeaveRequested(ConnectionId),
 }
 
 /// Outcome of a chunk, or a part of it.
 #[derive(Debug)]
-pub enum Written {
+pub enum WriteOutcome {
     /// Number of further bytes that were written.
     Bytes(usize),
     /// Closed reader.
@@ -73,7 +73,7 @@ pub enum Written {
 
 /// Consequence of the end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AtEnd {
+pub enum OnClose {
     /// The process was there for this connection, and leaves.
     Leave,
     /// None for others.
@@ -82,7 +82,7 @@ pub enum AtEnd {
 
 /// Settings of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Terms {
+pub struct ConnectionSettings {
     /// The `file:` URI that it is told as its starting point.
     pub default_directory: Option<String>,
     /// The longest line that is read, in bytes.
@@ -110,17 +110,17 @@ pub trait LineSink: Send {
 
 /// Accepts new connections.
 #[derive(Debug, Clone)]
-pub struct Door {
+pub struct ConnectionAcceptor {
     limits: OutboxLimits,
     backlog: Backlog,
-    news: mpsc::UnboundedSender<LinkNews>,
+    news: mpsc::UnboundedSender<TransportEvent>,
     last: Arc<AtomicU32>,
 }
 
-impl Door {
-    /// A door, and what happens behind it. What waits to be written has these limits on each
-    /// connection.
-    pub fn new(limits: OutboxLimits) -> (Self, mpsc::UnboundedReceiver<LinkNews>) {
+impl ConnectionAcceptor {
+    /// Creates an acceptor, and the receiver of the events of its connections. What waits to be
+    /// written has these limits on each connection.
+    pub fn new(limits: OutboxLimits) -> (Self, mpsc::UnboundedReceiver<TransportEvent>) {
         let (news, heard) = mpsc::unbounded_channel();
         (Self { limits, backlog: Backlog::default(), news, last: Arc::default() }, heard)
     }
@@ -137,15 +137,15 @@ impl Door {
     /// When there can be no such writer.
     pub fn open<W: LineSink + 'static>(
         &self,
-        at_end: AtEnd,
-        terms: Terms,
+        at_end: OnClose,
+        terms: ConnectionSettings,
         writer: impl FnOnce(Receipts) -> io::Result<W>,
     ) -> io::Result<ClientLines> {
         let id = ConnectionId(self.last.fetch_add(1, Ordering::Relaxed));
         let patience = terms.patience.unwrap_or(self.limits.patience);
         let (batches, lines) = mpsc::channel(BATCHES_MAX);
         let is_lost = Arc::new(AtomicBool::new(false));
-        let received = Received { id, news: self.news.clone(), bytes: Arc::default() };
+        let received = PartialMessage { id, news: self.news.clone(), bytes: Arc::default() };
         let writer = Box::new(writer(Receipts { id, news: self.news.clone() })?);
         let link = Link {
             id,
@@ -172,16 +172,16 @@ impl Door {
             progress_at: Instant::now(),
             is_lost: Arc::clone(&is_lost),
         };
-        self.tell(LinkNews::Opened(Box::new(link)));
+        self.tell(TransportEvent::Opened(Box::new(link)));
         Ok(ClientLines { id, batches: Some(batches), received, is_lost, news: self.news.clone() })
     }
 
-    fn tell(&self, news: LinkNews) {
+    fn tell(&self, news: TransportEvent) {
         tell(&self.news, news);
     }
 }
 
-fn tell(to: &mpsc::UnboundedSender<LinkNews>, news: LinkNews) -> bool {
+fn tell(to: &mpsc::UnboundedSender<TransportEvent>, news: TransportEvent) -> bool {
     let heard = to.send(news).is_ok();
     if !heard {
         tracing::debug!("news of a connection was dropped: the host has left");
@@ -193,23 +193,23 @@ fn tell(to: &mpsc::UnboundedSender<LinkNews>, news: LinkNews) -> bool {
 #[derive(Debug, Clone)]
 pub struct Receipts {
     id: ConnectionId,
-    news: mpsc::UnboundedSender<LinkNews>,
+    news: mpsc::UnboundedSender<TransportEvent>,
 }
 
 impl Receipts {
     /// Tells it; false when nobody wants to know any more.
-    pub fn tell(&self, written: Written) -> bool {
-        tell(&self.news, LinkNews::Written(self.id, written))
+    pub fn send(&self, written: WriteOutcome) -> bool {
+        tell(&self.news, TransportEvent::Written(self.id, written))
     }
 
     /// Reports a closed reader that was noticed without writing.
-    pub fn lost(&self) -> bool {
-        self.tell(Written::Gone)
+    pub fn report_closed_reader(&self) -> bool {
+        self.send(WriteOutcome::Gone)
     }
 
     /// The connection is to end now.
-    pub fn asked_to_leave(&self) -> bool {
-        tell(&self.news, LinkNews::Leaves(self.id))
+    pub fn request_leave(&self) -> bool {
+        tell(&self.news, TransportEvent::LeaveRequested(self.id))
     }
 }
 
@@ -224,18 +224,18 @@ struct ReceivedBytes {
 
 /// Counter of what a connection's reader holds of a message that is not complete.
 #[derive(Debug, Clone)]
-pub struct Received {
+pub struct PartialMessage {
     id: ConnectionId,
-    news: mpsc::UnboundedSender<LinkNews>,
+    news: mpsc::UnboundedSender<TransportEvent>,
     bytes: Arc<ReceivedBytes>,
 }
 
-impl Received {
+impl PartialMessage {
     /// Sets how many bytes of an unfinished message are in memory.
     pub fn set_unfinished(&self, bytes: usize) {
         let before = self.bytes.unfinished.swap(bytes, Ordering::Relaxed);
         if bytes / WAKE_EVERY > before / WAKE_EVERY {
-            tell(&self.news, LinkNews::Heard(self.id));
+            tell(&self.news, TransportEvent::LinesReceived(self.id));
         }
     }
 
@@ -250,50 +250,50 @@ impl Received {
 pub struct ClientLines {
     id: ConnectionId,
     batches: Option<mpsc::Sender<LineBatch>>,
-    received: Received,
+    received: PartialMessage,
     is_lost: Arc<AtomicBool>,
-    news: mpsc::UnboundedSender<LinkNews>,
+    news: mpsc::UnboundedSender<TransportEvent>,
 }
 
 impl ClientLines {
     /// Ends the input because the connection was lost, not because the client has closed it.
-    pub fn lost(self) {
+    pub fn close_as_lost(self) {
         self.is_lost.store(true, Ordering::Release);
     }
 
     /// Says it from a thread, and waits while enough is waiting to be heard; false when nobody
     /// hears it any more.
-    pub fn say_from_thread(&self, batch: LineBatch) -> bool {
+    pub fn send_blocking(&self, batch: LineBatch) -> bool {
         self.received.add_complete(&batch);
         let said = self.batches.as_ref().is_some_and(|batches| batches.blocking_send(batch).is_ok());
-        said && tell(&self.news, LinkNews::Heard(self.id))
+        said && tell(&self.news, TransportEvent::LinesReceived(self.id))
     }
 
     /// Sends a batch from a task.
-    pub async fn say(&self, batch: LineBatch) -> bool {
+    pub async fn send(&self, batch: LineBatch) -> bool {
         let Some(batches) = &self.batches else { return false };
         self.received.add_complete(&batch);
-        batches.send(batch).await.is_ok() && tell(&self.news, LinkNews::Heard(self.id))
+        batches.send(batch).await.is_ok() && tell(&self.news, TransportEvent::LinesReceived(self.id))
     }
 
     /// Sends a batch if there is room for it at once.
     #[cfg(test)]
-    pub fn try_say(&self, batch: LineBatch) -> bool {
+    pub fn try_send(&self, batch: LineBatch) -> bool {
         if self.batches.as_ref().is_none_or(|batches| batches.capacity() == 0) {
             return false;
         }
         self.received.add_complete(&batch);
         let said = self.batches.as_ref().is_some_and(|batches| batches.try_send(batch).is_ok());
-        said && tell(&self.news, LinkNews::Heard(self.id))
+        said && tell(&self.news, TransportEvent::LinesReceived(self.id))
     }
 
     /// Returns the counter of what was read of an unfinished message.
-    pub fn received(&self) -> &Received {
+    pub fn received(&self) -> &PartialMessage {
         &self.received
     }
 
     /// Waits until nobody hears it any more: the connection is over.
-    pub async fn unheard(&self) {
+    pub async fn closed(&self) {
         if let Some(batches) = &self.batches {
             batches.closed().await;
         }
@@ -308,14 +308,14 @@ impl ClientLines {
 impl Drop for ClientLines {
     fn drop(&mut self) {
         self.batches = None;
-        tell(&self.news, LinkNews::Heard(self.id));
+        tell(&self.news, TransportEvent::LinesReceived(self.id));
     }
 }
 
 /// Message behind a state that is being written. Another state is written when the one before it is
 /// out.
 #[derive(Debug)]
-pub struct Behind {
+pub struct QueuedMessage {
     /// This.
     pub told: Outgoing,
     /// Set if it is an answer to the client.
@@ -327,9 +327,9 @@ pub struct Link {
     /// Id.
     pub id: ConnectionId,
     /// Consequence of its end.
-    pub at_end: AtEnd,
+    pub at_end: OnClose,
     /// Settings.
-    pub terms: Terms,
+    pub terms: ConnectionSettings,
     /// Queue of lines to be written.
     pub outbox: Outbox,
     /// A message that waits for something to be looked up: nothing more is heard before it.
@@ -339,7 +339,7 @@ pub struct Link {
     /// Set if everything sent to it is dropped.
     pub nobody_reads: bool,
     /// Message that is being written elsewhere, piece by piece, and messages behind it.
-    pub writing: Option<(OngoingWrite, Vec<Behind>)>,
+    pub writing: Option<(OngoingWrite, Vec<QueuedMessage>)>,
     /// Bytes of the lines that are behind it.
     behind_bytes: usize,
     received: Arc<ReceivedBytes>,
@@ -376,14 +376,14 @@ impl fmt::Debug for Link {
 
 /// Event of one connection.
 #[derive(Debug)]
-pub enum LinkEvent {
+pub enum ClientEvent {
     /// A line.
     Line(InputLine),
     /// End of the input, with the error if it has failed.
     End(Option<io::Error>),
 }
 
-impl Behind {
+impl QueuedMessage {
     /// Returns its size, roughly, in bytes.
     pub fn bytes(&self) -> usize {
         match &self.told {
@@ -394,19 +394,19 @@ impl Behind {
 }
 
 impl Link {
-    fn may_be_heard(&self) -> bool {
+    fn has_event(&self) -> bool {
         !self.has_ended && self.held.is_none() && (!self.unheard.as_slice().is_empty() || self.may_have_more)
     }
 
     /// Takes the next event of its client.
-    fn hear(&mut self) -> Option<LinkEvent> {
+    fn next_event(&mut self) -> Option<ClientEvent> {
         if let Some(line) = self.unheard.next() {
-            return Some(self.heard(line));
+            return Some(self.line_event(line));
         }
         let end = match self.lines.try_recv() {
             Ok(Ok(batch)) => {
                 self.unheard = batch.into_iter();
-                return self.unheard.next().map(|line| self.heard(line));
+                return self.unheard.next().map(|line| self.line_event(line));
             }
             Err(mpsc::error::TryRecvError::Empty) => {
                 self.may_have_more = false;
@@ -416,16 +416,16 @@ impl Link {
             Err(mpsc::error::TryRecvError::Disconnected) => None,
         };
         self.has_ended = true;
-        Some(LinkEvent::End(end))
+        Some(ClientEvent::End(end))
     }
 
-    fn heard(&self, line: InputLine) -> LinkEvent {
+    fn line_event(&self, line: InputLine) -> ClientEvent {
         self.received.complete.fetch_sub(line.len(), Ordering::Relaxed);
-        LinkEvent::Line(line)
+        ClientEvent::Line(line)
     }
 
     /// Puts this behind the state that is being written, if there is one; else gives it back.
-    pub fn put_behind(&mut self, what: Behind) -> Option<Behind> {
+    pub fn queue_behind(&mut self, what: QueuedMessage) -> Option<QueuedMessage> {
         let Some((_, behind)) = &mut self.writing else { return Some(what) };
         self.outbox.expect(what.bytes());
         if behind.is_empty() {
@@ -473,7 +473,7 @@ impl Link {
     }
 
     /// Stops receiving from its client.
-    pub fn stop_hearing(&mut self) {
+    pub fn stop_receiving(&mut self) {
         self.has_ended = true;
         self.held = None;
     }
@@ -487,7 +487,8 @@ impl Link {
     /// over, else where `others_read`.
     pub fn stalls_at(&self, others_read: bool) -> Option<Instant> {
         let progress = self.progress_at.into_std();
-        let over = (self.closing && self.at_end == AtEnd::Close).then(|| self.outbox.lingers_until(progress));
+        let over =
+            (self.closing && self.at_end == OnClose::Close).then(|| self.outbox.lingers_until(progress));
         let behind = others_read.then(|| self.outbox.stalls_at(progress));
         over.flatten().into_iter().chain(behind.flatten()).min().map(Instant::from_std)
     }
@@ -558,19 +559,19 @@ impl Links {
     }
 
     /// The client of a connection has said something, or can say nothing any more.
-    pub fn note_news(&mut self, id: ConnectionId) {
+    pub fn note_event(&mut self, id: ConnectionId) {
         if let Some(link) = self.links.get_mut(&id) {
             link.may_have_more = true;
         }
     }
 
     /// Returns whether any connection that may be served has an event.
-    pub fn any_to_hear(&self, may: impl Fn(&Link) -> bool) -> bool {
-        self.links.values().any(|link| link.may_be_heard() && may(link))
+    pub fn any_has_event(&self, may: impl Fn(&Link) -> bool) -> bool {
+        self.links.values().any(|link| link.has_event() && may(link))
     }
 
     /// Takes the next event of any connection that may be served. They take turns.
-    pub fn hear(&mut self, may: impl Fn(&Link) -> bool) -> Option<(ConnectionId, LinkEvent)> {
+    pub fn next_event(&mut self, may: impl Fn(&Link) -> bool) -> Option<(ConnectionId, ClientEvent)> {
         let begin = self.last_heard.map_or(Bound::Unbounded, Bound::Excluded);
         let behind = self.links.range_mut((begin, Bound::Unbounded));
         if let Some(heard) = first_heard(behind, &may) {
@@ -586,12 +587,12 @@ impl Links {
 fn first_heard<'a>(
     mut links: impl Iterator<Item = (&'a ConnectionId, &'a mut Link)>,
     may: impl Fn(&Link) -> bool,
-) -> Option<(ConnectionId, LinkEvent)> {
+) -> Option<(ConnectionId, ClientEvent)> {
     links.find_map(|(id, link)| {
-        if !link.may_be_heard() || !may(link) {
+        if !link.has_event() || !may(link) {
             return None;
         }
-        link.hear().map(|heard| (*id, heard))
+        link.next_event().map(|heard| (*id, heard))
     })
 }
 
@@ -599,7 +600,7 @@ fn first_heard<'a>(
 mod tests {
     use super::*;
 
-    const TERMS: Terms = Terms {
+    const TERMS: ConnectionSettings = ConnectionSettings {
         default_directory: None,
         line_bytes_max: 1 << 20,
         at_end: Shutdown::Cancel,
@@ -620,53 +621,53 @@ mod tests {
         InputLine::Complete(Bytes::copy_from_slice(text.as_bytes()))
     }
 
-    fn take_in(links: &mut Links, news: &mut mpsc::UnboundedReceiver<LinkNews>) {
+    fn take_in(links: &mut Links, news: &mut mpsc::UnboundedReceiver<TransportEvent>) {
         while let Ok(news) = news.try_recv() {
             match news {
-                LinkNews::Opened(link) => links.insert(*link),
-                LinkNews::Heard(id) => links.note_news(id),
-                LinkNews::Written(..) | LinkNews::Leaves(_) => {}
+                TransportEvent::Opened(link) => links.insert(*link),
+                TransportEvent::LinesReceived(id) => links.note_event(id),
+                TransportEvent::Written(..) | TransportEvent::LeaveRequested(_) => {}
             }
         }
     }
 
     #[test]
     fn connections_take_turns_line_by_line() {
-        let (door, mut news) = Door::new(OutboxLimits::default());
-        let open = || door.open(AtEnd::Close, TERMS, |_| Ok(Nowhere)).unwrap();
+        let (acceptor, mut news) = ConnectionAcceptor::new(OutboxLimits::default());
+        let open = || acceptor.open(OnClose::Close, TERMS, |_| Ok(Nowhere)).unwrap();
         let (one, two, three) = (open(), open(), open());
-        assert!(one.try_say(Ok(vec![line("a"), line("b"), line("c")])) && one.try_say(Ok(vec![line("d")])));
-        assert!(three.try_say(Ok(vec![line("x"), line("y")])));
+        assert!(one.try_send(Ok(vec![line("a"), line("b"), line("c")])) && one.try_send(Ok(vec![line("d")])));
+        assert!(three.try_send(Ok(vec![line("x"), line("y")])));
         let failure = io::Error::other("torn");
-        assert!(two.try_say(Err(failure)));
+        assert!(two.try_send(Err(failure)));
         drop(three);
         let mut links = Links::default();
         take_in(&mut links, &mut news);
         let mut heard = Vec::new();
-        while let Some((id, said)) = links.hear(|_| true) {
+        while let Some((id, said)) = links.next_event(|_| true) {
             heard.push(match said {
-                LinkEvent::Line(InputLine::Complete(line)) => {
+                ClientEvent::Line(InputLine::Complete(line)) => {
                     format!("{} {}", id.0, String::from_utf8_lossy(&line))
                 }
-                LinkEvent::Line(_) => "a bad line".to_owned(),
-                LinkEvent::End(failure) => {
+                ClientEvent::Line(_) => "a bad line".to_owned(),
+                ClientEvent::End(failure) => {
                     format!("{} ends{}", id.0, if failure.is_some() { " torn" } else { "" })
                 }
             });
         }
         let expected = ["0 a", "1 ends torn", "2 x", "0 b", "2 y", "0 c", "2 ends", "0 d"].map(str::to_owned);
         assert_eq!(heard, expected);
-        assert!(!links.any_to_hear(|_| true));
+        assert!(!links.any_has_event(|_| true));
     }
 
     #[test]
     fn patience_of_a_connection_comes_before_that_of_all() {
         let (own, of_all) = (Duration::from_secs(7), Duration::from_secs(70));
         let limits = OutboxLimits { agents_above: 1, patience: of_all, ..OutboxLimits::default() };
-        let (door, mut news) = Door::new(limits);
+        let (acceptor, mut news) = ConnectionAcceptor::new(limits);
         for (asked, expected) in [(Some(own), own), (None, of_all)] {
-            let terms = Terms { patience: asked, ..TERMS };
-            let lines = door.open(AtEnd::Close, terms, |_| Ok(Nowhere)).unwrap();
+            let terms = ConnectionSettings { patience: asked, ..TERMS };
+            let lines = acceptor.open(OnClose::Close, terms, |_| Ok(Nowhere)).unwrap();
             let mut links = Links::default();
             take_in(&mut links, &mut news);
             let link = links.get_mut(lines.connection()).unwrap();
@@ -677,15 +678,15 @@ mod tests {
 
     #[test]
     fn no_more_is_read_ahead_than_a_few_batches() {
-        let (door, mut news) = Door::new(OutboxLimits::default());
-        let lines = door.open(AtEnd::Close, TERMS, |_| Ok(Nowhere)).unwrap();
+        let (acceptor, mut news) = ConnectionAcceptor::new(OutboxLimits::default());
+        let lines = acceptor.open(OnClose::Close, TERMS, |_| Ok(Nowhere)).unwrap();
         let mut links = Links::default();
         take_in(&mut links, &mut news);
-        let says = || lines.try_say(Ok(vec![line("a"), line("b")]));
+        let says = || lines.try_send(Ok(vec![line("a"), line("b")]));
         assert!((0..BATCHES_MAX).all(|_| says()) && !says());
         take_in(&mut links, &mut news);
-        assert!(links.hear(|_| false).is_none() && !says(), "nobody was heard");
-        assert!(links.hear(|_| true).is_some() && says() && !says());
-        assert!(links.hear(|_| true).is_some() && !says(), "there is one that was read and not heard");
+        assert!(links.next_event(|_| false).is_none() && !says(), "nobody was heard");
+        assert!(links.next_event(|_| true).is_some() && says() && !says());
+        assert!(links.next_event(|_| true).is_some() && !says(), "there is one that was read and not heard");
     }
 }

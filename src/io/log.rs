@@ -26,7 +26,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::Layer;
 
-use crate::backend::secrets::hide;
+use crate::backend::secrets::redact;
 
 /// Maximum number of lines queued for the writing thread; further lines are dropped.
 const LINES_MAX: usize = 1024;
@@ -43,12 +43,12 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const FLUSH_MAX: Duration = Duration::from_millis(500);
 
 /// Starts the log with this filter: a level, or `target=level` pairs separated by commas. Panics
-/// are logged too, instead of being printed. Who joins the audience reads it as well.
+/// are logged too, instead of being printed. The readers that join receive it as well.
 ///
 /// # Errors
 /// When the system gives us no thread to write it.
-pub fn start(filter: Targets, audience: Audience) -> io::Result<Log> {
-    start_to(filter, Sink::Stderr, audience)
+pub fn start(filter: Targets, log_readers: LogReaders) -> io::Result<Log> {
+    start_to(filter, Sink::Stderr, log_readers)
 }
 
 /// Starts the log as [`start`] does, but in a file of bounded size. Anything else that is printed
@@ -56,19 +56,19 @@ pub fn start(filter: Targets, audience: Audience) -> io::Result<Log> {
 ///
 /// # Errors
 /// When the system gives us no thread to write it.
-pub fn start_in(filter: Targets, file: PathBuf, audience: Audience) -> io::Result<Log> {
-    start_to(filter, Sink::open(file), audience)
+pub fn start_in(filter: Targets, file: PathBuf, log_readers: LogReaders) -> io::Result<Log> {
+    start_to(filter, Sink::open(file), log_readers)
 }
 
-fn start_to(filter: Targets, sink: Sink, audience: Audience) -> io::Result<Log> {
+fn start_to(filter: Targets, sink: Sink, log_readers: LogReaders) -> io::Result<Log> {
     let (sender, receiver) = sync_channel(LINES_MAX);
     let state = Arc::new(LogState::default());
-    let log = Log { sender, state: Arc::clone(&state), audience };
+    let log = Log { sender, state: Arc::clone(&state), log_readers };
     let of_thread = log.clone();
     thread::Builder::new().name("log".to_owned()).spawn(move || of_thread.write_lines(&receiver, sink))?;
-    let to_all = Lectern { log: log.clone() };
+    let to_all = LogDispatcher { log: log.clone() };
     let layer = tracing_subscriber::fmt::layer().with_writer(to_all).with_ansi(false);
-    tracing_subscriber::registry().with(filter).with(Concerned).with(layer).init();
+    tracing_subscriber::registry().with(filter).with(ConnectionLayer).with(layer).init();
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     Ok(log)
 }
@@ -78,7 +78,7 @@ fn start_to(filter: Targets, sink: Sink, audience: Audience) -> io::Result<Log> 
 pub struct Log {
     sender: SyncSender<Vec<u8>>,
     state: Arc<LogState>,
-    audience: Audience,
+    log_readers: LogReaders,
 }
 
 #[derive(Debug, Default)]
@@ -103,7 +103,7 @@ impl Log {
     }
 
     /// Writes a line of another process's log, as it is.
-    pub fn pass_on(&self, line: Vec<u8>) {
+    pub fn forward(&self, line: Vec<u8>) {
         let count = match self.sender.try_send(line) {
             Ok(()) => &self.state.accepted,
             Err(_) => &self.state.dropped,
@@ -115,7 +115,7 @@ impl Log {
 /// Further readers of the log: each receives the entries about its own connection and about none,
 /// as far as its filter lets them pass.
 #[derive(Debug, Clone, Default)]
-pub struct Audience(Arc<Mutex<BTreeMap<u32, LogReader>>>);
+pub struct LogReaders(Arc<Mutex<BTreeMap<u32, LogReader>>>);
 
 /// One of them.
 pub struct LogReader {
@@ -137,7 +137,7 @@ impl fmt::Debug for LogReader {
     }
 }
 
-impl Audience {
+impl LogReaders {
     /// The reader of a connection joins.
     pub fn join(&self, connection: u32, reader: LogReader) {
         self.readers().insert(connection, reader);
@@ -149,8 +149,8 @@ impl Audience {
     }
 
     /// Returns the connections whose readers want the entry that is about to be logged.
-    fn who_wants(&self, meta: &Metadata<'_>) -> Vec<u32> {
-        let concerns = CONCERNS.get();
+    fn interested_readers(&self, meta: &Metadata<'_>) -> Vec<u32> {
+        let concerns = ENTRY_CONNECTION.get();
         let wants = |(connection, reader): (&u32, &LogReader)| {
             let may = concerns.is_none_or(|it| it == *connection);
             (may && reader.filter.would_enable(meta.target(), meta.level())).then_some(*connection)
@@ -174,14 +174,14 @@ impl Audience {
 }
 
 thread_local! {
-    /// The connection that what is about to be logged concerns, if it concerns one.
-    static CONCERNS: Cell<Option<u32>> = const { Cell::new(None) };
+    /// Connection that the entry which is about to be logged concerns, if any.
+    static ENTRY_CONNECTION: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// Finds out what an entry concerns before it is written.
-struct Concerned;
+/// Layer that notes which connection an entry is about, before the entry is written.
+struct ConnectionLayer;
 
-impl<S: Subscriber> Layer<S> for Concerned {
+impl<S: Subscriber> Layer<S> for ConnectionLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         struct Connection(Option<u32>);
         impl Visit for Connection {
@@ -195,7 +195,7 @@ impl<S: Subscriber> Layer<S> for Concerned {
         }
         let mut connection = Connection(None);
         event.record(&mut connection);
-        CONCERNS.set(connection.0);
+        ENTRY_CONNECTION.set(connection.0);
     }
 }
 
@@ -277,8 +277,8 @@ impl LogState {
     }
 }
 
-/// The way to the thread that writes, and to the audience.
-struct Lectern {
+/// The way to the thread that writes, and to the readers.
+struct LogDispatcher {
     log: Log,
 }
 
@@ -292,12 +292,12 @@ struct LogEntry<'a> {
 
 impl Write for LogEntry<'_> {
     fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
-        let line = one_line(hide(&String::from_utf8_lossy(entry)).as_bytes());
+        let line = one_line(redact(&String::from_utf8_lossy(entry)).as_bytes());
         if self.is_warning && !self.log.is_new(&line, &self.who) {
             return Ok(entry.len());
         }
-        self.log.audience.tell(&self.who, &line);
-        self.log.pass_on(line);
+        self.log.log_readers.tell(&self.who, &line);
+        self.log.forward(line);
         Ok(entry.len())
     }
 
@@ -318,20 +318,20 @@ impl Log {
         self.write_counts(counted);
         if wakes {
             // The thread has a time to wait for from now on.
-            self.pass_on(Vec::new());
+            self.forward(Vec::new());
         }
         is_new
     }
 
     fn write_counts(&self, counts: Vec<(Vec<u8>, Vec<u32>)>) {
         for (line, who) in counts {
-            self.audience.tell(&who, &line);
-            self.pass_on(line);
+            self.log_readers.tell(&who, &line);
+            self.forward(line);
         }
     }
 }
 
-impl<'a> MakeWriter<'a> for Lectern {
+impl<'a> MakeWriter<'a> for LogDispatcher {
     type Writer = LogEntry<'a>;
 
     fn make_writer(&'a self) -> LogEntry<'a> {
@@ -340,7 +340,7 @@ impl<'a> MakeWriter<'a> for Lectern {
 
     fn make_writer_for(&'a self, meta: &Metadata<'_>) -> LogEntry<'a> {
         let is_warning = *meta.level() <= Level::WARN;
-        LogEntry { log: &self.log, who: self.log.audience.who_wants(meta), is_warning }
+        LogEntry { log: &self.log, who: self.log.log_readers.interested_readers(meta), is_warning }
     }
 }
 

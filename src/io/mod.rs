@@ -1,6 +1,6 @@
 //! The only place that waits: pipes, threads, timers, signals, and the loop that feeds the core.
 //!
-//! Owns: connections ([`link`]), what waits to be safe ([`keeper`]), to be written
+//! Owns: connections ([`link`]), what waits to be safe ([`persistence`]), to be written
 //! ([`outbox`], shared in `backlog`) and for the store (`held`, [`readers`]), the threads on the
 //! pipes ([`stdio`]) and the tasks on other streams ([`sockets`]; `control_frames` between
 //! messages), where others connect ([`listen`]), the processes that lend us theirs ([`fronts`], in
@@ -25,11 +25,11 @@ pub mod git;
 mod half_open;
 mod held;
 pub mod hello;
-pub mod keeper;
 pub mod link;
 pub mod listen;
 pub mod log;
 pub mod outbox;
+pub mod persistence;
 pub mod ptys;
 pub mod readers;
 pub mod resources;
@@ -39,7 +39,7 @@ pub mod sockets;
 pub mod sources;
 mod states;
 pub mod stdio;
-pub mod trouble;
+pub mod store_failure;
 mod unanswered;
 pub mod upkeep;
 pub mod watch;

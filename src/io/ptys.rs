@@ -146,10 +146,10 @@ impl Ptys {
             PtyCommand::Start(launch) => {
                 let (sender, commands) = mpsc::unbounded_channel();
                 let reports = PtyReports::new(terminal, self.reports.clone());
-                let attended = program::Attended {
+                let attended = program::ProgramControl {
                     commands,
                     stop: self.stop.child_token(),
-                    counted: program::CountedProgram::new(&self.running),
+                    counted: program::LiveProgram::new(&self.running),
                     tells_at_end: self.tells_at_end,
                 };
                 self.commands.insert(terminal, sender);
@@ -179,7 +179,7 @@ impl Ptys {
     }
 
     /// Takes a report in; gives it back unless its program was ended.
-    pub fn hear(&mut self, report: PtyReport) -> Option<(TerminalKey, PtyEvent)> {
+    pub fn accept(&mut self, report: PtyReport) -> Option<(TerminalKey, PtyEvent)> {
         let PtyReport { terminal, event, _taken } = report;
         self.commands.get(&terminal)?;
         match &event {

@@ -21,7 +21,7 @@ use crate::host::limits::Limits;
 use crate::host::{KeptSummary, LoadedSession};
 use crate::state::texts::TurnText;
 use crate::store::errors::StoreError;
-use crate::store::reader::{Reader, Whereabouts};
+use crate::store::reader::{FoundSession, Reader};
 use crate::versions::dialect::Dialect;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -68,7 +68,7 @@ pub struct ReadResult {
 
 /// Result of a read for a connection.
 #[derive(Debug)]
-pub enum Read {
+pub enum FinishedRead {
     /// For the message that is held.
     Found(ReadResult),
     /// A page of the list.
@@ -121,13 +121,13 @@ pub struct Readers {
     limits: Limits,
     jobs: Sender<ReadJob>,
     to_do: Arc<Mutex<Receiver<ReadJob>>>,
-    tell: UnboundedSender<(ConnectionId, Read)>,
+    tell: UnboundedSender<(ConnectionId, FinishedRead)>,
     running: usize,
 }
 
 impl Task {
     /// Returns a function for the result if the job panics.
-    fn failing(&self) -> Box<dyn FnOnce() -> Read> {
+    fn failing(&self) -> Box<dyn FnOnce() -> FinishedRead> {
         match self {
             Self::Recall(wanted) => {
                 let why = "reading it failed inside; the log has the details";
@@ -140,13 +140,13 @@ impl Task {
                     kept: wanted.kept.then(Vec::new),
                     texts: Vec::new(),
                 };
-                Box::new(|| Read::Found(nothing))
+                Box::new(|| FinishedRead::Found(nothing))
             }
             Self::List(ListRequest { id, .. }) => {
                 let id = Some(id.clone());
                 Box::new(|| {
                     let error = RpcError::internal("a panic while the store was read; see above");
-                    Read::Answer(Frame::Error { id, error })
+                    FinishedRead::Answer(Frame::Error { id, error })
                 })
             }
         }
@@ -155,7 +155,10 @@ impl Task {
 
 impl Readers {
     /// A thread for each of these, once they begin; what they read comes out of the receiver.
-    pub fn new(at_rest: Vec<Reader>, limits: Limits) -> (Self, UnboundedReceiver<(ConnectionId, Read)>) {
+    pub fn new(
+        at_rest: Vec<Reader>,
+        limits: Limits,
+    ) -> (Self, UnboundedReceiver<(ConnectionId, FinishedRead)>) {
         let (jobs, to_do) = channel();
         let (tell, told) = unbounded_channel();
         (Self { at_rest, limits, jobs, to_do: Arc::new(Mutex::new(to_do)), tell, running: 0 }, told)
@@ -181,9 +184,9 @@ impl Readers {
 
     /// Without threads: what is read comes when somebody fetches it.
     #[cfg(test)]
-    pub fn by_hand(&mut self) -> ByHand {
+    pub fn by_hand(&mut self) -> ManualReaders {
         let reader = self.at_rest.pop().expect("the threads have not begun");
-        ByHand { reader, limits: self.limits, to_do: Arc::clone(&self.to_do), tell: self.tell.clone() }
+        ManualReaders { reader, limits: self.limits, to_do: Arc::clone(&self.to_do), tell: self.tell.clone() }
     }
 
     /// Has it looked up what a message of this connection needs.
@@ -218,7 +221,7 @@ fn read_all(
     reader: &Reader,
     limits: Limits,
     to_do: &Mutex<Receiver<ReadJob>>,
-    tell: &UnboundedSender<(ConnectionId, Read)>,
+    tell: &UnboundedSender<(ConnectionId, FinishedRead)>,
 ) {
     loop {
         let job = to_do.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -232,23 +235,29 @@ fn read_all(
 impl ReadJob {
     /// Does it in this way. If that panics, whoever waits for it is told that it failed. The panic
     /// is logged where it happens.
-    fn answered_by(self, read: impl FnOnce(Self) -> (ConnectionId, Read)) -> (ConnectionId, Read) {
+    fn answered_by(
+        self,
+        read: impl FnOnce(Self) -> (ConnectionId, FinishedRead),
+    ) -> (ConnectionId, FinishedRead) {
         let (connection, failing) = (self.connection, self.task.failing());
         catch_unwind(AssertUnwindSafe(|| read(self))).unwrap_or_else(|_| (connection, failing()))
     }
 
     /// Does it.
-    pub fn read(self, reader: &Reader, limits: &Limits) -> (ConnectionId, Read) {
+    pub fn read(self, reader: &Reader, limits: &Limits) -> (ConnectionId, FinishedRead) {
         let read = match self.task {
-            Task::Recall(wanted) => Read::Found(look_up(reader, limits, wanted)),
+            Task::Recall(wanted) => FinishedRead::Found(look_up(reader, limits, wanted)),
             Task::List(asked) => match reader.list(&asked.page) {
                 Ok(listed) => {
                     let answer = listing(asked.id.clone(), &listed);
-                    Read::Listed(Box::new(ListRead { asked, listed, answer }))
+                    FinishedRead::Listed(Box::new(ListRead { asked, listed, answer }))
                 }
                 Err(error) => {
                     tracing::error!(%error, "the list of sessions cannot be read");
-                    Read::Answer(Frame::Error { id: Some(asked.id), error: RpcError::unavailable(error) })
+                    FinishedRead::Answer(Frame::Error {
+                        id: Some(asked.id),
+                        error: RpcError::unavailable(error),
+                    })
                 }
             },
         };
@@ -298,7 +307,7 @@ fn look_up(reader: &Reader, limits: &Limits, wanted: ReadRequest) -> ReadResult 
 fn past_since(reader: &Reader, cursor: u64) -> Result<Option<Past>, StoreError> {
     let Some(actions) = reader.actions_since(cursor)? else { return Ok(None) };
     let mut sessions = BTreeMap::new();
-    for Whereabouts { key, row, is_removed } in
+    for FoundSession { key, row, is_removed } in
         reader.sessions_of(actions.iter().map(|(channel, _)| *channel))?
     {
         match row.map(|row| KeptSummary::of(&row, is_removed)).transpose() {
@@ -319,27 +328,27 @@ pub fn listing(id: RequestId, listed: &Listed) -> Frame {
 /// Stands for the threads, one step at a time.
 #[cfg(test)]
 #[derive(Debug)]
-pub struct ByHand {
+pub struct ManualReaders {
     reader: Reader,
     limits: Limits,
     to_do: Arc<Mutex<Receiver<ReadJob>>>,
-    tell: UnboundedSender<(ConnectionId, Read)>,
+    tell: UnboundedSender<(ConnectionId, FinishedRead)>,
 }
 
 #[cfg(test)]
-impl ByHand {
+impl ManualReaders {
     /// Returns the next job, if there is one.
     pub fn next(&self) -> Option<ReadJob> {
         self.to_do.lock().unwrap().try_recv().ok()
     }
 
     /// Reads it.
-    pub fn read(&self, job: ReadJob) -> (ConnectionId, Read) {
+    pub fn read(&self, job: ReadJob) -> (ConnectionId, FinishedRead) {
         job.read(&self.reader, &self.limits)
     }
 
     /// Hands over what was read.
-    pub fn deliver(&self, read: (ConnectionId, Read)) {
+    pub fn deliver(&self, read: (ConnectionId, FinishedRead)) {
         self.tell.send(read).unwrap();
     }
 }
@@ -359,14 +368,14 @@ mod tests {
             texts: Vec::new(),
         };
         let job = ReadJob { connection, task: Task::Recall(wanted) };
-        let (told, Read::Found(found)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
+        let (told, FinishedRead::Found(found)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
         assert_eq!((told, found.unreadable.len()), (connection, 1));
         assert!(matches!((found.version, found.past), (None, Some(None))));
 
         let page = Page { after: None, limit: 1 };
         let asked = ListRequest { id: RequestId::inner(1), page, began: None };
         let job = ReadJob { connection, task: Task::List(asked) };
-        let (_, Read::Answer(frame)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
+        let (_, FinishedRead::Answer(frame)) = job.answered_by(|_| panic!("a defect")) else { panic!() };
         assert!(matches!(frame, Frame::Error { id: Some(id), .. } if id == RequestId::inner(1)));
     }
 }

@@ -25,7 +25,7 @@ use crate::watches::engine;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};
-pub use changing::Ground;
+pub use changing::WritableFolders;
 
 /// Maximum number of waiting requests of all clients.
 const WAITING_MAX: usize = 1024;
@@ -40,7 +40,7 @@ const ASSURED: usize = 64;
 const ASSURED_BYTES: usize = 32 << 20;
 
 /// Maximum number of waiting requests of each client that are considered for the next start.
-const LOOKED_AT: usize = 64;
+const CONSIDERED_MAX: usize = 64;
 
 /// Lane of jobs, with a limit on how many run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ struct ResourceJob {
     id: RequestId,
     resource: Resource,
     lane: JobLane,
-    about: About,
+    about: JobPaths,
 }
 
 /// Something that is being done.
@@ -120,19 +120,19 @@ struct ResourceJob {
 struct RunningJob {
     number: u64,
     lane: JobLane,
-    about: About,
+    about: JobPaths,
 }
 
 /// Paths that a job is about.
 #[derive(Debug, Default)]
-struct About {
+struct JobPaths {
     /// The files and folders, as they are named.
     paths: Vec<PathBuf>,
     /// They are changed.
     changes: bool,
 }
 
-impl About {
+impl JobPaths {
     fn of(resource: &Resource) -> Self {
         let read = |uri: &String| Self { paths: named([uri]), changes: false };
         match resource {
@@ -174,21 +174,21 @@ pub struct Resources {
     waiting_bytes: usize,
     running: Vec<RunningJob>,
     last_number: u64,
-    ground: Arc<Ground>,
+    writable: Arc<WritableFolders>,
     answers: mpsc::UnboundedSender<ResourceAnswer>,
 }
 
 impl Resources {
     /// Begins with nothing to do; answers come out of the receiver.
-    pub fn new(ground: Ground) -> (Self, mpsc::UnboundedReceiver<ResourceAnswer>) {
+    pub fn new(writable: WritableFolders) -> (Self, mpsc::UnboundedReceiver<ResourceAnswer>) {
         let (answers, answered) = mpsc::unbounded_channel();
-        let (waiting, ground) = (VecDeque::new(), Arc::new(ground));
-        (Self { waiting, waiting_bytes: 0, running: Vec::new(), last_number: 0, ground, answers }, answered)
+        let (waiting, writable) = (VecDeque::new(), Arc::new(writable));
+        (Self { waiting, waiting_bytes: 0, running: Vec::new(), last_number: 0, writable, answers }, answered)
     }
 
     /// Keeps these files of the host's own from clients, too.
     pub fn keep_from_clients(&self, files: Vec<PathBuf>) {
-        self.ground.keep_from_clients(files);
+        self.writable.keep_from_clients(files);
     }
 
     /// Takes a request; [`Resources::start`] begins with it when there is room.
@@ -202,7 +202,7 @@ impl Resources {
         }
         self.waiting_bytes += bytes;
         self.last_number += 1;
-        let (number, about) = (self.last_number, About::of(&resource));
+        let (number, about) = (self.last_number, JobPaths::of(&resource));
         self.waiting.push_back(ResourceJob { number, connection, id, resource, lane, about });
     }
 
@@ -226,7 +226,7 @@ impl Resources {
                 let next = of_lane.find(|(at, job)| {
                     let count = looked_at.entry(job.connection).or_default();
                     *count += 1;
-                    *count <= LOOKED_AT
+                    *count <= CONSIDERED_MAX
                         && (lane != JobLane::Reads || has_room(job.connection))
                         && !self.must_wait(*at, job)
                 });
@@ -250,7 +250,7 @@ impl Resources {
     fn begin(&mut self, job: ResourceJob) {
         let ResourceJob { number, connection, id, resource, lane, about } = job;
         let job = Some(number);
-        let (answers, ground, asked) = (self.answers.clone(), Arc::clone(&self.ground), id.clone());
+        let (answers, writable, asked) = (self.answers.clone(), Arc::clone(&self.writable), id.clone());
         // The core hears of what it has asked for in any case.
         let of_core = taken_by(&resource);
         let failing = of_core.clone();
@@ -258,10 +258,10 @@ impl Resources {
             // A panic is logged where it happens.
             let answered = catch_unwind(AssertUnwindSafe(|| match resource {
                 Resource::Revert { taken, below } => {
-                    let outcomes = changing::take_back(&taken, &ground.folders(&below));
+                    let outcomes = changing::revert(&taken, &writable.folders(&below));
                     JobOutcome::Core(asked.clone(), Box::new(Input::TakenBack { taken, outcomes }))
                 }
-                resource => JobOutcome::Frame(answer(asked.clone(), resource, &ground)),
+                resource => JobOutcome::Frame(answer(asked.clone(), resource, &writable)),
             }));
             let panicked = |_| {
                 let error = RpcError::internal("a panic while a file or folder was worked with; see above");
@@ -324,7 +324,7 @@ fn send(answers: &mpsc::UnboundedSender<ResourceAnswer>, answered: ResourceAnswe
     }
 }
 
-fn answer(id: RequestId, resource: Resource, ground: &Ground) -> Frame {
+fn answer(id: RequestId, resource: Resource, writable: &WritableFolders) -> Frame {
     let (method, result) = match resource {
         Resource::Read { uri, encoding } => {
             let read = reading::read(&uri, encoding.as_ref());
@@ -337,7 +337,7 @@ fn answer(id: RequestId, resource: Resource, ground: &Ground) -> Frame {
         }
         Resource::Watch(watched) => {
             let created = CreateResourceWatchResult { channel: watched.channel() };
-            let checked = engine::check(&watched, &ground.own());
+            let checked = engine::check(&watched, &writable.own());
             (Method::CreateResourceWatch, checked.map(|()| to_json(&created)))
         }
         Resource::Files(meant) => (Method::Completions, Ok(to_json(&files::find(&meant)))),
@@ -350,7 +350,7 @@ fn answer(id: RequestId, resource: Resource, ground: &Ground) -> Frame {
             (Method::InvokeChangesetOperation, Err(error))
         }
         Resource::Change { change, below } => {
-            let changed = changing::change(&change, &ground.folders(&below));
+            let changed = changing::change(&change, &writable.folders(&below));
             (method_of(&change), changed.map(|()| b"{}".to_vec()))
         }
     };
@@ -395,7 +395,7 @@ mod tests {
     use serde_json::json;
 
     /// More than are looked at of one client.
-    const MANY: u64 = LOOKED_AT as u64 + 10;
+    const MANY: u64 = CONSIDERED_MAX as u64 + 10;
 
     const HINDERED: ConnectionId = ConnectionId(1);
     const FREE: ConnectionId = ConnectionId(2);
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn however_much_one_client_asks_for_another_one_may_wait() {
-        let (mut resources, mut answered) = Resources::new(Ground::default());
+        let (mut resources, mut answered) = Resources::new(WritableFolders::default());
         let read = || Resource::Read { uri: "file:///nothing/here".to_owned(), encoding: None };
         for number in 0..WAITING_MAX as u64 {
             resources.take(HINDERED, RequestId::inner(number), read());
@@ -422,7 +422,7 @@ mod tests {
             assert!(!refused(&mut resources, FREE));
         }
         assert!(refused(&mut resources, FREE));
-        let (mut resources, mut answered) = Resources::new(Ground::default());
+        let (mut resources, mut answered) = Resources::new(WritableFolders::default());
         resources.waiting_bytes = WAITING_BYTES_MAX;
         let mut written = |bytes: usize| {
             let Resource::Change { mut change, below } = write("file:///x") else { unreachable!() };
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn what_one_client_has_to_wait_for_is_nothing_to_wait_for_to_another_one() {
-        let (mut resources, _answered) = Resources::new(Ground::default());
+        let (mut resources, _answered) = Resources::new(WritableFolders::default());
         let read = || Resource::Read { uri: "file:///nothing/here".to_owned(), encoding: None };
         for number in 1..=MANY {
             resources.take(HINDERED, RequestId::inner(number), read());
@@ -447,7 +447,7 @@ mod tests {
         assert!(!resources.waiting.iter().any(|job| job.connection == FREE), "it was not begun");
 
         // A copy of a large folder, and many changes in it.
-        let about = About { paths: vec!["/copied".into()], changes: true };
+        let about = JobPaths { paths: vec!["/copied".into()], changes: true };
         resources.running.push(RunningJob { number: 0, lane: JobLane::Trees, about });
         for number in 1..=MANY {
             resources.take(HINDERED, RequestId::inner(number), write("file:///copied/file"));

@@ -20,28 +20,28 @@ use anyhow::bail;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use self::leaving::NOT_TOLD;
+use self::leaving::UNSENT_REASON;
 pub use self::serving::{print_urls, serve, serve_fronts, Exit, RunOptions, StateError};
 use self::serving::{scratch_of, shell_scripts};
 use super::configuration::Configuration;
 use super::descriptors::no_thread;
 use super::directories::Directories;
-use super::events::{Events, LoopEvent, Wants};
-use super::fronts::{Fronts, Knock};
-use super::git::{GitAsker, GitOutcome, GitProgram};
+use super::events::{Events, Interests, LoopEvent};
+use super::fronts::{Fronts, JoinRequest};
+use super::git::{GitOutcome, GitProgram, GitQueue};
 use super::held::ChangedSince;
-use super::keeper::{Keeper, Opened};
-use super::link::{Door, LinkNews, Links};
+use super::link::{ConnectionAcceptor, Links, TransportEvent};
 use super::listen::listeners::Listeners;
+use super::persistence::{OpenedPersistence, Persistence};
 use super::ptys::Ptys;
 use super::readers::Readers;
-use super::resources::{Ground, JobOutcome, Resources};
+use super::resources::{JobOutcome, Resources, WritableFolders};
 use super::sources::{Clock, CountedIds, RandomIds};
 use super::states::StateWriters;
 use super::upkeep::Upkeep;
-use super::watch::Loss;
+use super::watch::LeaveReason;
 use super::watches::Watches;
-use crate::backend::meeting::Meeting;
+use crate::backend::probe::ProbeResult;
 use crate::backend::{Agents, Backend, Report};
 use crate::host::effects::{ConnectionId, Ids, Input, Output, Timer};
 use crate::host::log::ReplayWindow;
@@ -73,7 +73,7 @@ struct Sidecar {
     /// Some of that was caused by what a client said.
     outputs_of_client: bool,
     unsettled_bytes: usize,
-    keeper: Keeper,
+    persistence: Persistence,
     /// None where everything is in memory.
     readers: Option<Readers>,
     /// Changes while messages wait for reads.
@@ -81,11 +81,11 @@ struct Sidecar {
     resources: Resources,
     watches: Watches,
     ptys: Ptys,
-    git: GitAsker,
+    git: GitQueue,
     states: StateWriters,
     directories: Directories,
     /// Acceptor of connections.
-    door: Door,
+    acceptor: ConnectionAcceptor,
     links: Links,
     /// The processes that lend us their stdin and stdout; none where we have our own.
     fronts: Option<Fronts>,
@@ -119,11 +119,11 @@ impl Sidecar {
     fn new(
         options: RunOptions,
         backends: Vec<Box<dyn Backend>>,
-        opened: Opened,
-        lost: mpsc::UnboundedReceiver<Loss>,
-        knocks: mpsc::UnboundedReceiver<Knock>,
+        opened: OpenedPersistence,
+        lost: mpsc::UnboundedReceiver<LeaveReason>,
+        join_requests: mpsc::UnboundedReceiver<JoinRequest>,
     ) -> (Self, Events) {
-        let Opened { keeper, start, told: kept, readers } = opened;
+        let OpenedPersistence { persistence, start, told: kept, readers } = opened;
         let (agents, reports, met) = Agents::new(backends);
         let described = agents.describe();
         let providers = described.iter().map(|agent| agent.info.provider.clone()).collect();
@@ -147,12 +147,12 @@ impl Sidecar {
         };
         let has_store = !readers.is_empty();
         let (readers, read) = Readers::new(readers, options.limits);
-        let (door, links) = Door::new(options.outbox);
+        let (acceptor, links) = ConnectionAcceptor::new(options.outbox);
         let (directories, looked) = Directories::new();
-        let ground = Ground::new(&options.write_roots, &options.own_files);
-        let ground = match &options.state_folder {
-            Some(folder) => ground.remembering(folder.join(UNFINISHED)),
-            None => ground,
+        let writable = WritableFolders::new(&options.write_roots, &options.own_files);
+        let writable = match &options.state_folder {
+            Some(folder) => writable.remembering(folder.join(UNFINISHED)),
+            None => writable,
         };
         let scratch = scratch_of(&options.state);
         let program = GitProgram {
@@ -161,9 +161,9 @@ impl Sidecar {
             kept_file_bytes: options.limits.kept_file_bytes,
             filters: options.git_filters.clone(),
         };
-        let (git, heard_of_git) = GitAsker::new(program, &options.own_files);
-        let (watches, watched) = Watches::new(options.deterministic, ground.own());
-        let (resources, answered) = Resources::new(ground);
+        let (git, heard_of_git) = GitQueue::new(program, &options.own_files);
+        let (watches, watched) = Watches::new(options.deterministic, writable.own());
+        let (resources, answered) = Resources::new(writable);
         let scripts = shell_scripts(&options);
         let (ptys, heard_of_ptys) = Ptys::new(options.guard.clone(), scripts, options.deterministic);
         let (states, pieces) = StateWriters::new();
@@ -180,7 +180,7 @@ impl Sidecar {
             outputs: Vec::new(),
             outputs_of_client: false,
             unsettled_bytes: 0,
-            keeper,
+            persistence,
             readers: has_store.then_some(readers),
             changes: ChangedSince::default(),
             resources,
@@ -189,7 +189,7 @@ impl Sidecar {
             git,
             states,
             directories,
-            door,
+            acceptor,
             links: Links::default(),
             fronts: None,
             listeners,
@@ -219,7 +219,7 @@ impl Sidecar {
                 ptys: heard_of_ptys,
                 git: heard_of_git,
                 pieces,
-                knocks,
+                join_requests,
                 upkeep: mpsc::unbounded_channel().1,
                 lost,
             },
@@ -228,7 +228,7 @@ impl Sidecar {
 
     async fn run_to_the_end(&mut self, events: Events) -> anyhow::Result<Exit> {
         let exit = self.run(events).await;
-        self.let_nobody_in().await;
+        self.close_listeners().await;
         self.stop_agents().await;
         self.close_store();
         exit
@@ -236,7 +236,7 @@ impl Sidecar {
 
     /// Ends the ways in. Whoever comes from now on starts another host, which waits until we let go
     /// of the folder.
-    async fn let_nobody_in(&mut self) {
+    async fn close_listeners(&mut self) {
         if let Some(fronts) = &mut self.fronts {
             fronts.close();
         }
@@ -272,36 +272,36 @@ impl Sidecar {
             exit = self.run_until_quiet(events).await?;
         }
         if exit.is_none() {
-            exit = self.hear_clients(events).await?;
+            exit = self.receive_from_clients(events).await?;
         }
         if exit.is_some() {
             return Ok(exit);
         }
         self.settle();
         self.cut_off();
-        if (self.drained || self.idle().is_some()) && self.keeper.is_failing() {
-            bail!(NOT_TOLD);
+        if (self.drained || self.idle().is_some()) && self.persistence.is_failing() {
+            bail!(UNSENT_REASON);
         }
         self.start_resources();
         let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
-        if self.input_has_ended && self.keeper.is_beyond_hope() && written {
+        if self.input_has_ended && self.persistence.has_failed_for_good() && written {
             bail!("the store took nothing any more: what was not told is lost");
         }
         Ok(self.finished())
     }
 
-    fn wants(&self) -> Wants {
+    fn wants(&self) -> Interests {
         let held_back = self.links.iter().filter_map(|link| link.outbox.due()).min();
         let over = self.links.iter().filter_map(|link| link.leave_by);
-        let nobody_comes = self.fronts.as_ref().and_then(Fronts::gives_up_at).map(Instant::from_std);
+        let nobody_comes = self.fronts.as_ref().and_then(Fronts::first_front_deadline).map(Instant::from_std);
         let timers = self.timers.iter().map(|&(at, _)| at);
-        Wants {
+        Interests {
             reports: self.has_room_for_agents(),
             ptys: self.has_room_for_agents(),
             due: timers
                 .chain(self.leave_by)
                 .chain(over)
-                .chain(self.next_cut())
+                .chain(self.next_disconnect())
                 .chain(nobody_comes)
                 .chain(held_back.map(Instant::from_std))
                 .min(),
@@ -312,46 +312,46 @@ impl Sidecar {
     /// Takes in one event. The one place where all of them are.
     fn take_in(&mut self, event: LoopEvent) -> anyhow::Result<Option<Exit>> {
         match event {
-            LoopEvent::Link(LinkNews::Opened(link)) => {
+            LoopEvent::Link(TransportEvent::Opened(link)) => {
                 self.edges.open(link.id, link.terms.assume_version);
                 let default_directory = link.terms.default_directory.clone();
                 self.feed(Input::Opened { connection: link.id, default_directory });
                 self.links.insert(*link);
-                self.fronts.iter_mut().for_each(Fronts::client_has_come);
+                self.fronts.iter_mut().for_each(Fronts::cancel_end);
             }
-            LoopEvent::Link(LinkNews::Heard(connection)) => self.links.note_news(connection),
-            LoopEvent::Link(LinkNews::Written(connection, written)) => {
-                return self.hear_writer(connection, written)
+            LoopEvent::Link(TransportEvent::LinesReceived(connection)) => self.links.note_event(connection),
+            LoopEvent::Link(TransportEvent::Written(connection, written)) => {
+                return self.receive_write_outcome(connection, written)
             }
-            LoopEvent::Reports(reports) => reports.into_iter().for_each(|report| self.hear_report(report)),
-            LoopEvent::Met(provider, met) => self.hear_meeting(provider, *met),
-            LoopEvent::Kept(kept) => self.hear_keeper(kept),
-            LoopEvent::Read(connection, read) => self.hear_reader(connection, read),
-            LoopEvent::Looked(connection, findings) => self.hear_findings(connection, findings),
+            LoopEvent::Reports(reports) => reports.into_iter().for_each(|report| self.receive_report(report)),
+            LoopEvent::Met(provider, met) => self.receive_probe(provider, *met),
+            LoopEvent::Kept(kept) => self.receive_commit_event(kept),
+            LoopEvent::Read(connection, read) => self.receive_read(connection, read),
+            LoopEvent::Looked(connection, findings) => self.receive_directories(connection, findings),
             LoopEvent::Resource(answered) => {
                 self.resources.answered(&answered);
-                self.hear_job(answered.connection, answered.answer);
+                self.receive_job(answered.connection, answered.answer);
             }
-            LoopEvent::Begun(connection, begun) => self.hear_watches(connection, begun),
+            LoopEvent::Begun(connection, begun) => self.receive_watches(connection, begun),
             LoopEvent::BegunOwn(channel) => self.feed(Input::Watches(channel)),
             LoopEvent::Changed(Watched { watch, changes }) => {
                 self.feed(Input::FilesChanged { watch, changes })
             }
             LoopEvent::Pty(report) => {
-                if let Some((terminal, event)) = self.ptys.hear(report) {
+                if let Some((terminal, event)) = self.ptys.accept(report) {
                     self.feed(Input::Pty(terminal, event));
                 }
             }
             LoopEvent::Git(news) => {
                 for outcome in self.git.hear(news) {
-                    self.hear_git(outcome);
+                    self.receive_git(outcome);
                 }
             }
-            LoopEvent::Piece(piece) => self.hear_piece(piece),
-            LoopEvent::Link(LinkNews::Leaves(connection)) => self.cut_short(connection),
-            LoopEvent::Knock(knock) => self.hear_knock(*knock),
-            LoopEvent::Upkeep(news) => return Ok(self.hear_upkeep(news)),
-            LoopEvent::Lost(loss) => return Ok(self.hear_loss(loss)),
+            LoopEvent::Piece(piece) => self.receive_piece(piece),
+            LoopEvent::Link(TransportEvent::LeaveRequested(connection)) => self.cut_short(connection),
+            LoopEvent::Knock(join_request) => self.receive_join_request(*join_request),
+            LoopEvent::Upkeep(news) => return Ok(self.receive_upkeep(news)),
+            LoopEvent::Lost(loss) => return Ok(self.receive_leave_reason(loss)),
             LoopEvent::Due if self.leave_by.is_some_and(|by| by <= Instant::now()) => {
                 return Ok(Some(self.done.unwrap_or(Exit::Done)));
             }
@@ -362,26 +362,26 @@ impl Sidecar {
     }
 
     /// Returns the number of bytes in flight to clients that are in no queue.
-    fn coming_bytes(&self) -> usize {
-        self.keeper.held_bytes() + self.unsettled_bytes
+    fn in_flight_bytes(&self) -> usize {
+        self.persistence.held_bytes() + self.unsettled_bytes
     }
 
     /// Begins with reading resources, for clients that have room for the answers.
     fn start_resources(&mut self) {
-        let coming = self.coming_bytes();
+        let coming = self.in_flight_bytes();
         let links = &mut self.links;
         self.resources.start(|connection| {
             links.get_mut(connection).is_none_or(|link| link.outbox.has_room_for_clients(coming))
         });
     }
 
-    fn hear_report(&mut self, report: Report) {
-        if let Some((chat, event)) = self.agents.hear(report) {
+    fn receive_report(&mut self, report: Report) {
+        if let Some((chat, event)) = self.agents.accept(report) {
             self.feed(Input::Agent(chat, event));
         }
     }
 
-    fn hear_job(&mut self, connection: ConnectionId, outcome: JobOutcome) {
+    fn receive_job(&mut self, connection: ConnectionId, outcome: JobOutcome) {
         match outcome {
             JobOutcome::Frame(frame) => self.answer(connection, &frame),
             // The core hears of what it has asked for in any case.
@@ -392,14 +392,14 @@ impl Sidecar {
         }
     }
 
-    fn hear_git(&mut self, outcome: GitOutcome) {
+    fn receive_git(&mut self, outcome: GitOutcome) {
         match outcome {
             GitOutcome::Core(input) => self.feed(input),
-            GitOutcome::Client(connection, outcome) => self.hear_job(connection, outcome),
+            GitOutcome::Client(connection, outcome) => self.receive_job(connection, outcome),
         }
     }
 
-    fn hear_meeting(&mut self, provider: String, met: Meeting) {
+    fn receive_probe(&mut self, provider: String, met: ProbeResult) {
         if let Some((_, why)) = &met.failure {
             tracing::info!(agent = provider, why, "an agent cannot be asked for its settings");
         }
@@ -431,11 +431,13 @@ impl Sidecar {
             self.end_step();
             self.start_resources();
             let event = if self.waits_for_others() {
-                Some(events.next(Wants { ptys: self.has_room_for_agents(), ..Wants::default() }).await)
+                Some(
+                    events.next(Interests { ptys: self.has_room_for_agents(), ..Interests::default() }).await,
+                )
             } else {
                 tokio::task::yield_now().await;
                 quiet += 1;
-                events.now(Wants { reports: true, ptys: true, ..Wants::default() }).await
+                events.now(Interests { reports: true, ptys: true, ..Interests::default() }).await
             };
             let Some(event) = event else { continue };
             quiet = 0;
@@ -444,7 +446,7 @@ impl Sidecar {
                 return Ok(exit);
             }
         }
-        for Watched { watch, changes } in self.watches.step() {
+        for Watched { watch, changes } in self.watches.scan() {
             self.feed(Input::FilesChanged { watch, changes });
         }
         self.settle();
@@ -455,7 +457,7 @@ impl Sidecar {
     fn waits_for_others(&self) -> bool {
         let reads = self.readers.as_ref().is_some_and(|readers| !readers.is_idle());
         let holds = self.links.iter().any(|link| link.held.is_some());
-        !self.keeper.is_settled()
+        !self.persistence.is_settled()
             || !self.resources.is_idle()
             || !self.ptys.are_settled()
             || !self.git.is_idle()

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::mpsc;
 
-use super::watch::Loss;
+use super::watch::LeaveReason;
 
 /// From now on, a write that would make a file larger than the process may (`ulimit -f`) fails, as
 /// it does on a disk that is full, rather than end the process. What it starts is not concerned.
@@ -30,7 +30,7 @@ pub fn outlive_file_limits() -> io::Result<()> {
 ///
 /// # Errors
 /// When the system does not let us.
-pub fn catch_signals(losses: &mpsc::UnboundedSender<Loss>) -> anyhow::Result<()> {
+pub fn catch_signals(losses: &mpsc::UnboundedSender<LeaveReason>) -> anyhow::Result<()> {
     let asked = [
         (SignalKind::terminate(), "SIGTERM"),
         (SignalKind::interrupt(), "SIGINT"),
@@ -40,7 +40,7 @@ pub fn catch_signals(losses: &mpsc::UnboundedSender<Loss>) -> anyhow::Result<()>
         let mut signals = signal(kind).with_context(|| format!("cannot catch {name}"))?;
         let losses = losses.clone();
         tokio::spawn(async move {
-            while signals.recv().await.is_some() && losses.send(Loss::Asked(name)).is_ok() {}
+            while signals.recv().await.is_some() && losses.send(LeaveReason::Asked(name)).is_ok() {}
         });
     }
     Ok(())

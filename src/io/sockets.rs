@@ -18,7 +18,10 @@ use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame, FrameHe
 use tokio_util::codec::Decoder;
 
 use super::control_frames::{ControlFrame, ControlFrames};
-use super::link::{AtEnd, ClientLines, Door, LineSink, Receipts, Terms, Written, CHUNK_BYTES, COPY_BELOW};
+use super::link::{
+    ClientLines, ConnectionAcceptor, ConnectionSettings, LineSink, OnClose, Receipts, WriteOutcome,
+    CHUNK_BYTES, COPY_BELOW,
+};
 use crate::codec::LineCodec;
 use crate::host::effects::ConnectionId;
 
@@ -35,13 +38,13 @@ const GOODBYE_WITHIN: Duration = Duration::from_secs(2);
 /// called inside a runtime.
 ///
 /// # Errors
-/// As [`Door::open`].
+/// As [`ConnectionAcceptor::open`].
 pub fn open<R, W>(
-    door: &Door,
-    at_end: AtEnd,
+    acceptor: &ConnectionAcceptor,
+    at_end: OnClose,
     (reader, writer): (R, W),
     read_ahead: BytesMut,
-    terms: Terms,
+    terms: ConnectionSettings,
     is_lost: impl Fn(&R) -> bool + Send + 'static,
 ) -> io::Result<ConnectionId>
 where
@@ -50,7 +53,7 @@ where
 {
     let line_bytes_max = terms.line_bytes_max;
     let writer = |receipts| Ok(StreamWriter::start(writer, Framing::Lines, Arc::default(), receipts));
-    let lines = door.open(at_end, terms, writer)?;
+    let lines = acceptor.open(at_end, terms, writer)?;
     let connection = lines.connection();
     tokio::spawn(read_all(reader, read_ahead, LineCodec::new(line_bytes_max), lines, is_lost));
     Ok(connection)
@@ -75,33 +78,33 @@ async fn read_all<R: AsyncRead + Unpin>(
             }
         };
         lines.received().set_unfinished(buffer.len());
-        if !batch.is_empty() && !lines.say(Ok(batch)).await {
+        if !batch.is_empty() && !lines.send(Ok(batch)).await {
             return;
         }
         if let Err(error) = decoded {
             // When nobody hears it any more, nobody wants to know.
-            lines.say(Err(error)).await;
-            lines.lost();
+            lines.send(Err(error)).await;
+            lines.close_as_lost();
             return;
         }
         if at_end {
             if is_lost(&reader) {
-                lines.lost();
+                lines.close_as_lost();
             }
             return;
         }
         buffer.reserve(READ_BYTES);
         let read = tokio::select! {
             read = reader.read_buf(&mut buffer) => read,
-            () = lines.unheard() => return,
+            () = lines.closed() => return,
         };
         match read {
             Ok(read) => at_end = read == 0,
             Err(error) if error.kind() == ErrorKind::ConnectionReset => at_end = true,
             Err(error) => {
                 // When nobody hears it any more, nobody wants to know.
-                lines.say(Err(error)).await;
-                lines.lost();
+                lines.send(Err(error)).await;
+                lines.close_as_lost();
                 return;
             }
         }
@@ -138,7 +141,7 @@ impl StreamWriter {
         receipts: Receipts,
     ) -> Self {
         let (chunks, given) = mpsc::unbounded_channel();
-        let outlet = Outlet {
+        let outlet = WriterTask {
             writer,
             framing,
             controls: Arc::clone(&controls),
@@ -178,7 +181,7 @@ impl LineSink for StreamWriter {
 }
 
 /// The task that writes.
-struct Outlet<W> {
+struct WriterTask<W> {
     writer: W,
     framing: Framing,
     controls: Arc<ControlFrames>,
@@ -195,7 +198,7 @@ struct Outlet<W> {
     of_chunk: usize,
 }
 
-impl<W: AsyncWrite + Unpin> Outlet<W> {
+impl<W: AsyncWrite + Unpin> WriterTask<W> {
     async fn serve(mut self, mut chunks: mpsc::UnboundedReceiver<Vec<Bytes>>) {
         let controls = Arc::clone(&self.controls);
         loop {
@@ -210,10 +213,10 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
             match written {
                 Err(error) if is_gone(&error) => {
                     self.is_open = false;
-                    self.receipts.tell(Written::Unread);
+                    self.receipts.send(WriteOutcome::Unread);
                 }
                 Err(error) => {
-                    self.receipts.tell(Written::Failed(error));
+                    self.receipts.send(WriteOutcome::Failed(error));
                     return;
                 }
                 Ok(()) => {}
@@ -235,7 +238,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
             }
             ControlFrame::End => {
                 self.is_open = false;
-                self.receipts.tell(Written::Unread);
+                self.receipts.send(WriteOutcome::Unread);
                 self.writer.shutdown().await
             }
         }
@@ -281,7 +284,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
                 let part = rest.split_to(rest.len().min(CHUNK_BYTES));
                 self.writer.write_all(&part).await?;
                 *left -= part.len();
-                self.receipts.tell(Written::Bytes(part.len()));
+                self.receipts.send(WriteOutcome::Bytes(part.len()));
             }
             self.of_chunk += usize::from(self.framing == Framing::WebSocket && line.ends_with(b"\n"));
         }
@@ -302,7 +305,7 @@ impl<W: AsyncWrite + Unpin> Outlet<W> {
     fn told(&mut self) {
         let bytes = std::mem::take(&mut self.of_chunk);
         if bytes > 0 {
-            self.receipts.tell(Written::Bytes(bytes));
+            self.receipts.send(WriteOutcome::Bytes(bytes));
         }
     }
 
@@ -328,11 +331,11 @@ mod tests {
     use super::*;
     use crate::codec::InputLine;
     use crate::host::effects::Shutdown;
-    use crate::io::link::{LinkEvent, LinkNews, Links};
+    use crate::io::link::{ClientEvent, Links, TransportEvent};
     use crate::io::outbox::OutboxLimits;
 
-    fn terms() -> Terms {
-        Terms {
+    fn terms() -> ConnectionSettings {
+        ConnectionSettings {
             default_directory: None,
             line_bytes_max: 1000,
             at_end: Shutdown::Cancel,
@@ -345,30 +348,33 @@ mod tests {
     /// Handles events until `is_so` returns true.
     async fn until(
         links: &mut Links,
-        news: &mut mpsc::UnboundedReceiver<LinkNews>,
-        mut is_so: impl FnMut(&mut Links, Option<Written>) -> bool,
+        news: &mut mpsc::UnboundedReceiver<TransportEvent>,
+        mut is_so: impl FnMut(&mut Links, Option<WriteOutcome>) -> bool,
     ) {
         let mut written = None;
         while !is_so(links, written.take()) {
             match news.recv().await.unwrap() {
-                LinkNews::Opened(link) => links.insert(*link),
-                LinkNews::Heard(id) => links.note_news(id),
-                LinkNews::Written(id, it) => {
-                    if let (Written::Bytes(bytes), Some(link)) = (&it, links.get_mut(id)) {
+                TransportEvent::Opened(link) => links.insert(*link),
+                TransportEvent::LinesReceived(id) => links.note_event(id),
+                TransportEvent::Written(id, it) => {
+                    if let (WriteOutcome::Bytes(bytes), Some(link)) = (&it, links.get_mut(id)) {
                         link.written(*bytes);
                     }
                     written = Some(it);
                 }
-                LinkNews::Leaves(_) => {}
+                TransportEvent::LeaveRequested(_) => {}
             }
         }
     }
 
     #[tokio::test]
     async fn lines_are_heard_and_told_until_the_stream_ends() {
-        let (door, mut news) = Door::new(OutboxLimits::default());
+        let (acceptor, mut news) = ConnectionAcceptor::new(OutboxLimits::default());
         let (ours, theirs) = tokio::io::duplex(100);
-        let id = open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::from("fir"), terms(), |_| false)
+        let id =
+            open(&acceptor, OnClose::Close, tokio::io::split(ours), BytesMut::from("fir"), terms(), |_| {
+                false
+            })
             .unwrap();
         let (mut reader, mut writer) = tokio::io::split(theirs);
         let mut links = Links::default();
@@ -376,15 +382,15 @@ mod tests {
         writer.shutdown().await.unwrap();
         let mut heard = Vec::new();
         until(&mut links, &mut news, |links, _| {
-            while let Some((_, said)) = links.hear(|_| true) {
+            while let Some((_, said)) = links.next_event(|_| true) {
                 heard.push(said);
             }
-            matches!(heard.last(), Some(LinkEvent::End(None)))
+            matches!(heard.last(), Some(ClientEvent::End(None)))
         })
         .await;
         let lines: Vec<_> = heard
             .iter()
-            .filter_map(|it| if let LinkEvent::Line(it) = it { Some(it) } else { None })
+            .filter_map(|it| if let ClientEvent::Line(it) = it { Some(it) } else { None })
             .collect();
         let expected = [
             InputLine::Complete("first".into()),
@@ -410,18 +416,18 @@ mod tests {
 
     #[tokio::test]
     async fn who_is_forgotten_is_disconnected_and_who_is_gone_is_noticed() {
-        let (door, mut news) = Door::new(OutboxLimits::default());
+        let (acceptor, mut news) = ConnectionAcceptor::new(OutboxLimits::default());
         let mut links = Links::default();
         let (ours, mut theirs) = tokio::io::duplex(100);
-        let id =
-            open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::new(), terms(), |_| false).unwrap();
+        let id = open(&acceptor, OnClose::Close, tokio::io::split(ours), BytesMut::new(), terms(), |_| false)
+            .unwrap();
         until(&mut links, &mut news, |links, _| links.get_mut(id).is_some()).await;
         drop(links.remove(id));
         assert_eq!(theirs.read_to_end(&mut Vec::new()).await.unwrap(), 0, "nothing holds the stream open");
 
         let (ours, theirs) = tokio::io::duplex(100);
-        let id =
-            open(&door, AtEnd::Close, tokio::io::split(ours), BytesMut::new(), terms(), |_| false).unwrap();
+        let id = open(&acceptor, OnClose::Close, tokio::io::split(ours), BytesMut::new(), terms(), |_| false)
+            .unwrap();
         until(&mut links, &mut news, |links, _| links.get_mut(id).is_some()).await;
         drop(theirs);
         let link = links.get_mut(id).unwrap();
@@ -429,7 +435,7 @@ mod tests {
         link.write();
         // What it said before it went is heard to its end, and nothing waits for it.
         until(&mut links, &mut news, |links, _| {
-            let ended = matches!(links.hear(|_| true), Some((_, LinkEvent::End(None))));
+            let ended = matches!(links.next_event(|_| true), Some((_, ClientEvent::End(None))));
             ended && links.get_mut(id).is_some_and(|link| link.outbox.bytes() == 0)
         })
         .await;

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use super::outbox::Outbox;
 use crate::host::effects::ConnectionId;
-use crate::versions::Unwritten;
+use crate::versions::DeferredMessage;
 use crate::wire::rpc::RequestId;
 
 /// How large a piece is, in bytes, but for the last one.
@@ -80,7 +80,7 @@ impl OngoingWrite {
     }
 
     /// Ends the thread: nobody wants the rest.
-    pub fn give_up(self, outbox: &mut Outbox) {
+    pub fn cancel(self, outbox: &mut Outbox) {
         outbox.expected_come(self.expected);
     }
 
@@ -110,7 +110,7 @@ impl StateWriters {
     }
 
     /// Begins to write something that a client is told.
-    pub fn begin(&self, connection: ConnectionId, what: Unwritten) -> OngoingWrite {
+    pub fn begin(&self, connection: ConnectionId, what: DeferredMessage) -> OngoingWrite {
         let (wanted, go_on) = channel();
         let (id, expected) = (what.id.clone(), what.bytes);
         let mut pieces = Pieces {

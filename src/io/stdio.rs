@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use tokio_util::codec::Decoder;
 
 use super::descriptors::limit_behind;
-use super::link::{ClientLines, LineSink, Receipts, Written, CHUNK_BYTES, COPY_BELOW};
+use super::link::{ClientLines, LineSink, Receipts, WriteOutcome, CHUNK_BYTES, COPY_BELOW};
 use crate::codec::LineCodec;
 
 /// Maximum number of bytes read at once.
@@ -96,10 +96,10 @@ fn read_all(mut stdin: File, mut codec: LineCodec, heard: &ClientLines, stop: Op
             }
         }
         heard.received().set_unfinished(buffer.len());
-        let listens = lines.is_empty() || heard.say_from_thread(Ok(lines));
+        let listens = lines.is_empty() || heard.send_blocking(Ok(lines));
         if !listens || stop {
             // When nobody listens any more, nobody wants to know.
-            failure.map(|error| heard.say_from_thread(Err(error)));
+            failure.map(|error| heard.send_blocking(Err(error)));
             return;
         }
     }
@@ -170,15 +170,15 @@ fn write_all(mut stdout: File, chunks: &Receiver<Vec<Bytes>>, receipts: &Receipt
         let mut told = 0;
         let result = write_chunk(&mut stdout, chunk, &mut buffer, |written| {
             told += written;
-            receipts.tell(Written::Bytes(written));
+            receipts.send(WriteOutcome::Bytes(written));
         });
         let outcome = match result {
-            Ok(()) => Written::Bytes(bytes - told),
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Written::Gone,
-            Err(error) => Written::Failed(error),
+            Ok(()) => WriteOutcome::Bytes(bytes - told),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => WriteOutcome::Gone,
+            Err(error) => WriteOutcome::Failed(error),
         };
-        let goes_on = matches!(outcome, Written::Bytes(_));
-        if !receipts.tell(outcome) || !goes_on {
+        let goes_on = matches!(outcome, WriteOutcome::Bytes(_));
+        if !receipts.send(outcome) || !goes_on {
             return;
         }
     }

@@ -37,7 +37,7 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 
 /// Event of the upkeep thread.
 #[derive(Debug)]
-pub enum UpkeepNews {
+pub enum UpkeepEvent {
     /// The host's socket was removed; this one is bound in its place.
     Socket(UnixListener),
     /// The lock of the folder was removed, and another process has one in its place: it serves the
@@ -79,7 +79,7 @@ impl SocketFile {
 
     /// Puts lock and socket right where their files are gone, or another socket is in the place of
     /// this one.
-    fn look(&mut self) -> Option<UpkeepNews> {
+    fn look(&mut self) -> Option<UpkeepEvent> {
         match self.lock.place() {
             LockPlace::There => {}
             LockPlace::Removed => match self.lock.renew(&self.path) {
@@ -94,7 +94,7 @@ impl SocketFile {
             },
             LockPlace::Replaced => {
                 let is_new = !std::mem::replace(&mut self.is_replaced, true);
-                return is_new.then_some(UpkeepNews::Replaced);
+                return is_new.then_some(UpkeepEvent::Replaced);
             }
         }
         let inode = inode_of(&self.path);
@@ -105,7 +105,7 @@ impl SocketFile {
             Ok(listener) => {
                 tracing::info!(path = %self.path.display(), "the socket of the host was removed, and is bound anew");
                 (self.inode, self.is_in_trouble) = (inode_of(&self.path), false);
-                Some(UpkeepNews::Socket(listener))
+                Some(UpkeepEvent::Socket(listener))
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_in_trouble, true) {
@@ -221,10 +221,10 @@ impl Upkeep {
     pub fn start(
         socket: Option<SocketFile>,
         configuration: Option<ConfigurationFile>,
-    ) -> io::Result<(Self, mpsc::UnboundedReceiver<UpkeepNews>)> {
+    ) -> io::Result<(Self, mpsc::UnboundedReceiver<UpkeepEvent>)> {
         let (orders, ordered) = channel();
         let (tell, news) = mpsc::unbounded_channel();
-        let work = move || keep_up(&ordered, socket, configuration, &tell);
+        let work = move || run_upkeep(&ordered, socket, configuration, &tell);
         thread::Builder::new().name("upkeep".to_owned()).spawn(work)?;
         Ok((Self { orders }, news))
     }
@@ -244,11 +244,11 @@ impl Upkeep {
     }
 }
 
-fn keep_up(
+fn run_upkeep(
     orders: &Receiver<oneshot::Sender<ConfigurationReading>>,
     mut socket: Option<SocketFile>,
     mut configuration: Option<ConfigurationFile>,
-    tell: &mpsc::UnboundedSender<UpkeepNews>,
+    tell: &mpsc::UnboundedSender<UpkeepEvent>,
 ) {
     loop {
         let is_pending = configuration.as_ref().is_some_and(ConfigurationFile::is_pending);
@@ -266,7 +266,7 @@ fn keep_up(
             Err(RecvTimeoutError::Timeout) => {
                 let bound = socket.as_mut().and_then(SocketFile::look);
                 let read = configuration.as_mut().and_then(ConfigurationFile::look);
-                let read = read.map(|reading| UpkeepNews::Configuration(Box::new(reading)));
+                let read = read.map(|reading| UpkeepEvent::Configuration(Box::new(reading)));
                 if !bound.into_iter().chain(read).all(|news| tell.send(news).is_ok()) {
                     return;
                 }
@@ -315,14 +315,14 @@ mod tests {
         for removed in [&[&path][..], &[&lock], &[&path, &lock]] {
             removed.iter().for_each(|file| fs::remove_file(file).unwrap());
             let news = socket.look();
-            assert_eq!(matches!(news, Some(UpkeepNews::Socket(_))), removed.contains(&&path));
+            assert_eq!(matches!(news, Some(UpkeepEvent::Socket(_))), removed.contains(&&path));
             assert!(path.exists() && socket.look().is_none());
             assert!(StateFolder::hold(folder.path()).is_err(), "the folder is held");
         }
         fs::remove_file(&path).unwrap();
         fs::remove_file(&lock).unwrap();
         let _other = StateFolder::hold(folder.path()).unwrap();
-        assert!(matches!(socket.look(), Some(UpkeepNews::Replaced)));
+        assert!(matches!(socket.look(), Some(UpkeepEvent::Replaced)));
         assert!(socket.look().is_none() && !path.exists(), "that is the other one's");
     }
 
@@ -341,6 +341,6 @@ mod tests {
         assert_eq!(bind(&path).unwrap_err().to_string(), why);
         assert_eq!(is_taken(&path), Some(why));
         fs::remove_file(&path).unwrap();
-        assert!(matches!(socket.look(), Some(UpkeepNews::Socket(_))) && is_taken(&path).is_none());
+        assert!(matches!(socket.look(), Some(UpkeepEvent::Socket(_))) && is_taken(&path).is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! Detection of the end of the reader of our stdout, and of the process that started us.
 //!
-//! Owns: the reasons to leave ([`Loss`]), and noticing that one of the two is gone, also while
-//! there is nothing to write and a sibling holds the pipe open.
+//! Owns: the reasons to leave ([`LeaveReason`]), and noticing that one of the two is gone, also
+//! while there is nothing to write and a sibling holds the pipe open.
 //! Never: decides what follows from it.
 
 use std::io;
@@ -16,7 +16,7 @@ const PARENT_EVERY: Duration = Duration::from_secs(1);
 
 /// Why we cannot go on.
 #[derive(Debug)]
-pub enum Loss {
+pub enum LeaveReason {
     /// The reader of our output is gone.
     Reader,
     /// The process that started us is gone.
@@ -39,7 +39,7 @@ pub fn start(
     stdout: Option<OwnedFd>,
     parent: Option<Pid>,
     stop: Option<OwnedFd>,
-    tell: impl Fn(Loss) -> bool + Send + 'static,
+    tell: impl Fn(LeaveReason) -> bool + Send + 'static,
 ) -> io::Result<()> {
     let work = move || {
         if let Err(error) = watch(stdout.as_ref(), parent, stop.as_ref(), &tell) {
@@ -50,16 +50,16 @@ pub fn start(
 }
 
 /// Tells that the parent is gone, once. Returns whether somebody listens.
-fn look_for(parent: &mut Option<Pid>, tell: &impl Fn(Loss) -> bool) -> bool {
+fn check_parent(parent: &mut Option<Pid>, tell: &impl Fn(LeaveReason) -> bool) -> bool {
     let gone = parent.is_some() && getppid() != *parent;
     if gone {
         *parent = None;
     }
-    !gone || tell(Loss::Parent)
+    !gone || tell(LeaveReason::Parent)
 }
 
-fn tell_that_the_reader_is_gone(tell: &impl Fn(Loss) -> bool) {
-    if !tell(Loss::Reader) {
+fn report_closed_reader(tell: &impl Fn(LeaveReason) -> bool) {
+    if !tell(LeaveReason::Reader) {
         tracing::debug!("the end of the parent or the reader was ignored: the process is leaving");
     }
 }
@@ -70,7 +70,7 @@ fn watch(
     stdout: Option<&OwnedFd>,
     mut parent: Option<Pid>,
     stop: Option<&OwnedFd>,
-    tell: &impl Fn(Loss) -> bool,
+    tell: &impl Fn(LeaveReason) -> bool,
 ) -> io::Result<()> {
     use rustix::event::{poll, PollFd, PollFlags, Timespec};
     use rustix::process::{pidfd_open, PidfdFlags};
@@ -80,7 +80,7 @@ fn watch(
     let handle = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
     let timeout = Timespec { tv_sec: PARENT_EVERY.as_secs().try_into().unwrap_or(1), tv_nsec: 0 };
     loop {
-        if !look_for(&mut parent, tell) {
+        if !check_parent(&mut parent, tell) {
             return Ok(());
         }
         let mut watched: Vec<PollFd<'_>> =
@@ -96,7 +96,7 @@ fn watch(
         match poll(&mut watched, timeout) {
             Ok(_) if watched[..closable].iter().any(is_gone) => {
                 if stdout.is_some() && is_gone(&watched[0]) {
-                    tell_that_the_reader_is_gone(tell);
+                    report_closed_reader(tell);
                 }
                 return Ok(());
             }
@@ -111,7 +111,7 @@ fn watch(
     stdout: Option<&OwnedFd>,
     parent: Option<Pid>,
     stop: Option<&OwnedFd>,
-    tell: &impl Fn(Loss) -> bool,
+    tell: &impl Fn(LeaveReason) -> bool,
 ) -> io::Result<()> {
     watch_by_events(stdout, parent, stop, tell)
 }
@@ -123,7 +123,7 @@ fn watch_by_events(
     stdout: Option<&OwnedFd>,
     mut parent: Option<Pid>,
     stop: Option<&OwnedFd>,
-    tell: &impl Fn(Loss) -> bool,
+    tell: &impl Fn(LeaveReason) -> bool,
 ) -> io::Result<()> {
     use std::os::fd::AsFd;
     use tokio::io::{unix::AsyncFd, Interest};
@@ -160,13 +160,13 @@ fn watch_by_events(
         };
         let mut reader_is_gone = std::pin::pin!(reader_is_gone);
         loop {
-            if !look_for(&mut parent, tell) {
+            if !check_parent(&mut parent, tell) {
                 return Ok(());
             }
             tokio::select! {
                 gone = &mut reader_is_gone => {
                     gone.map_err(|error: io::Error| error)?;
-                    tell_that_the_reader_is_gone(tell);
+                    report_closed_reader(tell);
                     return Ok(());
                 }
                 stopped = &mut is_stopped => return stopped,
@@ -200,7 +200,7 @@ mod tests {
             assert!(!watching.is_finished() && lost.try_recv().is_err());
             drop(ours.take());
             watching.join().unwrap().unwrap();
-            assert!(matches!(lost.try_recv(), Ok(Loss::Reader)));
+            assert!(matches!(lost.try_recv(), Ok(LeaveReason::Reader)));
         }
     }
 
@@ -224,7 +224,7 @@ mod tests {
             let tell = |loss| losses.send(loss).is_ok();
             watch_by_events(Some(&writer.into()), Some(Pid::INIT), None, &tell)
         });
-        assert!(matches!(lost.blocking_recv(), Some(Loss::Parent)));
+        assert!(matches!(lost.blocking_recv(), Some(LeaveReason::Parent)));
         drop(reader);
         watching.join().unwrap().unwrap();
     }

@@ -16,52 +16,52 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::files::folders::Own;
+use crate::files::folders::HostFile;
 use crate::host::effects::ConnectionId;
-use crate::watches::engine::{Engine, Refused, WatchReport, ENTRIES_MAX};
-use crate::watches::system::Silent;
+use crate::watches::engine::{Engine, WatchRefusal, WatchReport, ENTRIES_MAX};
+use crate::watches::system::NoNotifier;
 use crate::wire::errors::RpcError;
 
 /// Time for which events are gathered after the first one, to be handled together.
-const GATHERED: Duration = Duration::from_millis(75);
+const COALESCE_WITHIN: Duration = Duration::from_millis(75);
 
 /// Interval of scans of everything that the system reports no events for.
-const LOOKED_AROUND: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// When it is tried again to tell somebody who has no room.
-const TOLD_AGAIN: Duration = Duration::from_millis(100);
+const RESEND_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A file system must say within this time what is there.
-const BEGUN_WITHIN: Duration = Duration::from_secs(5);
+const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Capacity of the report channel; further changes wait in the engine.
-const TOLD_MAX: usize = 16;
+const REPORTS_MAX: usize = 16;
 
 /// Maximum number of files and folders in a watch that is polled.
-const LOOKED_AT_MAX: usize = 2000;
+const POLLED_ENTRIES_MAX: usize = 2000;
 
 /// Watches that have begun for a message, or why they have not, by their channels.
-pub type BegunWatches = Vec<(String, Result<Lease, Refused>)>;
+pub type StartedWatches = Vec<(String, Result<WatchLease, WatchRefusal>)>;
 
 /// A watch that somebody wants who is not known to the core yet. It is given up where it is
 /// dropped.
 #[derive(Debug)]
-pub struct Lease {
+pub struct WatchLease {
     channel: String,
-    post: Option<Arc<Post>>,
+    watcher: Option<Arc<WatcherQueue>>,
 }
 
-impl Lease {
+impl WatchLease {
     /// The core knows of it, and says when it is wanted no more.
     pub fn hand_over(mut self) {
-        self.post = None;
+        self.watcher = None;
     }
 }
 
-impl Drop for Lease {
+impl Drop for WatchLease {
     fn drop(&mut self) {
-        if let Some(post) = self.post.take() {
-            post.send(WatchCommand::Release(std::mem::take(&mut self.channel)));
+        if let Some(watcher) = self.watcher.take() {
+            watcher.send(WatchCommand::Release(std::mem::take(&mut self.channel)));
         }
     }
 }
@@ -69,38 +69,38 @@ impl Drop for Lease {
 /// Command to the watcher thread.
 #[derive(Debug)]
 enum WatchCommand {
-    Begin(Vec<String>, oneshot::Sender<BegunWatches>),
+    Begin(Vec<String>, oneshot::Sender<StartedWatches>),
     Release(String),
     Stop,
 }
 
 /// Command queue of the watcher thread, with its waker.
 #[derive(Debug)]
-struct Post {
+struct WatcherQueue {
     commands: Mutex<Vec<WatchCommand>>,
-    bell: UnixStream,
-    ear: UnixStream,
+    waker: UnixStream,
+    wakeups: UnixStream,
 }
 
-impl Post {
+impl WatcherQueue {
     fn new() -> io::Result<Self> {
         let (bell, ear) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         ear.set_nonblocking(true)?;
-        Ok(Self { commands: Mutex::default(), bell, ear })
+        Ok(Self { commands: Mutex::default(), waker: bell, wakeups: ear })
     }
 
     fn send(&self, command: WatchCommand) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
         // When it is full, it rings already.
-        if let Err(error) = (&self.bell).write(&[0]) {
+        if let Err(error) = (&self.waker).write(&[0]) {
             tracing::trace!(%error, "the thread that watches files need not be woken");
         }
     }
 
     fn take(&self) -> Vec<WatchCommand> {
         let mut rung = [0; 64];
-        while matches!((&self.ear).read(&mut rung), Ok(1..)) {}
+        while matches!((&self.wakeups).read(&mut rung), Ok(1..)) {}
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -108,11 +108,11 @@ impl Post {
 /// Handle of the watcher thread, or the watches themselves where there is no thread.
 #[derive(Debug)]
 pub struct Watches {
-    post: Option<Arc<Post>>,
-    own: Arc<[Own]>,
+    watcher: Option<Arc<WatcherQueue>>,
+    own: Arc<[HostFile]>,
     /// Without a thread.
     engine: Option<Engine>,
-    begun: mpsc::UnboundedSender<(ConnectionId, BegunWatches)>,
+    begun: mpsc::UnboundedSender<(ConnectionId, StartedWatches)>,
     begun_own: mpsc::UnboundedSender<String>,
     /// None once the thread has it.
     told: Option<mpsc::Sender<WatchReport>>,
@@ -120,9 +120,9 @@ pub struct Watches {
 
 /// Receivers of the results of watching.
 #[derive(Debug)]
-pub struct News {
+pub struct WatchEvents {
     /// Watches that were to begin for a connection's message.
-    pub begun: mpsc::UnboundedReceiver<(ConnectionId, BegunWatches)>,
+    pub begun: mpsc::UnboundedReceiver<(ConnectionId, StartedWatches)>,
     /// The channels of watches that have begun for the core itself.
     pub begun_own: mpsc::UnboundedReceiver<String>,
     /// Changes that were seen.
@@ -132,15 +132,15 @@ pub struct News {
 impl Watches {
     /// Begins with nothing to watch; what is the host's own is not watched. Has no thread when
     /// `is_stepped`.
-    pub fn new(is_stepped: bool, own: Arc<[Own]>) -> (Self, News) {
+    pub fn new(is_stepped: bool, own: Arc<[HostFile]>) -> (Self, WatchEvents) {
         let (begun, begun_news) = mpsc::unbounded_channel();
         let (begun_own, begun_own_news) = mpsc::unbounded_channel();
-        let (told, told_news) = mpsc::channel(TOLD_MAX);
-        let engine = is_stepped.then(|| Engine::new(Box::new(Silent), Arc::clone(&own), ENTRIES_MAX));
-        let post = Post::new().map(Arc::new);
-        let post = post.map_err(|error| tracing::error!(%error, "files cannot be watched")).ok();
-        let watches = Self { post, own, engine, begun, begun_own, told: Some(told) };
-        (watches, News { begun: begun_news, begun_own: begun_own_news, told: told_news })
+        let (told, told_news) = mpsc::channel(REPORTS_MAX);
+        let engine = is_stepped.then(|| Engine::new(Box::new(NoNotifier), Arc::clone(&own), ENTRIES_MAX));
+        let watcher = WatcherQueue::new().map(Arc::new);
+        let watcher = watcher.map_err(|error| tracing::error!(%error, "files cannot be watched")).ok();
+        let watches = Self { watcher, own, engine, begun, begun_own, told: Some(told) };
+        (watches, WatchEvents { begun: begun_news, begun_own: begun_own_news, told: told_news })
     }
 
     /// Has watches begun for the message of a connection; nothing is waited for longer than a few
@@ -148,7 +148,7 @@ impl Watches {
     pub fn begin(&mut self, connection: ConnectionId, channels: Vec<String>) {
         let failed = |channels: &[String], why: &str| {
             let failed = |channel: &String| (channel.clone(), Err(RpcError::unavailable(why).into()));
-            channels.iter().map(failed).collect::<BegunWatches>()
+            channels.iter().map(failed).collect::<StartedWatches>()
         };
         let begun = self.begun.clone();
         let send = move |watches| {
@@ -157,19 +157,19 @@ impl Watches {
             }
         };
         let (reply, replied) = oneshot::channel();
-        match &self.post {
-            Some(post) => post.send(WatchCommand::Begin(channels.clone(), reply)),
+        match &self.watcher {
+            Some(watcher) => watcher.send(WatchCommand::Begin(channels.clone(), reply)),
             None => return send(failed(&channels, "files cannot be watched")),
         }
-        if let (Some(post), Some(engine)) = (&self.post, &mut self.engine) {
-            obey(engine, post);
+        if let (Some(watcher), Some(engine)) = (&self.watcher, &mut self.engine) {
+            obey(engine, watcher);
         } else if let Err(error) = self.start() {
             tracing::error!(%error, "no thread can be started to watch files");
             return send(failed(&channels, "files cannot be watched"));
         }
         let silent = failed(&channels, "the file system does not answer");
         tokio::spawn(async move {
-            let answer = tokio::time::timeout(BEGUN_WITHIN, replied).await;
+            let answer = tokio::time::timeout(START_TIMEOUT, replied).await;
             send(answer.ok().and_then(Result::ok).unwrap_or(silent));
         });
     }
@@ -177,11 +177,11 @@ impl Watches {
     /// Has a watch begun for the core itself, until it is released; the core hears when it has.
     /// Must be called inside a tokio runtime.
     pub fn begin_own(&mut self, channel: String) {
-        let Some(post) = &self.post else { return };
+        let Some(watcher) = &self.watcher else { return };
         let (reply, replied) = oneshot::channel();
-        post.send(WatchCommand::Begin(vec![channel], reply));
-        if let (Some(post), Some(engine)) = (&self.post, &mut self.engine) {
-            obey(engine, post);
+        watcher.send(WatchCommand::Begin(vec![channel], reply));
+        if let (Some(watcher), Some(engine)) = (&self.watcher, &mut self.engine) {
+            obey(engine, watcher);
         } else if let Err(error) = self.start() {
             return tracing::error!(%error, "no thread can be started to watch files");
         }
@@ -210,32 +210,32 @@ impl Watches {
     /// There is more room than there was when watches were to begin for the message of a
     /// connection.
     pub fn try_again(&self, connection: ConnectionId) {
-        if self.begun.send((connection, BegunWatches::new())).is_err() {
+        if self.begun.send((connection, StartedWatches::new())).is_err() {
             tracing::debug!("watches that have begun were dropped: the host has left");
         }
     }
 
     /// The core wants a watch no more.
     pub fn release(&self, channel: String) {
-        if let Some(post) = &self.post {
-            post.send(WatchCommand::Release(channel));
+        if let Some(watcher) = &self.watcher {
+            watcher.send(WatchCommand::Release(channel));
         }
     }
 
     /// Looks at all that is watched, where there is no thread that does.
-    pub fn step(&mut self) -> Vec<WatchReport> {
-        let (Some(post), Some(engine)) = (&self.post, &mut self.engine) else { return Vec::new() };
-        obey(engine, post);
-        engine.look_around();
+    pub fn scan(&mut self) -> Vec<WatchReport> {
+        let (Some(watcher), Some(engine)) = (&self.watcher, &mut self.engine) else { return Vec::new() };
+        obey(engine, watcher);
+        engine.poll();
         std::iter::from_fn(|| engine.take_changes()).collect()
     }
 
     fn start(&mut self) -> io::Result<()> {
-        let (Some(post), Some(told)) = (&self.post, self.told.take()) else { return Ok(()) };
-        let (post, own) = (Arc::clone(post), Arc::clone(&self.own));
+        let (Some(watcher), Some(told)) = (&self.watcher, self.told.take()) else { return Ok(()) };
+        let (watcher, own) = (Arc::clone(watcher), Arc::clone(&self.own));
         let work = move || {
             let mut engine = engine(own);
-            watch(&mut engine, &post, &told);
+            watch(&mut engine, &watcher, &told);
         };
         thread::Builder::new().name("watches".to_owned()).spawn(work).map(drop)
     }
@@ -243,35 +243,35 @@ impl Watches {
 
 impl Drop for Watches {
     fn drop(&mut self) {
-        if let Some(post) = &self.post {
-            post.send(WatchCommand::Stop);
+        if let Some(watcher) = &self.watcher {
+            watcher.send(WatchCommand::Stop);
         }
     }
 }
 
 #[cfg(target_os = "linux")]
-fn engine(own: Arc<[Own]>) -> Engine {
+fn engine(own: Arc<[HostFile]>) -> Engine {
     match crate::watches::system::Inotify::new() {
-        Ok(system) => Engine::new(Box::new(system), own, LOOKED_AT_MAX),
+        Ok(system) => Engine::new(Box::new(system), own, POLLED_ENTRIES_MAX),
         Err(trouble) => {
             tracing::warn!(?trouble, "the system cannot watch files: small folders are polled");
-            Engine::without_system(trouble, own, LOOKED_AT_MAX)
+            Engine::without_system(trouble, own, POLLED_ENTRIES_MAX)
         }
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn engine(own: Arc<[Own]>) -> Engine {
-    Engine::new(Box::new(Silent), own, LOOKED_AT_MAX)
+fn engine(own: Arc<[HostFile]>) -> Engine {
+    Engine::new(Box::new(NoNotifier), own, POLLED_ENTRIES_MAX)
 }
 
 /// Does what was asked for. Returns whether it is to go on.
-fn obey(engine: &mut Engine, post: &Arc<Post>) -> bool {
-    for command in post.take() {
+fn obey(engine: &mut Engine, watcher: &Arc<WatcherQueue>) -> bool {
+    for command in watcher.take() {
         match command {
             WatchCommand::Begin(channels, reply) => {
                 let begin = |channel: String| {
-                    let lease = Lease { channel: channel.clone(), post: Some(Arc::clone(post)) };
+                    let lease = WatchLease { channel: channel.clone(), watcher: Some(Arc::clone(watcher)) };
                     match engine.begin(&channel) {
                         Ok(()) => (channel, Ok(lease)),
                         Err(error) => {
@@ -291,27 +291,27 @@ fn obey(engine: &mut Engine, post: &Arc<Post>) -> bool {
 }
 
 /// Watches until it is told to stop.
-fn watch(engine: &mut Engine, post: &Arc<Post>, told: &mpsc::Sender<WatchReport>) {
+fn watch(engine: &mut Engine, watcher: &Arc<WatcherQueue>, told: &mpsc::Sender<WatchReport>) {
     let (mut look_at, mut around_at, mut again_at) = (None::<Instant>, None::<Instant>, None::<Instant>);
     loop {
-        wait(engine, post, [look_at, around_at, again_at].into_iter().flatten().min());
-        if !obey(engine, post) {
+        wait(engine, watcher, [look_at, around_at, again_at].into_iter().flatten().min());
+        if !obey(engine, watcher) {
             return;
         }
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if engine.hear() {
-            look_at = look_at.or(Some(now + GATHERED));
+        if engine.read_events() {
+            look_at = look_at.or(Some(now + COALESCE_WITHIN));
         }
         if is_due(look_at) {
             look_at = None;
-            engine.look();
+            engine.process_events();
         }
         if is_due(around_at) {
             around_at = None;
-            engine.look_around();
+            engine.poll();
         }
-        around_at = if engine.has_to_look_around() { around_at.or(Some(now + LOOKED_AROUND)) } else { None };
+        around_at = if engine.must_poll() { around_at.or(Some(now + POLL_INTERVAL)) } else { None };
         again_at = None;
         while engine.has_changes() {
             match told.try_reserve() {
@@ -320,7 +320,7 @@ fn watch(engine: &mut Engine, post: &Arc<Post>, told: &mpsc::Sender<WatchReport>
                     place.send(changes);
                 }
                 Err(mpsc::error::TrySendError::Full(())) => {
-                    again_at = Some(now + TOLD_AGAIN);
+                    again_at = Some(now + RESEND_INTERVAL);
                     break;
                 }
                 Err(mpsc::error::TrySendError::Closed(())) => return,
@@ -330,7 +330,7 @@ fn watch(engine: &mut Engine, post: &Arc<Post>, told: &mpsc::Sender<WatchReport>
 }
 
 /// Waits until this time, or until something is said.
-fn wait(engine: &Engine, post: &Post, until: Option<Instant>) {
+fn wait(engine: &Engine, watcher: &WatcherQueue, until: Option<Instant>) {
     let timeout = until.map(|until| {
         let left = until.saturating_duration_since(Instant::now());
         Timespec {
@@ -338,14 +338,14 @@ fn wait(engine: &Engine, post: &Post, until: Option<Instant>) {
             tv_nsec: left.subsec_nanos().into(),
         }
     });
-    let mut heard = vec![PollFd::new(&post.ear, PollFlags::IN)];
+    let mut heard = vec![PollFd::new(&watcher.wakeups, PollFlags::IN)];
     let queue = engine.queue();
     heard.extend(queue.as_ref().map(|queue| PollFd::new(queue, PollFlags::IN)));
     match poll(&mut heard, timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => {
             tracing::error!(%error, "the system's news of files cannot be waited for");
-            thread::sleep(LOOKED_AROUND);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

@@ -17,7 +17,7 @@ use super::mark::Mark;
 use super::reader::{find, list_all};
 use super::rows::{self, unsigned};
 use super::turns::TextReading;
-use super::{agents, check, mend, schema, space, trash, turns, ways};
+use super::{agents, check, indexes, repair, schema, space, trash, turns};
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, ChatRow, SavedChat, SessionKey, SessionRow};
 use crate::state::history::CompletedTurn;
 
@@ -121,7 +121,7 @@ impl Archive {
                 if !connection.is_autocommit() {
                     connection.execute_batch("ROLLBACK")?;
                 }
-                schema::put_up_with_damage(&connection)?;
+                schema::tolerate_damage(&connection)?;
             }
         }
         Ok(Self { connection, told: mark.reserved() })
@@ -282,7 +282,7 @@ impl Archive {
     ///
     /// # Errors
     /// When it cannot be listed beside those that are.
-    pub fn bring_back(&mut self, session: &SessionRow, chats: &[SavedChat]) -> Result<(), ArchiveError> {
+    pub fn restore(&mut self, session: &SessionRow, chats: &[SavedChat]) -> Result<(), ArchiveError> {
         let transaction = self.connection.transaction().map_err(StoreError::from)?;
         for uri in std::iter::once(&session.uri).chain(chats.iter().map(|chat| &chat.row.uri)) {
             check_free(&transaction, uri)?;
@@ -330,7 +330,7 @@ impl Archive {
     /// # Errors
     /// When that fails; nothing is lost then.
     pub fn give_back_space(&self) -> Result<(), StoreError> {
-        space::give_back_all(&self.connection)
+        space::free_all_pages(&self.connection)
     }
 }
 
@@ -343,9 +343,9 @@ fn bring_up_to_date(connection: &Connection, told: u64) -> Result<(), StoreError
         migrated => return migrated.map(drop),
     }
     connection.execute_batch("ROLLBACK")?;
-    let plan = mend::plan(connection, Some(told))?;
+    let plan = repair::plan(connection, Some(told))?;
     connection.execute_batch("BEGIN IMMEDIATE")?;
-    mend::carry_out(connection, &plan)?;
+    repair::carry_out(connection, &plan)?;
     schema::migrate(connection).map(drop)
 }
 
@@ -431,7 +431,7 @@ impl Import<'_> {
 }
 
 fn check_free(connection: &Connection, uri: &str) -> Result<(), ArchiveError> {
-    match find(connection, uri, || ways::are_complete(connection))? {
+    match find(connection, uri, || indexes::are_complete(connection))? {
         Some(_) => Err(ArchiveError::InUse(uri.to_owned())),
         None => Ok(()),
     }

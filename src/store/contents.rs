@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use super::compress::{compressed, restored};
 use super::errors::{damaged_if, StoreError};
 use super::rows::{sum, unsigned};
-use super::uses;
+use super::use_counts;
 
 /// A string of JSON from this size on is a content, in bytes: that of a page of the database, of
 /// which it takes some alone.
@@ -27,11 +27,11 @@ const CONTENT_BYTES_MIN: usize = 16 << 10;
 const MAGIC: [u8; 4] = *b"\0con";
 
 /// A content in a text: the key of its row, and where in the frame it belongs.
-type Seam = (i64, usize);
+type ContentPosition = (i64, usize);
 
 /// A text as it is kept, without its contents.
 struct TextFrame<'a> {
-    seams: Vec<Seam>,
+    seams: Vec<ContentPosition>,
     rest: &'a [u8],
 }
 
@@ -127,7 +127,7 @@ fn keep_content(connection: &Connection, content: &[u8]) -> Result<(i64, u64), S
     if let Some((key, bytes)) = found {
         // One that is damaged stays with those who have it.
         if content_of(connection, key, content.len()).is_ok_and(|kept| kept.as_deref() == Some(content)) {
-            uses::use_once_more(connection, key)?;
+            use_counts::use_once_more(connection, key)?;
             return Ok((key, unsigned(bytes)));
         }
     }

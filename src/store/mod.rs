@@ -1,10 +1,10 @@
 //! Persistent sessions.
 //!
 //! Owns: the state folder ([`folder`]), the database in it ([`sqlite`] writes, [`reader`] reads;
-//! its `schema` and `upgrade`, `mend`, `check`, `ways`, `rows`, `running`, `turns`, `uses`,
-//! `contents`, `texts`, `pack`, `compress`, `clients`, `agents`, `trash`, `space` and `mark`; and
-//! [`archive`], for people), and its stand-in for a host that keeps everything in memory
-//! ([`memory`]).
+//! its `schema` and `upgrade`, `repair`, `check`, `indexes`, `rows`, `running`, `turns`,
+//! `use_counts`, `contents`, `texts`, `pack`, `compress`, `clients`, `agents`, `trash`, `space` and
+//! `mark`; and [`archive`], for people), and its stand-in for a host that keeps everything in
+//! memory ([`memory`]).
 //! Never: knows what a row means; rows are JSON text with a few columns beside it that they are
 //! found by.
 #![doc = include_str!("README.md")]
@@ -18,11 +18,12 @@ mod compress;
 mod contents;
 pub mod errors;
 pub mod folder;
+mod indexes;
 mod mark;
 pub mod memory;
-mod mend;
 mod pack;
 pub mod reader;
+mod repair;
 mod rows;
 mod running;
 mod schema;
@@ -33,8 +34,7 @@ mod trash;
 mod trials;
 mod turns;
 mod upgrade;
-mod uses;
-mod ways;
+mod use_counts;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -18,7 +18,7 @@ use super::rows::{self, signed, unsigned};
 use super::texts::Texts;
 use super::trials::{self, TrialVerdict};
 use super::turns::TextReading;
-use super::{clients, schema, trash, ways};
+use super::{clients, indexes, schema, trash};
 use crate::host::effects::{
     summary_of_a_damaged_one, summary_of_one_left_alone, ActionLine, ChannelId, ChatKey, ChatRow, Listed,
     Page, Place, SavedSession, SessionKey, SessionRow,
@@ -39,7 +39,7 @@ pub struct Reader {
 
 /// Fate of a session.
 #[derive(Debug)]
-pub struct Whereabouts {
+pub struct FoundSession {
     /// Key.
     pub key: SessionKey,
     /// Row; `None` if it was removed for good.
@@ -55,7 +55,7 @@ impl Reader {
     /// When it cannot be opened.
     pub fn open(path: &Path, window: ReplayWindow) -> Result<Self, StoreError> {
         let connection = schema::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        schema::be_careful(&connection)?;
+        schema::detect_damage(&connection)?;
         // Opens every file now, so that reading goes on when they are moved away.
         connection.query_row("SELECT count(*) FROM sessions WHERE key = 0", [], |_| Ok(()))?;
         Ok(Self { connection, window, indexes_are_complete: Cell::new(None), texts: None })
@@ -145,7 +145,7 @@ impl Reader {
     /// row.
     fn trusts_indexes(&self) -> Result<bool, StoreError> {
         if self.indexes_are_complete.get().is_none() {
-            self.indexes_are_complete.set(Some(ways::are_complete(&self.connection)?));
+            self.indexes_are_complete.set(Some(indexes::are_complete(&self.connection)?));
         }
         Ok(self.indexes_are_complete.get() == Some(true))
     }
@@ -250,7 +250,7 @@ impl Reader {
     pub fn sessions_of(
         &self,
         channels: impl Iterator<Item = ChannelId>,
-    ) -> Result<Vec<Whereabouts>, StoreError> {
+    ) -> Result<Vec<FoundSession>, StoreError> {
         let snapshot = self.connection.unchecked_transaction()?;
         let mut of_chat = snapshot.prepare_cached("SELECT session FROM chats WHERE key = ?1")?;
         let mut keys = BTreeSet::new();
@@ -265,7 +265,7 @@ impl Reader {
         for key in keys {
             let read = rows::session(&snapshot, key).and_then(|row| Ok((row, trash::has(&snapshot, key)?)));
             match read {
-                Ok((row, is_removed)) => sessions.push(Whereabouts { key, row, is_removed }),
+                Ok((row, is_removed)) => sessions.push(FoundSession { key, row, is_removed }),
                 Err(StoreError::Damaged(what)) => tracing::error!(what, "a row of the store is damaged"),
                 Err(error) => return Err(error),
             }
@@ -299,7 +299,7 @@ fn load_from(
     let trial = trials::of(connection, key)?;
     let deaths = match trial.verdict {
         TrialVerdict::TakeUp => 0,
-        TrialVerdict::GiveUp => trial.deaths,
+        TrialVerdict::EndForGood => trial.deaths,
         TrialVerdict::LeaveAlone => return Err(StoreError::LeftAlone(trial.deaths)),
     };
     let saved = rows::whole_session(connection, key, sieve, reading)?;
@@ -391,11 +391,11 @@ fn list_by_time(connection: &Connection, page: &Page) -> Result<Option<Listed>, 
 /// A page of the list where the index is damaged: of everything that is named anywhere.
 fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, StoreError> {
     let (modified_at, key) = begin_of(page);
-    let named = ways::named(connection)?
+    let named = indexes::named(connection)?
         .into_iter()
         .filter(|it| it.removed_at.is_none() && (it.modified_at.as_str(), it.key.0) < (modified_at, key));
     let mut listed = Listed::default();
-    for ways::NamedSession { key, modified_at, .. } in named {
+    for indexes::NamedSession { key, modified_at, .. } in named {
         if listed.sessions.len() == page.limit {
             listed.next = listed.sessions.last().map(|(place, _)| place.clone());
             break;
@@ -420,9 +420,9 @@ fn as_listed(connection: &Connection, key: SessionKey, summary: rows::Summary) -
 /// those in the trash.
 pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Option<i64>, Bytes)>, StoreError> {
     // A time before 1970 says that it is being removed for good.
-    let named = ways::named(connection)?.into_iter().filter(|it| it.removed_at.unwrap_or(0) >= 0);
+    let named = indexes::named(connection)?.into_iter().filter(|it| it.removed_at.unwrap_or(0) >= 0);
     let mut all = Vec::new();
-    for ways::NamedSession { key, removed_at, modified_at } in named {
+    for indexes::NamedSession { key, removed_at, modified_at } in named {
         let summary = match rows::summary(connection, key) {
             Ok(Some(summary)) => summary.json,
             Ok(None) | Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),

@@ -16,7 +16,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::errors::StoreError;
 use super::mark::{self, Mark};
 use super::sqlite::log_of;
-use super::{space, turns, upgrade, uses};
+use super::{space, turns, upgrade, use_counts};
 
 /// Id that tells our databases from those of others: "AHPS".
 const APPLICATION_ID: i64 = 0x4148_5053;
@@ -169,10 +169,10 @@ pub(super) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, Store
 /// Opens a database that was checked, to write to it. Every commit is synced until told otherwise.
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    be_careful(&connection)?;
+    detect_damage(&connection)?;
     version_of(&connection, path)?;
-    turns::teach(&connection)?;
-    uses::teach(&connection)?;
+    turns::register_functions(&connection)?;
+    use_counts::register_functions(&connection)?;
     // Only a database that is made now heeds these two.
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
     space::prepare(&connection)?;
@@ -193,23 +193,23 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
 pub(super) fn look_into(path: &Path) -> Result<(Connection, usize), StoreError> {
     let had_log = fs::metadata(log_of(path)).is_ok_and(|log| log.len() > 0);
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    put_up_with_damage(&connection)?;
+    tolerate_damage(&connection)?;
     // The last connection that closes removes the files that it has made, and writes a log into the
     // database.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, had_log)?;
-    be_careful(&connection)?;
+    detect_damage(&connection)?;
     let version = version_of(&connection, path)?;
     Ok((connection, usize::try_from(version).unwrap_or(0)))
 }
 
 /// Has SQLite read what it can of a file that was cut, or with an entry in its list of tables that
 /// it does not understand. Else it refuses the whole of it.
-pub(super) fn put_up_with_damage(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn tolerate_damage(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "writable_schema", true)
 }
 
 /// Waits for others, and has SQLite look for damage in each page that it reads.
-pub(super) fn be_careful(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn detect_damage(connection: &Connection) -> rusqlite::Result<()> {
     wait_for_others(connection)?;
     connection.pragma_update(None, "cell_size_check", true)
 }

@@ -21,14 +21,14 @@ const PAGES_AT_ONCE: i64 = 128;
 
 /// Maximum number of pages given back at once while nobody waits: the log stays small, also where
 /// there is hardly any room left.
-const PAGES_IN_PEACE: i64 = 1024;
+const IDLE_PAGES_AT_ONCE: i64 = 1024;
 
 /// When everything in the log is in the database too, its file is cut to so many bytes by the next
 /// commit.
 const LOG_BYTES_MAX: i64 = 32 << 20;
 
 /// A log that has more bytes than this is emptied when there is time.
-const LOG_BYTES_AT_REST: u64 = 1 << 20;
+const IDLE_LOG_BYTES_MAX: u64 = 1 << 20;
 
 /// When there is something to do again for one who has time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,12 +52,12 @@ pub(super) fn limit_log(connection: &Connection) -> Result<(), StoreError> {
 }
 
 /// Gives back everything that is free.
-pub(super) fn give_back_all(connection: &Connection) -> Result<(), StoreError> {
+pub(super) fn free_all_pages(connection: &Connection) -> Result<(), StoreError> {
     if pragma(connection, "auto_vacuum")? != INCREMENTAL {
         write_anew(connection)?;
     }
     loop {
-        match remove_pages(connection, PAGES_IN_PEACE) {
+        match remove_pages(connection, IDLE_PAGES_AT_ONCE) {
             Ok(true) => shrink_files(connection, "truncate").map(|_| ())?,
             Ok(false) => break,
             // Pages that nobody knows any more are in the way.
@@ -83,7 +83,7 @@ pub(super) fn used(connection: &Connection) -> Result<u64, StoreError> {
 }
 
 /// Gives back a little of what is free beyond so many bytes. Returns whether there is more.
-pub(super) fn give_back_some(connection: &Connection, keep_bytes: usize) -> Result<bool, StoreError> {
+pub(super) fn free_some_pages(connection: &Connection, keep_bytes: usize) -> Result<bool, StoreError> {
     let page_bytes = pragma(connection, "page_size")?.max(1);
     let keep = i64::try_from(keep_bytes).unwrap_or(i64::MAX) / page_bytes;
     let spare = pragma(connection, "freelist_count")?.saturating_sub(keep);
@@ -99,7 +99,7 @@ pub(super) fn give_back_some(connection: &Connection, keep_bytes: usize) -> Resu
 
 /// Empties a log whose file is long, unless somebody reads from it now.
 pub(super) fn shorten_log(connection: &Connection, log: &Path) -> Result<Due, StoreError> {
-    if fs::metadata(log).map_or(0, |log| log.len()) <= LOG_BYTES_AT_REST {
+    if fs::metadata(log).map_or(0, |log| log.len()) <= IDLE_LOG_BYTES_MAX {
         return Ok(Due::Later);
     }
     cut_log(connection)

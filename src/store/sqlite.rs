@@ -24,7 +24,9 @@ use super::mark::Mark;
 use super::rows::{self, signed, unsigned};
 use super::space::Due;
 use super::texts::Texts;
-use super::{agents, channels, clients, mend, pack, schema, space, trash, trials, turns, ways, StoreOptions};
+use super::{
+    agents, channels, clients, indexes, pack, repair, schema, space, trash, trials, turns, StoreOptions,
+};
 use crate::host::effects::{Record, SessionKey, SessionRow};
 use crate::host::log::ReplayWindow;
 use crate::host::Start;
@@ -215,7 +217,7 @@ impl Writer {
         };
         let trash = self.options.trash;
         if trash::purge_some(&mut self.connection, unix_ms(), trash, lacks_room, &mut self.stays)?
-            || space::give_back_some(&self.connection, self.options.window.bytes_max)?
+            || space::free_some_pages(&self.connection, self.options.window.bytes_max)?
         {
             return Ok(Due::Now);
         }
@@ -347,7 +349,7 @@ fn beyond_mending(error: StoreError, path: &Path) -> StoreError {
         return error;
     }
     // What is said to work was tried.
-    match schema::look_into(path).and_then(|(connection, _)| ways::named(&connection)) {
+    match schema::look_into(path).and_then(|(connection, _)| indexes::named(&connection)) {
         Ok(_) => StoreError::BeyondMending(Box::new(error)),
         Err(other) => {
             tracing::debug!(error = %other, "the sessions of the damaged store cannot be listed either");
@@ -395,7 +397,7 @@ pub(super) fn log_of(path: &Path) -> PathBuf {
 fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Result<Start, StoreError> {
     let transaction = connection.transaction()?;
     let version = schema::migrate(&transaction)?;
-    mend::check_complete(&transaction)?;
+    repair::check_complete(&transaction)?;
     let reserved = last_reserved(&transaction)?;
     if told > reserved {
         tracing::warn!(
@@ -415,9 +417,9 @@ fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Resu
         channels,
     };
     rows::put_life(&transaction, head)?;
-    trials::begin_life(&transaction, options.deaths_max)?;
+    trials::begin_process(&transaction, options.deaths_max)?;
     rows::put_number(&transaction, "reserved", head + BLOCK)?;
-    mend::probe(&transaction)?;
+    repair::probe(&transaction)?;
     transaction.commit()?;
     Ok(start)
 }
@@ -425,17 +427,17 @@ fn begin(connection: &mut Connection, options: &StoreOptions, told: u64) -> Resu
 /// Makes again what can be made again. Where damaged pages are in the way of that, the rest of the
 /// database is written anew first, when a life begins.
 fn mend_all(connection: &mut Connection, told: Option<u64>) -> Result<(), StoreError> {
-    let plan = mend::plan(connection, told)?;
-    let Err(error) = in_transaction(connection, |now| mend::carry_out(now, &plan)) else { return Ok(()) };
+    let plan = repair::plan(connection, told)?;
+    let Err(error) = in_transaction(connection, |now| repair::carry_out(now, &plan)) else { return Ok(()) };
     // What was rolled back is still in the schema that the connection knows.
     connection.execute_batch("PRAGMA writable_schema = RESET")?;
     if told.is_none() || !error.is_damage() {
         return Err(error);
     }
     tracing::error!(%error, "the store is written anew");
-    in_transaction(connection, |now| mend::forget_all(now, &plan))?;
+    in_transaction(connection, |now| repair::drop_damaged(now, &plan))?;
     connection.execute_batch("VACUUM")?;
-    in_transaction(connection, |now| mend::make_all(now, &plan))
+    in_transaction(connection, |now| repair::make_all(now, &plan))
 }
 
 fn in_transaction(

@@ -53,12 +53,12 @@ struct HeldTexts {
 
 /// Source of one text.
 #[derive(Debug)]
-struct Stored {
+struct StoredText {
     name: TextName,
     texts: Arc<Texts>,
 }
 
-impl TextSource for Stored {
+impl TextSource for StoredText {
     fn read(&self) -> Result<Bytes, String> {
         let reader = self.texts.reader.lock().unwrap_or_else(PoisonError::into_inner);
         match turns::text_of(&reader, self.name) {
@@ -81,7 +81,7 @@ impl Texts {
     /// When it cannot be opened.
     pub fn open(path: &Path, bytes_max: usize) -> Result<Arc<Self>, StoreError> {
         let reader = schema::connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        schema::be_careful(&reader)?;
+        schema::detect_damage(&reader)?;
         // Opens every file now, so that reading goes on when they are moved away.
         reader.query_row("SELECT count(*) FROM texts WHERE key = 0", [], |_| Ok(()))?;
         Ok(Arc::new(Self { reader: Mutex::new(reader), bytes_max, held: Mutex::default() }))
@@ -98,14 +98,14 @@ impl Texts {
             return text;
         }
         let bytes = usize::try_from(name.bytes).unwrap_or(usize::MAX);
-        let text = TurnText::there(bytes, facts, Arc::new(Stored { name, texts: Arc::clone(self) }));
+        let text = TurnText::there(bytes, facts, Arc::new(StoredText { name, texts: Arc::clone(self) }));
         held.know(name.key, &text);
         text
     }
 
     /// This text was written under this name.
     pub(super) fn written(self: &Arc<Self>, text: &TurnText, name: TextName) {
-        if !text.kept_at(Arc::new(Stored { name, texts: Arc::clone(self) })) {
+        if !text.kept_at(Arc::new(StoredText { name, texts: Arc::clone(self) })) {
             return;
         }
         self.held().know(name.key, text);

@@ -15,7 +15,7 @@ pub(super) enum TrialVerdict {
     /// End of the turn, which may be resumed.
     TakeUp,
     /// End of the turn for good, because it has ended the process too often.
-    GiveUp,
+    EndForGood,
     /// No treatment, because that has ended the process just as often.
     LeaveAlone,
 }
@@ -33,7 +33,7 @@ pub(super) struct Trial {
 /// trial; but for those that have ended a process before: they are to be put on trial one by one,
 /// so that each is judged by itself. To be called once in the life of a process, before any is
 /// taken up.
-pub(super) fn begin_life(connection: &Connection, deaths_max: u32) -> Result<(), StoreError> {
+pub(super) fn begin_process(connection: &Connection, deaths_max: u32) -> Result<(), StoreError> {
     // Where no turn runs, it was ended, and the process outlived that; it may have ended before
     // this was noted.
     let over = "session NOT IN (SELECT session FROM chats INDEXED BY chats_running WHERE running)";
@@ -81,7 +81,7 @@ pub(super) fn of(connection: &Connection, session: SessionKey) -> Result<Trial, 
     let (deaths, given_up): (u32, u32) = found.optional()?.unwrap_or_default();
     let verdict = match given_up {
         0 => TrialVerdict::TakeUp,
-        1 => TrialVerdict::GiveUp,
+        1 => TrialVerdict::EndForGood,
         _ => TrialVerdict::LeaveAlone,
     };
     Ok(Trial { deaths, verdict })

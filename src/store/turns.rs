@@ -2,7 +2,7 @@
 //!
 //! Owns: their rows, which are small, and their texts, which are apart from them: looking for a
 //! turn reads no other one. Chats that began as others did share texts with them; a text goes with
-//! the last turn that has it (`uses`), and what is large in it is kept once (`contents`).
+//! the last turn that has it (`use_counts`), and what is large in it is kept once (`contents`).
 //! Never: knows what is in a turn. The text that a damaged row names stays.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use super::contents;
 use super::errors::{damaged_if, StoreError};
 use super::rows::{signed, sum, unsigned, PURE};
 use super::texts::{TextName, Texts};
-use super::uses::{use_all_once_more, use_once_less, uses};
+use super::use_counts::{use_all_once_more, use_once_less, uses};
 use crate::host::effects::ChatKey;
 use crate::state::history::CompletedTurn;
 use crate::state::texts::{TurnFacts, TurnText, WeakTurnText};
@@ -71,7 +71,7 @@ fn row_sum(chat: ChatKey, place: u64, id: &str, text: TextName) -> u32 {
 
 /// Has statements call the checksum of a row `turn_sum`: of its chat, place, id, and the key, size
 /// and sum of its text.
-pub(super) fn teach(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn register_functions(connection: &Connection) -> rusqlite::Result<()> {
     connection.create_scalar_function("turn_sum", 6, PURE, |row| {
         let name = TextName { key: row.get(3)?, bytes: unsigned(row.get(4)?), sum: row.get(5)? };
         let id = row.get_raw(2).as_str().map_err(rusqlite::Error::from)?;

@@ -9,7 +9,10 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{self, Call, Notice, Said, Scene, Shot, Steps, Told};
+use super::step::{
+    self, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, OutgoingState, Steps,
+    TranslationContext,
+};
 use super::{
     draft, integer, v0_1_0, v0_2_0, v0_3_0, v0_4_0, v0_5_0, v0_5_1, v0_5_2, v0_6_0, v0_7_0, v0_8_0, v0_9_0,
 };
@@ -47,33 +50,41 @@ impl Chain {
     ///
     /// # Errors
     /// When it asks for what cannot be given.
-    pub fn call_up(self, call: &mut Call, scene: &mut Scene<'_>) -> Result<(), RpcError> {
-        self.0.iter().rev().try_for_each(|step| step.call_up(call, scene))
+    pub fn call_up(
+        self,
+        call: &mut IncomingCall,
+        context: &mut TranslationContext<'_>,
+    ) -> Result<(), RpcError> {
+        self.0.iter().rev().try_for_each(|step| step.call_up(call, context))
     }
 
     /// Takes an action up.
-    pub fn action_up(self, said: &mut Said, scene: &mut Scene<'_>) {
-        self.0.iter().rev().for_each(|step| step.action_up(said, scene));
+    pub fn action_up(self, said: &mut IncomingAction, context: &mut TranslationContext<'_>) {
+        self.0.iter().rev().for_each(|step| step.action_up(said, context));
     }
 
     /// Takes an action down, to all that is told instead of it: often itself, sometimes nothing.
-    pub fn action_down(self, told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
-        step::action_down(self.0, told, scene)
+    pub fn action_down(
+        self,
+        told: OutgoingAction,
+        context: &mut TranslationContext<'_>,
+    ) -> Vec<OutgoingAction> {
+        step::action_down(self.0, told, context)
     }
 
     /// Takes states down.
-    pub fn shots_down(self, shots: &mut Vec<Shot>, scene: &mut Scene<'_>) {
+    pub fn shots_down(self, outgoing_states: &mut Vec<OutgoingState>, context: &mut TranslationContext<'_>) {
         for step in self.0 {
-            for shot in &mut *shots {
+            for outgoing in &mut *outgoing_states {
                 let visit = &mut |node, object: &mut Object| step.node_down(node, object);
-                if let Some(node) = Node::of_state(shot.kind) {
-                    node::each(node, &mut shot.state, visit);
+                if let Some(node) = Node::of_state(outgoing.kind) {
+                    node::each(node, &mut outgoing.state, visit);
                 }
-                if let Some(summary) = &mut shot.summary {
+                if let Some(summary) = &mut outgoing.summary {
                     node::each(Node::SessionSummary, summary, visit);
                 }
             }
-            step.shots_down(shots, scene);
+            step.shots_down(outgoing_states, context);
         }
     }
 
@@ -85,19 +96,23 @@ impl Chain {
     }
 
     /// Takes a notification down; none when it is not told.
-    pub fn notice_down(self, notice: Notice, scene: &mut Scene<'_>) -> Option<Notice> {
+    pub fn notice_down(
+        self,
+        notice: OutgoingNotification,
+        context: &mut TranslationContext<'_>,
+    ) -> Option<OutgoingNotification> {
         self.0.iter().try_fold(notice, |mut notice, step| {
             for member in ["summary", "changes"] {
                 if let Some(Value::Object(summary)) = notice.params.get_mut(member) {
                     step.node_down(Node::SessionSummary, summary);
                 }
             }
-            step.notice_down(notice, scene)
+            step.notice_down(notice, context)
         })
     }
 
     /// Takes the result of a method down.
-    pub fn result_down(self, method: &str, result: &mut Value, scene: &mut Scene<'_>) {
+    pub fn result_down(self, method: &str, result: &mut Value, context: &mut TranslationContext<'_>) {
         for step in self.0 {
             if let (Some(Value::Array(items)), "listSessions") = (result.get_mut("items"), method) {
                 for summary in items.iter_mut().filter_map(Value::as_object_mut) {
@@ -109,7 +124,7 @@ impl Chain {
                     node::each(Node::Turn, turn, &mut |node, object| step.node_down(node, object));
                 }
             }
-            step.result_down(method, result, scene);
+            step.result_down(method, result, context);
         }
     }
 
@@ -119,7 +134,7 @@ impl Chain {
     }
 
     /// Takes an error down.
-    pub fn error_down(self, error: &mut RpcError, scene: &mut Scene<'_>) {
-        self.0.iter().for_each(|step| step.error_down(error, scene));
+    pub fn error_down(self, error: &mut RpcError, context: &mut TranslationContext<'_>) {
+        self.0.iter().for_each(|step| step.error_down(error, context));
     }
 }

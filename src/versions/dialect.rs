@@ -145,7 +145,7 @@ impl Dialect {
 
 /// Outcome of a client's handshake.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
+pub struct Negotiation {
     /// Version that is spoken from now on.
     pub dialect: Dialect,
     /// The version as it is answered: exactly as it was offered.
@@ -158,7 +158,7 @@ pub struct Choice {
 ///
 /// # Errors
 /// `-32005` when nothing that is offered is served; `-32602` when it is no offer.
-pub fn negotiate(params: &Object, assumed: Option<Dialect>) -> Result<Choice, RpcError> {
+pub fn negotiate(params: &Object, assumed: Option<Dialect>) -> Result<Negotiation, RpcError> {
     let older = params.get("protocolVersion");
     if let Some(offer) = params.get("protocolVersions") {
         let offered: Vec<Value> = serde_json::from_value(offer.clone())
@@ -176,7 +176,7 @@ pub fn negotiate(params: &Object, assumed: Option<Dialect>) -> Result<Choice, Rp
             let told = integer_sign_in_handshake(params);
             let doubtful = told.is_none();
             let assumed = assumed.filter(|assumed| *assumed <= Dialect::Integer);
-            Ok(Choice {
+            Ok(Negotiation {
                 dialect: told.or(assumed).unwrap_or(Dialect::Integer),
                 answer: offer.clone(),
                 doubtful: doubtful && assumed.is_none(),
@@ -188,7 +188,11 @@ pub fn negotiate(params: &Object, assumed: Option<Dialect>) -> Result<Choice, Rp
 }
 
 /// An entry that is no version counts as one that is not served, as long as others are versions.
-fn negotiate_list(params: &Object, offered: &[Value], assumed: Option<Dialect>) -> Result<Choice, RpcError> {
+fn negotiate_list(
+    params: &Object,
+    offered: &[Value],
+    assumed: Option<Dialect>,
+) -> Result<Negotiation, RpcError> {
     let mut wrong = None;
     let mut versions: Vec<&str> = Vec::new();
     for offer in offered {
@@ -218,7 +222,7 @@ fn negotiate_list(params: &Object, offered: &[Value], assumed: Option<Dialect>) 
         })
         .max_by_key(|(number, ..)| *number);
     let Some((_, dialect, version)) = highest else { return Err(unsupported()) };
-    let mut choice = Choice { dialect, answer: version.into(), doubtful: false };
+    let mut choice = Negotiation { dialect, answer: version.into(), doubtful: false };
     // All crates since 0.2.0 show an offer of 0.1.0 in their examples, which has no `channel`: who
     // copied that speaks a later version, most likely a late one.
     if dialect == Dialect::V0_1_0 && params.contains_key("channel") {

@@ -15,7 +15,9 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Notice, Said, Scene, Told, VersionStep};
+use super::step::{
+    IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, TranslationContext, VersionStep,
+};
 use crate::state::reduce::Conversation;
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
@@ -58,7 +60,11 @@ impl VersionStep for Draft {
         ]
     }
 
-    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+    fn call_up(
+        &self,
+        call: &mut IncomingCall,
+        _context: &mut TranslationContext<'_>,
+    ) -> Result<(), RpcError> {
         // Whichever is its first: that it is of this version may be found out late.
         call.aside = Some(Aside::SeesNoQuestions);
         match call.method.as_str() {
@@ -82,7 +88,7 @@ impl VersionStep for Draft {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
         match said.name() {
             "session/modelChanged" => model_of_id(&mut said.action),
             "session/turnStarted" => {
@@ -125,16 +131,22 @@ impl VersionStep for Draft {
         }
     }
 
-    fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(
+        &self,
+        mut told: OutgoingAction,
+        context: &mut TranslationContext<'_>,
+    ) -> Vec<OutgoingAction> {
         match told.name() {
             "session/responsePart" => return part_told(&told),
-            "session/toolCallReady" => return ready_told(&told, scene.chat.map(Conversation::state)),
+            "session/toolCallReady" => return ready_told(&told, context.chat.map(Conversation::state)),
             "session/toolCallConfirmed" => {
                 return vec![resolution(&told, call_id(&told).into(), is(&told.action, "approved"))];
             }
-            "session/toolCallComplete" => return completion_told(&told, scene.chat.map(Conversation::state)),
+            "session/toolCallComplete" => {
+                return completion_told(&told, context.chat.map(Conversation::state))
+            }
             "session/toolCallResultConfirmed" => {
-                return review_told(&told, scene.chat.map(Conversation::state))
+                return review_told(&told, context.chat.map(Conversation::state))
             }
             "session/modelChanged" => id_of_model(&mut told.action),
             "root/agentsChanged"
@@ -154,7 +166,11 @@ impl VersionStep for Draft {
         vec![told]
     }
 
-    fn notice_down(&self, mut notice: Notice, _scene: &mut Scene<'_>) -> Option<Notice> {
+    fn notice_down(
+        &self,
+        mut notice: OutgoingNotification,
+        _context: &mut TranslationContext<'_>,
+    ) -> Option<OutgoingNotification> {
         if notice.method == "action" {
             notice.params = with("envelope", Value::Object(notice.params));
             return Some(notice);
@@ -172,7 +188,7 @@ impl VersionStep for Draft {
         }
     }
 
-    fn result_down(&self, method: &str, result: &mut Value, _scene: &mut Scene<'_>) {
+    fn result_down(&self, method: &str, result: &mut Value, _context: &mut TranslationContext<'_>) {
         match (method, &mut *result) {
             ("listSessions", Value::Object(list)) => *result = list.remove("items").unwrap_or(json!([])),
             ("subscribe", Value::Object(result)) => {
@@ -185,7 +201,7 @@ impl VersionStep for Draft {
         }
     }
 
-    fn error_down(&self, error: &mut RpcError, _scene: &mut Scene<'_>) {
+    fn error_down(&self, error: &mut RpcError, _context: &mut TranslationContext<'_>) {
         error.code = match error.code {
             // Not found: content.
             -32008 => -32006,
@@ -387,7 +403,7 @@ fn request_of(call: &Object, request_id: &str) -> Value {
 }
 
 /// Translates a part that arrives whole.
-fn part_told(told: &Told) -> Vec<Told> {
+fn part_told(told: &OutgoingAction) -> Vec<OutgoingAction> {
     let Some(Value::Object(part)) = told.action.get("part") else { return Vec::new() };
     let content = node::text(part, "content").unwrap_or_default();
     match node::text(part, "kind") {
@@ -408,7 +424,7 @@ fn part_told(told: &Told) -> Vec<Told> {
 }
 
 /// Translates the end of a tool call's input: the call begins, and asks for permission.
-fn ready_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
+fn ready_told(told: &OutgoingAction, chat: Option<&ChatState>) -> Vec<OutgoingAction> {
     let before = call_before(told, chat);
     let asked = node::text(&before, "status") == Some("pending-confirmation");
     let runs = told.action.get("confirmed").is_some_and(|confirmed| !confirmed.is_null());
@@ -430,7 +446,7 @@ fn ready_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
 }
 
 /// Translates the end of a tool call: its result, or the question whether to keep it.
-fn completion_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
+fn completion_told(told: &OutgoingAction, chat: Option<&ChatState>) -> Vec<OutgoingAction> {
     let mut call = call_before(told, chat);
     let mut all = Vec::new();
     if node::text(&call, "status") == Some("pending-confirmation") {
@@ -447,7 +463,7 @@ fn completion_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
 }
 
 /// Translates the decision whether to keep a result.
-fn review_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
+fn review_told(told: &OutgoingAction, chat: Option<&ChatState>) -> Vec<OutgoingAction> {
     let approved = is(&told.action, "approved");
     let mut all = vec![resolution(told, format!("{}{RESULT}", call_id(told)), approved)];
     if approved {
@@ -456,28 +472,28 @@ fn review_told(told: &Told, chat: Option<&ChatState>) -> Vec<Told> {
     all
 }
 
-fn start(told: &Told, call: &Object) -> Told {
+fn start(told: &OutgoingAction, call: &Object) -> OutgoingAction {
     say(told, "session/toolStart", with("toolCall", Value::Object(flat_call(call))))
 }
 
-fn request(told: &Told, call: &Object, id: &str) -> Told {
+fn request(told: &OutgoingAction, call: &Object, id: &str) -> OutgoingAction {
     say(told, "session/permissionRequest", with("request", request_of(call, id)))
 }
 
-fn resolution(told: &Told, id: String, approved: bool) -> Told {
+fn resolution(told: &OutgoingAction, id: String, approved: bool) -> OutgoingAction {
     let mut members = with("requestId", id.into());
     members.insert("approved".to_owned(), approved.into());
     say(told, "session/permissionResolved", members)
 }
 
-fn complete(told: &Told, call: &Object) -> Told {
+fn complete(told: &OutgoingAction, call: &Object) -> OutgoingAction {
     let mut members = with("toolCallId", call_id(told).into());
     members.insert("result".to_owned(), Value::Object(outcome_of(call)));
     say(told, "session/toolComplete", members)
 }
 
 /// The tool call that an action is about, as it was before.
-fn call_before(told: &Told, chat: Option<&ChatState>) -> Object {
+fn call_before(told: &OutgoingAction, chat: Option<&ChatState>) -> Object {
     let id = call_id(told);
     let parts = chat.and_then(|chat| chat.active_turn.as_ref()).map(|turn| turn.response_parts.as_slice());
     let known = parts.unwrap_or_default().iter().find_map(|part| match part {
@@ -492,18 +508,18 @@ fn call_before(told: &Told, chat: Option<&ChatState>) -> Object {
     }
 }
 
-fn call_id(told: &Told) -> &str {
+fn call_id(told: &OutgoingAction) -> &str {
     node::text(&told.action, "toolCallId").unwrap_or_default()
 }
 
 // Objects.
 
 /// An action of the same session and turn.
-fn say(told: &Told, name: &str, members: Object) -> Told {
+fn say(told: &OutgoingAction, name: &str, members: Object) -> OutgoingAction {
     let mut action = some_of(&told.action, &["session", "turnId"]);
     action.insert("type".to_owned(), name.into());
     action.extend(members);
-    Told { channel: told.channel.clone(), action }
+    OutgoingAction { channel: told.channel.clone(), action }
 }
 
 fn with(member: &str, value: Value) -> Object {

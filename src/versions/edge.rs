@@ -2,14 +2,14 @@
 //!
 //! Owns: which version each connection speaks, its requests that are on their way, what it
 //! subscribed to as it sees it, and the version that each client id spoke last. What passes through
-//! it is `up`, `down`, `answers`, and `unwritten` (answers that take long to write).
+//! it is `up`, `down`, `answers`, and `deferred` (answers that take long to write).
 //! Never: says what differs between versions (the steps do), and never holds up a connection of the
 //! newest version, whose messages pass as they are.
 
 mod answers;
-mod apart;
+mod deferred;
+mod detached;
 mod down;
-mod unwritten;
 mod up;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -18,13 +18,13 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use self::unwritten::Unwritten;
-use super::dialect::{integer_sign, negotiate, reconnect_sign, Choice, Dialect};
-use super::lane::Lane;
+pub use self::deferred::DeferredMessage;
+use super::dialect::{integer_sign, negotiate, reconnect_sign, Dialect, Negotiation};
 use super::names;
 use super::node::{self, Object};
-use super::quirks::{self, Quirks, Spelling};
-use super::step::{Call, Reply};
+use super::quirks::{self, ProviderNames, Quirks};
+use super::step::{IncomingCall, Reply};
+use super::translation::VersionTranslation;
 use super::Outgoing;
 use crate::host::effects::{ConnectionId, LargeStates, Record};
 use crate::wire::asides::Aside;
@@ -39,13 +39,13 @@ use crate::wire::uris;
 const OLD_ROOTS: [&str; 3] = ["agenthost:/root", "agenthost:root", "root:/"];
 
 /// Maximum number of a client's actions remembered in its own spelling until they are answered.
-const SAID_MAX: usize = 256;
+const ACTIONS_MAX: usize = 256;
 
 /// Every connection's side of the core.
 #[derive(Debug)]
 pub struct Edges {
-    peers: BTreeMap<ConnectionId, Peer>,
-    lanes: BTreeMap<Dialect, Lane>,
+    peers: BTreeMap<ConnectionId, EdgeConnection>,
+    translations: BTreeMap<Dialect, VersionTranslation>,
     /// Version that each client spoke last.
     clients: HashMap<String, Dialect>,
     providers: Vec<String>,
@@ -53,12 +53,12 @@ pub struct Edges {
     later: VecDeque<(ConnectionId, Incoming)>,
     last_inner: u64,
     /// Names of sessions for clients with quirks.
-    spelling: Spelling,
+    spelling: ProviderNames,
 }
 
 /// One connection.
 #[derive(Debug)]
-struct Peer {
+struct EdgeConnection {
     dialect: Dialect,
     /// The negotiated version, as it is answered.
     answer: Value,
@@ -80,14 +80,14 @@ struct Peer {
     /// Channels that were subscribed to for its sake besides, likewise.
     shadows: BTreeMap<String, u64>,
     /// Requests that are on their way, by the number that the core was given for the first.
-    batches: BTreeMap<u64, Batch>,
+    batches: BTreeMap<u64, RequestBatch>,
     /// Actions that are on their way, as the client said them.
     said: VecDeque<(i64, Object)>,
 }
 
 /// An answer of the core.
 #[derive(Debug)]
-enum Answered {
+enum CoreAnswer {
     /// One that is written.
     Written {
         /// The result; JSON text.
@@ -101,7 +101,7 @@ enum Answered {
 
 /// A client's request, and the requests that the core gets instead of it.
 #[derive(Debug)]
-struct Batch {
+struct RequestBatch {
     /// Whom to answer; nobody when it is a request of ours.
     id: Option<RequestId>,
     /// The method, as the core calls it.
@@ -116,13 +116,13 @@ struct Batch {
     /// Channels that were unsubscribed before the answer.
     given_up: BTreeSet<String>,
     /// Answers of the core so far, in the order of asking.
-    answers: Vec<Result<Answered, RpcError>>,
+    answers: Vec<Result<CoreAnswer, RpcError>>,
     wants: usize,
     /// Messages that the core sent behind its first answer, and that must follow the client's own.
     behind: Vec<Outgoing>,
 }
 
-impl Default for Peer {
+impl Default for EdgeConnection {
     fn default() -> Self {
         Self {
             dialect: Dialect::NEWEST,
@@ -142,7 +142,7 @@ impl Default for Peer {
     }
 }
 
-impl Peer {
+impl EdgeConnection {
     /// Speaks the newest version, and calls the root channel what the core does: nothing is to be
     /// translated.
     fn is_plain(&self) -> bool {
@@ -165,7 +165,7 @@ impl Peer {
     /// Keeps what its client says of an action, to be echoed in its own words.
     fn note(&mut self, params: Object) {
         if let Some(seq) = params.get("clientSeq").and_then(Value::as_i64) {
-            if self.said.len() == SAID_MAX {
+            if self.said.len() == ACTIONS_MAX {
                 self.said.pop_front();
             }
             self.said.push_back((seq, params));
@@ -175,7 +175,8 @@ impl Peer {
     /// Returns whether a channel is subscribed to, or will be once the requests in flight are
     /// answered.
     fn follows(&self, channel: &String) -> bool {
-        let is_asked = |batch: &Batch| batch.asked.contains(channel) || batch.besides.contains(channel);
+        let is_asked =
+            |batch: &RequestBatch| batch.asked.contains(channel) || batch.besides.contains(channel);
         let mut batches = self.batches.values().filter(|batch| !batch.given_up.contains(channel));
         self.shown.contains_key(channel) || self.shadows.contains_key(channel) || batches.any(is_asked)
     }
@@ -207,13 +208,13 @@ impl Edges {
     pub fn new(providers: Vec<String>) -> Self {
         Self {
             peers: BTreeMap::new(),
-            lanes: BTreeMap::new(),
+            translations: BTreeMap::new(),
             clients: HashMap::new(),
             providers,
             records: Vec::new(),
             later: VecDeque::new(),
             last_inner: 0,
-            spelling: Spelling::default(),
+            spelling: ProviderNames::default(),
         }
     }
 
@@ -222,8 +223,8 @@ impl Edges {
     pub fn offer(&mut self, mut providers: Vec<String>) {
         let before = self.providers.iter().filter(|before| !providers.contains(before));
         providers.extend(before.cloned().collect::<Vec<_>>());
-        for lane in self.lanes.values_mut() {
-            lane.names.offer(providers.clone());
+        for translation in self.translations.values_mut() {
+            translation.names.offer(providers.clone());
         }
         self.providers = providers;
     }
@@ -246,9 +247,10 @@ impl Edges {
         // The version of a client that comes, or comes back, is not known yet.
         let speaks_newest = peer.is_some_and(|peer| peer.open && peer.dialect.names_channels());
         if !named.channels.is_empty() && (!speaks_newest || named.client.is_some()) {
-            let lanes = self.lanes.values().filter(|lane| !lane.dialect().names_channels());
-            let mut spelled: BTreeSet<String> = lanes
-                .flat_map(|lane| named.channels.iter().filter_map(|uri| lane.names.known(uri)))
+            let translations =
+                self.translations.values().filter(|translation| !translation.dialect().names_channels());
+            let mut spelled: BTreeSet<String> = translations
+                .flat_map(|translation| named.channels.iter().filter_map(|uri| translation.names.known(uri)))
                 .collect();
             spelled.extend(named.channels.iter().filter_map(|uri| names::plain_name(&self.providers, uri)));
             named.channels.extend(spelled);
@@ -290,11 +292,16 @@ impl Edges {
 
     /// Learns what clients of versions that have names of their own call these sessions, each with
     /// its provider.
-    pub fn meet(&mut self, sessions: &[(String, String)]) {
+    pub fn learn_sessions(&mut self, sessions: &[(String, String)]) {
         for dialect in Dialect::ALL.into_iter().filter(|dialect| !dialect.names_channels()) {
             let providers = &self.providers;
-            let lane = self.lanes.entry(dialect).or_insert_with(|| Lane::new(dialect, providers.clone()));
-            lane.names.meet(sessions.iter().map(|(uri, provider)| (uri.as_str(), Some(provider.as_str()))));
+            let translation = self
+                .translations
+                .entry(dialect)
+                .or_insert_with(|| VersionTranslation::new(dialect, providers.clone()));
+            translation.names.learn_sessions(
+                sessions.iter().map(|(uri, provider)| (uri.as_str(), Some(provider.as_str()))),
+            );
         }
     }
 
@@ -328,7 +335,7 @@ impl Edges {
     /// A connection begins. Where the first messages of its client do not tell its version, it is
     /// `assumed`.
     pub fn open(&mut self, connection: ConnectionId, assumed: Option<Dialect>) {
-        self.peers.insert(connection, Peer { assumed, ..Peer::default() });
+        self.peers.insert(connection, EdgeConnection { assumed, ..EdgeConnection::default() });
     }
 
     /// Forgets a connection.
@@ -336,7 +343,7 @@ impl Edges {
         self.peers.remove(&connection);
         if !self.peers.values().any(|peer| peer.quirks.sessions_by_provider) {
             // The next one is told of its sessions again.
-            self.spelling = Spelling::default();
+            self.spelling = ProviderNames::default();
         }
         self.sweep();
     }
@@ -375,7 +382,7 @@ impl Edges {
                 fed.push(message_of(id.clone(), method.clone(), params.clone()));
                 return Ok(());
             }
-            let call = Call {
+            let call = IncomingCall {
                 method: method.clone(),
                 params: object,
                 aside: params.aside().cloned(),
@@ -393,7 +400,7 @@ impl Edges {
     /// Chooses the version of a connection by its `initialize`.
     fn begin(&mut self, connection: ConnectionId, params: &Object) -> Result<(), RpcError> {
         let assumed = self.peers.get(&connection).and_then(|peer| peer.assumed);
-        let Choice { dialect, answer, doubtful } = negotiate(params, assumed)?;
+        let Negotiation { dialect, answer, doubtful } = negotiate(params, assumed)?;
         let client_id = node::text(params, "clientId").unwrap_or_default().to_owned();
         self.settle_version(connection, client_id, dialect);
         let peer = self.peers.entry(connection).or_default();
@@ -427,7 +434,9 @@ impl Edges {
 
     fn settle_version(&mut self, connection: ConnectionId, client_id: String, dialect: Dialect) {
         let providers = &self.providers;
-        self.lanes.entry(dialect).or_insert_with(|| Lane::new(dialect, providers.clone()));
+        self.translations
+            .entry(dialect)
+            .or_insert_with(|| VersionTranslation::new(dialect, providers.clone()));
         if self.clients.insert(client_id.clone(), dialect) != Some(dialect) {
             self.records.push(Record::Client { id: client_id.clone(), version: dialect.name() });
         }
@@ -457,11 +466,11 @@ impl Edges {
         peer.doubtful = false;
         if dialect != peer.dialect {
             let client_id = peer.client_id.clone();
-            let taken_for = self.lanes.remove(&peer.dialect);
+            let taken_for = self.translations.remove(&peer.dialect);
             self.settle_version(connection, client_id, dialect);
-            if let (Some(lane), Some(taken_for)) = (self.lanes.get_mut(&dialect), taken_for) {
-                lane.adopt(&taken_for);
-                self.lanes.insert(taken_for.dialect(), taken_for);
+            if let (Some(translation), Some(taken_for)) = (self.translations.get_mut(&dialect), taken_for) {
+                translation.adopt(&taken_for);
+                self.translations.insert(taken_for.dialect(), taken_for);
             }
         }
     }
@@ -469,15 +478,15 @@ impl Edges {
     /// Forgets states that no connection is told of.
     fn sweep(&mut self) {
         let peers = &self.peers;
-        for (dialect, lane) in &mut self.lanes {
+        for (dialect, translation) in &mut self.translations {
             let mut of_lane = peers.values().filter(|peer| peer.dialect == *dialect).peekable();
             if of_lane.peek().is_none() {
-                lane.retain(|_| false);
+                translation.retain_channels(|_| false);
                 continue;
             }
             let told: BTreeSet<&String> =
                 of_lane.flat_map(|peer| peer.shown.keys().chain(peer.shadows.keys())).collect();
-            lane.retain(|channel| told.contains(&channel.to_owned()));
+            translation.retain_channels(|channel| told.contains(&channel.to_owned()));
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Notice, Scene, VersionStep};
+use super::step::{OutgoingNotification, TranslationContext, VersionStep};
 
 /// See the module.
 pub struct Integer;
@@ -44,12 +44,16 @@ impl VersionStep for Integer {
         }
     }
 
-    fn notice_down(&self, mut notice: Notice, _scene: &mut Scene<'_>) -> Option<Notice> {
+    fn notice_down(
+        &self,
+        mut notice: OutgoingNotification,
+        _context: &mut TranslationContext<'_>,
+    ) -> Option<OutgoingNotification> {
         notice.params.remove("envelope");
         Some(notice)
     }
 
-    fn result_down(&self, method: &str, result: &mut Value, _scene: &mut Scene<'_>) {
+    fn result_down(&self, method: &str, result: &mut Value, _context: &mut TranslationContext<'_>) {
         if let ("subscribe", Value::Object(result)) = (method, result) {
             result.retain(|member, _| member == "snapshot");
         }

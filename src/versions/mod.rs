@@ -7,9 +7,9 @@
 //!
 //! In reading order: [`dialect`] (the versions, and which one a client means), [`step`] (what a
 //! difference between two neighbours is), one module for each difference, [`chain`] (the way
-//! through them), [`node`] (where the pieces of a message lie), `lane` (what connections of one
-//! version share), `names` (what they call sessions), [`quirks`] (what some clients need besides),
-//! and `edge` (one connection's way through all of it).
+//! through them), [`node`] (where the pieces of a message lie), `translation` (what connections of
+//! one version share), `names` (what they call sessions), [`quirks`] (what some clients need
+//! besides), and `edge` (one connection's way through all of it).
 #![doc = include_str!("README.md")]
 #![deny(clippy::disallowed_methods)]
 
@@ -18,11 +18,11 @@ pub mod dialect;
 mod draft;
 mod edge;
 mod integer;
-mod lane;
 mod names;
 pub mod node;
 pub mod quirks;
 pub mod step;
+mod translation;
 mod v0_1_0;
 mod v0_2_0;
 mod v0_3_0;
@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use edge::{Edges, Unwritten};
+pub use edge::{DeferredMessage, Edges};
 
 use crate::host::effects::PartKey;
 
@@ -61,7 +61,7 @@ pub enum Outgoing {
     /// This.
     Line(Line),
     /// Message that takes long to write.
-    Unwritten(Box<Unwritten>),
+    Unwritten(Box<DeferredMessage>),
 }
 
 impl Outgoing {

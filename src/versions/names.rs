@@ -20,21 +20,21 @@ const GUESSES_MAX: usize = 256;
 
 /// The spellings of the sessions that were told of.
 #[derive(Debug, Default, Clone)]
-pub struct Names {
+pub struct SessionNames {
     /// The providers that there are, the default one first.
     providers: Vec<String>,
     client_of: HashMap<String, String>,
     core_of: HashMap<String, String>,
     /// Names that clients gave to sessions that they were not told of; the newest last.
-    guesses: VecDeque<Guess>,
+    guesses: VecDeque<GuessedName>,
     /// The session that was removed last. Its name is kept until another one is: there may be
     /// connections that have not been told of it yet.
     gone: Option<String>,
 }
 
-/// A session that was not told of.
+/// Name that a client gave to a session that it was not told of.
 #[derive(Debug, Clone)]
-struct Guess {
+struct GuessedName {
     client: String,
     core: String,
     /// Set while its client creates it.
@@ -48,7 +48,7 @@ pub fn plain_name(providers: &[String], uri: &str) -> Option<String> {
     providers.iter().any(|provider| provider == scheme).then(|| format!("{SCHEME}:{path}"))
 }
 
-impl Names {
+impl SessionNames {
     /// Begins with no names.
     pub fn new(providers: Vec<String>) -> Self {
         Self { providers, ..Self::default() }
@@ -118,7 +118,7 @@ impl Names {
 
     /// Learns what clients call these sessions, each with its provider. What is held under the
     /// clients' own spelling goes first: only what is not can be called otherwise.
-    pub fn meet<'a>(&mut self, sessions: impl Iterator<Item = (&'a str, Option<&'a str>)> + Clone) {
+    pub fn learn_sessions<'a>(&mut self, sessions: impl Iterator<Item = (&'a str, Option<&'a str>)> + Clone) {
         for (uri, _) in sessions.clone().filter(|(uri, _)| !is_plain(uri)) {
             self.learn(uri, uri);
         }
@@ -183,7 +183,7 @@ impl Names {
         for (core, client) in &other.client_of {
             self.learn(core, client);
         }
-        for Guess { client, core, is_made } in &other.guesses {
+        for GuessedName { client, core, is_made } in &other.guesses {
             self.guess(client, core, *is_made);
         }
     }
@@ -193,7 +193,7 @@ impl Names {
         if self.guesses.len() == GUESSES_MAX {
             self.guesses.pop_front();
         }
-        self.guesses.push_back(Guess { client: client.to_owned(), core: core.to_owned(), is_made });
+        self.guesses.push_back(GuessedName { client: client.to_owned(), core: core.to_owned(), is_made });
     }
 
     /// Both directions stay each other's opposite.
@@ -230,8 +230,8 @@ pub fn rename_in(sentence: &str, mut rename: impl FnMut(&str) -> Option<String>)
 mod tests {
     use super::*;
 
-    fn names() -> Names {
-        Names::new(vec!["script".to_owned(), "other".to_owned()])
+    fn names() -> SessionNames {
+        SessionNames::new(vec!["script".to_owned(), "other".to_owned()])
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(names.down("ahp-session:/1", None), "script:/1");
         assert_eq!(names.down("ahp-session:/1", Some("other")), "other:/1");
         assert_eq!(names.candidates("script:/2"), ["ahp-session:/2", "script:/2"]);
-        names.meet([("script:/2", Some("script"))].into_iter());
+        names.learn_sessions([("script:/2", Some("script"))].into_iter());
         assert_eq!(names.candidates("script:/2"), ["script:/2"]);
         assert_eq!(names.down("script:/2", None), "script:/2");
     }
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(names.up("other:/1"), "other:/1");
         assert_eq!(names.down("ahp-session:/1", Some("script")), "script:/1");
         assert_eq!(names.down("other:/1", Some("other")), "other:/1");
-        names.meet([("ahp-session:/3", Some("script")), ("script:/3", Some("script"))].into_iter());
+        names.learn_sessions([("ahp-session:/3", Some("script")), ("script:/3", Some("script"))].into_iter());
         assert_eq!(names.down("script:/3", None), "script:/3");
         assert_eq!(names.down("ahp-session:/3", None), "ahp-session:/3");
     }
@@ -275,7 +275,7 @@ mod tests {
         let mut names = names();
         assert_eq!(names.candidates("other:/1"), ["ahp-session:/1", "other:/1"]);
         assert_eq!(names.candidates("script:/1"), ["ahp-session:/1", "script:/1"]);
-        names.meet([("ahp-session:/1", Some("script"))].into_iter());
+        names.learn_sessions([("ahp-session:/1", Some("script"))].into_iter());
         assert_eq!(names.down("script:/1", None), "script:/1");
         assert_eq!(names.down("ahp-session:/1", None), "script:/1");
         assert_eq!(names.up("script:/1"), "ahp-session:/1");

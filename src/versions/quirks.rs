@@ -122,13 +122,13 @@ fn without_default_directory(line: &mut Line) {
 }
 
 /// Returns whether JSON text may mention a changed file.
-fn tells_files(text: &[u8]) -> bool {
+fn may_name_changed_file(text: &[u8]) -> bool {
     [b"\"content\":{".as_slice(), b"\"file:///"].iter().all(|what| memmem::find(text, what).is_some())
 }
 
 /// A line in which files that have changed have [`ASKED_SCHEME`].
 fn ask_for_files(line: &mut Line) {
-    if line.delta.is_some() || !tells_files(&line.bytes) {
+    if line.delta.is_some() || !may_name_changed_file(&line.bytes) {
         return;
     }
     let Ok(mut message) = serde_json::from_slice::<Value>(&line.bytes) else { return };
@@ -273,7 +273,7 @@ const ENCODED_SCHEME: &str = "YWhwLXNlc3Npb246";
 
 impl Quirks {
     /// Says a line as a client with these quirks is to be told it.
-    pub fn apply(self, line: &mut Line, spelling: &mut Spelling) {
+    pub fn apply(self, line: &mut Line, spelling: &mut ProviderNames) {
         if self.remote_files {
             without_default_directory(line);
             ask_for_files(line);
@@ -291,7 +291,7 @@ impl Quirks {
     }
 
     /// Says a value in what is told, as [`Self::apply`] would.
-    pub fn apply_to_value(self, value: &mut Value, spelling: &Spelling) {
+    pub fn apply_to_value(self, value: &mut Value, spelling: &ProviderNames) {
         if self.remote_files {
             ask_for_edits(value);
         }
@@ -301,9 +301,9 @@ impl Quirks {
     }
 
     /// Applies the adjustments to JSON text.
-    pub fn apply_to_text(self, text: Bytes, spelling: &Spelling) -> Bytes {
+    pub fn apply_to_text(self, text: Bytes, spelling: &ProviderNames) -> Bytes {
         let has_sessions = self.sessions_by_provider && names_sessions(&text);
-        let has_files = self.remote_files && tells_files(&text);
+        let has_files = self.remote_files && may_name_changed_file(&text);
         if !has_sessions && !has_files {
             return text;
         }
@@ -313,7 +313,7 @@ impl Quirks {
     }
 
     /// Returns the name of a channel for such clients, if it differs from the core's.
-    pub fn called(self, channel: &str, spelling: &Spelling) -> Option<String> {
+    pub fn called(self, channel: &str, spelling: &ProviderNames) -> Option<String> {
         spelling.spelled(channel).filter(|_| self.sessions_by_provider)
     }
 }
@@ -325,7 +325,7 @@ fn names_sessions(text: &[u8]) -> bool {
 
 /// Providers of sessions, for [`Quirk::SessionsByProvider`].
 #[derive(Debug, Default, Clone)]
-pub struct Spelling {
+pub struct ProviderNames {
     providers: BTreeMap<String, String>,
     /// Providers as returning clients say them, of sessions that were not mentioned since the
     /// process began.
@@ -337,7 +337,7 @@ pub struct Spelling {
     removed: VecDeque<String>,
 }
 
-impl Spelling {
+impl ProviderNames {
     /// A message in which sessions that were told of are called as the core calls them.
     pub fn take_up(&mut self, message: Incoming) -> Incoming {
         with_uris(message, &CHANNELS, |uri| self.core_name(uri))
@@ -490,7 +490,7 @@ mod tests {
 
     use super::*;
 
-    fn respelled(spelling: &mut Spelling, message: &Value) -> Value {
+    fn respelled(spelling: &mut ProviderNames, message: &Value) -> Value {
         let mut line = Line::of((message.to_string() + "\n").into());
         spelling.respell(&mut line);
         serde_json::from_slice(&line.bytes).unwrap()
@@ -498,7 +498,7 @@ mod tests {
 
     #[test]
     fn sessions_are_called_by_their_providers_in_every_place() {
-        let mut spelling = Spelling::default();
+        let mut spelling = ProviderNames::default();
         let chat = uris::default_chat_of("ahp-session:/1");
         let listed = json!({ "result": { "items": [
             { "resource": "ahp-session:/1", "provider": "script", "defaultChat": chat },
@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn what_sessions_are_called_is_forgotten_some_time_after_they_are_removed() {
-        let mut spelling = Spelling::default();
+        let mut spelling = ProviderNames::default();
         let uri = |number: usize| format!("ahp-session:/{number}");
         let removed = |number: usize| {
             let params = json!({ "channel": "ahp-root://", "session": uri(number) });
@@ -587,7 +587,7 @@ mod tests {
         let told = |file: Value| json!({ "params": { "action": { "files": [file] } } });
         let (kept, shown) = ("ahp-content:/x.1/before/w/a%20b", "ahp-content:/w/a%20b?x.1/before");
         let remote = Quirks { remote_files: true, ..Quirks::default() };
-        let mut spelling = Spelling::default();
+        let mut spelling = ProviderNames::default();
         let mut value = told(file("file:///w/a%20b", kept, "file:///w/a%20b"));
         let mut line = Line::of(format!("{value}\n").into());
         remote.apply(&mut line, &mut spelling);

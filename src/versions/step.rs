@@ -4,12 +4,12 @@
 //! of an action through several of them. Each difference is a module of its own, `v0_9_0` and so
 //! on; `chain` has the list of all of them.
 //! Never: remembers anything from one message to the next; what a step must know of the past is
-//! lent to it as a [`Scene`].
+//! lent to it as a [`TranslationContext`].
 
 use serde_json::Value;
 
 use super::dialect::Dialect;
-use super::names::Names;
+use super::names::SessionNames;
 use super::node::{self, Node, Object};
 use crate::state::reduce::Conversation;
 use crate::wire::asides::Aside;
@@ -18,7 +18,7 @@ use crate::wire::errors::RpcError;
 
 /// Request or notification of a client, on its way up.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Call {
+pub struct IncomingCall {
     /// The method.
     pub method: String,
     /// Params.
@@ -46,7 +46,7 @@ pub enum Reply {
 
 /// A client's action on its way up.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Said {
+pub struct IncomingAction {
     /// The channel that it is about.
     pub channel: String,
     /// The action.
@@ -55,7 +55,7 @@ pub struct Said {
     pub aside: Option<Aside>,
 }
 
-impl Said {
+impl IncomingAction {
     /// The action's name.
     pub fn name(&self) -> &str {
         node::text(&self.action, "type").unwrap_or_default()
@@ -69,14 +69,14 @@ impl Said {
 
 /// An action on its way down.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Told {
+pub struct OutgoingAction {
     /// The channel, as the envelope names it.
     pub channel: String,
     /// The action.
     pub action: Object,
 }
 
-impl Told {
+impl OutgoingAction {
     /// The action's name.
     pub fn name(&self) -> &str {
         node::text(&self.action, "type").unwrap_or_default()
@@ -85,7 +85,7 @@ impl Told {
 
 /// A channel's state on its way down.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shot {
+pub struct OutgoingState {
     /// Of what kind the channel is.
     pub kind: ChannelKind,
     /// URI of the channel, as the core names it.
@@ -102,7 +102,7 @@ pub struct Shot {
 
 /// A notification on its way down.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Notice {
+pub struct OutgoingNotification {
     /// The method.
     pub method: String,
     /// Params.
@@ -110,7 +110,7 @@ pub struct Notice {
 }
 
 /// Context of a translation.
-pub struct Scene<'a> {
+pub struct TranslationContext<'a> {
     /// The chat that an action is about, as the newest version sees it and before the action; none
     /// when it is not known.
     pub chat: Option<&'a Conversation>,
@@ -127,7 +127,7 @@ pub struct Scene<'a> {
     /// Clients of this version know that a session has chats.
     pub knows_chats: bool,
     /// Names of sessions for clients of this version.
-    pub names: &'a mut Names,
+    pub names: &'a mut SessionNames,
     /// Client that sends it, on the way up.
     pub client_id: &'a str,
     /// On the way down of an action: the differences that lie between the newest version and the
@@ -141,21 +141,25 @@ pub type Steps = &'static [&'static dyn VersionStep];
 
 /// Takes an action down through these differences, to all that is told instead of it: often itself,
 /// sometimes nothing.
-pub fn action_down(steps: Steps, told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
-    let outer = scene.newer;
+pub fn action_down(
+    steps: Steps,
+    told: OutgoingAction,
+    context: &mut TranslationContext<'_>,
+) -> Vec<OutgoingAction> {
+    let outer = context.newer;
     let mut all = vec![told];
     for (place, step) in steps.iter().enumerate() {
-        scene.newer = &steps[..place];
+        context.newer = &steps[..place];
         all = all
             .into_iter()
             .flat_map(|mut told| {
                 node::each_of_action(&mut told.action, &mut |node, object| step.node_down(node, object));
-                step.action_down(told, scene)
+                step.action_down(told, context)
             })
             .filter(|told| !step.lacks().contains(&told.name()))
             .collect();
     }
-    scene.newer = outer;
+    context.newer = outer;
     all
 }
 
@@ -180,37 +184,49 @@ pub trait VersionStep: Sync {
     ///
     /// # Errors
     /// When it asks for what cannot be given.
-    fn call_up(&self, _call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+    fn call_up(
+        &self,
+        _call: &mut IncomingCall,
+        _context: &mut TranslationContext<'_>,
+    ) -> Result<(), RpcError> {
         Ok(())
     }
 
     /// Changes a client's action. Of what it changes nothing is known here: what depends on that is
     /// left to the core, as an [`Aside`].
-    fn action_up(&self, _said: &mut Said, _scene: &mut Scene<'_>) {}
+    fn action_up(&self, _said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {}
 
     /// Changes a piece of a state or an action. Every piece inside of it is changed already.
     fn node_down(&self, _node: Node, _object: &mut Object) {}
 
     /// Changes states as wholes, after their pieces.
-    fn shots_down(&self, _shots: &mut Vec<Shot>, _scene: &mut Scene<'_>) {}
+    fn shots_down(&self, _outgoing_states: &mut Vec<OutgoingState>, _context: &mut TranslationContext<'_>) {}
 
     /// Makes of an action, whose pieces are changed already, what is told instead.
-    fn action_down(&self, told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(
+        &self,
+        told: OutgoingAction,
+        _context: &mut TranslationContext<'_>,
+    ) -> Vec<OutgoingAction> {
         vec![told]
     }
 
     /// Changes a notification; none when it is not told.
-    fn notice_down(&self, notice: Notice, _scene: &mut Scene<'_>) -> Option<Notice> {
+    fn notice_down(
+        &self,
+        notice: OutgoingNotification,
+        _context: &mut TranslationContext<'_>,
+    ) -> Option<OutgoingNotification> {
         Some(notice)
     }
 
     /// Changes the result of a method; snapshots and summaries in it are changed already.
-    fn result_down(&self, _method: &str, _result: &mut Value, _scene: &mut Scene<'_>) {}
+    fn result_down(&self, _method: &str, _result: &mut Value, _context: &mut TranslationContext<'_>) {}
 
     /// Changes the envelope of an action that is told alone, or in the replay of a `reconnect`.
     fn envelope_down(&self, _envelope: &mut Object, _in_replay: bool) {}
 
     /// Changes an error: its code may be unknown to the older one, and its sentence may name a
     /// session.
-    fn error_down(&self, _error: &mut RpcError, _scene: &mut Scene<'_>) {}
+    fn error_down(&self, _error: &mut RpcError, _context: &mut TranslationContext<'_>) {}
 }

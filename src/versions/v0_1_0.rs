@@ -13,9 +13,12 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::draft::RESULT;
-use super::names::Names;
+use super::names::SessionNames;
 use super::node::{self, Node, Object};
-use super::step::{Call, Notice, Said, Scene, Shot, Told, VersionStep};
+use super::step::{
+    IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, OutgoingState, TranslationContext,
+    VersionStep,
+};
 use crate::wire::asides::Aside;
 use crate::wire::changesets::named_by_changeset;
 use crate::wire::channels::ChannelKind;
@@ -68,7 +71,7 @@ impl VersionStep for V0_1_0 {
         ]
     }
 
-    fn call_up(&self, call: &mut Call, scene: &mut Scene<'_>) -> Result<(), RpcError> {
+    fn call_up(&self, call: &mut IncomingCall, context: &mut TranslationContext<'_>) -> Result<(), RpcError> {
         if matches!(
             call.method.as_str(),
             "resourceResolve" | "resourceMkdir" | "createResourceWatch" | "invokeChangesetOperation"
@@ -93,10 +96,10 @@ impl VersionStep for V0_1_0 {
             call.params.insert("channel".to_owned(), uris::ROOT.into());
         }
         if call.method == "createSession" {
-            name_provider(&mut call.params, scene.names);
+            name_provider(&mut call.params, context.names);
             if let Some(Value::Object(fork)) = call.params.get_mut("fork") {
                 if let Some(Value::String(session)) = fork.get_mut("session") {
-                    *session = scene.names.up(session);
+                    *session = context.names.up(session);
                 }
             }
             if let Some(Value::Object(client)) = call.params.get_mut("activeClient") {
@@ -104,9 +107,9 @@ impl VersionStep for V0_1_0 {
             }
         }
         if let Some(Value::String(channel)) = call.params.get_mut("channel") {
-            *channel = scene.names.up(channel);
+            *channel = context.names.up(channel);
         }
-        each_claim(&mut call.params, &mut |session| scene.names.up(session));
+        each_claim(&mut call.params, &mut |session| context.names.up(session));
         if call.method == "subscribe" {
             if let Some(uri) = node::text(&call.params, "channel").filter(|uri| is_unknown(uri)) {
                 return Err(RpcError::resource_not_found(uri));
@@ -115,17 +118,17 @@ impl VersionStep for V0_1_0 {
         for member in ["initialSubscriptions", "subscriptions"] {
             node::retain(&mut call.params, member, |uri| !uri.as_str().is_some_and(is_unknown));
             if let Some(Value::Array(uris)) = call.params.get_mut(member) {
-                *uris = uris.iter().flat_map(|uri| candidates(uri, scene.names)).collect();
+                *uris = uris.iter().flat_map(|uri| candidates(uri, context.names)).collect();
             }
         }
         Ok(())
     }
 
-    fn action_up(&self, said: &mut Said, scene: &mut Scene<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, context: &mut TranslationContext<'_>) {
         for member in ["session", "terminal"] {
             said.action.remove(member);
         }
-        each_claim(&mut said.action, &mut |session| scene.names.up(session));
+        each_claim(&mut said.action, &mut |session| context.names.up(session));
         for member in ["userMessage", "message", "userSuggestion"] {
             if let Some(Value::Object(message)) = said.action.get_mut(member) {
                 resources_of_files(message);
@@ -162,22 +165,26 @@ impl VersionStep for V0_1_0 {
         }
     }
 
-    fn shots_down(&self, shots: &mut Vec<Shot>, scene: &mut Scene<'_>) {
-        for shot in &mut *shots {
-            if matches!(shot.kind, ChannelKind::Root | ChannelKind::Terminal) {
-                each_claim(&mut shot.state, &mut |session| scene.names.down(session, None));
+    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, context: &mut TranslationContext<'_>) {
+        for outgoing in &mut *outgoing_states {
+            if matches!(outgoing.kind, ChannelKind::Root | ChannelKind::Terminal) {
+                each_claim(&mut outgoing.state, &mut |session| context.names.down(session, None));
             }
         }
-        for shot in shots.iter_mut().filter(|shot| shot.kind == ChannelKind::Session) {
-            let provider = node::text(&shot.state, "provider");
-            shot.resource = scene.names.down(&shot.channel, provider);
-            if let Some(Value::Object(summary)) = shot.state.get_mut("summary") {
-                summary.insert("resource".to_owned(), shot.resource.clone().into());
+        for outgoing in outgoing_states.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Session) {
+            let provider = node::text(&outgoing.state, "provider");
+            outgoing.resource = context.names.down(&outgoing.channel, provider);
+            if let Some(Value::Object(summary)) = outgoing.state.get_mut("summary") {
+                summary.insert("resource".to_owned(), outgoing.resource.clone().into());
             }
         }
     }
 
-    fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(
+        &self,
+        mut told: OutgoingAction,
+        context: &mut TranslationContext<'_>,
+    ) -> Vec<OutgoingAction> {
         match told.name() {
             "session/customizationsChanged" => entries_of_customizations(&mut told.action),
             "session/customizationToggled" => node::alias(&mut told.action, "id", "uri"),
@@ -190,38 +197,44 @@ impl VersionStep for V0_1_0 {
         }
         match told.name().split_once('/') {
             Some(("session", _)) => {
-                let session = scene.names.down(&told.channel, None);
+                let session = context.names.down(&told.channel, None);
                 told.action.insert("session".to_owned(), session.into());
             }
             Some(("terminal", _)) => {
-                each_claim(&mut told.action, &mut |session| scene.names.down(session, None));
+                each_claim(&mut told.action, &mut |session| context.names.down(session, None));
                 told.action.insert("terminal".to_owned(), told.channel.clone().into());
             }
-            Some(("root", _)) => each_claim(&mut told.action, &mut |session| scene.names.down(session, None)),
+            Some(("root", _)) => {
+                each_claim(&mut told.action, &mut |session| context.names.down(session, None))
+            }
             _ => {}
         }
         vec![told]
     }
 
-    fn notice_down(&self, notice: Notice, scene: &mut Scene<'_>) -> Option<Notice> {
-        let Notice { method, mut params } = notice;
+    fn notice_down(
+        &self,
+        notice: OutgoingNotification,
+        context: &mut TranslationContext<'_>,
+    ) -> Option<OutgoingNotification> {
+        let OutgoingNotification { method, mut params } = notice;
         if method == "action" {
             let envelope = Value::Object(params.clone());
             params.insert("envelope".to_owned(), envelope);
-            return Some(Notice { method, params });
+            return Some(OutgoingNotification { method, params });
         }
         let kind = match method.as_str() {
             "root/sessionAdded" => {
                 if let Some(Value::Object(summary)) = params.get_mut("summary") {
-                    name_summary(summary, scene.names);
+                    name_summary(summary, context.names);
                 }
                 "notify/sessionAdded"
             }
             "root/sessionRemoved" | "root/sessionSummaryChanged" => {
                 let session = node::text(&params, "session").unwrap_or_default().to_owned();
-                params.insert("session".to_owned(), scene.names.down(&session, None).into());
+                params.insert("session".to_owned(), context.names.down(&session, None).into());
                 if method == "root/sessionRemoved" {
-                    scene.names.forget(&session);
+                    context.names.forget(&session);
                     "notify/sessionRemoved"
                 } else {
                     "notify/sessionSummaryChanged"
@@ -234,17 +247,17 @@ impl VersionStep for V0_1_0 {
         params.insert("type".to_owned(), kind.into());
         let mut wrapped = Object::new();
         wrapped.insert("notification".to_owned(), Value::Object(params));
-        Some(Notice { method: "notification".to_owned(), params: wrapped })
+        Some(OutgoingNotification { method: "notification".to_owned(), params: wrapped })
     }
 
-    fn result_down(&self, method: &str, result: &mut Value, scene: &mut Scene<'_>) {
+    fn result_down(&self, method: &str, result: &mut Value, context: &mut TranslationContext<'_>) {
         match (method, result) {
             ("listSessions", Value::Object(result)) => {
                 if let Some(Value::Array(items)) = result.get_mut("items") {
                     let named = items.iter().filter_map(Value::as_object);
-                    scene.names.meet(named.filter_map(identity));
+                    context.names.learn_sessions(named.filter_map(identity));
                     for summary in items.iter_mut().filter_map(Value::as_object_mut) {
-                        name_summary(summary, scene.names);
+                        name_summary(summary, context.names);
                     }
                 }
             }
@@ -264,17 +277,17 @@ impl VersionStep for V0_1_0 {
         envelope.remove("channel");
     }
 
-    fn error_down(&self, error: &mut RpcError, scene: &mut Scene<'_>) {
+    fn error_down(&self, error: &mut RpcError, context: &mut TranslationContext<'_>) {
         if error.code == CONFLICT {
             error.code = ALREADY_EXISTS;
         }
-        error.message = scene.names.down_in(&error.message);
+        error.message = context.names.down_in(&error.message);
     }
 }
 
 /// Makes of the answer to a permission that of the tool call that asked. It may leave out which
 /// turn it is about.
-fn answer_of_permission(said: &mut Said) {
+fn answer_of_permission(said: &mut IncomingAction) {
     let action = &mut said.action;
     node::rename(action, "requestId", "toolCallId");
     let request = node::text(action, "toolCallId").unwrap_or_default();
@@ -304,7 +317,7 @@ fn name_target(params: &mut Object) {
 
 /// A session's scheme is its provider, unless another one is named: then it is the client's own
 /// affair.
-fn name_provider(params: &mut Object, names: &mut Names) {
+fn name_provider(params: &mut Object, names: &mut SessionNames) {
     let Some(uri) = node::text(params, "channel").map(str::to_owned) else { return };
     let Some((scheme, _)) = uri.split_once(':') else { return };
     names.make(&uri, node::text(params, "provider"));
@@ -313,7 +326,7 @@ fn name_provider(params: &mut Object, names: &mut Names) {
     }
 }
 
-fn candidates(uri: &Value, names: &mut Names) -> Vec<Value> {
+fn candidates(uri: &Value, names: &mut SessionNames) -> Vec<Value> {
     match uri {
         Value::String(uri) => names.candidates(uri).into_iter().map(Value::String).collect(),
         other => vec![other.clone()],
@@ -339,7 +352,7 @@ fn identity(summary: &Object) -> Option<(&str, Option<&str>)> {
     Some((node::text(summary, "resource")?, node::text(summary, "provider")))
 }
 
-fn name_summary(summary: &mut Object, names: &mut Names) {
+fn name_summary(summary: &mut Object, names: &mut SessionNames) {
     let Some((uri, provider)) = identity(summary) else { return };
     let name = names.down(uri, provider);
     summary.insert("resource".to_owned(), name.into());

@@ -5,7 +5,7 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Said, Scene, Shot, Told, VersionStep};
+use super::step::{IncomingAction, OutgoingAction, OutgoingState, TranslationContext, VersionStep};
 use crate::wire::channels::ChannelKind;
 
 /// See the module.
@@ -28,7 +28,7 @@ impl VersionStep for V0_2_0 {
         &["session/mcpServerStateChanged", "changeset/operationStatusChanged"]
     }
 
-    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
         node::rename(&mut said.action, "userMessage", "message");
         for member in ["message", "userSuggestion"] {
             if let Some(Value::Object(message)) = said.action.get_mut(member) {
@@ -59,16 +59,20 @@ impl VersionStep for V0_2_0 {
     }
 
     /// A session's summary lists its changesets, and not its state.
-    fn shots_down(&self, shots: &mut Vec<Shot>, _scene: &mut Scene<'_>) {
-        for shot in shots.iter_mut().filter(|shot| shot.kind == ChannelKind::Session) {
-            let changesets = shot.state.get("changesets").cloned();
-            if let Some(Value::Object(summary)) = shot.state.get_mut("summary") {
+    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut TranslationContext<'_>) {
+        for outgoing in outgoing_states.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Session) {
+            let changesets = outgoing.state.get("changesets").cloned();
+            if let Some(Value::Object(summary)) = outgoing.state.get_mut("summary") {
                 summary.extend(changesets.map(|changesets| ("changesets".to_owned(), changesets)));
             }
         }
     }
 
-    fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(
+        &self,
+        mut told: OutgoingAction,
+        _context: &mut TranslationContext<'_>,
+    ) -> Vec<OutgoingAction> {
         match told.name() {
             "session/turnStarted" | "session/pendingMessageSet" => {
                 name_message(&mut told.action);

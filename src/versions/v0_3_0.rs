@@ -6,7 +6,9 @@ use serde_json::{json, Value};
 use super::dialect::Dialect;
 use super::names::rename_in;
 use super::node::{self, Node, Object};
-use super::step::{Call, Said, Scene, Shot, Told, VersionStep};
+use super::step::{
+    IncomingAction, IncomingCall, OutgoingAction, OutgoingState, TranslationContext, VersionStep,
+};
 use crate::wire::annotations::named_by_annotations;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -74,7 +76,11 @@ impl VersionStep for V0_3_0 {
         ]
     }
 
-    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+    fn call_up(
+        &self,
+        call: &mut IncomingCall,
+        _context: &mut TranslationContext<'_>,
+    ) -> Result<(), RpcError> {
         let channel = node::text(&call.params, "channel").unwrap_or_default();
         match call.method.as_str() {
             "createChat" | "disposeChat" => return Err(RpcError::method_not_found(&call.method)),
@@ -95,7 +101,7 @@ impl VersionStep for V0_3_0 {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
         if said.name().starts_with("annotations/") {
             // Its client could not be told what became of it: an action that its version does not
             // have is none.
@@ -131,32 +137,33 @@ impl VersionStep for V0_3_0 {
         }
     }
 
-    fn shots_down(&self, shots: &mut Vec<Shot>, _scene: &mut Scene<'_>) {
-        let (mut chats, mut rest): (Vec<Shot>, Vec<Shot>) =
-            std::mem::take(shots).into_iter().partition(|shot| shot.kind == ChannelKind::Chat);
-        for shot in rest.iter_mut().filter(|shot| shot.kind == ChannelKind::Session) {
+    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut TranslationContext<'_>) {
+        let (mut chats, mut rest): (Vec<OutgoingState>, Vec<OutgoingState>) = std::mem::take(outgoing_states)
+            .into_iter()
+            .partition(|outgoing| outgoing.kind == ChannelKind::Chat);
+        for outgoing in rest.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Session) {
             for member in ["chats", "defaultChat"] {
-                shot.state.remove(member);
+                outgoing.state.remove(member);
             }
-            shot.state.insert("turns".to_owned(), json!([]));
-            let chat = uris::default_chat_of(&shot.channel);
-            let Some(chat) = chats.iter_mut().find(|shot| shot.channel == chat) else { continue };
+            outgoing.state.insert("turns".to_owned(), json!([]));
+            let chat = uris::default_chat_of(&outgoing.channel);
+            let Some(chat) = chats.iter_mut().find(|outgoing| outgoing.channel == chat) else { continue };
             for member in CONVERSATION {
                 let value = chat.state.remove(member);
-                shot.state.extend(value.map(|value| (member.to_owned(), value)));
+                outgoing.state.extend(value.map(|value| (member.to_owned(), value)));
             }
             let activity = chat.state.get("status").and_then(Value::as_u64).unwrap_or_default();
-            with_activity(&mut shot.state, activity);
-            if let Some(Value::Object(summary)) = shot.state.get_mut("summary") {
+            with_activity(&mut outgoing.state, activity);
+            if let Some(Value::Object(summary)) = outgoing.state.get_mut("summary") {
                 with_activity(summary, activity);
             }
         }
-        for shot in rest.iter_mut().filter(|shot| shot.kind == ChannelKind::Changeset) {
-            leave_out_disabled(&mut shot.state);
+        for outgoing in rest.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Changeset) {
+            leave_out_disabled(&mut outgoing.state);
         }
         // A state that says what is watched is there since 0.4.0.
-        rest.retain(|shot| !matches!(shot.kind, ChannelKind::Watch | ChannelKind::Annotations));
-        *shots = rest;
+        rest.retain(|outgoing| !matches!(outgoing.kind, ChannelKind::Watch | ChannelKind::Annotations));
+        *outgoing_states = rest;
     }
 
     fn envelope_down(&self, envelope: &mut Object, _in_replay: bool) {
@@ -165,11 +172,15 @@ impl VersionStep for V0_3_0 {
         }
     }
 
-    fn error_down(&self, error: &mut RpcError, _scene: &mut Scene<'_>) {
+    fn error_down(&self, error: &mut RpcError, _context: &mut TranslationContext<'_>) {
         error.message = rename_in(&error.message, uris::session_of_default_chat);
     }
 
-    fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(
+        &self,
+        mut told: OutgoingAction,
+        context: &mut TranslationContext<'_>,
+    ) -> Vec<OutgoingAction> {
         leave_out_disabled(&mut told.action);
         if told.name() == "changeset/contentChanged" {
             return one_by_one(told);
@@ -183,11 +194,11 @@ impl VersionStep for V0_3_0 {
         told.action.insert("type".to_owned(), format!("session/{name}").into());
         told.channel = session;
         let mut all = vec![told];
-        if scene.is_read && UNREAD_BY.contains(&name.as_str()) {
+        if context.is_read && UNREAD_BY.contains(&name.as_str()) {
             let mut read = Object::new();
             read.insert("type".to_owned(), "session/isReadChanged".into());
             read.insert("isRead".to_owned(), true.into());
-            all.push(Told { channel: all[0].channel.clone(), action: read });
+            all.push(OutgoingAction { channel: all[0].channel.clone(), action: read });
         }
         all
     }
@@ -207,7 +218,7 @@ fn leave_out_disabled(changeset: &mut Object) {
 }
 
 /// All files of a changeset, told one by one.
-fn one_by_one(mut told: Told) -> Vec<Told> {
+fn one_by_one(mut told: OutgoingAction) -> Vec<OutgoingAction> {
     let action = |members: Value| match members {
         Value::Object(action) => action,
         _ => Object::new(),
@@ -221,7 +232,7 @@ fn one_by_one(mut told: Told) -> Vec<Told> {
         actions.push(action(json!({ "type": "changeset/operationsChanged", "operations": operations })));
     }
     let channel = told.channel;
-    actions.into_iter().map(|action| Told { channel: channel.clone(), action }).collect()
+    actions.into_iter().map(|action| OutgoingAction { channel: channel.clone(), action }).collect()
 }
 
 /// Sets the activity of a session to that of its one conversation, as its clients compute it.
@@ -250,7 +261,7 @@ mod tests {
     fn all_files_of_a_changeset_are_told_one_by_one() {
         let changed = json!({ "type": "changeset/contentChanged", "files": [{ "id": "a" }, { "id": "b" }], "operations": [] });
         let Value::Object(action) = changed else { unreachable!() };
-        let told = one_by_one(Told { channel: "c".to_owned(), action });
+        let told = one_by_one(OutgoingAction { channel: "c".to_owned(), action });
         let actions: Vec<Value> = told.into_iter().map(|told| Value::Object(told.action)).collect();
         assert_eq!(
             actions,

@@ -10,7 +10,10 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{self, Call, Notice, Said, Scene, Shot, Told, VersionStep};
+use super::step::{
+    self, IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, OutgoingState,
+    TranslationContext, VersionStep,
+};
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 use crate::wire::asides::{Aside, Selection, SelectionChange, SELECTED};
@@ -48,7 +51,11 @@ impl VersionStep for V0_4_0 {
         ]
     }
 
-    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+    fn call_up(
+        &self,
+        call: &mut IncomingCall,
+        _context: &mut TranslationContext<'_>,
+    ) -> Result<(), RpcError> {
         if matches!(call.method.as_str(), "createSession" | "createChat") {
             let mut take = |member| call.params.remove(member).filter(|value: &Value| !value.is_null());
             let selection = Selection { model: take("model"), agent: take("agent") };
@@ -57,16 +64,17 @@ impl VersionStep for V0_4_0 {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut Said, scene: &mut Scene<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, context: &mut TranslationContext<'_>) {
         let member = |name| said.action.get(name).filter(|value| !value.is_null()).cloned();
         match said.name() {
             "session/modelChanged" => {
-                said.aside = Some(select(SelectionChange::Model(member("model").unwrap_or_default()), scene));
+                said.aside =
+                    Some(select(SelectionChange::Model(member("model").unwrap_or_default()), context));
             }
             "session/agentChanged" => {
-                said.aside = Some(select(SelectionChange::Agent(member("agent")), scene))
+                said.aside = Some(select(SelectionChange::Agent(member("agent")), context))
             }
-            "session/activeClientChanged" => become_active(said, scene.client_id),
+            "session/activeClientChanged" => become_active(said, context.client_id),
             "session/activeClientToolsChanged" => {
                 said.aside = Some(Aside::OffersTools(member("tools").unwrap_or_default()));
             }
@@ -101,37 +109,37 @@ impl VersionStep for V0_4_0 {
         }
     }
 
-    fn shots_down(&self, shots: &mut Vec<Shot>, _scene: &mut Scene<'_>) {
-        let choices: Vec<(String, Selection)> = shots
+    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut TranslationContext<'_>) {
+        let choices: Vec<(String, Selection)> = outgoing_states
             .iter()
-            .filter(|shot| shot.kind == ChannelKind::Chat)
-            .map(|shot| (shot.channel.clone(), selection_in(&shot.state)))
+            .filter(|outgoing| outgoing.kind == ChannelKind::Chat)
+            .map(|outgoing| (outgoing.channel.clone(), selection_in(&outgoing.state)))
             .collect();
-        for shot in shots.iter_mut().filter(|shot| shot.kind == ChannelKind::Session) {
-            let Some(mut summary) = shot.summary.clone() else { continue };
+        for outgoing in outgoing_states.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Session) {
+            let Some(mut summary) = outgoing.summary.clone() else { continue };
             // As its actions tell it, and not as the list does.
             summary.retain(|member, _| !matches!(member.as_str(), "model" | "agent"));
-            let chat = uris::default_chat_of(&shot.channel);
+            let chat = uris::default_chat_of(&outgoing.channel);
             if let Some((_, choice)) = choices.iter().find(|(channel, _)| *channel == chat) {
                 summary.extend(choice.model.clone().map(|model| ("model".to_owned(), model)));
                 summary.extend(choice.agent.clone().map(|agent| ("agent".to_owned(), agent)));
             }
-            shot.state.insert("summary".to_owned(), Value::Object(summary));
+            outgoing.state.insert("summary".to_owned(), Value::Object(summary));
         }
-        for shot in shots {
-            shot.state.remove("draft");
+        for outgoing in outgoing_states {
+            outgoing.state.remove("draft");
         }
     }
 
-    fn action_down(&self, told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(&self, told: OutgoingAction, context: &mut TranslationContext<'_>) -> Vec<OutgoingAction> {
         match told.name() {
             "session/activeClientSet" | "session/activeClientRemoved" => {
-                vec![active_client_now(told.channel, scene)]
+                vec![active_client_now(told.channel, context)]
             }
             "chat/draftChanged" | "chat/turnStarted" | "chat/truncated" => {
-                let mut all = match scene.at_end {
+                let mut all = match context.at_end {
                     Some(chat) => choice_in(&told.channel, chat),
-                    None => choice_change(&told, scene.chat),
+                    None => choice_change(&told, context.chat),
                 };
                 all.insert(0, told);
                 all
@@ -140,7 +148,11 @@ impl VersionStep for V0_4_0 {
         }
     }
 
-    fn notice_down(&self, notice: Notice, _scene: &mut Scene<'_>) -> Option<Notice> {
+    fn notice_down(
+        &self,
+        notice: OutgoingNotification,
+        _context: &mut TranslationContext<'_>,
+    ) -> Option<OutgoingNotification> {
         (notice.method != "root/progress").then_some(notice)
     }
 }
@@ -181,25 +193,25 @@ fn shown(message: Option<&Message>) -> Value {
     message
 }
 
-fn said_last(chat: &Conversation) -> Value {
+fn last_selection(chat: &Conversation) -> Value {
     let running = chat.state().active_turn.as_ref().map(|turn| &turn.message);
     shown(running.or_else(|| chat.history().last_message()))
 }
 
 /// Another model or agent is selected for the session. Where chats are known, that is for all of
 /// them.
-fn select(change: SelectionChange, scene: &Scene<'_>) -> Aside {
-    Aside::Selects { change, for_all_chats: scene.knows_chats }
+fn select(change: SelectionChange, context: &TranslationContext<'_>) -> Aside {
+    Aside::Selects { change, for_all_chats: context.knows_chats }
 }
 
 /// Returns the actions that tell a session of a new choice, because of something on its default
 /// chat.
-fn choice_change(told: &Told, chat: Option<&Conversation>) -> Vec<Told> {
+fn choice_change(told: &OutgoingAction, chat: Option<&Conversation>) -> Vec<OutgoingAction> {
     let Some(session) = uris::session_of_default_chat(&told.channel) else { return Vec::new() };
     let null = Value::Null;
     let member = |name| told.action.get(name).unwrap_or(&null);
     let draft = shown(chat.and_then(|chat| chat.state().draft.as_ref()));
-    let said = chat.map(said_last).unwrap_or_default();
+    let said = chat.map(last_selection).unwrap_or_default();
     let before = Selection::of(&draft, &said);
     let after = match told.name() {
         "chat/draftChanged" => Selection::of(member("draft"), &said),
@@ -216,20 +228,20 @@ fn choice_change(told: &Told, chat: Option<&Conversation>) -> Vec<Told> {
 
 /// Returns the actions for a replayed action. The choice before and after it is unknown, so the
 /// final one is told each time.
-fn choice_in(channel: &str, chat: &Conversation) -> Vec<Told> {
+fn choice_in(channel: &str, chat: &Conversation) -> Vec<OutgoingAction> {
     let Some(session) = uris::session_of_default_chat(channel) else { return Vec::new() };
-    let chosen = Selection::of(&shown(chat.state().draft.as_ref()), &said_last(chat));
+    let chosen = Selection::of(&shown(chat.state().draft.as_ref()), &last_selection(chat));
     choice(&session, &chosen, [true, true])
 }
 
 /// Returns the actions that tell a session which model and which agent is chosen, as far as these
 /// change.
-fn choice(session: &str, chosen: &Selection, [model, agent]: [bool; 2]) -> Vec<Told> {
+fn choice(session: &str, chosen: &Selection, [model, agent]: [bool; 2]) -> Vec<OutgoingAction> {
     let tell = |name: &str, member: &str, value: &Option<Value>| {
         let mut action = Object::new();
         action.insert("type".to_owned(), name.into());
         action.extend(value.clone().map(|value| (member.to_owned(), value)));
-        Told { channel: session.to_owned(), action }
+        OutgoingAction { channel: session.to_owned(), action }
     };
     // That no model is chosen any more cannot be said.
     let model =
@@ -239,7 +251,7 @@ fn choice(session: &str, chosen: &Selection, [model, agent]: [bool; 2]) -> Vec<T
 }
 
 /// A client's taking part, or not any more, where there may be several.
-fn become_active(said: &mut Said, me: &str) {
+fn become_active(said: &mut IncomingAction, me: &str) {
     said.aside = Some(Aside::KnowsOneClient);
     if said.action.get("activeClient").is_some_and(Value::is_object) {
         return said.rename("session/activeClientSet");
@@ -249,18 +261,18 @@ fn become_active(said: &mut Said, me: &str) {
 }
 
 /// Tells which client is the active one now: the first of those that there are.
-fn active_client_now(channel: String, scene: &mut Scene<'_>) -> Told {
+fn active_client_now(channel: String, context: &mut TranslationContext<'_>) -> OutgoingAction {
     let told = |client: Value| {
         let mut action = Object::new();
         action.insert("type".to_owned(), "session/activeClientChanged".into());
         action.insert("activeClient".to_owned(), client);
-        Told { channel: channel.clone(), action }
+        OutgoingAction { channel: channel.clone(), action }
     };
-    let Some(first) = scene.active.first() else { return told(Value::Null) };
+    let Some(first) = context.active.first() else { return told(Value::Null) };
     let mut set = told(first.clone());
     set.action.insert("type".to_owned(), "session/activeClientSet".into());
     // As the newer neighbour says it.
-    let said = step::action_down(scene.newer, set, scene).pop();
+    let said = step::action_down(context.newer, set, context).pop();
     told(said.and_then(|mut said| said.action.remove("activeClient")).unwrap_or_default())
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{Node, Object};
-use super::step::{Call, Reply, Scene, VersionStep};
+use super::step::{IncomingCall, Reply, TranslationContext, VersionStep};
 use crate::wire::errors::RpcError;
 
 /// See the module.
@@ -25,7 +25,11 @@ impl VersionStep for V0_5_0 {
         &["chat/turnsLoaded", "session/inputNeededSet", "session/inputNeededRemoved"]
     }
 
-    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+    fn call_up(
+        &self,
+        call: &mut IncomingCall,
+        _context: &mut TranslationContext<'_>,
+    ) -> Result<(), RpcError> {
         match call.method.as_str() {
             // The state has them all.
             "fetchTurns" => {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Scene, Told, VersionStep};
+use super::step::{OutgoingAction, TranslationContext, VersionStep};
 
 /// See the module.
 pub struct V0_5_1;
@@ -32,13 +32,17 @@ impl VersionStep for V0_5_1 {
         }
     }
 
-    fn result_down(&self, method: &str, result: &mut Value, _scene: &mut Scene<'_>) {
+    fn result_down(&self, method: &str, result: &mut Value, _context: &mut TranslationContext<'_>) {
         if let ("initialize", Value::Object(result)) = (method, result) {
             result.remove("terminalCommandPrefix");
         }
     }
 
-    fn action_down(&self, told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(
+        &self,
+        told: OutgoingAction,
+        _context: &mut TranslationContext<'_>,
+    ) -> Vec<OutgoingAction> {
         if told.name() == "chat/responsePart" && told.action.get("part").is_some_and(is_question) {
             return Vec::new();
         }

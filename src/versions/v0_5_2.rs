@@ -5,7 +5,7 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Said, Scene, Told, VersionStep};
+use super::step::{IncomingAction, OutgoingAction, TranslationContext, VersionStep};
 
 /// See the module.
 pub struct V0_5_2;
@@ -26,7 +26,7 @@ impl VersionStep for V0_5_2 {
         &["chat/toolCallAuthRequired", "chat/toolCallAuthResolved"]
     }
 
-    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
         // The host puts its own clock's in.
         match said.name() {
             "chat/turnStarted" => {
@@ -69,7 +69,11 @@ impl VersionStep for V0_5_2 {
         }
     }
 
-    fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(
+        &self,
+        mut told: OutgoingAction,
+        _context: &mut TranslationContext<'_>,
+    ) -> Vec<OutgoingAction> {
         if told.name() == "changeset/filesReviewChanged" {
             told.action.insert("type".to_owned(), "changeset/filesReviewedChanged".into());
             node::rename(&mut told.action, "files", "fileIds");

@@ -5,7 +5,7 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Scene, Told, VersionStep};
+use super::step::{IncomingCall, OutgoingAction, TranslationContext, VersionStep};
 use crate::wire::errors::RpcError;
 
 /// See the module.
@@ -34,7 +34,11 @@ impl VersionStep for V0_6_0 {
         ]
     }
 
-    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+    fn call_up(
+        &self,
+        call: &mut IncomingCall,
+        _context: &mut TranslationContext<'_>,
+    ) -> Result<(), RpcError> {
         match call.method.as_str() {
             "createSession" => {
                 if let Some(directory) = call.params.remove("workingDirectory").filter(|it| !it.is_null()) {
@@ -76,7 +80,11 @@ impl VersionStep for V0_6_0 {
         }
     }
 
-    fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(
+        &self,
+        mut told: OutgoingAction,
+        _context: &mut TranslationContext<'_>,
+    ) -> Vec<OutgoingAction> {
         if told.name() == "chat/toolCallDelta" {
             told.action.entry("content").or_insert_with(|| "".into());
         }

@@ -4,9 +4,9 @@
 use serde_json::{json, Value};
 
 use super::dialect::Dialect;
-use super::lane::replaced;
 use super::node::{self, Node, Object};
-use super::step::{Notice, Said, Scene, Told, VersionStep};
+use super::step::{IncomingAction, OutgoingAction, OutgoingNotification, TranslationContext, VersionStep};
+use super::translation::replaced;
 
 /// See the module.
 pub struct V0_7_0;
@@ -24,7 +24,7 @@ impl VersionStep for V0_7_0 {
         &["session/workingDirectoryReplaced"]
     }
 
-    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
         if said.name() == "session/customizationToggled" && !said.action.contains_key("enablement") {
             let enabled = said.action.get("enabled").cloned().unwrap_or(Value::Bool(true));
             said.action.insert("enablement".to_owned(), json!([{ "kind": "session", "enabled": enabled }]));
@@ -44,7 +44,11 @@ impl VersionStep for V0_7_0 {
         }
     }
 
-    fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(
+        &self,
+        mut told: OutgoingAction,
+        context: &mut TranslationContext<'_>,
+    ) -> Vec<OutgoingAction> {
         match told.name() {
             "session/customizationToggled" => enable(&mut told.action),
             "session/customizationsChanged" => each_customization(&mut told.action),
@@ -63,11 +67,11 @@ impl VersionStep for V0_7_0 {
                     let mut action = Object::new();
                     action.insert("type".to_owned(), format!("session/workingDirectory{name}").into());
                     action.insert("directory".to_owned(), directory.clone());
-                    Told { channel: told.channel.clone(), action }
+                    OutgoingAction { channel: told.channel.clone(), action }
                 };
                 // What follows it is taken away and put back behind its replacement.
                 let member = |name| told.action.get(name).unwrap_or(&Value::Null);
-                let before = scene.directories;
+                let before = context.directories;
                 let after = replaced(before, member("directory"), member("replacement"));
                 let same = before.iter().zip(&after).take_while(|(before, after)| before == after).count();
                 let removed = before[same..].iter().map(|directory| change("Removed", directory));
@@ -79,7 +83,11 @@ impl VersionStep for V0_7_0 {
         vec![told]
     }
 
-    fn notice_down(&self, mut notice: Notice, _scene: &mut Scene<'_>) -> Option<Notice> {
+    fn notice_down(
+        &self,
+        mut notice: OutgoingNotification,
+        _context: &mut TranslationContext<'_>,
+    ) -> Option<OutgoingNotification> {
         if notice.method == "auth/required" {
             let name = notice.params.get("resource").and_then(|resource| resource.get("resource")).cloned();
             notice.params.extend(name.map(|name| ("resource".to_owned(), name)));

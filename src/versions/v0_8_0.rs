@@ -8,7 +8,7 @@ use serde_json::{json, Value};
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Said, Scene, Told, VersionStep};
+use super::step::{IncomingAction, IncomingCall, OutgoingAction, TranslationContext, VersionStep};
 use crate::host::effects;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
@@ -51,7 +51,11 @@ impl VersionStep for V0_8_0 {
         ]
     }
 
-    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+    fn call_up(
+        &self,
+        call: &mut IncomingCall,
+        _context: &mut TranslationContext<'_>,
+    ) -> Result<(), RpcError> {
         if call.method == "createSession" {
             let from = call.params.remove("fork").filter(|fork| !fork.is_null());
             match &mut call.aside {
@@ -68,17 +72,17 @@ impl VersionStep for V0_8_0 {
         Ok(())
     }
 
-    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
         match said.name() {
             "terminal/claimed" => name_chat(&mut said.action),
             "annotations/set" => {
                 let channel = said.channel.clone();
                 if let Some(Value::Object(annotation)) = said.action.get_mut("annotation") {
-                    say_origin(annotation, &channel);
+                    set_origin(annotation, &channel);
                 }
             }
             "annotations/updated" if said.action.contains_key("turnId") => {
-                say_origin(&mut said.action, &said.channel);
+                set_origin(&mut said.action, &said.channel);
             }
             _ => {}
         }
@@ -105,7 +109,7 @@ impl VersionStep for V0_8_0 {
                 let code = ended.map(|ended| ended.get("exitCode").cloned().unwrap_or(NO_EXIT_CODE.into()));
                 object.extend(code.map(|code| ("exitCode".to_owned(), code)));
             }
-            Node::Annotation => say_turn(object),
+            Node::Annotation => set_turn(object),
             Node::Message => {
                 if let Some(Value::Object(origin)) = object.get_mut("origin") {
                     if node::text(origin, "kind") == Some("automation") {
@@ -117,8 +121,12 @@ impl VersionStep for V0_8_0 {
         }
     }
 
-    fn action_down(&self, mut told: Told, scene: &mut Scene<'_>) -> Vec<Told> {
-        match (told.name(), scene.chat) {
+    fn action_down(
+        &self,
+        mut told: OutgoingAction,
+        context: &mut TranslationContext<'_>,
+    ) -> Vec<OutgoingAction> {
+        match (told.name(), context.chat) {
             ("chat/error", _) => {
                 if let Some(error) = told.action.get("part").and_then(|part| part.get("error")).cloned() {
                     told.action.insert("error".to_owned(), error);
@@ -126,21 +134,21 @@ impl VersionStep for V0_8_0 {
                 vec![told]
             }
             ("annotations/updated", _) if told.action.contains_key("origin") => {
-                say_turn(&mut told.action);
+                set_turn(&mut told.action);
                 vec![told]
             }
             ("terminal/exited", _) => {
                 told.action.entry("exitCode").or_insert(NO_EXIT_CODE.into());
                 vec![told]
             }
-            ("chat/turnResume", Some(chat)) => tell_anew(self, &told.channel, chat),
+            ("chat/turnResume", Some(chat)) => restart_last_turn(self, &told.channel, chat),
             _ => vec![told],
         }
     }
 }
 
 /// An annotation came up in a turn of this session, or in none.
-fn say_origin(annotation: &mut Object, channel: &str) {
+fn set_origin(annotation: &mut Object, channel: &str) {
     if annotation.get("origin").is_some_and(Value::is_object) {
         return;
     }
@@ -153,7 +161,7 @@ fn say_origin(annotation: &mut Object, channel: &str) {
 }
 
 /// The turn that an annotation came up in, which must be said.
-fn say_turn(annotation: &mut Object) {
+fn set_turn(annotation: &mut Object) {
     let turn = annotation.get("origin").and_then(|origin| origin.get("turnId"));
     let turn = turn.cloned().unwrap_or_else(|| "".into());
     annotation.insert("turnId".to_owned(), turn);
@@ -173,7 +181,7 @@ fn is_error(part: &Value) -> bool {
 }
 
 /// Returns the actions that remove a chat's last turn and start it anew.
-fn tell_anew(step: &V0_8_0, channel: &str, chat: &Conversation) -> Vec<Told> {
+fn restart_last_turn(step: &V0_8_0, channel: &str, chat: &Conversation) -> Vec<OutgoingAction> {
     let Some((turn, earlier)) = chat.history().turns().split_last() else { return Vec::new() };
     let mut actions = vec![cut_after(earlier.last())];
     let Some(turn) = effects::told(channel, turn) else { return Vec::new() };
@@ -195,7 +203,7 @@ fn tell_anew(step: &V0_8_0, channel: &str, chat: &Conversation) -> Vec<Told> {
     objects
         .map(|mut action| {
             node::each_of_action(&mut action, &mut |node, object| step.node_down(node, object));
-            Told { channel: channel.to_owned(), action }
+            OutgoingAction { channel: channel.to_owned(), action }
         })
         .collect()
 }
@@ -256,7 +264,7 @@ mod tests {
             ),
         ] {
             let mut annotation = object(said);
-            say_origin(&mut annotation, channel);
+            set_origin(&mut annotation, channel);
             assert_eq!(annotation["origin"], meant);
             V0_8_0.node_down(Node::Annotation, &mut annotation);
             assert_eq!(annotation["turnId"], told);

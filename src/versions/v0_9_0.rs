@@ -6,7 +6,10 @@ use serde_json::Value;
 
 use super::dialect::Dialect;
 use super::node::{self, Node, Object};
-use super::step::{Call, Notice, Said, Scene, Shot, Told, VersionStep};
+use super::step::{
+    IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, OutgoingState, TranslationContext,
+    VersionStep,
+};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 
@@ -41,7 +44,11 @@ impl VersionStep for V0_9_0 {
         ]
     }
 
-    fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
+    fn call_up(
+        &self,
+        call: &mut IncomingCall,
+        _context: &mut TranslationContext<'_>,
+    ) -> Result<(), RpcError> {
         if call.method == "moveChat" {
             return Err(RpcError::method_not_found(&call.method));
         }
@@ -63,13 +70,18 @@ impl VersionStep for V0_9_0 {
         }
     }
 
-    fn shots_down(&self, shots: &mut Vec<Shot>, _scene: &mut Scene<'_>) {
-        for shot in shots.iter_mut().filter(|shot| shot.kind == ChannelKind::Changeset) {
-            name_computing(&mut shot.state);
+    fn shots_down(&self, outgoing_states: &mut Vec<OutgoingState>, _context: &mut TranslationContext<'_>) {
+        for outgoing in outgoing_states.iter_mut().filter(|outgoing| outgoing.kind == ChannelKind::Changeset)
+        {
+            name_computing(&mut outgoing.state);
         }
     }
 
-    fn action_down(&self, mut told: Told, _scene: &mut Scene<'_>) -> Vec<Told> {
+    fn action_down(
+        &self,
+        mut told: OutgoingAction,
+        _context: &mut TranslationContext<'_>,
+    ) -> Vec<OutgoingAction> {
         if told.name() == "changeset/statusChanged" {
             name_computing(&mut told.action);
         }
@@ -81,13 +93,17 @@ impl VersionStep for V0_9_0 {
         vec![told]
     }
 
-    fn notice_down(&self, notice: Notice, _scene: &mut Scene<'_>) -> Option<Notice> {
+    fn notice_down(
+        &self,
+        notice: OutgoingNotification,
+        _context: &mut TranslationContext<'_>,
+    ) -> Option<OutgoingNotification> {
         let changes = notice.params.get("changes").and_then(Value::as_object);
         // What has changed may be what is left out.
         changes.is_none_or(|changes| !changes.is_empty()).then_some(notice)
     }
 
-    fn action_up(&self, said: &mut Said, _scene: &mut Scene<'_>) {
+    fn action_up(&self, said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {
         if let Some(Value::Object(client)) = said.action.get_mut("activeClient") {
             name_plugins(client);
         }

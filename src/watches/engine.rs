@@ -15,10 +15,10 @@ use ahp_types::state::ResourceChangeType;
 use percent_encoding::percent_encode;
 
 use super::changes::{ChangeKind, PathChanges};
-use super::system::{Silent, System, SystemReport, WatchTrouble};
-use super::tree::Tree;
-use super::way;
-use crate::files::folders::Own;
+use super::path_resolution;
+use super::system::{NoNotifier, System, SystemReport, WatchTrouble};
+use super::tree::WatchedTree;
+use crate::files::folders::HostFile;
 use crate::files::uris::{path_of, PATH};
 use crate::wire::errors::RpcError;
 use crate::wire::watches::Watched;
@@ -37,14 +37,14 @@ pub struct WatchReport {
 
 /// Why a watch cannot begin.
 #[derive(Debug)]
-pub struct Refused {
+pub struct WatchRefusal {
     /// Error for its client.
     pub error: RpcError,
     /// Set if it could go on once fewer folders are watched.
     pub lacks_room: bool,
 }
 
-impl From<RpcError> for Refused {
+impl From<RpcError> for WatchRefusal {
     fn from(error: RpcError) -> Self {
         Self { error, lacks_room: false }
     }
@@ -56,7 +56,7 @@ pub struct Engine {
     system: Box<dyn System + Send>,
     /// By their channels.
     watches: BTreeMap<String, WatchedFolder>,
-    own: Arc<[Own]>,
+    own: Arc<[HostFile]>,
     said: SystemReport,
     /// Maximum number of entries that are polled.
     looked_at_max: usize,
@@ -67,7 +67,7 @@ pub struct Engine {
 
 #[derive(Debug)]
 struct WatchedFolder {
-    tree: Tree,
+    tree: WatchedTree,
     /// As its client spells it.
     uri: String,
     /// Number of requests for it.
@@ -85,18 +85,18 @@ impl Engine {
     }
 
     /// `looked_at_max` files and folders are looked at for one watch.
-    pub fn new(system: Box<dyn System + Send>, own: Arc<[Own]>, looked_at_max: usize) -> Self {
+    pub fn new(system: Box<dyn System + Send>, own: Arc<[HostFile]>, looked_at_max: usize) -> Self {
         let (watches, said) = (BTreeMap::new(), SystemReport::default());
         Self { system, watches, own, said, looked_at_max, entries_max: ENTRIES_MAX, no_room: None }
     }
 
     /// Begins where the system says nothing because of this.
-    pub fn without_system(trouble: WatchTrouble, own: Arc<[Own]>, looked_at_max: usize) -> Self {
+    pub fn without_system(trouble: WatchTrouble, own: Arc<[HostFile]>, looked_at_max: usize) -> Self {
         let no_room = match trouble {
             WatchTrouble::NoRoom(setting) => Some(setting),
             _ => None,
         };
-        Self { no_room, ..Self::new(Box::new(Silent), own, looked_at_max) }
+        Self { no_room, ..Self::new(Box::new(NoNotifier), own, looked_at_max) }
     }
 
     /// Returns the descriptor that becomes readable when the system reports something.
@@ -113,7 +113,7 @@ impl Engine {
     ///
     /// # Errors
     /// Why not.
-    pub fn begin(&mut self, channel: &str) -> Result<(), Refused> {
+    pub fn begin(&mut self, channel: &str) -> Result<(), WatchRefusal> {
         if let Some(watch) = self.watches.get_mut(channel) {
             watch.wanted += 1;
             return Ok(());
@@ -122,27 +122,29 @@ impl Engine {
         let path = path_of(&watched.uri)?;
         let entries_max = if self.system.says() { self.entries_max } else { self.looked_at_max };
         let own = || Arc::clone(&self.own);
-        let (tree, is_looked_at) = match Tree::begin(&watched, &path, own(), entries_max, &mut *self.system) {
-            Ok(tree) => (tree, !self.system.says()),
-            Err(WatchTrouble::NoRoom(setting)) => {
-                let looked_at = Tree::begin(&watched, &path, own(), self.looked_at_max, &mut Silent);
-                let tree = looked_at.map_err(|_| Refused {
-                    error: failed(&watched.uri, &WatchTrouble::NoRoom(setting)),
-                    lacks_room: true,
-                })?;
-                tracing::warn!(
-                    setting,
-                    "a folder is polled: the system watches no more folders (raise the setting)"
-                );
-                (tree, true)
-            }
-            Err(trouble) => {
-                let no_room = self.no_room.filter(|_| matches!(trouble, WatchTrouble::Entries(_)));
-                let lacks_room = matches!(trouble, WatchTrouble::Folders(_));
-                let error = failed(&watched.uri, &no_room.map_or(trouble, WatchTrouble::NoRoom));
-                return Err(Refused { error, lacks_room });
-            }
-        };
+        let (tree, is_looked_at) =
+            match WatchedTree::begin(&watched, &path, own(), entries_max, &mut *self.system) {
+                Ok(tree) => (tree, !self.system.says()),
+                Err(WatchTrouble::NoRoom(setting)) => {
+                    let looked_at =
+                        WatchedTree::begin(&watched, &path, own(), self.looked_at_max, &mut NoNotifier);
+                    let tree = looked_at.map_err(|_| WatchRefusal {
+                        error: failed(&watched.uri, &WatchTrouble::NoRoom(setting)),
+                        lacks_room: true,
+                    })?;
+                    tracing::warn!(
+                        setting,
+                        "a folder is polled: the system watches no more folders (raise the setting)"
+                    );
+                    (tree, true)
+                }
+                Err(trouble) => {
+                    let no_room = self.no_room.filter(|_| matches!(trouble, WatchTrouble::Entries(_)));
+                    let lacks_room = matches!(trouble, WatchTrouble::Folders(_));
+                    let error = failed(&watched.uri, &no_room.map_or(trouble, WatchTrouble::NoRoom));
+                    return Err(WatchRefusal { error, lacks_room });
+                }
+            };
         let (changes, uri) = (PathChanges::default(), watched.uri);
         self.watches
             .insert(channel.to_owned(), WatchedFolder { tree, uri, wanted: 1, changes, is_looked_at });
@@ -157,7 +159,8 @@ impl Engine {
             return;
         }
         if let Some(mut watch) = self.watches.remove(channel) {
-            let system: &mut dyn System = if watch.is_looked_at { &mut Silent } else { &mut *self.system };
+            let system: &mut dyn System =
+                if watch.is_looked_at { &mut NoNotifier } else { &mut *self.system };
             watch.tree.end(system);
         }
     }
@@ -168,8 +171,8 @@ impl Engine {
     }
 
     /// Hears what the system has to say; returns whether there is anything to be looked at.
-    pub fn hear(&mut self) -> bool {
-        if let Err(error) = self.system.hear(&mut self.said) {
+    pub fn read_events(&mut self) -> bool {
+        if let Err(error) = self.system.read_events(&mut self.said) {
             tracing::error!(%error, "the system's news of files cannot be read: everything that is watched is compared anew");
             self.said.forgot = true;
         }
@@ -179,12 +182,12 @@ impl Engine {
     /// The system forgets what was done.
     #[cfg(test)]
     pub fn forget(&mut self) {
-        self.hear();
+        self.read_events();
         self.said = SystemReport { forgot: true, ..SystemReport::default() };
     }
 
     /// Looks where something was done, as the system has said.
-    pub fn look(&mut self) {
+    pub fn process_events(&mut self) {
         let said = std::mem::take(&mut self.said);
         if said.forgot {
             tracing::info!(
@@ -193,28 +196,28 @@ impl Engine {
         }
         for (channel, watch) in self.watches.iter_mut().filter(|(_, watch)| !watch.is_looked_at) {
             if said.forgot {
-                watch.tree.look_everywhere(&mut *self.system, &mut watch.changes);
+                watch.tree.rescan(&mut *self.system, &mut watch.changes);
                 watch.changes.add(Path::new(""), ChangeKind::Updated);
             } else {
-                watch.tree.look_at(&said.touched, &mut *self.system, &mut watch.changes);
+                watch.tree.rescan_paths(&said.touched, &mut *self.system, &mut watch.changes);
             }
             if matches!(watch.tree.trouble(), Some(WatchTrouble::NoRoom(_))) {
-                watch.look_instead(channel, &self.own, self.looked_at_max, &mut *self.system);
+                watch.fall_back_to_polling(channel, &self.own, self.looked_at_max, &mut *self.system);
             }
-            watch.tell_trouble();
+            watch.report_incomplete();
         }
     }
 
     /// Looks at all of which the system says nothing.
-    pub fn look_around(&mut self) {
+    pub fn poll(&mut self) {
         for watch in self.watches.values_mut().filter(|watch| watch.is_looked_at) {
-            watch.tree.look_everywhere(&mut Silent, &mut watch.changes);
-            watch.tell_trouble();
+            watch.tree.rescan(&mut NoNotifier, &mut watch.changes);
+            watch.report_incomplete();
         }
     }
 
     /// Returns whether anything must be polled because the system does not report it.
-    pub fn has_to_look_around(&self) -> bool {
+    pub fn must_poll(&self) -> bool {
         self.watches.values().any(|watch| watch.is_looked_at)
     }
 
@@ -232,16 +235,22 @@ impl Engine {
             false => format!("{uri}/{}", percent_encode(OsStr::as_bytes(path.as_os_str()), PATH)),
         };
         let changes = watch.changes.take();
-        let changes = changes.iter().map(|(path, kind)| (name(path), change_type(*kind))).collect();
+        let changes = changes.iter().map(|(path, kind)| (name(path), wire_change_type(*kind))).collect();
         Some(WatchReport { watch: channel.clone(), changes })
     }
 }
 
 impl WatchedFolder {
     /// The system has no more room for all of it: it is looked at from now on, if it is small.
-    fn look_instead(&mut self, channel: &str, own: &Arc<[Own]>, max: usize, system: &mut dyn System) {
+    fn fall_back_to_polling(
+        &mut self,
+        channel: &str,
+        own: &Arc<[HostFile]>,
+        max: usize,
+        system: &mut dyn System,
+    ) {
         let Some((watched, path)) = Watched::named_by(channel).zip(path_of(&self.uri).ok()) else { return };
-        if let Ok(tree) = Tree::begin(&watched, &path, Arc::clone(own), max, &mut Silent) {
+        if let Ok(tree) = WatchedTree::begin(&watched, &path, Arc::clone(own), max, &mut NoNotifier) {
             self.tree.end(system);
             self.is_looked_at = true;
             let trouble = std::mem::replace(&mut self.tree, tree).take_trouble();
@@ -250,7 +259,7 @@ impl WatchedFolder {
     }
 
     /// Not all of it can be watched any more: what is in it may be anything.
-    fn tell_trouble(&mut self) {
+    fn report_incomplete(&mut self) {
         if let Some(trouble) = self.tree.take_trouble() {
             tracing::warn!(error = %failed(&self.uri, &trouble), "not all of a folder is watched any more");
             self.changes.add(Path::new(""), ChangeKind::Updated);
@@ -262,11 +271,11 @@ impl WatchedFolder {
 ///
 /// # Errors
 /// Why not.
-pub fn check(watched: &Watched, own: &[Own]) -> Result<(), RpcError> {
-    way::check(&path_of(&watched.uri)?, own).map_err(|trouble| failed(&watched.uri, &trouble))
+pub fn check(watched: &Watched, own: &[HostFile]) -> Result<(), RpcError> {
+    path_resolution::check(&path_of(&watched.uri)?, own).map_err(|trouble| failed(&watched.uri, &trouble))
 }
 
-fn change_type(kind: ChangeKind) -> ResourceChangeType {
+fn wire_change_type(kind: ChangeKind) -> ResourceChangeType {
     match kind {
         ChangeKind::Added => ResourceChangeType::Added,
         ChangeKind::Updated => ResourceChangeType::Updated,

@@ -12,16 +12,16 @@
 //! Elsewhere, and where the system has no more room, small folders are looked at every few seconds.
 //!
 //! Owns: [`globs`] (what is not to be told of), [`changes`] (what is to be told, and how it becomes
-//! less), [`way`] (where a path leads), `tree`, `system`, and [`engine`] (all watches, step by
-//! step).
+//! less), [`path_resolution`] (where a path leads), `tree`, `system`, and [`engine`] (all watches,
+//! step by step).
 //! Never: follows a link but on the way to what is watched, watches what is the host's own, waits,
 //! starts a thread, or knows who is told: that is `io`.
 
 pub mod changes;
 pub mod engine;
 pub mod globs;
+pub mod path_resolution;
 pub mod system;
 #[cfg(test)]
 mod tests;
 pub mod tree;
-pub mod way;

@@ -108,14 +108,14 @@ pub trait System: std::fmt::Debug {
     ///
     /// # Errors
     /// When it cannot be heard any more.
-    fn hear(&mut self, said: &mut SystemReport) -> io::Result<()>;
+    fn read_events(&mut self, said: &mut SystemReport) -> io::Result<()>;
 }
 
 /// Notifier of a system that reports nothing.
 #[derive(Debug)]
-pub struct Silent;
+pub struct NoNotifier;
 
-impl System for Silent {
+impl System for NoNotifier {
     fn says(&self) -> bool {
         false
     }
@@ -126,7 +126,7 @@ impl System for Silent {
 
     fn release(&mut self, _: &Path) {}
 
-    fn hear(&mut self, _: &mut SystemReport) -> io::Result<()> {
+    fn read_events(&mut self, _: &mut SystemReport) -> io::Result<()> {
         Ok(())
     }
 }
@@ -184,7 +184,7 @@ mod linux {
     #[derive(Debug)]
     pub struct Inotify {
         queue: OwnedFd,
-        folders: HashMap<PathBuf, Asked>,
+        folders: HashMap<PathBuf, WatchedPath>,
         /// The folders by the numbers that the system has given them: each folder has one, whatever
         /// it is called.
         paths: HashMap<i32, PathBuf>,
@@ -195,7 +195,7 @@ mod linux {
 
     /// A folder that somebody wants to be watched.
     #[derive(Debug, Default)]
-    struct Asked {
+    struct WatchedPath {
         /// None once it is gone.
         number: Option<i32>,
         /// Number of registrations for its content.
@@ -244,7 +244,11 @@ mod linux {
 
         /// Has the system watch it, and notes by which number; it is the caller's to count how
         /// often that is asked for.
-        fn add(&mut self, path: &Path, mask: WatchFlags) -> Result<(Registration, &mut Asked), WatchTrouble> {
+        fn add(
+            &mut self,
+            path: &Path,
+            mask: WatchFlags,
+        ) -> Result<(Registration, &mut WatchedPath), WatchTrouble> {
             let is_watched = self.folders.get(path).is_some_and(|asked| asked.number.is_some());
             if !is_watched && self.paths.len() >= self.folders_max {
                 return Err(WatchTrouble::Folders(self.folders_max));
@@ -282,7 +286,7 @@ mod linux {
             }
         }
 
-        fn hear_one(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>, said: &mut SystemReport) {
+        fn add_event(&mut self, number: i32, what: ReadFlags, name: Option<&OsStr>, said: &mut SystemReport) {
             if what.contains(ReadFlags::QUEUE_OVERFLOW) || said.touched.len() > TOUCHED_MAX {
                 said.forgot = true;
                 return;
@@ -352,7 +356,7 @@ mod linux {
             self.settle(step);
         }
 
-        fn hear(&mut self, said: &mut SystemReport) -> io::Result<()> {
+        fn read_events(&mut self, said: &mut SystemReport) -> io::Result<()> {
             let queue = self.queue.try_clone()?;
             let mut buffer = [MaybeUninit::uninit(); 16 << 10];
             let mut reader = Reader::new(queue, &mut buffer);
@@ -360,7 +364,7 @@ mod linux {
                 match reader.next() {
                     Ok(event) => {
                         let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-                        self.hear_one(event.wd(), event.events(), name, said);
+                        self.add_event(event.wd(), event.events(), name, said);
                     }
                     Err(Errno::AGAIN) => break,
                     Err(Errno::INTR) => {}

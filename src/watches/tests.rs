@@ -14,8 +14,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::engine::{Engine, ENTRIES_MAX};
-use super::system::{Registration, Silent, System, SystemReport, WatchTrouble};
-use crate::files::folders::Own;
+use super::system::{NoNotifier, Registration, System, SystemReport, WatchTrouble};
+use crate::files::folders::HostFile;
 use crate::files::uris::{path_of, uri_of};
 use crate::wire::watches::Watched;
 
@@ -34,7 +34,7 @@ fn system() -> Box<dyn System + Send> {
 
 #[cfg(not(target_os = "linux"))]
 fn system() -> Box<dyn System + Send> {
-    Box::new(Silent)
+    Box::new(NoNotifier)
 }
 
 fn folder() -> (TempDir, PathBuf) {
@@ -64,9 +64,9 @@ impl Scene {
 
     /// Returns the changes reported since the last call.
     fn told(&mut self) -> Vec<(String, ResourceChangeType)> {
-        self.engine.hear();
-        self.engine.look();
-        self.engine.look_around();
+        self.engine.read_events();
+        self.engine.process_events();
+        self.engine.poll();
         let mut all = Vec::new();
         while let Some(told) = self.engine.take_changes() {
             assert_eq!(told.watch, self.channel);
@@ -100,7 +100,7 @@ fn told(all: &[(&str, ResourceChangeType)]) -> Vec<(String, ResourceChangeType)>
 
 #[test]
 fn what_is_done_is_told_and_nothing_else() {
-    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+    for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut scene = Scene::new(&["a", "d/b"], system, all_below);
         assert_eq!(scene.told(), []);
         fs::write(scene.top.join("a"), "other").unwrap();
@@ -126,7 +126,7 @@ fn what_is_done_is_told_and_nothing_else() {
 
 #[test]
 fn what_is_not_there_is_told_when_it_comes_and_when_it_goes() {
-    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+    for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut scene = Scene::new(&[], system, |top| all_below(&top.join("a/b/c")));
         make(&scene.top, "other/x");
         assert_eq!(scene.told(), []);
@@ -150,7 +150,7 @@ fn what_is_not_there_is_told_when_it_comes_and_when_it_goes() {
 #[test]
 fn one_that_is_not_of_all_that_is_below_ends_at_its_children() {
     let only = |top: &Path| Watched { recursive: false, ..all_below(top) };
-    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+    for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut scene = Scene::new(&["d/x"], system, only);
         make(&scene.top, "d/y");
         fs::write(scene.top.join("d/x"), "other").unwrap();
@@ -169,16 +169,16 @@ fn names_are_told_as_their_client_spells_them() {
     let channel = Watched { uri: uri.clone(), ..all_below(&top) }.channel();
     engine.begin(&channel).unwrap();
     make(&top, "real/ä b");
-    engine.hear();
-    engine.look();
-    engine.look_around();
+    engine.read_events();
+    engine.process_events();
+    engine.poll();
     let changes = engine.take_changes().unwrap().changes;
     assert_eq!(changes, [(format!("{uri}%C3%A4%20b"), Added)]);
 }
 
 #[test]
 fn links_are_told_of_and_never_followed() {
-    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+    for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let (_elsewhere, outside) = folder();
         let mut scene = Scene::new(&["d/"], system, all_below);
         symlink(&outside, scene.top.join("out")).unwrap();
@@ -222,7 +222,7 @@ fn what_is_excluded_costs_nothing() {
 
 #[test]
 fn includes_alone_are_told_also_when_their_folder_goes() {
-    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+    for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let watched = |top: &Path| Watched { includes: patterns(&["**/*.json"]), ..all_below(top) };
         let mut scene = Scene::new(&["d/a.json", "d/b", "e/"], system, watched);
         make(&scene.top, "e/c.json");
@@ -237,16 +237,16 @@ fn includes_alone_are_told_also_when_their_folder_goes() {
 fn what_is_the_hosts_own_is_not_watched() {
     let (_folder, top) = folder();
     make(&top, "state/");
-    let own: Arc<[Own]> = Own::find(&top.join("state")).into();
-    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+    let own: Arc<[HostFile]> = HostFile::find(&top.join("state")).into();
+    for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut engine = Engine::new(system, Arc::clone(&own), ENTRIES_MAX);
         let refused = engine.begin(&all_below(&top.join("state/x")).channel()).unwrap_err();
         assert_eq!(refused.error.code, -32009);
         engine.begin(&all_below(&top).channel()).unwrap();
         make(&top, "state/host.log");
-        engine.hear();
-        engine.look();
-        engine.look_around();
+        engine.read_events();
+        engine.process_events();
+        engine.poll();
         assert_eq!(engine.take_changes(), None);
         fs::remove_file(top.join("state/host.log")).unwrap();
     }
@@ -287,8 +287,8 @@ impl System for Tight {
         self.system.count()
     }
 
-    fn hear(&mut self, said: &mut SystemReport) -> std::io::Result<()> {
-        self.system.hear(said)
+    fn read_events(&mut self, said: &mut SystemReport) -> std::io::Result<()> {
+        self.system.read_events(said)
     }
 }
 
@@ -307,10 +307,10 @@ fn without_room_small_folders_are_looked_at_and_others_refused() {
     assert!(refused.error.message.contains("fs.inotify.max_user_watches"), "{}", refused.error);
     let mut engine = tight(9);
     engine.begin(&channel).unwrap();
-    assert!(engine.has_to_look_around());
+    assert!(engine.must_poll());
     assert_eq!(engine.folder_count(), 0, "nothing is kept of what had room");
     fs::write(top.join("d0/x"), "other").unwrap();
-    engine.look_around();
+    engine.poll();
     assert_eq!(engine.take_changes().unwrap().changes, [(uri_of(&top.join("d0/x")), Updated)]);
 }
 
@@ -319,11 +319,11 @@ fn without_room_small_folders_are_looked_at_and_others_refused() {
 fn where_room_ends_later_all_is_looked_at_from_then_on() {
     let tight = Box::new(Tight { system: system(), room: 2 });
     let mut scene = Scene::new(&["a/"], tight, all_below);
-    assert!(!scene.engine.has_to_look_around());
+    assert!(!scene.engine.must_poll());
     make(&scene.top, "b/x");
     let all = [("", Updated), ("b", Added)];
     assert_eq!(scene.told_below(), told(&all));
-    assert!(scene.engine.has_to_look_around());
+    assert!(scene.engine.must_poll());
     fs::write(scene.top.join("b/x"), "other").unwrap();
     make(&scene.top, "a/y");
     assert_eq!(scene.told_below(), told(&[("a/y", Added), ("b/x", Updated)]));
@@ -347,8 +347,8 @@ fn no_more_folders_are_watched_than_may_be() {
     engine.begin(&Watched { recursive: false, ..all_below(&top) }.channel()).unwrap();
     assert_eq!(engine.folder_count(), 3, "one folder counts once");
     make(&top, "c/");
-    engine.hear();
-    engine.look();
+    engine.read_events();
+    engine.process_events();
     let mut all = Vec::new();
     while let Some(told) = engine.take_changes() {
         all.push(told.changes);
@@ -543,7 +543,7 @@ proptest! {
         says in prop::bool::weighted(0.8),
         watched in prop::sample::select(vec!["", "a", "a/b", "z/a"]),
     ) {
-        let system = if says { system() } else { Box::new(Silent) };
+        let system = if says { system() } else { Box::new(NoNotifier) };
         let mut scene = Scene::new(&["a/b/z", "z"], system, |top| all_below(&top.join(watched)));
         let root = scene.top.join(watched);
         let mut mirror = Mirror::of(&root);
@@ -569,7 +569,7 @@ proptest! {
 
 #[test]
 fn what_a_way_leads_to_is_told_anew_when_something_on_the_way_changes() {
-    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+    for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut scene = Scene::new(&["a/b/c/x"], system, |top| all_below(&top.join("a/b/c")));
         let (a, z) = (scene.top.join("a"), scene.top.join("z"));
         fs::rename(&a, &z).unwrap();
@@ -591,7 +591,7 @@ fn what_a_way_leads_to_is_told_anew_when_something_on_the_way_changes() {
 
 #[test]
 fn a_link_on_the_way_leads_where_it_leads_now() {
-    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+    for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let begun = |top: &Path| {
             symlink("one", top.join("current")).unwrap();
             symlink(top.join("current"), top.join("link")).unwrap();
@@ -622,7 +622,7 @@ fn a_link_on_the_way_leads_where_it_leads_now() {
 
 #[test]
 fn a_file_is_another_one_when_its_folder_is() {
-    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+    for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut scene = Scene::new(&["a/b/f", "z/b/f"], system, |top| all_below(&top.join("a/b/f")));
         fs::rename(scene.top.join("a"), scene.top.join("y")).unwrap();
         fs::rename(scene.top.join("z"), scene.top.join("a")).unwrap();
@@ -636,14 +636,14 @@ fn a_file_is_another_one_when_its_folder_is() {
 fn a_link_that_is_made_later_shows_nothing_of_the_hosts_own() {
     let (_folder, top) = folder();
     make(&top, "state/store");
-    let own: Arc<[Own]> = Own::find(&top.join("state")).into();
-    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+    let own: Arc<[HostFile]> = HostFile::find(&top.join("state")).into();
+    for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut engine = Engine::new(system, Arc::clone(&own), ENTRIES_MAX);
         engine.begin(&all_below(&top.join("way/store")).channel()).unwrap();
         let mut told = || {
-            engine.hear();
-            engine.look();
-            engine.look_around();
+            engine.read_events();
+            engine.process_events();
+            engine.poll();
             engine.take_changes().map(|told| told.changes)
         };
         symlink(top.join("state"), top.join("way")).unwrap();
@@ -661,7 +661,7 @@ fn a_link_that_is_made_later_shows_nothing_of_the_hosts_own() {
 #[test]
 fn what_has_too_long_a_path_is_left_out_alone() {
     let name = "n".repeat(250);
-    for system in [system(), Box::new(Silent) as Box<dyn System + Send>] {
+    for system in [system(), Box::new(NoNotifier) as Box<dyn System + Send>] {
         let mut scene = Scene::new(&["d/"], system, |top| {
             // No call takes such a path: it is moved together.
             let half: PathBuf = std::iter::repeat_n(name.as_str(), 10).collect();
@@ -677,7 +677,7 @@ fn what_has_too_long_a_path_is_left_out_alone() {
         fs::remove_dir_all(scene.top.join("d")).unwrap();
         assert_eq!(scene.told_below(), told(&[("d", Deleted)]));
         if cfg!(target_os = "linux") {
-            assert_eq!(scene.engine.folder_count(), usize::from(!scene.engine.has_to_look_around()));
+            assert_eq!(scene.engine.folder_count(), usize::from(!scene.engine.must_poll()));
         }
     }
 }

@@ -18,25 +18,25 @@ use std::sync::Arc;
 
 use super::changes::{ChangeKind, PathChanges};
 use super::globs::Globs;
+use super::path_resolution::PathResolution;
 use super::system::{Registration, System, WatchTrouble};
-use super::way::Way;
-use crate::files::folders::{Identity, Own};
+use crate::files::folders::{HostFile, Identity};
 use crate::files::uris::PATH_BYTES_MAX;
 use crate::wire::watches::Watched;
 
 /// Maximum number of attempts to follow a path that changes meanwhile.
-const FOLLOWINGS_MAX: usize = 16;
+const RESOLUTIONS_MAX: usize = 16;
 
 /// Something that is watched.
 #[derive(Debug)]
-pub struct Tree {
+pub struct WatchedTree {
     /// As its client names it.
     path: PathBuf,
     /// Folders and links on the way to it, which are watched, too.
     steps: BTreeMap<PathBuf, (Identity, Registration)>,
-    how: How,
+    how: WatchProperties,
     /// None while nothing is there.
-    top: Option<Known>,
+    top: Option<KnownEntry>,
     /// The folder that is watched instead, while there is none.
     anchor: Option<PathBuf>,
     entries: usize,
@@ -51,12 +51,12 @@ pub struct Tree {
 
 /// Constant properties of a watch.
 #[derive(Debug)]
-struct How {
+struct WatchProperties {
     /// Canonical path, as far as it exists.
     root: PathBuf,
     recursive: bool,
     globs: Globs,
-    own: Arc<[Own]>,
+    own: Arc<[HostFile]>,
     /// Versions of files are known, so that looking at them again tells whether they have changed.
     knows_versions: bool,
     /// Maximum number of files and folders that it knows.
@@ -65,23 +65,23 @@ struct How {
 
 /// Known state of a file or folder.
 #[derive(Debug)]
-enum Known {
-    Leaf(Version),
-    Folder(Folder),
+enum KnownEntry {
+    Leaf(EntryVersion),
+    Folder(KnownFolder),
 }
 
 /// Known state of a folder.
 #[derive(Debug, Default)]
-struct Folder {
+struct KnownFolder {
     /// Entries; `None` if the folder is not read.
-    entries: Option<BTreeMap<OsString, Known>>,
-    version: Version,
+    entries: Option<BTreeMap<OsString, KnownEntry>>,
+    version: EntryVersion,
     registration: Registration,
 }
 
 /// Facts that tell one version of a file from another, as far as they are known.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Version {
+struct EntryVersion {
     file: (u64, u64),
     size: u64,
     times: (i64, i64, i64, i64),
@@ -89,14 +89,14 @@ struct Version {
 
 /// State of a path at one look.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct ObservedEntry {
     is_folder: bool,
-    version: Version,
+    version: EntryVersion,
 }
 
 /// Why something is looked at again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
+enum ScanReason {
     /// Full look at every path.
     Anyway,
     /// Notification about the path.
@@ -104,8 +104,8 @@ enum Why {
 }
 
 /// Context of one look.
-struct Look<'a> {
-    how: &'a How,
+struct Scan<'a> {
+    how: &'a WatchProperties,
     system: &'a mut dyn System,
     changes: &'a mut PathChanges,
     entries: &'a mut usize,
@@ -116,7 +116,7 @@ struct Look<'a> {
     gives_up: bool,
 }
 
-impl Tree {
+impl WatchedTree {
     /// Begins to watch what is at this path. From here on nothing is missed.
     ///
     /// # Errors
@@ -124,11 +124,11 @@ impl Tree {
     pub fn begin(
         watched: &Watched,
         path: &Path,
-        own: Arc<[Own]>,
+        own: Arc<[HostFile]>,
         entries_max: usize,
         system: &mut dyn System,
     ) -> Result<Self, WatchTrouble> {
-        let way = Way::follow(path, &own);
+        let way = PathResolution::follow(path, &own);
         if way.is_own {
             return Err(WatchTrouble::Own);
         }
@@ -136,7 +136,7 @@ impl Tree {
             return Err(trouble);
         }
         let (recursive, globs, knows_versions) = (watched.recursive, Globs::of(watched), !system.says());
-        let how = How { root: way.root, recursive, globs, own, knows_versions, entries_max };
+        let how = WatchProperties { root: way.root, recursive, globs, own, knows_versions, entries_max };
         let mut tree = Self {
             path: path.to_owned(),
             steps: BTreeMap::new(),
@@ -149,7 +149,7 @@ impl Tree {
             has_begun: false,
             has_too_long: false,
         };
-        tree.look_everywhere(system, &mut PathChanges::default());
+        tree.rescan(system, &mut PathChanges::default());
         match tree.trouble.take() {
             None => {
                 tree.has_begun = true;
@@ -165,7 +165,7 @@ impl Tree {
     /// Watches it no more.
     pub fn end(&mut self, system: &mut dyn System) {
         let mut changes = PathChanges::default();
-        let (mut look, top, anchor) = self.look(system, &mut changes);
+        let (mut look, top, anchor) = self.scan(system, &mut changes);
         if let Some(top) = top.take() {
             look.forget(Path::new(""), top);
         }
@@ -189,12 +189,12 @@ impl Tree {
     }
 
     /// Looks at all of it.
-    pub fn look_everywhere(&mut self, system: &mut dyn System, changes: &mut PathChanges) {
-        self.look_at_top(system, changes, Why::Anyway);
+    pub fn rescan(&mut self, system: &mut dyn System, changes: &mut PathChanges) {
+        self.rescan_root(system, changes, ScanReason::Anyway);
     }
 
     /// Looks again where something was done: at these paths, as the system calls them.
-    pub fn look_at(
+    pub fn rescan_paths(
         &mut self,
         touched: &BTreeSet<PathBuf>,
         system: &mut dyn System,
@@ -204,54 +204,54 @@ impl Tree {
         let leads_here = |path: &PathBuf| root.starts_with(path);
         let is_on_the_way = |path: &PathBuf| self.steps.contains_key(path);
         if touched.contains(&root) {
-            self.look_at_top(system, changes, Why::Touched);
+            self.rescan_root(system, changes, ScanReason::Touched);
         } else if touched.iter().any(is_on_the_way) || self.anchor.is_some() && touched.iter().any(leads_here)
         {
-            self.look_at_top(system, changes, Why::Anyway);
+            self.rescan_root(system, changes, ScanReason::Anyway);
         }
         let root = self.how.root.clone();
         let below =
             touched.iter().filter(|path| is_short(path)).filter_map(|path| path.strip_prefix(&root).ok());
         let below: Vec<&Path> = below.filter(|path| !path.as_os_str().is_empty()).collect();
-        let (mut look, top, _) = self.look(system, changes);
-        let Some(Known::Folder(top)) = top else { return };
+        let (mut look, top, _) = self.scan(system, changes);
+        let Some(KnownEntry::Folder(top)) = top else { return };
         // What has gone first: it may be somewhere else now, and be watched there.
         for comes in [false, true] {
             for path in &below {
-                let seen = look.see(path);
+                let seen = look.observe(path);
                 if seen.is_some() == comes {
-                    look.look_at_one(top, path, seen);
+                    look.rescan_entry(top, path, seen);
                 }
             }
         }
     }
 
-    fn look<'a>(
+    fn scan<'a>(
         &'a mut self,
         system: &'a mut dyn System,
         changes: &'a mut PathChanges,
-    ) -> (Look<'a>, &'a mut Option<Known>, &'a mut Option<PathBuf>) {
+    ) -> (Scan<'a>, &'a mut Option<KnownEntry>, &'a mut Option<PathBuf>) {
         let Self { how, top, anchor, entries, trouble, is_partial, has_begun, has_too_long, .. } = self;
         let gives_up = !*has_begun;
-        (Look { how, system, changes, entries, trouble, is_partial, has_too_long, gives_up }, top, anchor)
+        (Scan { how, system, changes, entries, trouble, is_partial, has_too_long, gives_up }, top, anchor)
     }
 
     /// Follows the way anew, and looks at what it leads to.
-    fn look_at_top(&mut self, system: &mut dyn System, changes: &mut PathChanges, mut why: Why) {
+    fn rescan_root(&mut self, system: &mut dyn System, changes: &mut PathChanges, mut why: ScanReason) {
         let mut is_known = false;
-        for _ in 0..FOLLOWINGS_MAX {
-            let way = Way::follow(&self.path, &self.how.own);
+        for _ in 0..RESOLUTIONS_MAX {
+            let way = PathResolution::follow(&self.path, &self.how.own);
             let (nearest, is_own) = (way.nearest.clone(), way.is_own);
-            if self.take_way(way, system, changes) {
-                why = Why::Touched;
+            if self.adopt_resolution(way, system, changes) {
+                why = ScanReason::Touched;
             } else if is_known {
                 return;
             }
-            let (mut look, top, anchor) = self.look(system, changes);
-            let seen = look.see(Path::new("")).filter(|_| !is_own);
+            let (mut look, top, anchor) = self.scan(system, changes);
+            let seen = look.observe(Path::new("")).filter(|_| !is_own);
             look.compare(Path::new(""), top, seen, why);
             let near = match top {
-                Some(Known::Folder(Folder { entries: Some(_), .. })) => None,
+                Some(KnownEntry::Folder(KnownFolder { entries: Some(_), .. })) => None,
                 _ => Some(nearest).filter(|_| !is_own),
             };
             // What was done while it was looked at is found when the way is followed once more.
@@ -276,7 +276,12 @@ impl Tree {
     }
 
     /// Goes this way from now on; returns whether it is another one.
-    fn take_way(&mut self, way: Way, system: &mut dyn System, changes: &mut PathChanges) -> bool {
+    fn adopt_resolution(
+        &mut self,
+        way: PathResolution,
+        system: &mut dyn System,
+        changes: &mut PathChanges,
+    ) -> bool {
         let mut steps = BTreeMap::new();
         for (step, identity) in way.steps {
             let registration = match system.pass(&step) {
@@ -294,9 +299,9 @@ impl Tree {
         before.keys().for_each(|step| system.leave(step));
         let is_another = before != self.steps && self.has_begun;
         if way.root != self.how.root {
-            let (mut look, top, _) = self.look(system, changes);
+            let (mut look, top, _) = self.scan(system, changes);
             if let Some(known) = top.take() {
-                look.vanish(Path::new(""), known);
+                look.report_removed(Path::new(""), known);
             }
             self.how.root = way.root;
             return true;
@@ -305,7 +310,7 @@ impl Tree {
     }
 }
 
-impl Look<'_> {
+impl Scan<'_> {
     fn path_of(&self, path: &Path) -> PathBuf {
         if path.as_os_str().is_empty() {
             self.how.root.clone()
@@ -314,8 +319,8 @@ impl Look<'_> {
         }
     }
 
-    fn see(&self, path: &Path) -> Option<Seen> {
-        fs::symlink_metadata(self.path_of(path)).ok().map(|known| Seen::of(&known))
+    fn observe(&self, path: &Path) -> Option<ObservedEntry> {
+        fs::symlink_metadata(self.path_of(path)).ok().map(|known| ObservedEntry::of(&known))
     }
 
     fn is_left_out(&self, path: &Path) -> bool {
@@ -323,35 +328,35 @@ impl Look<'_> {
         self.how.globs.excludes(path) || self.how.own.iter().any(|own| own.holds(&full))
     }
 
-    fn tell(&mut self, path: &Path, kind: ChangeKind) {
+    fn report(&mut self, path: &Path, kind: ChangeKind) {
         if self.how.globs.tells_of(path) {
             self.changes.add(path, kind);
         }
     }
 
     /// Looks at something in a folder that is known.
-    fn look_at_one(&mut self, top: &mut Folder, path: &Path, seen: Option<Seen>) {
+    fn rescan_entry(&mut self, top: &mut KnownFolder, path: &Path, seen: Option<ObservedEntry>) {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return };
         let mut folder = top;
         for part in parent {
             let inside = folder.entries.as_mut().and_then(|entries| entries.get_mut(part));
-            let Some(Known::Folder(inside)) = inside else { return };
+            let Some(KnownEntry::Folder(inside)) = inside else { return };
             folder = inside;
         }
         let Some(entries) = &mut folder.entries else { return };
         if self.is_left_out(path) {
             return;
         }
-        self.look_at_entry(entries, path, name, seen, Why::Touched);
+        self.scan_entry(entries, path, name, seen, ScanReason::Touched);
     }
 
-    fn look_at_entry(
+    fn scan_entry(
         &mut self,
-        entries: &mut BTreeMap<OsString, Known>,
+        entries: &mut BTreeMap<OsString, KnownEntry>,
         path: &Path,
         name: &OsStr,
-        seen: Option<Seen>,
-        why: Why,
+        seen: Option<ObservedEntry>,
+        why: ScanReason,
     ) {
         let mut known = entries.remove(name);
         self.compare(path, &mut known, seen, why);
@@ -359,67 +364,73 @@ impl Look<'_> {
     }
 
     /// Takes what is seen for what is known, and tells the difference.
-    fn compare(&mut self, path: &Path, known: &mut Option<Known>, seen: Option<Seen>, why: Why) {
+    fn compare(
+        &mut self,
+        path: &Path,
+        known: &mut Option<KnownEntry>,
+        seen: Option<ObservedEntry>,
+        why: ScanReason,
+    ) {
         *known = match (known.take(), seen) {
             (None, None) => {
                 // It may have been there, and be one of those for which there was no room.
-                if *self.is_partial && why == Why::Touched {
-                    self.tell(path, ChangeKind::Deleted);
+                if *self.is_partial && why == ScanReason::Touched {
+                    self.report(path, ChangeKind::Deleted);
                 }
                 None
             }
             (None, Some(seen)) => {
-                let taken = self.take_in(path, seen);
-                if taken.is_none() && why == Why::Touched {
-                    self.tell(path, ChangeKind::Added);
+                let taken = self.add_entry(path, seen);
+                if taken.is_none() && why == ScanReason::Touched {
+                    self.report(path, ChangeKind::Added);
                 }
                 taken
             }
             (Some(known), None) => {
-                self.vanish(path, known);
+                self.report_removed(path, known);
                 None
             }
-            (Some(Known::Leaf(before)), Some(seen)) if !seen.is_folder => {
-                if why == Why::Touched || self.how.knows_versions && before != seen.version {
-                    self.tell(path, ChangeKind::Updated);
+            (Some(KnownEntry::Leaf(before)), Some(seen)) if !seen.is_folder => {
+                if why == ScanReason::Touched || self.how.knows_versions && before != seen.version {
+                    self.report(path, ChangeKind::Updated);
                 }
-                Some(Known::Leaf(seen.version))
+                Some(KnownEntry::Leaf(seen.version))
             }
-            (Some(Known::Folder(mut folder)), Some(seen)) if seen.is_folder => {
-                if why == Why::Touched {
-                    self.tell(path, ChangeKind::Updated);
+            (Some(KnownEntry::Folder(mut folder)), Some(seen)) if seen.is_folder => {
+                if why == ScanReason::Touched {
+                    self.report(path, ChangeKind::Updated);
                 }
                 self.compare_folder(path, &mut folder, seen, why);
-                Some(Known::Folder(folder))
+                Some(KnownEntry::Folder(folder))
             }
             // A file in the place of a folder, or a folder in that of a file.
             (Some(known), Some(seen)) => {
-                self.vanish(path, known);
-                self.take_in(path, seen)
+                self.report_removed(path, known);
+                self.add_entry(path, seen)
             }
         };
     }
 
     /// Takes in what was not known, and tells of it and of what is in it; none when there is no
     /// room for it.
-    fn take_in(&mut self, path: &Path, seen: Seen) -> Option<Known> {
+    fn add_entry(&mut self, path: &Path, seen: ObservedEntry) -> Option<KnownEntry> {
         if *self.entries >= self.how.entries_max {
             *self.trouble = Some(WatchTrouble::Entries(self.how.entries_max));
             *self.is_partial = true;
             return None;
         }
         *self.entries += 1;
-        self.tell(path, ChangeKind::Added);
+        self.report(path, ChangeKind::Added);
         if !seen.is_folder {
-            return Some(Known::Leaf(seen.version));
+            return Some(KnownEntry::Leaf(seen.version));
         }
-        let mut folder = Folder { version: seen.version, ..Folder::default() };
-        self.look_into(path, &mut folder);
-        Some(Known::Folder(folder))
+        let mut folder = KnownFolder { version: seen.version, ..KnownFolder::default() };
+        self.scan_folder(path, &mut folder);
+        Some(KnownEntry::Folder(folder))
     }
 
     /// Watches a folder that is to be looked into, and then takes in what is in it.
-    fn look_into(&mut self, path: &Path, folder: &mut Folder) {
+    fn scan_folder(&mut self, path: &Path, folder: &mut KnownFolder) {
         let is_top = path.as_os_str().is_empty();
         if self.gives_up && self.trouble.is_some() {
             return;
@@ -436,17 +447,23 @@ impl Look<'_> {
         folder.registration = registration;
         let mut entries = BTreeMap::new();
         for (name, seen) in listed {
-            let known = self.take_in(&path.join(&name), seen);
+            let known = self.add_entry(&path.join(&name), seen);
             entries.extend(known.map(|known| (name, known)));
         }
         folder.entries = Some(entries);
     }
 
     /// Looks at a folder that is known.
-    fn compare_folder(&mut self, path: &Path, folder: &mut Folder, seen: Seen, why: Why) {
+    fn compare_folder(
+        &mut self,
+        path: &Path,
+        folder: &mut KnownFolder,
+        seen: ObservedEntry,
+        why: ScanReason,
+    ) {
         let before = (folder.version.file, folder.registration);
         folder.version = seen.version;
-        let Some(mut entries) = folder.entries.take() else { return self.look_into(path, folder) };
+        let Some(mut entries) = folder.entries.take() else { return self.scan_folder(path, folder) };
         if let Some(registration) = self.register(path) {
             // It counts once.
             self.system.release(&self.path_of(path));
@@ -456,15 +473,15 @@ impl Look<'_> {
             (self.how.knows_versions && before.0 != seen.version.file) || before.1 != folder.registration;
         // What was done with the folder was not done with what is in it: that the system says. In
         // another folder of that name the files may be others, too.
-        let inside = if is_another { Why::Touched } else { Why::Anyway };
-        let is_known = why == Why::Touched && !is_another && !self.how.knows_versions;
+        let inside = if is_another { ScanReason::Touched } else { ScanReason::Anyway };
+        let is_known = why == ScanReason::Touched && !is_another && !self.how.knows_versions;
         if let Some(listed) = self.list(path).filter(|_| !is_known) {
             let gone = entries.keys().filter(|name| !listed.contains_key(*name));
             for name in gone.cloned().collect::<Vec<_>>() {
-                self.look_at_entry(&mut entries, &path.join(&name), &name, None, inside);
+                self.scan_entry(&mut entries, &path.join(&name), &name, None, inside);
             }
             for (name, seen) in listed {
-                self.look_at_entry(&mut entries, &path.join(&name), &name, Some(seen), inside);
+                self.scan_entry(&mut entries, &path.join(&name), &name, Some(seen), inside);
             }
         }
         folder.entries = Some(entries);
@@ -485,7 +502,7 @@ impl Look<'_> {
     }
 
     /// Returns the entries of a folder that are not excluded; `None` if it cannot be read now.
-    fn list(&mut self, path: &Path) -> Option<BTreeMap<OsString, Seen>> {
+    fn list(&mut self, path: &Path) -> Option<BTreeMap<OsString, ObservedEntry>> {
         let listed = match fs::read_dir(self.path_of(path)) {
             Ok(listed) => listed,
             Err(error) => {
@@ -506,9 +523,12 @@ impl Look<'_> {
                 return None;
             }
             let seen = if self.how.knows_versions {
-                Seen::of(&entry.metadata().ok()?)
+                ObservedEntry::of(&entry.metadata().ok()?)
             } else {
-                Seen { is_folder: entry.file_type().ok()?.is_dir(), version: Version::default() }
+                ObservedEntry {
+                    is_folder: entry.file_type().ok()?.is_dir(),
+                    version: EntryVersion::default(),
+                }
             };
             Some((entry.file_name(), seen))
         });
@@ -524,24 +544,24 @@ impl Look<'_> {
     }
 
     /// Tells that something is gone, once for all that was in it.
-    fn vanish(&mut self, path: &Path, known: Known) {
+    fn report_removed(&mut self, path: &Path, known: KnownEntry) {
         if self.how.globs.tells_of(path) {
-            self.tell(path, ChangeKind::Deleted);
+            self.report(path, ChangeKind::Deleted);
             return self.forget(path, known);
         }
         *self.entries -= 1;
-        if let Known::Folder(Folder { entries: Some(entries), .. }) = known {
+        if let KnownEntry::Folder(KnownFolder { entries: Some(entries), .. }) = known {
             self.system.release(&self.path_of(path));
             for (name, known) in entries {
-                self.vanish(&path.join(name), known);
+                self.report_removed(&path.join(name), known);
             }
         }
     }
 
     /// Watches no more what was in there.
-    fn forget(&mut self, path: &Path, known: Known) {
+    fn forget(&mut self, path: &Path, known: KnownEntry) {
         *self.entries -= 1;
-        if let Known::Folder(Folder { entries: Some(entries), .. }) = known {
+        if let KnownEntry::Folder(KnownFolder { entries: Some(entries), .. }) = known {
             self.system.release(&self.path_of(path));
             for (name, known) in entries {
                 self.forget(&path.join(name), known);
@@ -555,12 +575,12 @@ fn is_short(path: &Path) -> bool {
     path.as_os_str().len() < PATH_BYTES_MAX
 }
 
-impl Seen {
+impl ObservedEntry {
     fn of(known: &Metadata) -> Self {
         let times = (known.mtime(), known.mtime_nsec(), known.ctime(), known.ctime_nsec());
         let (file, is_folder) = ((known.dev(), known.ino()), known.is_dir());
         // What is in a folder has versions of its own.
         let (size, times) = if is_folder { Default::default() } else { (known.size(), times) };
-        Self { is_folder, version: Version { file, size, times } }
+        Self { is_folder, version: EntryVersion { file, size, times } }
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ahp_sidecar::files::uris::uri_of;
 use ahp_sidecar::git::large::FileLimits;
-use ahp_sidecar::git::program::{Git, Until};
+use ahp_sidecar::git::program::{Deadline, Git};
 use ahp_sidecar::git::worker::carry_out;
 use ahp_sidecar::host::effects::{Checkpoint, GitJob, GitReport, GitWork};
 
@@ -51,7 +51,7 @@ pub fn measure(table: &mut Table) -> Outcome<()> {
 fn rows(table: &mut Table, which: &str, top: &Path, root: &Path, aim: &str) -> Outcome<()> {
     let status = || git(root, &["status", "--porcelain"]);
     status()?;
-    let program = Git::find(std::env::var_os("PATH").as_deref(), Until::after(LONG))?;
+    let program = Git::find(std::env::var_os("PATH").as_deref(), Deadline::after(LONG))?;
     let mut last: Option<Checkpoint> = None;
     let (mut kept, mut looked, mut seen) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..TIMES as u64 {
@@ -59,7 +59,7 @@ fn rows(table: &mut Table, which: &str, top: &Path, root: &Path, aim: &str) -> O
         looked.push(timed(status)?);
         let ask = |work| {
             let job = GitJob { directories: vec![uri_of(root)], within_ms: 0, work };
-            carry_out(&program, FileLimits::default(), job, &top.join("scratch"), Until::after(LONG))
+            carry_out(&program, FileLimits::default(), job, &top.join("scratch"), Deadline::after(LONG))
         };
         let start = Instant::now();
         let work = GitWork::Checkpoint {

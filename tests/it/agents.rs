@@ -31,7 +31,7 @@ async fn until(
     let mut heard = Vec::new();
     loop {
         let report = timeout(HUNG, reports.recv()).await.unwrap_or_else(|_| panic!("only {heard:?} came"));
-        heard.extend(agents.hear(report.unwrap()).map(|(_, event)| event));
+        heard.extend(agents.accept(report.unwrap()).map(|(_, event)| event));
         if heard.last().is_some_and(&is_it) {
             return heard;
         }

@@ -100,12 +100,12 @@ impl Ways {
             for output in self.host.feed(Input::said(READS, message)) {
                 match output {
                     Output::Frame(READS, frame) => {
-                        self.later.tell(READS, &frame, &mut later);
+                        self.later.translate_frame(READS, &frame, &mut later);
                         self.at_once.down(READS, &frame, &mut at_once);
                     }
                     Output::States(READS, id, states) => {
                         self.at_once.down(READS, &states.clone().answer(id.clone()), &mut at_once);
-                        self.later.tell_states(READS, id, *states, &mut later);
+                        self.later.translate_states(READS, id, *states, &mut later);
                     }
                     _ => {}
                 }
@@ -220,7 +220,7 @@ fn large_session_list_is_written_lazily_and_its_sessions_are_known_at_once() {
         let result = json!({ "items": items.collect::<Vec<_>>() }).to_string().into();
         let frame = Frame::Result { id, method: Method::ListSessions, result, states: Vec::new() };
         let mut told = Vec::new();
-        ways.later.tell(READS, &frame, &mut told);
+        ways.later.translate_frame(READS, &frame, &mut told);
         let list = told.pop().filter(|told| matches!(told, Outgoing::Unwritten(_)));
         let list = list.unwrap_or_else(|| panic!("{version}: it was written at once"));
 
@@ -229,7 +229,7 @@ fn large_session_list_is_written_lazily_and_its_sessions_are_known_at_once() {
             json!({ "channel": "ahp-root://", "session": "ahp-session:/0", "changes": { "title": "x" } });
         let changed = changed.to_string().into();
         let changed = Frame::Notification { method: "root/sessionSummaryChanged", params: changed };
-        ways.later.tell(READS, &changed, &mut told);
+        ways.later.translate_frame(READS, &changed, &mut told);
         let changed = told.pop().unwrap_or_else(|| panic!("{version}: the change is not told")).now();
         let changed: Value = serde_json::from_slice(&changed.bytes).unwrap();
         let session = [&changed["params"]["session"], &changed["params"]["notification"]["session"]];

@@ -21,10 +21,10 @@ use tokio::time::{timeout, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::client_tools::listener::ToolListener;
-use super::content::Takes;
+use super::content::PromptSupport;
 use super::guards::GuardProgram;
-use super::login::{self, Login, LoginWay};
-use super::peer::{AgentConnection, AgentSaid, Ear};
+use super::login::{self, Login, LoginMethod};
+use super::peer::{AgentConnection, PeerMessage, PeerReceiver};
 use super::process::Process;
 use super::quirks::{self, AgentQuirks};
 use super::terminals::Commands;
@@ -34,11 +34,12 @@ use crate::host::effects::{ChatKey, SelfDescription, Tokens};
 use crate::wire::text;
 
 /// Delays before a dead agent is restarted, by the number of its deaths in a row.
-const WAITS: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
+const RESTART_DELAYS: [Duration; 3] =
+    [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
 
 /// Time after its last death for which an agent is not restarted once it has died more often than
-/// [`WAITS`] has delays.
-const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// [`RESTART_DELAYS`] has delays.
+const RESTART_REFUSED_FOR: Duration = Duration::from_secs(60);
 
 /// An agent.
 #[derive(Debug)]
@@ -52,18 +53,18 @@ pub struct Agent {
     guard: GuardProgram,
     /// Held by the one who starts it, so that others wait for that rather than start another.
     current: tokio::sync::Mutex<Option<Arc<RunningAgent>>>,
-    past: Mutex<StartsSoFar>,
+    history: Mutex<StartHistory>,
 }
 
 #[derive(Debug, Default)]
-struct StartsSoFar {
+struct StartHistory {
     /// Number of deaths and failed starts since the agent last did something well.
     deaths: usize,
     last_death: Option<(Instant, String)>,
     /// Connections that have not ended, as far as is known.
     connections: Vec<AgentConnection>,
-    /// How one can log in to it, as it said last.
-    ways: Option<Vec<LoginWay>>,
+    /// Login methods that the agent last reported.
+    login_methods: Option<Vec<LoginMethod>>,
     /// Latest description that the agent gave of itself.
     said: SelfDescription,
     /// Quirks of the agent, by the name that it last reported; `None` before it has started.
@@ -97,11 +98,11 @@ pub struct RunningAgent {
     /// Set when the agent accepts messages that the user adds during a turn, by
     /// `_session/steering`.
     pub steers: bool,
-    uses: Mutex<Uses>,
+    uses: Mutex<LeaseCount>,
 }
 
 #[derive(Debug)]
-struct Uses {
+struct LeaseCount {
     count: usize,
     since: Instant,
     /// Why we have ended it, for people.
@@ -111,9 +112,9 @@ struct Uses {
 /// Lease on a running agent: while any is held, the agent is not stopped for idleness, nor because
 /// it left the request of another user of it unanswered.
 #[derive(Debug)]
-pub struct Use(Arc<RunningAgent>);
+pub struct AgentLease(Arc<RunningAgent>);
 
-impl Use {
+impl AgentLease {
     /// Returns the leased agent.
     pub fn running(&self) -> Arc<RunningAgent> {
         Arc::clone(&self.0)
@@ -122,9 +123,9 @@ impl Use {
 
 /// A process that one session has for itself: it ends with this.
 #[derive(Debug)]
-pub struct OwnProcess(Arc<RunningAgent>);
+pub struct DedicatedProcess(Arc<RunningAgent>);
 
-impl Drop for OwnProcess {
+impl Drop for DedicatedProcess {
     fn drop(&mut self) {
         // That it has died by itself counts.
         if !self.0.connection.is_over() {
@@ -133,10 +134,10 @@ impl Drop for OwnProcess {
     }
 }
 
-impl Drop for Use {
+impl Drop for AgentLease {
     fn drop(&mut self) {
         let is_last = {
-            let mut uses = self.0.uses();
+            let mut uses = self.0.leases();
             uses.count -= 1;
             uses.since = Instant::now();
             uses.count == 0
@@ -168,11 +169,11 @@ impl RunningAgent {
             offers,
             login,
             steers: steering == Some(true),
-            uses: Mutex::new(Uses { count: 0, since: Instant::now(), ended_by_us: None }),
+            uses: Mutex::new(LeaseCount { count: 0, since: Instant::now(), ended_by_us: None }),
         }
     }
 
-    fn uses(&self) -> MutexGuard<'_, Uses> {
+    fn leases(&self) -> MutexGuard<'_, LeaseCount> {
         self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -193,25 +194,25 @@ impl RunningAgent {
     }
 
     /// Returns the kinds of content that the agent takes in a prompt.
-    pub fn takes(&self) -> Takes<'_> {
-        Takes { can: &self.capabilities.prompt_capabilities, quirks: self.quirks, only_text: false }
+    pub fn prompt_support(&self) -> PromptSupport<'_> {
+        PromptSupport { can: &self.capabilities.prompt_capabilities, quirks: self.quirks, only_text: false }
     }
 
-    /// Begins to use it; none when it is being ended.
-    pub fn begin_use(self: &Arc<Self>) -> Option<Use> {
-        let mut uses = self.uses();
+    /// Leases the agent, so that it is not stopped; `None` if it is being ended.
+    pub fn lease(self: &Arc<Self>) -> Option<AgentLease> {
+        let mut uses = self.leases();
         if uses.ended_by_us.is_some() || self.connection.is_over() {
             return None;
         }
         uses.count += 1;
-        Some(Use(Arc::clone(self)))
+        Some(AgentLease(Arc::clone(self)))
     }
 
-    /// Ends it if it needs a login and at most so many use it, so that it is started anew and finds
-    /// a login that was done elsewhere: many agents look for one only when they start. False if it
-    /// goes on.
+    /// Ends it if it needs a login and has at most so many leases, so that it is started anew and
+    /// finds a login that was done elsewhere: many agents look for one only when they start. False
+    /// if it goes on.
     pub fn end_for_login(&self, users: usize) -> bool {
-        let is_free = self.login.is_needed() && self.uses().count <= users;
+        let is_free = self.login.is_needed() && self.leases().count <= users;
         if is_free {
             self.end("it was started anew, since somebody may have logged in to it elsewhere");
         }
@@ -219,20 +220,20 @@ impl RunningAgent {
     }
 
     /// Returns a handle that ends the process when it is dropped.
-    pub fn own(self: &Arc<Self>) -> OwnProcess {
-        OwnProcess(Arc::clone(self))
+    pub fn dedicate(self: &Arc<Self>) -> DedicatedProcess {
+        DedicatedProcess(Arc::clone(self))
     }
 
     /// Ends it; says why to those who lose by it.
     pub fn end(&self, why: &'static str) {
-        self.uses().ended_by_us.get_or_insert(why);
+        self.leases().ended_by_us.get_or_insert(why);
         self.connection.stop();
     }
 
     /// Waits until it has ended; says how it did.
     pub async fn ended(&self) -> String {
         let how = self.connection.ended().await;
-        match self.uses().ended_by_us {
+        match self.leases().ended_by_us {
             Some(why) => why.to_owned(),
             None => how,
         }
@@ -242,7 +243,7 @@ impl RunningAgent {
     async fn watch(self: Arc<Self>, idle_limit: Duration) {
         loop {
             let next = {
-                let mut uses = self.uses();
+                let mut uses = self.leases();
                 let idle_at = uses.since + idle_limit;
                 if uses.count == 0 && idle_at <= Instant::now() {
                     uses.ended_by_us.get_or_insert("it was not used");
@@ -274,34 +275,34 @@ impl Agent {
             client_tools: ToolListener::default(),
             guard,
             current: tokio::sync::Mutex::default(),
-            past: Mutex::default(),
+            history: Mutex::default(),
         }
     }
 
-    fn past(&self) -> MutexGuard<'_, StartsSoFar> {
-        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    fn history(&self) -> MutexGuard<'_, StartHistory> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How one can log in to it, once it has said that.
-    pub fn ways(&self) -> Option<Vec<LoginWay>> {
-        self.past().ways.clone()
+    /// Returns the login methods of the agent; `None` before it has reported them.
+    pub fn login_methods(&self) -> Option<Vec<LoginMethod>> {
+        self.history().login_methods.clone()
     }
 
     /// Returns what is known of the agent that it said it is; `None` before it has said that.
     pub fn quirks(&self) -> Option<AgentQuirks> {
-        self.past().quirks
+        self.history().quirks
     }
 
     /// Returns the words in which the process that was started last says that nobody is logged in
     /// to it.
     pub fn logged_out(&self) -> Option<String> {
-        self.past().connections.last()?.logged_out()
+        self.history().connections.last()?.logged_out()
     }
 
     /// Returns the latest description that the agent gave of itself, also if that start failed.
-    pub fn says_of_itself(&self) -> SelfDescription {
-        let past = self.past();
-        let protected_resources = past.ways.as_deref().map(login::resources);
+    pub fn self_description(&self) -> SelfDescription {
+        let past = self.history();
+        let protected_resources = past.login_methods.as_deref().map(login::resources);
         SelfDescription { protected_resources, ..past.said.clone() }
     }
 
@@ -310,32 +311,32 @@ impl Agent {
     ///
     /// # Errors
     /// When it cannot be started, or has died too often.
-    pub async fn start(&self, tokens: &Tokens) -> anyhow::Result<Use> {
+    pub async fn start(&self, tokens: &Tokens) -> anyhow::Result<AgentLease> {
         let mut current = self.current.lock().await;
         // One that lives and keeps a session is no business of another.
         let known = current.as_ref().filter(|known| !self.spec.one_session || known.connection.is_over());
         if let Some(running) = known {
-            if let Some(used) = running.begin_use() {
+            if let Some(used) = running.lease() {
                 return Ok(used);
             }
             let how = running.ended().await;
-            if running.uses().ended_by_us.is_none() {
-                self.has_died(how);
+            if running.leases().ended_by_us.is_none() {
+                self.record_death(how);
             }
             *current = None;
         }
         let AgentSpec { program, directory, environment, .. } = &self.spec;
         program::find(program, directory.as_deref(), environment)?;
-        self.wait_for_its_turn().await?;
-        match self.start_as_it_needs(tokens).await {
+        self.wait_for_restart_delay().await?;
+        match self.start_with_quirks(tokens).await {
             Ok(running) => {
                 let running = Arc::new(running);
                 *current = Some(Arc::clone(&running));
                 tokio::spawn(Arc::clone(&running).watch(self.spec.idle_limit));
-                running.begin_use().context("it ended as soon as it was started")
+                running.lease().context("it ended as soon as it was started")
             }
             Err(error) => {
-                self.has_died(format!("{error:#}"));
+                self.record_death(format!("{error:#}"));
                 Err(error)
             }
         }
@@ -343,39 +344,39 @@ impl Agent {
 
     /// Records that the agent ended or did not answer when it was sent this request about a
     /// session.
-    pub fn has_failed_at(&self, method: &'static str, session: &str) {
-        self.past().failed_at.insert((method, session.to_owned()));
+    pub fn record_failure_at(&self, method: &'static str, session: &str) {
+        self.history().failed_at.insert((method, session.to_owned()));
     }
 
-    /// Returns whether [`Self::has_failed_at`] was recorded for this request.
-    pub fn fails_at(&self, method: &'static str, session: &str) -> bool {
-        self.past().failed_at.contains(&(method, session.to_owned()))
+    /// Returns whether [`Self::record_failure_at`] was called for this request.
+    pub fn has_failed_at(&self, method: &'static str, session: &str) -> bool {
+        self.history().failed_at.contains(&(method, session.to_owned()))
     }
 
     /// The message of this chat is sent without its attachments until its turn is over.
     pub fn leave_out_attachments(&self, chat: ChatKey) {
-        self.past().without_attachments.insert(chat);
+        self.history().without_attachments.insert(chat);
     }
 
     /// Returns whether the message of this chat is sent without its attachments.
     pub fn leaves_out_attachments(&self, chat: ChatKey) -> bool {
-        self.past().without_attachments.contains(&chat)
+        self.history().without_attachments.contains(&chat)
     }
 
     /// The turn of this chat is over.
     pub fn take_attachments_again(&self, chat: ChatKey) {
-        self.past().without_attachments.remove(&chat);
+        self.history().without_attachments.remove(&chat);
     }
 
     /// Records that the agent has done something well: earlier deaths no longer count.
-    pub fn has_worked(&self) {
-        self.past().deaths = 0;
+    pub fn record_success(&self) {
+        self.history().deaths = 0;
     }
 
     /// Ends it, for good; done when nothing of it is left.
     pub async fn stop(&self) {
         let connections = {
-            let mut past = self.past();
+            let mut past = self.history();
             past.closed = true;
             past.connections.clone()
         };
@@ -387,23 +388,23 @@ impl Agent {
         }
     }
 
-    fn has_died(&self, how: String) {
-        let mut past = self.past();
+    fn record_death(&self, how: String) {
+        let mut past = self.history();
         past.deaths += 1;
         past.last_death = Some((Instant::now(), how));
     }
 
-    async fn wait_for_its_turn(&self) -> anyhow::Result<()> {
+    async fn wait_for_restart_delay(&self) -> anyhow::Result<()> {
         let wait = {
-            let past = self.past();
+            let past = self.history();
             let deaths = past.deaths;
             let Some((at, how)) = past.last_death.as_ref().filter(|_| deaths > 0) else { return Ok(()) };
             let ago = at.elapsed();
-            match WAITS.get(deaths - 1) {
+            match RESTART_DELAYS.get(deaths - 1) {
                 Some(wait) => wait.saturating_sub(ago),
-                None if ago >= REFUSED_FOR => Duration::ZERO,
+                None if ago >= RESTART_REFUSED_FOR => Duration::ZERO,
                 None => {
-                    let seconds = (REFUSED_FOR - ago).as_secs() + 1;
+                    let seconds = (RESTART_REFUSED_FOR - ago).as_secs() + 1;
                     bail!(
                         "it has died {deaths} times in a row and is not started again for {seconds} s; {how}"
                     );
@@ -415,13 +416,13 @@ impl Agent {
     }
 
     /// Starts it, and once more if it turns out to be one that has to be told something else.
-    async fn start_as_it_needs(&self, tokens: &Tokens) -> anyhow::Result<RunningAgent> {
+    async fn start_with_quirks(&self, tokens: &Tokens) -> anyhow::Result<RunningAgent> {
         let AgentSpec { name, program, arguments, .. } = &self.spec;
-        let known = self.past().quirks;
+        let known = self.history().quirks;
         let expected = known.unwrap_or_else(|| quirks::expected(program, arguments));
-        let running = self.start_anew(tokens, expected).await?;
+        let running = self.spawn(tokens, expected).await?;
         let is = running.quirks;
-        self.past().quirks = Some(is);
+        self.history().quirks = Some(is);
         if offers(&self.spec, is) == offers(&self.spec, expected) {
             return Ok(running);
         }
@@ -431,18 +432,18 @@ impl Agent {
         );
         running.connection.stop();
         running.connection.ended().await;
-        self.start_anew(tokens, is).await
+        self.spawn(tokens, is).await
     }
 
-    async fn start_anew(&self, tokens: &Tokens, expected: AgentQuirks) -> anyhow::Result<RunningAgent> {
+    async fn spawn(&self, tokens: &Tokens, expected: AgentQuirks) -> anyhow::Result<RunningAgent> {
         let name = &self.spec.name;
         let (connection, environment, secrets) = {
-            let mut past = self.past();
+            let mut past = self.history();
             if past.closed {
                 bail!("the host is leaving");
             }
-            let environment = login::environment(past.ways.as_deref().unwrap_or_default(), tokens);
-            let secrets = environment.values().map(|token| Secret::keep(token.secret())).collect();
+            let environment = login::environment(past.login_methods.as_deref().unwrap_or_default(), tokens);
+            let secrets = environment.values().map(|token| Secret::register(token.secret())).collect();
             let (process, stdin, stdout) = Process::start(&self.guard, &self.spec, &environment)?;
             let stop = CancellationToken::new();
             let ended = process.ended(stop.clone());
@@ -451,16 +452,16 @@ impl Agent {
             past.connections.push(connection.clone());
             (connection, environment, secrets)
         };
-        let mut ear = connection.listen();
+        let mut receiver = connection.listen();
         let offers = offers(&self.spec, expected);
-        let shaken = timeout(self.spec.start_limit, shake_hands(name, &mut ear, offers)).await;
+        let shaken = timeout(self.spec.start_limit, initialize(name, &mut receiver, offers)).await;
         let failure = match shaken {
             Ok(Ok(Some((hello, ways)))) => {
                 let login = Login::new(ways.clone(), environment, secrets);
                 let running = RunningAgent::new(connection, hello, offers, login);
                 let (title, version) = (running.title.clone(), running.version.clone());
-                let mut past = self.past();
-                past.ways = Some(ways);
+                let mut past = self.history();
+                past.login_methods = Some(ways);
                 let steers = Some(running.steers);
                 past.said = SelfDescription { title, version, steers, ..SelfDescription::default() };
                 return Ok(running);
@@ -514,19 +515,19 @@ fn capabilities(offers: HostServices) -> ClientCapabilities {
 }
 
 /// Says what we are; hears what the agent is. None when it ends instead.
-async fn shake_hands(
+async fn initialize(
     provider: &str,
-    ear: &mut Ear,
+    receiver: &mut PeerReceiver,
     offers: HostServices,
-) -> anyhow::Result<Option<(InitializeResponse, Vec<LoginWay>)>> {
+) -> anyhow::Result<Option<(InitializeResponse, Vec<LoginMethod>)>> {
     let hello = InitializeRequest::new(ProtocolVersion::V1)
         .client_capabilities(capabilities(offers))
         .client_info(Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")));
     let hello = serde_json::to_value(&hello)?;
-    let id = ear.request("initialize", &hello);
+    let id = receiver.request("initialize", &hello);
     loop {
-        match ear.hear().await {
-            Some(AgentSaid::Answer(about, answer)) if about == id => {
+        match receiver.recv().await {
+            Some(PeerMessage::Answer(about, answer)) if about == id => {
                 let answer = answer.map_err(|failure| anyhow!("it answered `initialize` with: {failure}"))?;
                 let hello: InitializeResponse =
                     serde_json::from_str(answer.get()).context("its answer to `initialize` does not fit")?;
@@ -534,7 +535,7 @@ async fn shake_hands(
                     bail!("it speaks version {} of ACP only, and we version 1", hello.protocol_version);
                 }
                 let quirks = quirks::of(hello.agent_info.as_ref().map(|info| info.name.as_str()));
-                return Ok(Some((hello, login::ways(provider, &answer, quirks))));
+                return Ok(Some((hello, login::methods_of(provider, &answer, quirks))));
             }
             Some(_) => {}
             None => return Ok(None),

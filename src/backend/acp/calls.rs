@@ -19,9 +19,9 @@ use serde_json::value::{to_raw_value, RawValue};
 use serde_json::{json, Value};
 
 use super::client_tools::OfferedTools;
-use super::edits::Moment;
+use super::edits::EditPhase;
 use super::peer::AgentRequest;
-use super::terminals::feed::Feed;
+use super::terminals::feed::TerminalFeed;
 use super::terminals::screen::Screen;
 use super::terminals::Screens;
 use crate::host::effects::{BackgroundCommand, Event, PermissionKind, PermissionOption, ToolGate, TurnEvent};
@@ -77,7 +77,7 @@ struct TrackedCall {
     /// Name of the agent's own terminal in the host; `None` until it has shown something.
     terminal_name: Option<String>,
     /// Unsent output of the agent's own terminal.
-    feed: Feed,
+    feed: TerminalFeed,
     /// Members that the agent reported of its own terminal besides the output.
     terminal_info: JsonObject,
     /// The agent's own `_meta`.
@@ -119,7 +119,7 @@ enum CallStage {
 /// that there are.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Asks {
+pub struct PermissionRequest {
     tool_call: CallReport,
     options: Vec<PermissionOffer>,
 }
@@ -129,12 +129,12 @@ pub struct Asks {
 #[serde(try_from = "Box<RawValue>")]
 pub struct CallReport {
     update: ToolCallUpdate,
-    more: More,
+    more: LenientMembers,
 }
 
 /// Members of a report that the schema does not know, or drops when it does not understand them.
 #[derive(Debug, Default, Deserialize)]
-struct More {
+struct LenientMembers {
     name: Option<String>,
     kind: Option<String>,
     content: Option<Vec<Box<RawValue>>>,
@@ -149,7 +149,7 @@ impl TryFrom<Box<RawValue>> for CallReport {
     }
 }
 
-impl Asks {
+impl PermissionRequest {
     /// Returns what is said of the call.
     pub fn into_call(self) -> CallReport {
         self.tool_call
@@ -202,7 +202,7 @@ impl PermissionOffer {
 impl Calls {
     /// A `tool_call`.
     pub fn begun(&mut self, mut said: CallReport) -> Vec<TurnEvent> {
-        let id = self.name_anew(&said);
+        let id = self.current_id(&said);
         // What it was asked with before is not taken away by a beginning that does not say it.
         said.more.content = said.more.content.filter(|content| !content.is_empty());
         let status = said.update.fields.status;
@@ -221,15 +221,15 @@ impl Calls {
             tracing::debug!(id, "an update of a tool call was ignored: its turn is over");
             return Vec::new();
         }
-        let id = self.name_anew(&said);
+        let id = self.current_id(&said);
         let status = said.update.fields.status;
         self.merge(&id, said).tell(&id, status)
     }
 
     /// A request for a permission; false with it when nobody can be asked.
-    pub fn asks(&mut self, request: AgentRequest, asks: Asks) -> (bool, Vec<TurnEvent>) {
+    pub fn asks(&mut self, request: AgentRequest, asks: PermissionRequest) -> (bool, Vec<TurnEvent>) {
         let has_content = asks.tool_call.more.content.is_some();
-        let id = self.name_anew(&asks.tool_call);
+        let id = self.current_id(&asks.tool_call);
         let call = self.merge(&id, asks.tool_call);
         call.is_of_question |= has_content;
         let mut told = call.tell(&id, None);
@@ -283,22 +283,22 @@ impl Calls {
 
     /// The changes of files that a call is to make when it asks for a permission, or has made when
     /// it is done; none when an event is neither.
-    pub fn changes(&self, event: &TurnEvent) -> Option<(Vec<Diff>, Moment)> {
+    pub fn changes(&self, event: &TurnEvent) -> Option<(Vec<Diff>, EditPhase)> {
         let event = match event {
             TurnEvent::With(event, _) => event,
             event => event,
         };
-        let (id, moment) = match event {
-            TurnEvent::ToolReady { id, gate: ToolGate::Ask(_), .. } => (id, Moment::Before),
-            TurnEvent::ToolDone { id, outcome, .. } if outcome.success => (id, Moment::After),
+        let (id, phase) = match event {
+            TurnEvent::ToolReady { id, gate: ToolGate::Ask(_), .. } => (id, EditPhase::Before),
+            TurnEvent::ToolDone { id, outcome, .. } if outcome.success => (id, EditPhase::After),
             _ => return None,
         };
         let diffs = self.calls.get(id).map(|call| call.diffs.clone()).filter(|diffs| !diffs.is_empty())?;
-        Some((diffs, moment))
+        Some((diffs, phase))
     }
 
     /// The turn that begins holds calls already, of another process: agents use names again.
-    pub fn stay_apart_from(&mut self, parts: &[ResponsePart]) {
+    pub fn rename_reused_ids(&mut self, parts: &[ResponsePart]) {
         let ids = || {
             parts.iter().filter_map(|part| match part {
                 ResponsePart::ToolCall(part) => Some(tool_call_id(&part.tool_call)),
@@ -314,7 +314,7 @@ impl Calls {
 
     /// Returns the id of a reported call in the current turn; the call no longer counts as one of
     /// an ended turn.
-    fn name_anew(&mut self, said: &CallReport) -> String {
+    fn current_id(&mut self, said: &CallReport) -> String {
         let id = &*said.update.tool_call_id.0;
         self.past.remove(id);
         self.left_open.remove(id);
@@ -342,7 +342,7 @@ impl Calls {
         let open: Vec<(String, TrackedCall)> = open.map(|(id, call)| (id.clone(), call.left())).collect();
         for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {
             call.stage = CallStage::Over;
-            told.extend(call.tell_of_own_terminal(id));
+            told.extend(call.agent_terminal_events(id));
         }
         let renamed = std::mem::take(&mut self.renamed);
         let own = |id: String| {
@@ -390,7 +390,7 @@ impl Calls {
         call.kind_name = more.kind.or(call.kind_name.take());
         call.title = fields.title.filter(|title| !title.is_empty()).or(call.title.take());
         if call.client_tool.is_some() {
-            call.learn_arguments(fields.raw_input.as_ref(), fields.content.as_deref());
+            call.note_arguments(fields.raw_input.as_ref(), fields.content.as_deref());
         } else {
             call.input = fields.raw_input.or(call.input.take());
         }
@@ -410,7 +410,7 @@ impl Calls {
     }
 
     /// Returns the terminal events that the host must receive before this event of a call.
-    pub fn tell_of_terminals_in(&mut self, event: &TurnEvent) -> Vec<Event> {
+    pub fn terminal_events_for(&mut self, event: &TurnEvent) -> Vec<Event> {
         let event = match event {
             TurnEvent::With(event, _) => event,
             event => event,
@@ -421,16 +421,16 @@ impl Calls {
         let Some(call) = self.calls.get_mut(id) else { return Vec::new() };
         let screens = call.screens.iter().flat_map(|screen| screen.tell_in(id));
         let mut told: Vec<Event> = screens.collect();
-        told.extend(call.tell_of_own_terminal(id));
+        told.extend(call.agent_terminal_events(id));
         told
     }
 
     /// Returns the unsent output of terminals that calls have shown; of those with very much output
     /// only if `due`.
-    pub fn tell_of_terminals(&mut self, due: bool) -> Vec<Event> {
+    pub fn terminal_events(&mut self, due: bool) -> Vec<Event> {
         let mut told = self.screens.tell(due);
         for (id, call) in self.calls.iter_mut().filter(|(_, call)| call.feed.is_open()) {
-            told.extend(call.tell_of_own_terminal(id));
+            told.extend(call.agent_terminal_events(id));
         }
         told
     }

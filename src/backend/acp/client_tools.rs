@@ -19,7 +19,7 @@ use serde_json::{json, Value};
 
 use crate::wire::text;
 
-pub use self::server::{Called, ToolServerEvent};
+pub use self::server::{ClientToolCall, ToolServerEvent};
 
 /// Name of the server. Agents make names of tools from it, some of which may hold nothing but
 /// letters.

@@ -22,7 +22,7 @@ use imara_diff::{Algorithm, Diff as LineDiff, Hunk, InternedInput, Token};
 use serde_json::value::RawValue;
 use serde_json::Value;
 
-use super::besides;
+use super::extra_meta;
 use super::quirks::AgentQuirks;
 use crate::files::uris::path_of;
 use crate::host::effects::{Transcript, TranscriptOf};
@@ -37,7 +37,7 @@ const DIFF_CONTEXT_LINES: u32 = 3;
 
 /// Content that an agent takes in a prompt, by its capabilities and quirks.
 #[derive(Debug, Clone, Copy)]
-pub struct Takes<'a> {
+pub struct PromptSupport<'a> {
     /// Capabilities that the agent reports.
     pub can: &'a PromptCapabilities,
     /// Known quirks of the agent.
@@ -72,7 +72,7 @@ fn is_text(kind: &str) -> bool {
 }
 
 /// Returns the labels of what is attached to a message and is sent as something else than text.
-pub fn binaries(message: &Message, takes: Takes<'_>) -> Vec<String> {
+pub fn binaries(message: &Message, takes: PromptSupport<'_>) -> Vec<String> {
     let attachments = message.attachments.iter().flatten();
     let binary = attachments.filter(|it| attached(it, takes).as_ref().is_some_and(is_binary));
     let label = |attachment: &MessageAttachment| match attachment {
@@ -85,7 +85,7 @@ pub fn binaries(message: &Message, takes: Takes<'_>) -> Vec<String> {
 
 /// A user's message, as far as the agent can take it. What is attached is set apart from what the
 /// user has said.
-pub fn prompt(message: &Message, chats: &[Transcript], takes: Takes<'_>) -> Vec<ContentBlock> {
+pub fn prompt(message: &Message, chats: &[Transcript], takes: PromptSupport<'_>) -> Vec<ContentBlock> {
     let mut blocks = Vec::new();
     if !message.text.is_empty() {
         blocks.push(message.text.as_str().into());
@@ -150,7 +150,7 @@ fn link_to(uri: &str, quirks: AgentQuirks) -> String {
     }
 }
 
-fn attached(attachment: &MessageAttachment, takes: Takes<'_>) -> Option<ContentBlock> {
+fn attached(attachment: &MessageAttachment, takes: PromptSupport<'_>) -> Option<ContentBlock> {
     let can = takes.can;
     match attachment {
         MessageAttachment::Simple(simple) => {
@@ -193,7 +193,7 @@ fn attached(attachment: &MessageAttachment, takes: Takes<'_>) -> Option<ContentB
     }
 }
 
-fn embedded(label: &str, data: &str, kind: &str, takes: Takes<'_>) -> ContentBlock {
+fn embedded(label: &str, data: &str, kind: &str, takes: PromptSupport<'_>) -> ContentBlock {
     let embeds = takes.can.embedded_context && takes.quirks.takes_blobs && !takes.only_text;
     // Pictures and sounds have blocks of their own, of which the agent says whether it takes them.
     let is_medium = kind.starts_with("image/") || kind.starts_with("audio/");
@@ -239,7 +239,7 @@ pub fn markdown(block: ContentBlock) -> String {
 
 /// Something that a tool call has produced.
 #[derive(Debug)]
-pub struct Produced {
+pub struct ToolOutput {
     /// Content that clients are shown; `None` if they are told in other ways, or if it is not
     /// understood.
     pub content: Option<ToolResultContent>,
@@ -250,25 +250,25 @@ pub struct Produced {
 }
 
 /// Parses one item of a tool call's content.
-pub fn produced(raw: &RawValue) -> Produced {
+pub fn produced(raw: &RawValue) -> ToolOutput {
     let said: Value = serde_json::from_str(raw.get()).unwrap_or_default();
     match serde_json::from_str(raw.get()) {
         Ok(ToolCallContent::Content(content)) => {
             let block = rest_of_block(&said["content"], &["uri", "mimeType", "size"], &[]);
-            let mut rest = besides::rest(said, &["type", "content"]).unwrap_or_default();
+            let mut rest = extra_meta::rest(said, &["type", "content"]).unwrap_or_default();
             rest.extend(block.map(|block| ("content".to_owned(), Value::Object(block))));
             let rest = Some(rest).filter(|rest| !rest.is_empty());
-            Produced { content: Some(produced_block(content.content)), rest, diff: None }
+            ToolOutput { content: Some(produced_block(content.content)), rest, diff: None }
         }
-        Ok(ToolCallContent::Diff(diff)) => Produced {
+        Ok(ToolCallContent::Diff(diff)) => ToolOutput {
             content: Some(text(diff_text(&diff))),
-            rest: besides::rest(said, &["type", "path", "oldText", "newText"]),
+            rest: extra_meta::rest(said, &["type", "path", "oldText", "newText"]),
             diff: Some(diff),
         },
         Ok(ToolCallContent::Terminal(_)) => {
-            Produced { content: None, rest: besides::rest(said, &["type"]), diff: None }
+            ToolOutput { content: None, rest: extra_meta::rest(said, &["type"]), diff: None }
         }
-        _ => Produced { content: None, rest: besides::rest(said, &[]), diff: None },
+        _ => ToolOutput { content: None, rest: extra_meta::rest(said, &[]), diff: None },
     }
 }
 
@@ -285,7 +285,7 @@ pub fn rest_of_chunk(chunk: &ContentChunk, raw: &RawValue) -> Option<JsonObject>
     let said: Value = serde_json::from_str(raw.get()).ok()?;
     let shown = if said["content"]["title"].is_string() { "title" } else { "name" };
     let block = rest_of_block(&said["content"], &["uri", shown], &["uri"]);
-    let mut rest = besides::rest(said, &["sessionUpdate", "content", "messageId"]).unwrap_or_default();
+    let mut rest = extra_meta::rest(said, &["sessionUpdate", "content", "messageId"]).unwrap_or_default();
     rest.extend(block.map(|block| ("content".to_owned(), Value::Object(block))));
     Some(rest).filter(|rest| !rest.is_empty())
 }
@@ -301,11 +301,11 @@ fn rest_of_block(block: &Value, of_link: &[&str], of_resource: &[&str]) -> Optio
         "resource_link" => &[&["type"], of_link].concat(),
         _ => &[],
     };
-    let mut rest = besides::rest(block.clone(), placed).unwrap_or_default();
+    let mut rest = extra_meta::rest(block.clone(), placed).unwrap_or_default();
     if kind == "resource" {
         let contents = &block["resource"];
         let placed: &[&str] = if contents["text"].is_string() { &["text"] } else { &["blob", "mimeType"] };
-        let contents = besides::rest(contents.clone(), &[placed, of_resource].concat());
+        let contents = extra_meta::rest(contents.clone(), &[placed, of_resource].concat());
         rest.extend(contents.map(|contents| (kind.to_owned(), Value::Object(contents))));
     }
     Some(rest).filter(|rest| !rest.is_empty())
@@ -362,7 +362,7 @@ fn diff_text(diff: &Diff) -> String {
     let hunks: Vec<Hunk> = changed.hunks().collect();
     let is_near = |hunk: &Hunk, next: &Hunk| next.before.start - hunk.before.end <= 2 * DIFF_CONTEXT_LINES;
     for hunks in hunks.chunk_by(is_near) {
-        tell_hunks(&mut text, hunks, &lines);
+        write_hunks(&mut text, hunks, &lines);
     }
     text
 }
@@ -370,7 +370,7 @@ fn diff_text(diff: &Diff) -> String {
 /// Tells changes that are near each other, with the lines around them. (The library's own printer
 /// of hunks tells the first one with a header that does not fit what follows, where it begins 4 to
 /// 6 lines behind the file's beginning.)
-fn tell_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
+fn write_hunks(text: &mut String, hunks: &[Hunk], lines: &InternedInput<&str>) {
     let (Some(first), Some(last)) = (hunks.first(), hunks.last()) else { return };
     // The lines before and after the changes are the same on both sides.
     let before = first.before.start.min(DIFF_CONTEXT_LINES);
@@ -475,7 +475,7 @@ mod tests {
                 "x",
                 &BASE64_STANDARD.encode(data),
                 kind,
-                Takes { can: &can, quirks, only_text: false },
+                PromptSupport { can: &can, quirks, only_text: false },
             );
             serde_json::to_value(block).unwrap()
         };
@@ -496,9 +496,9 @@ mod tests {
             let message =
                 serde_json::json!({ "text": "", "origin": { "kind": "user" }, "attachments": [attachment] });
             let message: Message = serde_json::from_value(message).unwrap();
-            let takes = Takes { can: &can, quirks: AgentQuirks::NONE, only_text: false };
+            let takes = PromptSupport { can: &can, quirks: AgentQuirks::NONE, only_text: false };
             let blocks = prompt(&message, &[], takes);
-            let named = prompt(&message, &[], Takes { only_text: true, ..takes });
+            let named = prompt(&message, &[], PromptSupport { only_text: true, ..takes });
             assert!(!named.iter().any(is_binary), "{named:?}");
             serde_json::to_value(blocks).unwrap()
         };

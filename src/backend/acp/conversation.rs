@@ -3,7 +3,7 @@
 //! In reading order: this file (its life: commands, prompts, cancelling), `opening` (how it comes
 //! to be), `ending` (how a turn ends), `settings` (how the session is configured), `resuming`
 //! (going on with a turn that was cut), `updates` (what the agent tells), `own_turns` (what it does
-//! by itself), `steering` (what the user adds meanwhile), `looking` (what changes of files are
+//! by itself), `steering` (what the user adds meanwhile), `edit_lookup` (what changes of files are
 //! found to be), `requests` (what the agent asks), `questions` and `forms` (what it asks the user),
 //! `attachments` (what it cannot take), `workspace` (what it asks of files and terminals),
 //! `client_tools` (what it has clients carry out).
@@ -13,9 +13,9 @@
 
 mod attachments;
 mod client_tools;
+mod edit_lookup;
 mod ending;
 mod forms;
-mod looking;
 mod notices;
 mod opening;
 mod own_turns;
@@ -43,23 +43,23 @@ use tokio_util::sync::CancellationToken;
 
 use self::attachments::SentAttachments;
 use self::client_tools::ClientTools;
-use self::looking::{with_edits, Looking};
+use self::edit_lookup::{with_edits, EditLookup};
 use self::notices::Compactions;
 use self::own_turns::{OwnRun, OwnTurns};
 pub(super) use self::questions::page_to_open;
 use self::questions::Questions;
-pub(super) use self::requests::asked_too_early;
+pub(super) use self::requests::too_early_answer;
 use self::settings::Settings;
 use self::steering::Steering;
-use self::workspace::Alone;
-use super::agent::{Agent, OwnProcess, RunningAgent, Use};
+use self::workspace::UnattachedCommand;
+use super::agent::{Agent, AgentLease, DedicatedProcess, RunningAgent};
 use super::calls::Calls;
 use super::errors::RequestError;
 use super::files::Files;
 use super::login;
-use super::peer::{AgentSaid, Ear, Patience};
+use super::peer::{PausableTimeout, PeerMessage, PeerReceiver};
 use super::terminals::Terminals;
-use crate::backend::{HostLine, Reports, Room};
+use crate::backend::{HostLine, ReportPermit, ReportSender};
 use crate::host::effects::{
     ChatKey, Command, Event, OpenConversation, OpenFailure, RunId, TextKind, Tokens, Transcript, TurnEnd,
     TurnEvent,
@@ -84,7 +84,7 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: HostLine)
         opened = AcpConversation::open(&agent, &open, &reports) => opened,
         () = closed(&mut commands) => return Ok(()),
     };
-    let described = Event::Described(Box::new(agent.says_of_itself()));
+    let described = Event::Described(Box::new(agent.self_description()));
     match opened {
         Ok((mut conversation, used)) => {
             conversation.pending.push_back(described);
@@ -98,9 +98,9 @@ pub async fn converse(agent: Arc<Agent>, open: OpenConversation, line: HostLine)
         Err(error) => {
             reports.report(described).await;
             let mut reason = format!("the agent `{name}`: {error:#}");
-            let kind = if error.is::<login::Required>() {
+            let kind = if error.is::<login::LoginRequired>() {
                 reports.report(Event::LoginRequired).await;
-                reason = format!("{reason}. {}", login::advice(&agent.ways().unwrap_or_default()));
+                reason = format!("{reason}. {}", login::advice(&agent.login_methods().unwrap_or_default()));
                 OpenFailure::LoginRequired
             } else {
                 OpenFailure::Unavailable
@@ -120,8 +120,8 @@ struct AcpConversation {
     agent: Arc<Agent>,
     chat: ChatKey,
     running: Arc<RunningAgent>,
-    _own: Option<OwnProcess>,
-    ear: Ear,
+    _own: Option<DedicatedProcess>,
+    receiver: PeerReceiver,
     session: SessionId,
     /// Updates of the session from before the conversation was set up, which are handled once it
     /// is.
@@ -149,7 +149,7 @@ struct AcpConversation {
     terminals: Terminals,
     client_tools: ClientTools,
     /// Commands to show at the end of the turn, unless a call has shown them by then.
-    alone: Vec<Alone>,
+    alone: Vec<UnattachedCommand>,
     /// Number of shown writes that the agent has no call for; each gets a call from the host.
     own_calls: u64,
     run: Option<PromptRun>,
@@ -161,7 +161,7 @@ struct AcpConversation {
     /// Attachments of the running turn's message, if any of them is not text.
     sent_attachments: Option<SentAttachments>,
     /// Search for the file changes of the first pending event.
-    looking: Looking,
+    edit_lookup: EditLookup,
 }
 
 struct PromptRun {
@@ -171,12 +171,12 @@ struct PromptRun {
     /// State of a turn that the agent began by itself; `None` if it runs for a prompt.
     own: Option<OwnRun>,
     /// Keeps the agent from being stopped; `None` if it was about to end when the run began.
-    _use: Option<Use>,
+    _use: Option<AgentLease>,
     /// When its time is up, if it has a limit.
     deadline: Option<Instant>,
     /// By when it must have been given up, once it was cancelled.
     cancelled: Option<Instant>,
-    patience: Patience,
+    patience: PausableTimeout,
     /// Set when the run was cancelled because its deadline had passed.
     overdue: bool,
     /// How it ends, once everything has been heard that the agent had said when it answered.
@@ -204,7 +204,7 @@ enum Next {
 impl PromptRun {
     /// A run that has just begun; `prompt` is the request that it answers, `None` if the agent
     /// works by itself.
-    fn new(id: RunId, used: Option<Use>, deadline: Option<Instant>, prompt: Option<u64>) -> Self {
+    fn new(id: RunId, used: Option<AgentLease>, deadline: Option<Instant>, prompt: Option<u64>) -> Self {
         Self {
             id,
             prompt,
@@ -212,7 +212,7 @@ impl PromptRun {
             _use: used,
             deadline,
             cancelled: None,
-            patience: Patience::default(),
+            patience: PausableTimeout::default(),
             overdue: false,
             answered: None,
             cancelling: CancellationToken::new(),
@@ -242,7 +242,7 @@ impl AcpConversation {
     async fn serve(
         &mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,
-        reports: Reports,
+        reports: ReportSender,
     ) -> anyhow::Result<()> {
         loop {
             self.report_what_there_is_room_for(&reports);
@@ -258,14 +258,14 @@ impl AcpConversation {
                     }
                     Some(command) => self.obey(command),
                 },
-                found = self.looking.found(), if matches!(self.looking, Looking::For(_)) => {
-                    self.looking = Looking::Done;
+                found = self.edit_lookup.found(), if matches!(self.edit_lookup, EditLookup::Running(_)) => {
+                    self.edit_lookup = EditLookup::Done;
                     if let Some(event) = self.pending.pop_front() {
                         self.pending.push_front(with_edits(event, found));
                     }
                     Next::Hear
                 }
-                room = reports.room(), if !self.pending.is_empty() && !matches!(self.looking, Looking::For(_)) => {
+                room = reports.reserve(), if !self.pending.is_empty() && !matches!(self.edit_lookup, EditLookup::Running(_)) => {
                     let Some(room) = room else { return Ok(()) };
                     self.report_next(room);
                     Next::Hear
@@ -282,21 +282,21 @@ impl AcpConversation {
                     self.show_terminals();
                     Next::Hear
                 }
-                said = self.ear.hear(), if self.hears() && self.files.have_room() => match said {
+                said = self.receiver.recv(), if self.hears() && self.files.have_room() => match said {
                     Some(said) => self.hear(said),
                     None if self.own_turns.waits_behind_end() => Next::Hear,
                     None => self.agent_has_ended().await?,
                 },
                 heard = self.client_tools.hear(), if self.hears() => {
-                    self.heard_of_client_tools(heard);
+                    self.handle_tool_event(heard);
                     Next::Hear
                 }
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => self.time_is_up(),
                 () = sleep_until(setting.unwrap_or_else(Instant::now)), if setting.is_some() => {
-                    self.asked_for_too_long()
+                    self.setting_timed_out()
                 }
                 () = sleep_until(background.unwrap_or_else(Instant::now)), if background.is_some() => {
-                    self.background_is_overdue()
+                    self.drop_overdue_background()
                 }
             };
             if matches!(next, Next::Leave) {
@@ -312,16 +312,16 @@ impl AcpConversation {
     }
 
     /// Reports without a turn of its own, as text mostly can be.
-    fn report_what_there_is_room_for(&mut self, reports: &Reports) {
-        while !self.pending.is_empty() && !matches!(self.looking, Looking::For(_)) {
-            let Some(room) = reports.room_now() else { return };
+    fn report_what_there_is_room_for(&mut self, reports: &ReportSender) {
+        while !self.pending.is_empty() && !matches!(self.edit_lookup, EditLookup::Running(_)) {
+            let Some(room) = reports.try_reserve() else { return };
             self.report_next(room);
         }
     }
 
-    fn report_next(&mut self, room: Room<'_>) {
-        if !self.looks() {
-            self.looking = Looking::NotYet;
+    fn report_next(&mut self, room: ReportPermit<'_>) {
+        if !self.begin_lookup() {
+            self.edit_lookup = EditLookup::Idle;
             if let Some(event) = self.pending.pop_front() {
                 room.report(event);
             }
@@ -336,7 +336,7 @@ impl AcpConversation {
     }
 
     fn obey(&mut self, command: Command) -> Next {
-        self.note_life();
+        self.note_activity();
         match self.after_settings(command) {
             Ok(command) => self.obey_at_once(command),
             Err(next) => next,
@@ -359,7 +359,7 @@ impl AcpConversation {
                 self.answered_by_user(&request_id, response, &answers);
             }
             Command::ToolResult { run, tool_call_id, result } if current == Some(run) => {
-                self.client_tool_is_done(&tool_call_id, &result);
+                self.finish_tool_call(&tool_call_id, &result);
             }
             Command::Steer { run, id, message, attached } if current == Some(run) => {
                 self.steer(id, &message, &attached);
@@ -394,11 +394,11 @@ impl AcpConversation {
             // Opening it again does that, or starts it anew.
             return Next::Leave;
         }
-        if self.moved || self.must_hear_of_client_tools() {
+        if self.moved || self.needs_tools_at_open() {
             self.close();
             return Next::Leave;
         }
-        let Some(used) = self.running.begin_use() else {
+        let Some(used) = self.running.lease() else {
             // It is being stopped: the turn is started again when it has been.
             return Next::Leave;
         };
@@ -419,19 +419,19 @@ impl AcpConversation {
         self.is_new = false;
         let deadline = self.agent.spec.turn_limit.map(|limit| Instant::now() + limit);
         self.run = Some(PromptRun::new(run, Some(used), deadline, Some(prompt)));
-        self.go_on_with_held()
+        self.replay_held()
     }
 
     fn prompt(&self, blocks: Vec<ContentBlock>) -> u64 {
-        self.ear.request("session/prompt", &PromptRequest::new(self.session.clone(), blocks))
+        self.receiver.request("session/prompt", &PromptRequest::new(self.session.clone(), blocks))
     }
 
     fn cancel(&mut self) {
         self.withdraw();
         // Nobody wants to hear of the run any more.
         self.pending.retain(|event| !matches!(event, Event::Turn(..)));
-        self.looking = Looking::NotYet;
-        self.leave_cancelled_own();
+        self.edit_lookup = EditLookup::Idle;
+        self.end_cancelled_own_turn();
     }
 
     /// Has the agent give up what it does.
@@ -442,11 +442,11 @@ impl AcpConversation {
         run.cancelling.cancel();
         let answered = run.answered.as_mut().map(|end| *end = TurnEnd::Cancelled);
         self.terminals.kill_those_of(run.id);
-        self.refuse_held();
+        self.refuse_all_held();
         self.answer_unanswered(true);
         self.refuse_client_tools("the turn was cancelled");
         if answered.is_none() {
-            self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
+            self.receiver.notify("session/cancel", &CancelNotification::new(self.session.clone()));
         }
     }
 
@@ -461,11 +461,11 @@ impl AcpConversation {
         if run.cancelled.is_none() {
             run.overdue = true;
             self.withdraw();
-            self.leave_cancelled_own();
+            self.end_cancelled_own_turn();
             return Next::Hear;
         }
         let limit = self.agent.spec.cancel_limit;
-        let more = run.patience.more(&self.running.connection, limit, true);
+        let more = run.patience.extend(&self.running.connection, limit, true);
         run.cancelled = Some(Instant::now() + more.unwrap_or(limit));
         if more.is_none() {
             tracing::warn!(
@@ -477,27 +477,27 @@ impl AcpConversation {
         Next::Hear
     }
 
-    fn hear(&mut self, said: AgentSaid) -> Next {
-        let Some(said) = self.held_for_turn(said) else { return Next::Hear };
+    fn hear(&mut self, said: PeerMessage) -> Next {
+        let Some(said) = self.hold_for_turn(said) else { return Next::Hear };
         match said {
-            AgentSaid::Update(update) => {
-                self.learn_of_background(&update);
+            PeerMessage::Update(update) => {
+                self.note_background_update(&update);
                 self.updated(&update);
-                if self.own_is_over(&update) {
+                if self.note_own_end(&update) {
                     self.end(TurnEnd::Complete);
                     return self.settle();
                 }
             }
-            AgentSaid::Request { id, method, params } => self.asked(id, &method, &params),
-            AgentSaid::Notified { method, params } => return self.notified(&method, &params),
-            AgentSaid::Withdrawn(request) if self.question_was_withdrawn(&request) => {}
-            AgentSaid::Withdrawn(request) => {
+            PeerMessage::Request { id, method, params } => self.asked(id, &method, &params),
+            PeerMessage::Notified { method, params } => return self.notified(&method, &params),
+            PeerMessage::Withdrawn(request) if self.question_was_withdrawn(&request) => {}
+            PeerMessage::Withdrawn(request) => {
                 let told = self.calls.withdrawn(&request);
                 self.terminals.withdrawn(&request);
-                self.ear.answer(&request, Err(RequestError::Withdrawn));
-                self.tell_all(told);
+                self.receiver.answer(&request, Err(RequestError::Withdrawn));
+                self.send_to_host(told);
             }
-            AgentSaid::Answer(id, answer) => {
+            PeerMessage::Answer(id, answer) => {
                 if self.run.as_ref().is_some_and(|run| run.prompt == Some(id) && run.answered.is_none()) {
                     if self.has_forgotten(&answer) {
                         // The turn is started again when the session has been taken up again.
@@ -513,7 +513,7 @@ impl AcpConversation {
                 }
                 return self.settle();
             }
-            AgentSaid::HeardOut(id) => {
+            PeerMessage::Drained(id) => {
                 let run = self.run.as_mut().filter(|run| run.prompt == Some(id));
                 if let Some(end) = run.and_then(|run| run.answered.take()) {
                     self.end(end);
@@ -527,7 +527,7 @@ impl AcpConversation {
     fn tell(&mut self, event: TurnEvent) {
         let Some(run) = self.run.as_mut().filter(|run| run.cancelled.is_none()) else { return };
         run.told |= !matches!(event, TurnEvent::Usage(_) | TurnEvent::Activity(_));
-        let of_terminals = self.calls.tell_of_terminals_in(&event);
+        let of_terminals = self.calls.terminal_events_for(&event);
         let event = Event::Turn(run.id, event);
         if std::mem::take(&mut self.unnamed) {
             self.name();
@@ -536,7 +536,7 @@ impl AcpConversation {
         self.pending.push_back(event);
     }
 
-    fn tell_all(&mut self, events: Vec<TurnEvent>) {
+    fn send_to_host(&mut self, events: Vec<TurnEvent>) {
         for event in events {
             self.tell(event);
         }
@@ -546,10 +546,10 @@ impl AcpConversation {
     fn close(&mut self) {
         self.answer_unanswered(true);
         if self.run.as_ref().is_some_and(PromptRun::goes_on) {
-            self.ear.notify("session/cancel", &CancelNotification::new(self.session.clone()));
+            self.receiver.notify("session/cancel", &CancelNotification::new(self.session.clone()));
         }
         if self.running.capabilities.session_capabilities.close.is_some() {
-            self.ear.request("session/close", &CloseSessionRequest::new(self.session.clone()));
+            self.receiver.request("session/close", &CloseSessionRequest::new(self.session.clone()));
         }
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{getpid, kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, RawPid, Signal};
 
 /// Interval between two searches for remaining descendants.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A process that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,7 +79,7 @@ pub enum Children {
 
 impl Children {
     /// Returns the source as of now: the kernel's lists, or else a new table.
-    pub fn look() -> Self {
+    pub fn snapshot() -> Self {
         if Path::new("/proc/thread-self/children").exists() {
             Self::Listed
         } else {
@@ -135,7 +135,7 @@ pub fn ours(children: &Children) -> Vec<RawPid> {
 /// Goes through some of our children, and all that descends from them, parents first. What is done
 /// to one is done before its children are looked for.
 fn walk(top: impl Fn(&Children) -> Vec<RawPid>, mut each: impl FnMut(FoundProcess, Stat)) {
-    let children = Children::look();
+    let children = Children::snapshot();
     walk_by(&children, top(&children), &mut each);
 }
 
@@ -154,7 +154,7 @@ fn walk_by(children: &Children, top: Vec<RawPid>, each: &mut impl FnMut(FoundPro
 }
 
 /// Asks all of our descendants to leave but those of a group, who have been asked together.
-pub fn ask(asked: Pid) {
+pub fn terminate(asked: Pid) {
     walk(ours, |process, stat| {
         if stat.group != asked.as_raw_pid() {
             process.signal(Signal::TERM);
@@ -197,7 +197,7 @@ pub fn kill(top: impl Fn(&Children) -> Vec<RawPid>, mut reap: impl FnMut(), pati
         } else if !none_before && last_new.elapsed() > patience {
             return false;
         } else {
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(SWEEP_INTERVAL);
         }
     }
 }
@@ -227,7 +227,7 @@ mod tests {
         let top = RawPid::try_from(shell.id()).unwrap();
         assert!(can_be_found());
         while below(&Children::Listed, top).len() < 5 {
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(SWEEP_INTERVAL);
         }
         let all = below(&Children::Listed, top);
         assert_eq!(below(&Children::table(), top), all);
@@ -244,7 +244,7 @@ mod tests {
         let start = Instant::now();
         while !all.iter().all(gone) {
             assert!(start.elapsed() < Duration::from_secs(60), "{all:?}");
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(SWEEP_INTERVAL);
         }
     }
 

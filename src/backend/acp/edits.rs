@@ -30,14 +30,14 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 const FILES_MAX: usize = 16;
 
 /// Time after which a search in the file system is given up.
-const PATIENCE: Duration = Duration::from_millis(500);
+const SEARCH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Former text, `None` if there was none, and the text in its place.
 type EditSides<'a> = (Option<&'a str>, &'a str);
 
 /// State of a change at the time its file is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub enum EditPhase {
     /// Change that is yet to be made.
     Before,
     /// Change that has been made.
@@ -45,7 +45,7 @@ pub enum Moment {
 }
 
 /// Finds out what changes are of files; those that cannot be shown are left out.
-pub async fn find(diffs: Vec<Diff>, moment: Moment) -> Vec<FileEdit> {
+pub async fn find(diffs: Vec<Diff>, phase: EditPhase) -> Vec<FileEdit> {
     let (sender, found) = oneshot::channel();
     let look = move || {
         let mut files: BTreeMap<&Path, Vec<EditSides<'_>>> = BTreeMap::new();
@@ -54,7 +54,7 @@ pub async fn find(diffs: Vec<Diff>, moment: Moment) -> Vec<FileEdit> {
             files.entry(&diff.path).or_default().push((diff.old_text.as_deref(), &diff.new_text));
         }
         let files = files.into_iter().take(FILES_MAX);
-        let edits = files.filter_map(|(path, changes)| edit(path, &changes, moment)).collect::<Vec<_>>();
+        let edits = files.filter_map(|(path, changes)| edit(path, &changes, phase)).collect::<Vec<_>>();
         if sender.send(edits).is_err() {
             tracing::debug!(
                 "a change of a file is shown without its contents: the file system took too long"
@@ -65,15 +65,15 @@ pub async fn find(diffs: Vec<Diff>, moment: Moment) -> Vec<FileEdit> {
         tracing::error!(%error, "no thread can be started to read the contents of changed files");
         return Vec::new();
     }
-    match tokio::time::timeout(PATIENCE, found).await {
+    match tokio::time::timeout(SEARCH_TIMEOUT, found).await {
         Ok(Ok(edits)) => edits,
         Ok(Err(_)) | Err(_) => Vec::new(),
     }
 }
 
 /// Merges the changes of one file; `None` if they cannot be shown.
-fn edit(path: &Path, changes: &[EditSides<'_>], moment: Moment) -> Option<FileEdit> {
-    let (before, after) = sides(changes, read(path).as_deref(), moment)?;
+fn edit(path: &Path, changes: &[EditSides<'_>], phase: EditPhase) -> Option<FileEdit> {
+    let (before, after) = sides(changes, read(path).as_deref(), phase)?;
     if before == after || [&before, &after].iter().any(|side| is_too_long(side.as_deref())) {
         return None;
     }
@@ -86,15 +86,15 @@ fn edit(path: &Path, changes: &[EditSides<'_>], moment: Moment) -> Option<FileEd
 fn sides(
     changes: &[EditSides<'_>],
     now: Option<&str>,
-    moment: Moment,
+    phase: EditPhase,
 ) -> Option<(Option<String>, Option<String>)> {
     if let [(old, new)] = changes {
         // A new file, as agents say it in three ways: with nothing, with null and with no text.
-        let before = match (old, now, moment) {
+        let before = match (old, now, phase) {
             // It is not as new as that.
-            (None, Some(now), Moment::Before) => Some(Some(now.to_owned())),
+            (None, Some(now), EditPhase::Before) => Some(Some(now.to_owned())),
             (None, _, _) | (Some(""), None, _) => Some(None),
-            (Some(""), Some(now), Moment::After) if now == *new => Some(None),
+            (Some(""), Some(now), EditPhase::After) if now == *new => Some(None),
             _ => None,
         };
         if let Some(before) = before {
@@ -103,14 +103,14 @@ fn sides(
     }
     let now = now?;
     let mut other = now.to_owned();
-    match moment {
-        Moment::Before => {
+    match phase {
+        EditPhase::Before => {
             for (old, new) in changes {
                 other = put(&other, (*old)?, new)?;
             }
             Some((Some(now.to_owned()), Some(other)))
         }
-        Moment::After => {
+        EditPhase::After => {
             for (old, new) in changes.iter().rev() {
                 other = put(&other, new, (*old)?)?;
             }
@@ -156,8 +156,8 @@ mod tests {
 
     type Sides = Option<(Option<String>, Option<String>)>;
 
-    fn told(old: Option<&str>, new: &str, now: Option<&str>, moment: Moment) -> Sides {
-        sides(&[(old, new)], now, moment)
+    fn told(old: Option<&str>, new: &str, now: Option<&str>, phase: EditPhase) -> Sides {
+        sides(&[(old, new)], now, phase)
     }
 
     fn both(before: &str, after: &str) -> Sides {
@@ -167,44 +167,44 @@ mod tests {
     #[test]
     fn a_new_file_is_new_however_it_is_said() {
         let new = Some((None, Some("x\n".to_owned())));
-        for moment in [Moment::Before, Moment::After] {
-            assert_eq!(told(None, "x\n", None, moment), new);
-            assert_eq!(told(Some(""), "x\n", None, moment), new);
+        for phase in [EditPhase::Before, EditPhase::After] {
+            assert_eq!(told(None, "x\n", None, phase), new);
+            assert_eq!(told(Some(""), "x\n", None, phase), new);
         }
-        assert_eq!(told(None, "x\n", Some("x\n"), Moment::After), new);
-        assert_eq!(told(Some(""), "x\n", Some("x\n"), Moment::After), new);
-        assert_eq!(told(Some(""), "x\n", Some(""), Moment::Before), both("", "x\n"));
-        assert_eq!(told(None, "x\n", Some(FILE), Moment::Before), both(FILE, "x\n"));
+        assert_eq!(told(None, "x\n", Some("x\n"), EditPhase::After), new);
+        assert_eq!(told(Some(""), "x\n", Some("x\n"), EditPhase::After), new);
+        assert_eq!(told(Some(""), "x\n", Some(""), EditPhase::Before), both("", "x\n"));
+        assert_eq!(told(None, "x\n", Some(FILE), EditPhase::Before), both(FILE, "x\n"));
     }
 
     #[test]
     fn a_whole_file_and_a_piece_of_it_are_the_same_change() {
         let after = FILE.replace("three", "3");
         for (old, new) in [(FILE, after.as_str()), ("two\nthree\n", "two\n3\n"), ("three", "3")] {
-            assert_eq!(told(Some(old), new, Some(FILE), Moment::Before), both(FILE, &after), "{old}");
-            assert_eq!(told(Some(old), new, Some(&after), Moment::After), both(FILE, &after), "{old}");
+            assert_eq!(told(Some(old), new, Some(FILE), EditPhase::Before), both(FILE, &after), "{old}");
+            assert_eq!(told(Some(old), new, Some(&after), EditPhase::After), both(FILE, &after), "{old}");
         }
         // Something that was put in, said without what is around it.
         let before = FILE.replace("three\n", "");
-        assert_eq!(told(Some(""), "three\n", Some(FILE), Moment::After), both(&before, FILE));
+        assert_eq!(told(Some(""), "three\n", Some(FILE), EditPhase::After), both(&before, FILE));
     }
 
     #[test]
     fn changes_of_one_file_are_one_change() {
         let after = "1\ntwo\n3\ntwo and a half\n";
         let changes = [(Some("one\n"), "1\n"), (Some("three\n"), "3\n")];
-        assert_eq!(sides(&changes, Some(FILE), Moment::Before), both(FILE, after));
-        assert_eq!(sides(&changes, Some(after), Moment::After), both(FILE, after));
+        assert_eq!(sides(&changes, Some(FILE), EditPhase::Before), both(FILE, after));
+        assert_eq!(sides(&changes, Some(after), EditPhase::After), both(FILE, after));
         // One of them is of something else.
         let changes = [(Some("one\n"), "1\n"), (None, "3\n")];
-        assert_eq!(sides(&changes, Some(FILE), Moment::Before), None);
+        assert_eq!(sides(&changes, Some(FILE), EditPhase::Before), None);
     }
 
     #[tokio::test]
     async fn a_path_that_leads_from_nowhere_is_not_followed() {
         let diff = |path: &str| Diff::new(path, "new\n");
         let found =
-            find(vec![diff("there"), diff(""), diff("../there"), diff("/no/such")], Moment::After).await;
+            find(vec![diff("there"), diff(""), diff("../there"), diff("/no/such")], EditPhase::After).await;
         let found: Vec<_> =
             found.iter().filter_map(|edit| edit.after.as_ref()).map(|side| &*side.uri).collect();
         assert_eq!(found, ["file:///no/such"]);
@@ -213,12 +213,12 @@ mod tests {
     #[test]
     fn what_is_not_known_is_not_shown() {
         // There are two of it, or none.
-        assert_eq!(told(Some("two"), "2", Some(FILE), Moment::Before), None);
-        assert_eq!(told(Some("four"), "4", Some(FILE), Moment::Before), None);
-        assert_eq!(told(Some("aa"), "b", Some("aaa"), Moment::Before), None);
+        assert_eq!(told(Some("two"), "2", Some(FILE), EditPhase::Before), None);
+        assert_eq!(told(Some("four"), "4", Some(FILE), EditPhase::Before), None);
+        assert_eq!(told(Some("aa"), "b", Some("aaa"), EditPhase::Before), None);
         // It is taken away: where it was cannot be found.
-        assert_eq!(told(Some("four\n"), "", Some(FILE), Moment::After), None);
+        assert_eq!(told(Some("four\n"), "", Some(FILE), EditPhase::After), None);
         // The file is gone, or cannot be read.
-        assert_eq!(told(Some("one"), "1", None, Moment::After), None);
+        assert_eq!(told(Some("one"), "1", None, EditPhase::After), None);
     }
 }

@@ -35,13 +35,13 @@ const PIECE_BYTES: usize = 1 << 10;
 const PIECES_MAX: usize = (64 << 20) / PIECE_BYTES;
 
 /// Interval at which an agent with many unread answers is checked for reading on.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Queue of a conversation's file requests, which are carried out in order.
 pub struct Files {
     jobs: mpsc::UnboundedSender<FileJob>,
     room: Arc<Semaphore>,
-    done: mpsc::Receiver<Done>,
+    done: mpsc::Receiver<FileOutcome>,
     worker: AbortHandle,
 }
 
@@ -67,7 +67,7 @@ pub enum FileRequest {
 
 /// Result of a [`FileRequest`].
 #[derive(Debug)]
-pub enum Done {
+pub enum FileOutcome {
     /// A file was read.
     Read(AgentRequest, Result<String, RequestError>),
     /// A file was written.
@@ -85,7 +85,7 @@ pub enum Done {
 
 /// Former content of a file that is not known.
 #[derive(Debug)]
-pub struct Unknown;
+pub struct UnknownContent;
 
 /// A change of a file.
 #[derive(Debug)]
@@ -93,17 +93,17 @@ pub struct FileChange {
     /// The file.
     pub path: PathBuf,
     /// Former content, `None` if the file did not exist; unknown if it was not text, or too long.
-    pub before: Result<Option<String>, Unknown>,
+    pub before: Result<Option<String>, UnknownContent>,
     /// New content.
     pub after: String,
 }
 
 struct FileJob {
-    work: Work,
+    work: FileWork,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-enum Work {
+enum FileWork {
     In(Vec<PathBuf>),
     Do(FileRequest),
 }
@@ -121,10 +121,10 @@ impl Files {
 
     /// From what is asked next on, the folders are these, as they are by then.
     pub fn work_in(&self, folders: Vec<PathBuf>) {
-        self.queue(Work::In(folders), None);
+        self.queue(FileWork::In(folders), None);
     }
 
-    fn queue(&self, work: Work, room: Option<OwnedSemaphorePermit>) {
+    fn queue(&self, work: FileWork, room: Option<OwnedSemaphorePermit>) {
         if self.jobs.send(FileJob { work, _room: room }).is_err() {
             tracing::error!("the thread that reads and writes files for agents has ended");
         }
@@ -146,7 +146,7 @@ impl Files {
             .and_then(|pieces| Arc::clone(&self.room).try_acquire_many_owned(pieces).ok());
         match (room, asked) {
             (Some(room), asked) => {
-                self.queue(Work::Do(asked), Some(room));
+                self.queue(FileWork::Do(asked), Some(room));
                 Ok(())
             }
             (
@@ -162,7 +162,7 @@ impl Files {
     }
 
     /// The next thing that is done. May be dropped half-way.
-    pub async fn done(&mut self) -> Option<Done> {
+    pub async fn done(&mut self) -> Option<FileOutcome> {
         self.done.recv().await
     }
 }
@@ -176,24 +176,24 @@ impl Drop for Files {
 
 async fn work(
     mut queue: mpsc::UnboundedReceiver<FileJob>,
-    done: mpsc::Sender<Done>,
+    done: mpsc::Sender<FileOutcome>,
     connection: AgentConnection,
 ) {
     let mut folders = Arc::<Folders>::default();
     while let Some(FileJob { work, _room }) = queue.recv().await {
         // Answers that nobody reads are not added to.
         while connection.is_behind() && !connection.is_over() {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(RECHECK_INTERVAL).await;
         }
         match work {
-            Work::In(named) => match on_a_thread(move || Folders::new(named)).await {
+            FileWork::In(named) => match on_a_thread(move || Folders::new(named)).await {
                 Ok(now) => folders = Arc::new(now),
                 Err(error) => {
                     tracing::error!(%error, "the folders of a conversation cannot be opened");
                     folders = Arc::default();
                 }
             },
-            Work::Do(asked) => {
+            FileWork::Do(asked) => {
                 let known = Arc::clone(&folders);
                 let (request, failed) = asked.failed();
                 let result = on_a_thread(move || carry_out(&known, asked)).await;
@@ -209,28 +209,31 @@ async fn work(
 impl FileRequest {
     /// Returns the id of the request, and the function that makes its result if it could not be
     /// tried.
-    fn failed(&self) -> (AgentRequest, fn(AgentRequest, RequestError) -> Done) {
+    fn failed(&self) -> (AgentRequest, fn(AgentRequest, RequestError) -> FileOutcome) {
         match self {
-            Self::Read(id, _) => (id.clone(), |id, why| Done::Read(id, Err(why))),
-            Self::Write { request, .. } => {
-                (request.clone(), |request, why| Done::Written { request, result: Err(why), shown: None })
-            }
-            Self::Find(id, _) => (id.clone(), |id, why| Done::Found(id, Err(why))),
+            Self::Read(id, _) => (id.clone(), |id, why| FileOutcome::Read(id, Err(why))),
+            Self::Write { request, .. } => (request.clone(), |request, why| FileOutcome::Written {
+                request,
+                result: Err(why),
+                shown: None,
+            }),
+            Self::Find(id, _) => (id.clone(), |id, why| FileOutcome::Found(id, Err(why))),
         }
     }
 }
 
-fn carry_out(folders: &Folders, asked: FileRequest) -> Done {
+fn carry_out(folders: &Folders, asked: FileRequest) -> FileOutcome {
     match asked {
         FileRequest::Read(request, read) => {
             let text = folders.open(&read.path).map_err(|refusal| RequestError::of_path(&read.path, refusal));
-            let text = text
-                .and_then(|file| lines(file, read.line, read.limit).map_err(|why| about(&read.path, why)));
-            Done::Read(request, text)
+            let text = text.and_then(|file| {
+                lines(file, read.line, read.limit).map_err(|why| read_error(&read.path, why))
+            });
+            FileOutcome::Read(request, text)
         }
         FileRequest::Write { request, write, call, cancelled } => {
             let WriteTextFileRequest { path, content, .. } = write;
-            let before = if call.is_some() { text_of(folders, &path) } else { Err(Unknown) };
+            let before = if call.is_some() { text_of(folders, &path) } else { Err(UnknownContent) };
             let result = if cancelled.is_cancelled() {
                 Err(RequestError::TurnCancelled)
             } else {
@@ -239,39 +242,39 @@ fn carry_out(folders: &Folders, asked: FileRequest) -> Done {
                     .map_err(|refusal| RequestError::of_path(&path, refusal))
             };
             let shown = call.map(|call| (call, FileChange { path, before, after: content }));
-            Done::Written { request, result, shown }
+            FileOutcome::Written { request, result, shown }
         }
-        FileRequest::Find(request, launch) => Done::Found(request, launch.find(folders).map(Box::new)),
+        FileRequest::Find(request, launch) => FileOutcome::Found(request, launch.find(folders).map(Box::new)),
     }
 }
 
 /// Reason for which the content of a file cannot be read.
-enum Wrong {
+enum ReadError {
     TooLong,
     TooFar,
     NoText,
     Failed(io::Error),
 }
 
-impl From<io::Error> for Wrong {
+impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> Self {
         Self::Failed(error)
     }
 }
 
-fn about(path: &Path, wrong: Wrong) -> RequestError {
+fn read_error(path: &Path, wrong: ReadError) -> RequestError {
     let path = path.to_owned();
     match wrong {
-        Wrong::TooLong => RequestError::FileTooLong { path, max: TEXT_BYTES_MAX },
-        Wrong::TooFar => RequestError::LineTooFar { path, max: PASSED_BYTES_MAX },
-        Wrong::NoText => RequestError::NotText(path),
-        Wrong::Failed(error) => RequestError::Read { path, error },
+        ReadError::TooLong => RequestError::FileTooLong { path, max: TEXT_BYTES_MAX },
+        ReadError::TooFar => RequestError::LineTooFar { path, max: PASSED_BYTES_MAX },
+        ReadError::NoText => RequestError::NotText(path),
+        ReadError::Failed(error) => RequestError::Read { path, error },
     }
 }
 
 /// Lines of a file, with their ends, from this one on (the first is 1), at most so many; none where
 /// it has fewer.
-fn lines(file: impl Read, line: Option<u32>, limit: Option<u32>) -> Result<String, Wrong> {
+fn lines(file: impl Read, line: Option<u32>, limit: Option<u32>) -> Result<String, ReadError> {
     let mut file = BufReader::new(file);
     let mut passed = (&mut file).take(PASSED_BYTES_MAX);
     for _ in 1..line.unwrap_or(1) {
@@ -280,7 +283,7 @@ fn lines(file: impl Read, line: Option<u32>, limit: Option<u32>) -> Result<Strin
         }
     }
     if passed.limit() == 0 {
-        return Err(Wrong::TooFar);
+        return Err(ReadError::TooFar);
     }
     let mut text = Vec::new();
     let mut rest = file.take(TEXT_BYTES_MAX as u64 + 1);
@@ -297,22 +300,22 @@ fn lines(file: impl Read, line: Option<u32>, limit: Option<u32>) -> Result<Strin
         }
     }
     if text.len() > TEXT_BYTES_MAX {
-        return Err(Wrong::TooLong);
+        return Err(ReadError::TooLong);
     }
-    String::from_utf8(text).map_err(|_| Wrong::NoText)
+    String::from_utf8(text).map_err(|_| ReadError::NoText)
 }
 
 /// Reads a file that is to be shown; `None` if it does not exist.
-fn text_of(folders: &Folders, path: &Path) -> Result<Option<String>, Unknown> {
+fn text_of(folders: &Folders, path: &Path) -> Result<Option<String>, UnknownContent> {
     let file = match folders.open(path) {
         Ok(file) => file,
         Err(refusal) if refusal.is_missing() => return Ok(None),
-        Err(_) => return Err(Unknown),
+        Err(_) => return Err(UnknownContent),
     };
     let mut text = String::new();
-    let read = file.take(SHOWN_BYTES_MAX + 1).read_to_string(&mut text).map_err(|_| Unknown)?;
+    let read = file.take(SHOWN_BYTES_MAX + 1).read_to_string(&mut text).map_err(|_| UnknownContent)?;
     if read as u64 > SHOWN_BYTES_MAX {
-        return Err(Unknown);
+        return Err(UnknownContent);
     }
     Ok(Some(text))
 }
@@ -333,7 +336,7 @@ mod tests {
             (read(Some(5), None), read(Some(u32::MAX), Some(1)), read(None, Some(0))),
             Default::default()
         );
-        assert!(matches!(lines(&b"a\nb\xff"[..], None, None), Err(Wrong::NoText)));
+        assert!(matches!(lines(&b"a\nb\xff"[..], None, None), Err(ReadError::NoText)));
         assert_eq!(lines(&b"a\nb\xff"[..], None, Some(1)).ok().unwrap(), "a\n");
     }
 
@@ -347,7 +350,9 @@ mod tests {
         let request = AgentRequest::test();
         let asked = FileRequest::Write { request, write, call: None, cancelled: cancelled.clone() };
         files.ask(asked).unwrap();
-        let Some(Done::Written { result, .. }) = files.done().await else { panic!("it was not written") };
+        let Some(FileOutcome::Written { result, .. }) = files.done().await else {
+            panic!("it was not written")
+        };
         result
     }
 
@@ -382,8 +387,8 @@ mod tests {
     fn a_text_may_be_so_long_and_no_longer() {
         let long = |bytes: usize| io::repeat(b'x').take(bytes as u64);
         assert_eq!(lines(long(TEXT_BYTES_MAX), None, None).ok().unwrap().len(), TEXT_BYTES_MAX);
-        assert!(matches!(lines(long(TEXT_BYTES_MAX + 1), None, None), Err(Wrong::TooLong)));
-        assert!(matches!(lines(long(TEXT_BYTES_MAX + 1), None, Some(1)), Err(Wrong::TooLong)));
-        assert!(matches!(lines(io::repeat(b'x'), Some(2), None), Err(Wrong::TooFar)));
+        assert!(matches!(lines(long(TEXT_BYTES_MAX + 1), None, None), Err(ReadError::TooLong)));
+        assert!(matches!(lines(long(TEXT_BYTES_MAX + 1), None, Some(1)), Err(ReadError::TooLong)));
+        assert!(matches!(lines(io::repeat(b'x'), Some(2), None), Err(ReadError::TooFar)));
     }
 }

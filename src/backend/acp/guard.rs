@@ -23,7 +23,7 @@ use tokio::signal::unix::{signal, SignalKind};
 use super::lifeline;
 
 /// Time for an agent to exit after its stdin has ended, and again after it was asked to exit.
-pub const PATIENCE: Duration = Duration::from_millis(500);
+pub const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 /// Offset that makes an exit status of the number of the signal that ended an agent, as shells do.
 pub const BY_SIGNAL: i32 = 128;
@@ -49,7 +49,7 @@ pub fn run(command: &[OsString]) -> u8 {
 
 /// Processes that a guard is to end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Family {
+pub(super) struct ProcessTree {
     /// Process group that the guard leads. A signal to the group reaches the guard too, which
     /// ignores the request to exit.
     group: Pid,
@@ -58,7 +58,7 @@ pub(super) struct Family {
 }
 
 /// Leads a group of its own, and adopts those below whose parents end.
-pub(super) fn lead() -> io::Result<Family> {
+pub(super) fn lead() -> io::Result<ProcessTree> {
     let group = getpid();
     // It does already, unless somebody else has started it.
     if setpgid(None, None).is_err() {
@@ -76,7 +76,7 @@ pub(super) fn lead() -> io::Result<Family> {
         signal(kind).map(drop)?;
     }
     drop(listening);
-    Ok(Family { group, adopts: adopt_orphans() })
+    Ok(ProcessTree { group, adopts: adopt_orphans() })
 }
 
 #[cfg(target_os = "linux")]
@@ -103,12 +103,12 @@ pub(super) fn lifeline_to_host() -> io::Result<UnixStream> {
 pub(super) fn start(command: &[OsString], stdin: Stdio) -> io::Result<Pid> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let started = Command::new(program).args(arguments).stdin(stdin).spawn()?;
-    let_go_of_output()?;
+    close_output()?;
     number_of(&started)
 }
 
 /// Lets go of our stdout and stderr: they end when those say so to whom they were given.
-pub(super) fn let_go_of_output() -> io::Result<()> {
+pub(super) fn close_output() -> io::Result<()> {
     let nothing = std::fs::File::options().write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&nothing)?;
     rustix::stdio::dup2_stderr(&nothing)?;
@@ -156,12 +156,12 @@ fn guard(command: &[OsString]) -> io::Result<i32> {
 
 /// Ends a family when there is a reason to, and then the process, unless nobody of it is left
 /// before.
-fn end(family: Family, reasons: &Receiver<Reason>) {
+fn end(family: ProcessTree, reasons: &Receiver<Reason>) {
     let mut status = None;
     match reasons.recv() {
         Ok(Reason::Agent(how)) => status = Some(how),
         Ok(Reason::Host) => {
-            if let Ok(Reason::Agent(how)) = reasons.recv_timeout(PATIENCE) {
+            if let Ok(Reason::Agent(how)) = reasons.recv_timeout(EXIT_GRACE) {
                 status = Some(how);
             }
         }
@@ -195,7 +195,7 @@ fn as_exit_status(status: WaitStatus) -> i32 {
     status.exit_status().or_else(by_signal).unwrap_or(NOT_STARTED)
 }
 
-impl Family {
+impl ProcessTree {
     /// Waits until nobody of it is left, reaping all; where that cannot be seen, until another
     /// thread has ended it.
     pub(super) fn wait(self, ending: JoinHandle<()>) {
@@ -214,14 +214,14 @@ impl Family {
         // Nobody may be left in the group.
         kill_process_group(self.group, Signal::TERM).unwrap_or_default();
         if self.adopts {
-            descendants::ask(self.group);
+            descendants::terminate(self.group);
         }
-        thread::sleep(PATIENCE);
+        thread::sleep(EXIT_GRACE);
         if !self.adopts || !descendants::can_be_found() {
             // The host sees to what is left.
             kill_process_group(self.group, Signal::KILL).unwrap_or_default();
         }
-        if descendants::kill(descendants::ours, || (), PATIENCE) {
+        if descendants::kill(descendants::ours, || (), EXIT_GRACE) {
             // It is for the one who reaps to say that nobody is left.
             loop {
                 thread::park();
@@ -235,7 +235,7 @@ impl Family {
     pub(super) fn end(self) {
         use std::time::Instant;
         /// Interval between two checks for remaining processes of a group.
-        const LOOK_EVERY: Duration = Duration::from_millis(5);
+        const POLL_INTERVAL: Duration = Duration::from_millis(5);
         // A group can be killed, and how its agent ended still be told, by one who has left it.
         let other = rustix::process::getppid().and_then(|host| rustix::process::getpgid(Some(host)).ok());
         let left = other.is_some_and(|other| setpgid(None, Some(other)).is_ok());
@@ -245,11 +245,11 @@ impl Family {
                 return;
             }
             let start = Instant::now();
-            while start.elapsed() < PATIENCE {
+            while start.elapsed() < EXIT_GRACE {
                 if left && rustix::process::test_kill_process_group(self.group).is_err() {
                     return;
                 }
-                thread::sleep(LOOK_EVERY);
+                thread::sleep(POLL_INTERVAL);
             }
         }
     }

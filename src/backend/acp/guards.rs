@@ -22,19 +22,19 @@ use super::guard;
 
 /// Time after which a stopped guard is killed: it ends its processes by a request first, and then
 /// by force.
-const GUARD_WITHIN: Duration = guard::PATIENCE.saturating_mul(3);
+const GUARD_WITHIN: Duration = guard::EXIT_GRACE.saturating_mul(3);
 
 /// How guards are started: this program, and what it is told first.
 #[derive(Debug, Clone)]
 pub struct GuardProgram {
     path: PathBuf,
     arguments: Vec<String>,
-    started: Arc<Started>,
+    started: Arc<StartedGuards>,
 }
 
 /// The guards that run, and those that have ended and were not waited for.
 #[derive(Debug, Default)]
-struct Started {
+struct StartedGuards {
     guards: Mutex<BTreeSet<RawPid>>,
     /// Set when this process adopts orphans: a child that is no guard was left behind by one.
     adopts: bool,
@@ -53,7 +53,10 @@ impl GuardProgram {
     /// A process that has other children, from a life as another program, adopts nothing.
     #[must_use]
     pub fn adopting(self) -> Self {
-        Self { started: Arc::new(Started { adopts: adopt_orphans(), ..Started::default() }), ..self }
+        Self {
+            started: Arc::new(StartedGuards { adopts: adopt_orphans(), ..StartedGuards::default() }),
+            ..self
+        }
     }
 
     /// Returns the path of this program.
@@ -94,7 +97,7 @@ fn adopt_orphans() -> bool {
     #[cfg(target_os = "linux")]
     {
         use super::descendants::{can_be_found, ours, Children};
-        let childless = can_be_found() && ours(&Children::look()).is_empty();
+        let childless = can_be_found() && ours(&Children::snapshot()).is_empty();
         childless && rustix::process::set_child_subreaper(Some(rustix::process::getpid())).is_ok()
     }
     #[cfg(not(target_os = "linux"))]
@@ -107,7 +110,7 @@ pub struct Guard {
     /// Process of the guard; its pipes may be taken.
     pub child: Child,
     pid: Option<Pid>,
-    started: Arc<Started>,
+    started: Arc<StartedGuards>,
 }
 
 impl Guard {
@@ -161,7 +164,7 @@ impl Guard {
             self.kill_group();
         }
         let started = Arc::clone(&self.started);
-        if let Err(error) = on_a_thread(move || started.end_the_rest()).await {
+        if let Err(error) = on_a_thread(move || started.kill_orphans()).await {
             tracing::warn!(%error, "processes that a guard may have left behind cannot be looked for");
         }
         status
@@ -174,7 +177,7 @@ impl Guard {
     }
 }
 
-impl Started {
+impl StartedGuards {
     fn guards(&self) -> MutexGuard<'_, BTreeSet<RawPid>> {
         self.guards.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,7 +185,7 @@ impl Started {
     /// Kills what guards have left behind, with all that descends from it. That is nothing unless
     /// one was killed.
     #[cfg(target_os = "linux")]
-    fn end_the_rest(&self) {
+    fn kill_orphans(&self) {
         use super::descendants::{self, Children};
         if !self.adopts {
             return;
@@ -195,21 +198,21 @@ impl Started {
             all
         };
         let reap = || {
-            for child in left_behind(&Children::look()).into_iter().filter_map(Pid::from_raw) {
+            for child in left_behind(&Children::snapshot()).into_iter().filter_map(Pid::from_raw) {
                 // One that runs still is looked for again.
                 rustix::process::waitpid(Some(child), rustix::process::WaitOptions::NOHANG)
                     .map(drop)
                     .unwrap_or_default();
             }
         };
-        if !descendants::kill(left_behind, reap, guard::PATIENCE) {
+        if !descendants::kill(left_behind, reap, guard::EXIT_GRACE) {
             tracing::warn!("a process that an agent started cannot be killed");
         }
     }
 
     /// Does nothing: processes that left the group of a killed guard cannot be found.
     #[cfg(not(target_os = "linux"))]
-    fn end_the_rest(&self) {
+    fn kill_orphans(&self) {
         debug_assert!(!self.adopts);
     }
 }

@@ -43,7 +43,7 @@ impl Junk {
     }
 
     /// A message was among it.
-    pub fn heard(&mut self) {
+    pub fn reset(&mut self) {
         if !self.heard {
             self.heard = true;
             self.quoted = String::new();

@@ -1,10 +1,11 @@
-//! Logging in to an agent: the ways that it offers, as resources that clients may have a token for.
+//! Logging in to an agent: the methods that it offers, as resources that clients may have a token
+//! for.
 //!
-//! Owns: which ways there are, what is to be done with a token (the agent is asked to log in, with
-//! the token as a key where it wants one, or it is started anew with the token in the variable that
-//! it names), and what people are told of all that. `logging_in` does it.
+//! Owns: which methods there are, what is to be done with a token (the agent is asked to log in,
+//! with the token as a key where it wants one, or it is started anew with the token in the variable
+//! that it names), and what people are told of all that. `login_flow` does it.
 //! Never: shows a token, or uses one that nobody has pushed for this. Does nothing before the agent
-//! has said that it needs a login: most list their ways at all times.
+//! has said that it needs a login: most list their methods at all times.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,8 +23,8 @@ use crate::backend::secrets::Secret;
 use crate::host::effects::{Token, Tokens};
 use crate::wire::text;
 
-/// Maximum number of an agent's ways to log in that are known.
-pub const WAYS_MAX: usize = 32;
+/// Maximum number of an agent's login methods that are known.
+pub const METHODS_MAX: usize = 32;
 
 /// Maximum number of keys given to a running agent that are kept out of the log: the newest.
 const SECRETS_MAX: usize = 100;
@@ -31,7 +32,7 @@ const SECRETS_MAX: usize = 100;
 /// HTTP: the same. Some agents hand on what their model's provider has answered.
 const UNAUTHORIZED: i64 = 401;
 
-/// In the `_meta` of a way to log in, and of `authenticate`: that a key is wanted, and the key.
+/// In the `_meta` of a login method, and of `authenticate`: that a key is wanted, and the key.
 const KEY: &str = "api-key";
 
 /// Returns whether a failure says that the agent needs a login: by its code, or by the status of
@@ -50,22 +51,22 @@ pub fn is_required(failure: &AgentError) -> bool {
 /// The agent needs a login: why, for people.
 #[derive(Debug, thiserror::Error)]
 #[error("you must log in to it first: {0}")]
-pub struct Required(pub String);
+pub struct LoginRequired(pub String);
 
-/// A way to log in.
+/// Login method.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LoginWay {
+pub struct LoginMethod {
     id: String,
     name: String,
     /// Instructions for the user, in the agent's words.
     description: Option<String>,
-    token: TokenIs,
+    token: TokenPurpose,
     resource: ProtectedResourceMetadata,
 }
 
-/// Purpose of a token in a way to log in.
+/// Purpose of a token in a login method.
 #[derive(Debug, Clone, PartialEq)]
-enum TokenIs {
+enum TokenPurpose {
     /// The value of this variable.
     Variable(String),
     /// The key that goes with `authenticate`: all of it, or a member of an object.
@@ -79,41 +80,41 @@ enum TokenIs {
 
 /// Next step to log in to an agent.
 #[derive(Debug, PartialEq)]
-pub enum NextStep {
+pub enum LoginStep {
     /// Restart of the agent with another environment.
     StartAnew,
     /// Request to the agent to log in.
     Ask(Box<LoginRequest>),
 }
 
-/// In which way an agent is asked to log in.
+/// Request to an agent to log in by one of its methods.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoginRequest {
-    way: LoginWay,
+    method: LoginMethod,
     key: Option<Token>,
 }
 
 impl LoginRequest {
     /// The parameters of `authenticate`. There may be a key in them.
     pub fn params(&self) -> Value {
-        let mut params = json!({ "methodId": self.way.id });
-        if let (TokenIs::Key { bare }, Some(key)) = (&self.way.token, &self.key) {
+        let mut params = json!({ "methodId": self.method.id });
+        if let (TokenPurpose::Key { bare }, Some(key)) = (&self.method.token, &self.key) {
             let key = key.secret();
             params["_meta"] = json!({ KEY: if *bare { json!(key) } else { json!({ "apiKey": key }) } });
         }
         params
     }
 
-    /// Returns the name of the way, for people.
+    /// Returns the name of the method, for people.
     pub fn name(&self) -> &str {
-        &self.way.name
+        &self.method.name
     }
 }
 
 /// The login of a running agent.
 #[derive(Debug, Default)]
 pub struct Login {
-    ways: Vec<LoginWay>,
+    methods: Vec<LoginMethod>,
     /// The variables that it was started with.
     environment: BTreeMap<String, Token>,
     state: Mutex<LoginState>,
@@ -124,7 +125,7 @@ pub struct Login {
 #[derive(Debug, Default)]
 struct LoginState {
     is_needed: bool,
-    /// Tokens that were tried, by the ids of the ways.
+    /// Tokens that were tried, by the ids of the methods.
     tried: BTreeMap<String, Token>,
     /// Secrets that the agent was given, the newest last: it may repeat them in its output.
     secrets: VecDeque<Secret>,
@@ -147,23 +148,25 @@ struct OfferedLogin {
 
 impl OfferedLogin {
     /// Returns the purpose of a token for this method.
-    fn token(&self, quirks: AgentQuirks) -> TokenIs {
+    fn token(&self, quirks: AgentQuirks) -> TokenPurpose {
         let meta = &self.meta;
         let is_for_a_terminal = meta["type"] == "terminal" || meta["terminal-auth"].is_object();
         match self.kind.as_deref() {
-            _ if is_for_a_terminal || quirks.terminal_logins.contains(&self.id.as_str()) => TokenIs::Nothing,
-            None | Some("agent") if !meta[KEY].is_null() => TokenIs::Key { bare: quirks.bare_key },
+            _ if is_for_a_terminal || quirks.terminal_logins.contains(&self.id.as_str()) => {
+                TokenPurpose::Nothing
+            }
+            None | Some("agent") if !meta[KEY].is_null() => TokenPurpose::Key { bare: quirks.bare_key },
             // The address of a gateway, and what it is to be told.
-            None | Some("agent") if !meta["gateway"].is_null() => TokenIs::Nothing,
-            None | Some("agent") => TokenIs::Consent,
+            None | Some("agent") if !meta["gateway"].is_null() => TokenPurpose::Nothing,
+            None | Some("agent") => TokenPurpose::Consent,
             Some("env_var") => {
                 let mut needed = self.vars.iter().filter(|variable| !variable.optional);
                 match (needed.next(), needed.next()) {
-                    (Some(only), None) if is_name(&only.name) => TokenIs::Variable(only.name.clone()),
-                    _ => TokenIs::Nothing,
+                    (Some(only), None) if is_name(&only.name) => TokenPurpose::Variable(only.name.clone()),
+                    _ => TokenPurpose::Nothing,
                 }
             }
-            Some(_) => TokenIs::Nothing,
+            Some(_) => TokenPurpose::Nothing,
         }
     }
 }
@@ -175,8 +178,8 @@ struct Variable {
     optional: bool,
 }
 
-/// The ways in an agent's answer to `initialize`.
-pub fn ways(provider: &str, hello: &RawValue, quirks: AgentQuirks) -> Vec<LoginWay> {
+/// Parses the login methods in an agent's answer to `initialize`.
+pub fn methods_of(provider: &str, hello: &RawValue, quirks: AgentQuirks) -> Vec<LoginMethod> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Hello {
@@ -184,11 +187,13 @@ pub fn ways(provider: &str, hello: &RawValue, quirks: AgentQuirks) -> Vec<LoginW
         auth_methods: Vec<Value>,
     }
     let offered = serde_json::from_str::<Hello>(hello.get()).map(|hello| hello.auth_methods);
-    let offered = offered.unwrap_or_default().into_iter().take(WAYS_MAX);
-    offered.filter_map(|method| Some(way(provider, serde_json::from_value(method).ok()?, quirks))).collect()
+    let offered = offered.unwrap_or_default().into_iter().take(METHODS_MAX);
+    offered
+        .filter_map(|method| Some(method_of(provider, serde_json::from_value(method).ok()?, quirks)))
+        .collect()
 }
 
-fn way(provider: &str, offered: OfferedLogin, quirks: AgentQuirks) -> LoginWay {
+fn method_of(provider: &str, offered: OfferedLogin, quirks: AgentQuirks) -> LoginMethod {
     let token = offered.token(quirks);
     let name = text::message(offered.name.as_deref().unwrap_or(&offered.id));
     let resource = ProtectedResourceMetadata {
@@ -206,7 +211,7 @@ fn way(provider: &str, offered: OfferedLogin, quirks: AgentQuirks) -> LoginWay {
         required: Some(false),
     };
     let description = offered.description.as_deref().map(text::message);
-    LoginWay { id: offered.id, name, description, token, resource }
+    LoginMethod { id: offered.id, name, description, token, resource }
 }
 
 /// Returns whether a text can be the name of a variable.
@@ -214,41 +219,41 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
 }
 
-/// The ways, as clients are told them. Those that need a terminal, or more than a token, are left
-/// out.
-pub fn resources(ways: &[LoginWay]) -> Vec<ProtectedResourceMetadata> {
-    let offered = ways.iter().filter(|way| way.token != TokenIs::Nothing);
-    offered.map(|way| way.resource.clone()).collect()
+/// Converts login methods to the resources that clients are told. Those that need a terminal, or
+/// more than a token, are left out.
+pub fn resources(methods: &[LoginMethod]) -> Vec<ProtectedResourceMetadata> {
+    let offered = methods.iter().filter(|method| method.token != TokenPurpose::Nothing);
+    offered.map(|method| method.resource.clone()).collect()
 }
 
 /// Returns instructions to log in to an agent, for people.
-pub fn advice(ways: &[LoginWay]) -> String {
-    let one = |way: &LoginWay| {
-        let name = &way.name;
-        let said = way.description.as_ref().filter(|said| !said.is_empty());
-        match (&way.token, said) {
-            (TokenIs::Variable(variable), _) => {
+pub fn advice(methods: &[LoginMethod]) -> String {
+    let one = |method: &LoginMethod| {
+        let name = &method.name;
+        let said = method.description.as_ref().filter(|said| !said.is_empty());
+        match (&method.token, said) {
+            (TokenPurpose::Variable(variable), _) => {
                 format!("give your client the key for \"{name}\" (or start the host with `{variable}` set)")
             }
-            (TokenIs::Key { .. }, _) => format!("give your client the key for \"{name}\""),
-            (TokenIs::Consent, _) => format!("have your client log in by \"{name}\""),
-            (TokenIs::Nothing, Some(said)) => format!("outside of the host, \"{name}\": {said}"),
-            (TokenIs::Nothing, None) => format!("outside of the host, \"{name}\""),
+            (TokenPurpose::Key { .. }, _) => format!("give your client the key for \"{name}\""),
+            (TokenPurpose::Consent, _) => format!("have your client log in by \"{name}\""),
+            (TokenPurpose::Nothing, Some(said)) => format!("outside of the host, \"{name}\": {said}"),
+            (TokenPurpose::Nothing, None) => format!("outside of the host, \"{name}\""),
         }
     };
-    match ways {
+    match methods {
         [] => "Log in with the agent's own program, outside of the host: `ahp-sidecar help first-agent` says how for \
                some agents."
             .to_owned(),
-        ways => format!("What can be done: {}.", ways.iter().map(one).collect::<Vec<_>>().join("; or ")),
+        methods => format!("What can be done: {}.", methods.iter().map(one).collect::<Vec<_>>().join("; or ")),
     }
 }
 
-/// The variables that an agent with these ways is to be started with.
-pub fn environment(ways: &[LoginWay], tokens: &Tokens) -> BTreeMap<String, Token> {
-    let given = ways.iter().filter_map(|way| {
-        let TokenIs::Variable(variable) = &way.token else { return None };
-        let token = tokens.get(&way.resource.resource).filter(|token| !token.secret().contains('\0'))?;
+/// The variables that an agent with these login methods is to be started with.
+pub fn environment(methods: &[LoginMethod], tokens: &Tokens) -> BTreeMap<String, Token> {
+    let given = methods.iter().filter_map(|method| {
+        let TokenPurpose::Variable(variable) = &method.token else { return None };
+        let token = tokens.get(&method.resource.resource).filter(|token| !token.secret().contains('\0'))?;
         Some((variable.clone(), token.clone()))
     });
     given.collect()
@@ -256,9 +261,13 @@ pub fn environment(ways: &[LoginWay], tokens: &Tokens) -> BTreeMap<String, Token
 
 impl Login {
     /// The login of an agent that has just been started with these variables.
-    pub fn new(ways: Vec<LoginWay>, environment: BTreeMap<String, Token>, secrets: Vec<Secret>) -> Self {
+    pub fn new(
+        methods: Vec<LoginMethod>,
+        environment: BTreeMap<String, Token>,
+        secrets: Vec<Secret>,
+    ) -> Self {
         let state = LoginState { secrets: secrets.into(), ..LoginState::default() };
-        Self { ways, environment, state: Mutex::new(state), ..Self::default() }
+        Self { methods, environment, state: Mutex::new(state), ..Self::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, LoginState> {
@@ -281,39 +290,40 @@ impl Login {
     }
 
     /// Returns the next step towards the login, each only once; `None` if these tokens allow none.
-    pub fn next(&self, tokens: &Tokens) -> Option<NextStep> {
+    pub fn next(&self, tokens: &Tokens) -> Option<LoginStep> {
         let mut state = self.state();
-        let (way, token) = self.step(tokens, &state)?;
-        if matches!(way.token, TokenIs::Variable(_)) {
-            return Some(NextStep::StartAnew);
+        let (method, token) = self.step(tokens, &state)?;
+        if matches!(method.token, TokenPurpose::Variable(_)) {
+            return Some(LoginStep::StartAnew);
         }
-        state.tried.insert(way.id.clone(), token.clone());
-        state.secrets.push_back(Secret::keep(token.secret()));
+        state.tried.insert(method.id.clone(), token.clone());
+        state.secrets.push_back(Secret::register(token.secret()));
         let surplus = state.secrets.len().saturating_sub(SECRETS_MAX);
         state.secrets.drain(..surplus);
-        let key = matches!(way.token, TokenIs::Key { .. }).then(|| token.clone());
-        Some(NextStep::Ask(Box::new(LoginRequest { way: way.clone(), key })))
+        let key = matches!(method.token, TokenPurpose::Key { .. }).then(|| token.clone());
+        Some(LoginStep::Ask(Box::new(LoginRequest { method: method.clone(), key })))
     }
 
     /// Allows a login to be tried again whose request was withdrawn.
     pub fn is_untried(&self, asked: &LoginRequest) {
-        self.state().tried.remove(&asked.way.id);
+        self.state().tried.remove(&asked.method.id);
     }
 
     /// Returns instructions to log in, for people.
     pub fn advice(&self) -> String {
-        advice(&self.ways)
+        advice(&self.methods)
     }
 
-    fn step<'a>(&'a self, tokens: &'a Tokens, state: &LoginState) -> Option<(&'a LoginWay, &'a Token)> {
-        let meant = environment(&self.ways, tokens);
-        let held = self.ways.iter().filter_map(|way| Some((way, tokens.get(&way.resource.resource)?)));
-        held.into_iter().find(|(way, token)| match &way.token {
-            TokenIs::Variable(name) => {
+    fn step<'a>(&'a self, tokens: &'a Tokens, state: &LoginState) -> Option<(&'a LoginMethod, &'a Token)> {
+        let meant = environment(&self.methods, tokens);
+        let held =
+            self.methods.iter().filter_map(|method| Some((method, tokens.get(&method.resource.resource)?)));
+        held.into_iter().find(|(method, token)| match &method.token {
+            TokenPurpose::Variable(name) => {
                 meant.contains_key(name) && meant.get(name) != self.environment.get(name)
             }
-            TokenIs::Key { .. } | TokenIs::Consent => state.tried.get(&way.id) != Some(*token),
-            TokenIs::Nothing => false,
+            TokenPurpose::Key { .. } | TokenPurpose::Consent => state.tried.get(&method.id) != Some(*token),
+            TokenPurpose::Nothing => false,
         })
     }
 }
@@ -324,9 +334,9 @@ mod tests {
 
     use super::*;
 
-    fn of(methods: Value) -> Vec<LoginWay> {
+    fn of(methods: Value) -> Vec<LoginMethod> {
         let hello = json!({ "authMethods": methods }).to_string();
-        ways("a", &RawValue::from_string(hello).unwrap(), AgentQuirks::NONE)
+        methods_of("a", &RawValue::from_string(hello).unwrap(), AgentQuirks::NONE)
     }
 
     fn token(resource: &str, token: &str) -> Tokens {
@@ -335,7 +345,7 @@ mod tests {
 
     #[test]
     fn ways_that_one_token_is_enough_for_are_resources() {
-        let ways = of(json!([
+        let methods = of(json!([
             { "id": "by itself", "name": "Log in" },
             { "id": "key", "name": "Key", "type": "env_var", "link": "https://keys.example",
               "vars": [{ "name": "KEY" }, { "name": "ORGANIZATION", "optional": true }] },
@@ -348,7 +358,7 @@ mod tests {
             { "no": "id" },
             7
         ]));
-        let told = serde_json::to_value(resources(&ways)).unwrap();
+        let told = serde_json::to_value(resources(&methods)).unwrap();
         assert_eq!(
             told,
             json!([
@@ -358,7 +368,7 @@ mod tests {
             ])
         );
         assert!(of(Value::Null).is_empty());
-        let advice = advice(&ways);
+        let advice = advice(&methods);
         for said in ["log in by \"Log in\"", "(or start the host with `KEY` set)", "\"Terminal\": Run it"] {
             assert!(advice.contains(said), "{advice}");
         }
@@ -366,19 +376,19 @@ mod tests {
 
     #[test]
     fn each_token_is_tried_once() {
-        let ways = of(json!([
+        let methods = of(json!([
             { "id": "x" }, { "id": "key", "type": "env_var", "vars": [{ "name": "KEY" }] }
         ]));
         let login =
-            Login::new(ways.clone(), environment(&ways, &token("acp-login:/a/key", "old")), Vec::new());
+            Login::new(methods.clone(), environment(&methods, &token("acp-login:/a/key", "old")), Vec::new());
         let ask = |tokens: &Tokens| match login.next(tokens) {
-            Some(NextStep::Ask(asked)) => Some(*asked),
+            Some(LoginStep::Ask(asked)) => Some(*asked),
             _ => None,
         };
         assert_eq!(login.next(&Tokens::new()), None);
         assert_eq!(login.next(&token("acp-login:/a/key", "old")), None);
         assert_eq!(login.next(&token("acp-login:/a/key", "with\0nothing")), None);
-        assert_eq!(login.next(&token("acp-login:/a/key", "new")), Some(NextStep::StartAnew));
+        assert_eq!(login.next(&token("acp-login:/a/key", "new")), Some(LoginStep::StartAnew));
         let go = token("acp-login:/a/x", "go");
         let asked = ask(&go).unwrap();
         assert_eq!(asked.params(), json!({ "methodId": "x" }));
@@ -396,8 +406,8 @@ mod tests {
             (AgentQuirks::NONE, json!({ "api-key": { "apiKey": "s" } })),
             (crate::backend::acp::quirks::of(Some("gemini-cli")), json!({ "api-key": "s" })),
         ] {
-            let login = Login::new(ways("a", &hello, quirks), BTreeMap::new(), Vec::new());
-            let Some(NextStep::Ask(asked)) = login.next(&token("acp-login:/a/k", "s")) else { panic!() };
+            let login = Login::new(methods_of("a", &hello, quirks), BTreeMap::new(), Vec::new());
+            let Some(LoginStep::Ask(asked)) = login.next(&token("acp-login:/a/k", "s")) else { panic!() };
             assert_eq!(asked.params(), json!({ "methodId": "k", "_meta": meta }));
             assert!(!format!("{asked:?}").contains("\"s\""), "{asked:?}");
         }

@@ -4,11 +4,11 @@
 //! [`lifeline`] (what it holds on to), [`guards`] (our side of them), [`process`] (one process),
 //! [`peer`] (one connection), [`agent`] (an agent that is started when it is needed, and again when
 //! it has died), [`program`] (where it is), [`quirks`] (what is known of certain agents), `login`
-//! and `logging_in` (what it needs for that), `conversation` (one chat), `calls`, `content` and
-//! `options` (what its messages mean), `client_tools` (how it uses the tools of clients), `besides`
-//! (what has no place), `errors` (what its requests are refused with), `blocking` (what may take
-//! long), `edits` (what changes are of files), `files` and [`terminals`] (what it may do to the
-//! user's machine through us).
+//! and `login_flow` (what it needs for that), `conversation` (one chat), `calls`, `content` and
+//! `options` (what its messages mean), `client_tools` (how it uses the tools of clients),
+//! `extra_meta` (what has no place), `errors` (what its requests are refused with), `blocking`
+//! (what may take long), `edits` (what changes are of files), `files` and [`terminals`] (what it
+//! may do to the user's machine through us).
 //!
 //! Owns: what an agent is, as its operator describes it, and being a backend.
 //! Never: runs anything but what the operator named, or puts anything from a client into an
@@ -16,7 +16,6 @@
 #![doc = include_str!("README.md")]
 
 pub mod agent;
-mod besides;
 mod blocking;
 mod calls;
 pub mod client_tools;
@@ -26,13 +25,14 @@ mod conversation;
 mod descendants;
 mod edits;
 mod errors;
+mod extra_meta;
 mod files;
 pub mod guard;
 pub mod guards;
 mod junk;
 pub mod lifeline;
-mod logging_in;
 mod login;
+mod login_flow;
 pub mod options;
 pub mod peer;
 pub mod process;
@@ -120,7 +120,7 @@ impl Acp {
     /// be done.
     pub fn missing_login(&self) -> Option<String> {
         let said = self.agent.logged_out()?;
-        let ways = self.agent.ways().unwrap_or_default();
+        let ways = self.agent.login_methods().unwrap_or_default();
         Some(format!("it says \"{said}\". {}", login::advice(&ways)))
     }
 

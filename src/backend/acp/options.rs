@@ -86,7 +86,7 @@ struct Setting {
     title: String,
     description: Option<String>,
     category: Option<String>,
-    by: By,
+    by: ChangedBy,
     /// The values that it can have; none when it is on or off.
     values: Option<Vec<SettingChoice>>,
     current: Value,
@@ -94,7 +94,7 @@ struct Setting {
 
 /// How a setting is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
+enum ChangedBy {
     Option,
     Mode,
     Model,
@@ -178,20 +178,20 @@ impl OfferedOptions {
         if let Some(modes) = modes.and_then(|modes| read::<RawModes>(modes.get())) {
             let all = modes.available_modes.into_iter();
             let choices = all.filter_map(|it| choice(it.id, it.name, it.description, None)).collect();
-            self.take_older(By::Mode, modes.current_mode_id, choices);
+            self.take_older(ChangedBy::Mode, modes.current_mode_id, choices);
         }
         if let Some(models) = models.and_then(|models| read::<RawModels>(models.get())) {
             let all = models.available_models.into_iter();
             let choices = all.filter_map(|it| choice(it.model_id, it.name, it.description, None)).collect();
-            self.take_older(By::Model, models.current_model_id, choices);
+            self.take_older(ChangedBy::Model, models.current_model_id, choices);
         }
         if let Some(list) = config_options {
             self.take_list(list);
         }
     }
 
-    fn take_older(&mut self, by: By, current: String, mut values: Vec<SettingChoice>) {
-        let (id, title) = if by == By::Mode { (MODE, "Mode") } else { (MODEL, "Model") };
+    fn take_older(&mut self, by: ChangedBy, current: String, mut values: Vec<SettingChoice>) {
+        let (id, title) = if by == ChangedBy::Mode { (MODE, "Mode") } else { (MODEL, "Model") };
         values.truncate(VALUES_MAX);
         if !values.is_empty() && self.place_of(id).is_none() {
             self.settings.push(Setting {
@@ -216,9 +216,9 @@ impl OfferedOptions {
         let read = raw.into_iter().filter_map(|option| setting(read(option.get())?));
         let listed: Vec<Setting> = read.take(SETTINGS_MAX).collect();
         let older = std::mem::take(&mut self.settings).into_iter().filter(|it| match it.by {
-            By::Option => false,
-            By::Mode => listed.is_empty(),
-            By::Model => !listed.iter().any(|it| it.means(MODEL)),
+            ChangedBy::Option => false,
+            ChangedBy::Mode => listed.is_empty(),
+            ChangedBy::Model => !listed.iter().any(|it| it.means(MODEL)),
         });
         let older: Vec<Setting> = older.collect();
         for setting in listed.into_iter().chain(older) {
@@ -242,9 +242,9 @@ impl OfferedOptions {
     pub fn is_told(&self, id: &str, by_mode: bool) -> bool {
         let setting = self.settings.iter().find(|setting| setting.id == id);
         setting.is_some_and(|setting| match setting.by {
-            By::Option => !by_mode || setting.means(MODE),
-            By::Mode => by_mode,
-            By::Model => false,
+            ChangedBy::Option => !by_mode || setting.means(MODE),
+            ChangedBy::Mode => by_mode,
+            ChangedBy::Model => false,
         })
     }
 
@@ -285,9 +285,9 @@ impl OfferedOptions {
     pub fn request(&self, session: &str, id: &str, value: &Value) -> Option<(&'static str, Value)> {
         let setting = self.settings.iter().find(|setting| setting.id == id)?;
         Some(match setting.by {
-            By::Mode => ("session/set_mode", json!({ "sessionId": session, "modeId": value })),
-            By::Model => ("session/set_model", json!({ "sessionId": session, "modelId": value })),
-            By::Option => {
+            ChangedBy::Mode => ("session/set_mode", json!({ "sessionId": session, "modeId": value })),
+            ChangedBy::Model => ("session/set_model", json!({ "sessionId": session, "modelId": value })),
+            ChangedBy::Option => {
                 let mut params = json!({ "sessionId": session, "configId": id, "value": value });
                 if setting.values.is_none() {
                     params["type"] = "boolean".into();
@@ -404,7 +404,7 @@ fn setting(raw: RawOption) -> Option<Setting> {
         title: text::message(raw.name.as_ref().unwrap_or(&raw.id)),
         description: raw.description.map(|description| text::message(&description)),
         category: raw.category,
-        by: By::Option,
+        by: ChangedBy::Option,
         values,
         current: raw.current_value,
         id: Some(raw.id).filter(|id| id.len() <= NAME_BYTES_MAX)?,

@@ -1,14 +1,14 @@
 //! A connection to an agent: JSON-RPC, one message a line, on its stdin and stdout.
 //!
-//! Owns: giving each message to the one [`Ear`] that it is for, in order; keeping what is said of a
-//! session before anybody has heard of it; bounds. `ear` is one who listens, `patience` whether an
-//! agent has had its time; `pipes` reads and writes.
+//! Owns: giving each message to the one [`PeerReceiver`] that it is for, in order; keeping what is
+//! said of a session before anybody has heard of it; bounds. `receiver` is the receiving end of one
+//! conversation, `pausable_timeout` whether an agent has had its time; `pipes` reads and writes.
 //! Never: knows what a method means, beyond which members name the session or request that it is
 //! about. A message that nobody takes is not read past: the agent waits as long as we do.
 
-mod ear;
-mod patience;
+mod pausable_timeout;
 mod pipes;
+mod receiver;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -24,10 +24,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use self::ear::Ear;
-use self::ear::Inbox;
-pub use self::patience::Patience;
+pub use self::pausable_timeout::PausableTimeout;
 use self::pipes::{live, write};
+use self::receiver::Inbox;
+pub use self::receiver::PeerReceiver;
 use super::errors::RequestError;
 use crate::wire::text;
 
@@ -64,11 +64,11 @@ const LOGIN_STATUS: &str = "_auth/status_update";
 const NOT_LOGGED_IN: &str = "none";
 
 /// Time after an agent's end for which its output is still read.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const OUTPUT_AFTER_EXIT: Duration = Duration::from_millis(500);
 
 /// A message from the agent, for one listener.
 #[derive(Debug)]
-pub enum AgentSaid {
+pub enum PeerMessage {
     /// A `session/update`: its `update`.
     Update(Box<RawValue>),
     /// A request about a session.
@@ -93,10 +93,10 @@ pub enum AgentSaid {
     Answer(u64, Result<Box<RawValue>, AgentError>),
     /// Follows each answer, once everything has been given that could be read from the agent when
     /// the answer was taken in.
-    HeardOut(u64),
+    Drained(u64),
 }
 
-impl AgentSaid {
+impl PeerMessage {
     /// Returns the approximate size of the message while it is queued, in bytes.
     fn bytes(&self) -> usize {
         match self {
@@ -108,7 +108,7 @@ impl AgentSaid {
                 let data = failure.data.as_ref().map_or(0, |data| data.to_string().len());
                 failure.message.len() + data
             }
-            Self::Withdrawn(_) | Self::HeardOut(_) => 0,
+            Self::Withdrawn(_) | Self::Drained(_) => 0,
         }
     }
 }
@@ -201,11 +201,11 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Routes {
     last_request: u64,
-    last_ear: u64,
-    ears: HashMap<u64, Inbox>,
+    last_receiver: u64,
+    inboxes: HashMap<u64, Inbox>,
     /// Listeners of the requests in flight to the agent, by request id.
     requests: HashMap<u64, u64>,
-    /// Answers that were given and not followed by [`AgentSaid::HeardOut`] yet: to which listener,
+    /// Answers that were given and not followed by [`PeerMessage::Drained`] yet: to which listener,
     /// to which request.
     fresh_answers: Vec<(u64, u64)>,
     /// Whom the agent's requests were given to that are not answered yet.
@@ -248,15 +248,15 @@ impl AgentConnection {
     }
 
     /// A new listener.
-    pub fn listen(&self) -> Ear {
+    pub fn listen(&self) -> PeerReceiver {
         let mut routes = self.shared.routes();
-        routes.last_ear += 1;
-        let id = routes.last_ear;
-        let (ear, inbox) = Ear::new(self.clone(), id);
+        routes.last_receiver += 1;
+        let id = routes.last_receiver;
+        let (receiver, inbox) = PeerReceiver::new(self.clone(), id);
         if !routes.closed {
-            routes.ears.insert(id, inbox);
+            routes.inboxes.insert(id, inbox);
         }
-        ear
+        receiver
     }
 
     /// Closes the agent's input, which ends it.
@@ -341,9 +341,9 @@ impl Shared {
     }
 
     /// Gives a message to a listener, waiting for it to take it.
-    async fn give(&self, ear: u64, said: AgentSaid) {
-        let Some(inbox) = self.routes().ears.get(&ear).cloned() else { return };
-        let is_taken = match inbox.put_now(said) {
+    async fn deliver(&self, receiver: u64, said: PeerMessage) {
+        let Some(inbox) = self.routes().inboxes.get(&receiver).cloned() else { return };
+        let is_taken = match inbox.try_put(said) {
             Ok(()) => true,
             Err(said) => {
                 self.held_up.store(true, Ordering::Release);
@@ -362,7 +362,7 @@ impl Shared {
     }
 
     /// Keeps what is said of a session that nobody has heard of yet.
-    fn keep(&self, session: &str, update: &RawValue) {
+    fn keep_unclaimed(&self, session: &str, update: &RawValue) {
         let mut routes = self.routes();
         if routes.left.contains(session) {
             tracing::debug!(
@@ -383,7 +383,7 @@ impl Shared {
     }
 
     /// Takes in a message; false when it is none.
-    async fn take_in(&self, frame: AgentMessage<'_>) -> bool {
+    async fn handle(&self, frame: AgentMessage<'_>) -> bool {
         match (frame.method, frame.id) {
             (Some(method), None) => self.notified(&method, frame.params).await,
             (Some(method), Some(id)) => {
@@ -396,13 +396,13 @@ impl Shared {
                     None => Ok(frame.result.map_or_else(|| RawValue::NULL.to_owned(), ToOwned::to_owned)),
                 };
                 let asked = id.get().parse().ok().and_then(|id: u64| {
-                    let ear = self.routes().requests.remove(&id)?;
-                    Some((id, ear))
+                    let receiver = self.routes().requests.remove(&id)?;
+                    Some((id, receiver))
                 });
                 match asked {
-                    Some((id, ear)) => {
-                        self.routes().fresh_answers.push((ear, id));
-                        self.give(ear, AgentSaid::Answer(id, answer)).await;
+                    Some((id, receiver)) => {
+                        self.routes().fresh_answers.push((receiver, id));
+                        self.deliver(receiver, PeerMessage::Answer(id, answer)).await;
                     }
                     None => {
                         tracing::debug!(
@@ -418,16 +418,16 @@ impl Shared {
         true
     }
 
-    /// Returns whether an answer was taken in since [`Self::heard_out`].
+    /// Returns whether an answer was taken in since [`Self::notify_drained`].
     fn has_fresh_answers(&self) -> bool {
         !self.routes().fresh_answers.is_empty()
     }
 
     /// Notifies listeners that all output was taken in that could be read when their answers were.
-    async fn heard_out(&self) {
+    async fn notify_drained(&self) {
         let answers = std::mem::take(&mut self.routes().fresh_answers);
-        for (ear, id) in answers {
-            self.give(ear, AgentSaid::HeardOut(id)).await;
+        for (receiver, id) in answers {
+            self.deliver(receiver, PeerMessage::Drained(id)).await;
         }
     }
 
@@ -436,10 +436,12 @@ impl Shared {
         match method {
             "session/update" => match serde_json::from_str::<UpdateParams<'_>>(params) {
                 Ok(UpdateParams { session, update }) => {
-                    let ear = self.routes().sessions.get(session.as_ref()).copied();
-                    match ear {
-                        Some(ear) => self.give(ear, AgentSaid::Update(update.to_owned())).await,
-                        None => self.keep(&session, update),
+                    let receiver = self.routes().sessions.get(session.as_ref()).copied();
+                    match receiver {
+                        Some(receiver) => {
+                            self.deliver(receiver, PeerMessage::Update(update.to_owned())).await
+                        }
+                        None => self.keep_unclaimed(&session, update),
                     }
                 }
                 Err(error) => {
@@ -449,9 +451,9 @@ impl Shared {
             "$/cancel_request" => {
                 let Ok(Withdrawal { request }) = serde_json::from_str(params) else { return };
                 let request = AgentRequest(request.get().to_owned());
-                let ear = self.routes().asked.get(&request).copied();
-                if let Some(ear) = ear {
-                    self.give(ear, AgentSaid::Withdrawn(request)).await;
+                let receiver = self.routes().asked.get(&request).copied();
+                if let Some(receiver) = receiver {
+                    self.deliver(receiver, PeerMessage::Withdrawn(request)).await;
                 }
             }
             LOGIN_STATUS => {
@@ -462,12 +464,13 @@ impl Shared {
             method => {
                 let about = serde_json::from_str::<NotificationSubject<'_>>(params);
                 let about = about.ok().and_then(|about| {
-                    let ear = *self.routes().sessions.get(about.session.as_ref())?;
-                    Some((ear, serde_json::from_str::<Box<RawValue>>(params).ok()?))
+                    let receiver = *self.routes().sessions.get(about.session.as_ref())?;
+                    Some((receiver, serde_json::from_str::<Box<RawValue>>(params).ok()?))
                 });
                 match about {
-                    Some((ear, params)) => {
-                        self.give(ear, AgentSaid::Notified { method: method.to_owned(), params }).await;
+                    Some((receiver, params)) => {
+                        self.deliver(receiver, PeerMessage::Notified { method: method.to_owned(), params })
+                            .await;
                     }
                     None => tracing::debug!(
                         agent = self.agent,
@@ -494,7 +497,7 @@ impl Shared {
             );
             return self.answer(&id, Err(RequestError::MethodNotServed));
         };
-        let ear = {
+        let receiver = {
             let routes = self.routes();
             match session {
                 Some(session) => routes.sessions.get(session.as_ref()).copied(),
@@ -502,13 +505,13 @@ impl Shared {
                 None => request.and_then(|request| routes.requests.get(&request).copied()),
             }
         };
-        match ear {
-            Some(ear) => {
-                let is_open = self.routes().asked.insert(id.clone(), ear).is_some();
+        match receiver {
+            Some(receiver) => {
+                let is_open = self.routes().asked.insert(id.clone(), receiver).is_some();
                 if is_open {
                     return self.answer(&id, Err(RequestError::IdTaken));
                 }
-                self.give(ear, AgentSaid::Request { id, method, params: params.to_owned() }).await;
+                self.deliver(receiver, PeerMessage::Request { id, method, params: params.to_owned() }).await;
             }
             None => self.answer(&id, Err(RequestError::NoSuchSession)),
         }
@@ -518,7 +521,7 @@ impl Shared {
     fn close(&self) {
         let mut routes = self.routes();
         routes.closed = true;
-        routes.ears.clear();
+        routes.inboxes.clear();
         routes.requests.clear();
         routes.fresh_answers.clear();
         routes.asked.clear();

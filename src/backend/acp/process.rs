@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::guards::{Guard, GuardProgram};
 use super::{guard, lifeline, program, AgentSpec};
-use crate::backend::secrets::hide;
+use crate::backend::secrets::redact;
 use crate::host::effects::Token;
 use crate::wire::text;
 
@@ -137,7 +137,7 @@ impl Process {
     pub async fn ended(mut self, stopped: CancellationToken) -> String {
         let status = self.guard.ended(&stopped).await;
         // Somebody who is no descendant any more may hold it open.
-        if tokio::time::timeout(guard::PATIENCE, &mut self.stderr).await.is_err() {
+        if tokio::time::timeout(guard::EXIT_GRACE, &mut self.stderr).await.is_err() {
             self.stderr.abort();
         }
         let how = status.map_or_else(|error| error.to_string(), how_it_ended);
@@ -184,7 +184,7 @@ async fn drain(mut stream: impl AsyncRead + Unpin, agent: String, last_lines: La
     let mut chunk = vec![0; 8 << 10];
     let mut line = Vec::new();
     let end_line = |line: &mut Vec<u8>| {
-        let mut text = hide(String::from_utf8_lossy(line).trim_end()).into_owned();
+        let mut text = redact(String::from_utf8_lossy(line).trim_end()).into_owned();
         text.truncate(text::first_bytes(&text, LINE_BYTES_MAX).len());
         line.clear();
         if !text.is_empty() {

@@ -33,7 +33,7 @@ impl ScriptAgent {
                 () = tokio::time::sleep_until(deadline) => return Ok(()),
                 command = self.line.commands.recv() => { self.obey(command)?; }
             }
-            self.say_back().await?;
+            self.echo_steering().await?;
         }
     }
 
@@ -41,7 +41,7 @@ impl ScriptAgent {
         loop {
             let command = self.line.commands.recv().await;
             self.obey(command)?;
-            self.say_back().await?;
+            self.echo_steering().await?;
         }
     }
 

@@ -10,15 +10,15 @@ use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::files::folders::{Folders, Own, PathRefusal, WorkFolder};
-use crate::files::writing::{Put, Writing};
+use crate::files::folders::{Folders, HostFile, PathRefusal, WorkFolder};
+use crate::files::writing::{WritePosition, WriteRequest};
 
 fn top(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().canonicalize().unwrap()
 }
 
-fn write(folders: &Folders, path: &Path, put: Put) -> Result<(), PathRefusal> {
-    folders.put(path, &Writing { content: b"new", put, create_only: false, if_match: None, mode: None })
+fn write(folders: &Folders, path: &Path, put: WritePosition) -> Result<(), PathRefusal> {
+    folders.put(path, &WriteRequest { content: b"new", put, create_only: false, if_match: None, mode: None })
 }
 
 fn names_in(folder: &Path) -> Vec<String> {
@@ -36,9 +36,11 @@ fn a_file_keeps_its_mode_and_another_name_of_it_its_content() {
     fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
     fs::hard_link(&path, top.join("twin")).unwrap();
     let folders = Folders::new(vec![top.clone()]);
-    for (put, content) in
-        [(Put::Append(0), "oldnew"), (Put::Insert(1), "onewldnew"), (Put::Truncate(0), "new")]
-    {
+    for (put, content) in [
+        (WritePosition::Append(0), "oldnew"),
+        (WritePosition::Insert(1), "onewldnew"),
+        (WritePosition::Truncate(0), "new"),
+    ] {
         write(&folders, &path, put).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), content);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
@@ -57,7 +59,7 @@ fn a_file_keeps_its_attributes_and_not_what_makes_somebody_else_of_who_runs_it()
     fs::write(&path, "old").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o6755)).unwrap();
     let has_attributes = setxattr(&path, "user.kept", b"so", XattrFlags::empty()).is_ok();
-    write(&Folders::new(vec![top]), &path, Put::Truncate(0)).unwrap();
+    write(&Folders::new(vec![top]), &path, WritePosition::Truncate(0)).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "new");
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o755);
     let mut value = [0; 8];
@@ -75,17 +77,17 @@ fn a_large_file_is_changed_at_its_end_where_it_lies() {
     let folders = Folders::new(vec![top(&folder)]);
     let known = |path: &Path| fs::metadata(path).map(|known| (known.ino(), known.len())).unwrap();
     let (number, bytes) = known(&path);
-    write(&folders, &path, Put::Append(0)).unwrap();
+    write(&folders, &path, WritePosition::Append(0)).unwrap();
     assert_eq!(known(&path), (number, bytes + 3));
-    write(&folders, &path, Put::Truncate(bytes)).unwrap();
+    write(&folders, &path, WritePosition::Truncate(bytes)).unwrap();
     assert_eq!(known(&path), (number, bytes + 3));
     // With another name it is not.
     fs::hard_link(&path, top(&folder).join("twin")).unwrap();
-    write(&folders, &path, Put::Append(0)).unwrap();
+    write(&folders, &path, WritePosition::Append(0)).unwrap();
     assert_ne!(known(&path).0, number);
     assert_eq!((known(&path).1, known(&top(&folder).join("twin"))), (bytes + 6, (number, bytes + 3)));
     let (number, bytes) = known(&path);
-    write(&folders, &path, Put::Insert(1)).unwrap();
+    write(&folders, &path, WritePosition::Insert(1)).unwrap();
     assert_eq!(known(&path).1, bytes + 3);
     assert_ne!(known(&path).0, number);
 }
@@ -101,9 +103,11 @@ fn a_file_in_a_folder_that_takes_nothing_new_is_changed_where_it_lies() {
     // Nothing is closed to the superuser.
     if fs::write(closed.join("probe"), "").is_err() {
         let folders = Folders::new(vec![top(&folder)]);
-        for (put, content) in
-            [(Put::Insert(2), "01new23456789"), (Put::Truncate(4), "01nenew"), (Put::Truncate(0), "new")]
-        {
+        for (put, content) in [
+            (WritePosition::Insert(2), "01new23456789"),
+            (WritePosition::Truncate(4), "01nenew"),
+            (WritePosition::Truncate(0), "new"),
+        ] {
             write(&folders, &path, put).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), content);
         }
@@ -124,7 +128,8 @@ fn what_is_the_hosts_own_is_not_changed_by_any_name() {
     }
     symlink("state", top.join("link")).unwrap();
     fs::hard_link(top.join("token"), top.join("twin")).unwrap();
-    let own = ["state", "conf/ahp/config.toml", "token"].iter().flat_map(|name| Own::find(&top.join(name)));
+    let own =
+        ["state", "conf/ahp/config.toml", "token"].iter().flat_map(|name| HostFile::find(&top.join(name)));
     let folders = Folders::of(vec![Arc::new(WorkFolder::find(top.clone()).unwrap())], own.collect());
     let is_own = |outcome: Result<(), PathRefusal>| {
         let refusal = outcome.unwrap_err();
@@ -146,7 +151,7 @@ fn what_is_the_hosts_own_is_not_changed_by_any_name() {
             continue;
         }
         let path = top.join(name);
-        is_own(write(&folders, &path, Put::Truncate(0)));
+        is_own(write(&folders, &path, WritePosition::Truncate(0)));
         is_own(folders.may_change(&path));
         is_own(folders.rename(&top.join("other/file"), &path, false));
         is_own(folders.copy(&top.join("other/file"), &path, false));
@@ -164,7 +169,7 @@ fn what_is_the_hosts_own_is_not_changed_by_any_name() {
     is_own(folders.rename(&top.join("other"), &top.join("conf/ahp"), false));
     is_own(folders.copy(&top.join("other"), &top.join("conf/ahp"), false));
     folders.make_folder(&top.join("conf/ahp")).unwrap();
-    is_own(write(&folders, &top.join("conf/ahp/config.toml"), Put::Truncate(0)));
+    is_own(write(&folders, &top.join("conf/ahp/config.toml"), WritePosition::Truncate(0)));
     is_own(folders.rename(&top.join("other/config.toml"), &top.join("conf/ahp/CONFIG.toml"), false));
     folders.copy(&top.join("token"), &top.join("other/token"), false).unwrap();
     for name in ["state/db", "state/deeper/db", "token", "other/file", "other/config.toml"] {
@@ -250,8 +255,14 @@ fn whoever_has_opened_a_file_before_it_is_written_reads_the_old_one() {
     let folder = tempfile::tempdir().unwrap();
     let (top, path) = (top(&folder), top(&folder).join("file"));
     let folders = Folders::new(vec![top.clone()]);
-    let puts =
-        [Put::Truncate(0), Put::Truncate(1), Put::Append(0), Put::Append(2), Put::Insert(0), Put::Insert(2)];
+    let puts = [
+        WritePosition::Truncate(0),
+        WritePosition::Truncate(1),
+        WritePosition::Append(0),
+        WritePosition::Append(2),
+        WritePosition::Insert(0),
+        WritePosition::Insert(2),
+    ];
     for put in puts {
         fs::write(&path, "0123").unwrap();
         let mut opened = fs::File::open(&path).unwrap();

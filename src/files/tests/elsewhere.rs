@@ -15,7 +15,7 @@ use std::thread;
 use rustix::fs::{openat, Mode, OFlags};
 
 use crate::files::folders::{Folders, PathRefusal};
-use crate::files::writing::{Put, Writing};
+use crate::files::writing::{WritePosition, WriteRequest};
 
 /// Variable by which a child process of a test finds its ground.
 const GROUND: &str = "AHP_SIDECAR_TEST_GROUND";
@@ -161,8 +161,13 @@ fn a_change_for_which_there_is_no_room_leaves_a_large_file_as_it_was() {
     fs::write(&path, &old).unwrap();
     let folders = Folders::new(vec![ground.join("small")]);
     let content = vec![b'x'; 8 << 20];
-    for put in [Put::Append(0), Put::Truncate((17 << 20) - 100), Put::Truncate(14 << 20), Put::Truncate(1)] {
-        let writing = Writing { content: &content, put, create_only: false, if_match: None, mode: None };
+    for put in [
+        WritePosition::Append(0),
+        WritePosition::Truncate((17 << 20) - 100),
+        WritePosition::Truncate(14 << 20),
+        WritePosition::Truncate(1),
+    ] {
+        let writing = WriteRequest { content: &content, put, create_only: false, if_match: None, mode: None };
         let failed = folders.put(&path, &writing);
         assert!(matches!(failed, Err(PathRefusal::Failed(_))), "{put:?} {failed:?}");
         assert!(fs::read(&path).unwrap() == old, "{put:?}");

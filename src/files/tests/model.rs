@@ -19,7 +19,7 @@ use rustix::fs::{renameat_with, RenameFlags, CWD};
 
 use crate::files::folders::{Folders, PathRefusal};
 use crate::files::uris::{path_of, uri_of};
-use crate::files::writing::{Put, Writing};
+use crate::files::writing::{WritePosition, WriteRequest};
 
 /// Number of schedules, each of some dozens of steps, unless `FILE_CASES` is set.
 const CASES: u32 = 150;
@@ -199,7 +199,12 @@ fn real_link(folder: &Path, target: &Path, depth: u8) -> Option<PathBuf> {
 }
 
 /// Returns the expected result of a write, by the plainest means; `None` if it must fail.
-fn expected(ground: &Ground, path: &Path, put: Put, create_only: bool) -> Option<(PathBuf, Vec<u8>)> {
+fn expected(
+    ground: &Ground,
+    path: &Path,
+    put: WritePosition,
+    create_only: bool,
+) -> Option<(PathBuf, Vec<u8>)> {
     let at = real(path, !create_only)?;
     if !at.starts_with(ground.inside()) || at == ground.inside() {
         return None;
@@ -211,12 +216,12 @@ fn expected(ground: &Ground, path: &Path, put: Put, create_only: bool) -> Option
         Err(_) => Vec::new(),
     };
     let (keep, from) = match put {
-        Put::Truncate(position) => (position, u64::MAX),
-        Put::Append(back) => {
+        WritePosition::Truncate(position) => (position, u64::MAX),
+        WritePosition::Append(back) => {
             let at = (before.len() as u64).saturating_sub(back);
             (at, at)
         }
-        Put::Insert(position) => (position, position),
+        WritePosition::Insert(position) => (position, position),
     };
     let cut = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(before.len());
     let mut after = before[..cut(keep)].to_vec();
@@ -225,15 +230,15 @@ fn expected(ground: &Ground, path: &Path, put: Put, create_only: bool) -> Option
     Some((at, after))
 }
 
-fn put_of(which: u8) -> Put {
+fn put_of(which: u8) -> WritePosition {
     match which {
-        0 | 1 => Put::Truncate(0),
-        2 => Put::Truncate(3),
-        3 => Put::Append(0),
-        4 => Put::Append(2),
-        5 => Put::Insert(0),
-        6 => Put::Insert(4),
-        _ => Put::Append(100),
+        0 | 1 => WritePosition::Truncate(0),
+        2 => WritePosition::Truncate(3),
+        3 => WritePosition::Append(0),
+        4 => WritePosition::Append(2),
+        5 => WritePosition::Insert(0),
+        6 => WritePosition::Insert(4),
+        _ => WritePosition::Append(100),
     }
 }
 
@@ -248,7 +253,7 @@ fn run(steps: &[Step]) -> (usize, usize) {
                 let (path, put) = (ground.path(at), put_of(*put));
                 let expected = expected(&ground, &path, put, *create_only);
                 let mut tree = ground.tree("inside");
-                let writing = Writing {
+                let writing = WriteRequest {
                     content: b"written",
                     put,
                     create_only: *create_only,
@@ -436,7 +441,7 @@ fn whatever_is_swapped_meanwhile_nothing_outside_is_read_or_changed() {
             drop(match step {
                 Step::Write { at, put, create_only } => {
                     let put = put_of(*put);
-                    let writing = Writing {
+                    let writing = WriteRequest {
                         content: b"written",
                         put,
                         create_only: *create_only,

@@ -8,22 +8,28 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::files::folders::{Folders, Own, PathRefusal, WorkFolder};
-use crate::files::writing::{Put, Writing};
+use crate::files::folders::{Folders, HostFile, PathRefusal, WorkFolder};
+use crate::files::writing::{WritePosition, WriteRequest};
 
 fn top(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().canonicalize().unwrap()
 }
 
 fn folders(top: &Path, own: &[PathBuf]) -> Folders {
-    let own: Vec<Own> = own.iter().flat_map(|path| Own::find(path)).collect();
+    let own: Vec<HostFile> = own.iter().flat_map(|path| HostFile::find(path)).collect();
     Folders::of(vec![Arc::new(WorkFolder::find(top.to_owned()).unwrap())], own.into())
 }
 
 fn put(folders: &Folders, path: &Path) -> Result<(), PathRefusal> {
     folders.put(
         path,
-        &Writing { content: b"new", put: Put::Truncate(0), create_only: false, if_match: None, mode: None },
+        &WriteRequest {
+            content: b"new",
+            put: WritePosition::Truncate(0),
+            create_only: false,
+            if_match: None,
+            mode: None,
+        },
     )
 }
 

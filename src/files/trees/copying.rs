@@ -17,7 +17,7 @@ use rustix::fs::{
 use super::walk::{
     deeper, is_folder, mode_of, names_in, open_folder, too_many_bytes, Mount, Tally, BYTES_MAX,
 };
-use crate::files::folders::{identity, must_be_file, Identity, PathRefusal, CAREFULLY};
+use crate::files::folders::{identity, must_be_file, Identity, PathRefusal, NONBLOCKING};
 
 /// Record of copied files, each with the version that was copied.
 #[derive(Debug, Default)]
@@ -47,26 +47,26 @@ pub(super) fn version(known: &Stat) -> FileVersion {
 
 /// Copy of a file or folder.
 #[derive(Default)]
-pub(super) struct Copy {
+pub(super) struct CreatedCopy {
     pub(super) record: CopyRecord,
     /// The folder, if it is one.
     pub(super) made: Option<OwnedFd>,
     /// Folders in it that are to be closed to their owner, the innermost first: while they are,
     /// nobody could clean up.
-    to_close: Vec<ToClose>,
+    to_close: Vec<PendingMode>,
 }
 
-pub(super) struct ToClose {
+pub(super) struct PendingMode {
     pub(super) way: Vec<OsString>,
     which: Identity,
     mode: Mode,
 }
 
-impl Copy {
+impl CreatedCopy {
     /// Gives the modes that were not given before.
     pub(super) fn close(&self) -> Result<(), PathRefusal> {
         let Some(made) = &self.made else { return Ok(()) };
-        for ToClose { way, which, mode } in &self.to_close {
+        for PendingMode { way, which, mode } in &self.to_close {
             let mut inner = None;
             for name in way {
                 inner = Some(open_folder(inner.as_ref().unwrap_or(made), name)?);
@@ -97,7 +97,7 @@ impl CopySource {
             return Ok(Self::Folder(open_folder(folder, name)?));
         }
         must_be_file(&known)?;
-        let file = openat(folder, name, OFlags::RDONLY | CAREFULLY, Mode::empty())?;
+        let file = openat(folder, name, OFlags::RDONLY | NONBLOCKING, Mode::empty())?;
         let known = fstat(&file)?;
         must_be_file(&known)?;
         Ok(Self::File(file.into(), known))
@@ -113,7 +113,7 @@ pub(super) struct Copying {
     /// The folders on the way to the one that is copied now.
     pub(super) way: Vec<OsString>,
     pub(super) done: Tally,
-    pub(super) copy: Copy,
+    pub(super) copy: CreatedCopy,
 }
 
 impl Copying {
@@ -124,7 +124,7 @@ impl Copying {
         depth: usize,
     ) -> Result<(), PathRefusal> {
         for name in names_in(from, &mut self.done)? {
-            let Some(known) = self.mount.look(from, &name)? else { continue };
+            let Some(known) = self.mount.metadata_of(from, &name)? else { continue };
             if identity(&known) == self.made {
                 continue;
             }
@@ -161,7 +161,7 @@ impl Copying {
         let mode = mode_of(known);
         if !mode.contains(Mode::RWXU) {
             let which = identity(&fstat(made)?);
-            self.copy.to_close.push(ToClose { way: self.way.clone(), which, mode });
+            self.copy.to_close.push(PendingMode { way: self.way.clone(), which, mode });
         }
         Ok(fchmod(made, mode | Mode::RWXU)?)
     }
@@ -177,7 +177,7 @@ pub(super) fn copy_file(
 ) -> Result<File, PathRefusal> {
     done.add_bytes(u64::try_from(known.st_size).unwrap_or(0));
     done.must_not_be_too_much()?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | NONBLOCKING;
     let mut copy = File::from(openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?);
     let copied = io::copy(&mut file.take(BYTES_MAX + 1), &mut copy)?;
     if copied > BYTES_MAX {

@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::{fstat, openat, statat, AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::files::folders::{identity, PathRefusal, CAREFULLY, DEPTH_MAX};
+use crate::files::folders::{identity, PathRefusal, DEPTH_MAX, NONBLOCKING};
 
 /// Maximum number of files and folders that one operation copies or removes.
 pub(super) const ENTRIES_MAX: u64 = 100_000;
@@ -66,7 +66,11 @@ impl Mount {
     }
 
     /// Returns the metadata of a name in a folder, if it exists. Refuses another mount.
-    pub(super) fn look(self, folder: BorrowedFd<'_>, name: &OsStr) -> Result<Option<Stat>, PathRefusal> {
+    pub(super) fn metadata_of(
+        self,
+        folder: BorrowedFd<'_>,
+        name: &OsStr,
+    ) -> Result<Option<Stat>, PathRefusal> {
         let known = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(None),
             known => known?,
@@ -128,7 +132,7 @@ pub(super) fn mode_of(known: &Stat) -> Mode {
 
 /// Opens a folder to look at what is in it.
 pub(super) fn open_folder(folder: impl AsFd, name: impl AsRef<Path>) -> Result<OwnedFd, PathRefusal> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFULLY;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | NONBLOCKING;
     Ok(openat(folder, name.as_ref(), flags, Mode::empty())?)
 }
 

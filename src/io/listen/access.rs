@@ -133,7 +133,7 @@ impl Access {
     ///
     /// # Errors
     /// Why it is refused.
-    pub fn judge(&self, request: &Request, name: &str, ours: IpAddr) -> Result<(), AccessRefusal> {
+    pub fn check_request(&self, request: &Request, name: &str, ours: IpAddr) -> Result<(), AccessRefusal> {
         if request.uri().path() != "/" {
             return Err(refused(StatusCode::NOT_FOUND, "there is nothing but /"));
         }
@@ -222,7 +222,7 @@ mod tests {
             let mut headers = vec![("host", "127.0.0.1:1")];
             headers.extend(authorization.map(|value| ("authorization", value)));
             access
-                .judge(&request(target, &headers), "127.0.0.1", OURS)
+                .check_request(&request(target, &headers), "127.0.0.1", OURS)
                 .map_err(|refusal| refusal.is_wrong_token)
         };
         assert_eq!(judge("/?tkn=0123456789abcdef", None), Ok(()));
@@ -244,7 +244,7 @@ mod tests {
         let judge = |origins: &[&str]| {
             let mut headers = vec![("host", "localhost")];
             headers.extend(origins.iter().map(|origin| ("origin", *origin)));
-            access.judge(&request("/", &headers), "127.0.0.1", OURS).is_ok()
+            access.check_request(&request("/", &headers), "127.0.0.1", OURS).is_ok()
         };
         assert!(judge(&[]) && judge(&["https://a.example"]));
         for origins in
@@ -259,7 +259,7 @@ mod tests {
         let judge = |hosts: &[&str], name: &str, ours: &str| {
             let headers: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
             let access = Access { token: None, origins: Vec::new() };
-            access.judge(&request("/", &headers), name, ours.parse().unwrap()).is_ok()
+            access.check_request(&request("/", &headers), name, ours.parse().unwrap()).is_ok()
         };
         for host in ["127.0.0.1:80", "127.0.0.1", "localhost:9", "LOCALHOST", "[::1]:7", "me.example:7"] {
             assert!(judge(&[host], "me.example", "127.0.0.1"), "{host}");

@@ -177,7 +177,7 @@ pub mod unix {
     use tokio::time::timeout;
 
     use crate::io::descriptors::{self, SpareFile};
-    use crate::io::link::{AtEnd, Door, Terms};
+    use crate::io::link::{ConnectionAcceptor, ConnectionSettings, OnClose};
     use crate::io::{listen, sockets};
     use crate::wire::errors::RpcError;
     use crate::wire::rpc::error_line;
@@ -200,7 +200,7 @@ pub mod unix {
         /// When that is not possible, or something else is there.
         pub fn bind(path: &Path) -> io::Result<Self> {
             let is_socket = fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
-            if is_socket && is_deserted(path) {
+            if is_socket && has_no_listener(path) {
                 fs::remove_file(path)?;
             }
             let listener = UnixListener::bind(path)?;
@@ -210,21 +210,25 @@ pub mod unix {
         }
 
         /// Lets in whoever is the user that we run as.
-        pub(in crate::io::listen) async fn let_in(mut self, door: &Door, terms: &Terms) {
+        pub(in crate::io::listen) async fn accept(
+            mut self,
+            acceptor: &ConnectionAcceptor,
+            terms: &ConnectionSettings,
+        ) {
             let mut spare = SpareFile::open();
             loop {
                 match timeout(LOOKED_FOR_EVERY, self.listener.accept()).await {
                     Ok(Ok((stream, _))) if descriptors::leaves_too_few(&stream) => {
                         tracing::warn!("a client is refused: too many files are open");
-                        turn_away(&stream);
+                        refuse_for_want_of_files(&stream);
                     }
-                    Ok(Ok((stream, _))) => greet(stream, door, terms),
+                    Ok(Ok((stream, _))) => open_connection(stream, acceptor, terms),
                     Ok(Err(error)) if spare.make_room(&error) => {
                         tracing::warn!(%error, "a client is refused");
                         if let Ok((stream, _)) = self.listener.accept().await {
-                            turn_away(&stream);
+                            refuse_for_want_of_files(&stream);
                         }
-                        spare.take_back();
+                        spare.reclaim();
                     }
                     Ok(Err(error)) => listen::pause(&error).await,
                     Err(_) => self.bind_anew_if_removed(),
@@ -246,12 +250,12 @@ pub mod unix {
         }
     }
 
-    fn is_deserted(path: &Path) -> bool {
+    fn has_no_listener(path: &Path) -> bool {
         let asked = std::os::unix::net::UnixStream::connect(path);
         asked.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
-    fn greet(stream: UnixStream, door: &Door, terms: &Terms) {
+    fn open_connection(stream: UnixStream, acceptor: &ConnectionAcceptor, terms: &ConnectionSettings) {
         match stream.peer_cred() {
             Ok(peer) if may_connect(peer.uid()) => {}
             Ok(peer) => {
@@ -261,8 +265,14 @@ pub mod unix {
                 return tracing::warn!(%error, "a client is not let in: its user cannot be found out")
             }
         }
-        let opened =
-            sockets::open(door, AtEnd::Close, stream.into_split(), BytesMut::new(), terms.clone(), is_deaf);
+        let opened = sockets::open(
+            acceptor,
+            OnClose::Close,
+            stream.into_split(),
+            BytesMut::new(),
+            terms.clone(),
+            has_stopped_reading,
+        );
         match opened {
             Ok(connection) => tracing::info!(?connection, "a client is let in"),
             Err(error) => tracing::warn!(%error, "a client cannot be let in"),
@@ -270,14 +280,14 @@ pub mod unix {
     }
 
     /// Tells a client that no more files can be opened. One that does not listen is not waited for.
-    fn turn_away(stream: &UnixStream) {
+    fn refuse_for_want_of_files(stream: &UnixStream) {
         let line = error_line(None, &RpcError::unavailable(descriptors::exhausted()));
         stream.try_write(&line).unwrap_or_default();
     }
 
     /// Returns whether the other side reads nothing any more, rather than having only ended its
     /// output.
-    fn is_deaf(stream: &OwnedReadHalf) -> bool {
+    fn has_stopped_reading(stream: &OwnedReadHalf) -> bool {
         let mut seen = [PollFd::new(stream.as_ref(), PollFlags::empty())];
         poll(&mut seen, Some(&Timespec::default())).is_ok() && seen[0].revents().contains(PollFlags::HUP)
     }

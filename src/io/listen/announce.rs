@@ -25,14 +25,14 @@ const PROTOCOL: &str = "0.9.0";
 
 /// An entry, until this is dropped.
 #[derive(Debug)]
-pub struct Announced(PathBuf);
+pub struct Announcement(PathBuf);
 
 /// Announces what listens here, and the token that it wants, to the editor with this folder for its
 /// user's data.
 ///
 /// # Errors
 /// When the entry cannot be written.
-pub fn announce(user_data: &Path, at: SocketAddr, token: &str) -> io::Result<Announced> {
+pub fn announce(user_data: &Path, at: SocketAddr, token: &str) -> io::Result<Announcement> {
     let folder = user_data.join("agent-host").join("local-endpoint").join("entries");
     let mut builder = DirBuilder::new();
     builder.recursive(true);
@@ -57,7 +57,7 @@ pub fn announce(user_data: &Path, at: SocketAddr, token: &str) -> io::Result<Ann
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options.open(&new)?.write_all(&serde_json::to_vec(&entry)?)?;
     fs::rename(&new, &path)?;
-    Ok(Announced(path))
+    Ok(Announcement(path))
 }
 
 /// The name of an entry's file.
@@ -76,7 +76,7 @@ fn reachable(ours: IpAddr) -> IpAddr {
     }
 }
 
-impl Drop for Announced {
+impl Drop for Announcement {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.0) {
             tracing::debug!(%error, "the file that tells editors of a listener cannot be removed");

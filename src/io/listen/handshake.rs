@@ -21,7 +21,7 @@ use super::Listening;
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
 /// Time that a client has to read why it is turned away. No other client is accepted meanwhile.
-const TURN_AWAY_WITHIN: Duration = Duration::from_millis(200);
+const REFUSE_WITHIN: Duration = Duration::from_millis(200);
 
 /// Bytes at the end of a request.
 const END: &[u8] = b"\r\n\r\n";
@@ -31,7 +31,11 @@ const END: &[u8] = b"\r\n\r\n";
 ///
 /// # Errors
 /// When it is not let in, which it has been told by then.
-pub async fn shake(stream: &mut TcpStream, name: &str, listening: &Listening) -> anyhow::Result<Vec<u8>> {
+pub async fn accept_websocket(
+    stream: &mut TcpStream,
+    name: &str,
+    listening: &Listening,
+) -> anyhow::Result<Vec<u8>> {
     let mut read = BytesMut::new();
     let request = match read_request(stream, &mut read).await? {
         Ok(request) => request,
@@ -41,7 +45,9 @@ pub async fn shake(stream: &mut TcpStream, name: &str, listening: &Listening) ->
         }
     };
     let ours = stream.local_addr().context("its address is not known")?.ip();
-    if let Err(AccessRefusal { status, why, is_wrong_token }) = listening.access.judge(&request, name, ours) {
+    if let Err(AccessRefusal { status, why, is_wrong_token }) =
+        listening.access.check_request(&request, name, ours)
+    {
         if is_wrong_token {
             tokio::time::sleep(listening.wrong_token_wait).await;
         }
@@ -82,9 +88,9 @@ async fn read_request(
 }
 
 /// Tells a client why it is refused whatever it says, and hangs up. It has a moment to read that.
-pub async fn turn_away(mut stream: TcpStream, why: &str) {
+pub async fn refuse_any(mut stream: TcpStream, why: &str) {
     let refused = refuse(&mut stream, StatusCode::SERVICE_UNAVAILABLE, why);
-    if let Ok(Err(error)) = tokio::time::timeout(TURN_AWAY_WITHIN, refused).await {
+    if let Ok(Err(error)) = tokio::time::timeout(REFUSE_WITHIN, refused).await {
         tracing::debug!(%error, "a client that is refused cannot be told why");
     }
 }

@@ -21,10 +21,10 @@ use tokio::task::JoinHandle;
 
 use super::access::AccessToken;
 use super::address::{Address, Listener};
-use super::announce::{self, Announced};
-use super::notice::{ListenNotice, PutUp};
-use super::{let_in, Listening};
-use crate::io::link::{Door, Terms};
+use super::announce::{self, Announcement};
+use super::notice::{ListenNotice, PublishedNotice};
+use super::{accept_clients, Listening};
+use crate::io::link::{ConnectionAcceptor, ConnectionSettings};
 
 /// Maximum time that binding may take: the name of a host has to be looked up.
 const BIND_WITHIN: Duration = Duration::from_secs(8);
@@ -38,8 +38,8 @@ struct Registry {
     /// Folder in which the addresses are told; `None` where there is no state folder.
     state_folder: Option<PathBuf>,
     listeners: Vec<ActiveListener>,
-    posted: Option<PutUp>,
-    announced: Vec<Announced>,
+    posted: Option<PublishedNotice>,
+    announced: Vec<Announcement>,
     /// The host is leaving.
     is_closed: bool,
 }
@@ -81,7 +81,12 @@ impl Listeners {
     /// # Errors
     /// When one of the addresses cannot be listened on, or is with other settings; nothing is
     /// listened on then that was not before.
-    pub async fn ask(&self, settings: Listening, door: &Door, terms: &Terms) -> anyhow::Result<Vec<String>> {
+    pub async fn ask(
+        &self,
+        settings: Listening,
+        acceptor: &ConnectionAcceptor,
+        terms: &ConnectionSettings,
+    ) -> anyhow::Result<Vec<String>> {
         // Whoever asks for the same address meanwhile is to find it.
         let mut registry = self.0.lock().await;
         if registry.is_closed {
@@ -102,7 +107,7 @@ impl Listeners {
         if !bound.is_empty() {
             registry.post(&bound).context("the state folder cannot tell where is listened")?;
         }
-        registry.listeners.extend(bound.into_iter().map(|bound| bound.begin(&settings, door, terms)));
+        registry.listeners.extend(bound.into_iter().map(|bound| bound.begin(&settings, acceptor, terms)));
         registry.announced.extend(announced);
         Ok(urls)
     }
@@ -149,7 +154,7 @@ impl Registry {
         let Some(folder) = &self.state_folder else { return Ok(()) };
         let urls = self.listeners.iter().map(|there| &there.url).chain(bound.iter().map(|new| &new.url));
         let listening = urls.cloned().collect();
-        let put_up = ListenNotice { process: std::process::id(), listening }.put_up(folder)?;
+        let put_up = ListenNotice { process: std::process::id(), listening }.publish(folder)?;
         if let Some(before) = self.posted.replace(put_up) {
             before.was_replaced();
         }
@@ -186,16 +191,23 @@ impl BoundListener {
     }
 
     /// Lets clients in, in tasks of their own.
-    fn begin(self, settings: &Arc<Listening>, door: &Door, terms: &Terms) -> ActiveListener {
+    fn begin(
+        self,
+        settings: &Arc<Listening>,
+        acceptor: &ConnectionAcceptor,
+        terms: &ConnectionSettings,
+    ) -> ActiveListener {
         let printed = self.printed(settings);
         let Self { asked, taken, url, listener } = self;
-        let terms = Terms { returns_within: Some(settings.returns_within), ..terms.clone() };
-        let (door, address, accepted) = (door.clone(), asked.clone(), Arc::clone(settings));
+        let terms = ConnectionSettings { returns_within: Some(settings.returns_within), ..terms.clone() };
+        let (acceptor, address, accepted) = (acceptor.clone(), asked.clone(), Arc::clone(settings));
         let task = tokio::spawn(async move {
             match listener {
-                Listener::Tcp(listener) => let_in(listener, &address, &door, &terms, &accepted).await,
+                Listener::Tcp(listener) => {
+                    accept_clients(listener, &address, &acceptor, &terms, &accepted).await
+                }
                 #[cfg(unix)]
-                Listener::Unix(listener) => listener.let_in(&door, &terms).await,
+                Listener::Unix(listener) => listener.accept(&acceptor, &terms).await,
             }
         });
         ActiveListener { asked, taken, settings: Arc::clone(settings), url, printed, task }
@@ -207,7 +219,7 @@ impl BoundListener {
 ///
 /// # Errors
 /// When the editor cannot be told.
-fn announce(bound: &[BoundListener], settings: &Listening) -> anyhow::Result<Option<Announced>> {
+fn announce(bound: &[BoundListener], settings: &Listening) -> anyhow::Result<Option<Announcement>> {
     let (Some(user_data), Some(token)) = (&settings.announced_in, &settings.access.token) else {
         return Ok(None);
     };

@@ -29,7 +29,7 @@ use self::access::Access;
 use self::address::Address;
 use super::descriptors::{self, SpareFile};
 use super::half_open::HalfOpen;
-use super::link::{Door, Terms};
+use super::link::{ConnectionAcceptor, ConnectionSettings};
 
 /// Pause when a client cannot be accepted because no more files can be opened: a connection that
 /// ends gives one back.
@@ -82,11 +82,11 @@ impl Listening {
     }
 }
 
-async fn let_in(
+async fn accept_clients(
     listener: TcpListener,
     address: &Address,
-    door: &Door,
-    terms: &Terms,
+    acceptor: &ConnectionAcceptor,
+    terms: &ConnectionSettings,
     listening: &Arc<Listening>,
 ) {
     let mut half_open = HalfOpen::default();
@@ -95,16 +95,16 @@ async fn let_in(
         let (stream, from) = match listener.accept().await {
             Ok((stream, _)) if descriptors::leaves_too_few(&stream) => {
                 tracing::warn!("a client is refused: too many files are open");
-                handshake::turn_away(stream, &descriptors::exhausted()).await;
+                handshake::refuse_any(stream, &descriptors::exhausted()).await;
                 continue;
             }
             Ok(accepted) => accepted,
             Err(error) if spare.make_room(&error) => {
                 tracing::warn!(%error, "a client is refused");
                 if let Ok((stream, _)) = listener.accept().await {
-                    handshake::turn_away(stream, &descriptors::exhausted()).await;
+                    handshake::refuse_any(stream, &descriptors::exhausted()).await;
                 }
-                spare.take_back();
+                spare.reclaim();
                 continue;
             }
             Err(error) => {
@@ -112,9 +112,9 @@ async fn let_in(
                 continue;
             }
         };
-        let (door, terms, listening) = (door.clone(), terms.clone(), Arc::clone(listening));
+        let (acceptor, terms, listening) = (acceptor.clone(), terms.clone(), Arc::clone(listening));
         let name = address.host().to_owned();
-        half_open.begin(greet(stream, from, name, door, terms, listening));
+        half_open.begin(open_connection(stream, from, name, acceptor, terms, listening));
     }
 }
 
@@ -125,22 +125,24 @@ async fn pause(error: &io::Error) {
 }
 
 /// Opens a connection for a client that is to be let in.
-async fn greet(
+async fn open_connection(
     mut stream: TcpStream,
     from: SocketAddr,
     name: String,
-    door: Door,
-    terms: Terms,
+    acceptor: ConnectionAcceptor,
+    terms: ConnectionSettings,
     listening: Arc<Listening>,
 ) {
     let within = listening.handshake_within;
-    let shaken = tokio::time::timeout(within, handshake::shake(&mut stream, &name, &listening)).await;
+    let shaken =
+        tokio::time::timeout(within, handshake::accept_websocket(&mut stream, &name, &listening)).await;
     match shaken {
         Ok(Ok(read_ahead)) => {
             keep_alive(&stream);
             tracing::info!(%from, "a client is let in");
             if let Err(error) =
-                websocket::open(&door, stream.into_split(), read_ahead, terms, listening.message_within).await
+                websocket::open(&acceptor, stream.into_split(), read_ahead, terms, listening.message_within)
+                    .await
             {
                 tracing::warn!(%from, %error, "a client cannot be let in");
             }

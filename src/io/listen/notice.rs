@@ -40,7 +40,7 @@ impl ListenNotice {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn put_up(&self, folder: &Path) -> io::Result<PutUp> {
+    pub fn publish(&self, folder: &Path) -> io::Result<PublishedNotice> {
         let (path, new) = (folder.join(FILE), folder.join(format!("{FILE}.new")));
         // A process that was killed may have left it. What is made anew has the mode that is asked
         // for.
@@ -55,22 +55,22 @@ impl ListenNotice {
         let mut file = options.open(&new)?;
         file.write_all(&serde_json::to_vec(self)?)?;
         fs::rename(&new, &path)?;
-        Ok(PutUp(Some(path)))
+        Ok(PublishedNotice(Some(path)))
     }
 }
 
 /// A notice that is put up.
 #[derive(Debug)]
-pub struct PutUp(Option<PathBuf>);
+pub struct PublishedNotice(Option<PathBuf>);
 
-impl PutUp {
+impl PublishedNotice {
     /// Leaves the file there: another notice is in it.
     pub fn was_replaced(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for PutUp {
+impl Drop for PublishedNotice {
     fn drop(&mut self) {
         let Some(path) = &self.0 else { return };
         if let Err(error) = fs::remove_file(path) {

@@ -23,7 +23,7 @@ use tokio_tungstenite::WebSocketStream;
 
 use crate::codec::InputLine;
 use crate::io::control_frames::ControlFrames;
-use crate::io::link::{AtEnd, ClientLines, Door, Received, Terms};
+use crate::io::link::{ClientLines, ConnectionAcceptor, ConnectionSettings, OnClose, PartialMessage};
 use crate::io::sockets::{Framing, StreamWriter};
 
 /// Number of bytes read at once. An idle connection keeps a buffer of this size.
@@ -47,12 +47,12 @@ pub const END_OF_INPUT: &str = "end of input";
 /// from the stream already. A message that takes longer than `message_within` ends it.
 ///
 /// # Errors
-/// As [`Door::open`].
+/// As [`ConnectionAcceptor::open`].
 pub async fn open<R, W>(
-    door: &Door,
+    acceptor: &ConnectionAcceptor,
     (reader, writer): (R, W),
     read_ahead: Vec<u8>,
-    terms: Terms,
+    terms: ConnectionSettings,
     message_within: Duration,
 ) -> io::Result<()>
 where
@@ -68,7 +68,7 @@ where
     let controls = Arc::<ControlFrames>::default();
     let of_writer = Arc::clone(&controls);
     let writer = |receipts| Ok(StreamWriter::start(writer, Framing::WebSocket, of_writer, receipts));
-    let lines = door.open(AtEnd::Close, terms, writer)?;
+    let lines = acceptor.open(OnClose::Close, terms, writer)?;
     let mut half = ReadHalf {
         reader,
         controls: Arc::clone(&controls),
@@ -107,7 +107,7 @@ async fn serve<R: AsyncRead + Unpin>(
     // Whatever follows: it says nothing more.
     match end {
         ReadEnd::EndOfInput | ReadEnd::Unheard => drop(lines),
-        ReadEnd::Gone | ReadEnd::Closed | ReadEnd::Refused(..) => lines.lost(),
+        ReadEnd::Gone | ReadEnd::Closed | ReadEnd::Refused(..) => lines.close_as_lost(),
     }
     match end {
         // Its writer says goodbye when all is written.
@@ -140,7 +140,7 @@ async fn hear<R: AsyncRead + Unpin>(
     loop {
         let first = tokio::select! {
             message = socket.next() => message,
-            () = lines.unheard() => return ReadEnd::Unheard,
+            () = lines.closed() => return ReadEnd::Unheard,
         };
         let mut batch = Vec::new();
         let mut end = take_in(first, &mut batch);
@@ -148,7 +148,7 @@ async fn hear<R: AsyncRead + Unpin>(
             let Some(next) = socket.next().now_or_never() else { break };
             end = take_in(next, &mut batch);
         }
-        if !batch.is_empty() && !lines.say(Ok(batch)).await {
+        if !batch.is_empty() && !lines.send(Ok(batch)).await {
             return ReadEnd::Unheard;
         }
         if let Some(end) = end {
@@ -203,7 +203,7 @@ struct ReadHalf<R> {
     reader: R,
     controls: Arc<ControlFrames>,
     frames: FrameScanner,
-    received: Received,
+    received: PartialMessage,
     /// Time that a message may take from when its rest is first waited for.
     message_within: Duration,
     /// The end of that time for the message that has begun.

@@ -27,7 +27,7 @@ impl Foreground {
 
     /// Returns the name of the program in front, if that is another program than before and its
     /// name is new.
-    pub fn look(&mut self, terminal: impl AsFd) -> Option<String> {
+    pub fn refresh(&mut self, terminal: impl AsFd) -> Option<String> {
         let group = tcgetpgrp(terminal).ok()?;
         if self.group.replace(group) == Some(group) {
             return None;
@@ -47,7 +47,7 @@ fn name_of(group: Pid) -> Option<String> {
 /// Returns whether the program in front seems to wait for something to be typed: it reads
 /// characters and not lines, or typed characters are not shown. A program that reads a line in the
 /// usual way cannot be told from one that works.
-pub fn seems_to_wait(terminal: impl AsFd) -> bool {
+pub fn seems_to_await_input(terminal: impl AsFd) -> bool {
     let modes = tcgetattr(terminal).map(|modes| modes.local_modes);
     modes.is_ok_and(|modes| !modes.contains(LocalModes::ICANON) || !modes.contains(LocalModes::ECHO))
 }

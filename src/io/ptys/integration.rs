@@ -148,7 +148,7 @@ impl ShellScripts {
 
 /// Reads what a shell tells of its commands.
 #[derive(Debug)]
-pub struct ShellWords {
+pub struct ShellSequences {
     /// The word of the shell that was told one: then no other is heard.
     word: Option<String>,
     /// The line that runs next.
@@ -161,7 +161,7 @@ pub struct ShellWords {
     has_said_word: bool,
 }
 
-impl ShellWords {
+impl ShellSequences {
     /// A shell that has said nothing.
     pub fn new(word: Option<String>) -> Self {
         Self { word, line: String::new(), speaks_633: false, is_new: true, has_said_word: false }
@@ -212,7 +212,7 @@ impl ShellWords {
 
     /// Reads a sequence of the kind 133, which many shells use. Ignored where the shell was given a
     /// word or uses 633, since it reports its commands in that way.
-    pub fn hear_of_any(&mut self, said: &str) -> Option<PtyEvent> {
+    pub fn receive_generic(&mut self, said: &str) -> Option<PtyEvent> {
         if self.word.is_some() || self.speaks_633 {
             return None;
         }

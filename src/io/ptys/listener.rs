@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use super::integration::ShellWords;
-use super::questions::{asked_by_command, asked_by_device_string, asked_by_sequence};
+use super::integration::ShellSequences;
+use super::questions::{reply_to_command, reply_to_device_string, reply_to_sequence};
 use super::redactor::WordRedactor;
 use super::scanner::{OutputScanner, Scanned};
 use super::screen::ScreenModel;
@@ -22,7 +22,7 @@ const SAID_BYTES: usize = 64;
 
 /// Something that was heard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PtySaying {
+pub enum HeardOutput {
     /// Text, as bytes: the last character may go on in what is heard next.
     Text(Vec<u8>),
     /// Something else.
@@ -33,16 +33,16 @@ pub enum PtySaying {
 #[derive(Debug)]
 pub struct PtyListener {
     scanner: OutputScanner,
-    ears: PtyEars,
+    state: PtyListenerState,
 }
 
 /// State of a listener, and output that was not taken.
 #[derive(Debug)]
-struct PtyEars {
+struct PtyListenerState {
     screen: ScreenModel,
-    shell: ShellWords,
-    heard: Vec<PtySaying>,
-    heard_bytes: usize,
+    shell: ShellSequences,
+    heard: Vec<HeardOutput>,
+    pending_bytes: usize,
     answers: Vec<u8>,
     title: Option<String>,
     directory: Option<String>,
@@ -54,28 +54,28 @@ impl PtyListener {
     /// Listens to a program on a screen of this size; a shell that tells of its commands does so
     /// with this word, if it was given one.
     pub fn new(size: ScreenSize, nonce: Option<String>) -> Self {
-        let ears = PtyEars {
+        let ears = PtyListenerState {
             screen: ScreenModel::new(size),
             redactor: nonce.as_deref().map(WordRedactor::new),
-            shell: ShellWords::new(nonce),
+            shell: ShellSequences::new(nonce),
             heard: Vec::new(),
-            heard_bytes: 0,
+            pending_bytes: 0,
             answers: Vec::new(),
             title: None,
             directory: None,
         };
-        Self { scanner: OutputScanner::new(), ears }
+        Self { scanner: OutputScanner::new(), state: ears }
     }
 
     /// The program has printed this.
     pub fn hear(&mut self, bytes: &[u8]) {
-        let Self { scanner, ears } = self;
+        let Self { scanner, state: ears } = self;
         scanner.scan(bytes, |piece| ears.take(piece));
     }
 
     /// Ends the output: adds everything that was held back.
     pub fn finish(&mut self) {
-        let Self { scanner, ears } = self;
+        let Self { scanner, state: ears } = self;
         scanner.finish(|piece| ears.take(piece));
         if let Some(redactor) = &mut ears.redactor {
             let held = redactor.finish();
@@ -84,53 +84,53 @@ impl PtyListener {
     }
 
     /// Returns whether the shell has read its script, and said its word.
-    pub fn knows_shell(&self) -> bool {
-        self.ears.shell.has_said_word()
+    pub fn has_shell_integration(&self) -> bool {
+        self.state.shell.has_said_word()
     }
 
     /// Changes the size of the screen.
     pub fn resize(&mut self, size: ScreenSize) {
-        self.ears.screen.resize(size);
+        self.state.screen.resize(size);
     }
 
     /// Returns the size of everything that was heard and not taken, in bytes.
-    pub fn heard_bytes(&self) -> usize {
-        self.ears.heard_bytes
+    pub fn pending_bytes(&self) -> usize {
+        self.state.pending_bytes
     }
 
     /// Returns whether anything was heard and not taken.
-    pub fn has_heard(&self) -> bool {
-        !self.ears.heard.is_empty() || self.ears.directory.is_some()
+    pub fn has_pending(&self) -> bool {
+        !self.state.heard.is_empty() || self.state.directory.is_some()
     }
 
     /// Takes what was heard, in its order. Of directories only the last counts.
-    pub fn take_heard(&mut self) -> Vec<PtySaying> {
-        self.ears.heard_bytes = 0;
-        let mut heard = std::mem::take(&mut self.ears.heard);
-        heard.extend(self.ears.directory.take().map(PtyEvent::Directory).map(PtySaying::Said));
+    pub fn take_pending(&mut self) -> Vec<HeardOutput> {
+        self.state.pending_bytes = 0;
+        let mut heard = std::mem::take(&mut self.state.heard);
+        heard.extend(self.state.directory.take().map(PtyEvent::Directory).map(HeardOutput::Said));
         heard
     }
 
     /// Puts text back of which the last character goes on.
     pub fn put_back(&mut self, text: Vec<u8>) {
         if !text.is_empty() {
-            self.ears.heard_bytes += text.len();
-            self.ears.heard.insert(0, PtySaying::Text(text));
+            self.state.pending_bytes += text.len();
+            self.state.heard.insert(0, HeardOutput::Text(text));
         }
     }
 
     /// Takes what the program is to be answered.
     pub fn take_answers(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.ears.answers)
+        std::mem::take(&mut self.state.answers)
     }
 
     /// Takes what the program has called its terminal last.
     pub fn take_title(&mut self) -> Option<String> {
-        self.ears.title.take()
+        self.state.title.take()
     }
 }
 
-impl PtyEars {
+impl PtyListenerState {
     fn take(&mut self, piece: Scanned<'_>) {
         match piece {
             Scanned::Text(text) => {
@@ -138,28 +138,28 @@ impl PtyEars {
                 self.pass(text);
             }
             Scanned::Opaque(bytes) => self.pass(bytes),
-            Scanned::Sequence(bytes) => match asked_by_sequence(bytes, &self.screen) {
+            Scanned::Sequence(bytes) => match reply_to_sequence(bytes, &self.screen) {
                 Some(answer) => self.answers.extend_from_slice(answer.as_bytes()),
                 None => {
                     self.screen.obey(bytes);
                     self.pass(bytes);
                 }
             },
-            Scanned::Dcs { whole, says } => match asked_by_device_string(says) {
+            Scanned::Dcs { whole, says } => match reply_to_device_string(says) {
                 Some(answer) => self.answers.extend_from_slice(answer.as_bytes()),
                 None => self.pass(whole),
             },
             Scanned::Osc { whole, says } => {
                 let end = if whole.ends_with(b"\x07") { "\x07" } else { "\x1b\\" };
-                match asked_by_command(says, end) {
+                match reply_to_command(says, end) {
                     Some(answer) => self.answers.extend_from_slice(answer.as_bytes()),
-                    None => self.hear_command(whole, says),
+                    None => self.receive_command(whole, says),
                 }
             }
         }
     }
 
-    fn hear_command(&mut self, whole: &[u8], says: &[u8]) {
+    fn receive_command(&mut self, whole: &[u8], says: &[u8]) {
         let text = String::from_utf8_lossy(says);
         let (number, rest) = text.split_once(';').unwrap_or((&text, ""));
         match number {
@@ -171,7 +171,7 @@ impl PtyEars {
             }
             "7" => self.directory = directory_of(rest).or(self.directory.take()),
             "133" => {
-                if let Some(event) = self.shell.hear_of_any(rest) {
+                if let Some(event) = self.shell.receive_generic(rest) {
                     self.say(event);
                 }
             }
@@ -196,11 +196,11 @@ impl PtyEars {
     fn say(&mut self, event: PtyEvent) {
         // The first thing that is said of commands says that they are told apart.
         if self.shell.takes_first() && event != PtyEvent::DetectsCommands {
-            self.heard.push(PtySaying::Said(PtyEvent::DetectsCommands));
+            self.heard.push(HeardOutput::Said(PtyEvent::DetectsCommands));
         }
         let bytes = if let PtyEvent::CommandBegun(line) = &event { line.len() } else { 0 };
-        self.heard_bytes += SAID_BYTES + bytes;
-        self.heard.push(PtySaying::Said(event));
+        self.pending_bytes += SAID_BYTES + bytes;
+        self.heard.push(HeardOutput::Said(event));
     }
 
     fn pass(&mut self, bytes: &[u8]) {
@@ -217,10 +217,10 @@ impl PtyEars {
         if bytes.is_empty() {
             return;
         }
-        self.heard_bytes += bytes.len();
+        self.pending_bytes += bytes.len();
         match self.heard.last_mut() {
-            Some(PtySaying::Text(text)) => text.extend_from_slice(bytes),
-            _ => self.heard.push(PtySaying::Text(bytes.to_vec())),
+            Some(HeardOutput::Text(text)) => text.extend_from_slice(bytes),
+            _ => self.heard.push(HeardOutput::Text(bytes.to_vec())),
         }
     }
 }
@@ -249,18 +249,18 @@ mod tests {
 
     /// Returns everything that is heard when `printed` comes in pieces of `length` bytes, and the
     /// answers.
-    fn heard(nonce: Option<&str>, printed: &[u8], length: usize) -> (Vec<PtySaying>, String) {
+    fn heard(nonce: Option<&str>, printed: &[u8], length: usize) -> (Vec<HeardOutput>, String) {
         let mut listener = PtyListener::new(SIZE, nonce.map(str::to_owned));
         for piece in printed.chunks(length) {
             listener.hear(piece);
         }
         listener.finish();
         let answers = String::from_utf8(listener.take_answers()).unwrap();
-        (listener.take_heard(), answers)
+        (listener.take_pending(), answers)
     }
 
-    fn text(text: &str) -> PtySaying {
-        PtySaying::Text(text.as_bytes().to_vec())
+    fn text(text: &str) -> HeardOutput {
+        HeardOutput::Text(text.as_bytes().to_vec())
     }
 
     #[test]
@@ -282,8 +282,8 @@ mod tests {
         let mut listener = PtyListener::new(SIZE, None);
         printed.chunks(3).for_each(|piece| listener.hear(piece));
         assert_eq!((listener.take_title().as_deref(), listener.take_title()), (Some("two"), None));
-        let said = PtySaying::Said(PtyEvent::Directory("file:///a%20b".to_owned()));
-        assert_eq!(listener.take_heard(), [PtySaying::Text(printed.to_vec()), said]);
+        let said = HeardOutput::Said(PtyEvent::Directory("file:///a%20b".to_owned()));
+        assert_eq!(listener.take_pending(), [HeardOutput::Text(printed.to_vec()), said]);
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
             let line = format!("x{}", "\\x3b".repeat(bytes - 1));
             let said = format!("\x1b]633;E;{line};{}\x07\x1b]633;C;{0}\x07", "w".repeat(32));
             let (heard, _) = heard(Some(&"w".repeat(32)), said.as_bytes(), 4096);
-            let begun = PtySaying::Said(PtyEvent::CommandBegun(format!("x{}", ";".repeat(told - 1))));
+            let begun = HeardOutput::Said(PtyEvent::CommandBegun(format!("x{}", ";".repeat(told - 1))));
             assert_eq!(heard.last(), Some(&begun), "{bytes}");
         }
     }
@@ -314,7 +314,7 @@ mod tests {
         let printed = b"\x1b]633;A;w\x07$ ls\r\n\x1b]633;E;ls \\x3b\\x0a\\\\;w\x07\x1b]633;C;w\x07a\x1b]633;D;0\x07\x1b]633;C\x07\
             \x1b]633;D;2;w\x07\x1b]633;P;Cwd=/x \\x3b;w\x07$ \x1b]133;C\x07";
         let (heard, _) = heard(Some("w"), printed, 7);
-        let said = |event| PtySaying::Said(event);
+        let said = |event| HeardOutput::Said(event);
         let expected = [
             said(PtyEvent::DetectsCommands),
             text("$ ls\r\n"),
@@ -331,7 +331,7 @@ mod tests {
     fn where_no_shell_was_told_the_word_any_may_tell_commands_apart() {
         let printed = b"\x1b]133;A\x07$ \x1b]633;E;lie;x\x07\x1b]633;C\x07a\x1b]633;D\x07\x1b]133;D;1\x07";
         let (heard, _) = heard(None, printed, 100);
-        let said = |event| PtySaying::Said(event);
+        let said = |event| HeardOutput::Said(event);
         let expected = [
             said(PtyEvent::DetectsCommands),
             text("\x1b]133;A\x07$ "),
@@ -392,10 +392,10 @@ mod tests {
             let mut all = before;
             all.extend_from_slice(format!("\x1b]633;E;true;{WORD}\x07\x1b]633;C;{WORD}\x07").as_bytes());
             let (heard, _) = heard(Some(WORD), &all, length);
-            prop_assert_eq!(heard.last(), Some(&PtySaying::Said(PtyEvent::CommandBegun("true".to_owned()))));
+            prop_assert_eq!(heard.last(), Some(&HeardOutput::Said(PtyEvent::CommandBegun("true".to_owned()))));
             let shown: Vec<u8> = heard.iter().filter_map(|heard| match heard {
-                PtySaying::Text(text) => Some(text.clone()),
-                PtySaying::Said(_) => None,
+                HeardOutput::Text(text) => Some(text.clone()),
+                HeardOutput::Said(_) => None,
             }).flatten().collect();
             prop_assert!(memchr::memmem::find(&shown, WORD.as_bytes()).is_none());
         }

@@ -15,29 +15,29 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, sleep_until, Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::foreground::{seems_to_wait, Foreground};
+use super::foreground::{seems_to_await_input, Foreground};
 use super::integration::{ShellScript, ShellScripts};
-use super::listener::{PtyListener, PtySaying};
+use super::listener::{HeardOutput, PtyListener};
 use super::opening::{open, set_size, OpenPty};
-use super::typing::Typing;
+use super::typing::InputQueue;
 use super::{shell, PtyReports};
 use crate::backend::acp::guards::{Guard, GuardProgram};
-use crate::backend::acp::terminals::guard::CommandNews;
+use crate::backend::acp::terminals::guard::GuardReport;
 use crate::host::effects::{PtyCommand, PtyEvent, PtyLaunch};
 use crate::io::descriptors::limit_behind;
 use crate::wire::escapes::take_text;
 
-/// Minimum interval of reports on output, unless [`TOLD_BYTES_MAX`] is reached before.
-const GATHERED: Duration = Duration::from_millis(8);
+/// Minimum interval of reports on output, unless [`REPORT_BYTES_MAX`] is reached before.
+const REPORT_INTERVAL: Duration = Duration::from_millis(8);
 
 /// Size of unreported output, in bytes, at which a report is due at once and no more is read.
-const TOLD_BYTES_MAX: usize = 64 << 10;
+const REPORT_BYTES_MAX: usize = 64 << 10;
 
 /// Maximum number of bytes read at once: no more is there on Linux.
 const READ_BYTES_MAX: usize = 4 << 10;
 
 /// Size of output, in bytes, at which no more is read where it is reported at the end.
-const TOLD_AT_END_BYTES_MAX: usize = 1 << 20;
+const END_REPORT_BYTES_MAX: usize = 1 << 20;
 
 /// When nothing has come for so long from a program that has ended, nothing more comes.
 const DRAINED_AFTER: Duration = Duration::from_millis(500);
@@ -57,9 +57,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// A program that has not quite ended.
 #[derive(Debug)]
-pub struct CountedProgram(watch::Sender<usize>);
+pub struct LiveProgram(watch::Sender<usize>);
 
-impl CountedProgram {
+impl LiveProgram {
     /// One more of these.
     pub fn new(count: &watch::Sender<usize>) -> Self {
         count.send_modify(|count| *count += 1);
@@ -67,7 +67,7 @@ impl CountedProgram {
     }
 }
 
-impl Drop for CountedProgram {
+impl Drop for LiveProgram {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
@@ -75,13 +75,13 @@ impl Drop for CountedProgram {
 
 /// How a program is attended to from outside.
 #[derive(Debug)]
-pub struct Attended {
+pub struct ProgramControl {
     /// Commands for the program, which is ended when the queue is closed.
     pub commands: mpsc::UnboundedReceiver<PtyCommand>,
     /// Ends it, too.
     pub stop: CancellationToken,
     /// Until nothing of it is left.
-    pub counted: CountedProgram,
+    pub counted: LiveProgram,
     /// Set to report the program's output all at once when it has ended.
     pub tells_at_end: bool,
 }
@@ -92,7 +92,7 @@ pub async fn start(
     scripts: Option<&ShellScripts>,
     launch: &PtyLaunch,
     reports: PtyReports,
-    attended: Attended,
+    attended: ProgramControl,
 ) {
     let shell = shell::of_user();
     match open(guards, scripts, launch, &shell) {
@@ -116,13 +116,13 @@ pub fn not_attended_to(why: &io::Error) -> PtyEvent {
 }
 
 /// Returns whether a failed read or write is to be tried again later.
-fn is_for_now(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// Stage in the life of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ProgramStage {
     Starting,
     Running,
     /// The program has ended with this code, if one is known. Output that is left is still read.
@@ -139,7 +139,7 @@ struct Program {
     reports: PtyReports,
     path: PathBuf,
     name: String,
-    stage: Stage,
+    stage: ProgramStage,
     /// Listener with the output that is not reported yet.
     listener: PtyListener,
     /// The script that its shell reads, until it has.
@@ -152,7 +152,7 @@ struct Program {
     drained_bytes: usize,
     /// Set while nobody has the terminal open.
     is_closed: bool,
-    typing: Typing,
+    typing: InputQueue,
     /// Program in front, as far as it was reported.
     foreground: Foreground,
     /// When a title was told last: programs change them often.
@@ -165,9 +165,9 @@ struct Program {
 }
 
 /// Event that the program's task handles next.
-enum Happens {
+enum ProgramEvent {
     Told(Option<PtyCommand>),
-    Guard(Option<CommandNews>),
+    Guard(Option<GuardReport>),
     Readable,
     Writable,
     Opened,
@@ -188,7 +188,7 @@ impl Program {
             reports,
             path,
             name,
-            stage: Stage::Starting,
+            stage: ProgramStage::Starting,
             listener: PtyListener::new(pty.size, pty.word),
             script: pty.script,
             has_news: false,
@@ -196,7 +196,7 @@ impl Program {
             printed_at: Instant::now(),
             drained_bytes: 0,
             is_closed: false,
-            typing: Typing::default(),
+            typing: InputQueue::default(),
             foreground: Foreground::default(),
             titled_at: None,
             calm_at: None,
@@ -207,7 +207,7 @@ impl Program {
     }
 
     /// Attends to it until nothing of it is left.
-    async fn attend(mut self, mut guard: Guard, mut attended: Attended) {
+    async fn attend(mut self, mut guard: Guard, mut attended: ProgramControl) {
         let released = CancellationToken::new();
         let run = async {
             tokio::select! {
@@ -230,36 +230,36 @@ impl Program {
     async fn run(&mut self, commands: &mut mpsc::UnboundedReceiver<PtyCommand>) {
         loop {
             match self.next(commands).await {
-                Happens::Told(None) => return,
-                Happens::Told(Some(command)) => self.obey(command),
-                Happens::Guard(news) => {
-                    if !self.hear_guard(news) {
+                ProgramEvent::Told(None) => return,
+                ProgramEvent::Told(Some(command)) => self.obey(command),
+                ProgramEvent::Guard(news) => {
+                    if !self.receive_guard_report(news) {
                         return;
                     }
                 }
-                Happens::Readable => {
+                ProgramEvent::Readable => {
                     self.read();
                     yield_now().await;
                 }
-                Happens::Writable => self.write(),
-                Happens::Opened => self.is_closed = false,
-                Happens::TimeToTell(None) => return,
-                Happens::TimeToTell(Some(room)) => {
+                ProgramEvent::Writable => self.write(),
+                ProgramEvent::Opened => self.is_closed = false,
+                ProgramEvent::TimeToTell(None) => return,
+                ProgramEvent::TimeToTell(Some(room)) => {
                     self.has_news = false;
                     self.told_at = Some(Instant::now());
-                    self.tell_heard(Some(room));
+                    self.report_pending(Some(room));
                 }
-                Happens::Calm => self.look_in_front(),
-                Happens::Waits => {
+                ProgramEvent::Calm => self.refresh_title(),
+                ProgramEvent::Waits => {
                     self.waits_at = None;
-                    if seems_to_wait(&self.screen) {
+                    if seems_to_await_input(&self.screen) {
                         self.reports.tell(PtyEvent::Waits, None);
                     }
                 }
-                Happens::Drained => {
+                ProgramEvent::Drained => {
                     self.listener.finish();
-                    self.tell_heard(None);
-                    if let Stage::Ended(code) = self.stage {
+                    self.report_pending(None);
+                    if let ProgramStage::Ended(code) = self.stage {
                         self.reports.tell(PtyEvent::Exited(code), None);
                     }
                     return;
@@ -268,48 +268,48 @@ impl Program {
         }
     }
 
-    async fn next(&mut self, commands: &mut mpsc::UnboundedReceiver<PtyCommand>) -> Happens {
-        let has_ended = matches!(self.stage, Stage::Ended(_));
+    async fn next(&mut self, commands: &mut mpsc::UnboundedReceiver<PtyCommand>) -> ProgramEvent {
+        let has_ended = matches!(self.stage, ProgramStage::Ended(_));
         let has_room = self.has_room();
-        let reads = self.stage != Stage::Starting && has_room && !self.is_closed;
+        let reads = self.stage != ProgramStage::Starting && has_room && !self.is_closed;
         // What is never reported before the end would keep the program from getting there.
         let may_tell = !self.tells_at_end || !has_room;
-        let tells = self.has_news && self.listener.has_heard() && may_tell;
-        let is_full = self.listener.heard_bytes() >= TOLD_BYTES_MAX;
-        let due = self.told_at.filter(|_| !is_full).map(|at| at + GATHERED);
+        let tells = self.has_news && self.listener.has_pending() && may_tell;
+        let is_full = self.listener.pending_bytes() >= REPORT_BYTES_MAX;
+        let due = self.told_at.filter(|_| !is_full).map(|at| at + REPORT_INTERVAL);
         let is_over = self.is_closed || self.drained_bytes >= DRAINED_BYTES_MAX;
         let drained = has_ended && !tells;
         let drained_at = self.printed_at + DRAINED_AFTER;
         let (calm_at, waits_at) = (self.calm_at, self.waits_at);
         let (reports, printed, screen, told) = (&self.reports, &self.printed, &self.screen, &mut self.told);
         tokio::select! {
-            command = commands.recv() => Happens::Told(command),
+            command = commands.recv() => ProgramEvent::Told(command),
             line = told.next_line(), if !has_ended => {
-                Happens::Guard(line.ok().flatten().as_deref().and_then(CommandNews::of_line))
+                ProgramEvent::Guard(line.ok().flatten().as_deref().and_then(GuardReport::of_line))
             }
             room = async {
                 if let Some(due) = due {
                     sleep_until(due).await;
                 }
                 reports.room().await
-            }, if tells => Happens::TimeToTell(room),
-            _ = printed.readable(), if reads => Happens::Readable,
-            _ = screen.writable(), if !self.typing.is_empty() => Happens::Writable,
-            () = until(calm_at), if calm_at.is_some() && !has_ended => Happens::Calm,
-            () = until(waits_at), if waits_at.is_some() && !has_ended => Happens::Waits,
-            () = sleep(PAUSE), if self.is_closed && !has_ended => Happens::Opened,
+            }, if tells => ProgramEvent::TimeToTell(room),
+            _ = printed.readable(), if reads => ProgramEvent::Readable,
+            _ = screen.writable(), if !self.typing.is_empty() => ProgramEvent::Writable,
+            () = until(calm_at), if calm_at.is_some() && !has_ended => ProgramEvent::Calm,
+            () = until(waits_at), if waits_at.is_some() && !has_ended => ProgramEvent::Waits,
+            () = sleep(PAUSE), if self.is_closed && !has_ended => ProgramEvent::Opened,
             () = async {
                 if !is_over {
                     sleep_until(drained_at).await;
                 }
-            }, if drained => Happens::Drained,
+            }, if drained => ProgramEvent::Drained,
         }
     }
 
     /// Returns whether more output may be read.
     fn has_room(&self) -> bool {
-        let max = if self.tells_at_end { TOLD_AT_END_BYTES_MAX } else { TOLD_BYTES_MAX };
-        self.listener.heard_bytes() < max && self.drained_bytes < DRAINED_BYTES_MAX
+        let max = if self.tells_at_end { END_REPORT_BYTES_MAX } else { REPORT_BYTES_MAX };
+        self.listener.pending_bytes() < max && self.drained_bytes < DRAINED_BYTES_MAX
     }
 
     fn obey(&mut self, command: PtyCommand) {
@@ -329,24 +329,24 @@ impl Program {
     }
 
     /// Handles news from the program's guard; returns whether there is anything left to attend to.
-    fn hear_guard(&mut self, news: Option<CommandNews>) -> bool {
+    fn receive_guard_report(&mut self, news: Option<GuardReport>) -> bool {
         self.stage = match news {
-            Some(CommandNews::Started) => {
+            Some(GuardReport::Started) => {
                 self.reports.tell(PtyEvent::Started { program: self.name.clone() }, None);
                 self.expect_output();
-                Stage::Running
+                ProgramStage::Running
             }
-            Some(CommandNews::NotStarted(why)) => {
+            Some(GuardReport::NotStarted(why)) => {
                 self.reports.tell(not_started(&self.path, &why), None);
                 return false;
             }
-            None if self.stage == Stage::Starting => {
+            None if self.stage == ProgramStage::Starting => {
                 self.reports.tell(not_started(&self.path, &"its guard has ended"), None);
                 return false;
             }
-            Some(CommandNews::Exited(code)) => Stage::Ended(Some(i64::from(code))),
+            Some(GuardReport::Exited(code)) => ProgramStage::Ended(Some(i64::from(code))),
             // Of one whose guard was killed nothing is known.
-            Some(CommandNews::Killed(_)) | None => Stage::Ended(None),
+            Some(GuardReport::Killed(_)) | None => ProgramStage::Ended(None),
         };
         self.printed_at = Instant::now();
         true
@@ -359,20 +359,20 @@ impl Program {
         match self.printed.try_read(&mut buffer) {
             Ok(count @ 1..) => {
                 self.listener.hear(&buffer[..count]);
-                if self.listener.knows_shell() {
+                if self.listener.has_shell_integration() {
                     self.script = None;
                 }
                 self.has_news = true;
                 self.printed_at = Instant::now();
                 self.calm_at = (!self.tells_at_end).then(|| self.printed_at + CALM_AFTER);
-                if matches!(self.stage, Stage::Ended(_)) {
+                if matches!(self.stage, ProgramStage::Ended(_)) {
                     self.drained_bytes += count;
                 } else {
                     self.typing.answer(&self.listener.take_answers());
                     self.expect_output();
                 }
             }
-            Err(error) if is_for_now(&error) => {}
+            Err(error) if is_transient(&error) => {}
             // Linux says so when nobody has it open.
             Ok(_) | Err(_) => self.is_closed = true,
         }
@@ -383,7 +383,7 @@ impl Program {
         let next = self.typing.next();
         let written = match self.screen.try_write(next) {
             Ok(count) => count,
-            Err(error) if is_for_now(&error) => return,
+            Err(error) if is_transient(&error) => return,
             Err(error) => {
                 tracing::debug!(%error, "what was typed is not taken any more");
                 next.len()
@@ -396,27 +396,27 @@ impl Program {
     }
 
     /// Tells what was heard, in its order.
-    fn tell_heard(&mut self, room: Option<OwnedSemaphorePermit>) {
+    fn report_pending(&mut self, room: Option<OwnedSemaphorePermit>) {
         if self.titled_at.is_none_or(|at| at.elapsed() >= CALM_AFTER) {
-            self.tell_title();
+            self.report_title();
         }
         let is_all = room.is_none();
         let mut events = Vec::new();
-        let heard = self.listener.take_heard();
-        let last_text = heard.iter().rposition(|heard| matches!(heard, PtySaying::Text(_)));
+        let heard = self.listener.take_pending();
+        let last_text = heard.iter().rposition(|heard| matches!(heard, HeardOutput::Text(_)));
         let goes_on = |at: usize| {
             let said_behind = heard[at + 1..].iter();
-            !said_behind.clone().any(|heard| matches!(heard, PtySaying::Said(event) if is_in_order(event)))
+            !said_behind.clone().any(|heard| matches!(heard, HeardOutput::Said(event) if is_in_order(event)))
         };
         let open = last_text.filter(|at| !is_all && goes_on(*at));
         for (at, heard) in heard.into_iter().enumerate() {
             match heard {
-                PtySaying::Text(mut bytes) => {
+                HeardOutput::Text(mut bytes) => {
                     let text = take_text(&mut bytes, open != Some(at));
                     self.listener.put_back(bytes);
                     events.extend((!text.is_empty()).then_some(PtyEvent::Data(text)));
                 }
-                PtySaying::Said(event) => events.push(event),
+                HeardOutput::Said(event) => events.push(event),
             }
         }
         let last = events.pop();
@@ -430,7 +430,7 @@ impl Program {
 
     /// Tells what the program calls its terminal: it is called that as long as that program is in
     /// front.
-    fn tell_title(&mut self) {
+    fn report_title(&mut self) {
         if let Some(title) = self.listener.take_title() {
             self.titled_at = Some(Instant::now());
             self.foreground.is_called(&self.screen);
@@ -440,10 +440,10 @@ impl Program {
 
     /// Reports the title of the terminal after a pause in the output, when another program may be
     /// in front.
-    fn look_in_front(&mut self) {
+    fn refresh_title(&mut self) {
         self.calm_at = None;
-        self.tell_title();
-        if let Some(title) = self.foreground.look(&self.screen) {
+        self.report_title();
+        if let Some(title) = self.foreground.refresh(&self.screen) {
             self.reports.tell(PtyEvent::Title(title), None);
         }
     }

@@ -39,7 +39,7 @@ const PALETTE: [[u8; 3]; 16] = [
 
 /// Returns the answer to a control or escape sequence; an empty one for a question that has none,
 /// `None` if the sequence asks nothing.
-pub fn asked_by_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String> {
+pub fn reply_to_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String> {
     const ATTRIBUTES: &str = "\x1b[?62;22c";
     if sequence == b"\x1bZ" {
         return Some(ATTRIBUTES.to_owned());
@@ -95,8 +95,8 @@ pub fn asked_by_sequence(sequence: &[u8], screen: &ScreenModel) -> Option<String
     }
 }
 
-/// Returns the answer to a device control string, as [`asked_by_sequence`] does.
-pub fn asked_by_device_string(says: &[u8]) -> Option<String> {
+/// Returns the answer to a device control string, as [`reply_to_sequence`] does.
+pub fn reply_to_device_string(says: &[u8]) -> Option<String> {
     match says.get(..2) {
         // Neither is known here: what a capability is, and what is set.
         Some(b"+q") => Some("\x1bP0+r\x1b\\".to_owned()),
@@ -105,9 +105,9 @@ pub fn asked_by_device_string(says: &[u8]) -> Option<String> {
     }
 }
 
-/// Returns the answer to an operating system command, as [`asked_by_sequence`] does. Command and
+/// Returns the answer to an operating system command, as [`reply_to_sequence`] does. Command and
 /// answer end with `end`.
-pub fn asked_by_command(says: &[u8], end: &str) -> Option<String> {
+pub fn reply_to_command(says: &[u8], end: &str) -> Option<String> {
     let says = String::from_utf8_lossy(says);
     let (number, rest) = says.split_once(';').unwrap_or((&says, ""));
     let mut values = rest.split(';');
@@ -201,7 +201,7 @@ mod tests {
             ("\x1b[3;4H", None),
             ("\x1b(B", None),
         ] {
-            assert_eq!(asked_by_sequence(asked.as_bytes(), &screen).as_deref(), answer, "{asked:?}");
+            assert_eq!(reply_to_sequence(asked.as_bytes(), &screen).as_deref(), answer, "{asked:?}");
         }
     }
 
@@ -223,10 +223,10 @@ mod tests {
             ("0;?", None),
             ("8;;https://x/?", None),
         ] {
-            assert_eq!(asked_by_command(asked.as_bytes(), "E").as_deref(), answer, "{asked:?}");
+            assert_eq!(reply_to_command(asked.as_bytes(), "E").as_deref(), answer, "{asked:?}");
         }
-        assert_eq!(asked_by_device_string(b"+q544e").as_deref(), Some("\x1bP0+r\x1b\\"));
-        assert_eq!(asked_by_device_string(b"$qm").as_deref(), Some("\x1bP0$r\x1b\\"));
-        assert_eq!(asked_by_device_string(b"q~"), None);
+        assert_eq!(reply_to_device_string(b"+q544e").as_deref(), Some("\x1bP0+r\x1b\\"));
+        assert_eq!(reply_to_device_string(b"$qm").as_deref(), Some("\x1bP0$r\x1b\\"));
+        assert_eq!(reply_to_device_string(b"q~"), None);
     }
 }

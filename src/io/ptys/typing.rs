@@ -11,14 +11,14 @@ const ANSWERS_BYTES_MAX: usize = 64 << 10;
 
 /// Queue of typed bytes and answers.
 #[derive(Debug, Default)]
-pub struct Typing {
+pub struct InputQueue {
     bytes: VecDeque<u8>,
     /// Length of each piece in the queue, and whether clients have typed it.
     pieces: VecDeque<(usize, bool)>,
     answers_bytes: usize,
 }
 
-impl Typing {
+impl InputQueue {
     /// A client has typed this.
     pub fn typed(&mut self, bytes: &[u8]) {
         self.put(bytes, true);
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn what_is_typed_and_what_is_answered_keep_their_order_and_are_told_apart() {
-        let mut typing = Typing::default();
+        let mut typing = InputQueue::default();
         typing.typed(b"abc");
         typing.answer(b"XY");
         typing.typed(b"d");
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn answers_that_nobody_reads_are_bounded() {
-        let mut typing = Typing::default();
+        let mut typing = InputQueue::default();
         typing.answer(&vec![b'x'; ANSWERS_BYTES_MAX - 1]);
         typing.answer(b"ab");
         typing.answer(b"a");

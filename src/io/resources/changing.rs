@@ -15,11 +15,11 @@ use base64::engine::general_purpose::STANDARD;
 use base64::Engine;
 use rustix::io::Errno;
 
-use crate::files::folders::{Folders, Own, PathRefusal, WorkFolder};
+use crate::files::folders::{Folders, HostFile, PathRefusal, WorkFolder};
 use crate::files::reverting::{revert_text, RevertedText, UNKNOWN_SIDE};
 use crate::files::unfinished::Unfinished;
 use crate::files::uris::path_of;
-use crate::files::writing::{Put, Writing};
+use crate::files::writing::{WritePosition, WriteRequest};
 use crate::host::effects::{Change, RevertOutcome, RevertRequest};
 use crate::wire::errors::RpcError;
 
@@ -28,11 +28,11 @@ const WRITTEN_BYTES_MAX: usize = 16 << 20;
 
 /// Folders in which clients may change files.
 #[derive(Debug, Default)]
-pub struct Ground {
+pub struct WritableFolders {
     /// The folders that the operator has named.
     granted: Vec<Arc<WorkFolder>>,
     /// Files of the host, which clients may never change.
-    own: Mutex<OwnFiles>,
+    own: Mutex<HostFiles>,
     /// The folders of sessions, where they were when something was first changed in them: what
     /// somebody puts there later, such as a link that leads elsewhere, is none.
     known: Mutex<HashMap<String, Arc<WorkFolder>>>,
@@ -42,19 +42,19 @@ pub struct Ground {
 
 /// The host's own files, as they were named and as they were found.
 #[derive(Debug, Default)]
-struct OwnFiles {
+struct HostFiles {
     named: Vec<PathBuf>,
-    found: Arc<[Own]>,
+    found: Arc<[HostFile]>,
 }
 
-impl OwnFiles {
+impl HostFiles {
     fn find(named: Vec<PathBuf>) -> Self {
-        let found = named.iter().flat_map(|path| Own::find(path)).collect();
+        let found = named.iter().flat_map(|path| HostFile::find(path)).collect();
         Self { named, found }
     }
 }
 
-impl Ground {
+impl WritableFolders {
     /// The folders that the operator has named, and the host's own files.
     pub fn new(granted: &[PathBuf], own: &[PathBuf]) -> Self {
         let granted = granted.iter().filter_map(|path| match WorkFolder::find(path.clone()) {
@@ -64,7 +64,7 @@ impl Ground {
                 None
             }
         });
-        let own = Mutex::new(OwnFiles::find(own.to_vec()));
+        let own = Mutex::new(HostFiles::find(own.to_vec()));
         Self { granted: granted.collect(), own, ..Self::default() }
     }
 
@@ -76,7 +76,7 @@ impl Ground {
             if left.is_empty() {
                 return Ok(unfinished);
             }
-            let put_right = move || left.put_right();
+            let put_right = move || left.recover();
             thread::Builder::new().name("unfinished".to_owned()).spawn(put_right).map(|_| unfinished)
         });
         match begun {
@@ -89,7 +89,7 @@ impl Ground {
     }
 
     /// Returns the files that clients may never change.
-    pub fn own(&self) -> Arc<[Own]> {
+    pub fn own(&self) -> Arc<[HostFile]> {
         Arc::clone(&self.own.lock().unwrap_or_else(PoisonError::into_inner).found)
     }
 
@@ -98,7 +98,7 @@ impl Ground {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         let new: Vec<PathBuf> = files.into_iter().filter(|file| !own.named.contains(file)).collect();
         if !new.is_empty() {
-            *own = OwnFiles::find([std::mem::take(&mut own.named), new].concat());
+            *own = HostFiles::find([std::mem::take(&mut own.named), new].concat());
         }
     }
 
@@ -150,7 +150,7 @@ pub(super) fn change(change: &Change, folders: &Folders) -> Result<(), RpcError>
 
 /// Makes files what they were before, each for itself: one that is not what it must be stays as it
 /// is.
-pub(super) fn take_back(taken: &RevertRequest, folders: &Folders) -> Vec<RevertOutcome> {
+pub(super) fn revert(taken: &RevertRequest, folders: &Folders) -> Vec<RevertOutcome> {
     let each = taken.files.iter().map(|file| {
         let uri = file.uri();
         let (Some(now), Some(wanted)) = (&file.now, &file.wanted) else {
@@ -208,12 +208,12 @@ fn write(write: &ResourceWriteParams, folders: &Folders) -> Result<(), RpcError>
     // A negative one was refused before.
     let position = u64::try_from(write.position.unwrap_or(0)).unwrap_or(0);
     let put = match write.mode {
-        None | Some(ResourceWriteMode::Truncate) => Put::Truncate(position),
-        Some(ResourceWriteMode::Append) => Put::Append(position),
-        Some(ResourceWriteMode::Insert) => Put::Insert(position),
+        None | Some(ResourceWriteMode::Truncate) => WritePosition::Truncate(position),
+        Some(ResourceWriteMode::Append) => WritePosition::Append(position),
+        Some(ResourceWriteMode::Insert) => WritePosition::Insert(position),
     };
     let create_only = write.create_only == Some(true);
-    let writing = Writing { content, put, create_only, if_match: write.if_match.as_deref(), mode: None };
+    let writing = WriteRequest { content, put, create_only, if_match: write.if_match.as_deref(), mode: None };
     folders.put(&path, &writing).map_err(|refusal| failed(&write.uri, refusal))
 }
 

@@ -8,31 +8,31 @@ use tokio::time::Instant;
 
 use super::Sidecar;
 use crate::host::effects::ConnectionId;
-use crate::io::link::{AtEnd, Link};
+use crate::io::link::{Link, OnClose};
 
 impl Sidecar {
     /// Agents are held up while too much waits for clients: for any of them, unless another one
     /// reads what is said.
     pub(super) fn has_room_for_agents(&self) -> bool {
-        let coming = self.coming_bytes();
+        let coming = self.in_flight_bytes();
         let has_room = |link: &Link| link.outbox.has_room_for_agents(coming);
-        self.keeper.has_room_for_agents(self.unsettled_bytes)
+        self.persistence.has_room_for_agents(self.unsettled_bytes)
             && (self.links.iter().all(has_room) || self.links.iter().any(|link| self.reads(link)))
     }
 
     /// Returns whether a client listens and reads.
     fn reads(&self, link: &Link) -> bool {
         let listens = !link.closing && !link.has_departed && self.host.is_welcome(link.id);
-        listens && link.outbox.has_room_for_agents(self.coming_bytes())
+        listens && link.outbox.has_room_for_agents(self.in_flight_bytes())
     }
 
     /// When the next client is to be cut off, if it does not read until then.
-    pub(super) fn next_cut(&self) -> Option<Instant> {
-        self.cuts().map(|(_, at)| at).min()
+    pub(super) fn next_disconnect(&self) -> Option<Instant> {
+        self.due_disconnects().map(|(_, at)| at).min()
     }
 
     /// Returns the clients to be disconnected, each with the time.
-    fn cuts(&self) -> impl Iterator<Item = (ConnectionId, Instant)> + '_ {
+    fn due_disconnects(&self) -> impl Iterator<Item = (ConnectionId, Instant)> + '_ {
         // It has room itself, so it is none of those.
         let others_read = self.links.iter().any(|link| self.reads(link));
         self.links.iter().filter_map(move |link| {
@@ -44,7 +44,7 @@ impl Sidecar {
     /// Cuts off clients whose time is up, and those for which most is in memory while that is too
     /// much for all.
     pub(super) fn cut_off(&mut self) {
-        let cuts: Vec<(ConnectionId, Instant)> = self.cuts().collect();
+        let cuts: Vec<(ConnectionId, Instant)> = self.due_disconnects().collect();
         for (connection, at) in cuts {
             if at > Instant::now() {
                 continue;
@@ -58,16 +58,16 @@ impl Sidecar {
             );
             self.give_up(connection, "its client does not read what waits for it".to_owned());
         }
-        self.cut_off_the_largest();
+        self.cut_off_largest();
     }
 
     /// Cuts off the client for which most is in memory, and the next one, while all that is in
     /// memory for clients is more than the total. The client whose end is the end of the process is
     /// none of those.
-    fn cut_off_the_largest(&mut self) {
+    fn cut_off_largest(&mut self) {
         let (total, mut bytes) = (self.options.outbox.total, self.bytes_of_clients());
         while bytes > total {
-            let links = self.links.iter().filter(|link| link.at_end == AtEnd::Close);
+            let links = self.links.iter().filter(|link| link.at_end == OnClose::Close);
             let Some(largest) = links.max_by_key(|link| link.held_bytes()) else { return };
             let (connection, of_largest) = (largest.id, largest.held_bytes());
             if of_largest == 0 {
@@ -92,13 +92,13 @@ impl Sidecar {
     /// Returns the number of bytes in memory that wait for clients or were sent by them and not
     /// heard. Bytes that several connections share are counted once.
     fn bytes_of_clients(&self) -> usize {
-        self.door.backlog().bytes() + self.links.iter().map(Link::own_bytes).sum::<usize>()
+        self.acceptor.backlog().bytes() + self.links.iter().map(Link::own_bytes).sum::<usize>()
     }
 
     /// Ends a connection now, for this reason, without what waits for its client.
     pub(super) fn give_up(&mut self, connection: ConnectionId, why: String) {
         let at_end = self.links.get_mut(connection).map(|link| link.at_end);
-        if at_end == Some(AtEnd::Leave) {
+        if at_end == Some(OnClose::Leave) {
             self.input_ended(connection, None);
         }
         if let Some(link) = self.links.get_mut(connection) {

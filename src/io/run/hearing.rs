@@ -9,16 +9,16 @@ use tokio::time::Instant;
 
 use super::leaving::LEAVE_WITHIN;
 use super::{Exit, Sidecar};
-use crate::backend::Offered;
+use crate::backend::OfferedAgent;
 use crate::codec::InputLine;
 use crate::config::ConfigurationReading;
 use crate::host::effects::{ConnectionId, Input, Shutdown};
 use crate::io::events::Events;
-use crate::io::fronts::{Fronts, Knock, ServedWith};
+use crate::io::fronts::{FrontServices, Fronts, JoinRequest};
 use crate::io::held::HeldMessage;
-use crate::io::link::{AtEnd, Link, LinkEvent, Written, CHUNK_BYTES};
-use crate::io::upkeep::UpkeepNews;
-use crate::io::watch::Loss;
+use crate::io::link::{ClientEvent, Link, OnClose, WriteOutcome, CHUNK_BYTES};
+use crate::io::upkeep::UpkeepEvent;
+use crate::io::watch::LeaveReason;
 use crate::status::{EXIT_CUT, EXIT_FAILURE};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::Incoming;
@@ -28,17 +28,17 @@ const LINES_AT_ONCE: usize = 256;
 
 impl Sidecar {
     /// Hears what clients have said, as far as there is room for what they are answered.
-    pub(super) async fn hear_clients(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
+    pub(super) async fn receive_from_clients(&mut self, events: &mut Events) -> anyhow::Result<Option<Exit>> {
         for _ in 0..LINES_AT_ONCE {
             if self.leave_by.is_some() {
                 break;
             }
-            let coming = self.coming_bytes();
-            let heard = self.links.hear(|link| link.outbox.has_room_for_clients(coming));
+            let coming = self.in_flight_bytes();
+            let heard = self.links.next_event(|link| link.outbox.has_room_for_clients(coming));
             match heard {
                 None => break,
-                Some((connection, LinkEvent::Line(line))) => self.hear_line(connection, line),
-                Some((connection, LinkEvent::End(failure))) => self.input_ended(connection, failure),
+                Some((connection, ClientEvent::Line(line))) => self.receive_line(connection, line),
+                Some((connection, ClientEvent::End(failure))) => self.input_ended(connection, failure),
             }
             if self.options.deterministic {
                 let exit = self.run_until_quiet(events).await?;
@@ -54,11 +54,11 @@ impl Sidecar {
 
     /// Returns whether any client has sent something that can be received now.
     pub(super) fn has_clients_to_hear(&self) -> bool {
-        let coming = self.coming_bytes();
-        self.links.any_to_hear(|link| link.outbox.has_room_for_clients(coming))
+        let coming = self.in_flight_bytes();
+        self.links.any_has_event(|link| link.outbox.has_room_for_clients(coming))
     }
 
-    fn hear_line(&mut self, connection: ConnectionId, line: InputLine) {
+    fn receive_line(&mut self, connection: ConnectionId, line: InputLine) {
         let message = match line {
             InputLine::Complete(line) => Incoming::parse(&line),
             InputLine::Unterminated(line) => match Incoming::parse(&line) {
@@ -85,14 +85,14 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return };
         let how = link.terms.at_end;
         match link.at_end {
-            AtEnd::Leave => {
+            OnClose::Leave => {
                 tracing::info!(?failure, "stdin has ended");
                 self.unreadable = failure;
                 self.input_has_ended = true;
                 self.drained = how == Shutdown::Cancel;
                 self.feed(Input::Shutdown(how));
             }
-            AtEnd::Close => {
+            OnClose::Close => {
                 tracing::info!(
                     connection = connection.0,
                     ?failure,
@@ -107,32 +107,33 @@ impl Sidecar {
     }
 
     /// A front has said hello. When we are about to leave, it starts another host.
-    pub(super) fn hear_knock(&mut self, mut knock: Knock) {
-        if let Some(reading) = knock.take_reading() {
+    pub(super) fn receive_join_request(&mut self, mut join_request: JoinRequest) {
+        if let Some(reading) = join_request.take_reading() {
             self.take_up(reading);
         }
-        self.resources.keep_from_clients(knock.take_files());
+        self.resources.keep_from_clients(join_request.take_files());
         if let Some(fronts) = self.fronts.as_mut().filter(|_| self.leave_by.is_none()) {
-            let with = ServedWith {
-                door: &self.door,
+            let with = FrontServices {
+                acceptor: &self.acceptor,
                 listeners: &self.listeners,
                 configuration: self.configuration.as_ref(),
                 upkeep: self.upkeep.as_ref(),
             };
-            fronts.admit(knock, &with);
+            fronts.admit(join_request, &with);
         }
     }
 
     /// Handles a change of a file that others may change under a running host.
-    pub(super) fn hear_upkeep(&mut self, news: UpkeepNews) -> Option<Exit> {
+    pub(super) fn receive_upkeep(&mut self, news: UpkeepEvent) -> Option<Exit> {
         match news {
-            UpkeepNews::Configuration(reading) => self.take_up(*reading),
-            UpkeepNews::Replaced => {
+            UpkeepEvent::Configuration(reading) => self.take_up(*reading),
+            UpkeepEvent::Replaced => {
                 tracing::error!("another process holds the state folder: its lock was removed");
                 self.fronts.iter_mut().for_each(Fronts::are_replaced);
-                return self.hear_loss(Loss::Asked("the state folder is another process's"));
+                return self
+                    .receive_leave_reason(LeaveReason::Asked("the state folder is another process's"));
             }
-            UpkeepNews::Socket(listener) => {
+            UpkeepEvent::Socket(listener) => {
                 if let Some(fronts) = self.fronts.as_mut().filter(|_| self.leave_by.is_none()) {
                     fronts.listen_anew(listener);
                 }
@@ -146,7 +147,7 @@ impl Sidecar {
         let Some(mut offered) = self.configuration.as_mut().and_then(|here| here.take_up(reading)) else {
             return;
         };
-        let built_in = self.built_in.iter().cloned().map(Offered::AsBefore);
+        let built_in = self.built_in.iter().cloned().map(OfferedAgent::AsBefore);
         offered.extend(built_in);
         self.agents.replace(offered);
         let described = self.agents.describe();
@@ -162,28 +163,30 @@ impl Sidecar {
             connection = connection.0,
             "a client is disconnected as soon as what waits for it is written"
         );
-        link.stop_hearing();
+        link.stop_receiving();
         link.has_departed = true;
         link.leave_by = Some(Instant::now() + LEAVE_WITHIN);
         self.feed(Input::Ended { connection, how: Shutdown::Cancel, expected: None });
     }
 
     /// Handles the outcome of a chunk that a writer was given.
-    pub(super) fn hear_writer(
+    pub(super) fn receive_write_outcome(
         &mut self,
         connection: ConnectionId,
-        written: Written,
+        written: WriteOutcome,
     ) -> anyhow::Result<Option<Exit>> {
         let Some(link) = self.links.get_mut(connection) else { return Ok(None) };
         match (written, link.at_end) {
-            (Written::Bytes(bytes), _) => link.written(bytes),
-            (Written::Unread, _) => self.write_nothing_more(connection),
-            (Written::Gone, AtEnd::Leave) => return Ok(Some(Exit::Done)),
-            (Written::Failed(error), AtEnd::Leave) => return Err(error).context("stdout cannot be written"),
-            (written, AtEnd::Close) => {
+            (WriteOutcome::Bytes(bytes), _) => link.written(bytes),
+            (WriteOutcome::Unread, _) => self.write_nothing_more(connection),
+            (WriteOutcome::Gone, OnClose::Leave) => return Ok(Some(Exit::Done)),
+            (WriteOutcome::Failed(error), OnClose::Leave) => {
+                return Err(error).context("stdout cannot be written")
+            }
+            (written, OnClose::Close) => {
                 tracing::info!(connection = connection.0, ?written, "a connection is lost");
                 let failure = match written {
-                    Written::Failed(error) => Some(format!("stdout cannot be written: {error}")),
+                    WriteOutcome::Failed(error) => Some(format!("stdout cannot be written: {error}")),
                     _ => None,
                 };
                 self.lose(connection, failure);
@@ -202,11 +205,11 @@ impl Sidecar {
         }
         self.feed(Input::Closed(connection));
         // Nobody is there for whom it would wait.
-        self.see_off(&link, failure, false);
+        self.send_exit(&link, failure, false);
     }
 
     /// Tells the front of a connection that is over how it is to end.
-    pub(super) fn see_off(&mut self, link: &Link, failure: Option<String>, waits: bool) {
+    pub(super) fn send_exit(&mut self, link: &Link, failure: Option<String>, waits: bool) {
         let Some(fronts) = &mut self.fronts else { return };
         let unreadable = link.unreadable.as_ref().map(|error| format!("stdin cannot be read: {error}"));
         let why = failure.or(unreadable);
@@ -217,6 +220,6 @@ impl Sidecar {
         };
         // A client that has come by a listener keeps the host: nobody waits for the end of that.
         let waits = waits && self.links.iter().next().is_none();
-        fronts.see_off(link.id, status, why, waits);
+        fronts.send_exit(link.id, status, why, waits);
     }
 }

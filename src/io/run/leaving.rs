@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Exit, Sidecar};
 use crate::host::effects::{Input, Shutdown};
-use crate::io::watch::Loss;
+use crate::io::watch::LeaveReason;
 
 /// Time limit for the last frames after a request to leave.
 pub(super) const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
@@ -32,11 +32,11 @@ const _: () = assert!(
 );
 
 /// Why a client whose input has ended is not told the rest.
-pub(super) const NOT_TOLD: &str = "the store took nothing to the end: what was not told is lost";
+pub(super) const UNSENT_REASON: &str = "the store took nothing to the end: what was not told is lost";
 
 /// Returns how long to wait for a file system that does not answer, when everything else has ended
 /// in this way.
-pub(super) fn patience(how: Shutdown) -> Duration {
+pub(super) fn file_system_timeout(how: Shutdown) -> Duration {
     match how {
         Shutdown::Drain(patience) => patience,
         Shutdown::Cancel => LEAVE_WITHIN,
@@ -45,11 +45,11 @@ pub(super) fn patience(how: Shutdown) -> Duration {
 
 impl Sidecar {
     /// Handles a reason to leave. Returns the exit if it follows at once.
-    pub(super) fn hear_loss(&mut self, loss: Loss) -> Option<Exit> {
+    pub(super) fn receive_leave_reason(&mut self, loss: LeaveReason) -> Option<Exit> {
         let why = match loss {
-            Loss::Reader => return Some(Exit::Done),
-            Loss::Parent => "the parent process is gone",
-            Loss::Asked(signal) => signal,
+            LeaveReason::Reader => return Some(Exit::Done),
+            LeaveReason::Parent => "the parent process is gone",
+            LeaveReason::Asked(signal) => signal,
         };
         self.leave(why).then_some(Exit::Done)
     }
@@ -75,11 +75,12 @@ impl Sidecar {
     pub(super) fn finished(&mut self) -> Option<Exit> {
         let written = self.links.iter().all(|link| link.outbox.bytes() == 0);
         let read = self.readers.as_ref().is_none_or(|readers| readers.is_idle());
-        let exit = self.done.or(self.idle()).filter(|_| self.keeper.is_settled() && read && written)?;
+        let exit = self.done.or(self.idle()).filter(|_| self.persistence.is_settled() && read && written)?;
         if self.resources.is_idle() {
             return Some(exit);
         }
-        self.leave_by = self.leave_by.or(Instant::now().checked_add(patience(self.options.terms.at_end)));
+        self.leave_by =
+            self.leave_by.or(Instant::now().checked_add(file_system_timeout(self.options.terms.at_end)));
         None
     }
 
@@ -112,6 +113,6 @@ impl Sidecar {
             return;
         }
         let was_asked = self.leave_by.is_some();
-        self.keeper.close(if was_asked { CLOSE_IN_HASTE } else { CLOSE_WITHIN });
+        self.persistence.close(if was_asked { CLOSE_IN_HASTE } else { CLOSE_WITHIN });
     }
 }

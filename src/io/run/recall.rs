@@ -12,12 +12,12 @@ use crate::host::effects::{ConnectionId, Failing, Input, Output, Record, Session
 use crate::host::limits::Sieve;
 use crate::host::{Findings, KeptSummary, LoadedSession};
 use crate::io::held::HeldMessage;
-use crate::io::keeper::CommitEvent;
-use crate::io::readers::{ListRead, ListRequest, Read, ReadRequest};
-use crate::io::trouble::TroubleAnswer;
-use crate::io::watches::{BegunWatches, Lease};
+use crate::io::persistence::CommitEvent;
+use crate::io::readers::{FinishedRead, ListRead, ListRequest, ReadRequest};
+use crate::io::store_failure::FailureAnswer;
+use crate::io::watches::{StartedWatches, WatchLease};
 use crate::store::reader::Reader;
-use crate::watches::engine::Refused;
+use crate::watches::engine::WatchRefusal;
 use crate::wire::methods::Method;
 
 impl Sidecar {
@@ -35,26 +35,26 @@ impl Sidecar {
         };
         for (deaths, key) in interrupted {
             if deaths > 0 {
-                self.be_safe(events).await;
-                self.note_survivals();
+                self.flush(events).await;
+                self.end_trials();
                 self.outputs.push(Output::Record(Record::Trial(key)));
-                self.be_safe(events).await;
+                self.flush(events).await;
             }
-            self.bring_back(key);
+            self.load_interrupted(key);
         }
     }
 
     /// Waits until everything so far is safe, unless nothing can be made safe now.
-    async fn be_safe(&mut self, events: &mut Events) {
+    async fn flush(&mut self, events: &mut Events) {
         self.end_step();
-        while !self.keeper.is_settled() && !self.keeper.is_failing() {
+        while !self.persistence.is_settled() && !self.persistence.is_failing() {
             let Some(kept) = events.kept.recv().await else { return };
-            self.hear_keeper(kept);
+            self.receive_commit_event(kept);
         }
     }
 
     /// The process is still there: sessions that were taken up so far have not ended it.
-    fn note_survivals(&mut self) {
+    fn end_trials(&mut self) {
         let survives = |timer: &Timer| matches!(timer, Timer::Recovered(_) | Timer::Trial(_));
         let (survived, later) = self.timers.drain(..).partition(|(_, timer)| survives(timer));
         self.timers = later;
@@ -65,7 +65,7 @@ impl Sidecar {
     }
 
     /// Brings a session whose turn was interrupted from the store into memory.
-    fn bring_back(&mut self, key: SessionKey) {
+    fn load_interrupted(&mut self, key: SessionKey) {
         let mut sieve = Sieve::new(self.options.limits);
         let read = self.reader().map(|reader| reader.load_sifted(key, |row, line| sieve.admits(row, line)));
         match read {
@@ -85,17 +85,17 @@ impl Sidecar {
 
     /// Hears a message if everything is known that it names; else it waits for that.
     pub(super) fn go_on(&mut self, connection: ConnectionId, mut held: HeldMessage) {
-        if self.knows_all(connection, &mut held) {
-            self.hear_message(connection, held);
+        if self.start_lookup(connection, &mut held) {
+            self.receive_message(connection, held);
         } else if let Some(link) = self.links.get_mut(connection) {
             link.held = Some(Box::new(held));
         }
     }
 
     /// Returns whether everything that a message names is known. Starts the lookup of what is not.
-    fn knows_all(&mut self, connection: ConnectionId, held: &mut HeldMessage) -> bool {
+    fn start_lookup(&mut self, connection: ConnectionId, held: &mut HeldMessage) -> bool {
         if held.findings.is_none() && !held.named.directories.is_empty() {
-            self.directories.look(connection, held.named.directories.iter().cloned().collect());
+            self.directories.check(connection, held.named.directories.iter().cloned().collect());
             return false;
         }
         let mut watches = self.host.watches_to_begin(&held.named);
@@ -115,12 +115,12 @@ impl Sidecar {
             texts: Vec::new(),
         };
         // What was let out of memory a moment ago is not in the store before its step is.
-        held.waits_for_store = wanted.uris.iter().any(|uri| self.keeper.holds(uri));
-        if held.waits_for_store && !self.keeper.is_failing() {
+        held.waits_for_store = wanted.uris.iter().any(|uri| self.persistence.holds(uri));
+        if held.waits_for_store && !self.persistence.is_failing() {
             return false;
         }
         wanted.uris.retain(|uri| {
-            let is_held = self.keeper.holds(uri);
+            let is_held = self.persistence.holds(uri);
             if is_held {
                 held.cannot_read(uri.clone(), "its newest state is not kept yet".to_owned(), &self.changes);
             }
@@ -138,9 +138,9 @@ impl Sidecar {
     }
 
     /// Translates and feeds a message of which everything is known, with nothing in between.
-    fn hear_message(&mut self, connection: ConnectionId, mut held: HeldMessage) {
+    fn receive_message(&mut self, connection: ConnectionId, mut held: HeldMessage) {
         if let Some(sessions) = held.sessions_kept.take() {
-            self.edges.meet(&sessions);
+            self.edges.learn_sessions(&sessions);
         }
         if let (Some(client), Some(Some(dialect))) = (&held.named.client, held.version) {
             if self.edges.is_stranger(client) {
@@ -165,7 +165,7 @@ impl Sidecar {
     }
 
     /// The directories were looked at that a held message names.
-    pub(super) fn hear_findings(&mut self, connection: ConnectionId, findings: Findings) {
+    pub(super) fn receive_directories(&mut self, connection: ConnectionId, findings: Findings) {
         if let Some(mut held) = self.take_held(connection) {
             held.findings = Some(findings);
             self.go_on(connection, held);
@@ -173,10 +173,11 @@ impl Sidecar {
     }
 
     /// Watches were to begin that a held message follows.
-    pub(super) fn hear_watches(&mut self, connection: ConnectionId, begun: BegunWatches) {
+    pub(super) fn receive_watches(&mut self, connection: ConnectionId, begun: StartedWatches) {
         if let Some(mut held) = self.take_held(connection) {
-            let lacks_room =
-                |begun: &Result<Lease, Refused>| matches!(begun, Err(Refused { lacks_room: true, .. }));
+            let lacks_room = |begun: &Result<WatchLease, WatchRefusal>| {
+                matches!(begun, Err(WatchRefusal { lacks_room: true, .. }))
+            };
             let is_short = begun.iter().any(|(_, begun)| lacks_room(begun));
             if is_short && !std::mem::replace(&mut held.made_room, true) {
                 // Those that have no room are tried once more when there is all that there can be.
@@ -192,14 +193,14 @@ impl Sidecar {
     }
 
     /// Something was read from the store.
-    pub(super) fn hear_reader(&mut self, connection: ConnectionId, read: Read) {
+    pub(super) fn receive_read(&mut self, connection: ConnectionId, read: FinishedRead) {
         if let Some(readers) = &mut self.readers {
             readers.answered();
         }
         match read {
-            Read::Answer(frame) => self.answer(connection, &frame),
-            Read::Listed(read) => self.hear_list(connection, *read),
-            Read::Found(found) => {
+            FinishedRead::Answer(frame) => self.answer(connection, &frame),
+            FinishedRead::Listed(read) => self.receive_list(connection, *read),
+            FinishedRead::Found(found) => {
                 if let Some(mut held) = self.take_held(connection) {
                     held.take_in(found);
                     self.go_on(connection, held);
@@ -210,7 +211,7 @@ impl Sidecar {
 
     /// A page of the list was read. If sessions may have changed since that began, the core says
     /// what they are now.
-    fn hear_list(&mut self, connection: ConnectionId, read: ListRead) {
+    fn receive_list(&mut self, connection: ConnectionId, read: ListRead) {
         let ListRead { asked: ListRequest { id, page, began }, listed, answer } = read;
         if began.is_some_and(|began| !self.changes.list_has_changed(began)) {
             return self.answer(connection, &answer);
@@ -224,11 +225,11 @@ impl Sidecar {
         Some(*self.links.get_mut(connection)?.held.take()?)
     }
 
-    pub(super) fn hear_keeper(&mut self, kept: CommitEvent) {
-        let was_failing = self.keeper.is_failing();
+    pub(super) fn receive_commit_event(&mut self, kept: CommitEvent) {
+        let was_failing = self.persistence.is_failing();
         match kept {
             CommitEvent::Safe(step) => {
-                for output in self.keeper.release(step) {
+                for output in self.persistence.release(step) {
                     self.carry_out(output);
                 }
                 if was_failing {
@@ -238,7 +239,7 @@ impl Sidecar {
             }
             CommitEvent::Failing(trouble) => {
                 let reason = trouble.reason.clone();
-                let safe = self.keeper.fail(trouble);
+                let safe = self.persistence.fail(trouble);
                 self.feed(Input::Failing(Some(Failing { reason, safe })));
                 self.answer_what_waits();
             }
@@ -254,10 +255,10 @@ impl Sidecar {
 
     /// Answers requests while nothing can be kept.
     pub(super) fn answer_what_waits(&mut self) {
-        for answer in self.keeper.take_answers() {
+        for answer in self.persistence.take_answers() {
             match answer {
-                TroubleAnswer::Whole(output) => self.carry_out(output),
-                TroubleAnswer::Refused(connection, frame, method) => {
+                FailureAnswer::Whole(output) => self.carry_out(output),
+                FailureAnswer::Refused(connection, frame, method) => {
                     self.tell(connection, &frame);
                     if method == Method::Initialize {
                         // It may try again.

@@ -17,11 +17,11 @@ use crate::host::limits::Limits;
 use crate::io::configuration::Configuration;
 use crate::io::descriptors::no_thread;
 use crate::io::events::Events;
-use crate::io::fronts::{Fronts, HostPlace};
-use crate::io::keeper::{Keeper, Opened};
-use crate::io::link::{AtEnd, Terms};
+use crate::io::fronts::{Fronts, HostSocket};
+use crate::io::link::{ConnectionSettings, OnClose};
 use crate::io::listen::Listening;
 use crate::io::outbox::OutboxLimits;
+use crate::io::persistence::{OpenedPersistence, Persistence};
 use crate::io::ptys::ShellScripts;
 use crate::io::signals::catch_signals;
 use crate::io::stdio::{self, Stdout};
@@ -39,7 +39,7 @@ pub struct RunOptions {
     /// Listeners to begin with.
     pub listening: Option<Listening>,
     /// Settings of the connection on stdin and stdout.
-    pub terms: Terms,
+    pub terms: ConnectionSettings,
     /// Leave when the process that started us is gone.
     pub watch_parent: bool,
     /// A fixed clock, counted ids, and one input at a time.
@@ -84,11 +84,11 @@ pub fn serve(
     mut options: RunOptions,
     (configuration, backends): (Configuration, Vec<Box<dyn Backend>>),
     held: Option<StateFolder>,
-    place: Option<HostPlace>,
+    place: Option<HostSocket>,
 ) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(watch::parent).flatten();
     options.own_files.extend(place.as_ref().map(|place| place.path.clone()));
-    let opened = match open_keeper(&mut options, held) {
+    let opened = match open_persistence(&mut options, held) {
         Ok(opened) => opened,
         Err(error) => {
             if let Some(place) = place {
@@ -103,20 +103,20 @@ pub fn serve(
     let exit = runtime.block_on(async {
         let (losses, lost) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
-        let socket = place.as_ref().and_then(HostPlace::socket_file);
-        let (fronts, knocks) = match place {
+        let socket = place.as_ref().and_then(HostSocket::socket_file);
+        let (fronts, join_requests) = match place {
             Some(place) => {
-                let (fronts, knocks) = Fronts::listen(place).context("nobody can be listened for")?;
-                (Some(fronts), knocks)
+                let (fronts, join_requests) = Fronts::listen(place).context("nobody can be listened for")?;
+                (Some(fronts), join_requests)
             }
             None => (None, mpsc::unbounded_channel().1),
         };
         let terms = options.terms.clone();
         let line_bytes_max = terms.line_bytes_max;
-        let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, lost, knocks);
+        let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, lost, join_requests);
         sidecar.fronts = fronts;
         if let Err(error) = sidecar.listen_to_others(&terms).await {
-            sidecar.let_nobody_in().await;
+            sidecar.close_listeners().await;
             sidecar.close_store();
             return Err(error);
         }
@@ -126,7 +126,8 @@ pub fn serve(
             let tell = move |loss| losses.send(loss).is_ok();
             watch::start(Some(watched), parent, None, tell).map_err(no_thread)?;
             let writer = |receipts| Stdout::start(stdout, receipts);
-            let lines = sidecar.door.open(AtEnd::Leave, terms, writer).context("cannot write to stdout")?;
+            let lines =
+                sidecar.acceptor.open(OnClose::Leave, terms, writer).context("cannot write to stdout")?;
             stdio::read_lines(stdin, line_bytes_max, lines, None).map_err(no_thread)?;
         }
         let exit = sidecar.run_to_the_end(events).await?;
@@ -173,9 +174,9 @@ impl Sidecar {
     }
 
     /// Begins to listen where this process itself was asked to, and tells where on stderr.
-    async fn listen_to_others(&mut self, terms: &Terms) -> anyhow::Result<()> {
+    async fn listen_to_others(&mut self, terms: &ConnectionSettings) -> anyhow::Result<()> {
         let Some(listening) = self.options.listening.take() else { return Ok(()) };
-        print_urls(&self.listeners.ask(listening, &self.door, terms).await?);
+        print_urls(&self.listeners.ask(listening, &self.acceptor, terms).await?);
         Ok(())
     }
 }
@@ -197,9 +198,9 @@ pub fn serve_fronts(
     mut options: RunOptions,
     (configuration, backends): (Configuration, Vec<Box<dyn Backend>>),
     held: StateFolder,
-    place: HostPlace,
+    place: HostSocket,
 ) -> anyhow::Result<Exit> {
-    let opened = match open_keeper(&mut options, Some(held)) {
+    let opened = match open_persistence(&mut options, Some(held)) {
         Ok(opened) => opened,
         Err(error) => {
             place.refuse(&format!("{error:#}"), EXIT_STATE);
@@ -212,8 +213,8 @@ pub fn serve_fronts(
         let (losses, lost) = mpsc::unbounded_channel();
         catch_signals(&losses)?;
         let socket = place.socket_file();
-        let (fronts, knocks) = Fronts::listen(place).context("nobody can be listened for")?;
-        let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, lost, knocks);
+        let (fronts, join_requests) = Fronts::listen(place).context("nobody can be listened for")?;
+        let (mut sidecar, mut events) = Sidecar::new(options, backends, opened, lost, join_requests);
         sidecar.fronts = Some(fronts);
         sidecar.begin_upkeep(&mut events, configuration, socket)?;
         sidecar.run_to_the_end(events).await
@@ -228,8 +229,11 @@ pub fn serve_fronts(
 #[error("{0:#}")]
 pub struct StateError(anyhow::Error);
 
-fn open_keeper(options: &mut RunOptions, held: Option<StateFolder>) -> Result<Opened, StateError> {
-    let StatePlace::Folder(asked) = &options.state else { return Ok(Keeper::in_memory()) };
+fn open_persistence(
+    options: &mut RunOptions,
+    held: Option<StateFolder>,
+) -> Result<OpenedPersistence, StateError> {
+    let StatePlace::Folder(asked) = &options.state else { return Ok(Persistence::in_memory()) };
     let held = match held {
         Some(held) => Ok(held),
         None => folder::chosen(asked.as_deref()).and_then(|folder| StateFolder::hold(&folder)),
@@ -237,7 +241,7 @@ fn open_keeper(options: &mut RunOptions, held: Option<StateFolder>) -> Result<Op
     held.map_err(anyhow::Error::from)
         .and_then(|folder| {
             options.state_folder = Some(folder.path().to_owned());
-            Keeper::open_held(folder, options.store)
+            Persistence::open_held(folder, options.store)
         })
         .map_err(StateError)
 }

@@ -8,10 +8,10 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use tokio::time::Instant;
 
-use super::leaving::{patience, NOT_TOLD};
+use super::leaving::{file_system_timeout, UNSENT_REASON};
 use super::{Exit, Sidecar};
 use crate::host::effects::{ConnectionId, Frame, Input, Output, Timer};
-use crate::io::link::Behind;
+use crate::io::link::QueuedMessage;
 use crate::io::readers::{listing, ListRequest};
 use crate::io::states::{Piece, PieceEnd};
 use crate::versions::Outgoing;
@@ -23,7 +23,7 @@ impl Sidecar {
     pub(super) fn tell(&mut self, connection: ConnectionId, frame: &Frame) {
         // What was on its way to a connection that is lost is not told.
         if self.links.get_mut(connection).is_some() {
-            self.edges.tell(connection, frame, &mut self.told);
+            self.edges.translate_frame(connection, frame, &mut self.told);
             self.send(connection, is_answer(frame), false);
         }
     }
@@ -33,14 +33,14 @@ impl Sidecar {
     fn send(&mut self, connection: ConnectionId, is_answer: bool, ahead: bool) {
         let mut told = std::mem::take(&mut self.told);
         for told in told.drain(..) {
-            self.send_one(connection, Behind { told, is_answer }, ahead);
+            self.send_one(connection, QueuedMessage { told, is_answer }, ahead);
         }
         self.told = told;
     }
 
-    fn send_one(&mut self, connection: ConnectionId, what: Behind, ahead: bool) {
+    fn send_one(&mut self, connection: ConnectionId, what: QueuedMessage, ahead: bool) {
         let Some(link) = self.links.get_mut(connection) else { return };
-        let Some(Behind { told, is_answer }) = link.put_behind(what) else { return };
+        let Some(QueuedMessage { told, is_answer }) = link.queue_behind(what) else { return };
         let line = match told {
             Outgoing::Unwritten(_) if link.nobody_reads => return,
             Outgoing::Unwritten(what) if !self.options.deterministic => {
@@ -123,14 +123,14 @@ impl Sidecar {
     /// Returns whether an output that stands alone may go out before everything that waits for its
     /// records.
     fn may_be_overtaken(&self) -> bool {
-        !self.outputs_of_client && self.keeper.may_be_overtaken()
+        !self.outputs_of_client && self.persistence.may_be_overtaken()
     }
 
     /// Carries out what stands alone: now, and before text of agents that waits to be written.
     fn carry_out_ahead(&mut self, output: Output) {
         let Output::Frame(connection, frame) = output else { return self.carry_out(output) };
         if self.links.get_mut(connection).is_some() {
-            self.edges.tell(connection, &frame, &mut self.told);
+            self.edges.translate_frame(connection, &frame, &mut self.told);
             self.send(connection, is_answer(&frame), true);
         }
     }
@@ -140,15 +140,15 @@ impl Sidecar {
             Output::Frame(connection, frame) => self.tell(connection, &frame),
             Output::States(connection, id, states) => {
                 if self.links.get_mut(connection).is_some() {
-                    self.edges.tell_states(connection, id, *states, &mut self.told);
+                    self.edges.translate_states(connection, id, *states, &mut self.told);
                     self.send(connection, true, false);
                 }
             }
-            // Taken by the keeper.
+            // Taken by the persistence.
             Output::Record(_) => {}
             Output::Turns(connection, turns) => {
                 if self.links.get_mut(connection).is_some() {
-                    self.edges.tell_turns(connection, *turns, &mut self.told);
+                    self.edges.translate_turns(connection, *turns, &mut self.told);
                     self.send(connection, true, false);
                 }
             }
@@ -164,9 +164,9 @@ impl Sidecar {
             }
             Output::List(connection, id, page) => {
                 self.expect_answer(connection, &id);
-                match (&mut self.readers, self.keeper.memory()) {
+                match (&mut self.readers, self.persistence.memory()) {
                     (Some(readers), _) => {
-                        let began = self.keeper.is_settled().then(|| self.changes.now());
+                        let began = self.persistence.is_settled().then(|| self.changes.now());
                         readers.list(connection, ListRequest { id, page, began });
                     }
                     (None, Some(memory)) => {
@@ -188,7 +188,7 @@ impl Sidecar {
             Output::BeginWatches(connection) => self.watches.try_again(connection),
             Output::Pty(terminal, command) => self.ptys.carry_out(terminal, command),
             Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
-            Output::Meet { provider, tokens } => self.agents.meet(provider, tokens),
+            Output::Meet { provider, tokens } => self.agents.probe(provider, tokens),
             // A time that no clock reaches never comes.
             Output::Timer(timer, after) => {
                 self.timers.extend(Instant::now().checked_add(after).map(|at| (at, timer)));
@@ -198,7 +198,7 @@ impl Sidecar {
     }
 
     /// A piece of what is written elsewhere goes out; behind the last one, what waits behind it.
-    pub(super) fn hear_piece(&mut self, piece: Piece) {
+    pub(super) fn receive_piece(&mut self, piece: Piece) {
         let connection = piece.connection;
         let Some(link) = self.links.get_mut(connection) else { return };
         let Some((mut writing, behind)) = link.writing.take() else { return };
@@ -223,7 +223,7 @@ impl Sidecar {
         self.send_behind(connection, behind);
     }
 
-    fn send_behind(&mut self, connection: ConnectionId, behind: Vec<Behind>) {
+    fn send_behind(&mut self, connection: ConnectionId, behind: Vec<QueuedMessage>) {
         for what in behind {
             if let Some(link) = self.links.get_mut(connection) {
                 link.outbox.expected_come(what.bytes());
@@ -237,7 +237,7 @@ impl Sidecar {
         let Some(link) = self.links.get_mut(connection) else { return };
         link.nobody_reads = true;
         if let Some((writing, behind)) = link.writing.take() {
-            writing.give_up(&mut link.outbox);
+            writing.cancel(&mut link.outbox);
             self.send_behind(connection, behind);
         }
     }
@@ -272,7 +272,7 @@ impl Sidecar {
             }
             let of_client = std::mem::take(&mut self.outputs_of_client);
             let outputs = self.begin_limits(outputs);
-            for output in self.keeper.keep(outputs, of_client) {
+            for output in self.persistence.keep(outputs, of_client) {
                 self.carry_out(output);
             }
             self.answer_what_waits();
@@ -296,7 +296,7 @@ impl Sidecar {
     /// Gives the writers what waits, and forgets connections that are over.
     fn write(&mut self) {
         let mut over = Vec::new();
-        let (now, is_failing) = (Instant::now(), self.keeper.is_failing());
+        let (now, is_failing) = (Instant::now(), self.persistence.is_failing());
         for link in self.links.iter_mut() {
             if self.done.is_some() || link.closing {
                 link.outbox.release();
@@ -304,7 +304,7 @@ impl Sidecar {
             link.write();
             link.have_more_written();
             if link.waits_for_answers_only() || (is_failing && link.has_departed) {
-                link.leave_by = link.leave_by.or(now.checked_add(patience(link.terms.at_end)));
+                link.leave_by = link.leave_by.or(now.checked_add(file_system_timeout(link.terms.at_end)));
             }
             let is_over = link.is_done() || link.leave_by.is_some_and(|by| by <= now);
             over.extend(is_over.then_some(link.id));
@@ -316,8 +316,8 @@ impl Sidecar {
                 // It was not waited for to its end.
                 self.feed(Input::Closed(connection));
             }
-            let failure = (is_failing && !link.closing).then(|| NOT_TOLD.to_owned());
-            self.see_off(&link, failure, true);
+            let failure = (is_failing && !link.closing).then(|| UNSENT_REASON.to_owned());
+            self.send_exit(&link, failure, true);
         }
     }
 }

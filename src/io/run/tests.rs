@@ -32,9 +32,9 @@ use crate::backend::Backend;
 use crate::codec::InputLine;
 use crate::host::effects::{ConnectionId, Shutdown};
 use crate::host::idle::SESSION_BYTES;
-use crate::io::link::{AtEnd, ClientLines, LineSink, Receipts, Terms, Written};
+use crate::io::link::{ClientLines, ConnectionSettings, LineSink, OnClose, Receipts, WriteOutcome};
 use crate::io::outbox::OutboxLimits;
-use crate::io::readers::{ByHand, Read, ReadJob};
+use crate::io::readers::{FinishedRead, ManualReaders, ReadJob};
 use crate::store::{StatePlace, StoreOptions};
 use crate::wire::uris::default_chat_of;
 
@@ -86,7 +86,7 @@ impl Client {
             message["jsonrpc"] = "2.0".into();
             InputLine::Complete(message.to_string().into())
         });
-        let said = self.lines.as_ref().expect("the client is there").try_say(Ok(lines.collect()));
+        let said = self.lines.as_ref().expect("the client is there").try_send(Ok(lines.collect()));
         assert!(said, "the loop hears");
     }
 
@@ -124,10 +124,10 @@ fn actions(told: &[Value]) -> Vec<&str> {
     told.iter().filter_map(|told| told["params"]["action"]["type"].as_str()).collect()
 }
 
-fn terms(at_end: Shutdown) -> Terms {
+fn terms(at_end: Shutdown) -> ConnectionSettings {
     let returns_within = Some(Duration::from_secs(1000));
     let line_bytes_max = 1 << 20;
-    Terms {
+    ConnectionSettings {
         default_directory: None,
         line_bytes_max,
         at_end,
@@ -141,15 +141,15 @@ struct World {
     sidecar: Sidecar,
     events: Events,
     /// Set when reads come by hand.
-    by_hand: Option<ByHand>,
+    by_hand: Option<ManualReaders>,
 }
 
 impl World {
-    fn with(opened: Opened, outbox: OutboxLimits) -> Self {
+    fn with(opened: OpenedPersistence, outbox: OutboxLimits) -> Self {
         Self::with_agent(opened, outbox, Box::new(Script))
     }
 
-    fn with_agent(opened: Opened, outbox: OutboxLimits, agent: Box<dyn Backend>) -> Self {
+    fn with_agent(opened: OpenedPersistence, outbox: OutboxLimits, agent: Box<dyn Backend>) -> Self {
         let options = RunOptions {
             stays: false,
             listening: None,
@@ -167,21 +167,21 @@ impl World {
             store: StoreOptions::default(),
             guard: None,
         };
-        let ((_, lost), (_, knocks)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        let (sidecar, events) = Sidecar::new(options, vec![agent], opened, lost, knocks);
+        let ((_, lost), (_, join_requests)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        let (sidecar, events) = Sidecar::new(options, vec![agent], opened, lost, join_requests);
         Self { sidecar, events, by_hand: None }
     }
 
     /// With everything in memory.
     fn in_memory() -> Self {
-        let mut world = Self::with(Keeper::in_memory(), OutboxLimits::default());
+        let mut world = Self::with(Persistence::in_memory(), OutboxLimits::default());
         world.sidecar.begin().unwrap();
         world
     }
 
     /// On this folder; what is read from it comes by hand.
     async fn on(folder: &Path) -> Self {
-        let opened = Keeper::open(folder, StoreOptions::default()).unwrap();
+        let opened = Persistence::open(folder, StoreOptions::default()).unwrap();
         let mut world = Self::with(opened, OutboxLimits::default());
         world.sidecar.end_interrupted_turns(&mut world.events).await;
         world.by_hand = world.sidecar.readers.as_mut().map(Readers::by_hand);
@@ -200,7 +200,7 @@ impl World {
             receipts = Some(made);
             Ok(Pipe { chunks: sender, is_stuck })
         };
-        let lines = self.sidecar.door.open(AtEnd::Close, terms(at_end), pipe).unwrap();
+        let lines = self.sidecar.acceptor.open(OnClose::Close, terms(at_end), pipe).unwrap();
         let id = lines.connection();
         Client { lines: Some(lines), id, chunks, unread: Vec::new(), receipts, last_request: 0 }
     }
@@ -228,7 +228,7 @@ impl World {
     async fn settle(&mut self) {
         let mut turns_without_event = 0;
         while turns_without_event < 20 {
-            self.until(|sidecar| sidecar.keeper.is_settled()).await;
+            self.until(|sidecar| sidecar.persistence.is_settled()).await;
             tokio::select! {
                 biased;
                 exit = self.sidecar.turn(&mut self.events) => {
@@ -244,13 +244,14 @@ impl World {
     /// be read is read.
     async fn go_on_without_store(&mut self, untold: &mut Vec<LoopEvent>) {
         for _ in 0..20 {
-            while let Some(event) = self.events.now(Wants { reports: true, ..Wants::default() }).await {
+            while let Some(event) = self.events.now(Interests { reports: true, ..Interests::default() }).await
+            {
                 match event {
                     LoopEvent::Kept(_) => untold.push(event),
                     event => assert_eq!(self.sidecar.take_in(event).unwrap(), None, "the loop goes on"),
                 }
             }
-            self.sidecar.hear_clients(&mut self.events).await.unwrap();
+            self.sidecar.receive_from_clients(&mut self.events).await.unwrap();
             self.sidecar.settle();
             while let Some(job) = self.next_job() {
                 self.deliver(self.read(job));
@@ -282,14 +283,14 @@ impl World {
     }
 
     fn next_job(&self) -> Option<ReadJob> {
-        self.by_hand.as_ref().and_then(ByHand::next)
+        self.by_hand.as_ref().and_then(ManualReaders::next)
     }
 
-    fn read(&self, job: ReadJob) -> (ConnectionId, Read) {
+    fn read(&self, job: ReadJob) -> (ConnectionId, FinishedRead) {
         self.by_hand.as_ref().unwrap().read(job)
     }
 
-    fn deliver(&self, read: (ConnectionId, Read)) {
+    fn deliver(&self, read: (ConnectionId, FinishedRead)) {
         self.by_hand.as_ref().unwrap().deliver(read);
     }
 
@@ -387,7 +388,7 @@ async fn a_connection_whose_writer_fails_is_lost_alone() {
     stuck.says(&[json!({ "id": 1, "method": "initialize", "params":
         { "clientId": "stuck", "protocolVersions": ["1.0.0"], "initialSubscriptions": ["ahp-root://"] } })]);
     world.settle().await;
-    stuck.receipts.as_ref().unwrap().tell(Written::Gone);
+    stuck.receipts.as_ref().unwrap().send(WriteOutcome::Gone);
     world.settle().await;
     assert_eq!(world.sidecar.links.iter().map(|link| link.id).collect::<Vec<_>>(), [stays.id]);
     world.ask(&mut stays, "createSession", json!({ "channel": SESSION })).await;
@@ -421,7 +422,7 @@ async fn what_was_asked_before_the_end_of_input_is_answered() {
 #[tokio::test]
 async fn who_does_not_read_is_not_heard_and_holds_up_no_other_client() {
     let outbox = OutboxLimits { clients_above: 1000, ..OutboxLimits::default() };
-    let mut world = World::with(Keeper::in_memory(), outbox);
+    let mut world = World::with(Persistence::in_memory(), outbox);
     world.sidecar.begin().unwrap();
     let mut reads = world.client("reads", "1.0.0").await;
     let mut stuck = world.open(true);
@@ -434,7 +435,7 @@ async fn who_does_not_read_is_not_heard_and_holds_up_no_other_client() {
     let mut answered = stuck.answers().len();
     // It reads on.
     while answered < 5000 {
-        stuck.receipts.as_ref().unwrap().tell(Written::Bytes(1 << 20));
+        stuck.receipts.as_ref().unwrap().send(WriteOutcome::Bytes(1 << 20));
         world.settle().await;
         let more = stuck.answers().len();
         assert!(more > 0, "nothing is heard behind {answered}");
@@ -589,7 +590,7 @@ async fn a_client_is_lost_while_something_is_read_for_it() {
     waits.asks("subscribe", json!({ "channel": SESSION }));
     world.settle().await;
     let late = world.next_job().map(|job| world.read(job)).expect("a read");
-    waits.receipts.as_ref().unwrap().tell(Written::Gone);
+    waits.receipts.as_ref().unwrap().send(WriteOutcome::Gone);
     world.settle().await;
     world.deliver(late);
     world.settle().await;

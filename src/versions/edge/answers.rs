@@ -7,14 +7,14 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{json, Value};
 
-use super::unwritten::{Heard, Parts};
-use super::{message_of, Answered, Batch, Edges, Peer, Unwritten};
+use super::deferred::{AnswerParts, ReceivedAnswer};
+use super::{message_of, CoreAnswer, DeferredMessage, EdgeConnection, Edges, RequestBatch};
 use crate::host::effects::ConnectionId;
-use crate::versions::lane::{Found, Lane};
-use crate::versions::names::Names;
+use crate::versions::names::SessionNames;
 use crate::versions::node::{self, Object};
 use crate::versions::quirks::called_otherwise;
 use crate::versions::step::Reply;
+use crate::versions::translation::{ChannelSnapshot, VersionTranslation};
 use crate::versions::Outgoing;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -36,11 +36,11 @@ pub(super) struct SubscribeRequest {
 
 impl Edges {
     /// Takes one of the core's answers; when all of a request's are there, its client is answered.
-    pub(super) fn hear_answer(
+    pub(super) fn receive_answer(
         &mut self,
         connection: ConnectionId,
         inner: u64,
-        answer: Result<Answered, RpcError>,
+        answer: Result<CoreAnswer, RpcError>,
         told: &mut Vec<Outgoing>,
     ) {
         let peer = self.peers.entry(connection).or_default();
@@ -54,9 +54,9 @@ impl Edges {
         let mut behind = std::mem::take(&mut batch.behind);
         told.push(self.answer(connection, inner, &id, batch).unwrap_or_else(|mut error| {
             let peer = self.peers.entry(connection).or_default();
-            if let Some(lane) = self.lanes.get_mut(&peer.dialect) {
-                let (chain, mut scene) = lane.scene("", &peer.client_id);
-                chain.error_down(&mut error, &mut scene);
+            if let Some(translation) = self.translations.get_mut(&peer.dialect) {
+                let (chain, mut context) = translation.context("", &peer.client_id);
+                chain.error_down(&mut error, &mut context);
             }
             error_line(Some(&id), &error).into()
         }));
@@ -70,15 +70,15 @@ impl Edges {
         connection: ConnectionId,
         inner: u64,
         id: &RequestId,
-        mut batch: Batch,
+        mut batch: RequestBatch,
     ) -> Result<Outgoing, RpcError> {
         let mut answers = std::mem::take(&mut batch.answers).into_iter();
         let Some(first) = answers.next() else {
             return Err(RpcError::internal(format_args!("`{}` has no answer of the core's", batch.method)));
         };
-        let mut first = Heard::of(first?);
-        let rest = answers.flatten().map(Heard::of);
-        let mut rest: Vec<Heard> = rest.collect();
+        let mut first = ReceivedAnswer::of(first?);
+        let rest = answers.flatten().map(ReceivedAnswer::of);
+        let mut rest: Vec<ReceivedAnswer> = rest.collect();
         let large_bytes = first.large_bytes + rest.iter().map(|heard| heard.large_bytes).sum::<usize>();
         let subscribes = matches!(batch.method.as_str(), "initialize" | "subscribe" | "reconnect");
         let fetches = matches!(batch.reply, Reply::Turns { .. });
@@ -105,24 +105,27 @@ impl Edges {
             self.take_up(connection, &batch.method, &meant, &missing, &mut found);
             asked = Some(meant);
         }
-        let Batch { method, reply, .. } = batch;
+        let RequestBatch { method, reply, .. } = batch;
         let listed = first.listed(&method);
-        let parts = Parts { id: id.clone(), method, reply, asked, result: first.result, missing, found };
+        let parts =
+            AnswerParts { id: id.clone(), method, reply, asked, result: first.result, missing, found };
         let peer = self.peers.entry(connection).or_default();
-        let Some(lane) = self.lanes.get_mut(&peer.dialect) else {
+        let Some(translation) = self.translations.get_mut(&peer.dialect) else {
             return Err(RpcError::internal(format_args!("nothing translates for {:?}", peer.dialect)));
         };
-        lane.names.meet(listed.iter().map(|(uri, provider)| (uri.as_str(), Some(provider.as_str()))));
+        translation
+            .names
+            .learn_sessions(listed.iter().map(|(uri, provider)| (uri.as_str(), Some(provider.as_str()))));
         Ok(if large_bytes > 0 {
-            Outgoing::Unwritten(Box::new(Unwritten::translated(
+            Outgoing::Unwritten(Box::new(DeferredMessage::translated(
                 parts,
                 large_bytes,
                 listed,
-                lane.apart(),
+                translation.detach(),
                 peer.apart(),
             )))
         } else {
-            parts.write(lane, peer).into_text().into()
+            parts.write(translation, peer).into_text().into()
         })
     }
 
@@ -135,8 +138,8 @@ impl Edges {
     fn meant(
         &mut self,
         connection: ConnectionId,
-        batch: &Batch,
-        found: &[Found],
+        batch: &RequestBatch,
+        found: &[ChannelSnapshot],
         summaries: &HashMap<String, Object>,
     ) -> Result<SubscribeRequest, RpcError> {
         let mut asked = SubscribeRequest {
@@ -146,19 +149,19 @@ impl Edges {
             given_up: batch.given_up.clone(),
         };
         let peer = self.peers.entry(connection).or_default();
-        let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return Ok(asked) };
+        let Some(translation) = self.translations.get_mut(&peer.dialect) else { return Ok(asked) };
         if peer.dialect.names_channels() {
             return Ok(asked);
         }
         let told = found.iter().map(|found| (found.channel.as_str(), found.provider()));
         let listed = summaries.iter().map(|(uri, summary)| (uri.as_str(), node::text(summary, "provider")));
         let told: Vec<_> = told.chain(listed).filter(|(_, provider)| provider.is_some()).collect();
-        lane.names.meet(told.into_iter());
-        let is_meant = |uri: &String, names: &mut Names| {
+        translation.names.learn_sessions(told.into_iter());
+        let is_meant = |uri: &String, names: &mut SessionNames| {
             uri == uris::ROOT || batch.spelled.contains(uri) || batch.spelled.contains(&names.down(uri, None))
         };
         let (channels, strange): (Vec<String>, Vec<String>) =
-            asked.channels.into_iter().partition(|uri| is_meant(uri, &mut lane.names));
+            asked.channels.into_iter().partition(|uri| is_meant(uri, &mut translation.names));
         asked.channels = channels;
         for session in &strange {
             let chat = uris::default_chat_of(session);
@@ -184,14 +187,14 @@ impl Edges {
         method: &str,
         asked: &SubscribeRequest,
         missing: &BTreeSet<String>,
-        found: &mut Vec<Found>,
+        found: &mut Vec<ChannelSnapshot>,
     ) {
         let peer = self.peers.entry(connection).or_default();
-        let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return };
+        let Some(translation) = self.translations.get_mut(&peer.dialect) else { return };
         // What could not be replayed was answered with the states at once, and asked for besides.
         let mut taken = BTreeSet::new();
         found.retain(|found| taken.insert(found.channel.clone()));
-        lane.learn(found);
+        translation.note_states(found);
         if method != "subscribe" {
             peer.open = true;
             // What was asked for behind it may have been answered before it.
@@ -209,19 +212,19 @@ impl Edges {
 }
 
 /// The client's name of a channel.
-pub(super) fn lane_name(lane: &mut Lane, peer: &Peer, uri: &str) -> String {
+pub(super) fn client_name(translation: &mut VersionTranslation, peer: &EdgeConnection, uri: &str) -> String {
     if uri == uris::ROOT {
         return peer.root.clone();
     }
     if peer.dialect.names_channels() {
         uri.to_owned()
     } else {
-        lane.names.down(uri, None)
+        translation.names.down(uri, None)
     }
 }
 
 /// The summaries of sessions that are among the core's answers.
-fn summaries_in(answers: &[Heard]) -> HashMap<String, Object> {
+fn summaries_in(answers: &[ReceivedAnswer]) -> HashMap<String, Object> {
     let summaries = answers.iter().filter_map(|heard| heard.value()?.get("items")?.as_array()).flatten();
     summaries
         .filter_map(Value::as_object)

@@ -1,7 +1,8 @@
 //! Messages of the core, on their way down to a connection.
 //!
 //! Owns: which lines a frame becomes, and the echo of a client's action in its own words.
-//! Never: translates an action twice for two connections of a version; the lane has it.
+//! Never: translates an action twice for two connections of a version; the version's translation
+//! has it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,11 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{json, Value};
 
-use super::{Answered, Batch, Edges, Peer, Unwritten};
+use super::{CoreAnswer, DeferredMessage, EdgeConnection, Edges, RequestBatch};
 use crate::host::effects::{ConnectionId, Frame, LargeStates, LoadedTurns};
-use crate::versions::lane::{self, Envelope, Head, Lane, Origin};
 use crate::versions::node::Object;
-use crate::versions::step::Notice;
+use crate::versions::step::OutgoingNotification;
+use crate::versions::translation::{self, Envelope, EnvelopeHead, Origin, VersionTranslation};
 use crate::versions::{Line, Outgoing};
 use crate::wire::methods::Method;
 use crate::wire::rpc::{error_line, notification_line, request_line, result_line, sorted, RequestId};
@@ -23,20 +24,20 @@ impl Edges {
     /// Translates a frame down, to the lines that go out, all of which are written now.
     pub fn down(&mut self, connection: ConnectionId, frame: &Frame, lines: &mut Vec<Line>) {
         let mut told = Vec::new();
-        self.tell(connection, frame, &mut told);
+        self.translate_frame(connection, frame, &mut told);
         lines.extend(told.into_iter().map(Outgoing::now));
     }
 
     /// Translates a frame down, to what goes out, in this order. What takes long to write is not
     /// written.
-    pub fn tell(&mut self, connection: ConnectionId, frame: &Frame, told: &mut Vec<Outgoing>) {
+    pub fn translate_frame(&mut self, connection: ConnectionId, frame: &Frame, told: &mut Vec<Outgoing>) {
         let before = told.len();
         self.translate_down(connection, frame, told);
         self.apply_quirks(connection, &mut told[before..]);
     }
 
     /// Translates the answer to a request down that has large states in it.
-    pub fn tell_states(
+    pub fn translate_states(
         &mut self,
         connection: ConnectionId,
         id: RequestId,
@@ -45,25 +46,30 @@ impl Edges {
     ) {
         let before = told.len();
         if let Some(inner) = id.inner_number() {
-            self.hear_answer(connection, inner, Ok(Answered::Large(Box::new(states))), told);
+            self.receive_answer(connection, inner, Ok(CoreAnswer::Large(Box::new(states))), told);
         } else {
             let peer = self.peers.entry(connection).or_default();
             peer.open |= matches!(states.method, Method::Initialize | Method::Reconnect);
-            told.push(Outgoing::Unwritten(Box::new(Unwritten::plain(id, states, peer.answer.clone()))));
+            told.push(Outgoing::Unwritten(Box::new(DeferredMessage::plain(id, states, peer.answer.clone()))));
         }
         self.apply_quirks(connection, &mut told[before..]);
     }
 
     /// Translates turns down that a client is told because it lacks them, and that take long to
     /// write.
-    pub fn tell_turns(&mut self, connection: ConnectionId, turns: LoadedTurns, told: &mut Vec<Outgoing>) {
+    pub fn translate_turns(
+        &mut self,
+        connection: ConnectionId,
+        turns: LoadedTurns,
+        told: &mut Vec<Outgoing>,
+    ) {
         let before = told.len();
         let peer = self.peers.entry(connection).or_default();
         if peer.is_plain() {
-            told.push(Outgoing::Unwritten(Box::new(Unwritten::turns(turns))));
-        } else if let Some(lane) = self.lanes.get_mut(&peer.dialect) {
-            lane.load(&turns);
-            let unwritten = Unwritten::translated_turns(turns, lane.apart());
+            told.push(Outgoing::Unwritten(Box::new(DeferredMessage::turns(turns))));
+        } else if let Some(translation) = self.translations.get_mut(&peer.dialect) {
+            translation.load(&turns);
+            let unwritten = DeferredMessage::translated_turns(turns, translation.detach());
             behind_return(peer).unwrap_or(told).push(Outgoing::Unwritten(Box::new(unwritten)));
         }
         self.apply_quirks(connection, &mut told[before..]);
@@ -92,12 +98,12 @@ impl Edges {
         if let Some(inner) = inner {
             let answer = match frame {
                 Frame::Result { result, states, .. } => {
-                    Ok(Answered::Written { result: result.clone(), states: states.clone() })
+                    Ok(CoreAnswer::Written { result: result.clone(), states: states.clone() })
                 }
                 Frame::Error { error, .. } => Err(error.clone()),
                 _ => return,
             };
-            return self.hear_answer(connection, inner, answer, told);
+            return self.receive_answer(connection, inner, answer, told);
         }
         if matches!(frame, Frame::Result { method: Method::Initialize | Method::Reconnect, .. }) {
             peer.open = true;
@@ -106,10 +112,10 @@ impl Edges {
             told.push(Outgoing::Line(plain(frame, &peer.answer)));
             return;
         }
-        let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return };
+        let Some(translation) = self.translations.get_mut(&peer.dialect) else { return };
         match frame {
             Frame::Action(action) | Frame::Delta(action, _) => {
-                let spoken = lane.speak(action);
+                let spoken = translation.translate_action(action);
                 let before = told.len();
                 let delay = match frame {
                     Frame::Delta(_, delay_ms) => Some(Duration::from_millis(*delay_ms)),
@@ -122,15 +128,22 @@ impl Edges {
                 }
                 let own = spoken.origin.clone().filter(|origin| origin.client_id == peer.client_id);
                 if let Some(origin) = own {
-                    let said = take_said(&mut peer.said, origin.client_seq);
+                    let said = take_client_action(&mut peer.said, origin.client_seq);
                     if let (Some(said), true) = (said, told.len() == before) {
-                        told.push(echo(lane, peer.root.clone(), said, action.server_seq, &origin, None));
+                        told.push(echo(
+                            translation,
+                            peer.root.clone(),
+                            said,
+                            action.server_seq,
+                            &origin,
+                            None,
+                        ));
                     }
                 }
             }
             Frame::Answer(line) => {
                 let mut alone = Vec::new();
-                answer_alone(lane, peer, line, &mut alone);
+                answer_alone(translation, peer, line, &mut alone);
                 behind_return(peer).unwrap_or(told).append(&mut alone);
             }
             Frame::Notification { method, params } => {
@@ -138,17 +151,17 @@ impl Edges {
                 if let Some(Value::String(channel)) = params.get_mut("channel") {
                     *channel = peer.root_down(channel);
                 }
-                let notice = Notice { method: (*method).to_owned(), params };
-                let (chain, mut scene) = lane.scene("", &peer.client_id);
-                if let Some(notice) = chain.notice_down(notice, &mut scene) {
+                let notice = OutgoingNotification { method: (*method).to_owned(), params };
+                let (chain, mut context) = translation.context("", &peer.client_id);
+                if let Some(notice) = chain.notice_down(notice, &mut context) {
                     let line = notification_line(&notice.method, &sorted(notice.params));
                     behind_return(peer).unwrap_or(told).push(line.into());
                 }
             }
             Frame::Error { id, error } => {
                 let mut error = error.clone();
-                let (chain, mut scene) = lane.scene("", &peer.client_id);
-                chain.error_down(&mut error, &mut scene);
+                let (chain, mut context) = translation.context("", &peer.client_id);
+                chain.error_down(&mut error, &mut context);
                 told.push(error_line(id.as_ref(), &error).into());
             }
             Frame::Result { id, result, .. } => told.push(result_line(id, result).into()),
@@ -160,8 +173,8 @@ impl Edges {
 
 /// Returns the buffer for messages behind the first answer to a `reconnect`, until all of its
 /// answers are there.
-fn behind_return(peer: &mut Peer) -> Option<&mut Vec<Outgoing>> {
-    let returns = |batch: &&mut Batch| batch.method == "reconnect" && !batch.answers.is_empty();
+fn behind_return(peer: &mut EdgeConnection) -> Option<&mut Vec<Outgoing>> {
+    let returns = |batch: &&mut RequestBatch| batch.method == "reconnect" && !batch.answers.is_empty();
     peer.batches.values_mut().find(returns).map(|batch| &mut batch.behind)
 }
 
@@ -189,24 +202,29 @@ pub(super) fn plain(frame: &Frame, version: &Value) -> Line {
 
 /// Translates a message for one client alone: the outcome of its action, or older turns that it
 /// asked for.
-fn answer_alone(lane: &mut Lane, peer: &mut Peer, line: &Bytes, told: &mut Vec<Outgoing>) {
-    let Some(Head { server_seq, origin, rejection_reason }) = lane::read(line) else { return };
-    let said = origin.as_ref().and_then(|own| take_said(&mut peer.said, own.client_seq));
+fn answer_alone(
+    translation: &mut VersionTranslation,
+    peer: &mut EdgeConnection,
+    line: &Bytes,
+    told: &mut Vec<Outgoing>,
+) {
+    let Some(EnvelopeHead { server_seq, origin, rejection_reason }) = translation::read(line) else { return };
+    let said = origin.as_ref().and_then(|own| take_client_action(&mut peer.said, own.client_seq));
     let before = told.len();
     // What was refused may be anything, and goes back as it came.
     if said.is_none() || rejection_reason.is_none() {
-        let Some(envelope) = lane::read::<Envelope>(line) else { return };
+        let Some(envelope) = translation::read::<Envelope>(line) else { return };
         // Older turns, that are loaded.
         if origin.is_none() {
-            lane.apply(line);
+            translation.apply(line);
         }
-        for (_, envelope) in lane.envelopes(envelope, false) {
+        for (_, envelope) in translation.envelopes(envelope, false) {
             told.push(notification_line("action", &sorted(envelope)).into());
         }
     }
     if let (Some(origin), Some(said), true) = (origin, said, told.len() == before) {
         let reason = rejection_reason.as_deref();
-        told.push(echo(lane, peer.root.clone(), said, server_seq, &origin, reason));
+        told.push(echo(translation, peer.root.clone(), said, server_seq, &origin, reason));
     }
 }
 
@@ -223,7 +241,7 @@ fn with_root(line: &Line, shown_on: &str, root: &str) -> Line {
 
 /// Tells a client what became of its action, in its own words.
 fn echo(
-    lane: &mut Lane,
+    translation: &mut VersionTranslation,
     root: String,
     said: Object,
     server_seq: u64,
@@ -245,14 +263,14 @@ fn echo(
     if let Some(reason) = reason {
         envelope.insert("rejectionReason".to_owned(), reason.into());
     }
-    let (chain, mut scene) = lane.scene("", &origin.client_id);
+    let (chain, mut context) = translation.context("", &origin.client_id);
     chain.envelope_down(&mut envelope, false);
-    let notice = Notice { method: "action".to_owned(), params: envelope };
-    let params = chain.notice_down(notice, &mut scene).map(|notice| notice.params).unwrap_or_default();
+    let notice = OutgoingNotification { method: "action".to_owned(), params: envelope };
+    let params = chain.notice_down(notice, &mut context).map(|notice| notice.params).unwrap_or_default();
     notification_line("action", &sorted(params)).into()
 }
 
-pub(super) fn take_said(said: &mut VecDeque<(i64, Object)>, client_seq: i64) -> Option<Object> {
+pub(super) fn take_client_action(said: &mut VecDeque<(i64, Object)>, client_seq: i64) -> Option<Object> {
     let at = said.iter().position(|(seq, _)| *seq == client_seq)?;
     said.remove(at).map(|(_, params)| params)
 }

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{json, Value};
 
-use super::{message_of, object, Batch, Edges};
+use super::{message_of, object, Edges, RequestBatch};
 use crate::host::effects::ConnectionId;
 use crate::versions::node::{self, Object};
-use crate::versions::step::{Call, Reply, Said};
+use crate::versions::step::{IncomingAction, IncomingCall, Reply};
 use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -27,7 +27,7 @@ impl Edges {
         &mut self,
         connection: ConnectionId,
         id: Option<RequestId>,
-        mut call: Call,
+        mut call: IncomingCall,
         fed: &mut Vec<Incoming>,
     ) -> Result<(), RpcError> {
         self.resolve_doubt(connection, &call.method, &call.params);
@@ -36,7 +36,7 @@ impl Edges {
         }
         let params = &mut call.params;
         let peer = self.peers.entry(connection).or_default();
-        let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return Ok(()) };
+        let Some(translation) = self.translations.get_mut(&peer.dialect) else { return Ok(()) };
         for member in ["channel", "resource"] {
             if let Some(Value::String(uri)) = params.get_mut(member) {
                 peer.root_up(uri);
@@ -53,8 +53,8 @@ impl Edges {
         }
         let spelled = spelled_in(params);
         let channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
-        let (chain, mut scene) = lane.scene(&channel, &peer.client_id);
-        chain.call_up(&mut call, &mut scene)?;
+        let (chain, mut context) = translation.context(&channel, &peer.client_id);
+        chain.call_up(&mut call, &mut context)?;
         match id {
             Some(id) => self.ask(connection, id, call, spelled, fed),
             None => {
@@ -73,7 +73,7 @@ impl Edges {
         &mut self,
         connection: ConnectionId,
         id: RequestId,
-        mut call: Call,
+        mut call: IncomingCall,
         spelled: Vec<String>,
         fed: &mut Vec<Incoming>,
     ) {
@@ -138,7 +138,7 @@ impl Edges {
             let only = Aside::Only(sessions.into_iter().cloned().collect());
             requests.push(("listSessions".to_owned(), object(json!({ "channel": uris::ROOT })), Some(only)));
         }
-        let batch = Batch {
+        let batch = RequestBatch {
             id: Some(id),
             method: call.method,
             reply: call.reply,
@@ -163,7 +163,7 @@ impl Edges {
     pub(super) fn enqueue(
         &mut self,
         connection: ConnectionId,
-        batch: Batch,
+        batch: RequestBatch,
         requests: Vec<Request>,
         fed: &mut Vec<Incoming>,
     ) {
@@ -178,7 +178,12 @@ impl Edges {
 
     /// Removes a channel with everything that belongs to its subscription. Returns whether the
     /// channel itself stays subscribed, because more than its actions is told of it.
-    fn forget_channel(&mut self, connection: ConnectionId, call: &Call, fed: &mut Vec<Incoming>) -> bool {
+    fn forget_channel(
+        &mut self,
+        connection: ConnectionId,
+        call: &IncomingCall,
+        fed: &mut Vec<Incoming>,
+    ) -> bool {
         let peer = self.peers.entry(connection).or_default();
         let Some(channel) = node::text(&call.params, "channel") else { return false };
         peer.shown.remove(channel);
@@ -210,8 +215,8 @@ impl Edges {
         fed: &mut Vec<Incoming>,
     ) -> Result<(), RpcError> {
         let peer = self.peers.entry(connection).or_default();
-        let Some(lane) = self.lanes.get_mut(&peer.dialect) else { return Ok(()) };
-        let mut call = Call {
+        let Some(translation) = self.translations.get_mut(&peer.dialect) else { return Ok(()) };
+        let mut call = IncomingCall {
             method: Method::DispatchAction.name().to_owned(),
             params: params.clone(),
             aside: None,
@@ -219,8 +224,8 @@ impl Edges {
         };
         // Where the action says what it is about itself, the step that knows so makes it the
         // channel.
-        let (chain, mut scene) = lane.scene("", &peer.client_id);
-        chain.call_up(&mut call, &mut scene)?;
+        let (chain, mut context) = translation.context("", &peer.client_id);
+        chain.call_up(&mut call, &mut context)?;
         let mut channel = node::text(&call.params, "channel").unwrap_or_default().to_owned();
         peer.root_up(&mut channel);
         let action = match call.params.remove("action") {
@@ -234,9 +239,9 @@ impl Edges {
                 return Ok(());
             }
         };
-        let mut said = Said { channel, action, aside: None };
-        let (chain, mut scene) = lane.scene(&said.channel.clone(), &peer.client_id);
-        chain.action_up(&mut said, &mut scene);
+        let mut said = IncomingAction { channel, action, aside: None };
+        let (chain, mut context) = translation.context(&said.channel.clone(), &peer.client_id);
+        chain.action_up(&mut said, &mut context);
         peer.note(params);
         call.params.insert("channel".to_owned(), said.channel.into());
         call.params.insert("action".to_owned(), Value::Object(said.action));

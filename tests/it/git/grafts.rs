@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ahp_sidecar::git::index::{CopiedIndex, FolderTree, Scratch};
 use ahp_sidecar::git::large::{FileLimits, Versions, WantedContents, IN_TREE};
-use ahp_sidecar::git::program::{Git, Until};
+use ahp_sidecar::git::program::{Deadline, Git};
 use ahp_sidecar::git::repository::Repository as Found;
 use ahp_sidecar::git::{flags, grafts};
 
@@ -18,14 +18,14 @@ use super::{uri, Repository};
 
 /// Both ways lead to what git calls the same files; whether the second one leads anywhere.
 pub fn are_the_same(repository: &Repository) -> bool {
-    let until = Until::after(Duration::from_secs(60));
+    let until = Deadline::after(Duration::from_secs(60));
     let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
     let scratch = Scratch::new(&repository.state).unwrap();
     let mut found = Found::find(&git, &[uri(&repository.root)], &scratch).unwrap();
     found.limits = repository.limit.map(FileLimits::of).unwrap_or_default();
     let wanted = WantedContents::All { known: &BTreeMap::new(), room: u64::MAX };
     let index = CopiedIndex::new(&found, &scratch, true).unwrap();
-    index.look_at(&flags::hidden(&found, until).unwrap(), &scratch, until).unwrap();
+    index.unhide(&flags::hidden(&found, until).unwrap(), &scratch, until).unwrap();
     let FolderTree { tree, versions, .. } = index.tree(&scratch, wanted, until).unwrap();
     let grafted = grafts::tree(&found, &scratch, wanted, until).unwrap();
     let Some(FolderTree { tree: other, versions: other_versions, .. }) = grafted else {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ahp_sidecar::git::index::Scratch;
 use ahp_sidecar::git::isolation::is_allowed;
-use ahp_sidecar::git::program::{Git, Until};
+use ahp_sidecar::git::program::{Deadline, Git};
 use ahp_sidecar::git::repository::{NoRepository, Repository as Found};
 use ahp_sidecar::git::settings::GitSettings;
 use rustix::fs::{mkfifoat, Mode, CWD};
@@ -22,7 +22,7 @@ use super::{uri, Repository};
 /// Returns why the repository of a folder of this one is not used; `None` where it is, and an empty
 /// text where there is none.
 fn refusal(repository: &Repository, folder: &str) -> Option<String> {
-    let until = Until::after(Duration::from_secs(60));
+    let until = Deadline::after(Duration::from_secs(60));
     let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
     let scratch = Scratch::new(&repository.state).unwrap();
     match Found::find(&git, &[uri(&repository.path(folder))], &scratch) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ahp_sidecar::files::uris::path_of;
 use ahp_sidecar::git::large::FileLimits;
-use ahp_sidecar::git::program::{Git, Until};
+use ahp_sidecar::git::program::{Deadline, Git};
 use ahp_sidecar::git::worker::carry_out;
 use ahp_sidecar::host::effects::{
     Checkpoint, GitContent, GitJob, GitReport, GitRevert, GitWork, RevertOutcome,
@@ -336,13 +336,13 @@ impl<'a> Asker<'a> {
 
     /// With the git that is found in these folders.
     pub fn found_in(repository: &'a Repository, path: &std::ffi::OsStr) -> Self {
-        let git = Git::find(Some(path), Until::after(Duration::from_secs(60))).unwrap();
+        let git = Git::find(Some(path), Deadline::after(Duration::from_secs(60))).unwrap();
         Self { git, repository }
     }
 
     pub fn ask(&self, work: GitWork) -> GitReport {
         let job = GitJob { directories: vec![uri(&self.repository.root)], within_ms: 60_000, work };
-        let until = Until::after(Duration::from_secs(60));
+        let until = Deadline::after(Duration::from_secs(60));
         let limits = self.repository.limit.map(FileLimits::of).unwrap_or_default();
         carry_out(&self.git, limits, job, &self.repository.state, until)
     }

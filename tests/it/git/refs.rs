@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use ahp_sidecar::git::large::FileLimits;
-use ahp_sidecar::git::program::{Git, Until};
+use ahp_sidecar::git::program::{Deadline, Git};
 use ahp_sidecar::git::worker::carry_out;
 use ahp_sidecar::host::effects::{Checkpoint, GitJob, GitReport, GitWork};
 
@@ -22,7 +22,7 @@ fn oldest_checkpoint_refs_beyond_the_limit_are_deleted_without_a_change() {
     let refs: String = (1..=1100).map(|at| format!("{tree} {}\n", name(2 * at + 1))).collect();
     repository.write(".git/packed-refs", format!("# pack-refs with: sorted\n{refs}"));
     assert_eq!(repository.our_refs().len(), 1100);
-    let until = Until::after(Duration::from_secs(60));
+    let until = Deadline::after(Duration::from_secs(60));
     let git = Git::find(Some(OsStr::new(super::PATH)), until).unwrap();
     let last = Checkpoint { commit: tree.clone(), tree, left_out: 0, large_bytes: 0 };
     let work = GitWork::Checkpoint {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use ahp_sidecar::git::isolation::is_allowed;
 use ahp_sidecar::git::large::FileLimits;
-use ahp_sidecar::git::program::{Git, Until};
+use ahp_sidecar::git::program::{Deadline, Git};
 use ahp_sidecar::git::worker::carry_out;
 use ahp_sidecar::host::effects::{GitJob, GitWork};
 use serde_json::json;
@@ -364,7 +364,7 @@ fn host_path() -> String {
 
 /// Has the program that git is do some of it, whatever comes of it.
 fn try_to_work(bait: &Bait<'_>) {
-    let until = Until::after(Duration::from_secs(60));
+    let until = Deadline::after(Duration::from_secs(60));
     let git = Git::find(bait.git.parent().map(Path::as_os_str), until).unwrap();
     let keeper = "k".to_owned();
     for work in [

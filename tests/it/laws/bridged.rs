@@ -90,7 +90,7 @@ impl Bridged {
         let hearing = async {
             loop {
                 let report = reports.recv().await?;
-                if let Some(heard) = agents.hear(report) {
+                if let Some(heard) = agents.accept(report) {
                     return Some(heard);
                 }
             }

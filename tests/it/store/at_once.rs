@@ -1,7 +1,7 @@
 //! Small commits that wait for nothing, and what is left to whoever can wait.
 
 use ahp_sidecar::host::effects::{ConnectionId, Frame, Output};
-use ahp_sidecar::io::keeper::{CommitEvent, Keeper, Opened};
+use ahp_sidecar::io::persistence::{CommitEvent, OpenedPersistence, Persistence};
 use rusqlite::Connection;
 
 use super::*;
@@ -110,39 +110,40 @@ fn step(records: Vec<Record>) -> Vec<Output> {
 #[test]
 fn inline_commit_never_overtakes_a_pending_step() {
     let folder = tempfile::tempdir().unwrap();
-    let Opened { mut keeper, start, told: mut kept, .. } = Keeper::open(folder.path(), options()).unwrap();
+    let OpenedPersistence { mut persistence, start, told: mut kept, .. } =
+        Persistence::open(folder.path(), options()).unwrap();
     let first = start.head + 1;
-    let mut commit = |keeper: &mut Keeper| match kept.blocking_recv() {
-        Some(CommitEvent::Safe(step)) => keeper.release(step).count(),
+    let mut commit = |persistence: &mut Persistence| match kept.blocking_recv() {
+        Some(CommitEvent::Safe(step)) => persistence.release(step).count(),
         other => panic!("{other:?}"),
     };
-    assert!(keeper.keep(step(actions([first])), false).is_empty());
-    assert_eq!(commit(&mut keeper), 1);
+    assert!(persistence.keep(step(actions([first])), false).is_empty());
+    assert_eq!(commit(&mut persistence), 1);
     // The thread may still hold the writer for a moment.
     let mut last = first + 1;
-    while keeper.keep(step(actions([last])), false).is_empty() {
-        assert_eq!(commit(&mut keeper), 1);
+    while persistence.keep(step(actions([last])), false).is_empty() {
+        assert_eq!(commit(&mut persistence), 1);
         last += 1;
     }
-    assert!(keeper.is_settled());
+    assert!(persistence.is_settled());
     let path = folder.path().join(FILE_NAME);
     assert_eq!(numbers(&reader(&path), first), Some((first + 1..=last).collect()));
 
     let other = Connection::open(&path).unwrap();
     other.busy_timeout(HUNG).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    assert!(keeper.keep(step(whole(1)), false).is_empty());
-    assert!(keeper.keep(step(actions([last + 1])), false).is_empty(), "it has overtaken a step");
-    assert!(keeper.may_be_overtaken() && keeper.has_room_for_agents(0));
-    assert!(keeper.keep(step(actions([last + 2])), true).is_empty());
-    assert!(!keeper.may_be_overtaken(), "a client has caused it");
+    assert!(persistence.keep(step(whole(1)), false).is_empty());
+    assert!(persistence.keep(step(actions([last + 1])), false).is_empty(), "it has overtaken a step");
+    assert!(persistence.may_be_overtaken() && persistence.has_room_for_agents(0));
+    assert!(persistence.keep(step(actions([last + 2])), true).is_empty());
+    assert!(!persistence.may_be_overtaken(), "a client has caused it");
     let much = (last + 3..last + 73).map(|seq| action(ChannelId::ROOT, seq, 60_000)).collect();
-    assert!(keeper.keep(step(much), false).is_empty());
-    assert!(!keeper.has_room_for_agents(0), "what clients say would wait behind it");
+    assert!(persistence.keep(step(much), false).is_empty());
+    assert!(!persistence.has_room_for_agents(0), "what clients say would wait behind it");
     other.execute_batch("COMMIT").unwrap();
     let mut released = 0;
     while released < 4 {
-        released += commit(&mut keeper);
+        released += commit(&mut persistence);
     }
-    assert!(keeper.is_settled() && keeper.may_be_overtaken() && keeper.has_room_for_agents(0));
+    assert!(persistence.is_settled() && persistence.may_be_overtaken() && persistence.has_room_for_agents(0));
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ahp_sidecar::host::effects::{ActionLine, ChannelId, ChannelRow, ChatKey, Output, Record, SessionKey};
 use ahp_sidecar::host::log::ReplayWindow;
-use ahp_sidecar::io::keeper::Keeper;
+use ahp_sidecar::io::persistence::Persistence;
 use ahp_sidecar::store::archive::{Archive, ArchivedSession};
 use ahp_sidecar::store::errors::StoreError;
 use ahp_sidecar::store::reader::Reader;
@@ -415,14 +415,14 @@ fn older_copy_of_a_store_reuses_no_number() {
 #[test]
 fn long_wal_is_checkpointed_when_idle_and_emptied_on_close() {
     let folder = tempfile::tempdir().unwrap();
-    let opened = Keeper::open(folder.path(), StoreOptions::default()).unwrap();
-    let (mut keeper, mut kept) = (opened.keeper, opened.told);
+    let opened = Persistence::open(folder.path(), StoreOptions::default()).unwrap();
+    let (mut persistence, mut kept) = (opened.persistence, opened.told);
     let path = folder.path().join(super::FILE_NAME);
     let log = || fs::metadata(beside(&path, "-wal")).map_or(0, |log| log.len());
     let large = |place| Record::Turn(ChatKey(1002), place, large_turn());
     let records =
         [whole(1), vec![session(2)], (0..40).map(large).collect(), vec![chat(2, false, 0)]].concat();
-    keeper.keep(records.into_iter().map(Output::Record).collect(), false);
+    persistence.keep(records.into_iter().map(Output::Record).collect(), false);
     assert!(kept.blocking_recv().is_some());
     assert!(log() > 40 << 20);
     let start = std::time::Instant::now();
@@ -430,9 +430,9 @@ fn long_wal_is_checkpointed_when_idle_and_emptied_on_close() {
         assert!(start.elapsed() < HUNG, "the log has {} bytes", log());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    keeper.keep(vec![Output::Record(session(3))], false);
+    persistence.keep(vec![Output::Record(session(3))], false);
     assert!(kept.blocking_recv().is_some());
-    keeper.close(HUNG);
+    persistence.close(HUNG);
     assert_eq!(log(), 0);
     assert_whole(&load(&reader(&path), 1).unwrap().unwrap(), 1);
 }

@@ -106,7 +106,7 @@ fn loaded_or_imported_session_still_shares_its_texts() {
     writer.commit(&[Record::SessionRemoved(SessionKey(1))]).unwrap();
     drop(writer);
     let mut archive = Archive::open(&path).unwrap();
-    archive.bring_back(&saved.row, &saved.chats).unwrap();
+    archive.restore(&saved.row, &saved.chats).unwrap();
     drop(archive);
     assert_eq!(counts(&path), (6, 3, 3));
     assert_eq!(load(&reader(&path), 1).unwrap().unwrap().chats, saved.chats);

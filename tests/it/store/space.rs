@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Instant;
 
 use ahp_sidecar::host::effects::Output;
-use ahp_sidecar::io::keeper::{Keeper, Opened};
+use ahp_sidecar::io::persistence::{OpenedPersistence, Persistence};
 use ahp_sidecar::store::archive::Archive;
 use ahp_sidecar::store::space::Due;
 
@@ -76,9 +76,10 @@ fn space_needed_for_new_actions_is_not_released() {
 #[test]
 fn idle_host_releases_free_space() {
     let folder = tempfile::tempdir().unwrap();
-    let Opened { mut keeper, mut told, .. } = Keeper::open(folder.path(), options()).unwrap();
+    let OpenedPersistence { mut persistence, mut told, .. } =
+        Persistence::open(folder.path(), options()).unwrap();
     for step in [records(), vec![REMOVED]] {
-        keeper.keep(step.into_iter().map(Output::Record).collect(), false);
+        persistence.keep(step.into_iter().map(Output::Record).collect(), false);
         assert!(told.blocking_recv().is_some());
     }
     let path = folder.path().join(FILE_NAME);

@@ -12,7 +12,7 @@ use serde_json::{json, Value};
 
 use super::{CallStage, PermissionOffer, TrackedCall};
 use crate::backend::acp::terminals::screen::{LEFT_OUT, SHOWN_BYTES_MAX};
-use crate::backend::acp::{besides, content};
+use crate::backend::acp::{content, extra_meta};
 use crate::host::effects::{BackgroundCommand, Besides, Event, ToolGate, ToolOutcome, TurnEvent};
 use crate::wire::text;
 
@@ -146,7 +146,7 @@ impl TrackedCall {
             }
             // Said twice.
             Some(Value::String(text)) if content.contains(&content::text(text.clone())) => {}
-            Some(output) => match besides::kept(output) {
+            Some(output) => match extra_meta::kept(output) {
                 Value::Object(output) => structured = Some(output),
                 output => self.output = Some(output),
             },
@@ -190,19 +190,19 @@ impl TrackedCall {
         let mut meta = JsonObject::new();
         let some = |value: Value| Some(value).filter(|value| *value != json!([]) && *value != json!({}));
         let kind = self.kind_name.as_deref().unwrap_or_else(|| kind_name(self.kind));
-        besides::put(&mut meta, besides::TOOL_KIND, self.known_kind().map(Value::from));
+        extra_meta::put(&mut meta, extra_meta::TOOL_KIND, self.known_kind().map(Value::from));
         if self.command().is_some() {
-            let more = self.input.clone().and_then(|input| besides::rest(input, &COMMANDS));
-            besides::put(&mut meta, besides::RAW_INPUT, more.map(Value::Object));
+            let more = self.input.clone().and_then(|input| extra_meta::rest(input, &COMMANDS));
+            extra_meta::put(&mut meta, extra_meta::RAW_INPUT, more.map(Value::Object));
         }
-        besides::put(&mut meta, besides::KIND, Some(kind.into()));
-        besides::put(&mut meta, besides::LOCATIONS, some(json!(self.locations)));
-        besides::put(&mut meta, besides::CONTENT, some(json!(self.content_rest)));
-        besides::put(&mut meta, besides::TERMINAL, some(json!(self.terminal_info)));
-        besides::put(&mut meta, besides::OPTIONS, some(json!(self.options)));
-        besides::put(&mut meta, besides::META, some(json!(self.meta)));
+        extra_meta::put(&mut meta, extra_meta::KIND, Some(kind.into()));
+        extra_meta::put(&mut meta, extra_meta::LOCATIONS, some(json!(self.locations)));
+        extra_meta::put(&mut meta, extra_meta::CONTENT, some(json!(self.content_rest)));
+        extra_meta::put(&mut meta, extra_meta::TERMINAL, some(json!(self.terminal_info)));
+        extra_meta::put(&mut meta, extra_meta::OPTIONS, some(json!(self.options)));
+        extra_meta::put(&mut meta, extra_meta::META, some(json!(self.meta)));
         if self.stage == CallStage::Over {
-            besides::put(&mut meta, besides::RAW_OUTPUT, self.output.clone());
+            extra_meta::put(&mut meta, extra_meta::RAW_OUTPUT, self.output.clone());
         }
         meta
     }
@@ -224,7 +224,7 @@ impl TrackedCall {
 
     /// Returns the unsent events of the agent's own terminal that this call shows. The terminal has
     /// ended when the agent says so, or when the call is over.
-    pub(super) fn tell_of_own_terminal(&mut self, id: &str) -> Vec<Event> {
+    pub(super) fn agent_terminal_events(&mut self, id: &str) -> Vec<Event> {
         let Some(name) = self.terminal_name.clone() else { return Vec::new() };
         let has_ended = ["exit_code", "signal"].iter().any(|member| self.terminal_info.contains_key(*member));
         let code = self.terminal_info.get("exit_code").and_then(Value::as_i64);
@@ -278,10 +278,10 @@ impl TrackedCall {
         }
         for name in ["terminal_info", "terminal_exit"] {
             if let Some(Value::Object(info)) = meta.remove(name) {
-                besides::add(&mut self.terminal_info, info);
+                extra_meta::add(&mut self.terminal_info, info);
             }
         }
-        besides::add(&mut self.meta, meta);
+        extra_meta::add(&mut self.meta, meta);
         if self.terminal.len() > TERMINAL_BYTES_MAX {
             self.terminal = text::last_bytes(&self.terminal, TERMINAL_BYTES_MAX / 2).to_owned();
         }

@@ -37,7 +37,7 @@ impl Calls {
     }
 
     /// The agent does not wait any more for what comes of a client's tool.
-    pub fn gives_up(&mut self, id: &str) -> Option<TurnEvent> {
+    pub fn withdraw_tool_call(&mut self, id: &str) -> Option<TurnEvent> {
         let call = self.calls.get_mut(id).filter(|call| call.stage != CallStage::Over)?;
         Some(call.done(id, false, Some("the agent has given the call up".to_owned())))
     }
@@ -128,7 +128,7 @@ impl Calls {
 impl TrackedCall {
     /// Takes in what an agent says that it calls a client's tool with. Some say it in the content
     /// of a question only, and some ask with something else as the input.
-    pub(super) fn learn_arguments(&mut self, input: Option<&Value>, content: Option<&[ToolCallContent]>) {
+    pub(super) fn note_arguments(&mut self, input: Option<&Value>, content: Option<&[ToolCallContent]>) {
         if self.wanted {
             return;
         }

@@ -34,17 +34,17 @@ const FOLDER: &str = "ahp-sidecar-";
 
 /// Maximum number of connections that have not sent their token yet; others are not accepted until
 /// then, and cost the host nothing.
-const STRANGERS_MAX: usize = 32;
+const UNAUTHENTICATED_MAX: usize = 32;
 
 /// Time limit for a new connection to send its token.
 const TOKEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Maximum number of queued events of a server; the agent is not read while the queue is full.
-const HEARD_MAX: usize = 64;
+const EVENTS_MAX: usize = 64;
 
 /// An agent that does so at all asks for the tools again within this time after it was told that
 /// they have changed.
-const ASKS_AGAIN_WITHIN: Duration = Duration::from_secs(1);
+const RELIST_WITHIN: Duration = Duration::from_secs(1);
 
 /// Listener to which the MCP servers of an agent's sessions connect; opened for the first of them.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ impl LinksByToken {
 
 /// The host's end of one session's MCP server. The token is of no use when this is gone.
 #[derive(Debug)]
-pub struct Server {
+pub struct ToolServer {
     token: String,
     _secret: Secret,
     socket: PathBuf,
@@ -88,7 +88,7 @@ impl ToolListener {
     ///
     /// # Errors
     /// When there is no place for the socket.
-    pub async fn serve(&self, tools: Vec<ToolDefinition>) -> anyhow::Result<Server> {
+    pub async fn serve(&self, tools: Vec<ToolDefinition>) -> anyhow::Result<ToolServer> {
         let mut open = self.open.lock().await;
         let listening = match &mut *open {
             Some(open) => open,
@@ -96,12 +96,12 @@ impl ToolListener {
         };
         let token = uuid::Uuid::new_v4().simple().to_string();
         let (tools, offered) = watch::channel(Arc::new(OfferedTools::new(tools)));
-        let (said, heard) = mpsc::channel(HEARD_MAX);
+        let (said, heard) = mpsc::channel(EVENTS_MAX);
         let (lists, listed) = watch::channel(None);
         let calls = Arc::new(AtomicU64::new(0));
         self.links.all().insert(token.clone(), SharedTools { tools: offered, said, lists, calls });
-        Ok(Server {
-            _secret: Secret::keep(&token),
+        Ok(ToolServer {
+            _secret: Secret::register(&token),
             token,
             socket: listening.folder.socket(),
             links: Arc::clone(&self.links),
@@ -128,7 +128,7 @@ impl ToolListener {
     }
 }
 
-impl Server {
+impl ToolServer {
     /// Returns the entry of the server for the agent's list of MCP servers.
     pub fn entry(&self) -> anyhow::Result<McpServer> {
         let server = McpServerStdio::new(SERVER, this_program()?).args(vec![relay::MODE.to_owned()]);
@@ -162,23 +162,23 @@ impl Server {
     pub fn is_out_of_date(&self) -> bool {
         let listed = self.listed.borrow();
         let lacks_some = listed.as_ref().is_some_and(|listed| !self.tools.borrow().are_all_in(listed));
-        lacks_some && self.changed.elapsed() >= ASKS_AGAIN_WITHIN
+        lacks_some && self.changed.elapsed() >= RELIST_WITHIN
     }
 
     /// Waits for the next event from the agent.
-    pub async fn hear(&mut self) -> Option<ToolServerEvent> {
+    pub async fn next_event(&mut self) -> Option<ToolServerEvent> {
         self.heard.recv().await
     }
 }
 
-impl Drop for Server {
+impl Drop for ToolServer {
     fn drop(&mut self) {
         self.links.all().remove(&self.token);
     }
 }
 
 async fn accept(listener: UnixListener, links: Arc<LinksByToken>, stop: CancellationToken) {
-    let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
+    let strangers = Arc::new(Semaphore::new(UNAUTHENTICATED_MAX));
     loop {
         let accepted = async {
             let stranger = Arc::clone(&strangers).acquire_owned().await.map_err(io::Error::other)?;
@@ -190,7 +190,7 @@ async fn accept(listener: UnixListener, links: Arc<LinksByToken>, stop: Cancella
         };
         match accepted {
             Ok((stream, stranger)) if is_of_this_user(&stream) => {
-                tokio::spawn(let_in(stream, stranger, Arc::clone(&links)));
+                tokio::spawn(accept_client(stream, stranger, Arc::clone(&links)));
             }
             Ok(_) => tracing::warn!("a connection to the tools of clients was refused: it is another user's"),
             Err(error) => {
@@ -205,7 +205,7 @@ fn is_of_this_user(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == geteuid().as_raw())
 }
 
-async fn let_in(stream: UnixStream, stranger: OwnedSemaphorePermit, links: Arc<LinksByToken>) {
+async fn accept_client(stream: UnixStream, stranger: OwnedSemaphorePermit, links: Arc<LinksByToken>) {
     let mut lines = Lines::new(stream);
     let token = match timeout(TOKEN_WITHIN, lines.next()).await {
         Ok(Some(token)) => token,

@@ -31,14 +31,14 @@ pub enum ToolServerEvent {
     /// Tools sent to the agent, which had asked for them.
     Listed,
     /// Call of a tool.
-    Called(Called),
+    Called(ClientToolCall),
     /// Number of a call whose result the agent does not want any more.
     Withdrawn(u64),
 }
 
 /// A call of a tool.
 #[derive(Debug)]
-pub struct Called {
+pub struct ClientToolCall {
     /// Number of the call among all calls of the session.
     pub number: u64,
     /// The client's name of the tool.
@@ -51,7 +51,7 @@ pub struct Called {
     pub results: mpsc::UnboundedSender<(u64, Value)>,
 }
 
-impl Called {
+impl ClientToolCall {
     /// Answers it.
     pub fn answer(&self, result: Value) {
         if self.results.send((self.number, result)).is_err() {
@@ -102,7 +102,7 @@ impl Lines {
         Some(String::from_utf8_lossy(&line).trim().to_owned())
     }
 
-    async fn say(&mut self, mut message: Value) -> std::io::Result<()> {
+    async fn send(&mut self, mut message: Value) -> std::io::Result<()> {
         message["jsonrpc"] = "2.0".into();
         self.output.write_all(format!("{message}\n").as_bytes()).await
     }
@@ -119,7 +119,7 @@ struct Message<'a> {
 }
 
 /// A connection that is being served.
-struct Serving {
+struct ServedConnection {
     link: SharedTools,
     /// The ids of the calls that are not answered, as the agent says them.
     open: HashMap<u64, Value>,
@@ -131,13 +131,13 @@ struct Serving {
 /// Serves a connection until the agent closes it or the session is closed.
 pub(super) async fn serve(mut lines: Lines, mut link: SharedTools) {
     let (results, mut done) = mpsc::unbounded_channel();
-    let mut serving = Serving { link: link.clone(), open: HashMap::new(), results, listens: false };
+    let mut serving = ServedConnection { link: link.clone(), open: HashMap::new(), results, listens: false };
     link.tools.mark_unchanged();
     loop {
         let said = tokio::select! {
             line = lines.next() => match line {
                 Some(line) if line.is_empty() => continue,
-                Some(line) => serving.hear(&line).await,
+                Some(line) => serving.receive(&line).await,
                 None => break,
             },
             changed = link.tools.changed() => match changed {
@@ -152,7 +152,7 @@ pub(super) async fn serve(mut lines: Lines, mut link: SharedTools) {
             }
         };
         let Some(said) = said else { continue };
-        if let Err(error) = lines.say(said).await {
+        if let Err(error) = lines.send(said).await {
             tracing::debug!(%error, "a connection to the tools of clients cannot be written to");
             break;
         }
@@ -164,9 +164,9 @@ pub(super) async fn serve(mut lines: Lines, mut link: SharedTools) {
     }
 }
 
-impl Serving {
+impl ServedConnection {
     /// Takes in a message; what is said to it at once.
-    async fn hear(&mut self, line: &str) -> Option<Value> {
+    async fn receive(&mut self, line: &str) -> Option<Value> {
         let Ok(Message { id, method, params }) = serde_json::from_str::<Message<'_>>(line) else {
             return Some(failed(Value::Null, code::INVALID_REQUEST, "this is no request"));
         };
@@ -227,7 +227,8 @@ impl Serving {
         let number = self.link.calls.fetch_add(1, Ordering::Relaxed) + 1;
         self.open.insert(number, id);
         let results = self.results.clone();
-        self.tell(ToolServerEvent::Called(Called { number, tool, arguments, mentions, results })).await;
+        self.tell(ToolServerEvent::Called(ClientToolCall { number, tool, arguments, mentions, results }))
+            .await;
         None
     }
 

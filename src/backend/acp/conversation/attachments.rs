@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::Value;
 
 use super::{AcpConversation, Next};
-use crate::backend::acp::content::{self, Takes};
+use crate::backend::acp::content::{self, PromptSupport};
 use crate::backend::acp::login;
 use crate::backend::acp::peer::AgentError;
 use crate::host::effects::{Event, Transcript, TurnEvent};
@@ -48,14 +48,14 @@ impl AcpConversation {
         attached: &[Transcript],
     ) -> Vec<ContentBlock> {
         let only_text = self.agent.leaves_out_attachments(self.chat);
-        let takes = Takes { only_text, ..self.running.takes() };
+        let takes = PromptSupport { only_text, ..self.running.prompt_support() };
         let prompt = |takes| {
             let words = before.as_deref().map(ContentBlock::from);
             words.into_iter().chain(content::prompt(message, attached, takes)).collect::<Vec<_>>()
         };
         let blocks = prompt(takes);
         self.sent_attachments = blocks.iter().any(content::is_binary).then(|| SentAttachments {
-            without: prompt(Takes { only_text: true, ..takes }),
+            without: prompt(PromptSupport { only_text: true, ..takes }),
             names: content::binaries(message, takes).join(", "),
             is_sent_again: false,
         });

@@ -13,9 +13,9 @@ use serde_json::{json, Value};
 use super::requests::REQUESTS_MAX;
 use super::{AcpConversation, PromptRun};
 use crate::backend::acp::agent::Agent;
-use crate::backend::acp::besides;
-use crate::backend::acp::client_tools::listener::Server;
-use crate::backend::acp::client_tools::{refusal, result, Called, OfferedTools, ToolServerEvent};
+use crate::backend::acp::client_tools::listener::ToolServer;
+use crate::backend::acp::client_tools::{refusal, result, ClientToolCall, OfferedTools, ToolServerEvent};
+use crate::backend::acp::extra_meta;
 use crate::host::effects::Event;
 
 /// Why tools do not reach an agent whose operator does not want that.
@@ -30,10 +30,10 @@ const NOT_STARTED: &str = "the agent has not started the MCP server that it was 
 /// The tools of clients, for one conversation.
 #[derive(Debug)]
 pub(super) struct ClientTools {
-    server: Result<Server, String>,
+    server: Result<ToolServer, String>,
     entry: Option<McpServer>,
     /// The calls that wait, by their ids in the turn.
-    waiting: HashMap<String, Called>,
+    waiting: HashMap<String, ClientToolCall>,
     /// Results of calls whose clients were done before the agent asked for them.
     early: HashMap<String, Value>,
     /// The tools, where there is no server.
@@ -67,7 +67,7 @@ impl ClientTools {
     /// Waits for the agent's next event; for ever if there is no server.
     pub(super) async fn hear(&mut self) -> Option<ToolServerEvent> {
         match &mut self.server {
-            Ok(server) => server.hear().await,
+            Ok(server) => server.next_event().await,
             Err(_) => std::future::pending().await,
         }
     }
@@ -97,12 +97,12 @@ impl AcpConversation {
     /// Some agents ask for the tools only when they are given the server: those must open the
     /// session anew where that loses nothing. One that is not closed before keeps the server that
     /// it has.
-    pub(super) fn must_hear_of_client_tools(&mut self) -> bool {
+    pub(super) fn needs_tools_at_open(&mut self) -> bool {
         let closes = self.running.capabilities.session_capabilities.close.is_some();
         let loses_nothing =
             self.is_new || closes && self.can_be_taken_up() && !self.own_turns.has_background();
         let server = self.client_tools.server.as_ref();
-        let must = loses_nothing && server.is_ok_and(Server::is_out_of_date);
+        let must = loses_nothing && server.is_ok_and(ToolServer::is_out_of_date);
         if must {
             let agent = &self.agent.spec.name;
             tracing::info!(agent, "the agent's session is opened anew, so that it gets the tools of clients");
@@ -115,17 +115,17 @@ impl AcpConversation {
     }
 
     /// Takes in what an agent says through its server.
-    pub(super) fn heard_of_client_tools(&mut self, heard: Option<ToolServerEvent>) {
+    pub(super) fn handle_tool_event(&mut self, heard: Option<ToolServerEvent>) {
         match heard {
-            Some(ToolServerEvent::Listed) => self.note(besides::CLIENT_TOOLS, None),
+            Some(ToolServerEvent::Listed) => self.note(extra_meta::CLIENT_TOOLS, None),
             Some(ToolServerEvent::Called(called)) => self.called(called),
             Some(ToolServerEvent::Withdrawn(number)) => {
                 let mut waiting = self.client_tools.waiting.iter();
                 let id = waiting.find(|(_, called)| called.number == number).map(|(id, _)| id.clone());
                 let Some(id) = id else { return };
                 self.client_tools.waiting.remove(&id);
-                let told = self.calls.gives_up(&id);
-                self.tell_of_calls(told.into_iter().collect());
+                let told = self.calls.withdraw_tool_call(&id);
+                self.send_call_events(told.into_iter().collect());
             }
             // Nobody can connect any more.
             None => {
@@ -135,7 +135,7 @@ impl AcpConversation {
     }
 
     /// Carries out a call, or has it refused where no turn can be for it.
-    pub(super) fn called_client_tool(&mut self, called: Called) {
+    pub(super) fn handle_tool_call(&mut self, called: ClientToolCall) {
         if !self.run.as_ref().is_some_and(PromptRun::goes_on) {
             return called.answer(refusal("no turn runs: a tool of a client can be called in a turn only"));
         }
@@ -150,11 +150,11 @@ impl AcpConversation {
             return called.answer(refusal(DENIED));
         }
         self.client_tools.waiting.insert(id, called);
-        self.tell_of_calls(vec![event]);
+        self.send_call_events(vec![event]);
     }
 
     /// A call is over: its client has finished it, or nobody will.
-    pub(super) fn client_tool_is_done(&mut self, id: &str, outcome: &ToolCallResult) {
+    pub(super) fn finish_tool_call(&mut self, id: &str, outcome: &ToolCallResult) {
         match self.client_tools.waiting.remove(id) {
             Some(called) => called.answer(result(outcome)),
             None => drop(self.client_tools.early.insert(id.to_owned(), result(outcome))),
@@ -197,6 +197,6 @@ impl AcpConversation {
             tracing::info!(agent = self.agent.spec.name, why, "the tools of clients do not reach the agent");
             json!({ "reach": false, "tools": offered.names(), "why": why })
         });
-        self.note(besides::CLIENT_TOOLS, note);
+        self.note(extra_meta::CLIENT_TOOLS, note);
     }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{updates, AcpConversation, Next};
 use crate::backend::acp::errors::code;
 use crate::backend::acp::peer::AgentError;
-use crate::backend::acp::{besides, login};
+use crate::backend::acp::{extra_meta, login};
 use crate::host::effects::{Event, TurnEnd, TurnEvent};
 
 impl AcpConversation {
@@ -32,10 +32,10 @@ impl AcpConversation {
     pub(super) fn answered(&mut self, answer: Result<Box<RawValue>, AgentError>) {
         let end = match answer {
             Ok(answer) => {
-                self.agent.has_worked();
+                self.agent.record_success();
                 self.is_known = true;
                 match serde_json::from_str::<PromptResponse>(answer.get()) {
-                    Ok(answer) => self.learn_from_answer(answer),
+                    Ok(answer) => self.apply_prompt_answer(answer),
                     Err(error) => {
                         // It has answered, so it is done; why it stopped is not known.
                         tracing::warn!(agent = self.agent.spec.name, %error, "an answer to `session/prompt` does not fit: {answer}");
@@ -46,7 +46,7 @@ impl AcpConversation {
             Err(failure) if login::is_required(&failure) => {
                 self.running.login.set_needed(true);
                 self.pending.push_back(Event::LoginRequired);
-                let why = login::Required(failure.to_string());
+                let why = login::LoginRequired(failure.to_string());
                 let message = format!("{why}. {}", self.running.login.advice());
                 let resumable = self.can_be_taken_up();
                 TurnEnd::Failed { kind: "authRequired".to_owned(), message, resumable }
@@ -58,13 +58,13 @@ impl AcpConversation {
             },
         };
         let was_cancelled = self.run.as_ref().is_some_and(|run| run.cancelled.is_some());
-        self.wind_up(if was_cancelled { self.end_of_cancelled() } else { end });
+        self.finish_after_drain(if was_cancelled { self.end_of_cancelled() } else { end });
     }
 
     /// The turn ends like this, once everything has been heard that the agent had said when it
     /// answered: some answer before the rest of what they say, which must not be lost, nor be taken
     /// for something of the next turn.
-    fn wind_up(&mut self, end: TurnEnd) {
+    fn finish_after_drain(&mut self, end: TurnEnd) {
         self.answer_unanswered(true);
         if let Some(run) = &mut self.run {
             run.answered = Some(end);
@@ -85,16 +85,20 @@ impl AcpConversation {
     }
 
     /// Takes in what an answer to a prompt tells besides the end; how the turn has ended.
-    pub(super) fn learn_from_answer(&mut self, answer: PromptResponse) -> TurnEnd {
+    pub(super) fn apply_prompt_answer(&mut self, answer: PromptResponse) -> TurnEnd {
         let PromptResponse { stop_reason, usage, meta, .. } = answer;
         if usage.is_some() || meta.is_some() {
-            self.tell_usage(|known| {
+            self.send_usage(|known| {
                 if let Some(usage) = usage {
                     // Cannot fail: it is plain data.
                     let raw = serde_json::to_value(&usage).unwrap_or_default();
-                    updates::learn_usage(known, &usage, raw);
+                    updates::add_usage(known, &usage, raw);
                 }
-                besides::put(known.meta.get_or_insert_default(), besides::META, meta.map(Value::Object));
+                extra_meta::put(
+                    known.meta.get_or_insert_default(),
+                    extra_meta::META,
+                    meta.map(Value::Object),
+                );
             });
         }
         match (stop_reason, &self.run) {
@@ -117,7 +121,7 @@ impl AcpConversation {
         if let Some(mut run) = self.run.take() {
             self.pending.extend(run.steering.unanswered(run.id));
             self.pending.push_back(Event::Turn(run.id, TurnEvent::Ended(end)));
-            self.ask_again_for_turn();
+            self.retry_turn_request();
         }
     }
 
@@ -126,7 +130,7 @@ impl AcpConversation {
         let how = self.running.ended().await;
         if self.run.is_some() {
             // Nobody would hear the answers to what it has asked.
-            self.own_turns.forget_held();
+            self.own_turns.drop_held();
         }
         let answered = self.run.as_mut().and_then(|run| run.answered.take());
         match &self.run {

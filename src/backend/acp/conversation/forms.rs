@@ -129,7 +129,7 @@ fn question_of_unknown(id: &str, schema: &Value, is_required: bool) -> (ChatInpu
         max: None,
         default_value: schema.get("default").map(Value::to_string),
     });
-    (question, AnswerRule { id: id.to_owned(), is_required, fits: Fits::Anything })
+    (question, AnswerRule { id: id.to_owned(), is_required, fits: AnswerKind::Anything })
 }
 
 /// Returns the title and the message of a question. It needs words; a title that is all that there
@@ -164,10 +164,10 @@ impl Field {
             max: self.maximum,
             default_value: default.as_f64(),
         };
-        let numbers = |is_whole| Fits::Number { is_whole, min: self.minimum, max: self.maximum };
+        let numbers = |is_whole| AnswerKind::Number { is_whole, min: self.minimum, max: self.maximum };
         let (question, fits) = match (self.r#type.as_str(), options) {
             ("string", Some(options)) => {
-                let fits = Fits::One { choices: ids(&options), is_free: false };
+                let fits = AnswerKind::One { choices: ids(&options), is_free: false };
                 let allow_freeform_input = Some(false);
                 let question = ChatInputSingleSelectQuestion {
                     id,
@@ -181,7 +181,7 @@ impl Field {
             }
             ("string", None) => {
                 let (min, max, format) = (self.min_length, self.max_length, self.format);
-                let fits = Fits::Text { min, max, pattern: self.pattern, format: format.clone() };
+                let fits = AnswerKind::Text { min, max, pattern: self.pattern, format: format.clone() };
                 let default_value = default.as_str().map(str::to_owned);
                 let question =
                     ChatInputTextQuestion { id, title, message, required, format, min, max, default_value };
@@ -192,11 +192,11 @@ impl Field {
             ("boolean", _) => {
                 let default_value = default.as_bool();
                 let question = ChatInputBooleanQuestion { id, title, message, required, default_value };
-                (ChatInputQuestion::Boolean(question), Fits::Boolean)
+                (ChatInputQuestion::Boolean(question), AnswerKind::Boolean)
             }
             ("array", Some(options)) => {
                 let (min, max) = (self.min_items, self.max_items);
-                let fits = Fits::Many { choices: ids(&options), is_free: false, min, max };
+                let fits = AnswerKind::Many { choices: ids(&options), is_free: false, min, max };
                 let question = ChatInputMultiSelectQuestion {
                     id,
                     title,
@@ -249,12 +249,12 @@ impl Choices {
 pub(super) struct AnswerRule {
     pub(super) id: String,
     pub(super) is_required: bool,
-    pub(super) fits: Fits,
+    pub(super) fits: AnswerKind,
 }
 
 /// Values that fit a question.
 #[derive(Debug)]
-pub(super) enum Fits {
+pub(super) enum AnswerKind {
     Text {
         min: Option<i64>,
         max: Option<i64>,
@@ -308,7 +308,7 @@ pub(super) fn content(
     Err(wrong.join("\n"))
 }
 
-impl Fits {
+impl AnswerKind {
     /// Returns the value that an answer is; `None` if it is empty where nothing need be said.
     fn value(&self, answer: &ChatInputAnswerValue, is_required: bool) -> Result<Option<Value>, String> {
         use ChatInputAnswerValue as Said;

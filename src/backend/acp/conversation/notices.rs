@@ -14,7 +14,7 @@ use ahp_types::common::JsonObject;
 use serde_json::Value;
 
 use super::AcpConversation;
-use crate::backend::acp::{besides, content};
+use crate::backend::acp::{content, extra_meta};
 use crate::host::effects::{Besides, TurnEvent};
 
 /// Maximum number of compactions in progress in a turn.
@@ -52,7 +52,7 @@ impl Compactions {
 
 impl AcpConversation {
     /// Shows a notice.
-    pub(super) fn noticed(&mut self, notice: Notice) {
+    pub(super) fn show_notice(&mut self, notice: Notice) {
         let mut text = notice.title;
         if let Some(description) = notice.description.filter(|description| !description.is_empty()) {
             text.push_str("\n\n");
@@ -65,13 +65,13 @@ impl AcpConversation {
             _ => "info".to_owned(),
         };
         let mut meta = JsonObject::new();
-        besides::put(&mut meta, besides::SEVERITY, Some(Value::String(severity)));
-        besides::put(&mut meta, besides::META, notice.meta.map(Value::Object));
-        self.tell_notice(text, meta);
+        extra_meta::put(&mut meta, extra_meta::SEVERITY, Some(Value::String(severity)));
+        extra_meta::put(&mut meta, extra_meta::META, notice.meta.map(Value::Object));
+        self.send_notice(text, meta);
     }
 
     /// Takes in more of a compaction's summary.
-    pub(super) fn summed_up(&mut self, chunk: CompactionSummaryChunk) {
+    pub(super) fn append_summary(&mut self, chunk: CompactionSummaryChunk) {
         let begins = self.run.as_ref().is_some_and(|run| run.compactions.open.is_empty());
         let Some(run) = &mut self.run else { return };
         if let Some(summary) = run.compactions.summary(&chunk.compaction_id.to_string()) {
@@ -83,7 +83,7 @@ impl AcpConversation {
     }
 
     /// A compaction has begun, goes on or is over; shown when it is over.
-    pub(super) fn compacted(&mut self, update: CompactionUpdate) {
+    pub(super) fn update_compaction(&mut self, update: CompactionUpdate) {
         let Some(run) = &mut self.run else { return };
         let id = update.compaction_id.to_string();
         if run.compactions.last_over.as_ref() == Some(&id) {
@@ -117,13 +117,13 @@ impl AcpConversation {
         }
         let mut meta = JsonObject::new();
         if let MaybeUndefined::Value(told) = update.meta {
-            besides::put(&mut meta, besides::META, Some(Value::Object(told)));
+            extra_meta::put(&mut meta, extra_meta::META, Some(Value::Object(told)));
         }
         self.tell(TurnEvent::Activity(None));
-        self.tell_notice(text, meta);
+        self.send_notice(text, meta);
     }
 
-    pub(super) fn tell_notice(&mut self, text: String, meta: JsonObject) {
+    pub(super) fn send_notice(&mut self, text: String, meta: JsonObject) {
         if let Some(run) = &mut self.run {
             run.speaking = None;
         }

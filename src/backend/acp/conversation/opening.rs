@@ -22,28 +22,28 @@ use tokio::time::timeout;
 
 use super::client_tools::ClientTools;
 use super::own_turns::OwnTurns;
-use super::requests::asked_too_early;
+use super::requests::too_early_answer;
 use super::settings::{is_of_session, Settings};
-use super::{AcpConversation, Looking};
-use crate::backend::acp::agent::{Agent, RunningAgent, Use};
+use super::{AcpConversation, EditLookup};
+use crate::backend::acp::agent::{Agent, AgentLease, RunningAgent};
 use crate::backend::acp::calls::Calls;
 use crate::backend::acp::content;
 use crate::backend::acp::files::Files;
 use crate::backend::acp::login;
-use crate::backend::acp::peer::{AgentError, AgentSaid, Ear};
+use crate::backend::acp::peer::{AgentError, PeerMessage, PeerReceiver};
 use crate::backend::acp::terminals::Terminals;
-use crate::backend::Reports;
+use crate::backend::ReportSender;
 use crate::files::uris::path_of;
 use crate::host::effects::{ChatKey, OpenConversation};
 
 /// There are so many ways to take a session up again that the agent may not survive.
-const WAYS_TO_TAKE_UP: usize = 2;
+const RESUME_METHODS: usize = 2;
 
 /// The agent did not survive taking a session up again, or said nothing. It is not asked like that
 /// again for this session, so that the conversation goes on.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct NotTakenUp(String);
+struct NotResumed(String);
 
 /// An agent that replays late, and is silent for so long after it has loaded a session, has
 /// replayed all of it.
@@ -54,11 +54,11 @@ impl AcpConversation {
     pub(super) async fn open(
         agent: &Arc<Agent>,
         open: &OpenConversation,
-        reports: &Reports,
-    ) -> anyhow::Result<(Self, Use)> {
+        reports: &ReportSender,
+    ) -> anyhow::Result<(Self, AgentLease)> {
         // Each thing that can be done about a login, or a session that is not taken up, is done
         // once.
-        for _ in 0..=login::WAYS_MAX + WAYS_TO_TAKE_UP {
+        for _ in 0..=login::METHODS_MAX + RESUME_METHODS {
             // On a task of its own, so that it is not left half started when the conversation is
             // closed meanwhile.
             let (starting, tokens) = (Arc::clone(agent), open.tokens.clone());
@@ -69,13 +69,13 @@ impl AcpConversation {
                 continue;
             }
             match Self::open_with_agent(agent, open, reports.chat(), used).await {
-                Err(error) if error.is::<login::Required>() => {
+                Err(error) if error.is::<login::LoginRequired>() => {
                     running.login.set_needed(true);
                     if !running.login.can_be_helped(&open.tokens) {
                         return Err(error);
                     }
                 }
-                Err(error) if error.is::<NotTakenUp>() => {
+                Err(error) if error.is::<NotResumed>() => {
                     tracing::warn!(
                         agent = agent.spec.name,
                         "a session of the agent cannot be resumed or loaded: {error:#}"
@@ -91,11 +91,11 @@ impl AcpConversation {
         agent: &Arc<Agent>,
         open: &OpenConversation,
         chat: ChatKey,
-        used: Use,
-    ) -> anyhow::Result<(Self, Use)> {
+        used: AgentLease,
+    ) -> anyhow::Result<(Self, AgentLease)> {
         let running = used.running();
-        let own = agent.spec.one_session.then(|| running.own());
-        let mut ear = running.connection.listen();
+        let own = agent.spec.one_session.then(|| running.dedicate());
+        let mut receiver = running.connection.listen();
         let (cwd, others) = directories(agent, open)?;
         let folders = std::iter::once(&cwd).chain(&others).cloned().collect();
         let capabilities = &running.capabilities.session_capabilities;
@@ -109,7 +109,7 @@ impl AcpConversation {
             let request = LoadSessionRequest::new(id.clone(), &cwd)
                 .additional_directories(others.clone())
                 .mcp_servers(servers.clone());
-            let answer = take_up(agent, &running, &mut ear, &request, &mut early).await?;
+            let answer = resume_session(agent, &running, &mut receiver, &request, &mut early).await?;
             taken_up = answer.map(|answer| (id, answer));
         }
         let is_new = taken_up.is_none();
@@ -117,24 +117,24 @@ impl AcpConversation {
             let params = ForkSessionRequest::new(SessionId::new(source), &cwd)
                 .additional_directories(others.clone())
                 .mcp_servers(servers.clone());
-            taken_up = fork(&mut ear, &params, limit, &mut early).await?;
+            taken_up = fork(&mut receiver, &params, limit, &mut early).await?;
         }
         let (session, settings, transcript) = match taken_up {
             Some((session, answer)) => (session, Settings::of_session_after(&mut early, &answer), None),
             None => {
                 let params = NewSessionRequest::new(&cwd).additional_directories(others).mcp_servers(servers);
-                let answer = ask(&mut ear, "session/new", &params, limit, &mut early).await?;
+                let answer = ask(&mut receiver, "session/new", &params, limit, &mut early).await?;
                 let answer = answer.map_err(|failure| refused("session/new", &failure))?;
                 let made: NewSessionResponse =
                     serde_json::from_str(answer.get()).context("its answer to `session/new` does not fit")?;
                 let session = made.session_id;
-                early = ear.follow(&session.0);
+                early = receiver.subscribe(&session.0);
                 let settings = Settings::of_session(&answer);
-                (session, settings, told_of_before(open).await?)
+                (session, settings, transcript_so_far(open).await?)
             }
         };
         let mut conversation = Self {
-            files: Files::new(folders, ear.connection().clone()),
+            files: Files::new(folders, receiver.connection().clone()),
             terminals: Terminals::new(cwd),
             client_tools,
             alone: Vec::new(),
@@ -143,7 +143,7 @@ impl AcpConversation {
             chat,
             running,
             _own: own,
-            ear,
+            receiver,
             session,
             early,
             is_new,
@@ -161,7 +161,7 @@ impl AcpConversation {
             pending: VecDeque::new(),
             is_known: false,
             sent_attachments: None,
-            looking: Looking::NotYet,
+            edit_lookup: EditLookup::Idle,
         };
         conversation.client_tools_are_offered();
         Ok((conversation, used))
@@ -170,10 +170,10 @@ impl AcpConversation {
 
 /// Takes a session up again, in the way that keeps most of it; what was answered, or none when the
 /// agent does not know it any more. `session/resume` takes the same parameters as `session/load`.
-async fn take_up(
+async fn resume_session(
     agent: &Agent,
     running: &RunningAgent,
-    ear: &mut Ear,
+    receiver: &mut PeerReceiver,
     request: &LoadSessionRequest,
     of_session: &mut Vec<Box<RawValue>>,
 ) -> anyhow::Result<Option<Box<RawValue>>> {
@@ -182,12 +182,13 @@ async fn take_up(
     let can = &running.capabilities;
     let ways =
         [("session/resume", can.session_capabilities.resume.is_some()), ("session/load", can.load_session)];
-    for (method, _) in ways.into_iter().filter(|(method, can)| *can && !agent.fails_at(method, session)) {
-        ear.follow(session);
-        match ask(ear, method, request, limit, of_session).await {
+    for (method, _) in ways.into_iter().filter(|(method, can)| *can && !agent.has_failed_at(method, session))
+    {
+        receiver.subscribe(session);
+        match ask(receiver, method, request, limit, of_session).await {
             Ok(Ok(answer)) => {
                 if method == "session/load" && running.quirks.replays_late {
-                    hear_replay_out(ear, limit, of_session).await;
+                    drain_replay(receiver, limit, of_session).await;
                 }
                 return Ok(Some(answer));
             }
@@ -196,8 +197,8 @@ async fn take_up(
                 tracing::info!(agent = name, method, %failure, "the agent cannot resume or load a session");
             }
             Err(error) => {
-                agent.has_failed_at(method, session);
-                return Err(NotTakenUp(format!("{error:#}")).into());
+                agent.record_failure_at(method, session);
+                return Err(NotResumed(format!("{error:#}")).into());
             }
         }
     }
@@ -207,12 +208,12 @@ async fn take_up(
 /// A copy of a session, if the agent makes one, and what it answered. Some tell all that was said
 /// in it, which is no part of any turn.
 async fn fork(
-    ear: &mut Ear,
+    receiver: &mut PeerReceiver,
     params: &ForkSessionRequest,
     limit: Duration,
     of_session: &mut Vec<Box<RawValue>>,
 ) -> anyhow::Result<Option<(SessionId, Box<RawValue>)>> {
-    let answer = match ask(ear, "session/fork", params, limit, of_session).await? {
+    let answer = match ask(receiver, "session/fork", params, limit, of_session).await? {
         Ok(answer) => answer,
         Err(failure) => {
             tracing::info!(%failure, "the agent cannot fork a session");
@@ -221,7 +222,7 @@ async fn fork(
     };
     let made: ForkSessionResponse =
         serde_json::from_str(answer.get()).context("its answer to `session/fork` does not fit")?;
-    of_session.extend(ear.follow(&made.session_id.0));
+    of_session.extend(receiver.subscribe(&made.session_id.0));
     Ok(Some((made.session_id, answer)))
 }
 
@@ -229,23 +230,23 @@ async fn fork(
 /// had said when it answered is of what was said before, but for what is said of the session
 /// itself.
 pub(super) async fn ask(
-    ear: &mut Ear,
+    receiver: &mut PeerReceiver,
     method: &str,
     params: &impl Serialize,
     limit: Duration,
     of_session: &mut Vec<Box<RawValue>>,
 ) -> anyhow::Result<Result<Box<RawValue>, AgentError>> {
-    let id = ear.request(method, params);
+    let id = receiver.request(method, params);
     let answered = timeout(limit, async {
         let mut answered = None;
         loop {
-            match ear.hear().await {
-                Some(AgentSaid::Answer(about, answer)) if about == id => answered = Some(answer),
-                Some(AgentSaid::HeardOut(about)) if about == id => return answered,
-                Some(AgentSaid::Request { id, method, .. }) => {
-                    ear.answer(&id, asked_too_early(&method));
+            match receiver.recv().await {
+                Some(PeerMessage::Answer(about, answer)) if about == id => answered = Some(answer),
+                Some(PeerMessage::Drained(about)) if about == id => return answered,
+                Some(PeerMessage::Request { id, method, .. }) => {
+                    receiver.answer(&id, too_early_answer(&method));
                 }
-                Some(AgentSaid::Update(update)) if is_of_session(&update) => of_session.push(update),
+                Some(PeerMessage::Update(update)) if is_of_session(&update) => of_session.push(update),
                 Some(_) => {}
                 None => return answered,
             }
@@ -253,9 +254,11 @@ pub(super) async fn ask(
     });
     match answered.await {
         Ok(Some(answer)) => Ok(answer),
-        Ok(None) => bail!("it ended while it was asked for `{method}`: {}", ear.connection().ended().await),
+        Ok(None) => {
+            bail!("it ended while it was asked for `{method}`: {}", receiver.connection().ended().await)
+        }
         Err(_) => {
-            ear.connection().give_up();
+            receiver.connection().give_up();
             bail!("it did not answer `{method}` within {limit:?}")
         }
     }
@@ -263,12 +266,12 @@ pub(super) async fn ask(
 
 /// An agent that answers before it is done with replaying what was said: what it says is of that
 /// until it is silent for a moment.
-async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Box<RawValue>>) {
+async fn drain_replay(receiver: &mut PeerReceiver, limit: Duration, of_session: &mut Vec<Box<RawValue>>) {
     let heard_out = timeout(limit, async {
-        while let Ok(Some(said)) = timeout(REPLAY_PAUSE, ear.hear()).await {
+        while let Ok(Some(said)) = timeout(REPLAY_PAUSE, receiver.recv()).await {
             match said {
-                AgentSaid::Request { id, method, .. } => ear.answer(&id, asked_too_early(&method)),
-                AgentSaid::Update(update) if is_of_session(&update) => of_session.push(update),
+                PeerMessage::Request { id, method, .. } => receiver.answer(&id, too_early_answer(&method)),
+                PeerMessage::Update(update) if is_of_session(&update) => of_session.push(update),
                 _ => {}
             }
         }
@@ -280,7 +283,7 @@ async fn hear_replay_out(ear: &mut Ear, limit: Duration, of_session: &mut Vec<Bo
 
 /// Returns the conversation so far as text, for an agent that does not remember it; `None` if
 /// nothing was said. Runs on a blocking thread, since turns may have to be read.
-async fn told_of_before(open: &OpenConversation) -> anyhow::Result<Option<String>> {
+async fn transcript_so_far(open: &OpenConversation) -> anyhow::Result<Option<String>> {
     if open.history.is_empty() {
         return Ok(None);
     }
@@ -292,7 +295,7 @@ async fn told_of_before(open: &OpenConversation) -> anyhow::Result<Option<String
 /// Makes the error for a request that the agent has refused, for people.
 pub(super) fn refused(method: &str, failure: &AgentError) -> anyhow::Error {
     if login::is_required(failure) {
-        return login::Required(failure.to_string()).into();
+        return login::LoginRequired(failure.to_string()).into();
     }
     anyhow!("it answered `{method}` with: {failure}")
 }

@@ -17,9 +17,9 @@ use serde_json::{json, Value};
 use tokio::time::Instant;
 
 use super::{questions, AcpConversation, Next, PromptRun};
-use crate::backend::acp::agent::Use;
-use crate::backend::acp::client_tools::Called;
-use crate::backend::acp::peer::{AgentRequest, AgentSaid};
+use crate::backend::acp::agent::AgentLease;
+use crate::backend::acp::client_tools::ClientToolCall;
+use crate::backend::acp::peer::{AgentRequest, PeerMessage};
 use crate::host::effects::{Event, RunId, TurnCause, TurnEnd, TurnEvent};
 
 /// Silence after which a turn of the agent's own is over in which nothing is open.
@@ -61,19 +61,19 @@ const GEMINI_MODE: &str = "[MODE_UPDATE]";
 #[derive(Debug, Default)]
 pub(super) struct OwnTurns {
     /// Messages that are heard in the turn that begins next, in order.
-    held: VecDeque<Held>,
+    held: VecDeque<HeldForTurn>,
     /// The host was asked for a turn.
     asked: bool,
     /// Keeps the agent from being stopped until there is one.
-    used: Option<Use>,
+    used: Option<AgentLease>,
     /// The agent has ended behind what is held: that is heard first.
     has_ended: bool,
     /// A turn of the agent's own was cancelled: what still comes is of that.
-    cancelled: Option<Cancelled>,
+    cancelled: Option<CancelledOwnTurn>,
     /// Commands that the agent has left running in the background, the oldest first.
-    background: VecDeque<Background>,
+    background: VecDeque<BackgroundWork>,
     /// The agent is not stopped while anything runs there.
-    needed: Option<Use>,
+    needed: Option<AgentLease>,
     /// The agent was given a prompt in this conversation. What it says before is what was said in
     /// an earlier one.
     pub(super) prompted: bool,
@@ -81,14 +81,14 @@ pub(super) struct OwnTurns {
 
 /// A message that needs a turn.
 #[derive(Debug)]
-enum Held {
-    Said(AgentSaid),
-    Called(Called),
+enum HeldForTurn {
+    Said(PeerMessage),
+    Called(ClientToolCall),
 }
 
 /// A command that runs in the background, by the id of the call that began it.
 #[derive(Debug)]
-struct Background {
+struct BackgroundWork {
     call: String,
     label: String,
     until: Instant,
@@ -96,7 +96,7 @@ struct Background {
 
 /// The time for which the agent may still talk about a turn of its own that was cancelled.
 #[derive(Debug, Clone, Copy)]
-struct Cancelled {
+struct CancelledOwnTurn {
     /// Time at which the agent counts as done if it stays silent until then.
     silent: Instant,
     /// Time at which the agent counts as done, whatever it says.
@@ -115,7 +115,7 @@ pub(super) struct OwnRun {
 /// Members of an update that tell whether it needs a turn.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Sign<'a> {
+struct TurnSign<'a> {
     #[serde(borrow)]
     session_update: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -137,10 +137,10 @@ struct ChunkText<'a> {
     text: Cow<'a, str>,
 }
 
-impl Sign<'_> {
+impl TurnSign<'_> {
     /// Returns whether a piece of an answer says anything: some agents report usage in empty
     /// pieces, and Gemini its mode in one.
-    fn says_something(&self) -> bool {
+    fn has_content(&self) -> bool {
         let text = self.content.and_then(|raw| serde_json::from_str::<ChunkText<'_>>(raw.get()).ok());
         let says_nothing = |text: &str| text.trim().is_empty() || text.starts_with(GEMINI_MODE);
         !text.is_some_and(|it| it.kind == "text" && says_nothing(&it.text))
@@ -166,7 +166,7 @@ impl OwnTurns {
     }
 
     /// Gives up what is held.
-    pub(super) fn forget_held(&mut self) {
+    pub(super) fn drop_held(&mut self) {
         self.held.clear();
     }
 
@@ -184,13 +184,13 @@ impl AcpConversation {
 
     /// Holds a message that needs a turn while there is none, and asks the host for one; else gives
     /// it back.
-    pub(super) fn held_for_turn(&mut self, said: AgentSaid) -> Option<AgentSaid> {
-        self.note_life();
+    pub(super) fn hold_for_turn(&mut self, said: PeerMessage) -> Option<PeerMessage> {
+        self.note_activity();
         if self.run.is_some() {
-            return self.held_behind_answer(said);
+            return self.hold_behind_answer(said);
         }
         let follows =
-            !self.own_turns.held.is_empty() && (matches!(said, AgentSaid::Withdrawn(_)) || says_end(&said));
+            !self.own_turns.held.is_empty() && (matches!(said, PeerMessage::Withdrawn(_)) || says_end(&said));
         if !follows {
             let Some(cause) = self.needs_turn(&said) else { return Some(said) };
             if self.is_of_cancelled() {
@@ -198,27 +198,27 @@ impl AcpConversation {
             }
             self.ask_for_turn(cause);
         }
-        self.own_turns.held.push_back(Held::Said(said));
+        self.own_turns.held.push_back(HeldForTurn::Said(said));
         None
     }
 
     /// Holds what comes behind the answer to a prompt and needs a turn that goes on, until the run
     /// has ended; else gives it back. Text is still of the run: some agents answer before the rest
     /// of what they say.
-    fn held_behind_answer(&mut self, said: AgentSaid) -> Option<AgentSaid> {
+    fn hold_behind_answer(&mut self, said: PeerMessage) -> Option<PeerMessage> {
         if !self.holds_behind_answer() {
             return Some(said);
         }
         let follows = !self.own_turns.held.is_empty();
         let holds = match &said {
-            AgentSaid::Update(_) => follows && self.needs_turn(&said).is_some(),
-            AgentSaid::Withdrawn(_) => follows,
+            PeerMessage::Update(_) => follows && self.needs_turn(&said).is_some(),
+            PeerMessage::Withdrawn(_) => follows,
             _ => self.needs_turn(&said).is_some(),
         };
         if !holds {
             return Some(said);
         }
-        self.own_turns.held.push_back(Held::Said(said));
+        self.own_turns.held.push_back(HeldForTurn::Said(said));
         None
     }
 
@@ -231,26 +231,26 @@ impl AcpConversation {
     }
 
     /// Hears what was held behind the answer in a run that is cancelled: it is refused.
-    pub(super) fn refuse_held(&mut self) {
+    pub(super) fn refuse_all_held(&mut self) {
         for held in std::mem::take(&mut self.own_turns.held) {
             match held {
                 // None of it ends the conversation.
-                Held::Said(said) => drop(self.hear(said)),
-                Held::Called(called) => self.called_client_tool(called),
+                HeldForTurn::Said(said) => drop(self.hear(said)),
+                HeldForTurn::Called(called) => self.handle_tool_call(called),
             }
         }
     }
 
     /// Takes in a call of a client's tool: without a turn it waits for one, as all else does.
-    pub(super) fn called(&mut self, called: Called) {
+    pub(super) fn called(&mut self, called: ClientToolCall) {
         if self.run.is_none() && !self.is_of_cancelled() {
             self.ask_for_turn(TurnCause::Agent);
-            return self.own_turns.held.push_back(Held::Called(called));
+            return self.own_turns.held.push_back(HeldForTurn::Called(called));
         }
         if self.holds_behind_answer() {
-            return self.own_turns.held.push_back(Held::Called(called));
+            return self.own_turns.held.push_back(HeldForTurn::Called(called));
         }
-        self.called_client_tool(called);
+        self.handle_tool_call(called);
     }
 
     /// Begins the run of a turn that the host has opened for what the agent does by itself.
@@ -264,23 +264,23 @@ impl AcpConversation {
         let says_end = self.running.quirks.ends_own_turns;
         let own = Some(OwnRun { heard: Instant::now(), says_end });
         self.run = Some(PromptRun { own, ..PromptRun::new(run, used, deadline, None) });
-        self.go_on_with_held()
+        self.replay_held()
     }
 
     /// Hears what was held, in the turn that has begun.
-    pub(super) fn go_on_with_held(&mut self) -> Next {
+    pub(super) fn replay_held(&mut self) -> Next {
         self.own_turns.asked = false;
         self.own_turns.used = None;
         self.own_turns.has_ended = false;
         self.own_turns.cancelled = None;
         for held in std::mem::take(&mut self.own_turns.held) {
             match held {
-                Held::Said(said) => {
+                HeldForTurn::Said(said) => {
                     if matches!(self.hear(said), Next::Leave) {
                         return Next::Leave;
                     }
                 }
-                Held::Called(called) => self.called(called),
+                HeldForTurn::Called(called) => self.called(called),
             }
         }
         Next::Hear
@@ -293,19 +293,19 @@ impl AcpConversation {
             return;
         }
         let (label, until) = (command.label.clone(), Instant::now() + BACKGROUND_AT_MOST);
-        self.own_turns.background.push_back(Background { call: call.clone(), label, until });
+        self.own_turns.background.push_back(BackgroundWork { call: call.clone(), label, until });
         if self.own_turns.needed.is_none() {
-            self.own_turns.needed = self.running.begin_use();
+            self.own_turns.needed = self.running.lease();
         }
         self.pending.push_back(Event::Background { id: call, command: Some(command) });
     }
 
     /// Notes that something in the background has ended: what `is_it` says, else the oldest. Claude
     /// does not say which.
-    fn background_has_ended(&mut self, is_it: impl Fn(&Background) -> bool) {
+    fn background_has_ended(&mut self, is_it: impl Fn(&BackgroundWork) -> bool) {
         let background = &mut self.own_turns.background;
         let at = background.iter().position(is_it).unwrap_or(0);
-        if let Some(Background { call, .. }) = background.remove(at) {
+        if let Some(BackgroundWork { call, .. }) = background.remove(at) {
             self.pending.push_back(Event::Background { id: call, command: None });
         }
         if self.own_turns.background.is_empty() {
@@ -314,18 +314,18 @@ impl AcpConversation {
     }
 
     /// Gives up what has run in the background for as long as is believed.
-    pub(super) fn background_is_overdue(&mut self) -> Next {
+    pub(super) fn drop_overdue_background(&mut self) -> Next {
         let now = Instant::now();
         self.background_has_ended(|work| work.until <= now);
         Next::Hear
     }
 
     /// Takes in what an update says of something in the background, as Qwen Code says it.
-    pub(super) fn learn_of_background(&mut self, update: &RawValue) {
+    pub(super) fn note_background_update(&mut self, update: &RawValue) {
         if self.own_turns.background.is_empty() || !update.get().contains(QWEN_TASK) {
             return;
         }
-        let Ok(Sign { meta: Some(meta), .. }) = serde_json::from_str(update.get()) else { return };
+        let Ok(TurnSign { meta: Some(meta), .. }) = serde_json::from_str(update.get()) else { return };
         let said = |name: &str| meta.get(QWEN_TASK)?.get(name)?.as_str();
         // Its answer to that says the same once more.
         if meta.get("source").and_then(Value::as_str) != Some("background_notification") {
@@ -333,21 +333,21 @@ impl AcpConversation {
         }
         if said("kind") == Some("shell") && said("status") != Some("running") {
             let (call, label) = (said("toolUseId"), said("commandLabel"));
-            let is_it = |work: &Background| Some(&*work.call) == call || label == Some(&*work.label);
+            let is_it = |work: &BackgroundWork| Some(&*work.call) == call || label == Some(&*work.label);
             self.background_has_ended(is_it);
         }
     }
 
     /// Asks for a turn where one has ended, or was given up, while something is held that needs
     /// one.
-    pub(super) fn ask_again_for_turn(&mut self) {
+    pub(super) fn retry_turn_request(&mut self) {
         if !self.own_turns.held.is_empty() {
             self.ask_for_turn(TurnCause::Agent);
         }
     }
 
     /// Notes that the agent has said something, or has something to react to.
-    pub(super) fn note_life(&mut self) {
+    pub(super) fn note_activity(&mut self) {
         if let Some(own) = self.run.as_mut().and_then(|run| run.own.as_mut()) {
             own.heard = Instant::now();
         }
@@ -373,12 +373,12 @@ impl AcpConversation {
 
     /// Ends a turn of the agent's own that was cancelled: there is no prompt that the agent would
     /// answer.
-    pub(super) fn leave_cancelled_own(&mut self) {
+    pub(super) fn end_cancelled_own_turn(&mut self) {
         let is_own = self.run.as_ref().is_some_and(|run| run.own.is_some() && run.cancelled.is_some());
         if is_own {
             let now = Instant::now();
             let at_most = now + self.agent.spec.cancel_limit;
-            self.own_turns.cancelled = Some(Cancelled { silent: now + SILENCE, at_most });
+            self.own_turns.cancelled = Some(CancelledOwnTurn { silent: now + SILENCE, at_most });
             self.end(self.end_of_cancelled());
         }
     }
@@ -401,10 +401,10 @@ impl AcpConversation {
     }
 
     /// Answers an agent that asks whether it may begin.
-    pub(super) fn asked_to_begin(&mut self, request: &AgentRequest) {
+    pub(super) fn answer_begin_request(&mut self, request: &AgentRequest) {
         self.says_end();
         let accepted = self.run.as_ref().is_some_and(|run| run.own.is_some());
-        self.ear.answer(request, Ok(json!({ "accepted": accepted })));
+        self.receiver.answer(request, Ok(json!({ "accepted": accepted })));
     }
 
     fn says_end(&mut self) {
@@ -415,11 +415,11 @@ impl AcpConversation {
 
     /// Takes in that the agent says in an update that it is done with what it has begun, as Claude
     /// says it. Returns whether a turn of its own is over by that.
-    pub(super) fn own_is_over(&mut self, update: &RawValue) -> bool {
+    pub(super) fn note_own_end(&mut self, update: &RawValue) -> bool {
         if !update.get().contains(CLAUDE_ORIGIN) {
             return false;
         }
-        let Ok(Sign { session_update, meta: Some(meta), .. }) = serde_json::from_str(update.get()) else {
+        let Ok(TurnSign { session_update, meta: Some(meta), .. }) = serde_json::from_str(update.get()) else {
             return false;
         };
         let Some(origin) = meta.get(CLAUDE_ORIGIN).filter(|_| session_update == "usage_update") else {
@@ -450,18 +450,18 @@ impl AcpConversation {
         let cause = if self.own_turns.has_background() { TurnCause::Background } else { cause };
         if !self.own_turns.asked && !self.settings.are_waited_for() {
             self.own_turns.asked = true;
-            self.own_turns.used = self.running.begin_use();
+            self.own_turns.used = self.running.lease();
             self.pending.push_back(Event::Begins(cause));
         }
     }
 
     /// Why a message needs a turn, if it does.
-    fn needs_turn(&self, said: &AgentSaid) -> Option<TurnCause> {
+    fn needs_turn(&self, said: &PeerMessage) -> Option<TurnCause> {
         match said {
-            AgentSaid::Update(raw) if self.own_turns.prompted => {
-                let sign: Sign<'_> = serde_json::from_str(raw.get()).ok()?;
+            PeerMessage::Update(raw) if self.own_turns.prompted => {
+                let sign: TurnSign<'_> = serde_json::from_str(raw.get()).ok()?;
                 let needs = match &*sign.session_update {
-                    "agent_message_chunk" | "agent_thought_chunk" => sign.says_something(),
+                    "agent_message_chunk" | "agent_thought_chunk" => sign.has_content(),
                     "tool_call_update" => {
                         let says_more = sign.content.is_some();
                         let id = sign.tool_call_id.as_ref().filter(|_| says_more || sign.status.is_some());
@@ -473,14 +473,14 @@ impl AcpConversation {
                 let of_task = sign.meta.as_ref().is_some_and(|meta| meta.get(QWEN_TASK).is_some());
                 needs.then_some(if of_task { TurnCause::Background } else { TurnCause::Agent })
             }
-            AgentSaid::Request { method, params, .. } => match method.as_str() {
+            PeerMessage::Request { method, params, .. } => match method.as_str() {
                 "session/request_permission" | questions::METHOD => Some(TurnCause::Agent),
                 "fs/write_text_file" if self.running.offers.writing => Some(TurnCause::Agent),
                 "terminal/create" if self.running.offers.terminals => Some(TurnCause::Agent),
                 START_TURN => Some(cause_of(params)),
                 _ => None,
             },
-            AgentSaid::Notified { method, params } if method == START_TURN => Some(cause_of(params)),
+            PeerMessage::Notified { method, params } if method == START_TURN => Some(cause_of(params)),
             _ => None,
         }
     }
@@ -488,10 +488,10 @@ impl AcpConversation {
 
 /// Returns whether a message may say that the agent is done. Received before the held messages, it
 /// would end nothing, and their turn would last until the agent has been silent.
-fn says_end(said: &AgentSaid) -> bool {
+fn says_end(said: &PeerMessage) -> bool {
     match said {
-        AgentSaid::Update(update) => update.get().contains(CLAUDE_ORIGIN),
-        AgentSaid::Notified { method, .. } => method == END_TURN,
+        PeerMessage::Update(update) => update.get().contains(CLAUDE_ORIGIN),
+        PeerMessage::Notified { method, .. } => method == END_TURN,
         _ => false,
     }
 }

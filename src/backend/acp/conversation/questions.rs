@@ -17,9 +17,9 @@ use serde_json::value::RawValue;
 use serde_json::{json, Map, Value};
 use uuid::Uuid;
 
-use super::forms::{content, AnswerRule, Fits, Form};
+use super::forms::{content, AnswerKind, AnswerRule, Form};
 use super::AcpConversation;
-use crate::backend::acp::calls::Asks;
+use crate::backend::acp::calls::PermissionRequest;
 use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::peer::AgentRequest;
 use crate::host::effects::TurnEvent;
@@ -50,7 +50,7 @@ impl Questions {
 #[derive(Debug)]
 struct OpenQuestion {
     request: AgentRequest,
-    asking: Asking,
+    asking: ShownQuestion,
     wanted: WantedAnswer,
     /// Number of answers that were refused.
     refused: u32,
@@ -83,7 +83,7 @@ struct Elicitation {
 
 /// Question as the user is shown it.
 #[derive(Debug, Clone)]
-struct Asking {
+struct ShownQuestion {
     message: Option<String>,
     url: Option<String>,
     questions: Vec<ChatInputQuestion>,
@@ -136,9 +136,9 @@ struct QwenDecision {
 
 impl AcpConversation {
     /// Takes in a request for the user's answer.
-    pub(super) fn asked_the_user(&mut self, request: AgentRequest, params: &RawValue) {
+    pub(super) fn handle_elicitation(&mut self, request: AgentRequest, params: &RawValue) {
         if !self.run.as_ref().is_some_and(|run| run.goes_on()) {
-            return self.ear.answer(&request, Ok(cancelled()));
+            return self.receiver.answer(&request, Ok(cancelled()));
         }
         let asked = serde_json::from_str::<Elicitation>(params.get()).map_err(|error| error.to_string());
         match asked.and_then(Elicitation::put) {
@@ -149,21 +149,21 @@ impl AcpConversation {
                     error,
                     "a question of the agent was refused: it is not understood"
                 );
-                self.ear.answer(&request, Err(RequestError::ParamsDoNotFit));
+                self.receiver.answer(&request, Err(RequestError::ParamsDoNotFit));
             }
         }
     }
 
     /// Takes in a permission request that is a question to the user; false when it is none.
-    pub(super) fn asked_by_permission(&mut self, request: &AgentRequest, params: &RawValue) -> bool {
+    pub(super) fn permission_question(&mut self, request: &AgentRequest, params: &RawValue) -> bool {
         if !params.get().contains(QWEN_KIND) {
             return false;
         }
         let asked = serde_json::from_str::<QwenRequest>(params.get()).ok();
         let Some((asking, wanted)) = asked.and_then(QwenRequest::put) else { return false };
-        let Ok(asks) = serde_json::from_str::<Asks>(params.get()) else { return false };
+        let Ok(asks) = serde_json::from_str::<PermissionRequest>(params.get()) else { return false };
         let told = self.calls.updated(asks.into_call());
-        self.tell_of_calls(told);
+        self.send_call_events(told);
         self.ask(OpenQuestion { request: request.clone(), asking, wanted, refused: 0 }, None);
         true
     }
@@ -174,7 +174,7 @@ impl AcpConversation {
         // No other question has ever had it: a late answer to one of an earlier turn answers no
         // other.
         let id = format!("question-{}", Uuid::new_v4().simple());
-        let Asking { message, url, questions } = open.asking.clone();
+        let ShownQuestion { message, url, questions } = open.asking.clone();
         let said: Vec<&str> = wrong.into_iter().chain(message.as_deref()).collect();
         let message = Some(said.join("\n\n")).filter(|message| !message.is_empty());
         run.questions.open.insert(id.clone(), open);
@@ -205,7 +205,7 @@ impl AcpConversation {
         {
             run.has_refused = true;
         }
-        self.ear.answer(&open.request, Ok(answer));
+        self.receiver.answer(&open.request, Ok(answer));
     }
 
     /// The agent does not want to know any more; false when it asked the user nothing by this
@@ -215,7 +215,7 @@ impl AcpConversation {
         let asked = run.questions.open.iter().find(|(_, open)| open.request == *request);
         let Some(id) = asked.map(|(id, _)| id.clone()) else { return false };
         run.questions.open.remove(&id);
-        self.ear.answer(request, Err(RequestError::Withdrawn));
+        self.receiver.answer(request, Err(RequestError::Withdrawn));
         self.tell(TurnEvent::QuestionWithdrawn { id });
         true
     }
@@ -224,7 +224,7 @@ impl AcpConversation {
     pub(super) fn cancel_questions(&mut self) {
         let open = self.run.as_mut().map(|run| std::mem::take(&mut run.questions.open)).unwrap_or_default();
         for open in open.into_values() {
-            self.ear.answer(&open.request, Ok(open.wanted.cancelled()));
+            self.receiver.answer(&open.request, Ok(open.wanted.cancelled()));
         }
     }
 }
@@ -291,11 +291,12 @@ fn in_words(value: &Value) -> Value {
 
 impl Elicitation {
     /// How it is put to the user, and what is to be answered.
-    fn put(self) -> Result<(Asking, WantedAnswer), String> {
+    fn put(self) -> Result<(ShownQuestion, WantedAnswer), String> {
         match self.mode.as_str() {
             "url" => {
                 let url = self.url.ok_or("there is no URL")?;
-                let asking = Asking { message: Some(self.message), url: Some(url), questions: Vec::new() };
+                let asking =
+                    ShownQuestion { message: Some(self.message), url: Some(url), questions: Vec::new() };
                 Ok((asking, WantedAnswer::Url))
             }
             "form" => {
@@ -304,7 +305,7 @@ impl Elicitation {
                 let said: Vec<String> = said.into_iter().flatten().filter(|it| !it.is_empty()).collect();
                 let message = Some(said.join("\n\n")).filter(|message| !message.is_empty());
                 let (questions, rules) = form.questions();
-                Ok((Asking { message, url: None, questions }, WantedAnswer::Form(rules)))
+                Ok((ShownQuestion { message, url: None, questions }, WantedAnswer::Form(rules)))
             }
             mode => Err(format!("the mode `{mode}` was not offered")),
         }
@@ -314,7 +315,7 @@ impl Elicitation {
 impl QwenRequest {
     /// How it is put to the user, and what is to be answered: each answer goes by the number of its
     /// question. `None` if it is another kind of request, or nothing could be answered.
-    fn put(self) -> Option<(Asking, WantedAnswer)> {
+    fn put(self) -> Option<(ShownQuestion, WantedAnswer)> {
         let QwenMeta { qwen_interaction_kind: kind, qwen_questions: asked } = self.tool_call.meta;
         let decision = |kind: &str| {
             let option = self.options.iter().find(|option| option.kind == kind);
@@ -324,7 +325,7 @@ impl QwenRequest {
         let reject = decision("reject_once");
         let numbered = asked.into_iter().enumerate();
         let (questions, rules) = numbered.map(|(number, asked)| asked.put(number.to_string())).unzip();
-        let asking = Asking { message: None, url: None, questions };
+        let asking = ShownQuestion { message: None, url: None, questions };
         Some((asking, WantedAnswer::Permission { rules, approve, reject }))
     }
 }
@@ -343,7 +344,7 @@ impl QwenQuestion {
         let (required, allow_freeform_input) = (Some(true), Some(true));
         let rule = |fits| AnswerRule { id: id.clone(), is_required: true, fits };
         if multi_select {
-            let rule = rule(Fits::Many { choices, is_free: true, min: None, max: None });
+            let rule = rule(AnswerKind::Many { choices, is_free: true, min: None, max: None });
             let question = ChatInputMultiSelectQuestion {
                 id,
                 title,
@@ -356,7 +357,7 @@ impl QwenQuestion {
             };
             return (ChatInputQuestion::MultiSelect(question), rule);
         }
-        let rule = rule(Fits::One { choices, is_free: true });
+        let rule = rule(AnswerKind::One { choices, is_free: true });
         let question =
             ChatInputSingleSelectQuestion { id, title, message, required, options, allow_freeform_input };
         (ChatInputQuestion::SingleSelect(question), rule)

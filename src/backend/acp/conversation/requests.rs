@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::own_turns::START_TURN;
 use super::{questions, AcpConversation, PromptRun};
-use crate::backend::acp::calls::Asks;
+use crate::backend::acp::calls::PermissionRequest;
 use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::peer::AgentRequest;
 
@@ -20,7 +20,7 @@ use crate::backend::acp::peer::AgentRequest;
 pub(super) const REQUESTS_MAX: usize = 1000;
 
 /// Returns the answer to a request that the agent sends while no turn runs and none can.
-pub(in crate::backend::acp) fn asked_too_early(method: &str) -> Result<Value, RequestError> {
+pub(in crate::backend::acp) fn too_early_answer(method: &str) -> Result<Value, RequestError> {
     match method {
         questions::METHOD => Ok(questions::cancelled()),
         _ => Err(RequestError::NoTurnRuns),
@@ -37,7 +37,7 @@ impl AcpConversation {
         if !approved {
             self.denied_client_tool(call);
         }
-        self.tell_all(told);
+        self.send_to_host(told);
         self.answer_unanswered(false);
     }
 
@@ -48,7 +48,7 @@ impl AcpConversation {
         };
         // Cannot fail: it is plain data.
         let answer = serde_json::to_value(RequestPermissionResponse::new(outcome)).unwrap_or_default();
-        self.ear.answer(request, Ok(answer));
+        self.receiver.answer(request, Ok(answer));
     }
 
     pub(super) fn answer_unanswered(&mut self, all: bool) {
@@ -63,15 +63,15 @@ impl AcpConversation {
     /// Takes in a request of the agent's about its session.
     pub(super) fn asked(&mut self, request: AgentRequest, method: &str, params: &RawValue) {
         // What is asked of files waits for nobody: there the agent is held up.
-        if self.ear.unanswered() > REQUESTS_MAX && !method.starts_with("fs/") {
-            return self.ear.answer(&request, Err(RequestError::TooManyRequests));
+        if self.receiver.unanswered() > REQUESTS_MAX && !method.starts_with("fs/") {
+            return self.receiver.answer(&request, Err(RequestError::TooManyRequests));
         }
         match method {
-            questions::METHOD => self.asked_the_user(request, params),
-            "session/request_permission" => self.asked_for_permission(request, params),
-            START_TURN => self.asked_to_begin(&request),
+            questions::METHOD => self.handle_elicitation(request, params),
+            "session/request_permission" => self.handle_permission_request(request, params),
+            START_TURN => self.answer_begin_request(&request),
             method if method.starts_with("fs/") || method.starts_with("terminal/") => {
-                self.asked_of_workspace(request, method, params);
+                self.handle_workspace_request(request, method, params);
             }
             _ => {
                 tracing::debug!(
@@ -79,29 +79,29 @@ impl AcpConversation {
                     method,
                     "a request of the agent was refused: its method is not served"
                 );
-                self.ear.answer(&request, Err(RequestError::MethodNotServed));
+                self.receiver.answer(&request, Err(RequestError::MethodNotServed));
             }
         }
     }
 
-    fn asked_for_permission(&mut self, request: AgentRequest, params: &RawValue) {
+    fn handle_permission_request(&mut self, request: AgentRequest, params: &RawValue) {
         if !self.run.as_ref().is_some_and(PromptRun::goes_on) {
             return self.answer_permission(&request, None);
         }
-        if self.asked_by_permission(&request, params) {
+        if self.permission_question(&request, params) {
             return;
         }
-        match serde_json::from_str::<Asks>(params.get()) {
+        match serde_json::from_str::<PermissionRequest>(params.get()) {
             Ok(asks) => {
                 let (asked, told) = self.calls.asks(request.clone(), asks);
-                self.tell_all(told);
+                self.send_to_host(told);
                 if !asked {
                     self.answer_permission(&request, None);
                 }
             }
             Err(error) => {
                 tracing::warn!(agent = self.agent.spec.name, %error, "a request of the agent was refused: its params do not fit");
-                self.ear.answer(&request, Err(RequestError::ParamsDoNotFit));
+                self.receiver.answer(&request, Err(RequestError::ParamsDoNotFit));
             }
         }
     }

@@ -50,7 +50,7 @@ impl AcpConversation {
             self.pending.push_back(Event::Turn(run, TurnEvent::Notice(TOLD_ANEW.to_owned())));
         }
         let blocks = self.blocks_of(Some(interrupted(so_far)), message, attached);
-        self.calls.stay_apart_from(so_far);
+        self.calls.rename_reused_ids(so_far);
         self.begin(run, blocks)
     }
 }

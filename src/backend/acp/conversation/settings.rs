@@ -16,9 +16,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{AcpConversation, Next};
-use crate::backend::acp::agent::Use;
+use crate::backend::acp::agent::AgentLease;
 use crate::backend::acp::options::{misfit, OfferedOptions};
-use crate::backend::acp::peer::{AgentError, Patience};
+use crate::backend::acp::peer::{AgentError, PausableTimeout};
 use crate::host::effects::{AgentCommand, Command, Event, RunId, SelfDescription, TurnEnd, TurnEvent};
 use crate::wire::text;
 
@@ -59,16 +59,16 @@ struct PendingSetting {
     id: String,
     value: Value,
     until: Instant,
-    patience: Patience,
+    patience: PausableTimeout,
     /// The agent has said since what is so.
     overtaken: bool,
-    _use: Use,
+    _use: AgentLease,
 }
 
 #[derive(Debug)]
 struct OpeningSettings {
     had_a_name: bool,
-    _use: Use,
+    _use: AgentLease,
 }
 
 /// A turn that waits until the settings are what they should be.
@@ -76,7 +76,7 @@ struct OpeningSettings {
 struct WaitingTurn {
     run: RunId,
     command: Command,
-    _use: Use,
+    _use: AgentLease,
 }
 
 impl Settings {
@@ -136,7 +136,7 @@ impl Settings {
     }
 
     /// All was tried: what is not so is given up.
-    fn give_up_the_rest(&mut self, agent: &str) {
+    fn drop_pending(&mut self, agent: &str) {
         let mut tried = std::mem::take(&mut self.tried);
         for (id, value) in std::mem::take(&mut self.wanted) {
             if self.starting.remove(&id) {
@@ -216,7 +216,7 @@ pub(super) fn is_of_session(update: &RawValue) -> bool {
 impl AcpConversation {
     /// The agent knows the session: it is asked for these settings, and then the conversation is
     /// open.
-    pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: Use) {
+    pub(super) fn open_with(&mut self, config: JsonObject, had_a_name: bool, used: AgentLease) {
         let starting = &self.agent.spec.config;
         let defaults = self.is_new.then(|| self.settings.options.schema(Some(starting)));
         let capabilities = Some(self.running.abilities());
@@ -258,10 +258,10 @@ impl AcpConversation {
                 self.want_model(message);
                 if self.settings.asked.is_none() && self.settings.next().is_none() {
                     self.all_is_tried();
-                    self.tell_what_was_refused(run);
+                    self.report_refused_settings(run);
                     return Ok(command);
                 }
-                let Some(used) = self.running.begin_use() else { return Err(Next::Leave) };
+                let Some(used) = self.running.lease() else { return Err(Next::Leave) };
                 self.settings.held = Some(WaitingTurn { run, command, _use: used });
                 return Err(self.settle());
             }
@@ -273,7 +273,7 @@ impl AcpConversation {
                 self.settings.held = None;
                 self.pending.retain(|event| !matches!(event, Event::Turn(..)));
                 self.pending.push_back(Event::Turn(run, TurnEvent::Ended(TurnEnd::Cancelled)));
-                self.ask_again_for_turn();
+                self.retry_turn_request();
                 Err(Next::Hear)
             }
             command => Ok(command),
@@ -301,13 +301,13 @@ impl AcpConversation {
             let Some((method, params)) = self.settings.options.request(&self.session.0, &id, &value) else {
                 return Next::Hear;
             };
-            let Some(used) = self.running.begin_use() else {
+            let Some(used) = self.running.lease() else {
                 // It is being stopped: it is asked again when the conversation is opened anew.
                 return Next::Leave;
             };
-            let request = self.ear.request(method, &params);
+            let request = self.receiver.request(method, &params);
             let until = Instant::now() + self.agent.spec.start_limit;
-            let patience = Patience::default();
+            let patience = PausableTimeout::default();
             self.settings.asked =
                 Some(PendingSetting { request, id, value, until, patience, overtaken: false, _use: used });
             return Next::Hear;
@@ -317,19 +317,19 @@ impl AcpConversation {
             self.introduce(opening.had_a_name);
         }
         if let Some(held) = self.settings.held.take() {
-            self.tell_what_was_refused(held.run);
+            self.report_refused_settings(held.run);
             return self.obey_at_once(held.command);
         }
         Next::Hear
     }
 
     fn all_is_tried(&mut self) {
-        self.settings.give_up_the_rest(&self.agent.spec.name);
+        self.settings.drop_pending(&self.agent.spec.name);
         let spreads = std::mem::take(&mut self.settings.spreads);
         self.tell_settings(spreads);
     }
 
-    fn tell_what_was_refused(&mut self, run: RunId) {
+    fn report_refused_settings(&mut self, run: RunId) {
         for notice in std::mem::take(&mut self.settings.refused) {
             self.pending.push_back(Event::Turn(run, TurnEvent::Notice(notice)));
         }
@@ -382,12 +382,12 @@ impl AcpConversation {
 
     /// The agent does not answer: then it has not taken the setting. While we do not hear it, it
     /// cannot be blamed.
-    pub(super) fn asked_for_too_long(&mut self) -> Next {
+    pub(super) fn setting_timed_out(&mut self) -> Next {
         let limit = self.agent.spec.start_limit;
         let settings = &mut self.settings;
         if let Some(asked) = &mut settings.asked {
             let heard = self.pending.is_empty() && self.own_turns.has_room();
-            if let Some(more) = asked.patience.more(&self.running.connection, limit, heard) {
+            if let Some(more) = asked.patience.extend(&self.running.connection, limit, heard) {
                 asked.until = Instant::now() + more;
                 return Next::Hear;
             }

@@ -23,11 +23,11 @@ const METHOD: &str = "_session/steering";
 /// Messages that the agent was asked to take in and has not answered, by the numbers of the
 /// requests.
 #[derive(Debug, Default)]
-pub(super) struct Steering(BTreeMap<u64, Added>);
+pub(super) struct Steering(BTreeMap<u64, SteeringMessage>);
 
 /// A message that the user has added.
 #[derive(Debug)]
-struct Added {
+struct SteeringMessage {
     id: String,
     text: String,
 }
@@ -49,7 +49,7 @@ impl Steering {
 impl AcpConversation {
     /// Hands the agent what the user adds to the run.
     pub(super) fn steer(&mut self, id: String, message: &Message, attached: &[Transcript]) {
-        let prompt = content::prompt(message, attached, self.running.takes());
+        let prompt = content::prompt(message, attached, self.running.prompt_support());
         let goes_on = self.run.as_ref().is_some_and(super::PromptRun::goes_on);
         if !self.running.steers || !goes_on {
             return self.tell(TurnEvent::NotSteered(id));
@@ -59,9 +59,9 @@ impl AcpConversation {
             "sessionId": self.session, "prompt": prompt,
             "_meta": { "steering": { "idleBehavior": "promptRequired" } },
         });
-        let request = self.ear.request(METHOD, &params);
+        let request = self.receiver.request(METHOD, &params);
         if let Some(run) = &mut self.run {
-            run.steering.0.insert(request, Added { id, text: message.text.clone() });
+            run.steering.0.insert(request, SteeringMessage { id, text: message.text.clone() });
         }
     }
 
@@ -73,7 +73,7 @@ impl AcpConversation {
         answer: &Result<Box<RawValue>, AgentError>,
     ) -> bool {
         let added = self.run.as_mut().and_then(|run| run.steering.0.remove(&request));
-        let Some(Added { id, text }) = added else { return false };
+        let Some(SteeringMessage { id, text }) = added else { return false };
         let outcome = answer.as_ref().map(|answer| serde_json::from_str::<SteeringOutcome<'_>>(answer.get()));
         if outcome.is_ok_and(|outcome| outcome.is_ok_and(|it| it.outcome == "injected")) {
             if let Some(run) = &mut self.run {

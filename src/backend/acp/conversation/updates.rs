@@ -17,13 +17,13 @@ use serde_json::Value;
 
 use super::settings::is_of_session;
 use super::AcpConversation;
-use crate::backend::acp::{besides, calls, content};
+use crate::backend::acp::{calls, content, extra_meta};
 use crate::host::effects::{Besides, Event, TextKind, TurnEvent};
 use crate::wire::text;
 
 /// Members of any update.
 #[derive(Deserialize)]
-struct Any {
+struct AnyUpdate {
     #[serde(rename = "sessionUpdate")]
     kind: String,
     #[serde(flatten)]
@@ -68,7 +68,7 @@ impl AcpConversation {
             if let Ok(chunk) = serde_json::from_str::<PlainChunk<'_>>(raw.get()) {
                 if let Some(kind) = chunk.kind() {
                     if kind == TextKind::Markdown && self.running.quirks.is_notice(&chunk.content.text) {
-                        return self.tell_notice(chunk.content.text, JsonObject::new());
+                        return self.send_notice(chunk.content.text, JsonObject::new());
                     }
                     return self.speak(kind, chunk.message_id, chunk.content.text, None);
                 }
@@ -82,7 +82,7 @@ impl AcpConversation {
                     return self.session_updated(raw);
                 }
                 tracing::debug!(agent = self.agent.spec.name, %error, "an update of an unknown kind was ignored: {raw}");
-                return self.keep_update(raw);
+                return self.keep_unknown_update(raw);
             }
         };
         if let SessionUpdate::AvailableCommandsUpdate(_)
@@ -93,19 +93,19 @@ impl AcpConversation {
         }
         let runs = self.run.as_ref().is_some_and(|run| run.cancelled.is_none());
         match update {
-            SessionUpdate::SessionInfoUpdate(info) => self.learn_of_session(info, raw),
+            SessionUpdate::SessionInfoUpdate(info) => self.apply_session_info(info, raw),
             SessionUpdate::Plan(plan) => {
                 let at_work = plan.entries.iter().find(|it| it.status == PlanEntryStatus::InProgress);
                 self.tell(TurnEvent::Activity(at_work.map(|entry| text::message(&entry.content))));
-                self.note(besides::PLAN, unplaced(raw).filter(|_| !plan.entries.is_empty()));
+                self.note(extra_meta::PLAN, unplaced(raw).filter(|_| !plan.entries.is_empty()));
             }
             SessionUpdate::UsageUpdate(_) if runs => {
                 let context = unplaced(raw);
-                self.tell_usage(|known| {
-                    besides::put(known.meta.get_or_insert_default(), besides::CONTEXT, context);
+                self.send_usage(|known| {
+                    extra_meta::put(known.meta.get_or_insert_default(), extra_meta::CONTEXT, context);
                 });
             }
-            SessionUpdate::UsageUpdate(_) => self.note(besides::CONTEXT, unplaced(raw)),
+            SessionUpdate::UsageUpdate(_) => self.note(extra_meta::CONTEXT, unplaced(raw)),
             // Part of a turn that is over, perhaps: it begins nothing, but somebody may miss it.
             SessionUpdate::AgentMessageChunk(chunk) if self.run.is_none() && !is_blank(&chunk) => {
                 tracing::warn!(
@@ -124,19 +124,19 @@ impl AcpConversation {
                 agent = self.agent.spec.name,
                 "an update of the agent was ignored, because no turn runs: {raw}"
             ),
-            SessionUpdate::AgentMessageChunk(chunk) => self.heard_chunk(TextKind::Markdown, chunk, raw),
-            SessionUpdate::AgentThoughtChunk(chunk) => self.heard_chunk(TextKind::Reasoning, chunk, raw),
+            SessionUpdate::AgentMessageChunk(chunk) => self.handle_chunk(TextKind::Markdown, chunk, raw),
+            SessionUpdate::AgentThoughtChunk(chunk) => self.handle_chunk(TextKind::Reasoning, chunk, raw),
             SessionUpdate::ToolCall(_) => {
                 let told = said(raw).map(|said| self.calls.begun(said)).unwrap_or_default();
-                self.tell_of_calls(told);
+                self.send_call_events(told);
             }
             SessionUpdate::ToolCallUpdate(_) => {
                 let told = said(raw).map(|said| self.calls.updated(said)).unwrap_or_default();
-                self.tell_of_calls(told);
+                self.send_call_events(told);
             }
-            SessionUpdate::Notice(notice) => self.noticed(notice),
-            SessionUpdate::CompactionUpdate(update) => self.compacted(update),
-            SessionUpdate::CompactionSummaryChunk(chunk) => self.summed_up(chunk),
+            SessionUpdate::Notice(notice) => self.show_notice(notice),
+            SessionUpdate::CompactionUpdate(update) => self.update_compaction(update),
+            SessionUpdate::CompactionSummaryChunk(chunk) => self.append_summary(chunk),
             _ => {
                 tracing::debug!(agent = self.agent.spec.name, "an update of a kind that is not shown: {raw}")
             }
@@ -145,13 +145,13 @@ impl AcpConversation {
 
     /// Keeps something about the conversation that has no place.
     pub(super) fn note(&mut self, name: &str, value: Option<Value>) {
-        let value = value.map(besides::kept);
+        let value = value.map(extra_meta::kept);
         self.pending.push_back(Event::Note { name: name.to_owned(), value });
     }
 
     /// The session's name has a place; what else is said of it is kept, each member until it is
     /// said anew.
-    fn learn_of_session(&mut self, info: SessionInfoUpdate, raw: &RawValue) {
+    fn apply_session_info(&mut self, info: SessionInfoUpdate, raw: &RawValue) {
         if let MaybeUndefined::Value(title) = info.title {
             self.pending.push_back(Event::Title(title));
         }
@@ -160,20 +160,20 @@ impl AcpConversation {
         if more.is_empty() {
             return;
         }
-        besides::add(&mut self.session_info, more);
+        extra_meta::add(&mut self.session_info, more);
         self.session_info.retain(|_, value| !value.is_null());
         let info = Some(self.session_info.clone()).filter(|info| !info.is_empty());
-        self.note(besides::SESSION_INFO, info.map(Value::Object));
+        self.note(extra_meta::SESSION_INFO, info.map(Value::Object));
     }
 
     /// Keeps an update that nobody knows, in place of the last one of its kind.
-    fn keep_update(&mut self, raw: &RawValue) {
-        let Ok(Any { kind, rest }) = serde_json::from_str(raw.get()) else { return };
-        besides::add(&mut self.unknown_updates, [(kind, Value::Object(rest))].into_iter().collect());
-        self.note(besides::UPDATES, Some(Value::Object(self.unknown_updates.clone())));
+    fn keep_unknown_update(&mut self, raw: &RawValue) {
+        let Ok(AnyUpdate { kind, rest }) = serde_json::from_str(raw.get()) else { return };
+        extra_meta::add(&mut self.unknown_updates, [(kind, Value::Object(rest))].into_iter().collect());
+        self.note(extra_meta::UPDATES, Some(Value::Object(self.unknown_updates.clone())));
     }
 
-    pub(super) fn tell_of_calls(&mut self, told: Vec<TurnEvent>) {
+    pub(super) fn send_call_events(&mut self, told: Vec<TurnEvent>) {
         let is_beginning = |event: &TurnEvent| {
             matches!(
                 event,
@@ -191,36 +191,36 @@ impl AcpConversation {
                 run.speaking = None;
             }
         }
-        let over: Vec<String> = told.iter().filter_map(done_well).map(str::to_owned).collect();
-        self.tell_all(told);
+        let over: Vec<String> = told.iter().filter_map(succeeded_call).map(str::to_owned).collect();
+        self.send_to_host(told);
         for id in over {
             self.note_background(id);
         }
-        self.pending.extend(self.calls.tell_of_terminals(true));
+        self.pending.extend(self.calls.terminal_events(true));
         self.answer_unanswered(false);
     }
 
     /// A piece of the answer, or of the thoughts that led to it.
-    fn heard_chunk(&mut self, kind: TextKind, chunk: ContentChunk, raw: &RawValue) {
+    fn handle_chunk(&mut self, kind: TextKind, chunk: ContentChunk, raw: &RawValue) {
         let rest = content::rest_of_chunk(&chunk, raw);
         let id = chunk.message_id.map(|id| id.to_string());
         let text = content::markdown(chunk.content);
         match chunk.meta {
-            Some(meta) if text.is_empty() => self.learn_from_meta(meta),
+            Some(meta) if text.is_empty() => self.apply_chunk_usage(meta),
             _ => self.speak(kind, id, text, rest),
         }
     }
 
     /// Some agents tell what a turn has used in the `_meta` of an empty piece of the answer.
-    fn learn_from_meta(&mut self, mut meta: JsonObject) {
+    fn apply_chunk_usage(&mut self, mut meta: JsonObject) {
         let usage = meta.get("usage").and_then(|usage| Usage::deserialize(usage).ok());
         let raw = usage.as_ref().and_then(|_| meta.remove("usage"));
-        self.tell_usage(|known| {
+        self.send_usage(|known| {
             if let (Some(usage), Some(raw)) = (usage, raw) {
-                learn_usage(known, &usage, raw);
+                add_usage(known, &usage, raw);
             }
             let meta = Some(meta).filter(|meta| !meta.is_empty()).map(Value::Object);
-            besides::put(known.meta.get_or_insert_default(), besides::META, meta);
+            extra_meta::put(known.meta.get_or_insert_default(), extra_meta::META, meta);
         });
     }
 
@@ -236,9 +236,9 @@ impl AcpConversation {
             None => (true, true),
         };
         let mut meta = JsonObject::new();
-        besides::put(&mut meta, besides::CHUNK, rest.map(Value::Object));
+        extra_meta::put(&mut meta, extra_meta::CHUNK, rest.map(Value::Object));
         if begins {
-            besides::put(&mut meta, besides::MESSAGE_ID, now.1.clone().map(Value::String));
+            extra_meta::put(&mut meta, extra_meta::MESSAGE_ID, now.1.clone().map(Value::String));
             run.speaking = Some(now);
         }
         let event = if goes_on { TurnEvent::Text(kind, text) } else { TurnEvent::Part(kind, text) };
@@ -250,7 +250,7 @@ impl AcpConversation {
     }
 
     /// Tells all that is known of the turn's usage, now that more is.
-    pub(super) fn tell_usage(&mut self, learn: impl FnOnce(&mut UsageInfo)) {
+    pub(super) fn send_usage(&mut self, learn: impl FnOnce(&mut UsageInfo)) {
         let Some(run) = &mut self.run else { return };
         learn(&mut run.usage);
         run.usage.meta = run.usage.meta.take().filter(|meta| !meta.is_empty());
@@ -260,10 +260,10 @@ impl AcpConversation {
 }
 
 /// The call that has done what it was to do, by this event.
-fn done_well(event: &TurnEvent) -> Option<&str> {
+fn succeeded_call(event: &TurnEvent) -> Option<&str> {
     match event {
         TurnEvent::ToolDone { id, outcome, .. } if outcome.success => Some(id),
-        TurnEvent::With(event, _) => done_well(event),
+        TurnEvent::With(event, _) => succeeded_call(event),
         _ => None,
     }
 }
@@ -280,16 +280,16 @@ fn said(raw: &RawValue) -> Option<calls::CallReport> {
 
 /// Returns the members of an update of a kind that the protocol has no place for.
 fn unplaced(raw: &RawValue) -> Option<Value> {
-    let Any { rest, .. } = serde_json::from_str(raw.get()).ok()?;
+    let AnyUpdate { rest, .. } = serde_json::from_str(raw.get()).ok()?;
     Some(Value::Object(rest))
 }
 
 /// Takes in counts of tokens; those that have no place are kept.
-pub(super) fn learn_usage(known: &mut UsageInfo, usage: &Usage, raw: Value) {
+pub(super) fn add_usage(known: &mut UsageInfo, usage: &Usage, raw: Value) {
     let count = |tokens: u64| i64::try_from(tokens).ok();
     known.input_tokens = count(usage.input_tokens);
     known.output_tokens = count(usage.output_tokens);
     known.cache_read_tokens = usage.cached_read_tokens.and_then(count);
-    let rest = besides::rest(raw, &["inputTokens", "outputTokens", "cachedReadTokens"]);
-    besides::put(known.meta.get_or_insert_default(), besides::USAGE, rest.map(Value::Object));
+    let rest = extra_meta::rest(raw, &["inputTokens", "outputTokens", "cachedReadTokens"]);
+    extra_meta::put(known.meta.get_or_insert_default(), extra_meta::USAGE, rest.map(Value::Object));
 }

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use super::AcpConversation;
 use crate::backend::acp::calls::CallReport;
 use crate::backend::acp::errors::RequestError;
-use crate::backend::acp::files::{Done, FileChange, FileRequest, Unknown};
+use crate::backend::acp::files::{FileChange, FileOutcome, FileRequest, UnknownContent};
 use crate::backend::acp::peer::AgentRequest;
 use crate::backend::acp::terminals::screen::Screen;
 use crate::backend::acp::terminals::Launch;
@@ -36,7 +36,7 @@ use crate::files::uris::path_of;
 use crate::host::effects::RunId;
 
 /// A command that was started while the agent had no call open.
-pub(super) struct Alone {
+pub(super) struct UnattachedCommand {
     name: String,
     title: String,
     input: Value,
@@ -54,7 +54,12 @@ impl AcpConversation {
     }
 
     /// Takes in a request about files or terminals.
-    pub(super) fn asked_of_workspace(&mut self, request: AgentRequest, method: &str, params: &RawValue) {
+    pub(super) fn handle_workspace_request(
+        &mut self,
+        request: AgentRequest,
+        method: &str,
+        params: &RawValue,
+    ) {
         let offers = self.running.offers;
         let offered = match method {
             "fs/read_text_file" => offers.reading,
@@ -67,7 +72,7 @@ impl AcpConversation {
             Some(RequestError::MethodNotServed)
         };
         if let Some(failed) = failed {
-            self.ear.answer(&request, Err(failed));
+            self.receiver.answer(&request, Err(failed));
         }
         self.answer_settled();
     }
@@ -94,7 +99,7 @@ impl AcpConversation {
             "terminal/output" => {
                 let asked: TerminalOutputRequest = parsed(params)?;
                 let output = self.terminals.output(&asked.terminal_id.0)?;
-                self.ear.answer(request, Ok(output));
+                self.receiver.answer(request, Ok(output));
                 Ok(())
             }
             "terminal/wait_for_exit" => {
@@ -127,23 +132,23 @@ impl AcpConversation {
     }
 
     /// Something that was asked of the files is done.
-    pub(super) fn done(&mut self, done: Done) {
+    pub(super) fn done(&mut self, done: FileOutcome) {
         match done {
-            Done::Read(request, text) => {
-                self.ear.answer(&request, text.map(|text| json!({ "content": text })));
+            FileOutcome::Read(request, text) => {
+                self.receiver.answer(&request, text.map(|text| json!({ "content": text })));
             }
-            Done::Written { request, result, shown } => {
+            FileOutcome::Written { request, result, shown } => {
                 if let Some((call, change)) = shown {
                     self.show_written(&call, change, result.as_ref().err());
                 }
-                self.ear.answer(&request, result.map(|()| json!({})));
+                self.receiver.answer(&request, result.map(|()| json!({})));
             }
-            Done::Found(request, Ok(launch)) => {
+            FileOutcome::Found(request, Ok(launch)) => {
                 if let Err(failed) = self.start_command(&request, &launch) {
-                    self.ear.answer(&request, Err(failed));
+                    self.receiver.answer(&request, Err(failed));
                 }
             }
-            Done::Found(request, Err(failed)) => self.ear.answer(&request, Err(failed)),
+            FileOutcome::Found(request, Err(failed)) => self.receiver.answer(&request, Err(failed)),
         }
     }
 
@@ -155,7 +160,7 @@ impl AcpConversation {
         if !self.calls.any_open() {
             let input =
                 json!({ "command": launch.program, "args": launch.arguments, "cwd": launch.directory });
-            self.alone.push(Alone { name, title: screen.title.clone(), input, screen });
+            self.alone.push(UnattachedCommand { name, title: screen.title.clone(), input, screen });
         }
         Ok(())
     }
@@ -163,7 +168,7 @@ impl AcpConversation {
     /// Answers what waits no longer.
     pub(super) fn answer_settled(&mut self) {
         for (request, answer) in self.terminals.answers() {
-            self.ear.answer(&request, answer);
+            self.receiver.answer(&request, answer);
         }
     }
 
@@ -171,10 +176,10 @@ impl AcpConversation {
     /// refer to them.
     pub(super) fn show_terminals(&mut self) {
         let is_due = self.terminals.told();
-        self.pending.extend(self.calls.tell_of_terminals(is_due));
+        self.pending.extend(self.calls.terminal_events(is_due));
         if is_due {
             let told = self.calls.screens_changed();
-            self.tell_all(told);
+            self.send_to_host(told);
         }
     }
 
@@ -199,14 +204,14 @@ impl AcpConversation {
                 (ToolCallStatus::Completed, vec![ToolCallContent::Diff(diff)])
             }
             // A change of what nobody knows cannot be shown.
-            (None, Err(Unknown)) => (ToolCallStatus::Completed, Vec::new()),
+            (None, Err(UnknownContent)) => (ToolCallStatus::Completed, Vec::new()),
             (Some(error), _) => (ToolCallStatus::Failed, vec![error.to_string().into()]),
         };
         let fields = ToolCallUpdateFields::new().status(status).content(content);
         match CallReport::by_host(&ToolCallUpdate::new(call.to_owned(), fields), None) {
             Ok(said) => {
                 let told = self.calls.updated(said);
-                self.tell_of_calls(told);
+                self.send_call_events(told);
             }
             Err(error) => tracing::error!(%error, call, "what was written cannot be shown"),
         }
@@ -214,7 +219,7 @@ impl AcpConversation {
 
     /// The turn ends: commands that belong to no call of the agent's become some.
     pub(super) fn show_alone(&mut self) {
-        for Alone { name, title, input, screen } in std::mem::take(&mut self.alone) {
+        for UnattachedCommand { name, title, input, screen } in std::mem::take(&mut self.alone) {
             if screen.is_shown() {
                 continue;
             }
@@ -233,7 +238,7 @@ impl AcpConversation {
         match CallReport::by_host(call, Some(name)) {
             Ok(said) => {
                 let told = self.calls.begun(said);
-                self.tell_of_calls(told);
+                self.send_call_events(told);
             }
             Err(error) => tracing::error!(%error, name, "a call that is not the agent's cannot be shown"),
         }

@@ -14,7 +14,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio_util::codec::Decoder;
 
-use super::{Shared, BRACES_MAX, LAST_WORDS, LINE_BYTES_MAX, PIPE_BYTES_MAX, READ_BYTES, WAITING_BYTES_MAX};
+use super::{
+    Shared, BRACES_MAX, LINE_BYTES_MAX, OUTPUT_AFTER_EXIT, PIPE_BYTES_MAX, READ_BYTES, WAITING_BYTES_MAX,
+};
 use crate::backend::acp::junk::Junk;
 use crate::codec::{InputLine, LineCodec};
 
@@ -58,7 +60,7 @@ pub(super) async fn live(
             }
             how = &mut ending => loop {
                 // What it said last is still in the pipe, which another process may hold open.
-                match tokio::time::timeout(LAST_WORDS, &mut reading).await {
+                match tokio::time::timeout(OUTPUT_AFTER_EXIT, &mut reading).await {
                     Ok(Some(why)) => break format!("{why}; {how}"),
                     Ok(None) => break how,
                     // Nobody may be left to hear it when we have ended the agent.
@@ -92,7 +94,7 @@ async fn read(mut output: impl AsyncRead + Unpin, shared: &Shared) -> Option<Str
             Some(Ok(count)) => count,
             Some(Err(error)) => return Some(format!("its output cannot be read: {error}")),
             None => {
-                shared.heard_out().await;
+                shared.notify_drained().await;
                 continue;
             }
         };
@@ -116,7 +118,7 @@ async fn read(mut output: impl AsyncRead + Unpin, shared: &Shared) -> Option<Str
         }
         behind_answer = if is_answered { behind_answer + count } else { 0 };
         if behind_answer > PIPE_BYTES_MAX || !more {
-            shared.heard_out().await;
+            shared.notify_drained().await;
         }
         if shared.waiting_bytes.load(Ordering::Acquire) > WAITING_BYTES_MAX {
             return Some("it does not read what it is told".to_owned());
@@ -146,12 +148,12 @@ async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<Stri
     tracing::trace!(agent = shared.agent, "< {}", String::from_utf8_lossy(line));
     let mut taken = false;
     if let Ok(frame) = serde_json::from_slice(line) {
-        taken = shared.take_in(frame).await;
+        taken = shared.handle(frame).await;
     } else {
         let text = String::from_utf8_lossy(line);
         for message in messages_in(&text) {
             if let Ok(frame) = serde_json::from_str(message) {
-                taken |= shared.take_in(frame).await;
+                taken |= shared.handle(frame).await;
             }
         }
         if taken {
@@ -159,7 +161,7 @@ async fn read_line(line: &[u8], shared: &Shared, junk: &mut Junk) -> Option<Stri
         }
     }
     if taken {
-        junk.heard();
+        junk.reset();
         return None;
     }
     junk.note(line)

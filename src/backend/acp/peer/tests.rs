@@ -7,7 +7,7 @@ use std::future::Future;
 
 use tokio::io::AsyncWriteExt;
 
-use super::ear::INBOX_BYTES_MAX;
+use super::receiver::INBOX_BYTES_MAX;
 use super::*;
 
 /// A connection to an agent that says this, reads all that it is told, and ends like that.
@@ -20,11 +20,11 @@ fn connected(
 
 async fn heard(output: &[u8]) -> (Vec<String>, String) {
     let connection = connected(&*output.to_vec().leak(), async { "it ended".to_owned() });
-    let mut ear = connection.listen();
-    ear.follow("s");
+    let mut receiver = connection.listen();
+    receiver.subscribe("s");
     let mut updates = Vec::new();
-    while let Some(said) = ear.hear().await {
-        let AgentSaid::Update(update) = said else { panic!("{said:?}") };
+    while let Some(said) = receiver.recv().await {
+        let PeerMessage::Update(update) = said else { panic!("{said:?}") };
         updates.push(update.get().to_owned());
     }
     (updates, connection.ended().await)
@@ -70,19 +70,19 @@ async fn a_stream_that_is_junk_throughout_is_quoted() {
 async fn sessions_are_heard_of_from_their_beginning() {
     let (mut agent, output) = tokio::io::duplex(1 << 20);
     let connection = connected(output, std::future::pending());
-    let mut ear = connection.listen();
-    ear.follow("other");
+    let mut receiver = connection.listen();
+    receiver.subscribe("other");
     for _ in 0..UNCLAIMED_MAX {
         agent.write_all((update("early") + "\n").as_bytes()).await.unwrap();
     }
     agent.write_all((update("last") + "\n").as_bytes()).await.unwrap();
     agent.write_all((update("x").replace("\"s\"", "\"other\"") + "\n").as_bytes()).await.unwrap();
-    assert!(matches!(ear.hear().await, Some(AgentSaid::Update(_))));
-    let early = ear.follow("s");
+    assert!(matches!(receiver.recv().await, Some(PeerMessage::Update(_))));
+    let early = receiver.subscribe("s");
     assert_eq!(early.len(), UNCLAIMED_MAX);
     assert_eq!(early.last().unwrap().get(), "\"last\"");
     agent.write_all((update("now") + "\n").as_bytes()).await.unwrap();
-    let Some(AgentSaid::Update(now)) = ear.hear().await else { panic!() };
+    let Some(PeerMessage::Update(now)) = receiver.recv().await else { panic!() };
     assert_eq!(now.get(), "\"now\"");
 }
 
@@ -90,8 +90,8 @@ async fn sessions_are_heard_of_from_their_beginning() {
 async fn an_agent_waits_until_it_is_heard() {
     let (mut agent, output) = tokio::io::duplex(1024);
     let connection = connected(output, std::future::pending());
-    let mut ear = connection.listen();
-    ear.follow("s");
+    let mut receiver = connection.listen();
+    receiver.subscribe("s");
     let line = update("1") + "\n";
     let said = tokio::spawn(async move {
         for _ in 0..1000 {
@@ -103,7 +103,7 @@ async fn an_agent_waits_until_it_is_heard() {
     }
     assert!(!said.is_finished());
     for _ in 0..1000 {
-        assert!(ear.hear().await.is_some());
+        assert!(receiver.recv().await.is_some());
     }
     said.await.unwrap();
 }
@@ -113,8 +113,8 @@ async fn what_waits_to_be_heard_is_bounded_by_its_bytes() {
     const UPDATES: usize = 20;
     let (mut agent, output) = tokio::io::duplex(1024);
     let connection = connected(output, std::future::pending());
-    let mut ear = connection.listen();
-    ear.follow("s");
+    let mut receiver = connection.listen();
+    receiver.subscribe("s");
     let line = update(&"x".repeat(1 << 20)) + "\n";
     let said = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&said);
@@ -131,20 +131,20 @@ async fn what_waits_to_be_heard_is_bounded_by_its_bytes() {
     let waiting = said.load(Ordering::Relaxed);
     assert!(waiting <= INBOX_BYTES_MAX / (1 << 20) + 2, "{waiting} updates of 1 MiB wait");
     for _ in 0..UPDATES {
-        assert!(ear.hear().await.is_some());
+        assert!(receiver.recv().await.is_some());
     }
     saying.await.unwrap();
 }
 
-/// The text of updates and the numbers of answers and of [`AgentSaid::HeardOut`], until the last of
-/// these came.
-async fn heard_until_out(ear: &mut Ear, request: u64) -> Vec<String> {
+/// The text of updates and the numbers of answers and of [`PeerMessage::Drained`], until the last
+/// of these came.
+async fn heard_until_out(receiver: &mut PeerReceiver, request: u64) -> Vec<String> {
     let mut all = Vec::new();
     loop {
-        match ear.hear().await.unwrap() {
-            AgentSaid::Update(update) => all.push(update.get().trim_matches('"').to_owned()),
-            AgentSaid::Answer(id, _) => all.push(format!("answer {id}")),
-            AgentSaid::HeardOut(id) => {
+        match receiver.recv().await.unwrap() {
+            PeerMessage::Update(update) => all.push(update.get().trim_matches('"').to_owned()),
+            PeerMessage::Answer(id, _) => all.push(format!("answer {id}")),
+            PeerMessage::Drained(id) => {
                 all.push(format!("out {id}"));
                 if id == request {
                     return all;
@@ -160,14 +160,14 @@ fn answer(id: u64) -> String {
 }
 
 /// Messages that an agent has written by the time when its answer is taken in are received before
-/// [`AgentSaid::HeardOut`], however many reads that takes.
+/// [`PeerMessage::Drained`], however many reads that takes.
 #[tokio::test]
 async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out() {
     let (mut agent, output) = tokio::io::duplex(1 << 20);
     let connection = connected(output, std::future::pending());
-    let (mut ear, mut other) = (connection.listen(), connection.listen());
-    ear.follow("s");
-    let (first, second) = (ear.request("m", &()), other.request("m", &()));
+    let (mut receiver, mut other) = (connection.listen(), connection.listen());
+    receiver.subscribe("s");
+    let (first, second) = (receiver.request("m", &()), other.request("m", &()));
     // More than is read at once, and more messages than a task may take in one turn.
     let long = "x".repeat(2 * READ_BYTES);
     agent.write_all((update("before") + "\n" + &answer(first)).as_bytes()).await.unwrap();
@@ -177,28 +177,28 @@ async fn what_was_said_together_with_an_answer_is_heard_before_it_is_heard_out()
     let mut expected = vec!["before".to_owned(), format!("answer {first}"), long.clone(), long];
     expected.extend(std::iter::repeat_n("behind".to_owned(), 300));
     expected.push(format!("out {first}"));
-    assert_eq!(heard_until_out(&mut ear, first).await, expected);
+    assert_eq!(heard_until_out(&mut receiver, first).await, expected);
     assert_eq!(
         heard_until_out(&mut other, second).await,
         [format!("answer {second}"), format!("out {second}")]
     );
     agent.write_all((update("late") + "\n").as_bytes()).await.unwrap();
-    assert!(matches!(ear.hear().await, Some(AgentSaid::Update(_))));
+    assert!(matches!(receiver.recv().await, Some(PeerMessage::Update(_))));
 }
 
 #[tokio::test]
 async fn an_agent_that_never_stops_talking_is_heard_out_all_the_same() {
     let (mut agent, output) = tokio::io::duplex(4 * READ_BYTES);
     let connection = connected(output, std::future::pending());
-    let mut ear = connection.listen();
-    ear.follow("s");
-    let id = ear.request("m", &());
+    let mut receiver = connection.listen();
+    receiver.subscribe("s");
+    let id = receiver.request("m", &());
     let talking = tokio::spawn(async move {
         let text = update(&"x".repeat(1000)) + "\n";
         agent.write_all((answer(id) + &text.repeat(100)).as_bytes()).await.unwrap();
         while agent.write_all(text.repeat(100).as_bytes()).await.is_ok() {}
     });
-    heard_until_out(&mut ear, id).await;
+    heard_until_out(&mut receiver, id).await;
     assert!(!talking.is_finished());
     talking.abort();
 }
@@ -208,29 +208,29 @@ async fn an_agent_that_ends_with_its_answer_is_heard_out() {
     let output = answer(1) + &update("behind");
     let (mut agent, reader) = tokio::io::duplex(1024);
     let connection = connected(reader, async { "it ended".to_owned() });
-    let mut ear = connection.listen();
-    ear.follow("s");
-    assert_eq!(ear.request("m", &()), 1);
+    let mut receiver = connection.listen();
+    receiver.subscribe("s");
+    assert_eq!(receiver.request("m", &()), 1);
     agent.write_all(output.as_bytes()).await.unwrap();
     drop(agent);
-    assert_eq!(heard_until_out(&mut ear, 1).await, ["answer 1", "behind", "out 1"]);
-    assert!(ear.hear().await.is_none());
+    assert_eq!(heard_until_out(&mut receiver, 1).await, ["answer 1", "behind", "out 1"]);
+    assert!(receiver.recv().await.is_none());
 }
 
 #[tokio::test]
 async fn what_is_kept_for_sessions_that_nobody_knows_is_counted_with_their_names() {
     let (mut agent, output) = tokio::io::duplex(1024);
     let connection = connected(output, std::future::pending());
-    let mut ear = connection.listen();
-    ear.follow("s");
+    let mut receiver = connection.listen();
+    receiver.subscribe("s");
     let name = |number: usize| number.to_string().repeat(UNCLAIMED_BYTES_MAX / 2);
     for number in 1..4 {
         let line = update("x").replace("\"s\"", &format!("\"{}\"", name(number)));
         agent.write_all((line + "\n").as_bytes()).await.unwrap();
     }
     agent.write_all((update("last") + "\n").as_bytes()).await.unwrap();
-    assert!(ear.hear().await.is_some());
-    let kept = [1, 2, 3].map(|number| ear.follow(&name(number)).len());
+    assert!(receiver.recv().await.is_some());
+    let kept = [1, 2, 3].map(|number| receiver.subscribe(&name(number)).len());
     assert_eq!(kept, [0, 0, 1]);
 }
 
@@ -238,16 +238,16 @@ async fn what_is_kept_for_sessions_that_nobody_knows_is_counted_with_their_names
 async fn a_request_whose_id_is_too_long_or_in_use_is_refused() {
     let (mut agent, output) = tokio::io::duplex(1024);
     let connection = connected(output, std::future::pending());
-    let mut ear = connection.listen();
-    ear.follow("s");
+    let mut receiver = connection.listen();
+    receiver.subscribe("s");
     // The last one is there already.
     for length in [REQUEST_ID_BYTES_MAX - 1, REQUEST_ID_BYTES_MAX - 2, REQUEST_ID_BYTES_MAX - 2] {
         let id = "x".repeat(length);
         let line = format!(r#"{{"id":"{id}","method":"m","params":{{"sessionId":"s"}}}}"#) + "\n";
         agent.write_all(line.as_bytes()).await.unwrap();
     }
-    let Some(AgentSaid::Request { id, .. }) = ear.hear().await else { panic!() };
-    assert_eq!((id.0.len(), ear.unanswered()), (REQUEST_ID_BYTES_MAX, 1));
+    let Some(PeerMessage::Request { id, .. }) = receiver.recv().await else { panic!() };
+    assert_eq!((id.0.len(), receiver.unanswered()), (REQUEST_ID_BYTES_MAX, 1));
     agent.write_all((update("after") + "\n").as_bytes()).await.unwrap();
-    assert!(matches!(ear.hear().await, Some(AgentSaid::Update(_))), "it was given twice");
+    assert!(matches!(receiver.recv().await, Some(PeerMessage::Update(_))), "it was given twice");
 }

@@ -29,7 +29,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::guard::CommandNews;
+use super::guard::GuardReport;
 use super::screen::{CommandExit, CommandStage, Screen};
 use crate::backend::acp::errors::RequestError;
 use crate::backend::acp::guards::{Guard, GuardProgram};
@@ -130,16 +130,16 @@ impl KillSwitch {
 }
 
 /// A command that has not quite ended.
-struct Counted(watch::Sender<usize>);
+struct LiveCommand(watch::Sender<usize>);
 
-impl Counted {
+impl LiveCommand {
     fn new(count: &watch::Sender<usize>) -> Self {
         count.send_modify(|count| *count += 1);
         Self(count.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for LiveCommand {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
@@ -189,7 +189,7 @@ impl Commands {
         drop(command);
         let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
         let stop = self.stop.child_token();
-        let counted = Counted::new(&self.running);
+        let counted = LiveCommand::new(&self.running);
         let attended = attend(guard, UnixStream::from_std(ours)?, output, screen, stop.clone(), counted);
         tokio::spawn(attended);
         Ok(KillSwitch(stop.drop_guard()))
@@ -203,7 +203,7 @@ async fn attend(
     output: pipe::Receiver,
     screen: Arc<Screen>,
     stop: CancellationToken,
-    _counted: Counted,
+    _counted: LiveCommand,
 ) {
     let (told, mut tell) = control.into_split();
     let mut told = BufReader::new(told).lines();
@@ -221,9 +221,9 @@ async fn attend(
                     tracing::debug!(%error, "the guard of a command is gone");
                 }
             }
-            line = told.next_line() => match line.ok().flatten().as_deref().map(CommandNews::of_line) {
+            line = told.next_line() => match line.ok().flatten().as_deref().map(GuardReport::of_line) {
                 Some(Some(news)) => {
-                    if let (Some(output), CommandNews::Exited(_) | CommandNews::Killed(_)) = (&output, &news) {
+                    if let (Some(output), GuardReport::Exited(_) | GuardReport::Killed(_)) = (&output, &news) {
                         read_what_is_there(output, &mut buffer, &screen);
                     }
                     screen.set_stage(stage_of(news));
@@ -280,14 +280,14 @@ fn read_what_is_there(output: &pipe::Receiver, buffer: &mut [u8], screen: &Scree
     }
 }
 
-fn stage_of(news: CommandNews) -> CommandStage {
+fn stage_of(news: GuardReport) -> CommandStage {
     match news {
-        CommandNews::Started => CommandStage::Running,
-        CommandNews::NotStarted(why) => CommandStage::Failed(why),
-        CommandNews::Exited(status) => {
+        GuardReport::Started => CommandStage::Running,
+        GuardReport::NotStarted(why) => CommandStage::Failed(why),
+        GuardReport::Exited(status) => {
             CommandStage::Ended(CommandExit { status: Some(status), signal: None })
         }
-        CommandNews::Killed(signal) => {
+        GuardReport::Killed(signal) => {
             CommandStage::Ended(CommandExit { status: None, signal: Some(signal_name(signal)) })
         }
     }

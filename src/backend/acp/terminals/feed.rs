@@ -15,7 +15,7 @@ const CHATTY_BYTES: u64 = 1 << 20;
 
 /// Unsent output and events of a terminal.
 #[derive(Debug, Default)]
-pub struct Feed {
+pub struct TerminalFeed {
     /// The call in which it was told that it is there.
     is_open: bool,
     /// Set once the end of the terminal was sent.
@@ -28,7 +28,7 @@ pub struct Feed {
     detaches: bool,
 }
 
-impl Feed {
+impl TerminalFeed {
     /// Makes the feed of a command of ours, which can go on when its call is over.
     pub fn detaching() -> Self {
         Self { detaches: true, ..Self::default() }
@@ -110,8 +110,8 @@ mod tests {
         events.into_iter().map(of).collect()
     }
 
-    fn open() -> Feed {
-        let mut feed = Feed::default();
+    fn open() -> TerminalFeed {
+        let mut feed = TerminalFeed::default();
         assert_eq!(feed.tell("t", None), []);
         assert_eq!(feed.tell_in("c", "t", "x", None).len(), 1);
         feed
@@ -149,7 +149,7 @@ mod tests {
         assert!(told[0] == "Cleared" && told[1].len() <= UNTOLD_BYTES_MAX && told[2] == "Exited(Some(0))");
         assert!(told[1].ends_with("äy") && told[1].starts_with('ä'));
         // That something is missing before what is told first is told, too.
-        let mut feed = Feed::default();
+        let mut feed = TerminalFeed::default();
         feed.write(&[b'x'; UNTOLD_BYTES_MAX + 1]);
         let told = feed.tell_in("c", "t", "x", None);
         assert_eq!(texts(told)[1..], ["Cleared".to_owned(), "x".repeat(UNTOLD_BYTES_MAX)]);

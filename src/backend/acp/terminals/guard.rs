@@ -26,7 +26,7 @@ use crate::backend::acp::lifeline;
 
 /// News of a command, from its guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CommandNews {
+pub enum GuardReport {
     /// Start of the command.
     Started,
     /// Reason for which the command cannot be started.
@@ -37,7 +37,7 @@ pub enum CommandNews {
     Killed(i32),
 }
 
-impl CommandNews {
+impl GuardReport {
     fn line(&self) -> String {
         match self {
             Self::Started => "started\n".to_owned(),
@@ -91,14 +91,14 @@ fn guard(start: impl FnOnce() -> io::Result<Pid>) -> io::Result<()> {
     let (family, ending, command) = match begun {
         Ok(begun) => begun,
         Err(error) => {
-            host.write_all(CommandNews::NotStarted(error.to_string()).line().as_bytes())?;
+            host.write_all(GuardReport::NotStarted(error.to_string()).line().as_bytes())?;
             return Err(error);
         }
     };
     // The thread waits for it.
     has_begun.send(()).unwrap_or_default();
     // A host that is gone is noticed there.
-    host.write_all(CommandNews::Started.line().as_bytes()).unwrap_or_default();
+    host.write_all(GuardReport::Started.line().as_bytes()).unwrap_or_default();
     let status = wait_for(command)?;
     host.write_all(news_of(status).line().as_bytes()).unwrap_or_default();
     // What it has left behind goes on until it ends, or until the host has enough.
@@ -106,7 +106,7 @@ fn guard(start: impl FnOnce() -> io::Result<Pid>) -> io::Result<()> {
     Ok(())
 }
 
-fn news_of(status: WaitStatus) -> CommandNews {
-    let exited = status.exit_status().and_then(|status| u32::try_from(status).ok()).map(CommandNews::Exited);
-    exited.or_else(|| status.terminating_signal().map(CommandNews::Killed)).unwrap_or(CommandNews::Exited(0))
+fn news_of(status: WaitStatus) -> GuardReport {
+    let exited = status.exit_status().and_then(|status| u32::try_from(status).ok()).map(GuardReport::Exited);
+    exited.or_else(|| status.terminating_signal().map(GuardReport::Killed)).unwrap_or(GuardReport::Exited(0))
 }

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{ioctl_tiocsctty, setsid, Pid};
 
-use crate::backend::acp::guard::{let_go_of_output, number_of};
+use crate::backend::acp::guard::{close_output, number_of};
 
 /// The exit status of a leader that has not turned into its command.
 const NOT_STARTED: u8 = 127;
@@ -58,7 +58,7 @@ pub(super) fn start(mut leader: Command, command: &[OsString]) -> io::Result<Pid
     let mut started = leader.spawn()?;
     // Nobody but the command has the terminal, and the other end of what is told.
     drop(leader);
-    let_go_of_output()?;
+    close_output()?;
     let mut why = String::new();
     told.read_to_string(&mut why)?;
     if why.is_empty() {

@@ -11,7 +11,7 @@ use ahp_types::state::ToolResultContent;
 use serde_json::{json, Value};
 use tokio::sync::Notify;
 
-use super::feed::Feed;
+use super::feed::TerminalFeed;
 use crate::backend::acp::content;
 use crate::host::effects::Event;
 use crate::wire::escapes::{whole_characters, CHARACTER_BYTES_MAX};
@@ -136,7 +136,7 @@ pub struct Screen {
 
 #[derive(Debug)]
 struct ScreenState {
-    feed: Feed,
+    feed: TerminalFeed,
     kept: Vec<u8>,
     /// There was more before.
     cut: bool,
@@ -150,7 +150,7 @@ impl Screen {
     pub fn new(name: String, title: String, limit: Option<u64>, changes: Arc<ScreenChanges>) -> Self {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(KEPT_BYTES_MAX);
         let state = ScreenState {
-            feed: Feed::detaching(),
+            feed: TerminalFeed::detaching(),
             kept: Vec::new(),
             cut: false,
             stage: CommandStage::Starting,

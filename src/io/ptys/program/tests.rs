@@ -55,7 +55,7 @@ impl Opened {
             match self.terminal.write(&line.as_bytes()[printed % 8..]) {
                 Ok(count) => (printed, idle) = (printed + count, 0),
                 Err(error) => {
-                    assert!(is_for_now(&error), "{error}");
+                    assert!(is_transient(&error), "{error}");
                     idle += 1;
                     sleep(Duration::from_millis(5)).await;
                 }
@@ -69,14 +69,14 @@ impl Opened {
 async fn what_is_not_heard_is_not_read_and_nothing_is_lost() {
     let mut opened = Opened::new().await;
     let printed = opened.print(4 << 20).await;
-    assert!(printed > 0 && printed <= 4 * TOLD_BYTES_MAX, "{printed} bytes wait");
+    assert!(printed > 0 && printed <= 4 * REPORT_BYTES_MAX, "{printed} bytes wait");
     opened.guard.write_all(b"exited 3\n").await.unwrap();
     drop(opened.terminal);
     let mut all = String::new();
     loop {
         match opened.heard.recv().await.unwrap().event {
             PtyEvent::Data(data) => {
-                assert!(data.len() <= TOLD_BYTES_MAX + 4096, "{}", data.len());
+                assert!(data.len() <= REPORT_BYTES_MAX + 4096, "{}", data.len());
                 all.push_str(&data);
             }
             PtyEvent::Exited(code) => {
@@ -103,7 +103,7 @@ async fn what_is_typed_waits_until_the_program_reads() {
         match opened.terminal.read(&mut buffer) {
             Ok(count) => read.extend_from_slice(&buffer[..count]),
             Err(error) => {
-                assert!(is_for_now(&error), "{error}");
+                assert!(is_transient(&error), "{error}");
                 let PtyEvent::Took(count) = opened.heard.recv().await.unwrap().event else { panic!() };
                 taken += count;
             }
@@ -140,6 +140,6 @@ async fn of_what_is_printed_behind_the_end_only_so_much_is_read() {
         }
     }
     // What was read before it was heard of the end is not counted.
-    let most = DRAINED_BYTES_MAX + 4 * TOLD_BYTES_MAX;
+    let most = DRAINED_BYTES_MAX + 4 * REPORT_BYTES_MAX;
     assert!((DRAINED_BYTES_MAX..most).contains(&told), "{told} of {printed}");
 }

@@ -11,10 +11,10 @@ use super::{turn, World, HUNG, SESSION};
 use crate::backend::script::Script;
 use crate::backend::{Backend, HostLine, RunningConversation, Stopping};
 use crate::host::effects::{AgentDescription, OpenConversation};
-use crate::io::keeper::Keeper;
 use crate::io::outbox::OutboxLimits;
+use crate::io::persistence::Persistence;
 use crate::io::run::leaving::{AGENTS_WITHIN, LEAVE_WITHIN};
-use crate::io::watch::Loss;
+use crate::io::watch::LeaveReason;
 use crate::wire::uris::default_chat_of;
 
 /// Like the agent `script`, but nothing that it is told is heard, and it cannot be stopped.
@@ -41,7 +41,7 @@ impl Backend for Deaf {
 /// it, and others talk on.
 #[tokio::test]
 async fn it_is_gone_within_two_seconds_whatever_goes_on() {
-    let mut world = World::with_agent(Keeper::in_memory(), OutboxLimits::default(), Box::new(Deaf));
+    let mut world = World::with_agent(Persistence::in_memory(), OutboxLimits::default(), Box::new(Deaf));
     world.sidecar.begin().unwrap();
     let mut talks = world.client("talks", "1.0.0").await;
     let chat = default_chat_of(SESSION);
@@ -54,7 +54,10 @@ async fn it_is_gone_within_two_seconds_whatever_goes_on() {
     assert_eq!(world.sidecar.host.running_turns(), 1);
     assert!(world.sidecar.links.iter().any(|link| link.outbox.bytes() > 0), "nobody reads");
 
-    assert!(world.sidecar.hear_loss(Loss::Asked("SIGTERM")).is_none(), "what is due is done before");
+    assert!(
+        world.sidecar.receive_leave_reason(LeaveReason::Asked("SIGTERM")).is_none(),
+        "what is due is done before"
+    );
     let (leave_by, agents_by) = (world.sidecar.leave_by.unwrap(), world.sidecar.agents_by.unwrap());
     let now = Instant::now();
     assert!(leave_by <= now + LEAVE_WITHIN && agents_by <= now + AGENTS_WITHIN);

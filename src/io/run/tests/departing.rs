@@ -156,7 +156,7 @@ async fn one_that_is_lost() -> (World, Client) {
     let mut client = client_with_session(&mut world, "first", SESSION, DRAIN).await;
     client.dispatches(&default_chat_of(SESSION), turn("asks", "/ask shell\n/say on it goes"));
     world.settle().await;
-    client.lines.take().expect("it can speak").lost();
+    client.lines.take().expect("it can speak").close_as_lost();
     world.settle().await;
     assert_eq!(world.sidecar.host.running_turns(), 1, "it was declined");
     (world, client)

@@ -6,7 +6,7 @@
 use serde_json::{json, Value};
 use tokio::sync::mpsc;
 
-use super::{turn, Bytes, Client, Sidecar, World, Written, SESSION};
+use super::{turn, Bytes, Client, Sidecar, World, WriteOutcome, SESSION};
 use crate::io::link::Link;
 use crate::io::states::{Piece, PieceEnd};
 use crate::wire::uris::default_chat_of;
@@ -245,7 +245,7 @@ async fn what_is_large_is_written_no_further_than_its_client_reads() {
             // It reads what it was given, as slowly as can be.
             told.extend(stuck.looks());
             let all = sidecar.links.iter().map(|link| link.outbox.unread()).sum();
-            stuck.receipts.as_ref().unwrap().tell(Written::Bytes(all));
+            stuck.receipts.as_ref().unwrap().send(WriteOutcome::Bytes(all));
             told.iter().any(|told| told["id"] == asked)
         })
         .await;
@@ -265,10 +265,10 @@ async fn a_large_state_that_fails_is_an_error_or_the_end_of_the_connection() {
         let connection = opens.id;
         if has_begun {
             let first = pieces.recv().await.expect("a piece");
-            world.sidecar.hear_piece(first);
+            world.sidecar.receive_piece(first);
         }
         let failed = Piece { connection, text: Bytes::new(), last: Some(PieceEnd::Failed) };
-        world.sidecar.hear_piece(failed);
+        world.sidecar.receive_piece(failed);
         world.sidecar.settle();
         let is_there = world.sidecar.links.get_mut(connection).is_some();
         assert_eq!(is_there, !has_begun);

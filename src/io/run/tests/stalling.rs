@@ -17,7 +17,7 @@ fn limits(clients_above: usize, patience: Duration) -> OutboxLimits {
 
 /// A world in which a client that does not read has begun a turn that is more than may wait for it.
 async fn stalled(limits: OutboxLimits) -> (World, Client) {
-    let mut world = World::with(Keeper::in_memory(), limits);
+    let mut world = World::with(Persistence::in_memory(), limits);
     world.sidecar.begin().unwrap();
     let stuck = world.open_with(true, Shutdown::Drain(NEVER));
     let chat = default_chat_of(SESSION);
@@ -61,7 +61,7 @@ async fn agents_do_not_wait_for_one_client_where_another_reads() {
     while actions(&told).last() != Some(&"chat/turnComplete") {
         let bytes = world.sidecar.links.get_mut(stuck.id).unwrap().outbox.bytes();
         assert!(bytes > 0, "nothing waits for it: {:?}", actions(&told));
-        assert!(stuck.receipts.as_ref().unwrap().tell(Written::Bytes(bytes)));
+        assert!(stuck.receipts.as_ref().unwrap().send(WriteOutcome::Bytes(bytes)));
         world.settle().await;
         told.extend(stuck.looks());
     }
@@ -109,7 +109,7 @@ async fn reads_nothing(world: &mut World, name: &str) -> Client {
 /// has begun it.
 async fn streaming_beside(stalled: usize, total: usize) -> (World, Vec<Client>) {
     let limits = OutboxLimits { total, ..OutboxLimits::default() };
-    let mut world = World::with(Keeper::in_memory(), limits);
+    let mut world = World::with(Persistence::in_memory(), limits);
     world.sidecar.begin().unwrap();
     let mut reads = world.client("reads", "1.0.0").await;
     world.ask(&mut reads, "createSession", json!({ "channel": SESSION })).await;
@@ -135,7 +135,7 @@ async fn same_stream_waits_once_for_all_clients_that_do_not_read() {
     let all: usize = waiting.iter().sum();
     assert!(waiting.iter().filter(|bytes| **bytes > 600_000).count() == 8, "{waiting:?}");
     let own: usize = world.sidecar.links.iter().map(Link::own_bytes).sum();
-    let counted = own + world.sidecar.door.backlog().bytes();
+    let counted = own + world.sidecar.acceptor.backlog().bytes();
     // Each has as much for itself as waits before anything is merged.
     assert!(counted < 600_000 + 8 * (300 << 10) && counted < all / 2, "{counted} of {all}");
     assert_eq!(world.sidecar.links.iter().count(), clients.len());
@@ -160,7 +160,7 @@ async fn client_with_most_waiting_is_disconnected_when_all_together_hold_too_muc
 #[tokio::test]
 async fn complete_messages_that_wait_to_be_heard_count_until_they_are_heard() {
     let limits = OutboxLimits { total: 1 << 20, clients_above: 1, ..OutboxLimits::default() };
-    let mut world = World::with(Keeper::in_memory(), limits);
+    let mut world = World::with(Persistence::in_memory(), limits);
     world.sidecar.begin().unwrap();
     let stuck = world.open_with(true, Shutdown::Cancel);
     stuck.says(&[json!({ "id": 1, "method": "ping" })]);
@@ -171,7 +171,7 @@ async fn complete_messages_that_wait_to_be_heard_count_until_they_are_heard() {
     stuck.says(&[json!({ "id": 2, "method": "ping", "params": { "x": large } })]);
     world.settle().await;
     assert!(held(&world) > answer + 1000, "it is not heard while its answer waits");
-    stuck.receipts.as_ref().unwrap().tell(Written::Bytes(answer));
+    stuck.receipts.as_ref().unwrap().send(WriteOutcome::Bytes(answer));
     world.settle().await;
     assert!(held(&world) < 1000, "it was heard");
 }

@@ -40,10 +40,12 @@ async fn steps_until(world: &mut World, action: &str) -> Vec<Sequenced> {
     let mut steps: Vec<Sequenced> = Vec::new();
     let run = async {
         while !steps.iter().any(|step| step.actions.iter().any(|name| name == action)) {
-            while let Some(event) = world.events.now(Wants { reports: true, ..Wants::default() }).await {
+            while let Some(event) =
+                world.events.now(Interests { reports: true, ..Interests::default() }).await
+            {
                 assert_eq!(world.sidecar.take_in(event).unwrap(), None, "the loop goes on");
             }
-            world.sidecar.hear_clients(&mut world.events).await.unwrap();
+            world.sidecar.receive_from_clients(&mut world.events).await.unwrap();
             steps.push(Sequenced::of(&world.sidecar.outputs));
             world.sidecar.settle();
             tokio::task::yield_now().await;

@@ -86,14 +86,14 @@ impl World {
             Output::States(connection, id, state) => {
                 let frame = state.clone().answer(id.clone());
                 let mut told = Vec::new();
-                self.edges.tell_states(*connection, id.clone(), (**state).clone(), &mut told);
+                self.edges.translate_states(*connection, id.clone(), (**state).clone(), &mut told);
                 self.check_lazy_write(*connection, told, &frame)?;
                 self.take_frame(*connection, &frame, seen)?;
             }
             Output::Turns(connection, turns) => {
                 let frame = Frame::Answer(turns.clone().line());
                 let mut told = Vec::new();
-                self.edges.tell_turns(*connection, (**turns).clone(), &mut told);
+                self.edges.translate_turns(*connection, (**turns).clone(), &mut told);
                 self.check_lazy_write(*connection, told, &frame)?;
                 self.take_frame(*connection, &frame, seen)?;
             }

@@ -280,7 +280,7 @@ impl Stage {
         let mut said = false;
         while let Ok(report) = self.reports.try_recv() {
             said = true;
-            if let Some((chat, event)) = self.agents.hear(report) {
+            if let Some((chat, event)) = self.agents.accept(report) {
                 self.feed(Input::Agent(chat, event));
             }
         }

@@ -7,9 +7,9 @@ use crate::host::effects::{ConnectionId, Frame, Output};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 
-/// Why nothing can be kept now.
+/// Failure because of which nothing can be stored now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct StoreFailure {
     /// The cause, for people.
     pub reason: String,
     /// Set once it has lasted so long that requests do not wait for its end.
@@ -20,17 +20,17 @@ pub struct Trouble {
 
 /// Answer to a request that was held back.
 #[derive(Debug, PartialEq)]
-pub enum TroubleAnswer {
+pub enum FailureAnswer {
     /// This does, or asks for it to be answered: it tells what is safe.
     Whole(Output),
     /// Error in place of a result of this method: whether the change is kept is not known.
     Refused(ConnectionId, Frame, Method),
 }
 
-impl Trouble {
+impl StoreFailure {
     /// Takes out of what a step says what answers requests, as far as it is time for that.
     /// `is_safe`: nothing has changed since what is safe.
-    pub fn take_answers(&self, outputs: &mut Vec<Output>, is_safe: bool) -> Vec<TroubleAnswer> {
+    pub fn take_answers(&self, outputs: &mut Vec<Output>, is_safe: bool) -> Vec<FailureAnswer> {
         let is_answer = |output: &Output| match output {
             Output::Frame(_, Frame::Result { .. }) | Output::States(..) => {
                 is_safe || self.is_long || self.is_for_good
@@ -47,13 +47,13 @@ impl Trouble {
         let told = answers.into_iter().map(|output| match output {
             Output::Frame(connection, Frame::Result { id, method, .. }) if !is_safe => {
                 let frame = Frame::Error { id: Some(id), error: self.error() };
-                TroubleAnswer::Refused(connection, frame, method)
+                FailureAnswer::Refused(connection, frame, method)
             }
             Output::States(connection, id, states) if !is_safe => {
                 let frame = Frame::Error { id: Some(id), error: self.error() };
-                TroubleAnswer::Refused(connection, frame, states.method)
+                FailureAnswer::Refused(connection, frame, states.method)
             }
-            output => TroubleAnswer::Whole(output),
+            output => FailureAnswer::Whole(output),
         });
         told.collect()
     }
@@ -89,8 +89,8 @@ mod tests {
         vec![result(1), Output::Frame(CLIENT, notification), list]
     }
 
-    fn trouble(is_long: bool, is_for_good: bool) -> Trouble {
-        Trouble { reason: "the disk is full".to_owned(), is_long, is_for_good }
+    fn trouble(is_long: bool, is_for_good: bool) -> StoreFailure {
+        StoreFailure { reason: "the disk is full".to_owned(), is_long, is_for_good }
     }
 
     #[test]
@@ -98,12 +98,12 @@ mod tests {
         let mut held = outputs();
         let answers = trouble(false, false).take_answers(&mut held, true);
         let [first, second, third] = <[Output; 3]>::try_from(outputs()).unwrap();
-        assert_eq!(answers, [TroubleAnswer::Whole(first.clone()), TroubleAnswer::Whole(third.clone())]);
+        assert_eq!(answers, [FailureAnswer::Whole(first.clone()), FailureAnswer::Whole(third.clone())]);
         assert_eq!(held, std::slice::from_ref(&second));
 
         let mut held = outputs();
         let answers = trouble(false, false).take_answers(&mut held, false);
-        assert_eq!(answers, [TroubleAnswer::Whole(third)]);
+        assert_eq!(answers, [FailureAnswer::Whole(third)]);
         assert_eq!(held, [first, second], "it may be kept soon");
     }
 
@@ -112,7 +112,7 @@ mod tests {
         for (is_long, is_for_good) in [(true, false), (false, true)] {
             let mut held = outputs();
             let answers = trouble(is_long, is_for_good).take_answers(&mut held, false);
-            let TroubleAnswer::Refused(CLIENT, Frame::Error { id: told, error }, Method::CreateSession) =
+            let FailureAnswer::Refused(CLIENT, Frame::Error { id: told, error }, Method::CreateSession) =
                 &answers[0]
             else {
                 panic!("{answers:?}")

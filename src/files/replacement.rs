@@ -21,12 +21,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::attributes::{have_attributes, have_mode_and_owner};
-use super::folders::{Folders, Last, Missing, PathRefusal, ResolvedPath, CAREFULLY};
+use super::folders::{FinalLink, Folders, MissingFolders, PathRefusal, ResolvedPath, NONBLOCKING};
 use super::writing::{must_be_on_a_disk, KeptRanges};
 
 /// Replacement of a file or link.
 #[derive(Debug, Clone, Copy)]
-pub enum Instead<'a> {
+pub enum Replacement<'a> {
     /// A file that holds this.
     File(&'a [u8]),
     /// A link that leads here.
@@ -41,7 +41,7 @@ impl Folders {
     /// for the folders.
     pub fn create_link(&self, path: &Path, target: &OsStr) -> Result<(), PathRefusal> {
         self.must_be_made_on_a_disk(path)?;
-        let place = self.find(path, Missing::IsMade, Last::Itself)?;
+        let place = self.find(path, MissingFolders::IsMade, FinalLink::Itself)?;
         let Some(name) = &place.name else { return Err(PathRefusal::Exists) };
         self.must_not_be_own(&place)?;
         must_be_on_a_disk(&place.folder)?;
@@ -57,22 +57,22 @@ impl Folders {
     /// # Errors
     /// When there is a folder, it may not be replaced, or it is outside; or there is no room. Then
     /// nothing has changed.
-    pub fn replace(&self, path: &Path, instead: Instead<'_>) -> Result<(), PathRefusal> {
-        let place = self.find(path, Missing::Fails, Last::Itself)?;
+    pub fn replace(&self, path: &Path, instead: Replacement<'_>) -> Result<(), PathRefusal> {
+        let place = self.find(path, MissingFolders::Fails, FinalLink::Itself)?;
         let Some(name) = &place.name else { return Err(PathRefusal::NotAFile("a folder")) };
         self.must_not_be_own(&place)?;
         must_be_on_a_disk(&place.folder)?;
         match instead {
-            Instead::File(content) => {
-                let new = Beside::of(&place)?;
+            Replacement::File(content) => {
+                let new = ReplacementFile::of(&place)?;
                 new.fill(content, None, KeptRanges::NOTHING)?;
-                Ok(new.take_place(name)?)
+                Ok(new.replace_target(name)?)
             }
-            Instead::Link(target) => {
-                let beside = name_beside();
+            Replacement::Link(target) => {
+                let beside = temporary_name();
                 symlinkat(target, &place.folder, &beside)?;
                 renameat(&place.folder, &beside, &place.folder, name).map_err(|error| {
-                    remove_beside(&place, &beside);
+                    remove_temporary(&place, &beside);
                     error.into()
                 })
             }
@@ -83,7 +83,7 @@ impl Folders {
 /// A new file that is to take the place of another one. Where the file system can do that it has no
 /// name until then, so that nothing is left of it when the process is killed; else it is beside the
 /// other one, and goes with this.
-pub(super) struct Beside<'a> {
+pub(super) struct ReplacementFile<'a> {
     place: &'a ResolvedPath,
     /// None while it has none.
     name: Option<OsString>,
@@ -96,24 +96,24 @@ const OPENED: &str = "/proc/self/fd";
 
 /// A new file without a name, if there can be one that is given a name later.
 #[cfg(target_os = "linux")]
-fn without_name(place: &ResolvedPath) -> Option<File> {
+fn open_unnamed(place: &ResolvedPath) -> Option<File> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let file = openat(&place.folder, ".", flags, Mode::from_raw_mode(0o666)).ok()?;
     std::fs::symlink_metadata(format!("{OPENED}/{}", file.as_raw_fd())).is_ok().then(|| file.into())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn without_name(_: &ResolvedPath) -> Option<File> {
+fn open_unnamed(_: &ResolvedPath) -> Option<File> {
     None
 }
 
-impl<'a> Beside<'a> {
+impl<'a> ReplacementFile<'a> {
     pub(super) fn of(place: &'a ResolvedPath) -> io::Result<Self> {
-        if let Some(file) = without_name(place) {
+        if let Some(file) = open_unnamed(place) {
             return Ok(Self { place, name: None, file });
         }
-        let name = name_beside();
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
+        let name = temporary_name();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | NONBLOCKING;
         let file = openat(&place.folder, &name, flags, Mode::from_raw_mode(0o666))?.into();
         Ok(Self { place, name: Some(name), file })
     }
@@ -149,9 +149,9 @@ impl<'a> Beside<'a> {
     }
 
     /// Takes the place of whatever has this name.
-    pub(super) fn take_place(mut self, name: &OsString) -> io::Result<()> {
+    pub(super) fn replace_target(mut self, name: &OsString) -> io::Result<()> {
         if self.name.is_none() {
-            let beside = name_beside();
+            let beside = temporary_name();
             self.take_name(&beside)?;
             self.name = Some(beside);
         }
@@ -163,7 +163,7 @@ impl<'a> Beside<'a> {
     }
 
     /// Takes a name that nothing has.
-    pub(super) fn take_free_place(mut self, name: &OsString) -> Result<(), Errno> {
+    pub(super) fn create_target(mut self, name: &OsString) -> Result<(), Errno> {
         match &self.name {
             None => self.take_name(name),
             Some(beside) => {
@@ -187,15 +187,15 @@ impl<'a> Beside<'a> {
     }
 }
 
-impl Drop for Beside<'_> {
+impl Drop for ReplacementFile<'_> {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
-            remove_beside(self.place, name);
+            remove_temporary(self.place, name);
         }
     }
 }
 
-fn remove_beside(place: &ResolvedPath, name: &OsString) {
+fn remove_temporary(place: &ResolvedPath, name: &OsString) {
     if let Err(error) = unlinkat(&place.folder, name, AtFlags::empty()) {
         let beside = place.path.display();
         tracing::warn!(%error, "a temporary file cannot be removed: `{}` is left beside `{beside}`", name.display());
@@ -203,7 +203,7 @@ fn remove_beside(place: &ResolvedPath, name: &OsString) {
 }
 
 /// A name that nothing has.
-pub(super) fn name_beside() -> OsString {
+pub(super) fn temporary_name() -> OsString {
     format!(".{}.tmp", uuid::Uuid::new_v4()).into()
 }
 
@@ -216,16 +216,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap().join("file");
         let folders = Folders::new(vec![folder.path().to_owned()]);
-        let place = folders.find(&path, Missing::Fails, Last::Followed).unwrap();
+        let place = folders.find(&path, MissingFolders::Fails, FinalLink::Followed).unwrap();
         let names = || std::fs::read_dir(folder.path()).unwrap().count();
         for content in ["one", "other"] {
-            let new = Beside::of(&place).unwrap();
+            let new = ReplacementFile::of(&place).unwrap();
             new.fill(content.as_bytes(), None, KeptRanges::NOTHING).unwrap();
             if new.name.is_some() {
                 return eprintln!("not tested here: every file has a name");
             }
             assert_eq!(names(), usize::from(content == "other"));
-            new.take_place(place.name.as_ref().unwrap()).unwrap();
+            new.replace_target(place.name.as_ref().unwrap()).unwrap();
             assert_eq!((names(), std::fs::read_to_string(&path).unwrap()), (1, content.to_owned()));
         }
     }

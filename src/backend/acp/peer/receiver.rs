@@ -10,9 +10,9 @@ use serde_json::value::RawValue;
 use serde_json::{json, Value};
 use tokio::sync::mpsc;
 
-use super::{AgentConnection, AgentRequest, AgentSaid};
+use super::{AgentConnection, AgentRequest, PeerMessage};
 use crate::backend::acp::errors::RequestError;
-use crate::backend::room::{ByteRoom, TakenRoom};
+use crate::backend::byte_budget::{ByteBudget, ByteReservation};
 
 /// Maximum number of queued messages per listener; the agent is not read while a queue is full.
 const INBOX_MAX: usize = 64;
@@ -20,29 +20,29 @@ const INBOX_MAX: usize = 64;
 /// Maximum size of the queued messages per listener, in bytes.
 pub(super) const INBOX_BYTES_MAX: usize = 4 << 20;
 
-/// The way to a listener.
+/// Sending end of a [`PeerReceiver`].
 #[derive(Debug, Clone)]
 pub(super) struct Inbox {
-    messages: mpsc::Sender<(AgentSaid, TakenRoom)>,
-    bytes: ByteRoom,
+    messages: mpsc::Sender<(PeerMessage, ByteReservation)>,
+    bytes: ByteBudget,
 }
 
 impl Inbox {
     /// Puts a message in, if there is room; else gives it back.
-    pub(super) fn put_now(&self, said: AgentSaid) -> Result<(), AgentSaid> {
-        let (Some(mut taken), Ok(place)) = (self.bytes.now(), self.messages.try_reserve()) else {
+    pub(super) fn try_put(&self, said: PeerMessage) -> Result<(), PeerMessage> {
+        let (Some(mut taken), Ok(place)) = (self.bytes.try_reserve(), self.messages.try_reserve()) else {
             return Err(said);
         };
-        taken.fill(said.bytes());
+        taken.grow_to(said.bytes());
         place.send((said, taken));
         Ok(())
     }
 
     /// Puts a message in when there is room; false when nobody takes it any more.
-    pub(super) async fn put(&self, said: AgentSaid) -> bool {
-        let Some(mut taken) = self.bytes.wait().await else { return false };
+    pub(super) async fn put(&self, said: PeerMessage) -> bool {
+        let Some(mut taken) = self.bytes.reserve().await else { return false };
         let Ok(place) = self.messages.reserve().await else { return false };
-        taken.fill(said.bytes());
+        taken.grow_to(said.bytes());
         place.send((said, taken));
         true
     }
@@ -50,18 +50,18 @@ impl Inbox {
 
 /// Receiver for the answers to its own requests and for messages about its sessions.
 #[derive(Debug)]
-pub struct Ear {
+pub struct PeerReceiver {
     connection: AgentConnection,
     id: u64,
-    inbox: mpsc::Receiver<(AgentSaid, TakenRoom)>,
-    bytes: ByteRoom,
+    inbox: mpsc::Receiver<(PeerMessage, ByteReservation)>,
+    bytes: ByteBudget,
 }
 
-impl Ear {
-    /// A listener with this number, and the way to it.
+impl PeerReceiver {
+    /// Creates a receiver with this number, and the inbox that feeds it.
     pub(super) fn new(connection: AgentConnection, id: u64) -> (Self, Inbox) {
         let (messages, inbox) = mpsc::channel(INBOX_MAX);
-        let bytes = ByteRoom::new(INBOX_BYTES_MAX);
+        let bytes = ByteBudget::new(INBOX_BYTES_MAX);
         (Self { connection, id, inbox, bytes: bytes.clone() }, Inbox { messages, bytes })
     }
 
@@ -99,8 +99,8 @@ impl Ear {
         self.connection.shared.routes().asked.len()
     }
 
-    /// From now on hears what is said of a session; gives back what was said of it before.
-    pub fn follow(&self, session: &str) -> Vec<Box<RawValue>> {
+    /// Subscribes to the updates of a session; returns those that arrived before.
+    pub fn subscribe(&self, session: &str) -> Vec<Box<RawValue>> {
         let mut routes = self.connection.shared.routes();
         routes.left.remove(session);
         routes.sessions.insert(session.to_owned(), self.id);
@@ -112,8 +112,9 @@ impl Ear {
         claimed.into_iter().map(|(_, update)| update).collect()
     }
 
-    /// The next message; none when the agent has ended and all that it had said was heard.
-    pub async fn hear(&mut self) -> Option<AgentSaid> {
+    /// Receives the next message; `None` once the agent has ended and all that it had said was
+    /// heard.
+    pub async fn recv(&mut self) -> Option<PeerMessage> {
         let (said, _) = self.inbox.recv().await?;
         Some(said)
     }
@@ -124,22 +125,30 @@ impl Ear {
     }
 }
 
-impl Drop for Ear {
+impl Drop for PeerReceiver {
     fn drop(&mut self) {
         self.bytes.close();
         let shared = &self.connection.shared;
         let mut routes = shared.routes();
         let id = self.id;
-        routes.ears.remove(&id);
-        routes.requests.retain(|_, ear| *ear != id);
-        let left: Vec<String> =
-            routes.sessions.iter().filter(|(_, ear)| **ear == id).map(|(name, _)| name.clone()).collect();
+        routes.inboxes.remove(&id);
+        routes.requests.retain(|_, receiver| *receiver != id);
+        let left: Vec<String> = routes
+            .sessions
+            .iter()
+            .filter(|(_, receiver)| **receiver == id)
+            .map(|(name, _)| name.clone())
+            .collect();
         for session in left {
             routes.sessions.remove(&session);
             routes.left.insert(session);
         }
-        let open: Vec<AgentRequest> =
-            routes.asked.iter().filter(|(_, ear)| **ear == id).map(|(request, _)| request.clone()).collect();
+        let open: Vec<AgentRequest> = routes
+            .asked
+            .iter()
+            .filter(|(_, receiver)| **receiver == id)
+            .map(|(request, _)| request.clone())
+            .collect();
         for request in &open {
             routes.asked.remove(request);
         }

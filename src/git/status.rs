@@ -7,7 +7,7 @@
 use super::compare::{compared, HOW};
 use super::index::{CopiedIndex, FolderTree, Scratch};
 use super::large::{Versions, WantedContents};
-use super::program::{GitError, Until};
+use super::program::{Deadline, GitError};
 use super::repository::Repository;
 use crate::host::effects::GitContent;
 use crate::host::effects::RepositoryStatus;
@@ -24,12 +24,12 @@ struct BranchBase {
 ///
 /// # Errors
 /// When git fails, or not in time.
-pub fn look(
+pub fn repository_status(
     repository: &Repository,
     scratch: &Scratch,
     base: Option<&str>,
     files: bool,
-    until: Until,
+    until: Deadline,
 ) -> Result<RepositoryStatus, GitError> {
     let index = CopiedIndex::new(repository, scratch, false)?;
     let status = index.status(until)?;
@@ -82,7 +82,7 @@ fn base_of(
     head: &str,
     branch: Option<&str>,
     began_on: Option<&str>,
-    until: Until,
+    until: Deadline,
 ) -> Result<BranchBase, GitError> {
     let mut candidates: Vec<(String, Option<String>)> = Vec::new();
     if let Some(began_on) = began_on {

@@ -9,30 +9,30 @@ use std::time::Duration;
 use super::AgentConnection;
 
 /// Interval at which an agent whose output nobody takes is checked again.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Timeout of an agent that is suspended while nobody takes its output.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct PausableTimeout {
     /// Number of messages taken by the last check, and whether none had been taken since the check
     /// before.
-    looked: Option<(u64, bool)>,
+    last_check: Option<(u64, bool)>,
 }
 
-impl Patience {
+impl PausableTimeout {
     /// Returns the time to wait for the agent once more; `None` if it has timed out. `limit` is the
     /// timeout, `heard` tells whether the caller takes the agent's messages.
-    pub fn more(&mut self, connection: &AgentConnection, limit: Duration, heard: bool) -> Option<Duration> {
+    pub fn extend(&mut self, connection: &AgentConnection, limit: Duration, heard: bool) -> Option<Duration> {
         let taken = connection.shared.taken.load(Ordering::Acquire);
-        self.look(!heard || connection.is_held_up(), taken, limit)
+        self.check(!heard || connection.is_held_up(), taken, limit)
     }
 
-    fn look(&mut self, is_held_up: bool, taken: u64, limit: Duration) -> Option<Duration> {
-        let before = self.looked.take();
+    fn check(&mut self, is_held_up: bool, taken: u64, limit: Duration) -> Option<Duration> {
+        let before = self.last_check.take();
         let is_stuck = before.is_some_and(|(count, _)| count == taken);
         if is_held_up && (before.is_none() || is_stuck) {
-            self.looked = Some((taken, is_stuck));
-            return Some(LOOK_AGAIN);
+            self.last_check = Some((taken, is_stuck));
+            return Some(RECHECK_INTERVAL);
         }
         // An agent that says more than we can hear at once is heard all the same. One that was not
         // is from now on.
@@ -48,12 +48,15 @@ mod tests {
     fn an_agent_is_blamed_when_it_was_heard_and_given_more_time_when_it_was_not() {
         let limit = Duration::from_secs(9);
         // It says more than can be heard at once.
-        let mut patience = Patience::default();
-        let looks = [(true, 1), (true, 2)].map(|(held_up, taken)| patience.look(held_up, taken, limit));
-        assert_eq!(looks, [Some(LOOK_AGAIN), None]);
+        let mut patience = PausableTimeout::default();
+        let looks = [(true, 1), (true, 2)].map(|(held_up, taken)| patience.check(held_up, taken, limit));
+        assert_eq!(looks, [Some(RECHECK_INTERVAL), None]);
         // Nobody hears it for a while.
         let looks = [(true, 5), (true, 5), (true, 5), (true, 6), (false, 7)];
-        let looks = looks.map(|(held_up, taken)| patience.look(held_up, taken, limit));
-        assert_eq!(looks, [Some(LOOK_AGAIN), Some(LOOK_AGAIN), Some(LOOK_AGAIN), Some(limit), None]);
+        let looks = looks.map(|(held_up, taken)| patience.check(held_up, taken, limit));
+        assert_eq!(
+            looks,
+            [Some(RECHECK_INTERVAL), Some(RECHECK_INTERVAL), Some(RECHECK_INTERVAL), Some(limit), None]
+        );
     }
 }

@@ -14,14 +14,14 @@ use std::path::{Component, Path, PathBuf};
 use rustix::io::Errno;
 
 use super::system::WatchTrouble;
-use crate::files::folders::{Identity, Own};
+use crate::files::folders::{HostFile, Identity};
 
 /// Maximum number of links that are followed in one path, as by the system.
 const LINKS_MAX: usize = 40;
 
 /// Resolution of a path, with the folders and links on its way.
 #[derive(Debug)]
-pub struct Way {
+pub struct PathResolution {
     /// Canonical path, as far as it exists.
     pub root: PathBuf,
     /// The last folder that it leads through.
@@ -34,9 +34,9 @@ pub struct Way {
     pub is_own: bool,
 }
 
-impl Way {
+impl PathResolution {
     /// Follows an absolute path as far as anything is there.
-    pub fn follow(path: &Path, own: &[Own]) -> Self {
+    pub fn follow(path: &Path, own: &[HostFile]) -> Self {
         let top = PathBuf::from("/");
         let (mut way, mut links) = (Self::at(top), 0);
         way.pass("/".into());
@@ -122,8 +122,8 @@ impl Way {
 ///
 /// # Errors
 /// Why not.
-pub fn check(path: &Path, own: &[Own]) -> Result<(), WatchTrouble> {
-    let way = Way::follow(path, own);
+pub fn check(path: &Path, own: &[HostFile]) -> Result<(), WatchTrouble> {
+    let way = PathResolution::follow(path, own);
     if way.is_own {
         return Err(WatchTrouble::Own);
     }

@@ -11,28 +11,28 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::backups::keep_contents;
+use super::backups::back_up;
 use super::contents::{bytes_of, content_up_to, is_id};
 use super::conversions::{self, may_change};
 use super::flags::flagged;
 use super::index::{is_behind_link, CopiedIndex, FolderTree, Scratch};
 use super::large::{not_checkpointed, version_in, Versions, WantedContents};
-use super::program::{GitError, Until};
+use super::program::{Deadline, GitError};
 use super::repository::Repository;
 use super::steps;
-use crate::files::beside::Instead;
 use crate::files::facts::etag;
-use crate::files::folders::{Folders, Own, PathRefusal, WorkFolder};
+use crate::files::folders::{Folders, HostFile, PathRefusal, WorkFolder};
+use crate::files::replacement::Replacement;
 use crate::files::reverting::{revert_text, RevertedText, UNKNOWN_SIDE};
 use crate::files::uris::path_of;
-use crate::files::writing::{Put, Writing, PERMISSIONS};
+use crate::files::writing::{WritePosition, WriteRequest, PERMISSIONS};
 use crate::host::effects::{GitContent, GitRevert, RevertOutcome, SaidFile};
 
 /// Why nothing is done to a file that somebody has changed.
 const CHANGED_SINCE: &str = "it was changed since";
 
 /// Maximum number of files whose contents are read together.
-const TOGETHER: usize = 200;
+const BATCH_FILES_MAX: usize = 200;
 
 /// Longer contents are read one by one, in bytes.
 const SHORT_BYTES_MAX: usize = 128 << 10;
@@ -43,7 +43,7 @@ const PROGRAM: u32 = 0o100_755;
 /// The folders below which files may be changed, but for what is the host's own.
 pub fn folders(below: &[String], own: &[String]) -> Folders {
     let folders = below.iter().filter_map(|uri| WorkFolder::find(path_of(uri).ok()?).ok());
-    let own = own.iter().flat_map(|path| Own::find(Path::new(path)));
+    let own = own.iter().flat_map(|path| HostFile::find(Path::new(path)));
     Folders::of(folders.map(Arc::new).collect(), own.collect())
 }
 
@@ -53,36 +53,37 @@ pub fn folders(below: &[String], own: &[String]) -> Folders {
 ///
 /// # Errors
 /// When git fails before anything is done.
-pub fn take_back(
+pub fn revert(
     repository: &Repository,
     scratch: &Scratch,
     files: &[GitRevert],
     folders: &Folders,
     bytes_kept: Option<(&str, u64)>,
-    until: Until,
+    until: Deadline,
 ) -> Result<Vec<RevertOutcome>, GitError> {
     // What is changed from now on is not looked at any more, and must stay.
-    let seen = seen_of(repository, files);
+    let seen = all_metadata_of(repository, files);
     let found = FoundFiles::of(repository, scratch, files, until)?;
-    let standing =
-        |(file, seen): (&GitRevert, &Option<Metadata>)| standing_of(repository, file, &found, seen.as_ref());
-    let each: Vec<Standing> = files.iter().zip(&seen).map(standing).collect();
+    let standing = |(file, seen): (&GitRevert, &Option<Metadata>)| {
+        revert_state_of(repository, file, &found, seen.as_ref())
+    };
+    let each: Vec<RevertState> = files.iter().zip(&seen).map(standing).collect();
     let mut kept = HashMap::new();
     if let Some(by) = bytes_kept {
         let changed = each.iter().zip(files).filter_map(|(standing, file)| match standing {
-            Standing::IsNow(path) => Some((path.as_path(), file)),
+            RevertState::IsNow(path) => Some((path.as_path(), file)),
             _ => None,
         });
-        kept = keep_contents(repository, scratch, (changed.collect(), &found.contents), by, until)?;
+        kept = back_up(repository, scratch, (changed.collect(), &found.contents), by, until)?;
     }
     let mut each: Vec<_> = each.into_iter().zip(files).enumerate().collect();
     // A file may stand where a folder is to be, and a folder where a file is to be: what is to go
     // goes first.
     each.sort_by_key(|(_, (_, file))| file.wanted.is_some());
     let mut outcomes = BTreeMap::new();
-    for part in each.chunks(TOGETHER) {
+    for part in each.chunks(BATCH_FILES_MAX) {
         let made = part.iter().filter_map(|(_, (standing, file))| match standing {
-            Standing::IsNow(path) => Some((path.as_path(), *file)),
+            RevertState::IsNow(path) => Some((path.as_path(), *file)),
             _ => None,
         });
         let made: Vec<_> = made.filter(|(_, file)| file.wanted.is_some()).collect();
@@ -93,9 +94,9 @@ pub fn take_back(
         });
         for (at, (standing, file)) in part {
             let outcome = match standing {
-                Standing::Refused(why) => RevertOutcome::Refused(why.clone()),
-                Standing::IsWanted => RevertOutcome::Already,
-                Standing::IsNow(path) => {
+                RevertState::Refused(why) => RevertOutcome::Refused(why.clone()),
+                RevertState::IsWanted => RevertOutcome::Already,
+                RevertState::IsNow(path) => {
                     let content = contents.get(path.as_path()).map(Vec::as_slice);
                     let make =
                         || make((repository, scratch), folders, file, seen[*at].as_ref(), content, until);
@@ -113,7 +114,7 @@ pub fn take_back(
 }
 
 /// Reverts files of which calls have said both sides, each for itself.
-pub fn take_back_said(files: &[SaidFile], folders: &Folders) -> Vec<RevertOutcome> {
+pub fn revert_reported(files: &[SaidFile], folders: &Folders) -> Vec<RevertOutcome> {
     let each = files.iter().map(|file| {
         let Some((now, wanted)) = &file.sides else { return RevertOutcome::Refused(UNKNOWN_SIDE.to_owned()) };
         let path = match path_of(&file.file) {
@@ -147,14 +148,14 @@ impl FoundFiles {
         repository: &Repository,
         scratch: &Scratch,
         files: &[GitRevert],
-        until: Until,
+        until: Deadline,
     ) -> Result<Self, GitError> {
         let index = CopiedIndex::new(repository, scratch, false)?;
         let paths = files.iter().filter_map(|file| repository.path_of(&file.file));
         let paths: HashSet<Vec<u8>> = paths.map(|path| path.into_os_string().into_vec()).collect();
         let mut flagged = flagged(repository, until)?;
         flagged.retain(|file| paths.contains(&file.entry.path));
-        index.look_at(&flagged, scratch, until)?;
+        index.unhide(&flagged, scratch, until)?;
         let FolderTree { tree, versions, .. } = index.tree(scratch, WantedContents::Of(&paths), until)?;
         let listed = index.run(["ls-tree", "-r", "-z", "--full-tree", &tree]).output(until)?;
         Ok(Self { contents: contents_in(&listed), versions })
@@ -181,7 +182,7 @@ impl FoundFiles {
 }
 
 /// How it stands with a file that is to be another one.
-enum Standing {
+enum RevertState {
     /// File as expected, by its path in the repository.
     IsNow(PathBuf),
     IsWanted,
@@ -190,18 +191,18 @@ enum Standing {
 }
 
 /// Returns the metadata of files; `None` where there is none.
-fn seen_of(repository: &Repository, files: &[GitRevert]) -> Vec<Option<Metadata>> {
+fn all_metadata_of(repository: &Repository, files: &[GitRevert]) -> Vec<Option<Metadata>> {
     let mut is_link = HashMap::new();
     let seen = files.iter().map(|file| {
         let path = repository.path_of(&file.file)?;
         let is_elsewhere = is_behind_link(&repository.root, path.as_os_str().as_bytes(), &mut is_link);
-        (!is_elsewhere).then(|| look_at(&repository.root.join(path))).flatten()
+        (!is_elsewhere).then(|| metadata_of(&repository.root.join(path))).flatten()
     });
     seen.collect()
 }
 
 /// Returns the metadata of a path unless it is a folder.
-fn look_at(path: &Path) -> Option<Metadata> {
+fn metadata_of(path: &Path) -> Option<Metadata> {
     fs::symlink_metadata(path).ok().filter(|known| !known.is_dir())
 }
 
@@ -214,22 +215,22 @@ fn is_still(seen: &Metadata, now: &Metadata) -> bool {
     etag(seen) == etag(now) || (seen.nlink() > 1 && facts(seen) == facts(now))
 }
 
-fn standing_of(
+fn revert_state_of(
     repository: &Repository,
     file: &GitRevert,
     found: &FoundFiles,
     seen: Option<&Metadata>,
-) -> Standing {
+) -> RevertState {
     let exists = seen.is_some();
-    let refused = |why: &str| Standing::Refused(why.to_owned());
-    let not_kept = |version: &str| Standing::Refused(not_checkpointed(version, repository.limits));
+    let refused = |why: &str| RevertState::Refused(why.to_owned());
+    let not_kept = |version: &str| RevertState::Refused(not_checkpointed(version, repository.limits));
     let Some(path) = repository.path_of(&file.file) else {
         let unknown = file.wanted.as_ref().filter(|wanted| !wanted.is_kept());
         return unknown.map_or_else(|| refused("it is not in the repository"), |it| not_kept(&it.blob));
     };
     let is_wanted = found.is(&path, seen, file.wanted.as_ref(), file.bytes_wanted.as_ref());
     if is_wanted && exists == file.wanted.is_some() {
-        return Standing::IsWanted;
+        return RevertState::IsWanted;
     }
     if let Some(wanted) =
         file.wanted.as_ref().filter(|wanted| !wanted.is_kept() && file.bytes_wanted.is_none())
@@ -246,7 +247,7 @@ fn standing_of(
     if !found.is(&path, seen, file.now.as_ref(), file.bytes_now.as_ref()) {
         return refused(CHANGED_SINCE);
     }
-    Standing::IsNow(path)
+    RevertState::IsNow(path)
 }
 
 /// Parses the output of `git ls-tree -z`.
@@ -268,7 +269,7 @@ fn short_contents<'a>(
     repository: &Repository,
     scratch: &Scratch,
     files: &[(&'a Path, &GitRevert)],
-    until: Until,
+    until: Deadline,
 ) -> Result<HashMap<&'a Path, Vec<u8>>, GitError> {
     let paths: Vec<PathBuf> = files.iter().map(|(path, _)| (*path).to_owned()).collect();
     let changing: HashSet<PathBuf> = may_change(repository, scratch, &paths, until)?.into_iter().collect();
@@ -327,12 +328,12 @@ fn make(
     file: &GitRevert,
     seen: Option<&Metadata>,
     content: Option<&[u8]>,
-    until: Until,
+    until: Deadline,
 ) -> Result<Option<u32>, String> {
     let path = path_of(&file.file).map_err(|error| error.message)?;
     let told = |error: &dyn std::fmt::Display| error.to_string();
     // The token of the version that is there.
-    let must_be_as_seen = || match (seen, look_at(&path)) {
+    let must_be_as_seen = || match (seen, metadata_of(&path)) {
         (None, None) => Ok(None),
         (Some(seen), Some(now)) if is_still(seen, &now) => Ok(Some(etag(&now))),
         _ => Err(CHANGED_SINCE.to_owned()),
@@ -363,7 +364,10 @@ fn make(
     let token = must_be_as_seen()?;
     if wanted.is_link() && token.is_some() {
         let link = OsString::from_vec(content);
-        return folders.replace(&path, Instead::Link(&link)).map(|()| None).map_err(|refusal| told(&refusal));
+        return folders
+            .replace(&path, Replacement::Link(&link))
+            .map(|()| None)
+            .map_err(|refusal| told(&refusal));
     }
     if wanted.is_link() {
         let link = OsString::from_vec(content);
@@ -371,8 +375,8 @@ fn make(
     }
     match (&file.now, &token) {
         (Some(now), Some(_)) if !now.is_link() => {
-            let put = Put::Truncate(0);
-            let writing = Writing {
+            let put = WritePosition::Truncate(0);
+            let writing = WriteRequest {
                 content: &content,
                 put,
                 create_only: false,
@@ -381,7 +385,7 @@ fn make(
             };
             folders.put(&path, &writing)
         }
-        (Some(_), Some(_)) => folders.replace(&path, Instead::File(&content)),
+        (Some(_), Some(_)) => folders.replace(&path, Replacement::File(&content)),
         // The folder may be gone with the file.
         _ => folders.create(&path, &content, file.mode_wanted),
     }
@@ -396,7 +400,7 @@ fn must_not_be_for_a_filter(
     scratch: &Scratch,
     path: &Path,
     content: &[u8],
-    until: Until,
+    until: Deadline,
 ) -> Result<(), String> {
     if fs::read(path).is_ok_and(|found| conversions::is_pointer(&found)) {
         return Ok(());

@@ -13,15 +13,15 @@ use bytes::{Bytes, BytesMut};
 use serde::Deserialize;
 use serde_json::{json, Value};
 
-use super::answers::{lane_name, SubscribeRequest};
-use super::apart::{LineApart, TurnsApart};
-use super::{Answered, Peer};
+use super::answers::{client_name, SubscribeRequest};
+use super::detached::{DetachedLine, DetachedTurns};
+use super::{CoreAnswer, EdgeConnection};
 use crate::host::effects::{LargeStates, LoadedTurns, Rope, ToldState, LARGE_BYTES};
 use crate::state::history::CompletedTurn;
-use crate::versions::lane::{self, Envelope, Found, Lane, State};
 use crate::versions::node::{self, Object};
-use crate::versions::quirks::{Quirks, Spelling};
-use crate::versions::step::{Reply, Shot};
+use crate::versions::quirks::{ProviderNames, Quirks};
+use crate::versions::step::{OutgoingState, Reply};
+use crate::versions::translation::{self, ChannelSnapshot, CoreState, Envelope, VersionTranslation};
 use crate::versions::Line;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -31,7 +31,7 @@ use crate::wire::rpc::{
 
 /// Message that takes long to write.
 #[derive(Debug)]
-pub struct Unwritten {
+pub struct DeferredMessage {
     /// The request that it answers, if it is an answer.
     pub id: Option<RequestId>,
     /// The size of its line in bytes; nearly.
@@ -40,7 +40,7 @@ pub struct Unwritten {
     sessions: Vec<(String, String)>,
     content: Content,
     /// Adjustments for its client, with the names that they need.
-    quirks: Option<(Quirks, Spelling)>,
+    quirks: Option<(Quirks, ProviderNames)>,
 }
 
 enum Content {
@@ -48,7 +48,7 @@ enum Content {
     States(RequestId, LargeStates, Value),
     Turns(LoadedTurns),
     /// Lines that are translated as of the time of the request, each turn when it is written.
-    Translated(Box<dyn FnOnce() -> Vec<LineApart> + Send>),
+    Translated(Box<dyn FnOnce() -> Vec<DetachedLine> + Send>),
 }
 
 impl fmt::Debug for Content {
@@ -61,7 +61,7 @@ impl fmt::Debug for Content {
     }
 }
 
-impl Unwritten {
+impl DeferredMessage {
     /// An answer for a client of the newest version, which was answered this version.
     pub(super) fn plain(id: RequestId, states: LargeStates, version: Value) -> Self {
         let of_sessions = |it: &ToldState| Some((it.channel.clone(), it.provider()?.to_owned()));
@@ -79,48 +79,49 @@ impl Unwritten {
     /// An answer that is translated as this is known; it lists these sessions, each with its
     /// provider.
     pub(super) fn translated(
-        parts: Parts,
+        parts: AnswerParts,
         bytes: usize,
         listed: Vec<(String, String)>,
-        mut lane: Lane,
-        peer: Peer,
+        mut translation: VersionTranslation,
+        peer: EdgeConnection,
     ) -> Self {
         let id = Some(parts.id.clone());
-        let of_sessions = |found: &Found| Some((found.channel.clone(), found.provider()?.to_owned()));
+        let of_sessions =
+            |found: &ChannelSnapshot| Some((found.channel.clone(), found.provider()?.to_owned()));
         let sessions = parts.found.iter().filter_map(of_sessions).chain(listed).collect();
         let write = Box::new(move || {
             if parts.result.is_replay() {
-                lane.learn(&parts.found);
+                translation.note_states(&parts.found);
             }
-            vec![parts.write(&mut lane, &peer)]
+            vec![parts.write(&mut translation, &peer)]
         });
         Self { id, bytes, sessions, content: Content::Translated(write), quirks: None }
     }
 
     /// Turns that are translated as this is known.
-    pub(super) fn translated_turns(mut turns: LoadedTurns, mut lane: Lane) -> Self {
+    pub(super) fn translated_turns(mut turns: LoadedTurns, mut translation: VersionTranslation) -> Self {
         let bytes = turns.bytes();
         let write = Box::new(move || {
             let loaded = std::mem::take(&mut turns.turns);
             let chat = turns.chat.clone();
             let line = turns.line();
-            let mut apart = TurnsApart::new(lane.chain(), &[line.to_vec()]);
+            let mut apart = DetachedTurns::new(translation.chain(), &[line.to_vec()]);
             let word = apart.set(&chat, loaded);
-            let envelope = lane::read::<Envelope>(&line);
+            let envelope = translation::read::<Envelope>(&line);
             let envelope = envelope.map(|mut envelope| {
                 envelope.action.insert("turns".to_owned(), word.into_iter().collect());
                 envelope
             });
-            let told = envelope.into_iter().flat_map(|envelope| lane.envelopes(envelope, false));
+            let told = envelope.into_iter().flat_map(|envelope| translation.envelopes(envelope, false));
             // It is one line: no version says in several what is loaded.
             let line = told.map(|(_, envelope)| notification_line("action", &sorted(envelope))).next();
-            line.map(|line| LineApart { line, apart }).into_iter().collect()
+            line.map(|line| DetachedLine { line, apart }).into_iter().collect()
         });
         Self { id: None, bytes, sessions: Vec::new(), content: Content::Translated(write), quirks: None }
     }
 
     /// Has it adjusted for a client with these quirks.
-    pub(super) fn apply_quirks(&mut self, has: Quirks, spelling: &mut Spelling) {
+    pub(super) fn apply_quirks(&mut self, has: Quirks, spelling: &mut ProviderNames) {
         for (session, provider) in &self.sessions {
             spelling.note(session, provider);
         }
@@ -149,7 +150,7 @@ impl Unwritten {
                 turns.rope(&channel).write(&mut |turn| has.apply_to_text(turn, &spelling), take);
             }
             Content::Translated(write) => {
-                for LineApart { line, apart } in write() {
+                for DetachedLine { line, apart } in write() {
                     let mut line = Line::of(line);
                     has.apply(&mut line, &mut spelling);
                     holds(line.bytes.len());
@@ -176,13 +177,13 @@ impl Unwritten {
 
 /// A result of the core.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum CoreResult {
     Read(Value),
     /// Text that takes long to parse.
     Text(Bytes),
 }
 
-impl Body {
+impl CoreResult {
     /// Returns whether it may be a replay.
     fn is_replay(&self) -> bool {
         match self {
@@ -201,34 +202,34 @@ impl Body {
 
 /// An answer of the core, as far as it was read.
 #[derive(Debug)]
-pub(super) struct Heard {
+pub(super) struct ReceivedAnswer {
     /// The result; without the states that are in `found`.
-    pub(super) result: Body,
-    pub(super) found: Vec<Found>,
+    pub(super) result: CoreResult,
+    pub(super) found: Vec<ChannelSnapshot>,
     /// The size of what takes long to write, in bytes; nearly.
     pub(super) large_bytes: usize,
 }
 
-impl Heard {
+impl ReceivedAnswer {
     /// Reads an answer, as far as that does not take long.
-    pub(super) fn of(answered: Answered) -> Self {
+    pub(super) fn of(answered: CoreAnswer) -> Self {
         match answered {
-            Answered::Large(states) => {
-                let found = states.states.into_iter().map(|told| Found {
+            CoreAnswer::Large(states) => {
+                let found = states.states.into_iter().map(|told| ChannelSnapshot {
                     kind: told.kind,
                     channel: told.channel.clone(),
                     from_seq: told.from_seq.into(),
-                    state: State::Meant(Box::new(told)),
+                    state: CoreState::Core(Box::new(told)),
                     summary: None,
                 });
-                let result = Body::Read(Value::Object(states.besides));
+                let result = CoreResult::Read(Value::Object(states.besides));
                 Self { result, found: found.collect(), large_bytes: states.bytes }
             }
-            Answered::Written { result, states } if result.len() >= LARGE_BYTES && states.is_empty() => {
+            CoreAnswer::Written { result, states } if result.len() >= LARGE_BYTES && states.is_empty() => {
                 let large_bytes = result.len();
-                Self { result: Body::Text(result), found: Vec::new(), large_bytes }
+                Self { result: CoreResult::Text(result), found: Vec::new(), large_bytes }
             }
-            Answered::Written { result, states } => {
+            CoreAnswer::Written { result, states } => {
                 let mut result: Value = serde_json::from_slice(&result).unwrap_or_default();
                 let mut snapshots = Vec::new();
                 if !states.is_empty() {
@@ -237,19 +238,19 @@ impl Heard {
                     snapshots.extend(several.into_iter().flat_map(std::mem::take));
                 }
                 let found = snapshots.into_iter().zip(states).filter_map(|(mut snapshot, kind)| {
-                    Some(Found {
+                    Some(ChannelSnapshot {
                         kind,
                         channel: snapshot.get("resource")?.as_str()?.to_owned(),
                         from_seq: snapshot.get("fromSeq")?.clone(),
                         state: match snapshot.get_mut("state")?.take() {
-                            Value::Object(state) => State::Said(state),
+                            Value::Object(state) => CoreState::Parsed(state),
                             _ => return None,
                         },
                         summary: None,
                     })
                 });
                 let found = found.collect();
-                Self { result: Body::Read(result), found, large_bytes: 0 }
+                Self { result: CoreResult::Read(result), found, large_bytes: 0 }
             }
         }
     }
@@ -257,8 +258,8 @@ impl Heard {
     /// The result, if it was read.
     pub(super) fn value(&self) -> Option<&Value> {
         match &self.result {
-            Body::Read(value) => Some(value),
-            Body::Text(_) => None,
+            CoreResult::Read(value) => Some(value),
+            CoreResult::Text(_) => None,
         }
     }
 
@@ -275,7 +276,7 @@ impl Heard {
             provider: String,
         }
         match &self.result {
-            Body::Text(text) if method == Method::ListSessions.name() => {
+            CoreResult::Text(text) if method == Method::ListSessions.name() => {
                 let listed: Listed = serde_json::from_slice(text).unwrap_or_default();
                 listed.items.into_iter().map(|session| (session.resource, session.provider)).collect()
             }
@@ -291,8 +292,8 @@ impl Heard {
             missing: BTreeSet<String>,
         }
         let missing = match &self.result {
-            Body::Read(value) => Missing::deserialize(value),
-            Body::Text(text) => serde_json::from_slice(text),
+            CoreResult::Read(value) => Missing::deserialize(value),
+            CoreResult::Text(text) => serde_json::from_slice(text),
         };
         missing.unwrap_or_default().missing
     }
@@ -300,7 +301,7 @@ impl Heard {
 
 /// Components of the answer to a client's request.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct AnswerParts {
     /// The request.
     pub(super) id: RequestId,
     /// The method, as the core calls it.
@@ -309,45 +310,52 @@ pub(super) struct Parts {
     /// Requested channels, if the method subscribes.
     pub(super) asked: Option<SubscribeRequest>,
     /// The core's result, without its states.
-    pub(super) result: Body,
+    pub(super) result: CoreResult,
     /// The channels that are not there.
     pub(super) missing: BTreeSet<String>,
     /// The states.
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<ChannelSnapshot>,
 }
 
-impl Parts {
+impl AnswerParts {
     /// Translates it, to its line.
-    pub(super) fn write(self, lane: &mut Lane, peer: &Peer) -> LineApart {
+    pub(super) fn write(self, translation: &mut VersionTranslation, peer: &EdgeConnection) -> DetachedLine {
         let id = self.id.clone();
-        let (line, apart) = match self.translate(lane, peer) {
+        let (line, apart) = match self.translate(translation, peer) {
             Ok((result, apart)) => (result_line(&id, &sorted(result)), apart),
             Err(mut error) => {
-                let (chain, mut scene) = lane.scene("", &peer.client_id);
-                chain.error_down(&mut error, &mut scene);
-                (error_line(Some(&id), &error), TurnsApart::new(chain, &[]))
+                let (chain, mut context) = translation.context("", &peer.client_id);
+                chain.error_down(&mut error, &mut context);
+                (error_line(Some(&id), &error), DetachedTurns::new(chain, &[]))
             }
         };
-        LineApart { line, apart }
+        DetachedLine { line, apart }
     }
 
-    fn translate(self, lane: &mut Lane, peer: &Peer) -> Result<(Value, TurnsApart), RpcError> {
+    fn translate(
+        self,
+        translation: &mut VersionTranslation,
+        peer: &EdgeConnection,
+    ) -> Result<(Value, DetachedTurns), RpcError> {
         let Self { method, reply, asked, result, missing, found, .. } = self;
         let result = result.into_value();
-        let mut apart = TurnsApart::new(lane.chain(), &[]);
+        let mut apart = DetachedTurns::new(translation.chain(), &[]);
         let (method, mut result) = match (&reply, &asked) {
             (Reply::Turns { before, limit }, _) => {
                 ("fetchTurns", page_of_turns(found, before.as_deref(), *limit, &mut apart)?)
             }
             (Reply::Same, Some(asked)) => {
-                let shots;
-                (shots, apart) = TurnsApart::of_states(lane.chain(), found, &result);
-                (method.as_str(), with_states(lane, peer, &method, asked, result, &missing, shots))
+                let outgoing_states;
+                (outgoing_states, apart) = DetachedTurns::of_states(translation.chain(), found, &result);
+                (
+                    method.as_str(),
+                    with_states(translation, peer, &method, asked, result, &missing, outgoing_states),
+                )
             }
             (Reply::Same, None) => (method.as_str(), result),
         };
-        let (chain, mut scene) = lane.scene("", &peer.client_id);
-        chain.result_down(method, &mut result, &mut scene);
+        let (chain, mut context) = translation.context("", &peer.client_id);
+        chain.result_down(method, &mut result, &mut context);
         Ok((result, apart))
     }
 }
@@ -355,31 +363,31 @@ impl Parts {
 /// The result of a method that subscribes: its states or actions translated, what was asked for
 /// besides taken out.
 fn with_states(
-    lane: &mut Lane,
-    peer: &Peer,
+    translation: &mut VersionTranslation,
+    peer: &EdgeConnection,
     method: &str,
     asked: &SubscribeRequest,
     mut result: Value,
     missing: &BTreeSet<String>,
-    mut shots: Vec<Shot>,
+    mut outgoing_states: Vec<OutgoingState>,
 ) -> Value {
-    let replayed = replay(lane, peer, &result);
+    let replayed = replay(translation, peer, &result);
     if let (Some(actions), Value::Object(result)) = (replayed, &mut result) {
         result.insert("actions".to_owned(), json!(actions));
-        result.insert("missing".to_owned(), json!(names_of_missing(lane, peer, asked, missing)));
+        result.insert("missing".to_owned(), json!(names_of_missing(translation, peer, asked, missing)));
         return Value::Object(std::mem::take(result));
     }
-    let (chain, mut scene) = lane.scene("", &peer.client_id);
-    chain.shots_down(&mut shots, &mut scene);
-    shots.retain(|shot| asked.channels.contains(&shot.channel));
-    let snapshots: Vec<Value> = shots
+    let (chain, mut context) = translation.context("", &peer.client_id);
+    chain.shots_down(&mut outgoing_states, &mut context);
+    outgoing_states.retain(|outgoing| asked.channels.contains(&outgoing.channel));
+    let snapshots: Vec<Value> = outgoing_states
         .into_iter()
-        .map(|shot| {
-            let resource = peer.root_down(&shot.resource);
+        .map(|outgoing| {
+            let resource = peer.root_down(&outgoing.resource);
             let mut snapshot = Object::new();
             snapshot.insert("resource".to_owned(), resource.into());
-            snapshot.insert("state".to_owned(), Value::Object(shot.state));
-            snapshot.insert("fromSeq".to_owned(), shot.from_seq);
+            snapshot.insert("state".to_owned(), Value::Object(outgoing.state));
+            snapshot.insert("fromSeq".to_owned(), outgoing.from_seq);
             Value::Object(snapshot)
         })
         .collect();
@@ -401,20 +409,28 @@ fn with_states(
 /// Returns the requested channels that the client does not get, in its spelling; one that may mean
 /// several channels gets any.
 fn names_of_missing(
-    lane: &mut Lane,
-    peer: &Peer,
+    translation: &mut VersionTranslation,
+    peer: &EdgeConnection,
     asked: &SubscribeRequest,
     missing: &BTreeSet<String>,
 ) -> Vec<String> {
     let (gone, there): (Vec<&String>, Vec<&String>) =
         asked.channels.iter().partition(|uri| missing.contains(*uri));
-    let mut known: BTreeSet<String> = there.into_iter().map(|uri| lane_name(lane, peer, uri)).collect();
-    gone.into_iter().map(|uri| lane_name(lane, peer, uri)).filter(|name| known.insert(name.clone())).collect()
+    let mut known: BTreeSet<String> =
+        there.into_iter().map(|uri| client_name(translation, peer, uri)).collect();
+    gone.into_iter()
+        .map(|uri| client_name(translation, peer, uri))
+        .filter(|name| known.insert(name.clone()))
+        .collect()
 }
 
 /// The actions of a replay, translated; none when it is no replay, or not all that happened can be
 /// told so.
-fn replay(lane: &mut Lane, peer: &Peer, result: &Value) -> Option<Vec<Object>> {
+fn replay(
+    translation: &mut VersionTranslation,
+    peer: &EdgeConnection,
+    result: &Value,
+) -> Option<Vec<Object>> {
     let mut told = Vec::new();
     for envelope in result.get("actions")?.as_array()? {
         let envelope: Envelope = serde_json::from_value(envelope.clone()).ok()?;
@@ -422,7 +438,7 @@ fn replay(lane: &mut Lane, peer: &Peer, result: &Value) -> Option<Vec<Object>> {
         if !peer.dialect.can_replay(name) {
             return None;
         }
-        let all = lane.envelopes(envelope, true);
+        let all = translation.envelopes(envelope, true);
         told.extend(all.into_iter().filter(|(shown_on, _)| peer.is_shown(shown_on)).map(
             |(_, mut envelope)| {
                 if let Some(Value::String(channel)) = envelope.get_mut("channel") {
@@ -437,10 +453,10 @@ fn replay(lane: &mut Lane, peer: &Peer, result: &Value) -> Option<Vec<Object>> {
 
 /// Some of a chat's turns that are over, oldest first.
 fn page_of_turns(
-    mut found: Vec<Found>,
+    mut found: Vec<ChannelSnapshot>,
     before: Option<&str>,
     limit: Option<usize>,
-    apart: &mut TurnsApart,
+    apart: &mut DetachedTurns,
 ) -> Result<Value, RpcError> {
     let page_of = |ids: Vec<&str>| {
         let end = match before {
@@ -453,12 +469,12 @@ fn page_of_turns(
         Ok(limit.map_or(0, |limit| end.saturating_sub(limit))..end)
     };
     let (turns, has_more) = match found.first_mut().map(|found| &mut found.state) {
-        Some(State::Meant(told)) => {
+        Some(CoreState::Core(told)) => {
             let page = page_of(told.turns.iter().map(CompletedTurn::id).collect())?;
             let turns = apart.set(&told.channel, told.turns[page.clone()].to_vec());
             (turns.into_iter().collect(), page.start > 0)
         }
-        Some(State::Said(state)) => {
+        Some(CoreState::Parsed(state)) => {
             let mut turns = match state.get_mut("turns").map(Value::take) {
                 Some(Value::Array(turns)) => turns,
                 _ => Vec::new(),

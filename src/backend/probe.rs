@@ -1,7 +1,7 @@
 //! Getting to know an agent before anybody has a session with it: a conversation is opened, what
 //! the agent says of itself is heard, and the conversation is closed again.
 //!
-//! Owns: one such meeting, and when the agent has said what it has to say.
+//! Owns: one such probe, and when the agent has said what it has to say.
 //! Never: starts a turn.
 
 use std::collections::BTreeMap;
@@ -12,17 +12,17 @@ use ahp_types::state::SessionConfigState;
 use tokio::sync::mpsc;
 use tokio::time::{timeout_at, Instant};
 
-use super::room::ByteRoom;
-use super::{Backend, HostLine, Report, Reports, RunningConversation, REPORTS_BYTES_MAX, REPORTS_MAX};
+use super::byte_budget::ByteBudget;
+use super::{Backend, HostLine, Report, ReportSender, RunningConversation, REPORTS_BYTES_MAX, REPORTS_MAX};
 use crate::host::effects::{ChatKey, Command, Event, OpenConversation, OpenFailure, SelfDescription, Tokens};
 
-/// Time for which a meeting goes on after the conversation has opened: some agents report their
+/// Time for which a probe goes on after the conversation has opened: some agents report their
 /// commands only then.
-const LAST_WORDS: Duration = Duration::from_millis(700);
+const LINGER: Duration = Duration::from_millis(700);
 
-/// Result of a meeting with an agent.
+/// Result of probing an agent.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Meeting {
+pub struct ProbeResult {
     /// Description that the agent has given of itself.
     pub said: SelfDescription,
     /// How a new session is configured; none when none could be opened.
@@ -31,11 +31,11 @@ pub struct Meeting {
     pub failure: Option<(OpenFailure, String)>,
 }
 
-/// Meets an agent, with these tokens; the conversation works in the agent's own folder.
-pub async fn meet(conversation: MeetingConversation) -> Meeting {
-    let MeetingConversation { conversation, mut reports, commands } = conversation;
+/// Probes an agent, with these tokens; the conversation works in the agent's own folder.
+pub async fn run(conversation: ProbeConversation) -> ProbeResult {
+    let ProbeConversation { conversation, mut reports, commands } = conversation;
     let task = tokio::spawn(conversation);
-    let mut met = Meeting { said: SelfDescription::default(), config: None, failure: None };
+    let mut met = ProbeResult { said: SelfDescription::default(), config: None, failure: None };
     let mut until = None;
     loop {
         let report = match until {
@@ -46,7 +46,7 @@ pub async fn meet(conversation: MeetingConversation) -> Meeting {
         match event {
             Event::Described(news) => drop(met.said.learn(*news)),
             Event::Configured { config, .. } => met.config = Some(*config),
-            Event::Opened => until = Some(Instant::now() + LAST_WORDS),
+            Event::Opened => until = Some(Instant::now() + LINGER),
             Event::OpenFailed { kind, reason } => {
                 met.failure = Some((kind, reason));
                 break;
@@ -70,15 +70,15 @@ pub async fn meet(conversation: MeetingConversation) -> Meeting {
     met
 }
 
-/// A conversation that is there to meet its agent, and has not begun to run.
-pub struct MeetingConversation {
+/// A conversation that only probes its agent, and has not begun to run.
+pub struct ProbeConversation {
     conversation: RunningConversation,
     reports: mpsc::Receiver<Report>,
     commands: mpsc::UnboundedSender<Command>,
 }
 
-/// Begins to meet an agent.
-pub fn begin(backend: &dyn Backend, tokens: Tokens) -> MeetingConversation {
+/// Prepares the probe of an agent.
+pub fn begin(backend: &dyn Backend, tokens: Tokens) -> ProbeConversation {
     let open = OpenConversation {
         client_tools: Vec::new(),
         provider: backend.describe().info.provider,
@@ -94,10 +94,10 @@ pub fn begin(backend: &dyn Backend, tokens: Tokens) -> MeetingConversation {
     let (commands, receiver) = mpsc::unbounded_channel();
     let (sender, reports) = mpsc::channel(REPORTS_MAX);
     // No chat has this key, and nobody else hears of it.
-    let bytes = ByteRoom::new(REPORTS_BYTES_MAX);
+    let bytes = ByteBudget::new(REPORTS_BYTES_MAX);
     let line = HostLine {
         commands: receiver,
-        reports: Reports { chat: ChatKey(0), conversation: 0, sender, bytes },
+        reports: ReportSender { chat: ChatKey(0), conversation: 0, sender, bytes },
     };
-    MeetingConversation { conversation: backend.converse(open, line), reports, commands }
+    ProbeConversation { conversation: backend.converse(open, line), reports, commands }
 }

@@ -14,7 +14,7 @@ use super::rows::{self, signed, unsigned};
 use super::schema::{self, pragma};
 use super::sqlite::{last_key, last_reserved, LEAP};
 use super::upgrade;
-use super::uses::{self, TextUses};
+use super::use_counts::{self, TextUses};
 use crate::host::effects::{ActionLine, ChannelId, Record};
 
 /// Tables in which nothing of sessions is: a host can do without any of their rows.
@@ -93,7 +93,7 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
             "shared_texts" if !is_there || !readable(connection, "shared_texts").1 => {
                 tracing::warn!("the table of what turns share is damaged: it is made again");
                 if self::is_there(connection, "turns")? {
-                    plan.uses = uses::count(connection)?;
+                    plan.uses = use_counts::count(connection)?;
                 }
                 plan.tables.push((table, Vec::new()));
             }
@@ -122,12 +122,12 @@ pub(super) fn plan(connection: &Connection, told: Option<u64>) -> Result<Plan, S
 
 /// Makes again what is planned; to be called in a transaction that has not read what is damaged.
 pub(super) fn carry_out(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
-    forget_all(connection, plan)?;
+    drop_damaged(connection, plan)?;
     make_all(connection, plan)
 }
 
 /// Has the database forget what is to be made again.
-pub(super) fn forget_all(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
+pub(super) fn drop_damaged(connection: &Connection, plan: &Plan) -> Result<(), StoreError> {
     for (table, _) in &plan.tables {
         forget(connection, "tbl_name", &table.name)?;
         if table.sql.contains("AUTOINCREMENT") {
@@ -145,7 +145,7 @@ pub(super) fn make_all(connection: &Connection, plan: &Plan) -> Result<(), Store
     if let Some(last_key) = plan.last_key {
         rows::put_number(connection, "last_key", last_key)?;
     }
-    uses::put(connection, &plan.uses)?;
+    use_counts::put(connection, &plan.uses)?;
     if !plan.spoiled.is_empty() {
         spoil(connection, plan)?;
     }

@@ -11,32 +11,32 @@ use serde_json::Value;
 use crate::host::effects::Rope;
 use crate::state::history::CompletedTurn;
 use crate::versions::chain::Chain;
-use crate::versions::lane::{Found, State};
 use crate::versions::node::Node;
-use crate::versions::step::Shot;
+use crate::versions::step::OutgoingState;
+use crate::versions::translation::{ChannelSnapshot, CoreState};
 use crate::wire::rpc::{sorted, to_json};
 
 /// Member of a state that holds its completed turns.
 const TURNS: &str = "turns";
 
 /// Turns that stand apart.
-pub(super) struct TurnsApart {
+pub(super) struct DetachedTurns {
     /// The way to the version in which they are told.
     chain: Chain,
     /// Prefix of the words that stand for them.
     word: String,
-    lists: Vec<ListApart>,
+    lists: Vec<DetachedTurnList>,
 }
 
 /// Turns of one chat.
-struct ListApart {
+struct DetachedTurnList {
     /// Placeholder, as JSON text.
     word: String,
     chat: String,
     turns: Vec<CompletedTurn>,
 }
 
-impl TurnsApart {
+impl DetachedTurns {
     /// None so far. `others`: all the JSON text that they will stand in, so that nothing in it is
     /// taken for them.
     pub(super) fn new(chain: Chain, others: &[Vec<u8>]) -> Self {
@@ -49,21 +49,26 @@ impl TurnsApart {
     /// States as the steps take them down, their completed turns set apart but for the last one of
     /// each chat: of that the steps may want to know what it was about. `besides`: what is said
     /// with them.
-    pub(super) fn of_states(chain: Chain, found: Vec<Found>, besides: &Value) -> (Vec<Shot>, Self) {
-        let (mut shots, earlier): (Vec<Shot>, Vec<_>) = found.into_iter().map(shot_of).unzip();
+    pub(super) fn of_states(
+        chain: Chain,
+        found: Vec<ChannelSnapshot>,
+        besides: &Value,
+    ) -> (Vec<OutgoingState>, Self) {
+        let (mut outgoing_states, earlier): (Vec<OutgoingState>, Vec<_>) =
+            found.into_iter().map(shot_of).unzip();
         if earlier.iter().all(Vec::is_empty) {
-            return (shots, Self::new(chain, &[]));
+            return (outgoing_states, Self::new(chain, &[]));
         }
-        let of_shot = |shot: &Shot| [to_json(&shot.state), to_json(&shot.summary)];
-        let others = shots.iter().flat_map(of_shot).chain([to_json(besides)]);
+        let of_shot = |outgoing: &OutgoingState| [to_json(&outgoing.state), to_json(&outgoing.summary)];
+        let others = outgoing_states.iter().flat_map(of_shot).chain([to_json(besides)]);
         let mut apart = Self::new(chain, &others.collect::<Vec<_>>());
-        for (shot, turns) in shots.iter_mut().zip(earlier) {
-            let word = apart.set(&shot.channel, turns);
-            if let (Some(word), Some(Value::Array(shown))) = (word, shot.state.get_mut(TURNS)) {
+        for (outgoing, turns) in outgoing_states.iter_mut().zip(earlier) {
+            let word = apart.set(&outgoing.channel, turns);
+            if let (Some(word), Some(Value::Array(shown))) = (word, outgoing.state.get_mut(TURNS)) {
                 shown.insert(0, word);
             }
         }
-        (shots, apart)
+        (outgoing_states, apart)
     }
 
     /// Sets these turns of a chat apart; what stands in their place in a list.
@@ -72,7 +77,7 @@ impl TurnsApart {
             return None;
         }
         let word = format!("{}, {}", self.word, self.lists.len());
-        self.lists.push(ListApart { word: format!("\"{word}\""), chat: chat.to_owned(), turns });
+        self.lists.push(DetachedTurnList { word: format!("\"{word}\""), chat: chat.to_owned(), turns });
         Some(word.into())
     }
 
@@ -109,10 +114,10 @@ impl TurnsApart {
 
 /// A state as the steps take it down, with the last of its completed turns; and those before that
 /// one.
-fn shot_of(found: Found) -> (Shot, Vec<CompletedTurn>) {
+fn shot_of(found: ChannelSnapshot) -> (OutgoingState, Vec<CompletedTurn>) {
     let (state, earlier) = match found.state {
-        State::Said(state) => (state, Vec::new()),
-        State::Meant(mut told) => {
+        CoreState::Parsed(state) => (state, Vec::new()),
+        CoreState::Core(mut told) => {
             let mut state = told.to_object();
             if let Some(last) = told.turns.pop() {
                 let last = serde_json::from_slice(&Rope::turn(&told.channel, &last)).unwrap_or_default();
@@ -123,18 +128,25 @@ fn shot_of(found: Found) -> (Shot, Vec<CompletedTurn>) {
     };
     let (kind, from_seq, summary) = (found.kind, found.from_seq, found.summary);
     (
-        Shot { kind, resource: found.channel.clone(), channel: found.channel, state, summary, from_seq },
+        OutgoingState {
+            kind,
+            resource: found.channel.clone(),
+            channel: found.channel,
+            state,
+            summary,
+            from_seq,
+        },
         earlier,
     )
 }
 
 /// A translated line whose turns stand apart.
-pub(super) struct LineApart {
+pub(super) struct DetachedLine {
     pub(super) line: Bytes,
-    pub(super) apart: TurnsApart,
+    pub(super) apart: DetachedTurns,
 }
 
-impl LineApart {
+impl DetachedLine {
     /// Returns its whole text.
     pub(super) fn into_text(self) -> Bytes {
         let mut whole = Vec::new();
@@ -155,11 +167,11 @@ mod tests {
     fn what_others_say_is_not_taken_for_turns() {
         let turn = |id: &str| CompletedTurn::kept(format!(r#"{{"id":"{id}"}}"#).into()).unwrap();
         let others = br#"["turns apart 0","turns apart 0, 0","turns apart 1, 0"]"#.to_vec();
-        let mut apart = TurnsApart::new(Chain::to(Dialect::V0_9_0), std::slice::from_ref(&others));
+        let mut apart = DetachedTurns::new(Chain::to(Dialect::V0_9_0), std::slice::from_ref(&others));
         assert_eq!(apart.set("c", Vec::new()), None);
         let words = [vec![turn("a"), turn("b")], vec![turn("c")]].map(|turns| apart.set("c", turns).unwrap());
         let line = to_json(&[&words[1], &serde_json::from_slice(&others).unwrap(), &words[0]]);
-        let text = LineApart { line: line.into(), apart }.into_text();
+        let text = DetachedLine { line: line.into(), apart }.into_text();
         let others = String::from_utf8(others).unwrap();
         assert_eq!(text, format!(r#"[{{"id":"c"}},{others},{{"id":"a"}},{{"id":"b"}}]"#));
     }

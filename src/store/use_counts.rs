@@ -66,7 +66,7 @@ pub(super) fn use_all_once_more(
 
 /// Has statements call `uses_sum` the checksum of how many have a text, and `one_more` how many
 /// then are.
-pub(super) fn teach(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn register_functions(connection: &Connection) -> rusqlite::Result<()> {
     connection
         .create_scalar_function("uses_sum", 2, PURE, |row| Ok(TextUses(row.get(1)?).sum(row.get(0)?)))?;
     connection.create_scalar_function("one_more", 3, PURE, |row| {

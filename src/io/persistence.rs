@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver, UnboundedSender};
 use crate::host::effects::{Output, Record};
 use crate::host::Start;
 use crate::io::descriptors::no_thread;
-use crate::io::trouble::{Trouble, TroubleAnswer};
+use crate::io::store_failure::{FailureAnswer, StoreFailure};
 use crate::store::folder::StateFolder;
 use crate::store::memory::Memory;
 use crate::store::reader::Reader;
@@ -44,10 +44,10 @@ const AGENTS_ABOVE: usize = 4 * TRANSACTION_BYTES;
 const TRANSACTION_BYTES: usize = 512 << 10;
 
 /// When nothing was to be committed for so long, there is time to tidy up.
-const CALM_AFTER: Duration = Duration::from_secs(1);
+const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// While there is time, so long is waited for a step in between.
-const BREATH: Duration = Duration::from_millis(10);
+const IDLE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Interval of checks for expired sessions in the trash, whether or not there is time.
 const TIDY_EVERY: Duration = Duration::from_secs(15 * 60);
@@ -58,12 +58,12 @@ pub enum CommitEvent {
     /// Every step up to this one is safe.
     Safe(u64),
     /// Failure to commit.
-    Failing(Trouble),
+    Failing(StoreFailure),
 }
 
-/// Keeps everything in memory, or in a state folder.
+/// Storage of everything, in memory or in a state folder.
 #[derive(Debug)]
-pub enum Keeper {
+pub enum Persistence {
     /// Storage in memory, which ends with the process.
     Memory(Memory),
     /// Storage in a state folder, which outlives the process.
@@ -85,7 +85,7 @@ pub struct Disk {
     /// The last sequence number that is safe.
     safe: u64,
     /// Set while nothing can be committed.
-    trouble: Option<Trouble>,
+    trouble: Option<StoreFailure>,
     /// Ends when the store is closed.
     closed: Receiver<()>,
     folder: StateFolder,
@@ -117,11 +117,11 @@ struct HeldOutputs {
     in_trouble: bool,
 }
 
-/// A keeper that was opened, and what belongs to it.
+/// Opened persistence, and what belongs to it.
 #[derive(Debug)]
-pub struct Opened {
-    /// The keeper.
-    pub keeper: Keeper,
+pub struct OpenedPersistence {
+    /// The persistence.
+    pub persistence: Persistence,
     /// State in which the last process ended.
     pub start: Start,
     /// Events of the committing thread.
@@ -130,26 +130,31 @@ pub struct Opened {
     pub readers: Vec<Reader>,
 }
 
-impl Keeper {
-    /// A keeper that forgets everything with the process.
-    pub fn in_memory() -> Opened {
+impl Persistence {
+    /// Opens a persistence in memory, which ends with the process.
+    pub fn in_memory() -> OpenedPersistence {
         let (_, told) = unbounded_channel();
-        Opened { keeper: Self::Memory(Memory::default()), start: Start::default(), told, readers: Vec::new() }
+        OpenedPersistence {
+            persistence: Self::Memory(Memory::default()),
+            start: Start::default(),
+            told,
+            readers: Vec::new(),
+        }
     }
 
-    /// A keeper for this folder.
+    /// Opens the persistence in this folder.
     ///
     /// # Errors
     /// When the folder or the database in it cannot be used.
-    pub fn open(folder: &Path, options: StoreOptions) -> anyhow::Result<Opened> {
+    pub fn open(folder: &Path, options: StoreOptions) -> anyhow::Result<OpenedPersistence> {
         Self::open_held(StateFolder::hold(folder)?, options)
     }
 
-    /// A keeper for a folder that we hold.
+    /// Opens the persistence in a folder that this process holds.
     ///
     /// # Errors
     /// When the database in it cannot be used.
-    pub fn open_held(folder: StateFolder, options: StoreOptions) -> anyhow::Result<Opened> {
+    pub fn open_held(folder: StateFolder, options: StoreOptions) -> anyhow::Result<OpenedPersistence> {
         let path = folder.private_file(sqlite::FILE_NAME)?;
         let unusable = |error| anyhow::anyhow!("{} cannot be used: {error}", path.display());
         if folder.was_held() {
@@ -167,7 +172,7 @@ impl Keeper {
         let writer = Arc::new(Mutex::new(writer));
         let committing = Arc::clone(&writer);
         let commit = move || {
-            let survived = survive(&receiver, &tell, || {
+            let survived = run_catching(&receiver, &tell, || {
                 commit_all(&committing, &receiver, &tell, options.patience);
             });
             if survived {
@@ -188,7 +193,7 @@ impl Keeper {
             closed,
             folder,
         };
-        Ok(Opened { keeper: Self::Disk(Box::new(disk)), start, told, readers })
+        Ok(OpenedPersistence { persistence: Self::Disk(Box::new(disk)), start, told, readers })
     }
 
     /// Takes what a step left behind, and gives back what may go out now. `of_client`: something
@@ -234,7 +239,7 @@ impl Keeper {
     }
 
     /// Notes that commits fail. Returns the last durable sequence number.
-    pub fn fail(&mut self, trouble: Trouble) -> u64 {
+    pub fn fail(&mut self, trouble: StoreFailure) -> u64 {
         match self {
             Self::Memory(_) => 0,
             Self::Disk(disk) => {
@@ -245,7 +250,7 @@ impl Keeper {
     }
 
     /// Takes the held answers to requests that were received while commits fail.
-    pub fn take_answers(&mut self) -> Vec<TroubleAnswer> {
+    pub fn take_answers(&mut self) -> Vec<FailureAnswer> {
         let Self::Disk(disk) = self else { return Vec::new() };
         let Some(trouble) = &disk.trouble else { return Vec::new() };
         let (mut answers, mut is_safe) = (Vec::new(), true);
@@ -268,7 +273,7 @@ impl Keeper {
     }
 
     /// Returns whether commits have failed for good: what is held back is never sent.
-    pub fn is_beyond_hope(&self) -> bool {
+    pub fn has_failed_for_good(&self) -> bool {
         matches!(self, Self::Disk(disk) if disk.trouble.as_ref().is_some_and(|it| it.is_for_good))
     }
 
@@ -413,7 +418,7 @@ fn commit_all(
                 said.clone_from(&reason);
             }
             let is_long = began.elapsed() >= patience;
-            if tell.send(CommitEvent::Failing(Trouble { reason, is_long, is_for_good })).is_err() {
+            if tell.send(CommitEvent::Failing(StoreFailure { reason, is_long, is_for_good })).is_err() {
                 return;
             }
             if is_for_good {
@@ -435,7 +440,7 @@ fn commit_all(
 
 /// Runs what commits. If it panics, which is logged where it happens, nothing is committed any
 /// more, and that is told: nobody waits for what is held back. Returns whether it did not.
-fn survive(
+fn run_catching(
     steps: &Receiver<StepToCommit>,
     tell: &UnboundedSender<CommitEvent>,
     commit: impl FnOnce(),
@@ -444,7 +449,7 @@ fn survive(
         return true;
     }
     let reason = "committing failed inside; the log has the details".to_owned();
-    let trouble = Trouble { reason, is_long: true, is_for_good: true };
+    let trouble = StoreFailure { reason, is_long: true, is_for_good: true };
     if tell.send(CommitEvent::Failing(trouble)).is_ok() {
         while steps.recv().is_ok() {}
     }
@@ -457,7 +462,7 @@ fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
 
 /// Waits for the next step, and uses the time to tidy up; none when there will be no other.
 fn next_step(writer: &Mutex<Writer>, steps: &Receiver<StepToCommit>) -> Option<StepToCommit> {
-    let mut patience = CALM_AFTER;
+    let mut patience = IDLE_AFTER;
     loop {
         match steps.recv_timeout(patience) {
             Ok(step) => return Some(step),
@@ -465,8 +470,8 @@ fn next_step(writer: &Mutex<Writer>, steps: &Receiver<StepToCommit>) -> Option<S
             Err(RecvTimeoutError::Timeout) => {}
         }
         patience = match tidy_some(&mut lock(writer)) {
-            Due::Now => BREATH,
-            Due::Soon => CALM_AFTER,
+            Due::Now => IDLE_PAUSE,
+            Due::Soon => IDLE_AFTER,
             Due::Later => TIDY_EVERY,
         };
     }
@@ -488,7 +493,7 @@ mod tests {
         let (steps, receiver) = channel();
         let (tell, mut told) = unbounded_channel();
         let committing = thread::spawn(move || {
-            survive(&receiver, &tell, || {
+            run_catching(&receiver, &tell, || {
                 receiver.recv().unwrap();
                 panic!("a defect");
             })

@@ -15,9 +15,9 @@ use serde_json::Value;
 
 use super::chain::Chain;
 use super::dialect::Dialect;
-use super::names::Names;
+use super::names::SessionNames;
 use super::node::{self, Object};
-use super::step::{Notice, Scene, Told};
+use super::step::{OutgoingAction, OutgoingNotification, TranslationContext};
 use super::Line;
 use crate::host::effects::{ActionLine, LoadedTurns, ToldState};
 use crate::state::history::History;
@@ -27,12 +27,12 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::{notification_line, sorted};
 use crate::wire::uris;
 
-/// A version that is spoken now.
+/// Translation to one version, shared by all its connections.
 #[derive(Debug)]
-pub struct Lane {
+pub struct VersionTranslation {
     dialect: Dialect,
     /// Names of sessions for its clients.
-    pub names: Names,
+    pub names: SessionNames,
     /// The chats that its clients are told of, before the action that comes next.
     chats: HashMap<String, Conversation>,
     /// The sessions among those that its clients are told of which a user has read.
@@ -42,18 +42,18 @@ pub struct Lane {
     /// The directories that these sessions work in, before the action that comes next.
     directories: HashMap<String, Vec<Value>>,
     /// The action that was translated last, which the next connection gets too.
-    last: Option<Spoken>,
+    last: Option<TranslatedAction>,
 }
 
-/// A channel's state as the core tells it.
+/// A channel's state as the core sends it.
 #[derive(Debug)]
-pub struct Found {
+pub struct ChannelSnapshot {
     /// Of what kind the channel is.
     pub kind: ChannelKind,
     /// URI of the channel.
     pub channel: String,
     /// The state.
-    pub state: State,
+    pub state: CoreState,
     /// Summary in the list, for a session of a version that needs it.
     pub summary: Option<Object>,
     /// The last action that it knows of.
@@ -62,41 +62,41 @@ pub struct Found {
 
 /// A state, read from JSON text or to be made such.
 #[derive(Debug)]
-pub enum State {
+pub enum CoreState {
     /// As text says it.
-    Said(Object),
+    Parsed(Object),
     /// As the core means it. It may be large.
-    Meant(Box<ToldState>),
+    Core(Box<ToldState>),
 }
 
-impl Found {
+impl ChannelSnapshot {
     /// The provider, if it is a session.
     pub fn provider(&self) -> Option<&str> {
         match &self.state {
-            State::Said(state) => node::text(state, "provider"),
-            State::Meant(told) => told.provider(),
+            CoreState::Parsed(state) => node::text(state, "provider"),
+            CoreState::Core(told) => told.provider(),
         }
     }
 }
 
-impl State {
+impl CoreState {
     /// The state; of a chat, without its completed turns where it may be large.
     fn to_object(&self) -> Object {
         match self {
-            Self::Said(state) => state.clone(),
-            Self::Meant(told) => told.to_object(),
+            Self::Parsed(state) => state.clone(),
+            Self::Core(told) => told.to_object(),
         }
     }
 }
 
 /// A sequenced action, translated.
 #[derive(Debug, Default)]
-pub struct Spoken {
+pub struct TranslatedAction {
     server_seq: u64,
     /// Origin of the action.
     pub origin: Option<Origin>,
     /// Lines to send, in order.
-    pub lines: Vec<SpokenLine>,
+    pub lines: Vec<TranslatedLine>,
 }
 
 /// Origin of an action.
@@ -111,7 +111,7 @@ pub struct Origin {
 
 /// One line of a translated action.
 #[derive(Debug)]
-pub struct SpokenLine {
+pub struct TranslatedLine {
     /// Channel whose subscribers get the line, as the core names it.
     pub shown_on: String,
     /// The line.
@@ -121,7 +121,7 @@ pub struct SpokenLine {
 /// Fields of an envelope besides its action, which may be anything if it was refused.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Head {
+pub struct EnvelopeHead {
     /// Sequence number.
     pub server_seq: u64,
     /// Origin of the action.
@@ -146,17 +146,17 @@ pub struct Envelope {
     pub rejection_reason: Option<String>,
 }
 
-/// Reads the line of an action, as an [`Envelope`] or its [`Head`].
+/// Reads the line of an action, as an [`Envelope`] or its [`EnvelopeHead`].
 pub fn read<T: DeserializeOwned>(line: &Bytes) -> Option<T> {
     serde_json::from_slice(&envelope_of(line)).map_err(|error| tracing::error!(%error, "an action")).ok()
 }
 
-impl Lane {
-    /// Begins to speak a version.
+impl VersionTranslation {
+    /// Creates the translation to a version.
     pub fn new(dialect: Dialect, providers: Vec<String>) -> Self {
         Self {
             dialect,
-            names: Names::new(providers),
+            names: SessionNames::new(providers),
             chats: HashMap::new(),
             read: HashSet::new(),
             active: HashMap::new(),
@@ -165,13 +165,13 @@ impl Lane {
         }
     }
 
-    /// The version that it speaks.
+    /// Returns the version that it translates to.
     pub fn dialect(&self) -> Dialect {
         self.dialect
     }
 
-    /// Takes over what another lane knows, because a client of it turned out to be one of this
-    /// one's.
+    /// Takes over what another translation knows, because a client of it turned out to be one of
+    /// this one's.
     pub fn adopt(&mut self, other: &Self) {
         self.names.adopt(&other.names);
         for (channel, chat) in &other.chats {
@@ -193,7 +193,7 @@ impl Lane {
     }
 
     /// Returns the context for translating something on this channel.
-    pub fn scene<'a>(&'a mut self, channel: &str, client_id: &'a str) -> (Chain, Scene<'a>) {
+    pub fn context<'a>(&'a mut self, channel: &str, client_id: &'a str) -> (Chain, TranslationContext<'a>) {
         let about = chat_of(channel);
         let is_read = uris::session_of_default_chat(&about).is_some_and(|uri| self.read.contains(&uri));
         let chat = self.chats.get(&about);
@@ -201,7 +201,7 @@ impl Lane {
         let directories = self.directories.get(channel).map(Vec::as_slice).unwrap_or_default();
         (
             Chain::to(self.dialect),
-            Scene {
+            TranslationContext {
                 chat,
                 at_end: None,
                 is_read,
@@ -221,20 +221,20 @@ impl Lane {
     }
 
     /// Takes states up that are about to be told.
-    pub fn learn(&mut self, found: &[Found]) {
+    pub fn note_states(&mut self, found: &[ChannelSnapshot]) {
         if !self.dialect.needs_states() {
             return;
         }
-        for Found { kind, channel, state, .. } in found {
+        for ChannelSnapshot { kind, channel, state, .. } in found {
             match (kind, state) {
-                (ChannelKind::Chat, State::Meant(told)) => {
+                (ChannelKind::Chat, CoreState::Core(told)) => {
                     if let Some(chat) = told.to_conversation() {
-                        self.learn_chat(channel, chat);
+                        self.note_chat(channel, chat);
                     }
                 }
-                (ChannelKind::Chat, State::Said(state)) => {
+                (ChannelKind::Chat, CoreState::Parsed(state)) => {
                     match serde_json::from_value(Value::Object(state.clone())) {
-                        Ok(state) => self.learn_chat(channel, Conversation::new(state, History::default())),
+                        Ok(state) => self.note_chat(channel, Conversation::new(state, History::default())),
                         Err(error) => {
                             tracing::error!(%error, channel, "a state that the host has written cannot be read")
                         }
@@ -253,7 +253,7 @@ impl Lane {
         }
     }
 
-    fn learn_chat(&mut self, channel: &str, chat: Conversation) {
+    fn note_chat(&mut self, channel: &str, chat: Conversation) {
         // Others may hold more of its turns: they are all kept up to date.
         let is_part = chat.state().turns_next_cursor.is_some();
         let holds_more = |known: &Conversation| known.history().len() >= chat.history().len();
@@ -264,7 +264,7 @@ impl Lane {
     }
 
     /// Returns a copy for translating one answer elsewhere and later: everything but the chats.
-    pub fn apart(&self) -> Self {
+    pub fn detach(&self) -> Self {
         Self {
             dialect: self.dialect,
             names: self.names.clone(),
@@ -277,7 +277,7 @@ impl Lane {
     }
 
     /// Forgets the channels that nobody is told of any more.
-    pub fn retain(&mut self, is_told: impl Fn(&str) -> bool) {
+    pub fn retain_channels(&mut self, is_told: impl Fn(&str) -> bool) {
         self.chats.retain(|channel, _| is_told(channel));
         self.read.retain(|channel| is_told(channel));
         self.active.retain(|channel, _| is_told(channel));
@@ -293,22 +293,22 @@ impl Lane {
     }
 
     /// Translates a sequenced action for clients of this version.
-    pub fn speak(&mut self, action: &ActionLine) -> &Spoken {
+    pub fn translate_action(&mut self, action: &ActionLine) -> &TranslatedAction {
         let known = self.last.as_ref().is_some_and(|spoken| spoken.server_seq == action.server_seq);
         if !known {
             let spoken = self.translate(action);
             return self.last.insert(spoken);
         }
-        self.last.get_or_insert_with(Spoken::default)
+        self.last.get_or_insert_with(TranslatedAction::default)
     }
 
-    fn translate(&mut self, action: &ActionLine) -> Spoken {
-        let mut spoken = Spoken { server_seq: action.server_seq, ..Spoken::default() };
+    fn translate(&mut self, action: &ActionLine) -> TranslatedAction {
+        let mut spoken = TranslatedAction { server_seq: action.server_seq, ..TranslatedAction::default() };
         // Text that streams is the same in every version that has chats.
         if action.delta.is_some() && !self.dialect.has_turns_in_sessions() {
             let Some(channel) = self.apply(&action.line) else { return spoken };
             let line = Line { delta: action.delta, ..Line::of(action.line.clone()) };
-            spoken.lines.push(SpokenLine { shown_on: channel, line });
+            spoken.lines.push(TranslatedLine { shown_on: channel, line });
             return spoken;
         }
         let Some(envelope) = read::<Envelope>(&action.line) else { return spoken };
@@ -316,7 +316,7 @@ impl Lane {
         self.follow_clients(&envelope);
         for (shown_on, envelope) in self.envelopes(envelope, false) {
             let bytes = notification_line("action", &sorted(envelope));
-            spoken.lines.push(SpokenLine { shown_on, line: Line::of(bytes) });
+            spoken.lines.push(TranslatedLine { shown_on, line: Line::of(bytes) });
         }
         self.apply(&action.line);
         spoken
@@ -348,19 +348,19 @@ impl Lane {
         let origin = envelope.origin.as_ref();
         let server_seq = envelope.server_seq;
         let reason = envelope.rejection_reason.as_deref();
-        let told = Told { channel: envelope.channel.clone(), action: envelope.action };
-        let (chain, mut scene) = self.scene(&from, origin.map_or("", |origin| &origin.client_id));
+        let told = OutgoingAction { channel: envelope.channel.clone(), action: envelope.action };
+        let (chain, mut context) = self.context(&from, origin.map_or("", |origin| &origin.client_id));
         if in_replay {
-            scene.at_end = scene.chat.take();
+            context.at_end = context.chat.take();
         }
-        let all = chain.action_down(told, &mut scene);
+        let all = chain.action_down(told, &mut context);
         all.into_iter()
             .enumerate()
             .map(|(at, told)| {
                 let shown_on = told.channel.clone();
                 // One action of a client's is echoed once.
                 let envelope = build(told, server_seq, origin.filter(|_| at == 0), reason);
-                (shown_on, frame(chain, envelope, in_replay, &mut scene))
+                (shown_on, frame(chain, envelope, in_replay, &mut context))
             })
             .collect()
     }
@@ -436,7 +436,7 @@ pub fn replaced(directories: &[Value], gone: &Value, new: &Value) -> Vec<Value> 
 }
 
 /// The envelope of an action.
-fn build(told: Told, server_seq: u64, origin: Option<&Origin>, reason: Option<&str>) -> Object {
+fn build(told: OutgoingAction, server_seq: u64, origin: Option<&Origin>, reason: Option<&str>) -> Object {
     let mut envelope = Object::new();
     envelope.insert("channel".to_owned(), told.channel.into());
     envelope.insert("action".to_owned(), Value::Object(told.action));
@@ -451,13 +451,18 @@ fn build(told: Told, server_seq: u64, origin: Option<&Origin>, reason: Option<&s
     envelope
 }
 
-fn frame(chain: Chain, mut envelope: Object, in_replay: bool, scene: &mut Scene<'_>) -> Object {
+fn frame(
+    chain: Chain,
+    mut envelope: Object,
+    in_replay: bool,
+    context: &mut TranslationContext<'_>,
+) -> Object {
     chain.envelope_down(&mut envelope, in_replay);
     if in_replay {
         return envelope;
     }
-    let notice = Notice { method: "action".to_owned(), params: envelope };
-    chain.notice_down(notice, scene).map_or_else(Object::new, |notice| notice.params)
+    let notice = OutgoingNotification { method: "action".to_owned(), params: envelope };
+    chain.notice_down(notice, context).map_or_else(Object::new, |notice| notice.params)
 }
 
 /// The chat that something on this channel is about: a session stands for its default chat.

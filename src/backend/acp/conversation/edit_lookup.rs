@@ -13,18 +13,18 @@ use crate::backend::acp::edits;
 use crate::host::effects::{Besides, Event, TurnEvent};
 
 /// Finding out what the changes that are told with an event are changes of.
-pub(super) enum Looking {
-    NotYet,
-    For(Pin<Box<dyn Future<Output = Vec<FileEdit>> + Send>>),
+pub(super) enum EditLookup {
+    Idle,
+    Running(Pin<Box<dyn Future<Output = Vec<FileEdit>> + Send>>),
     Done,
 }
 
-impl Looking {
+impl EditLookup {
     /// Waits for the result of the search; for ever while there is none.
     pub(super) async fn found(&mut self) -> Vec<FileEdit> {
         match self {
-            Self::For(looking) => looking.await,
-            Self::NotYet | Self::Done => std::future::pending().await,
+            Self::Running(edit_lookup) => edit_lookup.await,
+            Self::Idle | Self::Done => std::future::pending().await,
         }
     }
 }
@@ -32,13 +32,13 @@ impl Looking {
 impl AcpConversation {
     /// Begins to find out what the first event that is to be reported needs; false when it needs
     /// nothing.
-    pub(super) fn looks(&mut self) -> bool {
-        let changes = match (self.pending.front(), &self.looking) {
-            (Some(Event::Turn(_, event)), Looking::NotYet) => self.calls.changes(event),
+    pub(super) fn begin_lookup(&mut self) -> bool {
+        let changes = match (self.pending.front(), &self.edit_lookup) {
+            (Some(Event::Turn(_, event)), EditLookup::Idle) => self.calls.changes(event),
             _ => None,
         };
-        let Some((diffs, moment)) = changes else { return false };
-        self.looking = Looking::For(Box::pin(edits::find(diffs, moment)));
+        let Some((diffs, phase)) = changes else { return false };
+        self.edit_lookup = EditLookup::Running(Box::pin(edits::find(diffs, phase)));
         true
     }
 }

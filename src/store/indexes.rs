@@ -15,7 +15,7 @@ use super::rows::unsigned;
 use crate::host::effects::SessionKey;
 
 /// An index by which rows are found.
-struct Index {
+struct RowIndex {
     table: &'static str,
     name: &'static str,
     column: &'static str,
@@ -23,10 +23,10 @@ struct Index {
     of: &'static str,
 }
 
-const INDEXES: [Index; 3] = [
-    Index { table: "sessions", name: "sessions_by_uri", column: "uri", of: "removed_at IS NULL" },
-    Index { table: "sessions", name: "sessions_by_time", column: "modified_at", of: "removed_at IS NULL" },
-    Index { table: "chats", name: "chats_by_uri", column: "uri", of: "key IS NOT NULL" },
+const INDEXES: [RowIndex; 3] = [
+    RowIndex { table: "sessions", name: "sessions_by_uri", column: "uri", of: "removed_at IS NULL" },
+    RowIndex { table: "sessions", name: "sessions_by_time", column: "modified_at", of: "removed_at IS NULL" },
+    RowIndex { table: "chats", name: "chats_by_uri", column: "uri", of: "key IS NOT NULL" },
 ];
 
 /// Returns whether the indexes name every row, as far as the rows can be read: then a row that they
@@ -54,8 +54,8 @@ pub(super) fn are_complete(connection: &Connection) -> Result<bool, StoreError> 
     Ok(true)
 }
 
-fn misses_a_row(connection: &Connection, index: &Index, order: &str) -> Result<bool, StoreError> {
-    let Index { table, name, column, of } = index;
+fn misses_a_row(connection: &Connection, index: &RowIndex, order: &str) -> Result<bool, StoreError> {
+    let RowIndex { table, name, column, of } = index;
     let sql = format!(
         "SELECT 1 FROM {table} AS line NOT INDEXED WHERE {of} AND NOT EXISTS
             (SELECT 1 FROM {table} AS entry INDEXED BY {name}

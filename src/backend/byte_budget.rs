@@ -1,0 +1,82 @@
+//! Budget for what waits, by its size in bytes.
+//!
+//! Owns: how many bytes wait somewhere, and who has to wait until there are fewer.
+//! Never: keeps what waits, or turns something away because it is large alone: that is let in when
+//! there is any room.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Bytes are counted in pieces of so many: whatever waits is at least one.
+const PIECE_BYTES: usize = 1 << 10;
+
+/// Budget of bytes that may wait at the same time.
+#[derive(Debug, Clone)]
+pub struct ByteBudget(Arc<Semaphore>);
+
+impl ByteBudget {
+    /// Creates a budget of this many bytes, none of which is reserved.
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new((bytes / PIECE_BYTES).max(1))))
+    }
+
+    /// Waits until there is any room, and reserves the least. `None` once the budget is closed.
+    /// May be dropped half-way.
+    pub async fn reserve(&self) -> Option<ByteReservation> {
+        let permit = Arc::clone(&self.0).acquire_owned().await.ok()?;
+        Some(ByteReservation { permit, of: Arc::clone(&self.0) })
+    }
+
+    /// Reserves the least room if there is any at once; never waits.
+    pub fn try_reserve(&self) -> Option<ByteReservation> {
+        let permit = Arc::clone(&self.0).try_acquire_owned().ok()?;
+        Some(ByteReservation { permit, of: Arc::clone(&self.0) })
+    }
+
+    /// Closes the budget: all waits for it, now and later, end with `None`.
+    pub fn close(&self) {
+        self.0.close();
+    }
+}
+
+/// Reservation of bytes, which is released when dropped.
+#[derive(Debug)]
+pub struct ByteReservation {
+    permit: OwnedSemaphorePermit,
+    of: Arc<Semaphore>,
+}
+
+impl ByteReservation {
+    /// Extends the reservation to this many bytes, or all the remaining room if that is less.
+    pub fn grow_to(&mut self, bytes: usize) {
+        let more = (bytes / PIECE_BYTES).min(self.of.available_permits());
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        if let Ok(taken) = Arc::clone(&self.of).try_acquire_many_owned(more) {
+            self.permit.merge(taken);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn there_is_room_for_one_thing_that_is_too_large_and_for_nothing_besides() {
+        let room = ByteBudget::new(4 * PIECE_BYTES);
+        let mut small = room.try_reserve().unwrap();
+        small.grow_to(PIECE_BYTES - 1);
+        let mut large = room.try_reserve().unwrap();
+        large.grow_to(100 * PIECE_BYTES);
+        assert!(room.try_reserve().is_none());
+        drop(small);
+        let again = room.try_reserve().unwrap();
+        drop(large);
+        room.reserve().await.unwrap().grow_to(3 * PIECE_BYTES);
+        drop(again);
+        assert_eq!(room.0.available_permits(), 4);
+        room.close();
+        assert!(room.try_reserve().is_none() && room.reserve().await.is_none());
+    }
+}
