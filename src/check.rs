@@ -56,8 +56,8 @@ pub struct AgentsArguments {
 
 #[derive(Debug, Subcommand)]
 enum AgentsVerb {
-    /// Start each agent once: say whether it is there, which version, whether it is logged in, its
-    /// models, modes and other settings; and remember that for clients
+    /// Start each agent once and print whether it works, its version, login, models, modes and
+    /// other settings; remember them for clients
     Check(Check),
 }
 
@@ -67,11 +67,11 @@ struct Check {
     name: Option<String>,
     #[command(flatten)]
     which: WhichAgents,
-    /// How long to wait for each agent [default: twice the agent's `start_seconds`: for its start,
-    /// and for a session]
+    /// Time limit for each agent [default: twice the agent's `start_seconds`: for its start, and
+    /// for a session]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout: Option<u32>,
-    /// Where it is remembered [default: the folder that sessions are kept in when nothing is said]
+    /// State folder that remembers the results [default: the folder of sessions]
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
     state_dir: Option<PathBuf>,
     /// Remember nothing

@@ -32,7 +32,7 @@ use crate::versions::dialect::Dialect;
 /// The name of the flag by which this program is the host of a state folder.
 const AS_HOST: &str = "as-host";
 
-/// The longest line that is read unless said otherwise, in bytes.
+/// Maximum length of an input line, in bytes unless said otherwise, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
 /// Default memory budget, in bytes: half of it for idle sessions, half for unused turn texts.
@@ -42,12 +42,12 @@ const MEMORY_BUDGET: usize = 128 << 20;
 /// bytes: the rows that they end up in are far from what the store can take.
 const ASKED_BYTES_MAX: usize = 256 << 20;
 
-/// An Agent Host Protocol host: serves a client on stdin and stdout, one JSON-RPC message a line,
-/// until stdin ends. All that use the same state folder share their sessions.
+/// Agent Host Protocol host: serves a client on stdin and stdout, one JSON-RPC message per line,
+/// until stdin ends. Processes with the same state folder share their sessions.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLE, args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct Cli {
-    /// What to do instead of serving.
+    /// Command in place of serving.
     #[command(subcommand)]
     pub command: Option<CliCommand>,
 
@@ -65,7 +65,7 @@ pub struct ServeOptions {
     #[command(flatten)]
     listen: ListenArgs,
 
-    /// Leave out the built-in agent `script`
+    /// Do not offer the built-in agent `script`
     #[arg(long, conflicts_with = "script_resource")]
     pub no_script: bool,
 
@@ -74,26 +74,25 @@ pub struct ServeOptions {
     #[arg(long, value_name = "DIR", conflicts_with = "ephemeral")]
     pub(crate) state_dir: Option<PathBuf>,
 
-    /// How many days a session that was disposed of can be brought back; 0: it is gone at once
+    /// Days for which a disposed session can be restored; 0: it is removed at once
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub(crate) trash_days: u32,
 
-    /// From how many bytes of the database on the sessions that were disposed of first are gone
-    /// before their time [default: however large it is]
+    /// Size of the database, in bytes, above which the oldest disposed sessions are removed early
+    /// [default: no limit]
     #[arg(long, value_name = "N", conflicts_with = "ephemeral")]
     pub(crate) state_bytes: Option<u64>,
 
-    /// How often in a row taking up a session's interrupted turn may end the process before the
-    /// turn is given up, and how often that may, before the session is left alone; 0: any number of
-    /// times
+    /// Number of crashes in a row while an interrupted turn is resumed after which the turn is
+    /// given up, and of such turns after which the session is left alone; 0: no limit
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) quarantine_after: u32,
 
-    /// How long a request waits while nothing can be kept, for tests
+    /// Time for which a request waits while nothing can be saved, for tests
     #[arg(long, value_name = "SECONDS", default_value_t = StoreOptions::default().patience.as_secs(), hide = true)]
     pub(crate) store_patience: u64,
 
-    /// Serve this client alone, in this process: nobody else can use the state folder meanwhile
+    /// Serve this client alone, in this process; the state folder is locked meanwhile
     #[arg(long)]
     pub(crate) exclusive: bool,
 
@@ -105,27 +104,26 @@ pub struct ServeOptions {
     #[arg(long)]
     ephemeral: bool,
 
-    /// Clients may change files in this folder, besides those that sessions work in; may be said
-    /// several times
+    /// Folder in which clients may change files, besides those that sessions work in; repeatable
     #[arg(long, value_name = "DIR")]
     pub(crate) write_root: Vec<PathBuf>,
 
-    /// Start no shells for clients: nobody can have a terminal of their own
+    /// Start no shells for clients: they cannot create terminals
     #[arg(long)]
     pub(crate) no_terminals: bool,
 
-    /// How long a terminal stays whose client is gone, for it to come back or for another one to
-    /// take over
+    /// Time after which a terminal whose client is gone is closed, unless that client comes back or
+    /// another one takes over
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().terminal_grace_ms / 1000)]
     pub(crate) terminal_grace: u64,
 
-    /// Whether git is asked what turns have changed in the repositories that sessions work in
-    /// [default: on, and off with --deterministic]
+    /// Use of git for the changes of turns in the repositories that sessions work in [default: on,
+    /// and off with --deterministic]
     #[arg(long, value_enum)]
     git: Option<UseOfGit>,
 
-    /// A filter of the user's git configuration that git runs on files, such as `lfs`; may be said
-    /// several times. Without it, git runs no program
+    /// Filter of the user's git configuration that git may run on files, such as `lfs`; repeatable.
+    /// Without it, git runs no program
     #[arg(long = "git-filter", value_name = "NAME")]
     pub(crate) git_filters: Vec<String>,
 
@@ -133,73 +131,73 @@ pub struct ServeOptions {
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().kept_file_bytes, hide = true)]
     pub(crate) git_file_bytes: u64,
 
-    /// The folder that clients start browsing at [default: the current one]
+    /// Folder at which clients start browsing [default: the current one]
     #[arg(long, value_name = "DIR")]
     default_directory: Option<PathBuf>,
 
-    /// What running turns get when stdin ends: time to end, or nothing
+    /// End of the running turns when stdin ends: they get the drain timeout, or are cancelled at
+    /// once
     #[arg(long, value_enum, default_value_t = OnEof::Drain)]
     on_eof: OnEof,
 
-    /// How long turns may run after stdin has ended
+    /// Time that turns may run after stdin has ended
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain_timeout: u64,
 
-    /// How long a client that keeps agents waiting may read nothing, where another one reads, for
+    /// Time that a client which keeps agents waiting may read nothing, where another one reads, for
     /// tests
     #[arg(long, value_name = "SECONDS", default_value_t = OutboxLimits::default().patience.as_secs(), hide = true)]
     stall_timeout: u64,
 
-    /// The longest line that is read
+    /// Maximum length of an input line, in bytes
     #[arg(long, value_name = "N", default_value_t = LINE_BYTES_MAX)]
     max_frame_bytes: usize,
 
-    /// The largest turn, in bytes of JSON text: one that gets larger is ended with an error
+    /// Maximum size of a turn, in bytes of JSON text; a larger one ends with an error
     #[arg(long, value_name = "N", default_value_t = Limits::default().turn_bytes)]
     pub(crate) max_turn_bytes: usize,
 
-    /// The most that sessions which nobody uses, and what was said in any, take in memory while
-    /// nobody looks at it, in bytes of JSON text: what was used longest ago is read from the store
-    /// again when it is needed
+    /// Maximum memory of idle sessions and of turns that no client reads, in bytes of JSON text;
+    /// the least recently used are evicted, and read from the store again when needed
     #[arg(long, value_name = "N", default_value_t = MEMORY_BUDGET)]
     pub(crate) memory_budget: usize,
 
-    /// The most that clients' connections take in memory together, in bytes: what waits for clients
-    /// that do not read, and what they have sent and was not handled; past it, the one for which
-    /// most waits is disconnected
+    /// Maximum memory of all connections together, in bytes: queued output and unhandled input;
+    /// above it, the client with the most queued output is disconnected
     #[arg(long, value_name = "N", default_value_t = OutboxLimits::default().total)]
     pub(crate) client_memory: usize,
 
-    /// Do not leave when the process that started this one is gone
+    /// Do not exit when the parent process is gone
     #[arg(long)]
     no_parent_watch: bool,
 
-    /// A fixed clock, counted ids, one input at a time: the same input gives the same output
+    /// Use a fixed clock, counted ids, and one input at a time: the same input gives the same
+    /// output
     #[arg(long)]
     deterministic: bool,
 
-    /// The agent `script` cannot be used without a token for this resource; for tests of clients
+    /// Resource for which the agent `script` requires a token; for tests of clients
     #[arg(long, value_name = "URL")]
     pub script_resource: Option<String>,
 
-    /// The protocol version of a client whose first messages do not tell it
+    /// Protocol version of a client whose first messages do not name it
     #[arg(long, value_name = "VERSION", value_parser = read_version)]
     assume_version: Option<Dialect>,
 
-    /// What is logged on stderr: a level, or TARGET=LEVEL pairs [default: warn, or RUST_LOG]
+    /// Log level on stderr, or TARGET=LEVEL pairs [default: warn, or RUST_LOG]
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
 }
 
-/// Which agents there are.
+/// Agents that are offered.
 #[derive(Debug, Args)]
 pub struct WhichAgents {
-    /// An agent that speaks ACP, and how it is started; may be said several times. The command line
-    /// is split as a shell would split it, but no shell runs it
+    /// Agent that speaks ACP, and the command line that starts it; repeatable. The command line is
+    /// split as a shell splits it, but no shell runs it
     #[arg(long, value_name = "NAME=COMMAND LINE")]
     agent: Vec<String>,
 
-    /// A configuration file (TOML) that describes agents in more detail [default:
+    /// Configuration file (TOML) that describes agents in more detail [default:
     /// `ahp-sidecar/config.toml` in the platform's folder for configuration, such as ~/.config, if
     /// it is there]
     #[arg(long, value_name = "FILE")]
@@ -242,23 +240,23 @@ fn read_version(name: &str) -> Result<Dialect, String> {
     })
 }
 
-/// What the program does instead of serving.
+/// Commands in place of serving.
 #[derive(Debug, Subcommand)]
 pub enum CliCommand {
-    /// Serve clients that connect, not on stdin and stdout, until a signal asks to leave
+    /// Serve clients that connect to a listener, until a signal asks to exit
     Serve(Box<ServeOptions>),
-    /// Be a client, on stdin and stdout, of a host that listens
+    /// Connect stdin and stdout to a host that listens
     Connect(ConnectArgs),
-    /// Print what runs on a state folder, and where it listens
+    /// Print the processes that use a state folder, and their listeners
     Status(StatusArgs),
-    /// See, save, bring back and remove the sessions of a state folder; the last two while no
-    /// ahp-sidecar is using it
+    /// List, export, restore and purge the sessions of a state folder; restore and purge require
+    /// that no ahp-sidecar uses it
     Sessions(Sessions),
-    /// Look after the agents that are configured
+    /// Check the configured agents
     Agents(AgentsArguments),
-    /// Hold a short conversation with a host, and print it; nothing is kept
+    /// Run a short conversation with a host and print it; nothing is saved
     Demo,
-    /// Print how to use a command, or what the documentation has on a topic
+    /// Print the help of a command, or a topic of the documentation
     Help {
         /// A command or a topic [default: all flags, and a list of the topics]
         topic: Option<String>,
@@ -266,7 +264,7 @@ pub enum CliCommand {
     /// Run git for the host: what this program starts itself with
     #[command(name = crate::io::git::MODE, hide = true)]
     RunGit {
-        /// Where files of its own are
+        /// State folder of these jobs
         folder: PathBuf,
         /// Size above which the content of a file is not kept, in bytes
         file_bytes: u64,
@@ -331,11 +329,11 @@ const EXAMPLE: &str = r#"Try it:
   | ahp-sidecar --ephemeral
 
 Exit status:
-  0  stdin ended, the reader is gone, or a signal asked; all done
-  1  `agents check`: one of the agents cannot be used, is still starting, or is not configured as it is to be; else an internal failure, or stdin that cannot be read, or stdout that cannot be written, or too few files or threads that it may have (reported on stderr)
-  2  wrong usage, or a configuration that cannot be understood
-  3  the state folder is unusable, held by another ahp-sidecar, has another purpose, or has lost its store; or there is no home for it; or its host runs with other settings, speaks other words, or cannot be joined
-  4  done, but something was declined because nobody was left to answer, or a turn was cut by the drain timeout
+  0  stdin ended, the reader of stdout is gone, or a signal asked to exit; all done
+  1  `agents check`: an agent cannot be used, is still starting, or does not accept its configuration; otherwise an internal error, an unreadable stdin, an unwritable stdout, or too few file descriptors or threads (reported on stderr)
+  2  wrong usage, or an invalid configuration
+  3  the state folder is unusable, locked by another ahp-sidecar, has another purpose, or has lost its store; there is no home folder for it; or its host has other settings, another internal protocol, or cannot be joined
+  4  done, but a question was declined because no client was left to answer it, or a turn was cut by the drain timeout
   5  the host of the state folder is gone: start again and `reconnect`"#;
 
 /// Maximum time that a turn waits for the checkpoint of its folder, in milliseconds.
@@ -343,15 +341,15 @@ const KEPT_WITHIN_MS: u64 = 2000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum UseOfGit {
-    /// It is asked
+    /// Use git
     On,
-    /// It is not run
+    /// Do not run git
     Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnEof {
-    /// Turns go on until they end or the time is up
+    /// Turns go on until they end or the drain timeout expires
     Drain,
     /// Turns are cancelled at once
     Exit,

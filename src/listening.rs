@@ -20,41 +20,40 @@ use crate::io::listen::Listening;
 use crate::places;
 use crate::store::folder;
 
-/// Where is listened, and who is let in.
+/// Addresses of listeners, and their authentication.
 #[derive(Debug, Args)]
 pub struct ListenArgs {
-    /// Let other programs connect: ws://HOST:PORT (port 0: any that is free) or unix:PATH; may be
-    /// said several times
+    /// Accept connections on ws://HOST:PORT (port 0: any free port) or unix:PATH; repeatable
     #[arg(long, value_name = "ADDRESS", value_parser = read_address)]
     listen: Vec<Address>,
 
-    /// What clients of ws:// must say as ?tkn= or as Authorization: Bearer is in this file
+    /// File with the token that clients of ws:// must send as ?tkn= or as Authorization: Bearer
     /// [default: a new token, which is printed on stderr with the address]
     #[arg(long, value_name = "FILE", requires = "listen", conflicts_with = "no_token")]
     token_file: Option<PathBuf>,
 
-    /// Let in whoever reaches ws:// on this machine, without a token
+    /// Accept any program on this machine on ws://, without a token
     #[arg(long, requires = "listen")]
     no_token: bool,
 
-    /// Let in pages of this origin, such as https://example.com; may be said several times
+    /// Accept web pages of this origin, such as https://example.com; repeatable
     #[arg(long, value_name = "ORIGIN", requires = "listen")]
     allow_origin: Vec<String>,
 
-    /// Tell an editor on this machine where ws:// is listened, by an entry in its registry
+    /// Announce the ws:// listener to an editor on this machine, by an entry in its registry
     #[arg(long, value_name = "EDITOR", value_enum, requires = "listen", conflicts_with = "no_token")]
     announce: Option<Editor>,
 
-    /// How long permissions and questions wait for a client to come back that has lost its
-    /// connection, when no other one is there
+    /// Time for which permissions and questions wait for a client that has lost its connection to
+    /// come back, when no other client is connected
     #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "listen")]
     reconnect_within: u64,
 
-    /// How long a client may take for its handshake, for tests
+    /// Time limit for the handshake of a client, for tests
     #[arg(long, value_name = "SECONDS", default_value_t = 10, hide = true, requires = "listen")]
     handshake_timeout: u64,
 
-    /// How long a client may take for a message that it has begun on ws://, for tests
+    /// Time limit for a message that a client has begun on ws://, for tests
     #[arg(long, value_name = "SECONDS", default_value_t = 30, hide = true, requires = "listen")]
     message_timeout: u64,
 }

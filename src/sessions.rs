@@ -35,10 +35,10 @@ pub struct Sessions {
 
 #[derive(Debug, Subcommand)]
 enum SessionsVerb {
-    /// Print a line per session: URI, title, when it was modified, number of turns or `damaged`,
-    /// `trash` or `-`, and the bytes that it takes
+    /// Print a line per session: URI, title, time of the last change, number of turns or `damaged`,
+    /// `trash` or `-`, and size in bytes
     List(StateDir),
-    /// Print what was said in a session
+    /// Print the conversation of a session
     Show {
         /// The session's URI
         uri: String,
@@ -55,7 +55,7 @@ enum SessionsVerb {
         #[command(flatten)]
         place: StateDir,
     },
-    /// Bring a session back from the trash, or in from an export
+    /// Restore a session from the trash, or import an export
     Restore {
         /// The URI of a session in the trash
         #[arg(required_unless_present = "from", conflicts_with = "from")]
@@ -66,7 +66,7 @@ enum SessionsVerb {
         #[command(flatten)]
         place: StateDir,
     },
-    /// Remove sessions from the trash for good, and make the database smaller
+    /// Remove sessions from the trash for good, and shrink the database
     Purge {
         /// The URI of a session in the trash; all of them if none is given
         uri: Option<String>,

@@ -85,7 +85,7 @@ pub enum OnClose {
 pub struct ConnectionSettings {
     /// The `file:` URI that it is told as its starting point.
     pub default_directory: Option<String>,
-    /// The longest line that is read, in bytes.
+    /// Maximum length of an input line, in bytes, in bytes.
     pub line_bytes_max: usize,
     /// Treatment of the client's turns when its input ends.
     pub at_end: Shutdown,

@@ -22,7 +22,7 @@ use crate::backend::acp::errors::code;
 /// in all of them.
 const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// The longest line that is read, in bytes.
+/// Maximum length of an input line, in bytes, in bytes.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// Event from an agent through its MCP server.
