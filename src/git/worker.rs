@@ -27,6 +27,7 @@ use super::large::FileLimits;
 use super::program::{Deadline, Git, GitError};
 use super::repository::{NoRepository, Repository};
 use super::{checkpoints, commit, contents, reverting, status, steps, unseen};
+use crate::files::uris::path_of;
 use crate::host::effects::{GitJob, GitReport, GitWork};
 
 /// Maximum number of jobs of one kind at once.
@@ -75,7 +76,9 @@ struct JobPlace {
     /// Set if the job changes files in the folder: a checkpoint or a status taken meanwhile would
     /// show an intermediate state.
     changes: bool,
-    directories: Vec<String>,
+    /// Directories of the job, as paths: who names one may spell its URI in several ways. Links in
+    /// them are not resolved, since a file system may not answer.
+    directories: Vec<PathBuf>,
 }
 
 impl JobPlace {
@@ -83,7 +86,11 @@ impl JobPlace {
         Self {
             keeps: matches!(job.work, GitWork::Checkpoint { .. }),
             changes: matches!(job.work, GitWork::Revert { .. } | GitWork::Commit { .. }),
-            directories: job.directories.clone(),
+            directories: job
+                .directories
+                .iter()
+                .map(|uri| path_of(uri).unwrap_or_else(|_| uri.into()))
+                .collect(),
         }
     }
 
@@ -97,12 +104,9 @@ impl JobPlace {
 
     /// Returns whether a folder of one job is inside a folder of the other.
     fn overlaps(&self, other: &Self) -> bool {
-        let is_below = |one: &str, other: &str| {
-            one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
         let mut pairs =
             self.directories.iter().flat_map(|one| other.directories.iter().map(move |it| (one, it)));
-        pairs.any(|(one, other)| is_below(one, other) || is_below(other, one))
+        pairs.any(|(one, other)| one.starts_with(other) || other.starts_with(one))
     }
 }
 
@@ -384,4 +388,29 @@ fn do_in(
             GitReport::TakenBack(taken)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(directory: &str, work: GitWork) -> JobPlace {
+        JobPlace::of(&GitJob { directories: vec![directory.to_owned()], within_ms: 0, work })
+    }
+
+    #[test]
+    fn job_that_changes_files_conflicts_with_all_jobs_above_and_below_its_folder() {
+        let commit = |directory| {
+            let staged_kept = (String::new(), 1);
+            place(directory, GitWork::Commit { message: String::new(), shown: Vec::new(), staged_kept })
+        };
+        let look = |directory| place(directory, GitWork::Look { base: None, files: false });
+        let changes = commit("file:///a/b%2Bc");
+        for other in ["file:///a/b%2Bc", "file:///a/b+c", "file:///a/b+c/d", "file:///a", "file:///"] {
+            assert!(changes.conflicts_with(&look(other)) && look(other).conflicts_with(&changes), "{other}");
+        }
+        for other in ["file:///a/b", "file:///a/b+cd", "file:///b"] {
+            assert!(!changes.conflicts_with(&look(other)), "{other}");
+        }
+    }
 }
