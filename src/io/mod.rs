@@ -1,4 +1,4 @@
-//! The only place that waits: pipes, threads, timers, signals, and the loop that feeds the core.
+//! The process around the core: pipes, threads, timers, signals, and the loop that feeds it.
 //!
 //! Owns: connections ([`link`]), what waits to be safe ([`persistence`]), to be written
 //! ([`outbox`], shared in `backlog`) and for the store (`held`, [`readers`]), the threads on the

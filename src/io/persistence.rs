@@ -4,8 +4,8 @@
 //! Owns: the thread that commits, so that a slow disk holds up nobody who is not waiting for it;
 //! the order of what is held back; trying again while nothing can be committed; when there is time
 //! to tidy up; closing the store.
-//! Never: lets a frame or a command out before the records of its step are committed, or drops
-//! either.
+//! Never: lets a frame or a command out before the records of its step are committed, but for
+//! outputs that stand alone and time limits of disconnects, or drops either.
 
 use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};

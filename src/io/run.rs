@@ -5,7 +5,8 @@
 //! when a message names it, `leaving` how the process ends.
 //!
 //! Owns: what is waited for, what is not read when too much waits to be written, and timers.
-//! Never: answers a client by itself, except when serving it failed inside.
+//! Never: answers a client by itself, except when serving it failed inside, when its request cannot
+//! be saved, and with answers that other threads have made.
 
 mod fairness;
 mod hearing;

@@ -323,6 +323,11 @@ fn names_on_pages_about_the_code_exist() {
                 assert!(root().join(name).exists(), "{path}: {name} does not exist");
                 continue;
             }
+            // A type and what it has stand in one file.
+            let pair: Vec<&str> = words_of(name).take(2).collect();
+            let is_pair = name.contains("::") && name.starts_with(char::is_uppercase);
+            let has_both = |source: &String| pair.iter().all(|word| words_of(source).any(|it| it == *word));
+            assert!(!is_pair || sources.iter().any(has_both), "{path}: no file has both parts of {name}");
             let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
             let unknown = words_of(name).find(|word| !known.contains(word) && !is_number(word));
             assert_eq!(unknown, None, "{path}: {name} is not in the code");

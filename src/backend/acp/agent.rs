@@ -2,7 +2,8 @@
 //!
 //! Owns: starting it and shaking hands, starting it again after a death (with growing waits, and
 //! not for ever), stopping it when it is not used, and stopping it at the end.
-//! Never: knows a conversation.
+//! Never: speaks in a conversation. It only remembers, over restarts, for which sessions and chats
+//! a request has failed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

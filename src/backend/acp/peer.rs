@@ -31,7 +31,7 @@ pub use self::receiver::PeerReceiver;
 use super::errors::RequestError;
 use crate::wire::text;
 
-/// Maximum length of an input line, in bytes from an agent, in bytes.
+/// Maximum length of a line from an agent, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
 /// Buffer space reserved for each read, in bytes.
