@@ -103,8 +103,17 @@ pub(super) fn lifeline_to_host() -> io::Result<UnixStream> {
 pub(super) fn start(command: &[OsString], stdin: Stdio) -> io::Result<Pid> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let started = Command::new(program).args(arguments).stdin(stdin).spawn()?;
+    leave_folder();
     close_output()?;
     number_of(&started)
+}
+
+/// Leaves the folder that the command was started in: a guard keeps no file system busy that its
+/// command has left.
+pub(super) fn leave_folder() {
+    if let Err(error) = std::env::set_current_dir("/") {
+        tracing::debug!(%error, "a guard stays in the folder of its command");
+    }
 }
 
 /// Lets go of our stdout and stderr: they end when those say so to whom they were given.

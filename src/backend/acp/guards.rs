@@ -80,6 +80,10 @@ impl GuardProgram {
         // Between its start and its entry it must not be taken for something that was left behind.
         let mut guards = self.started.guards();
         let child = command.spawn().map_err(|error| {
+            if error.kind() == io::ErrorKind::ArgumentListTooLong {
+                // The command's own is as long.
+                return error;
+            }
             let (name, path) = (env!("CARGO_PKG_NAME"), self.path.display());
             let why =
                 format!("{name} cannot start its own program once more, `{path}`, as the guard: {error}");

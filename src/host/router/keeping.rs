@@ -86,9 +86,9 @@ impl Host {
             background::background_work_is_gone(&mut self.ledger, step, chat);
             loaded::end_interrupted_turn(&mut self.ledger, &self.agents, step, chat, is_cut, deaths);
         }
+        self.changes.checkpoints.keep_what_was_brought(&mut self.ledger, step, key);
         // Before anything else is done with it: a message may go on with the turn that has ended.
         self.deliver(step);
-        self.changes.checkpoints.keep_what_was_brought(&mut self.ledger, step, key);
         self.changes.checkpoints.keep_what_was_asked_for(&mut self.ledger, step, key);
         if mended {
             let default = self

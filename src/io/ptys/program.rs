@@ -150,6 +150,9 @@ struct Program {
     /// When something was printed last, and how much since it has ended.
     printed_at: Instant,
     drained_bytes: usize,
+    /// Set once a read behind its end has found nothing: what is printed from then on is not its
+    /// own, and is not waited for.
+    is_drained: bool,
     /// Set while nobody has the terminal open.
     is_closed: bool,
     typing: InputQueue,
@@ -195,6 +198,7 @@ impl Program {
             told_at: None,
             printed_at: Instant::now(),
             drained_bytes: 0,
+            is_drained: false,
             is_closed: false,
             typing: InputQueue::default(),
             foreground: Foreground::default(),
@@ -356,14 +360,21 @@ impl Program {
     /// may take its time.
     fn read(&mut self) {
         let mut buffer = [0; READ_BYTES_MAX];
-        match self.printed.try_read(&mut buffer) {
+        // A deterministic report must not depend on how much comes at once.
+        let room = match self.tells_at_end {
+            true => END_REPORT_BYTES_MAX.saturating_sub(self.listener.pending_bytes()).max(1),
+            false => READ_BYTES_MAX,
+        };
+        match self.printed.try_read(&mut buffer[..room.min(READ_BYTES_MAX)]) {
             Ok(count @ 1..) => {
                 self.listener.hear(&buffer[..count]);
                 if self.listener.has_shell_integration() {
                     self.script = None;
                 }
                 self.has_news = true;
-                self.printed_at = Instant::now();
+                if !self.is_drained {
+                    self.printed_at = Instant::now();
+                }
                 self.calm_at = (!self.tells_at_end).then(|| self.printed_at + CALM_AFTER);
                 if matches!(self.stage, ProgramStage::Ended(_)) {
                     self.drained_bytes += count;
@@ -372,7 +383,9 @@ impl Program {
                     self.expect_output();
                 }
             }
-            Err(error) if is_transient(&error) => {}
+            Err(error) if is_transient(&error) => {
+                self.is_drained |= matches!(self.stage, ProgramStage::Ended(_));
+            }
             // Linux says so when nobody has it open.
             Ok(_) | Err(_) => self.is_closed = true,
         }

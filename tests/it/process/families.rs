@@ -245,6 +245,16 @@ fn stopped_terminal_guard_is_continued() {
 }
 
 #[test]
+fn terminal_guard_leaves_the_folder_of_its_terminal() {
+    let mut terminals = Terminals::start("guard-folder");
+    let all = terminals.populate(TERMINAL, "one");
+    let guard = guard_of(&all);
+    assert_eq!(fs::read_link(format!("/proc/{guard}/cwd")).unwrap(), PathBuf::from("/"));
+    terminals.dispose(TERMINAL);
+    terminals.wait_until_alone();
+}
+
+#[test]
 fn permanently_stopped_terminal_guard_is_killed() {
     let mut terminals = Terminals::start("a-guard-is-held");
     let one = terminals.populate(TERMINAL, "one");

@@ -182,26 +182,51 @@ fn terminal_program_is_paused_by_a_stalled_reader_without_loss() {
     assert_eq!(wait(&mut guard.0).code(), Some(0));
 }
 
-/// The output of a command is reported at its end there, but not kept from getting there.
-#[test]
-fn command_with_much_output_ends_in_a_deterministic_host() {
-    const BYTES: usize = 3_000_000;
-    let mut command = sidecar();
-    command.arg("--deterministic").env("SHELL", "/bin/sh");
-    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut guard = Guard(command.spawn().unwrap());
+/// Runs a command of the user's to the end of its turn; returns the lines of the host.
+fn run_command(arguments: &[&str], command: &str) -> Vec<String> {
+    let mut host = sidecar();
+    host.args(arguments).env("SHELL", "/bin/sh");
+    host.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    host.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut guard = Guard(host.spawn().unwrap());
     let (mut stdin, stdout) = (guard.0.stdin.take().unwrap(), guard.0.stdout.take().unwrap());
-    let command = format!("!head -c {BYTES} /dev/zero | tr '\\0' x; echo all to\"\"ld");
-    stdin.write_all((opening() + &turn(&command)).as_bytes()).unwrap();
-    within("the turn ends", move || {
-        let mut lines = BufReader::new(stdout).lines().map(Result::unwrap);
-        let call = lines.find(|line| line.contains(r#""chat/toolCallComplete""#)).unwrap();
-        assert!(call.contains("all told"), "{call}");
-        lines.find(|line| line.contains(r#""chat/turnComplete""#)).unwrap();
+    stdin.write_all((opening() + &turn(&format!("!{command}"))).as_bytes()).unwrap();
+    let lines = within("the turn ends", move || {
+        let mut lines = Vec::new();
+        for line in BufReader::new(stdout).lines().map(Result::unwrap) {
+            let is_end = line.contains(r#""chat/turnComplete""#);
+            lines.push(line);
+            if is_end {
+                break;
+            }
+        }
+        lines
     });
     drop(stdin);
     assert_eq!(wait(&mut guard.0).code(), Some(0));
+    let call = lines.iter().find(|line| line.contains(r#""chat/toolCallComplete""#)).unwrap();
+    assert!(call.contains("all told"), "{call}");
+    lines
+}
+
+/// Output is reported at the end of a command there, but a command with more of it than is held
+/// back gets to its end, too.
+#[test]
+fn command_with_much_output_ends_in_a_deterministic_host_the_same_each_time() {
+    // Lines of an odd length, so that the system cuts the output in other places each time.
+    let line = "head -c 7001 /dev/zero | tr '\\0' y; echo";
+    let command = format!("i=0; while [ $i -lt 300 ]; do i=$((i+1)); {line}; done; echo all to\"\"ld");
+    let first = run_command(&["--deterministic"], &command);
+    for _ in 0..3 {
+        assert!(run_command(&["--deterministic"], &command) == first);
+    }
+}
+
+/// It prints for hours until so much has come that no more is waited for.
+#[test]
+fn command_ends_although_a_background_process_of_it_goes_on_printing() {
+    let prints = "(trap '' HUP; while :; do echo x; sleep 0.1; done) & sleep 0.3; echo all to\"\"ld";
+    run_command(&[], prints);
 }
 
 /// Once far more waits than anybody reads, clients are not heard either, line by line.

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{ioctl_tiocsctty, setsid, Pid};
 
-use crate::backend::acp::guard::{close_output, number_of};
+use crate::backend::acp::guard::{close_output, leave_folder, number_of};
 
 /// The exit status of a leader that has not turned into its command.
 const NOT_STARTED: u8 = 127;
@@ -56,6 +56,7 @@ pub(super) fn start(mut leader: Command, command: &[OsString]) -> io::Result<Pid
     leader.arg("--").args(command);
     leader.stdin(Stdio::from(terminal()?)).stdout(Stdio::from(terminal()?)).stderr(tells);
     let mut started = leader.spawn()?;
+    leave_folder();
     // Nobody but the command has the terminal, and the other end of what is told.
     drop(leader);
     close_output()?;
