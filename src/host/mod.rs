@@ -14,7 +14,7 @@
 //! Owners are `agents` (what agents are, their credentials and conversations), `catalogue`
 //! (sessions and chats as entries: created, listed, forked, moved, saved, evicted, loaded),
 //! `changes` (changesets, checkpoints, repositories), `chats` (turns and what is in them),
-//! `clients` (connections, active clients, departures), `configuration` (models, settings,
+//! `clients` (connections, active clients, disconnects), `configuration` (models, settings,
 //! directories), `relays` (files that clients serve), `terminals`, `watches` and `annotations`. An
 //! owner knows the ledger and what it is lent, never the host; tests hold that.
 //!
@@ -152,7 +152,7 @@ impl Step<'_> {
     }
 
     /// Sends a command to the agent of a chat.
-    fn tell_agent(&mut self, chat: ChatKey, command: Command) {
+    fn send_to_agent(&mut self, chat: ChatKey, command: Command) {
         self.say(Output::Agent(chat, Box::new(command)));
     }
 

@@ -19,7 +19,7 @@ use super::changes::edits::RevertedFile;
 use super::channels::annotations_summary;
 use super::chats::attached::Attached;
 use super::configuration::selection::Waiting;
-use super::configuration::settings::SettingsSent;
+use super::configuration::settings::SentSettings;
 use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Tokens, TurnCause,
 };
@@ -153,13 +153,13 @@ pub(super) struct Chat {
     /// The client that asked for the agent's work last: the agent uses its tokens.
     pub(super) sponsor: Option<String>,
     /// The tokens that the agent was told.
-    pub(super) tokens_told: Tokens,
+    pub(super) tokens_sent: Tokens,
     /// The directories that the agent was told to work in.
-    pub(super) directories_told: Vec<String>,
+    pub(super) directories_sent: Vec<String>,
     /// The tools of clients that its agent knows of.
-    pub(super) tools_told: Vec<ToolDefinition>,
+    pub(super) tools_sent: Vec<ToolDefinition>,
     /// The changes of the session's configuration that its agent was told, and has not heard.
-    pub(super) settings_told: SettingsSent,
+    pub(super) settings_sent: SentSettings,
     /// Commands that the chat's agent offers in it, once it has said so.
     pub(super) commands: Option<Vec<AgentCommand>>,
     /// The turn that runs, from our side.
@@ -218,10 +218,10 @@ impl Chat {
             opening: None,
             awaits: false,
             sponsor: None,
-            tokens_told: Tokens::new(),
-            directories_told: Vec::new(),
-            tools_told: Vec::new(),
-            settings_told: SettingsSent::default(),
+            tokens_sent: Tokens::new(),
+            directories_sent: Vec::new(),
+            tools_sent: Vec::new(),
+            settings_sent: SentSettings::default(),
             commands: None,
             run: None,
             begins: None,

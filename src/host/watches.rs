@@ -32,7 +32,7 @@ pub(super) type WatchBegun = Vec<(String, Result<(), RpcError>)>;
 /// Takes in which watches have begun for the message that is handled, and which have not.
 pub(super) fn take_watches(ledger: &mut Ledger, step: &mut Step<'_>, begun: WatchBegun) {
     for (uri, how) in begun {
-        match how.map(|()| Watched::named_by(&uri)) {
+        match how.map(|()| Watched::from_channel(&uri)) {
             // Somebody else has begun it meanwhile.
             Ok(Some(_)) if ledger.find(&uri).is_some() => step.say(Output::Unwatch(uri)),
             Ok(Some(watched)) => {
@@ -85,7 +85,7 @@ pub(super) fn files_have_changed(
 }
 
 /// Tells a client that is back that it may have missed any change of what it watches.
-pub(super) fn tell_watches_anew(
+pub(super) fn resend_watches(
     ledger: &Ledger,
     step: &mut Step<'_>,
     connection: ConnectionId,

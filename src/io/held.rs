@@ -10,11 +10,11 @@ use bytes::Bytes;
 
 use super::readers::{ReadRequest, ReadResult};
 use super::watches::{BegunWatches, Lease};
-use crate::host::effects::{Output, Past, Recalled, Record};
+use crate::host::effects::{Output, Past, Prefetched, Record};
 use crate::host::{Findings, Host, LoadedSession};
 use crate::state::texts::TurnText;
 use crate::versions::dialect::Dialect;
-use crate::wire::names::Named;
+use crate::wire::names::MessageReferences;
 use crate::wire::rpc::Incoming;
 
 /// A message, and what was looked up for it.
@@ -23,7 +23,7 @@ pub struct HeldMessage {
     /// The message.
     pub message: Incoming,
     /// Names in it.
-    pub named: Named,
+    pub named: MessageReferences,
     /// Findings about its directories; `None` if they were not looked at.
     pub findings: Option<Findings>,
     /// Watches that nobody follows were given up for those that it follows.
@@ -53,7 +53,7 @@ pub struct HeldMessage {
 
 impl HeldMessage {
     /// Holds a message for which nothing was looked up yet.
-    pub fn new(message: Incoming, named: Named) -> Self {
+    pub fn new(message: Incoming, named: MessageReferences) -> Self {
         Self {
             message,
             named,
@@ -138,8 +138,8 @@ impl HeldMessage {
     }
 
     /// The message, and what was found for it.
-    pub fn into_message(self) -> (Incoming, Recalled) {
-        let recalled = Recalled {
+    pub fn into_message(self) -> (Incoming, Prefetched) {
+        let prefetched = Prefetched {
             past: self.past.flatten(),
             findings: self.findings.unwrap_or_default(),
             watches: self
@@ -150,7 +150,7 @@ impl HeldMessage {
             restored: self.sessions.into_iter().map(|(_, loaded)| loaded).collect(),
             unreadable: self.unreadable.into_iter().collect(),
         };
-        (self.message, recalled)
+        (self.message, prefetched)
     }
 }
 

@@ -403,7 +403,7 @@ impl Sidecar {
         if let Some((_, why)) = &met.failure {
             tracing::info!(agent = provider, why, "an agent cannot be asked for its settings");
         }
-        self.feed(Input::Met { provider, said: Box::new(met.said) });
+        self.feed(Input::Probed { provider, said: Box::new(met.said) });
     }
 
     fn fire_timers(&mut self) {

@@ -89,8 +89,8 @@ impl CompletedTurn {
     }
 
     /// Returns whether the JSON text is in memory.
-    pub fn is_here(&self) -> bool {
-        self.text.is_here()
+    pub fn is_in_memory(&self) -> bool {
+        self.text.is_in_memory()
     }
 
     /// Returns whether the turn may hold contents whose URIs clients are told, as far as this is

@@ -17,10 +17,10 @@ use super::dialect::Dialect;
 use super::node::{self, Node, Object};
 use super::step::{Call, Notice, Said, Scene, Told, VersionStep};
 use crate::state::reduce::Conversation;
-use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
-use crate::wire::terminals::named_by_terminal;
+use crate::wire::terminals::parse_terminal_uri;
 use crate::wire::tool_calls::tool_call_id;
+use crate::wire::version_hints::VersionHint;
 
 /// See the module.
 pub struct Draft;
@@ -60,14 +60,14 @@ impl VersionStep for Draft {
 
     fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
         // Whichever is its first: that it is of this version may be found out late.
-        call.aside = Some(Aside::SeesNoQuestions);
+        call.hint = Some(VersionHint::CannotShowQuestions);
         match call.method.as_str() {
             "createSession" => model_of_id(&mut call.params),
             "fetchTurns" => flatten_range(&mut call.params)?,
             "subscribe" => {
                 // Nothing can be told of one.
                 let channel =
-                    node::text(&call.params, "resource").filter(|uri| named_by_terminal(uri).is_some());
+                    node::text(&call.params, "resource").filter(|uri| parse_terminal_uri(uri).is_some());
                 if let Some(terminal) = channel {
                     return Err(RpcError::channel_not_found(terminal));
                 }

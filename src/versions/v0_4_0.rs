@@ -13,10 +13,10 @@ use super::node::{self, Node, Object};
 use super::step::{self, Call, Notice, Said, Scene, Shot, Told, VersionStep};
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
-use crate::wire::asides::{Aside, Selection, SelectionChange, SELECTED};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
+use crate::wire::version_hints::{Selection, SelectionChange, VersionHint, SELECTED};
 
 /// See the module.
 pub struct V0_4_0;
@@ -52,7 +52,7 @@ impl VersionStep for V0_4_0 {
         if matches!(call.method.as_str(), "createSession" | "createChat") {
             let mut take = |member| call.params.remove(member).filter(|value: &Value| !value.is_null());
             let selection = Selection { model: take("model"), agent: take("agent") };
-            call.aside = Some(Aside::Begins { selection, fork: None });
+            call.hint = Some(VersionHint::Begins { selection, fork: None });
         }
         Ok(())
     }
@@ -61,17 +61,17 @@ impl VersionStep for V0_4_0 {
         let member = |name| said.action.get(name).filter(|value| !value.is_null()).cloned();
         match said.name() {
             "session/modelChanged" => {
-                said.aside = Some(select(SelectionChange::Model(member("model").unwrap_or_default()), scene));
+                said.hint = Some(select(SelectionChange::Model(member("model").unwrap_or_default()), scene));
             }
             "session/agentChanged" => {
-                said.aside = Some(select(SelectionChange::Agent(member("agent")), scene))
+                said.hint = Some(select(SelectionChange::Agent(member("agent")), scene))
             }
             "session/activeClientChanged" => become_active(said, scene.client_id),
             "session/activeClientToolsChanged" => {
-                said.aside = Some(Aside::OffersTools(member("tools").unwrap_or_default()));
+                said.hint = Some(VersionHint::OffersTools(member("tools").unwrap_or_default()));
             }
-            "chat/turnStarted" | "chat/pendingMessageSet" => said.aside = Some(Aside::Follows),
-            "chat/truncated" => said.aside = Some(Aside::KeepsSelection),
+            "chat/turnStarted" | "chat/pendingMessageSet" => said.hint = Some(VersionHint::Follows),
+            "chat/truncated" => said.hint = Some(VersionHint::KeepsSelection),
             _ => {}
         }
     }
@@ -188,8 +188,8 @@ fn said_last(chat: &Conversation) -> Value {
 
 /// Another model or agent is selected for the session. Where chats are known, that is for all of
 /// them.
-fn select(change: SelectionChange, scene: &Scene<'_>) -> Aside {
-    Aside::Selects { change, for_all_chats: scene.knows_chats }
+fn select(change: SelectionChange, scene: &Scene<'_>) -> VersionHint {
+    VersionHint::Selects { change, for_all_chats: scene.knows_chats }
 }
 
 /// Returns the actions that tell a session of a new choice, because of something on its default
@@ -240,7 +240,7 @@ fn choice(session: &str, chosen: &Selection, [model, agent]: [bool; 2]) -> Vec<T
 
 /// A client's taking part, or not any more, where there may be several.
 fn become_active(said: &mut Said, me: &str) {
-    said.aside = Some(Aside::KnowsOneClient);
+    said.hint = Some(VersionHint::ShowsOneClient);
     if said.action.get("activeClient").is_some_and(Value::is_object) {
         return said.rename("session/activeClientSet");
     }

@@ -12,10 +12,10 @@ use super::step::{Call, Said, Scene, Told, VersionStep};
 use crate::host::effects;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
-use crate::wire::annotations::named_by_annotations;
-use crate::wire::asides::{Aside, Selection};
+use crate::wire::annotations::parse_annotations_uri;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
+use crate::wire::version_hints::{Selection, VersionHint};
 
 /// See the module.
 pub struct V0_8_0;
@@ -54,10 +54,10 @@ impl VersionStep for V0_8_0 {
     fn call_up(&self, call: &mut Call, _scene: &mut Scene<'_>) -> Result<(), RpcError> {
         if call.method == "createSession" {
             let from = call.params.remove("fork").filter(|fork| !fork.is_null());
-            match &mut call.aside {
-                Some(Aside::Begins { fork, .. }) => *fork = from,
-                aside if from.is_some() => {
-                    *aside = Some(Aside::Begins { selection: Selection::default(), fork: from });
+            match &mut call.hint {
+                Some(VersionHint::Begins { fork, .. }) => *fork = from,
+                hint if from.is_some() => {
+                    *hint = Some(VersionHint::Begins { selection: Selection::default(), fork: from });
                 }
                 _ => {}
             }
@@ -145,7 +145,7 @@ fn say_origin(annotation: &mut Object, channel: &str) {
         return;
     }
     let mut origin = Object::new();
-    let session = named_by_annotations(channel).unwrap_or(channel);
+    let session = parse_annotations_uri(channel).unwrap_or(channel);
     origin.insert("session".to_owned(), session.into());
     let turn = annotation.get("turnId").filter(|turn| turn.as_str() != Some(""));
     origin.extend(turn.map(|turn| ("turnId".to_owned(), turn.clone())));

@@ -119,7 +119,7 @@ impl Engine {
             watch.wanted += 1;
             return Ok(());
         }
-        let watched = Watched::named_by(channel).ok_or_else(|| RpcError::resource_not_found(channel))?;
+        let watched = Watched::from_channel(channel).ok_or_else(|| RpcError::resource_not_found(channel))?;
         let path = path_of(&watched.uri)?;
         let entries_max = if self.system.says() { self.entries_max } else { self.looked_at_max };
         let own = || Arc::clone(&self.own);
@@ -241,7 +241,9 @@ impl Engine {
 impl WatchedFolder {
     /// The system has no more room for all of it: it is looked at from now on, if it is small.
     fn look_instead(&mut self, channel: &str, own: &Arc<[Own]>, max: usize, system: &mut dyn System) {
-        let Some((watched, path)) = Watched::named_by(channel).zip(path_of(&self.uri).ok()) else { return };
+        let Some((watched, path)) = Watched::from_channel(channel).zip(path_of(&self.uri).ok()) else {
+            return;
+        };
         if let Ok(tree) = Tree::begin(&watched, &path, Arc::clone(own), max, &mut Silent) {
             self.tree.end(system);
             self.is_looked_at = true;

@@ -186,7 +186,7 @@ fn relayed_requests_are_answered_before_a_draining_connection_closes() {
     read(&mut core, SERVES, 8, "virtual://client-1/a");
     let outputs = core.feed(drains(ASKS));
     assert_eq!(answers(&outputs), [(SERVES, "8".to_owned(), json!(-32603))]);
-    let outputs = core.feed(Input::Timer(Timer::Departure(ASKS)));
+    let outputs = core.feed(Input::Timer(Timer::Disconnect(ASKS)));
     assert_eq!(answers(&outputs), [(ASKS, "7".to_owned(), json!(-32603))]);
 }
 

@@ -167,7 +167,7 @@ pub(in crate::host) fn client_decides_call(
     ledger.sequence(step, key, StateAction::ChatToolCallConfirmed(action), Some(origin));
     calls::tool_changed(ledger, step, key, &tool_call_id);
     if let Some(run) = run {
-        step.tell_agent(key, Command::Permission { run, tool_call_id, option, approved });
+        step.send_to_agent(key, Command::Permission { run, tool_call_id, option, approved });
     }
     Ok(Verdict::Done)
 }
@@ -194,7 +194,7 @@ pub(in crate::host) fn client_reviews_result(
     calls::tool_changed(ledger, step, key, &tool_call_id);
     if let Some(run) = run {
         let command = calls::reviewed(ledger, key, run, tool_call_id, approved);
-        step.tell_agent(key, command);
+        step.send_to_agent(key, command);
     }
     Ok(Verdict::Done)
 }

@@ -29,10 +29,10 @@ pub(in crate::host) fn open_conversation(
     let client_tools = tools_of_clients(session);
     chat.agent = AgentLink::Opening;
     let state = chat.conversation.state();
-    chat.directories_told.clone_from(&working_directories);
-    chat.tokens_told.clone_from(&tokens);
-    chat.tools_told.clone_from(&client_tools);
-    chat.settings_told = Default::default();
+    chat.directories_sent.clone_from(&working_directories);
+    chat.tokens_sent.clone_from(&tokens);
+    chat.tools_sent.clone_from(&client_tools);
+    chat.settings_sent = Default::default();
     let open = OpenConversation {
         provider: session.state.provider.clone(),
         working_directories,

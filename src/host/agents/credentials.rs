@@ -107,13 +107,13 @@ impl AgentRegistry {
         let of_client =
             ledger.channels.chats.iter().filter(|(_, chat)| chat.sponsor == client_id).map(|(&key, _)| key);
         for chat in of_client.collect::<Vec<_>>() {
-            self.tell_tokens(ledger, step, chat);
+            self.send_tokens(ledger, step, chat);
         }
         Ok(())
     }
 
     /// Forgets the tokens of a connection that is closed, or is another client's now.
-    pub(in crate::host) fn forget_tokens(&mut self, connection: ConnectionId) {
+    pub(in crate::host) fn remove_tokens(&mut self, connection: ConnectionId) {
         self.tokens.remove(&connection);
     }
 
@@ -207,13 +207,13 @@ impl AgentRegistry {
         let (provider, logins) = (agent.info.provider.clone(), logins(agent));
         self.login_is_needed(&provider, step.now.monotonic_ms);
         let Some(chat) = ledger.channels.chats.known(key) else { return };
-        let (sponsor, had) = (chat.sponsor.clone(), chat.tokens_told.clone());
+        let (sponsor, had) = (chat.sponsor.clone(), chat.tokens_sent.clone());
         let Some(client_id) = sponsor else { return };
         let has = self.tokens_of(ledger, step, &client_id);
         for login in logins {
             let token = had.get(&login.resource);
             let reason = if token.is_some() && token == has.get(&login.resource) {
-                self.forget_token(ledger, key, &client_id, &login.resource);
+                self.remove_token(ledger, key, &client_id, &login.resource);
                 AuthRequiredReason::Expired
             } else {
                 AuthRequiredReason::Required
@@ -223,14 +223,14 @@ impl AgentRegistry {
     }
 
     /// Forgets a token that a chat's agent cannot use.
-    fn forget_token(&mut self, ledger: &mut Ledger, key: ChatKey, client_id: &str, resource: &str) {
+    fn remove_token(&mut self, ledger: &mut Ledger, key: ChatKey, client_id: &str, resource: &str) {
         for (connection, _) in ledger.presence.connections_of(client_id) {
             if let Some(tokens) = self.tokens.get_mut(&connection) {
                 tokens.remove(resource);
             }
         }
         if let Some(chat) = ledger.channels.chats.known_mut(key) {
-            chat.tokens_told.remove(resource);
+            chat.tokens_sent.remove(resource);
         }
     }
 
@@ -258,15 +258,15 @@ impl AgentRegistry {
     }
 
     /// Tells a chat's agent its tokens, once it is open, if it knows others.
-    pub(in crate::host) fn tell_tokens(&self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    pub(in crate::host) fn send_tokens(&self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
         let tokens = self.tokens_for(ledger, step, key);
         let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
             return;
         };
-        if chat.tokens_told != tokens {
-            chat.tokens_told.clone_from(&tokens);
-            step.tell_agent(key, Command::Tokens(tokens));
+        if chat.tokens_sent != tokens {
+            chat.tokens_sent.clone_from(&tokens);
+            step.send_to_agent(key, Command::Tokens(tokens));
         }
     }
 
@@ -288,7 +288,7 @@ impl AgentRegistry {
             return;
         };
         let Some(client_id) = chat.sponsor.clone() else { return };
-        self.forget_token(ledger, key, &client_id, resource);
+        self.remove_token(ledger, key, &client_id, resource);
         ask_for_token(ledger, step, &client_id, metadata, AuthRequiredReason::Expired);
     }
 }

@@ -14,7 +14,7 @@ use crate::host::effects::{ChannelId, Output, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::Step;
-use crate::wire::asides::Aside;
+use crate::wire::version_hints::VersionHint;
 
 /// Maximum number of sessions made ahead; further ones are sessions like the others.
 const AHEAD_MAX: usize = 256;
@@ -50,9 +50,9 @@ pub(in crate::host) fn show_session(ledger: &mut Ledger, step: &mut Step<'_>, ke
 }
 
 /// Returns whether a session is to be made ahead of use.
-pub(in crate::host) fn is_made_ahead(ledger: &Ledger, aside: Option<&Aside>) -> bool {
+pub(in crate::host) fn is_made_ahead(ledger: &Ledger, hint: Option<&VersionHint>) -> bool {
     let ahead = || ledger.channels.sessions.values().filter(|session| session.ahead).count();
-    aside == Some(&Aside::MadeAhead) && ahead() < AHEAD_MAX
+    hint == Some(&VersionHint::MadeAhead) && ahead() < AHEAD_MAX
 }
 
 /// Starts the timer of sessions made ahead that have lost their last subscriber: they are disposed

@@ -150,7 +150,7 @@ impl Catalogue {
 
 /// Tells a client that is back what it has missed. It comes directly behind the answer: whoever
 /// lists the sessions after that knows what this changes, or has it changed already.
-pub(in crate::host) fn tell_missed(
+pub(in crate::host) fn send_missed(
     ledger: &Ledger,
     step: &mut Step<'_>,
     connection: ConnectionId,
@@ -177,7 +177,7 @@ pub(in crate::host) fn tell_missed(
         let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
         notify("root/sessionSummaryChanged", to_sorted_json(&params));
     }
-    watches::tell_watches_anew(ledger, step, connection, &missed.followed);
+    watches::resend_watches(ledger, step, connection, &missed.followed);
 }
 
 /// Returns all members of a summary that can change.

@@ -23,8 +23,8 @@ use crate::host::chats::attached::Attached;
 use crate::host::effects::{RepositoryStatus, Rope};
 use crate::host::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
-use crate::wire::asides::SelectionChange;
 use crate::wire::rpc::{to_json, to_sorted_json};
+use crate::wire::version_hints::SelectionChange;
 
 /// Content of a session's row.
 #[derive(Debug, Serialize, Deserialize)]

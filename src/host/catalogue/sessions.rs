@@ -26,12 +26,12 @@ use crate::host::terminals::ptys;
 use crate::host::{annotations, catalogue, configuration, terminals, Findings, Step};
 use crate::state::status::activity_of;
 use crate::wire::annotations::annotations_uri;
-use crate::wire::asides::Aside;
-use crate::wire::changesets::named_by_changeset;
+use crate::wire::changesets::parse_changeset_uri;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::ListSessionsParams;
 use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json};
 use crate::wire::uris::{default_chat_of, is_root};
+use crate::wire::version_hints::VersionHint;
 
 /// A session that exists but that nobody has been told of.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ pub(in crate::host) fn create_session(
     step: &Step<'_>,
     connection: ConnectionId,
     mut params: CreateSessionParams,
-    aside: Option<&Aside>,
+    hint: Option<&VersionHint>,
 ) -> Result<NewSession, RpcError> {
     let uri = params.channel.clone();
     let chat_uri = default_chat_of(&uri);
@@ -97,7 +97,7 @@ pub(in crate::host) fn create_session(
     if taken(&uri) || taken(&chat_uri) || taken(&annotations_uri(&uri)) {
         return Err(RpcError::session_already_exists(&uri));
     }
-    if named_by_changeset(&uri).is_some() {
+    if parse_changeset_uri(&uri).is_some() {
         return Err(RpcError::invalid_params("`channel`: changesets are called so, and no session is"));
     }
     if !may_name_a_session(&uri) {
@@ -105,8 +105,8 @@ pub(in crate::host) fn create_session(
             "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`, of at most 4,096 bytes",
         ));
     }
-    let mut beginning = match aside {
-        Some(Aside::Begins { fork: Some(source), .. }) => {
+    let mut beginning = match hint {
+        Some(VersionHint::Begins { fork: Some(source), .. }) => {
             catalogue::forks::beginning_from(ledger, source, &mut params)?
         }
         _ => Beginning::default(),
@@ -121,11 +121,11 @@ pub(in crate::host) fn create_session(
         check_active_client(ledger, connection, client)?;
     }
     let provider = agent.info.provider.clone();
-    if let Some(Aside::Begins { selection, .. }) = aside {
+    if let Some(VersionHint::Begins { selection, .. }) = hint {
         beginning.draft = selection::first_draft(agents, &provider, selection)?;
     }
 
-    let ahead = ahead::is_made_ahead(ledger, aside);
+    let ahead = ahead::is_made_ahead(ledger, hint);
     let now = step.timestamp();
     // The next number is that of the count of sessions, which is told with the session itself.
     let born_at = ledger.head() + 1;

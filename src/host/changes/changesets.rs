@@ -39,7 +39,7 @@ use crate::host::{catalogue, Step};
 use crate::state::edits::LineCounts;
 use crate::state::history::CompletedTurn;
 use crate::wire::changesets::{
-    changeset_uri, compare_template, named_by_changeset, turn_template, ChangesetScope,
+    changeset_uri, compare_template, parse_changeset_uri, turn_template, ChangesetScope,
 };
 
 /// Maximum number of changesets without subscribers in memory.
@@ -428,7 +428,7 @@ impl Changes {
         uris: impl IntoIterator<Item = &'a String>,
     ) {
         for uri in uris {
-            let Some((session, scope)) = named_by_changeset(uri) else { continue };
+            let Some((session, scope)) = parse_changeset_uri(uri) else { continue };
             let Some(session) = ledger.find_session(session).filter(|_| ledger.find(uri).is_none()) else {
                 continue;
             };
@@ -452,7 +452,7 @@ impl Changes {
         let (mut reviewed, uri) = (session.reviewed.clone(), session.channel.uri.clone());
         reviewed.retain(|mark, marks| {
             let changeset = format!("{uri}{mark}");
-            let named = named_by_changeset(&changeset);
+            let named = parse_changeset_uri(&changeset);
             if named.as_ref().is_some_and(|(_, scope)| !self.is_known(ledger, key, scope)) {
                 return true;
             }

@@ -31,7 +31,7 @@ use crate::host::Step;
 use crate::state::edits::changed_paths;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
-use crate::wire::uris::{content_uri, file_of_content, named_by_content};
+use crate::wire::uris::{content_uri, file_of_content, parse_content_uri};
 
 /// Time limit of git where no turn waits for it, in milliseconds.
 const WITHIN_MS: u64 = 10_000;
@@ -917,7 +917,7 @@ pub(in crate::host) fn kept_content(
     uri: &str,
     encoding: Option<Option<ContentEncoding>>,
 ) -> Result<Option<Resource>, RpcError> {
-    let Some((channel, id)) = named_by_content(uri) else { return Ok(None) };
+    let Some((channel, id)) = parse_content_uri(uri) else { return Ok(None) };
     let Some(key) = ledger.find(&channel).and_then(|channel| channel.session()) else {
         return Ok(None);
     };

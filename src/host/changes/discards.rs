@@ -43,7 +43,7 @@ use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::refusal::error_info;
 use crate::host::Step;
-use crate::wire::changesets::{named_by_changeset, ChangesetScope};
+use crate::wire::changesets::{parse_changeset_uri, ChangesetScope};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};
@@ -118,7 +118,7 @@ struct HeldOperation {
 
 impl HeldOperation {
     fn of(&self) -> Option<(&str, ChangesetScope)> {
-        named_by_changeset(&self.params.channel)
+        parse_changeset_uri(&self.params.channel)
     }
 }
 
@@ -229,7 +229,7 @@ impl Changes {
 
     /// Counts the pending operations of the session that a changeset belongs to.
     fn waiting_before(&self, changeset: &str) -> usize {
-        let session = named_by_changeset(changeset).map(|(session, _)| session);
+        let session = parse_changeset_uri(changeset).map(|(session, _)| session);
         let held = self.operations.held.iter();
         held.filter(|held| held.of().map(|(session, _)| session) == session).count()
     }
@@ -241,7 +241,7 @@ impl Changes {
         ledger: &Ledger,
         changeset: &str,
     ) -> Option<(&InvokeChangesetOperationParams, &mut Vec<Asker>)> {
-        let (uri, _) = named_by_changeset(changeset)?;
+        let (uri, _) = parse_changeset_uri(changeset)?;
         let session = ledger.find_session(uri)?;
         let Operations { held, running, .. } = &mut self.operations;
         let is_of = |held: &&mut HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
@@ -356,7 +356,7 @@ impl Changes {
         seen: Option<&[ChangesetFile]>,
     ) -> Result<Begun, RpcError> {
         self.bring_back_changesets(ledger, [&params.channel]);
-        if let Some((session, _)) = named_by_changeset(&params.channel) {
+        if let Some((session, _)) = parse_changeset_uri(&params.channel) {
             ledger.find_session(session).ok_or_else(|| RpcError::channel_not_found(session))?;
         }
         let key = ledger.find(&params.channel).and_then(|id| id.changeset());
@@ -453,7 +453,7 @@ impl Changes {
         askers: Vec<Asker>,
         params: InvokeChangesetOperationParams,
     ) {
-        let Some((_, scope)) = named_by_changeset(&params.channel) else { return };
+        let Some((_, scope)) = parse_changeset_uri(&params.channel) else { return };
         self.operations.failed.remove(&(session, mark_of(&scope)));
         let running = RunningOperation { askers, scope, params };
         self.operations.running.insert(session, running);

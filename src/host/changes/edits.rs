@@ -20,7 +20,7 @@ use crate::host::effects::{ChatKey, FileText, GitContent, GitRevert};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, SessionKey};
 use crate::state::edits::{edited_at, edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
-use crate::wire::changesets::{changeset_uri, named_by_changeset, ChangesetScope};
+use crate::wire::changesets::{changeset_uri, parse_changeset_uri, ChangesetScope};
 use crate::wire::tool_calls::tool_call_id;
 use crate::wire::uris::content_uri;
 
@@ -576,7 +576,7 @@ pub(in crate::host) fn left_of<'a>(
     let mut taken_back: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
     for file in session.discarded.iter().filter(|file| file.kept.is_some() && !file.is_unsure) {
         let changeset = format!("{}{}", session.channel.uri, file.scope);
-        if let Some((_, scope)) = named_by_changeset(&changeset) {
+        if let Some((_, scope)) = parse_changeset_uri(&changeset) {
             taken_back.entry(&file.edit.diff.file).or_default().push((file.edit.at, scope));
         }
     }

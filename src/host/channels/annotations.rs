@@ -15,7 +15,7 @@ use crate::host::effects::{AnnotationsKey, ChannelId, SessionKey};
 use crate::host::model::Channel;
 use crate::host::Config;
 use crate::state::history::CompletedTurn;
-use crate::wire::annotations::{annotations_uri, named_by_annotations};
+use crate::wire::annotations::{annotations_uri, parse_annotations_uri};
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::json_bytes;
 
@@ -117,7 +117,7 @@ impl Kind for Annotations {
 
     /// Behind whatever its session is called.
     fn called_otherwise(channels: &Channels, uri: &str) -> Option<AnnotationsKey> {
-        let session = channels.find(named_by_annotations(uri)?)?.session()?;
+        let session = channels.find(parse_annotations_uri(uri)?)?.session()?;
         let session = channels.sessions.known(session)?;
         channels.by_uri.get(&annotations_uri(&session.channel.uri))?.annotations()
     }

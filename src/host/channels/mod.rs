@@ -186,7 +186,7 @@ impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
     pub(super) fn known(&self, key: Key) -> Option<&K> {
         let found = self.0.get(&key);
         if found.is_none() {
-            tell_of_a_mistake(&key, Location::caller());
+            log_unknown_key(&key, Location::caller());
         }
         found
     }
@@ -208,7 +208,7 @@ impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
     pub(super) fn known_mut(&mut self, key: Key) -> Option<&mut K> {
         let found = self.0.get_mut(&key);
         if found.is_none() {
-            tell_of_a_mistake(&key, Location::caller());
+            log_unknown_key(&key, Location::caller());
         }
         found
     }
@@ -231,7 +231,7 @@ impl<Key: From<u64> + Into<ChannelId> + Copy + Ord, K> Keyed<K> for Table<Key, K
     }
 }
 
-fn tell_of_a_mistake(key: &impl Debug, caller: &Location<'_>) {
+fn log_unknown_key(key: &impl Debug, caller: &Location<'_>) {
     tracing::error!(?key, %caller, "a mistake of this program: a channel that must be there is not; what was to be done with it is left out");
 }
 

@@ -22,7 +22,7 @@ use crate::state::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::RequestId;
 use crate::wire::terminals::{
-    named_by_terminal, terminal_uri, OUTPUT_BYTES_KEPT, SCROLLBACK_BYTES_CUT, SCROLLBACK_BYTES_MAX,
+    parse_terminal_uri, terminal_uri, OUTPUT_BYTES_KEPT, SCROLLBACK_BYTES_CUT, SCROLLBACK_BYTES_MAX,
 };
 
 /// The channel of a terminal.
@@ -163,7 +163,7 @@ impl Kind for Terminal {
 
     /// URI libraries write an empty authority in several ways.
     fn called_otherwise(channels: &Channels, uri: &str) -> Option<TerminalKey> {
-        let (chat, number) = named_by_terminal(uri)?;
+        let (chat, number) = parse_terminal_uri(uri)?;
         channels.by_uri.get(&terminal_uri(&chat, number))?.terminal()
     }
 

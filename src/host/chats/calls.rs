@@ -436,7 +436,7 @@ fn refuse_unshown(ledger: &Ledger, step: &mut Step<'_>, call: CallRef, gate: Too
     if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
         let option = rejection_among(&options);
         let refused = Command::Permission { run, tool_call_id: call.id, option, approved: false };
-        step.tell_agent(call.key, refused);
+        step.send_to_agent(call.key, refused);
     }
 }
 

@@ -9,7 +9,7 @@ use ahp_types::actions::{ChatPendingMessageRemovedAction, ChatPendingMessageSetA
 use ahp_types::state::{PendingMessage, PendingMessageKind};
 
 use crate::host::agents::AgentRegistry;
-use crate::host::chats::turns::as_agent_hears;
+use crate::host::chats::turns::message_for_agent;
 use crate::host::effects::{ChatKey, Command};
 use crate::host::ledger::Ledger;
 use crate::host::model::RunPhase;
@@ -43,9 +43,9 @@ pub(in crate::host) fn hand_over_steering(
     let run = run.id;
     let PendingMessage { id, message } = pending;
     let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
-    let message = as_agent_hears(agents.agent_of(ledger, key).map(|agent| &agent.info), &message);
+    let message = message_for_agent(agents.agent_of(ledger, key).map(|agent| &agent.info), &message);
     consume(ledger, step, key, PendingMessageKind::Steering, id.clone());
-    step.tell_agent(key, Command::Steer { run, id, message, attached });
+    step.send_to_agent(key, Command::Steer { run, id, message, attached });
 }
 
 /// A client asked for something on this chat: the queue may go on after what stopped it.

@@ -36,7 +36,7 @@ pub(in crate::host) enum Ending {
 }
 
 /// A message without what its client shows but an agent does not know: a choice of no model.
-pub(in crate::host) fn as_agent_hears(agent: Option<&AgentInfo>, message: &Message) -> Message {
+pub(in crate::host) fn message_for_agent(agent: Option<&AgentInfo>, message: &Message) -> Message {
     let mut message = message.clone();
     message.model = message.model.filter(|model| !agent.is_some_and(|agent| is_no_choice(agent, model)));
     message
@@ -125,6 +125,6 @@ pub(in crate::host) fn end_turn_quietly(
     if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
         // The agent does not know yet that it is over.
         chat.settling = Some(run.id);
-        step.tell_agent(key, Command::Cancel { run: run.id });
+        step.send_to_agent(key, Command::Cancel { run: run.id });
     }
 }

@@ -30,7 +30,7 @@ pub(in crate::host) fn resolve_session_config(
     let values = resolved(schema, &settings_of(agent, params.config.clone()));
     let answer = to_sorted_json(&ResolveSessionConfigResult { schema: schema.clone(), values });
     let provider = agent.info.provider.clone();
-    agents.meet_agent(ledger, step, connection, &provider);
+    agents.probe_agent(ledger, step, connection, &provider);
     Ok(answer)
 }
 

@@ -24,9 +24,9 @@ use crate::host::refusal::Refusal;
 use crate::host::Step;
 use crate::state::history::empty_message;
 use crate::state::reduce::Conversation;
-use crate::wire::asides::{Selection, SelectionChange};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::nesting_fits;
+use crate::wire::version_hints::{Selection, SelectionChange};
 
 /// A selection whose JSON is longer is left out of its session's summary, in bytes.
 pub(in crate::host) const IN_SUMMARY_BYTES_MAX: usize = 4096;

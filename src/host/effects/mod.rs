@@ -73,7 +73,7 @@ pub enum Input {
         /// Message.
         message: Incoming,
         /// Results of the lookups that the message required.
-        recalled: Recalled,
+        prefetched: Prefetched,
     },
     /// A page of the list was read for a request, and sessions have changed since that began.
     Listed {
@@ -87,7 +87,7 @@ pub enum Input {
         listed: Listed,
     },
     /// A client can say nothing any more, and is still told what happens. Its turns are ended in
-    /// this way; when they are over, its connection is ([`Output::Departed`], [`Output::Closed`]).
+    /// this way; when they are over, its connection is ([`Output::Disconnected`], [`Output::Closed`]).
     Ended {
         /// Connection.
         connection: ConnectionId,
@@ -105,8 +105,8 @@ pub enum Input {
     Agent(ChatKey, Event),
     /// The agents that are offered from now on, as their operator describes them, in their order.
     Agents(Vec<AgentDescription>),
-    /// An agent was met that was to be: what it says of itself.
-    Met {
+    /// Description that a probed agent has given of itself.
+    Probed {
         /// Provider id.
         provider: String,
         /// Description.
@@ -159,14 +159,14 @@ pub enum Input {
 impl Input {
     /// A client said something for which nothing had to be looked up.
     pub fn said(connection: ConnectionId, message: Incoming) -> Self {
-        Self::Said { connection, message, recalled: Recalled::default() }
+        Self::Said { connection, message, prefetched: Prefetched::default() }
     }
 }
 
 /// Results of the lookups that a message required, made before it is handled. What has come back to
 /// memory meanwhile takes precedence.
 #[derive(Debug, Default)]
-pub struct Recalled {
+pub struct Prefetched {
     /// Stored actions behind the cursor of a `reconnect`; `None` if the store cannot continue
     /// exactly from there.
     pub past: Option<Past>,
@@ -206,7 +206,7 @@ pub enum Timer {
     /// The time for turns to end after the end of input is up.
     Drain,
     /// End of the time for the turns of one disconnected client.
-    Departure(ConnectionId),
+    Disconnect(ConnectionId),
     /// A client that has lost this connection was expected back until now.
     Return(ConnectionId),
     /// Summaries that were held back while turns stream are to be told.
@@ -246,7 +246,7 @@ pub enum Output {
     /// Send this to a connection.
     Frame(ConnectionId, Frame),
     /// The turns of a client that can say nothing any more are over.
-    Departed {
+    Disconnected {
         /// Connection, which is closed now.
         connection: ConnectionId,
         /// Something was declined because nobody was left to answer, or a turn was cut by the time
@@ -267,8 +267,8 @@ pub enum Output {
     /// records of deltas, are moved often.
     Agent(ChatKey, Box<Command>),
     /// Find out what an agent says of itself, by beginning a conversation with it that nobody takes
-    /// part in. Answered by [`Input::Met`].
-    Meet {
+    /// part in. Answered by [`Input::Probed`].
+    Probe {
         /// Provider id.
         provider: String,
         /// The tokens that it may use.

@@ -43,8 +43,8 @@ impl ToldState {
     }
 
     /// Returns whether all of its completed turns are in memory.
-    pub fn is_here(&self) -> bool {
-        self.turns.iter().all(CompletedTurn::is_here)
+    pub fn is_in_memory(&self) -> bool {
+        self.turns.iter().all(CompletedTurn::is_in_memory)
     }
 
     /// The size of the completed turns in it, in bytes.
@@ -99,8 +99,8 @@ impl LargeStates {
     }
 
     /// Returns whether all that is in them is in memory.
-    pub fn is_here(&self) -> bool {
-        self.states.iter().all(ToldState::is_here)
+    pub fn is_in_memory(&self) -> bool {
+        self.states.iter().all(ToldState::is_in_memory)
     }
 
     /// The answer to the request of this id, which takes long to make.
@@ -144,8 +144,8 @@ pub struct LoadedTurns {
 
 impl LoadedTurns {
     /// Returns whether all of them are in memory.
-    pub fn is_here(&self) -> bool {
-        self.turns.iter().all(CompletedTurn::is_here)
+    pub fn is_in_memory(&self) -> bool {
+        self.turns.iter().all(CompletedTurn::is_in_memory)
     }
 
     /// The size of the turns, in bytes.

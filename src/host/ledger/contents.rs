@@ -26,7 +26,7 @@ use crate::state::history::CompletedTurn;
 use crate::state::texts::{may_hold_contents, TOLD_BYTES_MAX};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
-use crate::wire::uris::{content_uri, named_by_content};
+use crate::wire::uris::{content_uri, parse_content_uri};
 
 /// Something that is shown, and may have a content of its own.
 enum ShownContent<'a> {
@@ -260,7 +260,7 @@ impl Chat {
 /// # Errors
 /// `-32008` when it is not there any more, or never was.
 pub(in crate::host) fn content_called(ledger: &Ledger, uri: &str) -> Result<Option<String>, RpcError> {
-    let Some((chat, id)) = named_by_content(uri) else { return Ok(None) };
+    let Some((chat, id)) = parse_content_uri(uri) else { return Ok(None) };
     let chat = match ledger.find(&chat).map(ChannelId::chat) {
         Some(Some(key)) => ledger.channels.chats.known(key),
         None if ledger.why_unreadable(&chat).is_some() => return Err(ledger.not_found(&chat)),

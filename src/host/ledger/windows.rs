@@ -142,7 +142,7 @@ impl Ledger {
             server_seq: self.told_head(),
         };
         // What is not large is written at once, if nothing must be read for it.
-        step.say(if loaded.bytes() < LARGE_BYTES && loaded.is_here() {
+        step.say(if loaded.bytes() < LARGE_BYTES && loaded.is_in_memory() {
             Output::Frame(connection, Frame::Answer(loaded.line()))
         } else {
             Output::Turns(connection, Box::new(loaded))

@@ -205,8 +205,8 @@ impl Relays {
     /// Returns whether a client that `serves` has been here and can be asked nothing any more.
     fn is_gone(&self, servers: &FileServers<'_>, serves: impl Fn(&str) -> bool) -> bool {
         let leaving = servers.clients.iter().filter(|client| client.is_leaving && !client.answers_nothing);
-        let is_here = |id: &String| servers.clients.iter().any(|client| client.client_id == Some(id));
-        let mut gone = self.gone.iter().filter(|id| !is_here(id));
+        let is_in_memory = |id: &String| servers.clients.iter().any(|client| client.client_id == Some(id));
+        let mut gone = self.gone.iter().filter(|id| !is_in_memory(id));
         leaving.filter_map(|client| client.client_id).any(&serves) || gone.any(|id| serves(id))
     }
 

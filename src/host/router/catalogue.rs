@@ -57,7 +57,7 @@ impl Host {
                 run.handed_over.clear();
             }
             self.cancel_turn(step, chat);
-            progress::opening_is_over(&mut self.ledger, step, chat);
+            progress::opening_finished(&mut self.ledger, step, chat);
             let Some(uri) = self.ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone())
             else {
                 continue;

@@ -227,7 +227,7 @@ impl Host {
         self.ledger.sequence(step, key, StateAction::ChatInputCompleted(action), Some(origin));
         calls::question_changed(&mut self.ledger, step, key, &shown_id);
         if let Some((run, request_id)) = run {
-            step.tell_agent(key, Command::Answer { run, request_id, response, answers });
+            step.send_to_agent(key, Command::Answer { run, request_id, response, answers });
         }
         Ok(Verdict::Done)
     }

@@ -14,9 +14,9 @@ use crate::host::configuration::{directories, selection};
 use crate::host::effects::{ConnectionId, Output, Record};
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::{catalogue, configuration, Host, Step};
-use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::uris::{default_chat_of, may_name_a_chat};
+use crate::wire::version_hints::VersionHint;
 
 impl Host {
     /// Opens another chat in a session.
@@ -25,7 +25,7 @@ impl Host {
         step: &mut Step<'_>,
         connection: ConnectionId,
         mut params: CreateChatParams,
-        aside: Option<&Aside>,
+        hint: Option<&VersionHint>,
     ) -> Result<(), RpcError> {
         let Some(key) = self.ledger.find_session(&params.channel) else {
             return Err(self.ledger.not_found(&params.channel));
@@ -67,7 +67,7 @@ impl Host {
         if beginning.copied.is_none() {
             beginning.directories = directories?;
         }
-        if let Some(Aside::Begins { selection, .. }) = aside {
+        if let Some(VersionHint::Begins { selection, .. }) = hint {
             let provider =
                 self.ledger.channels.sessions.known(key).map(|session| session.state.provider.clone());
             beginning.draft = selection::first_draft(&self.agents, &provider.unwrap_or_default(), selection)?;
@@ -75,7 +75,7 @@ impl Host {
         let chat = catalogue::chats::add_chat(&mut self.ledger, step, key, params.chat, beginning);
         catalogue::chats::take_charge(&mut self.ledger, chat, connection);
         if let Some(mut message) = params.initial_message {
-            if matches!(aside, Some(Aside::Begins { .. })) {
+            if matches!(hint, Some(VersionHint::Begins { .. })) {
                 selection::address(&self.ledger, &self.agents, chat, &mut message);
             }
             let turn = ChatTurnStartedAction {

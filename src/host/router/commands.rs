@@ -219,7 +219,7 @@ impl Host {
         match call.agent {
             Some(run) => {
                 if let Some(result) = calls::result_for_agent(&self.ledger, chat, run, &call.id) {
-                    step.tell_agent(chat, result);
+                    step.send_to_agent(chat, result);
                 }
             }
             None => self.end_turn(step, chat, Ending::Complete, None),

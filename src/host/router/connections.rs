@@ -17,11 +17,11 @@ use crate::host::ledger::Ledger;
 use crate::host::locale::Language;
 use crate::host::model::{ChannelId, Subscription, Window};
 use crate::host::{clients, configuration, terminals, watches, Host, Step};
-use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::rpc::to_json;
 use crate::wire::terminals::COMMAND_PREFIX;
+use crate::wire::version_hints::VersionHint;
 
 use super::kinds;
 
@@ -88,7 +88,7 @@ impl Host {
         step: &mut Step<'_>,
         connection: ConnectionId,
         params: &ReconnectParams,
-        aside: Option<&Aside>,
+        hint: Option<&VersionHint>,
     ) -> Result<(Subscribed, Missed), RpcError> {
         terminals::bring_back_terminals(&mut self.ledger, &params.subscriptions);
         self.changes.bring_back_changesets(&mut self.ledger, &params.subscriptions);
@@ -101,7 +101,7 @@ impl Host {
             kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
         if let Some(before) = before.filter(|before| *before != params.client_id) {
-            self.agents.forget_tokens(connection);
+            self.agents.remove_tokens(connection);
             self.clients.client_left(&mut self.ledger, step, &before);
         }
         let (wanted, missing) = clients::connections::resolve(&self.ledger, &params.subscriptions);
@@ -148,8 +148,8 @@ impl Host {
             Method::Reconnect,
             &params.subscriptions,
         );
-        let followed = match aside {
-            Some(Aside::OnlyLooks) => {
+        let followed = match hint {
+            Some(VersionHint::EdgeOnly) => {
                 go_on(&mut self.ledger, &mut self.clients, &mut self.changes, connection, wanted);
                 Vec::new()
             }

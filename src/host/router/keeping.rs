@@ -22,17 +22,17 @@ use crate::host::model::{Session, SessionKey};
 use crate::host::terminals::background;
 use crate::host::{annotations, catalogue, terminals, ChatKey, Host, Step};
 use crate::wire::channels::ChannelKind;
-use crate::wire::names::Named;
+use crate::wire::names::MessageReferences;
 
 impl Host {
     /// The URIs that a message names and that are not in memory.
-    pub fn absent(&self, named: &Named) -> Vec<String> {
-        self.ledger.absent(named)
+    pub fn absent(&self, references: &MessageReferences) -> Vec<String> {
+        self.ledger.absent(references)
     }
 
     /// The cursor of a `reconnect` that reaches further back than what is in memory.
-    pub fn cursor_into_the_past(&self, named: &Named) -> Option<u64> {
-        self.ledger.cursor_into_the_past(named)
+    pub fn cursor_into_the_past(&self, references: &MessageReferences) -> Option<u64> {
+        self.ledger.cursor_into_the_past(references)
     }
 
     /// Takes a session back from the store. A turn that ran when its process ended is ended now:

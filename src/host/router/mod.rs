@@ -11,7 +11,7 @@ mod chat_actions;
 mod chats;
 mod commands;
 mod connections;
-mod departures;
+mod disconnects;
 mod keeping;
 mod kinds;
 mod lookups;
@@ -30,7 +30,7 @@ use crate::host::catalogue::{summaries, Catalogue};
 use crate::host::changes::changesets;
 use crate::host::clients::shutdown;
 use crate::host::configuration::directories::Findings;
-use crate::host::effects::{Ids, Input, Now, Output, Recalled, Record, Timer};
+use crate::host::effects::{Ids, Input, Now, Output, Prefetched, Record, Timer};
 use crate::host::ledger::{Connection, Ledger};
 use crate::host::model::ChannelId;
 use crate::host::terminals::ptys;
@@ -78,23 +78,23 @@ impl Host {
         let step = &mut Step { now, ids, out, past: None, findings: Findings::new(), refused_watches, facts };
         match input {
             Input::Opened { connection, default_directory } => {
-                self.tell_of_agents(step);
+                self.announce_agents(step);
                 self.ledger
                     .presence
                     .connections
                     .insert(connection, Connection { default_directory, ..Connection::default() });
             }
-            Input::Said { connection, message, recalled } => {
-                self.take_back(step, recalled);
+            Input::Said { connection, message, prefetched } => {
+                self.take_back(step, prefetched);
                 self.dispatch(step, connection, message);
             }
-            Input::Ended { connection, how, expected } => self.depart(step, connection, how, expected),
+            Input::Ended { connection, how, expected } => self.disconnect(step, connection, how, expected),
             Input::Closed(connection) => self.close_connection(step, connection),
             Input::NotAdmitted(connection) => self.forget_client(connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
             Input::Agents(agents) => self.agents.agents_are_configured(&mut self.ledger, step, agents),
-            Input::Met { provider, said } => {
-                self.agents.agent_was_met(&mut self.ledger, step, &provider, *said)
+            Input::Probed { provider, said } => {
+                self.agents.agent_probed(&mut self.ledger, step, &provider, *said)
             }
             Input::Timer(timer) => self.timer_expired(step, timer),
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
@@ -128,7 +128,7 @@ impl Host {
             Input::Shutdown(how) => self.shut_down(step, how),
             Input::Settled => {
                 self.summaries.settle(&mut self.ledger, step);
-                self.see_off(step);
+                self.finish_disconnects(step);
             }
             Input::Save => {
                 keeping::save(&mut self.ledger, &mut self.changes, &mut self.catalogue, &self.summaries, step)
@@ -146,16 +146,16 @@ impl Host {
         watches::settle_watches(&mut self.ledger, step);
         terminals::settle_terminals(&mut self.ledger, step);
         self.changes.settle_changesets(&mut self.ledger, step);
-        departures::check_done(&self.ledger, &mut self.clients, &self.changes, step);
-        self.check_departures();
+        disconnects::check_done(&self.ledger, &mut self.clients, &self.changes, step);
+        self.check_disconnects();
     }
 
     fn timer_expired(&mut self, step: &mut Step<'_>, timer: Timer) {
         match timer {
-            Timer::Drain => self.drain_time_is_up(step),
-            Timer::Return(connection) => self.clients.return_time_is_up(&mut self.ledger, step, connection),
-            Timer::Departure(connection) => self.departure_time_is_up(step, connection),
-            Timer::Absence(number) => self.clients.absence_is_over(&mut self.ledger, step, number),
+            Timer::Drain => self.drain_expired(step),
+            Timer::Return(connection) => self.clients.return_expired(&mut self.ledger, step, connection),
+            Timer::Disconnect(connection) => self.disconnect_expired(step, connection),
+            Timer::Absence(number) => self.clients.absence_expired(&mut self.ledger, step, number),
             Timer::Unfollowed(session, number) => {
                 self.unfollowed_for_long(step, session, number);
             }
@@ -181,8 +181,8 @@ impl Host {
     }
 
     /// Takes in what was looked up for the message that is handled next.
-    fn take_back(&mut self, step: &mut Step<'_>, recalled: Recalled) {
-        let Recalled { past, findings, restored, watches, unreadable } = recalled;
+    fn take_back(&mut self, step: &mut Step<'_>, prefetched: Prefetched) {
+        let Prefetched { past, findings, restored, watches, unreadable } = prefetched;
         watches::take_watches(&mut self.ledger, step, watches);
         for saved in restored {
             self.restore(step, saved);
@@ -196,13 +196,13 @@ impl Host {
 
     /// Tells what the agents are when they are not what the process before this one told. Its
     /// clients may come back with what they know, and be told only what they missed.
-    fn tell_of_agents(&mut self, step: &mut Step<'_>) {
+    fn announce_agents(&mut self, step: &mut Step<'_>) {
         if self.agents.note_agents(&self.ledger, step) && self.ledger.continues {
             let agents = self.ledger.channels.root.state.agents.clone();
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             self.ledger.sequence(step, ChannelId::ROOT, changed, None);
         }
-        ptys::tell_that_terminals_have_ended(&mut self.ledger, step);
+        ptys::announce_ended_terminals(&mut self.ledger, step);
     }
 
     /// Returns the number of turns that run.

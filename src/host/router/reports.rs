@@ -13,7 +13,7 @@ use crate::host::chats::calls::{CallRef, Readiness};
 use crate::host::chats::reports::Passage;
 use crate::host::chats::turns::Ending;
 use crate::host::chats::{calls, pending, reports};
-use crate::host::clients::Errand;
+use crate::host::clients::ClientToolRequest;
 use crate::host::configuration::{directories, settings};
 use crate::host::effects::{Besides, ChatKey, Event, Output, Record, RunId, TurnEnd, TurnEvent};
 use crate::host::facts::Fact;
@@ -32,7 +32,7 @@ impl Host {
         };
         match event {
             Event::Opening { done, total, message } => {
-                progress::opening_goes_on(&mut self.ledger, step, key, done, total, message);
+                progress::opening_progressed(&mut self.ledger, step, key, done, total, message);
             }
             Event::Opened => {
                 if chat.agent != AgentLink::Opening {
@@ -40,8 +40,8 @@ impl Host {
                 }
                 chat.agent = AgentLink::Open;
                 let session = chat.session;
-                progress::nothing_is_awaited(&mut self.ledger, step, key);
-                progress::opening_is_over(&mut self.ledger, step, key);
+                progress::clear_opening_wait(&mut self.ledger, step, key);
+                progress::opening_finished(&mut self.ledger, step, key);
                 let session_of = self.ledger.channels.sessions.known(session);
                 if session_of.is_some_and(|session| session.is_creating() || session.has_failed()) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
@@ -52,11 +52,11 @@ impl Host {
                         self.advance(step, other);
                     }
                 }
-                directories::tell_directories(&mut self.ledger, step, key);
-                settings::tell_due_settings(&mut self.ledger, step, key);
+                directories::send_directories(&mut self.ledger, step, key);
+                settings::send_due_settings(&mut self.ledger, step, key);
                 self.advance(step, key);
             }
-            Event::Awaits { what } => progress::opening_awaits(&mut self.ledger, step, key, what),
+            Event::Awaits { what } => progress::opening_waits_for_user(&mut self.ledger, step, key, what),
             Event::OpenFailed { kind, reason } => self.agent_is_gone(step, key, kind.name(), &reason),
             Event::Died { reason } => self.agent_is_gone(step, key, "agentDied", &reason),
             Event::Handle(handle) => {
@@ -155,8 +155,8 @@ impl Host {
             |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent has died");
         terminals::end_terminals_of(&mut self.ledger, step, key);
-        progress::nothing_is_awaited(&mut self.ledger, step, key);
-        progress::opening_is_over(&mut self.ledger, step, key);
+        progress::clear_opening_wait(&mut self.ledger, step, key);
+        progress::opening_finished(&mut self.ledger, step, key);
         if conversations::is_creating(&self.ledger, key) {
             let error = error_info(kind.to_owned(), reason);
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
@@ -257,7 +257,7 @@ impl Host {
                 );
             }
             TurnEvent::ClientTool { id, name, input, message } => {
-                let errand = Errand { tool: name, input, message };
+                let errand = ClientToolRequest { tool: name, input, message };
                 self.clients.call_on_client(&mut self.ledger, step, CallRef { key, turn_id, id }, errand);
             }
             TurnEvent::Command { id, line } => {

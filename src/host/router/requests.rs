@@ -13,10 +13,10 @@ use crate::host::relays::{FileServer, FileServers};
 use crate::host::router::answers::{Answer, EMPTY, NULL};
 use crate::host::terminals::ptys;
 use crate::host::{catalogue, configuration, relays, Host, Step};
-use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind, IGNORED};
 use crate::wire::rpc::{to_json, Incoming, Params};
+use crate::wire::version_hints::VersionHint;
 
 use super::catalogue::announce_session;
 use super::{connections, moves};
@@ -28,7 +28,7 @@ impl Host {
         connection: ConnectionId,
         message: Incoming,
     ) {
-        shutdown::note_sight(&mut self.ledger, step, connection, &message);
+        shutdown::note_question_support(&mut self.ledger, step, connection, &message);
         match message {
             Incoming::Request { id, method: name, params } => {
                 let answer = route(&self.ledger, connection, &name)
@@ -51,7 +51,7 @@ impl Host {
                     }
                     Ok((method, Answer::Returned(states, missed))) => {
                         step.say(with_states(id, method, states));
-                        missed::tell_missed(&self.ledger, step, connection, missed);
+                        missed::send_missed(&self.ledger, step, connection, missed);
                     }
                     Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
                     Ok((_, Answer::Relay(relay))) => self.relays.ask(step, connection, id, relay),
@@ -100,14 +100,14 @@ impl Host {
         method: Method,
         params: &Params,
     ) -> Result<Answer, RpcError> {
-        let aside = params.aside();
+        let hint = params.hint();
         let json = |result: Vec<u8>| Answer::Json(result.into());
         let nothing = |()| Answer::Json(NULL);
         match method {
             Method::Ping => Ok(nothing(())),
             Method::Initialize => self.initialize(connection, &params.read()?).map(Answer::States),
             Method::Reconnect => {
-                let (states, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
+                let (states, missed) = self.reconnect(step, connection, &params.read()?, hint)?;
                 Ok(Answer::Returned(states, missed))
             }
             Method::Subscribe => connections::serve_subscribe(
@@ -131,11 +131,11 @@ impl Host {
             .map(nothing),
             Method::ListSessions => {
                 let params: ListSessionsParams = params.read()?;
-                match aside {
-                    Some(Aside::Only(only)) => {
+                match hint {
+                    Some(VersionHint::OnlySessions(only)) => {
                         return Ok(json(catalogue::sessions::summaries_of(&self.ledger, only)))
                     }
-                    Some(Aside::InMemory) => {
+                    Some(VersionHint::InMemory) => {
                         return Ok(json(catalogue::sessions::summaries_in_memory(&self.ledger)))
                     }
                     _ => {}
@@ -152,7 +152,7 @@ impl Host {
                     step,
                     connection,
                     params.read()?,
-                    aside,
+                    hint,
                 )
                 .map(Answer::Created)
             }
@@ -162,7 +162,7 @@ impl Host {
             }
             Method::CreateChat => {
                 self.ledger.check_keeping()?;
-                self.create_chat(step, connection, params.read()?, aside).map(nothing)
+                self.create_chat(step, connection, params.read()?, hint).map(nothing)
             }
             Method::DisposeChat => {
                 self.ledger.check_keeping()?;
@@ -219,7 +219,7 @@ impl Host {
                 Ok(Answer::Terminal(ptys::new_terminal(&self.ledger, step, connection, params.read()?)?))
             }
             Method::DispatchAction => {
-                self.dispatch_action(step, connection, params.read()?, aside).map(nothing)
+                self.dispatch_action(step, connection, params.read()?, hint).map(nothing)
             }
         }
     }

@@ -209,8 +209,8 @@ impl Host {
         if self.ledger.channels.chats.known(key).is_some_and(waits) && self.begins_command(step, key) {
             return;
         }
-        self.agents.tell_tokens(&mut self.ledger, step, key);
-        clients::tell_tools(&mut self.ledger, step, key);
+        self.agents.send_tokens(&mut self.ledger, step, key);
+        clients::send_tools(&mut self.ledger, step, key);
         let agent = self.agents.agent_of(&self.ledger, key).map(|agent| agent.info.clone());
         let commands = self.ledger.channels.chats.known(key).filter(|chat| waits(chat));
         let commands = commands.and_then(|chat| commands::told_of_commands(&self.ledger, chat));
@@ -232,12 +232,12 @@ impl Host {
                 chat.begins = None;
                 if run.is_own {
                     let run = run.id;
-                    step.tell_agent(key, Command::OwnTurn { run });
+                    step.send_to_agent(key, Command::OwnTurn { run });
                     self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
                     pending::hand_over_steering(&mut self.ledger, &self.agents, step, key);
                     return;
                 }
-                let (run, message) = (run.id, turns::as_agent_hears(agent.as_ref(), &turn.message));
+                let (run, message) = (run.id, turns::message_for_agent(agent.as_ref(), &turn.message));
                 let attached = chat.attached.turns.get(&turn.id).cloned().unwrap_or_default();
                 let attached = commands.into_iter().chain(attached).collect();
                 let command = if resume {
@@ -251,7 +251,7 @@ impl Host {
                 } else {
                     Command::StartTurn { run, message, attached }
                 };
-                step.tell_agent(key, command);
+                step.send_to_agent(key, command);
                 self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
                 pending::hand_over_steering(&mut self.ledger, &self.agents, step, key);
             }

@@ -43,7 +43,7 @@ use crate::host::Step;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 use crate::wire::channels::ChannelKind;
-use crate::wire::terminals::{named_by_terminal, terminal_uri};
+use crate::wire::terminals::{parse_terminal_uri, terminal_uri};
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
@@ -437,7 +437,7 @@ pub(in crate::host) fn bring_back_terminals<'a>(
 }
 
 fn terminal_shown(ledger: &Ledger, uri: &str) -> Option<(TerminalKey, Terminal)> {
-    let (chat, number) = named_by_terminal(uri)?;
+    let (chat, number) = parse_terminal_uri(uri)?;
     let key = ledger.find_chat(&chat)?;
     let uri = terminal_uri(&ledger.channels.chats.known(key)?.channel.uri, number);
     let (turn, parts) = turn_showing(&ledger.channels.chats.known(key)?.conversation, &uri)?;
@@ -483,7 +483,7 @@ pub(in crate::host) fn copy_terminals(ledger: &mut Ledger, chat: &str, turns: &m
         for block in terminals_in(&mut read) {
             let known = ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
             let terminal = known.and_then(|key| ledger.channels.terminals.get(&key));
-            if !terminal.is_some_and(Terminal::runs) && named_by_terminal(&block.resource).is_some() {
+            if !terminal.is_some_and(Terminal::runs) && parse_terminal_uri(&block.resource).is_some() {
                 let copy = copies.entry(block.resource.clone());
                 block.resource = copy.or_insert_with(|| terminal_uri(chat, ledger.fresh_key())).clone();
                 is_changed = true;
@@ -531,6 +531,6 @@ fn let_go_on(
     let set = StateAction::ChatBackgroundWorkSet(ChatBackgroundWorkSetAction { work });
     ledger.sequence(step, chat, set, None);
     background::show_background_activity(ledger, step, chat);
-    step.tell_agent(chat, Command::Background { terminal: name });
+    step.send_to_agent(chat, Command::Background { terminal: name });
     Ok(Verdict::Done)
 }

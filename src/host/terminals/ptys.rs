@@ -35,7 +35,7 @@ use crate::host::terminals::holders::{screen_size, title_of};
 use crate::host::{terminals, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::RequestId;
-use crate::wire::terminals::{named_by_terminal, SCHEME};
+use crate::wire::terminals::{parse_terminal_uri, SCHEME};
 use crate::wire::uris::is_root;
 use crate::wire::watches::is_watch;
 
@@ -66,7 +66,11 @@ fn may_name_a_terminal(uri: &str) -> bool {
     let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
     let is_free = !scheme.to_ascii_lowercase().starts_with("ahp-") || uri.starts_with(SCHEME);
-    is_scheme && is_free && !path.is_empty() && uri.len() <= URI_BYTES_MAX && named_by_terminal(uri).is_none()
+    is_scheme
+        && is_free
+        && !path.is_empty()
+        && uri.len() <= URI_BYTES_MAX
+        && parse_terminal_uri(uri).is_none()
 }
 
 /// Checks a client's request for a terminal with a shell, and creates its state.
@@ -142,7 +146,7 @@ fn directory_for(ledger: &Ledger, connection: ConnectionId, claim: &TerminalClai
 
 /// Tells that the terminals are gone which the process before this one has told of: its clients
 /// may come back with what they know, and be told only what they missed.
-pub(in crate::host) fn tell_that_terminals_have_ended(ledger: &mut Ledger, step: &mut Step<'_>) {
+pub(in crate::host) fn announce_ended_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
     if std::mem::take(&mut ledger.channels.root.told_of_terminals) && ledger.continues {
         let none = RootTerminalsChangedAction { terminals: Vec::new() };
         ledger.sequence(step, ChannelId::ROOT, StateAction::RootTerminalsChanged(none), None);

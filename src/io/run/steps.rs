@@ -152,7 +152,7 @@ impl Sidecar {
                     self.send(connection, true, false);
                 }
             }
-            Output::Departed { connection, cut } => {
+            Output::Disconnected { connection, cut } => {
                 if let Some(link) = self.links.get_mut(connection) {
                     link.cut = cut;
                 }
@@ -188,7 +188,7 @@ impl Sidecar {
             Output::BeginWatches(connection) => self.watches.try_again(connection),
             Output::Pty(terminal, command) => self.ptys.carry_out(terminal, command),
             Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
-            Output::Meet { provider, tokens } => self.agents.meet(provider, tokens),
+            Output::Probe { provider, tokens } => self.agents.meet(provider, tokens),
             // A time that no clock reaches never comes.
             Output::Timer(timer, after) => {
                 self.timers.extend(Instant::now().checked_add(after).map(|at| (at, timer)));
@@ -285,7 +285,7 @@ impl Sidecar {
     /// back.
     fn begin_limits(&mut self, mut outputs: Vec<Output>) -> Vec<Output> {
         let is_limit =
-            |output: &mut Output| matches!(output, Output::Timer(Timer::Drain | Timer::Departure(_), _));
+            |output: &mut Output| matches!(output, Output::Timer(Timer::Drain | Timer::Disconnect(_), _));
         let limits: Vec<Output> = outputs.extract_if(.., is_limit).collect();
         for limit in limits {
             self.carry_out(limit);

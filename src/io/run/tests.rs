@@ -316,7 +316,7 @@ impl World {
     }
 
     fn remembers(&self, uri: &str) -> bool {
-        let mut named = crate::wire::names::Named::default();
+        let mut named = crate::wire::names::MessageReferences::default();
         named.channels.insert(uri.to_owned());
         self.sidecar.host.absent(&named).is_empty()
     }

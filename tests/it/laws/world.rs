@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Recalled, Record, SessionKey, Shutdown,
+    ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Prefetched, Record, SessionKey, Shutdown,
     Timer,
 };
 use ahp_sidecar::host::{listing, log::ReplayWindow, Config, Host, Start};
@@ -31,7 +31,7 @@ use ahp_sidecar::versions::dialect::Dialect;
 use ahp_sidecar::versions::{Edges, Line as Told, Outgoing};
 use ahp_sidecar::wire::annotations::annotations_uri;
 use ahp_sidecar::wire::methods::Method;
-use ahp_sidecar::wire::names::Named;
+use ahp_sidecar::wire::names::MessageReferences;
 use ahp_sidecar::wire::rpc::Incoming;
 use ahp_types::commands::{Implementation, ReconnectResult};
 use ahp_types::common::ROOT_RESOURCE_URI;
