@@ -9,7 +9,7 @@ use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;
 
 use super::chats::turns::Ending;
-use super::effects::{ChatKey, ChatRow, KEPT_FILE_BYTES_MAX};
+use super::effects::{ChatKey, ChatRow, CHECKPOINT_FILE_BYTES_MAX};
 use super::ledger::{Ledger, BEHIND_BYTES_MAX, BEHIND_TIMES};
 use super::refusal::Refusal;
 use crate::wire::action_lines::envelope_of;
@@ -40,9 +40,9 @@ pub struct Limits {
     pub terminal_grace_ms: u64,
     /// Maximum time that a turn waits for the checkpoint of its folder, in milliseconds; 0: folders
     /// have no checkpoints, and git is not run.
-    pub kept_within_ms: u64,
+    pub checkpoint_timeout_ms: u64,
     /// Size above which git does not keep the content of a file, in bytes.
-    pub kept_file_bytes: u64,
+    pub checkpoint_file_bytes_max: u64,
 }
 
 impl Default for Limits {
@@ -52,8 +52,8 @@ impl Default for Limits {
             state_bytes: 64 << 20,
             ptys: 32,
             terminal_grace_ms: 600_000,
-            kept_within_ms: 0,
-            kept_file_bytes: KEPT_FILE_BYTES_MAX,
+            checkpoint_timeout_ms: 0,
+            checkpoint_file_bytes_max: CHECKPOINT_FILE_BYTES_MAX,
         }
     }
 }

@@ -99,16 +99,16 @@ pub(super) struct Session {
     /// changeset and file.
     pub(super) reviewed: ReviewMarks,
     /// Files that clients have had taken back to what they were, in that order.
-    pub(super) discarded: Vec<RevertedFile>,
+    pub(super) reverted: Vec<RevertedFile>,
     /// Git checkpoints of the session's folder.
-    pub(super) kept: CheckpointedFolder,
+    pub(super) checkpoints: CheckpointedFolder,
     /// Set for a session that was made ahead of use and in which nothing has begun: it is neither
     /// shown nor saved.
     pub(super) ahead: bool,
     /// The sequence's head when it was shown.
     pub(super) shown_at: u64,
     /// The number of the time for which it stays although nobody follows it, while that runs.
-    pub(super) unfollowed: Option<u64>,
+    pub(super) unsubscribed: Option<u64>,
     /// The rows of its chats, as they were kept last.
     pub(super) written_rows: WrittenRows,
 }
@@ -350,7 +350,7 @@ pub(super) struct Run {
     /// time.
     pub(super) asked_again: BTreeMap<String, String>,
     /// Number of the checkpoint that the turn waits for.
-    pub(super) kept_by: Option<u64>,
+    pub(super) awaited_checkpoint: Option<u64>,
 }
 
 /// Phase of an attempt.
@@ -390,7 +390,7 @@ impl Run {
             permissions: HashMap::new(),
             handed_over: Vec::new(),
             asked_again: BTreeMap::new(),
-            kept_by: None,
+            awaited_checkpoint: None,
         }
     }
 

@@ -21,10 +21,10 @@ use crate::wire::watches::{is_watch, Watched, WATCHES_MAX};
 
 /// Time after which a watch without subscribers is closed: a client that has lost its connection
 /// comes back within it.
-const UNFOLLOWED_MAX: Duration = Duration::from_secs(30);
+const UNSUBSCRIBED_MAX: Duration = Duration::from_secs(30);
 
 /// Maximum number of watches without subscribers.
-const UNFOLLOWED_COUNT_MAX: usize = 2 * WATCHES_MAX;
+const UNSUBSCRIBED_COUNT_MAX: usize = 2 * WATCHES_MAX;
 
 /// Outcome of starting each watch, by its URI.
 pub(super) type WatchBegun = Vec<(String, Result<(), RpcError>)>;
@@ -116,30 +116,35 @@ pub(super) fn settle_watches(ledger: &mut Ledger, step: &mut Step<'_>) {
     let mut left = Vec::new();
     for key in ledger.channels.watches.keys().copied().collect::<Vec<_>>() {
         let Some(watch) = ledger.channels.watches.get(&key) else { continue };
-        let unfollowed = match (watch.channel.subscribers.is_empty(), watch.unfollowed) {
+        let unsubscribed = match (watch.channel.subscribers.is_empty(), watch.unsubscribed) {
             (false, _) => None,
             (true, None) => {
                 let number = ledger.fresh_key();
-                step.say(Output::Timer(Timer::Watch(key, number), UNFOLLOWED_MAX));
+                step.say(Output::Timer(Timer::Watch(key, number), UNSUBSCRIBED_MAX));
                 Some(number)
             }
             (true, since) => since,
         };
-        left.extend(unfollowed.map(|since| (since, key)));
+        left.extend(unsubscribed.map(|since| (since, key)));
         if let Some(watch) = ledger.channels.watches.get_mut(&key) {
-            watch.unfollowed = unfollowed;
+            watch.unsubscribed = unsubscribed;
         }
     }
     left.sort_unstable();
-    let too_many = left.len().saturating_sub(UNFOLLOWED_COUNT_MAX);
+    let too_many = left.len().saturating_sub(UNSUBSCRIBED_COUNT_MAX);
     for (_, key) in left.into_iter().take(too_many) {
         end_watch(ledger, step, key);
     }
 }
 
 /// The time is up in which a watch that nobody followed might be followed again.
-pub(super) fn watch_is_unfollowed(ledger: &mut Ledger, step: &mut Step<'_>, key: WatchKey, number: u64) {
-    if ledger.channels.watches.get(&key).is_some_and(|watch| watch.unfollowed == Some(number)) {
+pub(super) fn unsubscribed_watch_expired(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: WatchKey,
+    number: u64,
+) {
+    if ledger.channels.watches.get(&key).is_some_and(|watch| watch.unsubscribed == Some(number)) {
         end_watch(ledger, step, key);
     }
 }
@@ -147,8 +152,8 @@ pub(super) fn watch_is_unfollowed(ledger: &mut Ledger, step: &mut Step<'_>, key:
 /// Gives up what nobody follows, so that a message can be handled whose watches have no room.
 pub(super) fn make_room_for_watches(ledger: &mut Ledger, step: &mut Step<'_>, connection: ConnectionId) {
     let watches = ledger.channels.watches.iter();
-    let unfollowed = watches.filter(|(_, watch)| watch.channel.subscribers.is_empty());
-    for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
+    let unsubscribed = watches.filter(|(_, watch)| watch.channel.subscribers.is_empty());
+    for key in unsubscribed.map(|(key, _)| *key).collect::<Vec<_>>() {
         end_watch(ledger, step, key);
     }
     step.say(Output::BeginWatches(connection));

@@ -87,7 +87,7 @@ pub struct GitProgram {
     /// Folder for its own files.
     pub folder: PathBuf,
     /// Size above which the content of a file is not checkpointed, in bytes.
-    pub kept_file_bytes: u64,
+    pub checkpoint_file_bytes_max: u64,
     /// Filters of the user's configuration that git runs.
     pub filters: Vec<String>,
 }
@@ -181,11 +181,11 @@ impl GitAsker {
             _ => {
                 self.last += 1;
                 let number = self.last;
-                let GitProgram { guard, folder, kept_file_bytes, filters } = &self.program;
+                let GitProgram { guard, folder, checkpoint_file_bytes_max, filters } = &self.program;
                 let Some(guard) = guard else { anyhow::bail!("this host starts no programs") };
                 let mut command = guard.command();
                 command.arg("--").arg(guard.program()).arg(MODE);
-                command.arg("--").arg(folder).arg(kept_file_bytes.to_string()).args(filters);
+                command.arg("--").arg(folder).arg(checkpoint_file_bytes_max.to_string()).args(filters);
                 let (process, stdin, stdout) = Process::begin(guard, command, "git")?;
                 let (lines, wanted) = mpsc::unbounded_channel();
                 tokio::spawn(write(stdin, wanted, self.stop.child_token()));
@@ -260,7 +260,7 @@ impl GitAsker {
                     }
                     _ => vec![RevertOutcome::Refused("there is no repository".to_owned()); taken.files.len()],
                 };
-                let input = Input::TakenBack { taken, outcomes };
+                let input = Input::Reverted { taken, outcomes };
                 GitOutcome::Client(connection, JobOutcome::Core(id, Box::new(input)))
             }
         })

@@ -14,7 +14,7 @@ use crate::host::effects::{Output, Past, Prefetched, Record};
 use crate::host::{Findings, Host, LoadedSession};
 use crate::state::texts::TurnText;
 use crate::versions::dialect::Dialect;
-use crate::wire::names::MessageReferences;
+use crate::wire::references::MessageReferences;
 use crate::wire::rpc::Incoming;
 
 /// A message, and what was looked up for it.
@@ -74,7 +74,7 @@ impl HeldMessage {
 
     /// The URIs of channels that must be looked up, again if they have changed since they were.
     pub fn unknown(&mut self, host: &Host, changes: &ChangedSince) -> Vec<String> {
-        let mut absent = host.absent(&self.named);
+        let mut absent = host.absent_channels(&self.named);
         if absent.is_empty() {
             return absent;
         }
@@ -93,7 +93,7 @@ impl HeldMessage {
 
     /// The number after which actions must be read that memory has forgotten.
     pub fn unknown_past(&self, host: &Host) -> Option<u64> {
-        host.cursor_into_the_past(&self.named).filter(|_| self.past.is_none())
+        host.cursor_before_memory(&self.named).filter(|_| self.past.is_none())
     }
 
     /// The texts of turns that it needs and that are not in memory.

@@ -259,7 +259,7 @@ impl Resources {
             let answered = catch_unwind(AssertUnwindSafe(|| match resource {
                 Resource::Revert { taken, below } => {
                     let outcomes = changing::take_back(&taken, &ground.folders(&below));
-                    JobOutcome::Core(asked.clone(), Box::new(Input::TakenBack { taken, outcomes }))
+                    JobOutcome::Core(asked.clone(), Box::new(Input::Reverted { taken, outcomes }))
                 }
                 resource => JobOutcome::Frame(answer(asked.clone(), resource, &ground)),
             }));
@@ -302,7 +302,7 @@ fn failed(id: RequestId, taken: Option<Box<RevertRequest>>, error: RpcError) -> 
     match taken {
         Some(taken) => {
             let outcomes = vec![RevertOutcome::Refused(error.message); taken.files.len()];
-            JobOutcome::Core(id, Box::new(Input::TakenBack { taken, outcomes }))
+            JobOutcome::Core(id, Box::new(Input::Reverted { taken, outcomes }))
         }
         None => JobOutcome::Frame(Frame::Error { id: Some(id), error }),
     }

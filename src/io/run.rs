@@ -158,7 +158,7 @@ impl Sidecar {
         let program = GitProgram {
             guard: options.guard.clone(),
             folder: scratch,
-            kept_file_bytes: options.limits.kept_file_bytes,
+            checkpoint_file_bytes_max: options.limits.checkpoint_file_bytes_max,
             filters: options.git_filters.clone(),
         };
         let (git, heard_of_git) = GitAsker::new(program, &options.own_files);

@@ -30,7 +30,7 @@ use crate::host::effects::{ConnectionId, LargeStates, Record};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::names::MessageReferences;
+use crate::wire::references::MessageReferences;
 use crate::wire::rpc::{Incoming, Params, RequestId};
 use crate::wire::uris;
 use crate::wire::version_hints::VersionHint;

@@ -234,7 +234,7 @@ impl Review {
         });
         if let Some(taken) = asked {
             let outcomes = taken.files.iter().map(|file| disk.revert(file)).collect();
-            self.world.feed(Input::TakenBack { taken, outcomes });
+            self.world.feed(Input::Reverted { taken, outcomes });
         }
         self.hear().pop().unwrap()
     }
@@ -631,7 +631,7 @@ fn invoke_concurrently(
         let Some(taken) = taken else { return (begun, answers) };
         begun += 1;
         let outcomes = taken.files.iter().map(|file| disk.revert(file)).collect();
-        review.world.feed(Input::TakenBack { taken, outcomes });
+        review.world.feed(Input::Reverted { taken, outcomes });
     }
 }
 

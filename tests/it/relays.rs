@@ -134,13 +134,13 @@ fn relayed_request_without_an_answer_times_out() {
     let (_, number) = asked(&outputs).unwrap();
     assert!(outputs
         .iter()
-        .any(|output| matches!(output, Output::Timer(Timer::Asked(it), _) if *it == number)));
+        .any(|output| matches!(output, Output::Timer(Timer::Relay(it), _) if *it == number)));
     let (_, other) = asked(&read(&mut core, ASKS, 8, "virtual://client-2/b")).unwrap();
-    let outputs = core.feed(Input::Timer(Timer::Asked(number)));
+    let outputs = core.feed(Input::Timer(Timer::Relay(number)));
     assert_eq!(answers(&outputs), [(ASKS, "7".to_owned(), json!(-32603))]);
     assert_eq!(answers(&reply(&mut core, SERVES, number)), [], "too late");
     assert_eq!(answers(&reply(&mut core, SERVES, other)), [(ASKS, "8".to_owned(), json!("x"))]);
-    assert_eq!(answers(&core.feed(Input::Timer(Timer::Asked(other)))), []);
+    assert_eq!(answers(&core.feed(Input::Timer(Timer::Relay(other)))), []);
 }
 
 #[test]

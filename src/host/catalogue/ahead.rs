@@ -21,7 +21,7 @@ const AHEAD_MAX: usize = 256;
 
 /// Time after which a session made ahead without subscribers is disposed of: a client whose
 /// connection broke comes back within it.
-const UNFOLLOWED_MAX: Duration = Duration::from_secs(60);
+const UNSUBSCRIBED_MAX: Duration = Duration::from_secs(60);
 
 /// Something begins in a session: if it was made ahead, it is one like the others from now on.
 pub(in crate::host) fn begin_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
@@ -57,15 +57,15 @@ pub(in crate::host) fn is_made_ahead(ledger: &Ledger, hint: Option<&VersionHint>
 
 /// Starts the timer of sessions made ahead that have lost their last subscriber: they are disposed
 /// of when it expires.
-pub(in crate::host) fn watch_unfollowed(ledger: &mut Ledger, step: &mut Step<'_>) {
-    let unfollowed = ledger.channels.sessions.iter().filter(|(_, session)| {
-        session.ahead && session.channel.subscribers.is_empty() && session.unfollowed.is_none()
+pub(in crate::host) fn start_unsubscribed_timers(ledger: &mut Ledger, step: &mut Step<'_>) {
+    let unsubscribed = ledger.channels.sessions.iter().filter(|(_, session)| {
+        session.ahead && session.channel.subscribers.is_empty() && session.unsubscribed.is_none()
     });
-    for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
+    for key in unsubscribed.map(|(key, _)| *key).collect::<Vec<_>>() {
         let number = ledger.fresh_key();
         if let Some(session) = ledger.channels.sessions.known_mut(key) {
-            session.unfollowed = Some(number);
-            step.say(Output::Timer(Timer::Unfollowed(key, number), UNFOLLOWED_MAX));
+            session.unsubscribed = Some(number);
+            step.say(Output::Timer(Timer::UnsubscribedSession(key, number), UNSUBSCRIBED_MAX));
         }
     }
 }

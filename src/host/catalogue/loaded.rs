@@ -208,12 +208,12 @@ fn read_session(row: &SessionRow) -> Result<LoadedAlone, String> {
         selected: told.meta.clone(),
         changes: told.changes.clone(),
         reviewed: body.reviewed.into_owned(),
-        discarded: body.discarded.into_owned(),
-        kept: body.kept.into_owned(),
+        reverted: body.discarded.into_owned(),
+        checkpoints: body.kept.into_owned(),
         told,
         ahead: false,
         shown_at: body.shown_at.unwrap_or(body.born_at),
-        unfollowed: None,
+        unsubscribed: None,
         written_rows: WrittenRows::default(),
     };
     let seen = body.seen.map(Cow::into_owned);

@@ -110,7 +110,7 @@ impl Catalogue {
         let is_gone =
             |key: &SessionKey| self.disposed.contains(key) || kept.get(key).is_some_and(was_removed);
         let chats_let_go = self.evicted.by_chats(cursor);
-        let mut let_go = BTreeSet::new();
+        let mut evict = BTreeSet::new();
         let recent = ledger.actions_since(cursor);
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
             let in_memory = ledger.channels.session_of(*target);
@@ -127,7 +127,7 @@ impl Catalogue {
                 }
                 None if is_gone(&key) => missed.removed.extend(channel_of(line)),
                 None if self.evicted.0.contains_key(&key) => {
-                    let_go.insert(key);
+                    evict.insert(key);
                 }
                 None => {}
             }
@@ -136,12 +136,12 @@ impl Catalogue {
             |key: &SessionKey| !ledger.channels.sessions.contains_key(key) && !self.disposed.contains(key);
         for (key, kept) in &kept {
             // What memory remembers of it is as young or younger.
-            let is_told = !let_go.contains(key) && is_absent(key);
+            let is_told = !evict.contains(key) && is_absent(key);
             if let Some(kept) = kept.as_ref().filter(|kept| !kept.is_removed && is_told) {
                 missed.add_kept(kept, cursor);
             }
         }
-        for session in let_go.iter().filter_map(|key| self.evicted.0.get(key)) {
+        for session in evict.iter().filter_map(|key| self.evicted.0.get(key)) {
             missed.add_kept(&session.kept, cursor);
         }
         missed

@@ -47,7 +47,7 @@ pub struct SessionBody<'a> {
     #[serde(default, skip_serializing_if = "has_no_annotations")]
     pub(in crate::host) annotations: Cow<'a, [Annotation]>,
     /// Files that clients have had taken back.
-    #[serde(default, skip_serializing_if = "has_no_discards")]
+    #[serde(default, skip_serializing_if = "has_no_reverts")]
     pub(in crate::host) discarded: Cow<'a, [RevertedFile]>,
     /// Git checkpoints of the session's folder.
     #[serde(default, skip_serializing_if = "keeps_nothing")]
@@ -234,7 +234,7 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-fn has_no_discards(discarded: &[RevertedFile]) -> bool {
+fn has_no_reverts(discarded: &[RevertedFile]) -> bool {
     discarded.is_empty()
 }
 

@@ -75,7 +75,7 @@ impl Kind for Session {
 
     /// A session that was made ahead stays while it has subscribers.
     fn note_subscribed(&mut self) {
-        self.unfollowed = None;
+        self.unsubscribed = None;
     }
 
     fn note_row(&mut self, _: &StateAction, _: usize) -> RowNote {

@@ -21,7 +21,7 @@ use crate::host::ledger::Ledger;
 use crate::host::model::Chat;
 use crate::host::refusal::Refusal;
 use crate::state::history::CompletedTurn;
-use crate::wire::names::ATTACHED_MAX;
+use crate::wire::references::ATTACHED_MAX;
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 

@@ -189,7 +189,7 @@ impl Clients {
     /// tool. Those that are there go first, and of these the one that began the turn.
     fn provider_of(&self, ledger: &Ledger, key: ChatKey, tool: &str) -> Option<(String, ToolDefinition)> {
         let chat = ledger.channels.chats.known(key)?;
-        let asker = chat.run.as_ref().and_then(|run| run.by.as_deref());
+        let requester = chat.run.as_ref().and_then(|run| run.by.as_deref());
         let is_absent = |client: &str| {
             self.absences.values().any(|(session, absent)| *session == chat.session && absent == client)
         };
@@ -199,7 +199,7 @@ impl Clients {
             Some((client.client_id.as_str(), offered))
         });
         let (client, offered) =
-            offers.min_by_key(|(client, _)| (is_absent(client), asker != Some(*client)))?;
+            offers.min_by_key(|(client, _)| (is_absent(client), requester != Some(*client)))?;
         Some((client.to_owned(), offered.clone()))
     }
 

@@ -11,7 +11,7 @@ use crate::state::edits::FileDiff;
 
 /// Size above which git does not keep the content of a file, in bytes, unless another one is
 /// chosen.
-pub const KEPT_FILE_BYTES_MAX: u64 = 100 << 20;
+pub const CHECKPOINT_FILE_BYTES_MAX: u64 = 100 << 20;
 
 /// Something to be done with the repository that some directories are in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

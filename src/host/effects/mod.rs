@@ -8,8 +8,8 @@ mod agents;
 mod events;
 mod git;
 mod ids;
-mod kept;
 mod ptys;
+mod records;
 mod rope;
 mod states;
 
@@ -36,8 +36,8 @@ pub use agents::*;
 pub use events::*;
 pub use git::*;
 pub use ids::*;
-pub use kept::*;
 pub use ptys::*;
+pub use records::*;
 pub use rope::{Rope, LARGE_BYTES};
 pub use states::*;
 
@@ -122,7 +122,7 @@ pub enum Input {
         changes: Vec<(String, ResourceChangeType)>,
     },
     /// Outcome of reverting files.
-    TakenBack {
+    Reverted {
         /// Request.
         taken: Box<RevertRequest>,
         /// Outcome for each of the files.
@@ -216,15 +216,15 @@ pub enum Timer {
     /// A session whose turn was taken up again has not brought the process down.
     Trial(SessionKey),
     /// A client was asked this, and has had the time to answer.
-    Asked(u64),
+    Relay(u64),
     /// End of the debounce of changes in a session's repository.
-    Look(SessionKey),
+    Refresh(SessionKey),
     /// A repository that nobody follows any more was watched for long enough; with the number of
     /// that time.
-    Stay(SessionKey, u64),
+    Linger(SessionKey, u64),
     /// The time for which a turn waits until its folder is kept is up; with the number under which
     /// that was asked.
-    Kept(u64),
+    Checkpoint(u64),
     /// The time of a watch that nobody follows, to be followed again, is up; with the number of
     /// that time.
     Watch(WatchKey, u64),
@@ -237,7 +237,7 @@ pub enum Timer {
     Absence(u64),
     /// The time of a session that was made ahead of use, and that nobody follows, to be followed
     /// again is up; with the number of that time.
-    Unfollowed(SessionKey, u64),
+    UnsubscribedSession(SessionKey, u64),
 }
 
 /// Output of the core: a request to its surroundings. Outputs are carried out in order.
@@ -465,7 +465,7 @@ pub enum Resource {
     Files(FilesMeant),
     /// Files that are to be what they were.
     Revert {
-        /// Files to revert. Answered by [`Input::TakenBack`].
+        /// Files to revert. Answered by [`Input::Reverted`].
         taken: Box<RevertRequest>,
         /// The URIs of the folders below which clients may change files.
         below: Vec<String>,

@@ -14,7 +14,7 @@ use crate::host::ledger::Ledger;
 use crate::wire::action_lines::envelope_of;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::names::MessageReferences;
+use crate::wire::references::MessageReferences;
 
 impl Ledger {
     /// Checks that all of a channel's state may be told. State that the store does not have yet may
@@ -133,13 +133,13 @@ impl Ledger {
     }
 
     /// Returns the URIs that a message names and that are not in memory.
-    pub(in crate::host) fn absent(&self, references: &MessageReferences) -> Vec<String> {
+    pub(in crate::host) fn absent_channels(&self, references: &MessageReferences) -> Vec<String> {
         let uris = references.channels.union(&references.attached);
         uris.filter(|uri| self.find(uri).is_none()).cloned().collect()
     }
 
     /// Returns the cursor of a `reconnect` if it reaches further back than memory.
-    pub(in crate::host) fn cursor_into_the_past(&self, references: &MessageReferences) -> Option<u64> {
+    pub(in crate::host) fn cursor_before_memory(&self, references: &MessageReferences) -> Option<u64> {
         let cursor = references.cursor?;
         self.log.since(cursor).is_none().then_some(cursor).filter(|cursor| *cursor < self.head)
     }

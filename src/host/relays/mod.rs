@@ -232,7 +232,7 @@ impl Relays {
         let number = self.last_number;
         let (method, params) = (relay.method.name(), relay.params.clone());
         step.say(Output::Frame(relay.asked, Frame::Request { number, method, params }));
-        step.say(Output::Timer(Timer::Asked(number), ANSWER_WITHIN));
+        step.say(Output::Timer(Timer::Relay(number), ANSWER_WITHIN));
         self.pending.insert(number, PendingRelay { relay, by, id });
     }
 
@@ -393,7 +393,7 @@ mod tests {
         let relay = route(relays, "virtual://me/x", server("me")).unwrap().unwrap();
         let outputs = outputs_of(|step| relays.ask(step, ASKS, RequestId::inner(7), relay));
         match outputs[..] {
-            [Output::Frame(SERVES, Frame::Request { number, .. }), Output::Timer(Timer::Asked(timed), _)] => {
+            [Output::Frame(SERVES, Frame::Request { number, .. }), Output::Timer(Timer::Relay(timed), _)] => {
                 assert_eq!(number, timed);
                 number
             }

@@ -28,7 +28,8 @@ pub(in crate::host) fn resource(
         Method::CreateResourceWatch => return Ok(Resource::Watch(Watched::asked_for(params.read()?)?)),
         Method::ResourceRead => {
             let params: ResourceReadParams = params.read()?;
-            if let Some(kept) = checkpoints::kept_content(ledger, &params.uri, Some(params.encoding))? {
+            if let Some(kept) = checkpoints::checkpointed_content(ledger, &params.uri, Some(params.encoding))?
+            {
                 return Ok(kept);
             }
             let uri = contents::content_called(ledger, &params.uri)?.unwrap_or(params.uri);
@@ -36,7 +37,7 @@ pub(in crate::host) fn resource(
         }
         Method::ResourceResolve => {
             let params: ResourceResolveParams = params.read()?;
-            if let Some(kept) = checkpoints::kept_content(ledger, &params.uri, None)? {
+            if let Some(kept) = checkpoints::checkpointed_content(ledger, &params.uri, None)? {
                 return Ok(kept);
             }
             let content = contents::content_called(ledger, &params.uri)?;

@@ -24,8 +24,13 @@ use crate::wire::rpc::RequestId;
 impl Host {
     /// The time is up in which a session that was made ahead, and that nobody followed, might be
     /// followed again.
-    pub(in crate::host) fn unfollowed_for_long(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
-        let is_due = |session: &&Session| session.ahead && session.unfollowed == Some(number);
+    pub(in crate::host) fn unsubscribed_session_expired(
+        &mut self,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        number: u64,
+    ) {
+        let is_due = |session: &&Session| session.ahead && session.unsubscribed == Some(number);
         // It may be gone since.
         let Some(session) = self.ledger.channels.sessions.get(&key).filter(is_due) else { return };
         let channel = session.channel.uri.clone();
@@ -68,7 +73,7 @@ impl Host {
             catalogue::sessions::remove_chat(&mut self.ledger, step, chat);
         }
         self.changes.clear_changesets_of(&mut self.ledger, step, key);
-        self.changes.checkpoints.forget_kept_folder(&mut self.ledger, step, key);
+        self.changes.checkpoints.dispose_checkpoints(&mut self.ledger, step, key);
         annotations::remove_annotations_of(&mut self.ledger, key);
         self.ledger.unlink(key.into());
         let Some(session) = self.ledger.channels.sessions.remove(&key) else { return Ok(()) };
@@ -100,7 +105,7 @@ pub(in crate::host) fn announce_session(
         ahead::show_session(ledger, step, new.session);
     }
     conversations::open_session(ledger, agents, step, new.session);
-    changes.sights.look_at_repository(ledger, new.session);
+    changes.statuses.request_refresh(ledger, new.session);
 }
 
 /// Answers a request for a page of the list that was read while sessions changed. What was read

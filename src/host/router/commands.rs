@@ -121,7 +121,7 @@ impl Host {
         };
         // What is in the folder is kept first, so that what the command changes is known.
         if conversations::is_creating(&self.ledger, key)
-            || chat.run.as_ref().is_some_and(|run| run.kept_by.is_some())
+            || chat.run.as_ref().is_some_and(|run| run.awaited_checkpoint.is_some())
         {
             return true;
         }
@@ -227,7 +227,7 @@ impl Host {
     }
 
     /// A command has run as long as it may.
-    pub(in crate::host) fn time_of_command_is_up(&mut self, step: &mut Step<'_>, key: TerminalKey) {
+    pub(in crate::host) fn command_timed_out(&mut self, step: &mut Step<'_>, key: TerminalKey) {
         if self.ledger.channels.terminals.get(&key).is_some_and(Terminal::is_command) {
             let minutes = RUNS_AT_MOST.as_secs() / 60;
             let why = format!("it was ended: it had run for {minutes} minutes, which is as long as it may");

@@ -33,8 +33,8 @@ impl Host {
         params: &InitializeParams,
     ) -> Result<Subscribed, RpcError> {
         let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
-        terminals::bring_back_terminals(&mut self.ledger, wanted);
-        self.changes.bring_back_changesets(&mut self.ledger, wanted);
+        terminals::restore_terminals(&mut self.ledger, wanted);
+        self.changes.restore_changesets(&mut self.ledger, wanted);
         self.ledger.check_all_safe(wanted)?;
         self.clients.admit(&mut self.ledger, connection, &params.client_id)?;
         if let Some(client) = self.ledger.presence.connections.get_mut(&connection) {
@@ -90,8 +90,8 @@ impl Host {
         params: &ReconnectParams,
         hint: Option<&VersionHint>,
     ) -> Result<(Subscribed, Missed), RpcError> {
-        terminals::bring_back_terminals(&mut self.ledger, &params.subscriptions);
-        self.changes.bring_back_changesets(&mut self.ledger, &params.subscriptions);
+        terminals::restore_terminals(&mut self.ledger, &params.subscriptions);
+        self.changes.restore_changesets(&mut self.ledger, &params.subscriptions);
         self.ledger.check_all_safe(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.ledger.continues || self.clients.known.contains(&params.client_id);
@@ -185,8 +185,8 @@ pub(in crate::host) fn serve_subscribe(
     params: &SubscribeParams,
 ) -> Result<Subscribed, RpcError> {
     watches::check_watches_have_room(ledger, connection, &params.channel)?;
-    terminals::bring_back_terminals(ledger, [&params.channel]);
-    changes.bring_back_changesets(ledger, [&params.channel]);
+    terminals::restore_terminals(ledger, [&params.channel]);
+    changes.restore_changesets(ledger, [&params.channel]);
     let not_found = || match step.refused_watches.remove(&params.channel) {
         Some(refused) => refused,
         None if clients::connections::is_no_conversation(&params.channel) => {
@@ -227,7 +227,7 @@ pub(in crate::host) fn serve_unsubscribe(
     if let Some(client_id) = client_id {
         kinds::is_left(ledger, clients, step, target, &client_id);
     }
-    ahead::watch_unfollowed(ledger, step);
+    ahead::start_unsubscribed_timers(ledger, step);
     Ok(())
 }
 

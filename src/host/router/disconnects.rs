@@ -39,7 +39,7 @@ impl Host {
             self.relays.note_gone(client_id);
         }
         shutdown::decline_unseen_questions(&mut self.ledger, step);
-        ahead::watch_unfollowed(&mut self.ledger, step);
+        ahead::start_unsubscribed_timers(&mut self.ledger, step);
         step.say(Output::Closed(connection));
     }
 
@@ -202,7 +202,7 @@ impl Host {
 pub(super) fn check_done(ledger: &Ledger, clients: &mut Clients, changes: &Changes, step: &mut Step<'_>) {
     let Some(state) = clients.shutdown.as_mut().filter(|state| !state.done) else { return };
     let works = shutdown::running_turns(ledger) > 0
-        || changes.checkpoints.keeps_folders()
+        || changes.checkpoints.has_jobs_to_await()
         || changes.holds_operations(None);
     if !works {
         state.done = true;

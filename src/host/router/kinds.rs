@@ -100,7 +100,7 @@ impl Host {
                     }
                 }
                 Fact::TurnEnded(chat) => {
-                    self.changes.checkpoints.keep_folder_behind(&mut self.ledger, step, chat);
+                    self.changes.checkpoints.checkpoint_after_turn(&mut self.ledger, step, chat);
                 }
             }
         }
@@ -120,8 +120,8 @@ pub(in crate::host) fn subscribe(
     let Some(client) = ledger.presence.connections.get(&connection) else { return };
     let client_id = client.client_id.clone();
     ledger.subscribe(connection, target, how);
-    changes.sights.sight_is_followed(ledger, target);
-    changes.checkpoints.compared_is_followed(ledger, target);
+    changes.statuses.status_subscribed(ledger, target);
+    changes.checkpoints.retry_failed_comparison(ledger, target);
     if let (Some(session), Some(client_id)) = (target.session(), client_id) {
         clients.client_returned(session, &client_id);
     }
@@ -135,7 +135,7 @@ pub(in crate::host) fn unsubscribe(
     connection: ConnectionId,
     target: ChannelId,
 ) {
-    changes.sights.sight_is_left(ledger, target);
+    changes.statuses.status_unsubscribed(ledger, target);
     ledger.unsubscribe(connection, target);
 }
 

@@ -9,7 +9,7 @@ use crate::host::model::Chat;
 use crate::host::{Host, LoadedSession};
 use crate::state::history::CompletedTurn;
 use crate::state::texts::TurnText;
-use crate::wire::names::{MessageReferences, ReferencedTurns};
+use crate::wire::references::{MessageReferences, ReferencedTurns};
 use crate::wire::watches::WATCHES_MAX;
 
 /// Maximum bytes of texts that are read ahead where it is not known which of them are needed.

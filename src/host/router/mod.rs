@@ -12,10 +12,10 @@ mod chats;
 mod commands;
 mod connections;
 mod disconnects;
-mod keeping;
 mod kinds;
 mod lookups;
 mod moves;
+mod persistence;
 mod reports;
 mod requests;
 mod turns;
@@ -63,7 +63,7 @@ impl Host {
             relays: relays::Relays::default(),
             summaries: summaries::Summaries::default(),
             agents,
-            changes: changesets::Changes::new(config.limits.kept_within_ms),
+            changes: changesets::Changes::new(config.limits.checkpoint_timeout_ms),
             server_info: config.server_info,
         }
     }
@@ -85,7 +85,7 @@ impl Host {
                     .insert(connection, Connection { default_directory, ..Connection::default() });
             }
             Input::Said { connection, message, prefetched } => {
-                self.take_back(step, prefetched);
+                self.apply_prefetched(step, prefetched);
                 self.dispatch(step, connection, message);
             }
             Input::Ended { connection, how, expected } => self.disconnect(step, connection, how, expected),
@@ -103,13 +103,13 @@ impl Host {
                     self.advance(step, chat);
                 }
             }
-            Input::Watches(watch) => self.changes.sights.repository_is_watched(&watch),
+            Input::Watches(watch) => self.changes.statuses.repository_watch_started(&watch),
             Input::FilesChanged { watch, changes } => {
-                self.changes.sights.repository_has_changed(&self.ledger, step, &watch);
+                self.changes.statuses.repository_changed(&self.ledger, step, &watch);
                 watches::files_have_changed(&self.ledger, step, &watch, changes);
             }
-            Input::TakenBack { taken, outcomes } => {
-                self.changes.files_were_taken_back(&mut self.ledger, step, *taken, outcomes)
+            Input::Reverted { taken, outcomes } => {
+                self.changes.files_reverted(&mut self.ledger, step, *taken, outcomes)
             }
             Input::WatchesLackRoom(connection) => {
                 watches::make_room_for_watches(&mut self.ledger, step, connection)
@@ -130,9 +130,13 @@ impl Host {
                 self.summaries.settle(&mut self.ledger, step);
                 self.finish_disconnects(step);
             }
-            Input::Save => {
-                keeping::save(&mut self.ledger, &mut self.changes, &mut self.catalogue, &self.summaries, step)
-            }
+            Input::Save => persistence::save(
+                &mut self.ledger,
+                &mut self.changes,
+                &mut self.catalogue,
+                &self.summaries,
+                step,
+            ),
             Input::Restored(saved) => self.restore(step, *saved),
             Input::Unreadable { uris, reason } => {
                 self.ledger.note_unreadable(uris.into_iter().map(|uri| (uri, reason.clone())));
@@ -156,24 +160,24 @@ impl Host {
             Timer::Return(connection) => self.clients.return_expired(&mut self.ledger, step, connection),
             Timer::Disconnect(connection) => self.disconnect_expired(step, connection),
             Timer::Absence(number) => self.clients.absence_expired(&mut self.ledger, step, number),
-            Timer::Unfollowed(session, number) => {
-                self.unfollowed_for_long(step, session, number);
+            Timer::UnsubscribedSession(session, number) => {
+                self.unsubscribed_session_expired(step, session, number);
             }
             Timer::Watch(watch, number) => {
-                watches::watch_is_unfollowed(&mut self.ledger, step, watch, number)
+                watches::unsubscribed_watch_expired(&mut self.ledger, step, watch, number)
             }
-            Timer::Asked(number) => self.relays.time_out(step, number),
-            Timer::Look(session) => self.changes.sights.time_to_look(&mut self.ledger, session),
-            Timer::Stay(session, number) => self.changes.sights.time_to_stay_is_up(session, number),
-            Timer::Kept(number) => {
+            Timer::Relay(number) => self.relays.time_out(step, number),
+            Timer::Refresh(session) => self.changes.statuses.debounce_expired(&mut self.ledger, session),
+            Timer::Linger(session, number) => self.changes.statuses.linger_expired(session, number),
+            Timer::Checkpoint(number) => {
                 if let Some(chat) = self.changes.checkpoints.checkpoint_timed_out(&mut self.ledger, number) {
                     self.advance(step, chat);
                 }
             }
             Timer::Terminal(terminal, number) => {
-                ptys::time_of_terminal_is_up(&mut self.ledger, step, terminal, number);
+                ptys::terminal_expired(&mut self.ledger, step, terminal, number);
             }
-            Timer::Command(terminal) => self.time_of_command_is_up(step, terminal),
+            Timer::Command(terminal) => self.command_timed_out(step, terminal),
             Timer::Summaries => self.summaries.send_held(&mut self.ledger, step),
             Timer::Recovered(session) => step.say(Output::Record(Record::Recovered(session))),
             Timer::Trial(session) => step.say(Output::Record(Record::Survived(session))),
@@ -181,7 +185,7 @@ impl Host {
     }
 
     /// Takes in what was looked up for the message that is handled next.
-    fn take_back(&mut self, step: &mut Step<'_>, prefetched: Prefetched) {
+    fn apply_prefetched(&mut self, step: &mut Step<'_>, prefetched: Prefetched) {
         let Prefetched { past, findings, restored, watches, unreadable } = prefetched;
         watches::take_watches(&mut self.ledger, step, watches);
         for saved in restored {

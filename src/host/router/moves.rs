@@ -20,7 +20,7 @@ use crate::host::model::{creating_session, Channel, Session, SessionKey};
 use crate::host::{annotations, catalogue, terminals, Step};
 use crate::wire::errors::RpcError;
 
-use super::keeping;
+use super::persistence;
 
 /// Moves a chat. Answers which session it belongs to now.
 pub(in crate::host) fn move_chat(
@@ -88,7 +88,7 @@ pub(super) fn hand_over(
     catalogue::sync_session(ledger, step, to);
     // Now, and not at the end of the step: by then the session may be gone, and the chat with
     // it.
-    keeping::save_moved(ledger, changes, step, key);
+    persistence::save_moved(ledger, changes, step, key);
 }
 
 /// Makes a session like the chat's own, of which the chat is the only one.
@@ -125,8 +125,8 @@ pub(super) fn move_to_new_session(
         selected: None,
         changes: None,
         reviewed: Default::default(),
-        discarded: Vec::new(),
-        kept: Default::default(),
+        reverted: Vec::new(),
+        checkpoints: Default::default(),
         // The next number is that of the count of sessions, which is told with the session
         // itself.
         channel: Channel::new(uri.clone(), ledger.head() + 1),
@@ -138,7 +138,7 @@ pub(super) fn move_to_new_session(
         used: ledger.uses(),
         ahead: false,
         shown_at: ledger.head(),
-        unfollowed: None,
+        unsubscribed: None,
         written_rows: WrittenRows::default(),
     };
     let to = SessionKey(ledger.fresh_key());

@@ -105,7 +105,7 @@ impl Host {
             None => catalogue::sync_chat(&mut self.ledger, step, key),
         }
         ahead::begin_session(&mut self.ledger, step, session);
-        self.changes.checkpoints.keep_folder_before(&mut self.ledger, step, key);
+        self.changes.checkpoints.checkpoint_before_turn(&mut self.ledger, step, key);
         self.advance(step, key);
     }
 
@@ -140,7 +140,7 @@ impl Host {
         step.say(Output::Record(Record::Trial(session)));
         step.say(Output::Timer(Timer::Trial(session), TRIAL));
         self.ledger.sequence(step, key, StateAction::ChatTurnResume(action), origin);
-        checkpoints::turn_goes_on(&mut self.ledger, key);
+        checkpoints::reopen_turn_checkpoints(&mut self.ledger, key);
         catalogue::sync_chat(&mut self.ledger, step, key);
         self.advance(step, key);
     }
@@ -225,7 +225,7 @@ impl Host {
             // What its session waits for comes first.
             AgentLink::Closed if creating => {}
             AgentLink::Closed => conversations::open_conversation(&mut self.ledger, &self.agents, step, key),
-            AgentLink::Open if run.kept_by.is_some() => {}
+            AgentLink::Open if run.awaited_checkpoint.is_some() => {}
             AgentLink::Open => {
                 let Some(turn) = &chat.conversation.state().active_turn else { return };
                 run.phase = RunPhase::Started;

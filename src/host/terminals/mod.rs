@@ -422,7 +422,7 @@ fn may_be_shown(ledger: &Ledger, terminal: &Terminal) -> bool {
 }
 
 /// Makes the terminals again that are asked for, as far as calls of chats in memory show them.
-pub(in crate::host) fn bring_back_terminals<'a>(
+pub(in crate::host) fn restore_terminals<'a>(
     ledger: &mut Ledger,
     uris: impl IntoIterator<Item = &'a String>,
 ) {

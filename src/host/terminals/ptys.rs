@@ -50,7 +50,7 @@ const SCREEN_COLS: i64 = 80;
 const SCREEN_ROWS: i64 = 24;
 
 /// Within this time somebody must follow a new terminal.
-const FOLLOWED_WITHIN: Duration = Duration::from_secs(60);
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A terminal that is to be made.
 pub(in crate::host) struct NewPty {
@@ -264,7 +264,7 @@ pub(in crate::host) fn create_terminal(
     };
     terminals::add_terminal(ledger, key, terminal);
     step.say(Output::Pty(key, PtyCommand::Start(launch)));
-    step.say(Output::Timer(Timer::Terminal(key, number), FOLLOWED_WITHIN));
+    step.say(Output::Timer(Timer::Terminal(key, number), SUBSCRIBE_TIMEOUT));
 }
 
 /// A shell begins to run a line. Where another one runs, it is not known how that has ended:
@@ -361,7 +361,7 @@ pub(in crate::host) fn end_ptys_of(ledger: &mut Ledger, step: &mut Step<'_>, cha
 }
 
 /// The time is up within which somebody should have followed a terminal, or come back for it.
-pub(in crate::host) fn time_of_terminal_is_up(
+pub(in crate::host) fn terminal_expired(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: TerminalKey,

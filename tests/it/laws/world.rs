@@ -31,7 +31,7 @@ use ahp_sidecar::versions::dialect::Dialect;
 use ahp_sidecar::versions::{Edges, Line as Told, Outgoing};
 use ahp_sidecar::wire::annotations::annotations_uri;
 use ahp_sidecar::wire::methods::Method;
-use ahp_sidecar::wire::names::MessageReferences;
+use ahp_sidecar::wire::references::MessageReferences;
 use ahp_sidecar::wire::rpc::Incoming;
 use ahp_types::commands::{Implementation, ReconnectResult};
 use ahp_types::common::ROOT_RESOURCE_URI;

@@ -13,7 +13,7 @@ use ahp_sidecar::host::effects::{
     Timer, TurnEvent,
 };
 use ahp_sidecar::wire::errors::RpcError;
-use ahp_sidecar::wire::names::MessageReferences;
+use ahp_sidecar::wire::references::MessageReferences;
 use ahp_sidecar::wire::rpc::{Incoming, RequestId};
 use serde_json::{json, Value};
 

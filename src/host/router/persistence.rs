@@ -22,17 +22,17 @@ use crate::host::model::{Session, SessionKey};
 use crate::host::terminals::background;
 use crate::host::{annotations, catalogue, terminals, ChatKey, Host, Step};
 use crate::wire::channels::ChannelKind;
-use crate::wire::names::MessageReferences;
+use crate::wire::references::MessageReferences;
 
 impl Host {
     /// The URIs that a message names and that are not in memory.
-    pub fn absent(&self, references: &MessageReferences) -> Vec<String> {
-        self.ledger.absent(references)
+    pub fn absent_channels(&self, references: &MessageReferences) -> Vec<String> {
+        self.ledger.absent_channels(references)
     }
 
     /// The cursor of a `reconnect` that reaches further back than what is in memory.
-    pub fn cursor_into_the_past(&self, references: &MessageReferences) -> Option<u64> {
-        self.ledger.cursor_into_the_past(references)
+    pub fn cursor_before_memory(&self, references: &MessageReferences) -> Option<u64> {
+        self.ledger.cursor_before_memory(references)
     }
 
     /// Takes a session back from the store. A turn that ran when its process ended is ended now:
@@ -62,7 +62,7 @@ impl Host {
         self.ledger.channels.sessions.insert(key, session);
         annotations::add_annotations(&mut self.ledger, key, annotations);
         if let Some(seen) = seen {
-            self.changes.sights.sight_was_kept(key, seen);
+            self.changes.statuses.restore_status(key, seen);
         }
         self.catalogue.evicted.forget(key);
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
@@ -88,8 +88,8 @@ impl Host {
         }
         // Before anything else is done with it: a message may go on with the turn that has ended.
         self.deliver(step);
-        self.changes.checkpoints.keep_what_was_brought(&mut self.ledger, step, key);
-        self.changes.checkpoints.keep_what_was_asked_for(&mut self.ledger, step, key);
+        self.changes.checkpoints.checkpoint_imported(&mut self.ledger, step, key);
+        self.changes.checkpoints.repeat_interrupted_checkpoint(&mut self.ledger, step, key);
         if mended {
             let default = self
                 .ledger
@@ -108,7 +108,7 @@ impl Host {
 
 /// Lets the least recently used of the idle sessions out of memory, if they take more than they
 /// may. The store has all of them as they are.
-pub(in crate::host) fn let_idle_sessions_go(
+pub(in crate::host) fn evict_idle_sessions(
     ledger: &mut Ledger,
     changes: &mut Changes,
     catalogue: &mut Catalogue,
@@ -139,11 +139,11 @@ pub(in crate::host) fn let_idle_sessions_go(
             break;
         }
         bytes -= its_bytes;
-        let_go(ledger, changes, catalogue, step, key);
+        evict(ledger, changes, catalogue, step, key);
     }
 }
 
-pub(super) fn let_go(
+pub(super) fn evict(
     ledger: &mut Ledger,
     changes: &mut Changes,
     catalogue: &mut Catalogue,
@@ -188,7 +188,7 @@ pub(in crate::host) fn save(
     for id in unsaved {
         save_channel(ledger, changes, step, id);
     }
-    let_idle_sessions_go(ledger, changes, catalogue, summaries, step);
+    evict_idle_sessions(ledger, changes, catalogue, summaries, step);
 }
 
 /// Returns whether a session may be evicted: nobody is subscribed, and nothing works in it.
@@ -198,7 +198,7 @@ pub(super) fn is_idle(ledger: &Ledger, changes: &Changes, session: &Session) -> 
         && session.state.lifecycle != SessionLifecycle::Creating
         && terminals::has_idle_terminals(ledger, session)
         && changes.has_idle_changesets(ledger, session)
-        && !changes.checkpoints.asks_git_for(ledger, session)
+        && !changes.checkpoints.has_job_for(ledger, session)
         && annotations::has_idle_annotations(ledger, session)
         && idle::its_chats(ledger, session).all(|chat| {
             let in_background = chat.conversation.state().background_work.as_ref();
@@ -285,9 +285,9 @@ pub(super) fn session_row_with(
         title_by: session.title_by,
         reviewed: Cow::Borrowed(&session.reviewed),
         annotations: Cow::Borrowed(annotations::annotations_of(ledger, key)),
-        discarded: Cow::Borrowed(&session.discarded),
-        kept: Cow::Borrowed(&session.kept),
-        seen: changes.sights.sight_to_keep(key),
+        discarded: Cow::Borrowed(&session.reverted),
+        kept: Cow::Borrowed(&session.checkpoints),
+        seen: changes.statuses.status_to_save(key),
         shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
     };
     Some(SessionRow {
