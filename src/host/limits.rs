@@ -10,10 +10,10 @@ use bytes::Bytes;
 
 use super::chats::turns::Ending;
 use super::effects::{ChatKey, ChatRow, CHECKPOINT_FILE_BYTES_MAX};
-use super::ledger::{Ledger, BEHIND_BYTES_MAX, BEHIND_TIMES};
+use super::ledger::{Ledger, UNSAVED_BYTES_MAX, UNSAVED_TIMES};
 use super::refusal::Refusal;
 use crate::wire::action_lines::envelope_of;
-use crate::wire::text::in_words;
+use crate::wire::text::human_size;
 
 /// Error code of a turn that ended because it was too large.
 const TOO_LARGE: &str = "turnTooLarge";
@@ -60,7 +60,7 @@ impl Default for Limits {
 
 /// How a turn ends that is too large.
 pub(super) fn too_large(ledger: &Ledger) -> Ending {
-    let message = format!("the turn was ended: it had more than {}", in_words(ledger.limits.turn_bytes));
+    let message = format!("the turn was ended: it had more than {}", human_size(ledger.limits.turn_bytes));
     Ending::Failed { kind: TOO_LARGE.to_owned(), message, resumable: false }
 }
 
@@ -68,14 +68,14 @@ pub(super) fn too_large(ledger: &Ledger) -> Ending {
 /// that is too large has said behind its limit. Such turns are in stores that a program without
 /// limits has written.
 #[derive(Debug)]
-pub struct Sieve {
+pub struct ReplayFilter {
     limits: Limits,
     chat: Option<ChatKey>,
     /// Bytes of lines that are admitted in any case.
     room: usize,
 }
 
-impl Sieve {
+impl ReplayFilter {
     /// For a session that is read with these limits.
     pub fn new(limits: Limits) -> Self {
         Self { limits, chat: None, room: 0 }
@@ -87,7 +87,7 @@ impl Sieve {
             self.chat = Some(row.key);
             // Nobody leaves more behind a row whose turn is not too large.
             let most =
-                self.limits.turn_bytes.saturating_mul(BEHIND_TIMES + 1).saturating_add(BEHIND_BYTES_MAX);
+                self.limits.turn_bytes.saturating_mul(UNSAVED_TIMES + 1).saturating_add(UNSAVED_BYTES_MAX);
             self.room = most.saturating_sub(row.body.len());
         }
         match self.room.checked_sub(line.len()) {

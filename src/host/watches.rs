@@ -30,18 +30,18 @@ const UNSUBSCRIBED_COUNT_MAX: usize = 2 * WATCHES_MAX;
 pub(super) type WatchBegun = Vec<(String, Result<(), RpcError>)>;
 
 /// Takes in which watches have begun for the message that is handled, and which have not.
-pub(super) fn take_watches(ledger: &mut Ledger, step: &mut Step<'_>, begun: WatchBegun) {
+pub(super) fn apply_watches(ledger: &mut Ledger, step: &mut Step<'_>, begun: WatchBegun) {
     for (uri, how) in begun {
         match how.map(|()| Watched::from_channel(&uri)) {
             // Somebody else has begun it meanwhile.
-            Ok(Some(_)) if ledger.find(&uri).is_some() => step.say(Output::Unwatch(uri)),
+            Ok(Some(_)) if ledger.find(&uri).is_some() => step.emit(Output::Unwatch(uri)),
             Ok(Some(watched)) => {
                 let key = WatchKey(ledger.fresh_key());
                 ledger.channels.by_uri.insert(uri.clone(), key.into());
                 ledger.channels.watches.insert(key, Watch::new(uri, watched));
                 ledger.touch(ChannelKind::Watch);
             }
-            Ok(None) => step.say(Output::Unwatch(uri)),
+            Ok(None) => step.emit(Output::Unwatch(uri)),
             Err(error) => {
                 step.refused_watches.insert(uri, error);
             }
@@ -53,7 +53,7 @@ pub(super) fn take_watches(ledger: &mut Ledger, step: &mut Step<'_>, begun: Watc
 ///
 /// # Errors
 /// When it follows as many as it may.
-pub(super) fn check_watches_have_room(
+pub(super) fn check_watch_limit(
     ledger: &Ledger,
     connection: ConnectionId,
     uri: &str,
@@ -70,7 +70,7 @@ pub(super) fn check_watches_have_room(
 }
 
 /// Files have changed: whoever follows the watch is told, and nobody else ever.
-pub(super) fn files_have_changed(
+pub(super) fn send_file_changes(
     ledger: &Ledger,
     step: &mut Step<'_>,
     watch: &str,
@@ -80,7 +80,7 @@ pub(super) fn files_have_changed(
     let channel = ledger.find(watch).and_then(|target| ledger.channels.get(target));
     for &connection in channel.map_or(&[][..], |channel| &channel.subscribers) {
         let frame = Frame::Answer(changes_line(ledger, watch, &changes));
-        step.say(Output::Frame(connection, frame));
+        step.emit(Output::Frame(connection, frame));
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) fn resend_watches(
         let Some(watch) = ledger.channels.watches.get(&WatchKey(target.key)) else { continue };
         let all = [(watch.state.root.clone(), ResourceChangeType::Updated)];
         let frame = Frame::Answer(changes_line(ledger, &watch.channel.uri, &all));
-        step.say(Output::Frame(connection, frame));
+        step.emit(Output::Frame(connection, frame));
     }
 }
 
@@ -104,7 +104,7 @@ fn changes_line(ledger: &Ledger, watch: &str, changes: &[(String, ResourceChange
         changes.iter().map(|(uri, r#type)| ResourceChange { uri: uri.clone(), r#type: *r#type }).collect();
     let changes = json!({ "items": items });
     let action = StateAction::ResourceWatchChanged(ResourceWatchChangedAction { changes });
-    unsequenced_line(watch, &action, ledger.told_head())
+    unsequenced_line(watch, &action, ledger.committed_head())
 }
 
 /// Starts the timer of watches that have lost their last subscriber, and stops that of those which
@@ -120,7 +120,7 @@ pub(super) fn settle_watches(ledger: &mut Ledger, step: &mut Step<'_>) {
             (false, _) => None,
             (true, None) => {
                 let number = ledger.fresh_key();
-                step.say(Output::Timer(Timer::Watch(key, number), UNSUBSCRIBED_MAX));
+                step.emit(Output::Timer(Timer::Watch(key, number), UNSUBSCRIBED_MAX));
                 Some(number)
             }
             (true, since) => since,
@@ -150,17 +150,17 @@ pub(super) fn unsubscribed_watch_expired(
 }
 
 /// Gives up what nobody follows, so that a message can be handled whose watches have no room.
-pub(super) fn make_room_for_watches(ledger: &mut Ledger, step: &mut Step<'_>, connection: ConnectionId) {
+pub(super) fn evict_unsubscribed_watches(ledger: &mut Ledger, step: &mut Step<'_>, connection: ConnectionId) {
     let watches = ledger.channels.watches.iter();
     let unsubscribed = watches.filter(|(_, watch)| watch.channel.subscribers.is_empty());
     for key in unsubscribed.map(|(key, _)| *key).collect::<Vec<_>>() {
         end_watch(ledger, step, key);
     }
-    step.say(Output::BeginWatches(connection));
+    step.emit(Output::BeginWatches(connection));
 }
 
 fn end_watch(ledger: &mut Ledger, step: &mut Step<'_>, key: WatchKey) {
     let Some(watch) = ledger.channels.watches.remove(&key) else { return };
     ledger.channels.by_uri.remove(&watch.channel.uri);
-    step.say(Output::Unwatch(watch.channel.uri));
+    step.emit(Output::Unwatch(watch.channel.uri));
 }

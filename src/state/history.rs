@@ -236,7 +236,7 @@ impl History {
 
     /// Returns the turns up to and with the turn of this id; `None` if there is no such turn.
     pub fn through(&self, id: &str) -> Option<&[CompletedTurn]> {
-        self.turns.get(..=self.place_of(id)?)
+        self.turns.get(..=self.position_of(id)?)
     }
 
     /// Returns the turn that ended last.
@@ -253,11 +253,11 @@ impl History {
 
     /// The turn of this id.
     pub fn get(&self, id: &str) -> Option<&CompletedTurn> {
-        self.turns.get(self.place_of(id)?)
+        self.turns.get(self.position_of(id)?)
     }
 
     /// Returns the place of the turn of this id.
-    pub fn place_of(&self, id: &str) -> Option<usize> {
+    pub fn position_of(&self, id: &str) -> Option<usize> {
         self.places.get(id).copied()
     }
 
@@ -323,14 +323,14 @@ mod tests {
         let all = [turn("a", "1"), turn("b", "2"), turn("a", "3")];
         let mut history: History = all.iter().cloned().collect();
         assert_eq!(
-            (history.place_of("a"), history.place_of("b"), history.place_of("c")),
+            (history.position_of("a"), history.position_of("b"), history.position_of("c")),
             (Some(0), Some(1), None)
         );
         assert_eq!(history.through("b"), Some(&all[..2]));
         assert_eq!(history.since(2), &all[2..]);
         assert_eq!(history.since(4), &[]);
         history.truncate(1);
-        assert_eq!((history.place_of("a"), history.contains("b")), (Some(0), false));
+        assert_eq!((history.position_of("a"), history.contains("b")), (Some(0), false));
         history.truncate(0);
         assert!(history.is_empty() && !history.contains("a"));
     }

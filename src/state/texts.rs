@@ -20,7 +20,7 @@ use crate::wire::terminals;
 
 /// How large data is, in bytes of base64, that is still told where it is. What is larger is called
 /// by a URI.
-pub const TOLD_BYTES_MAX: usize = 64 << 10;
+pub const INLINE_CONTENT_BYTES_MAX: usize = 64 << 10;
 
 /// Sign in JSON text of embedded data of a tool call.
 const EMBEDDED: &[u8] = b"embeddedResource";
@@ -66,7 +66,7 @@ impl TurnFacts {
 
 /// Returns whether JSON text may hold contents.
 pub fn may_hold_contents(text: &[u8]) -> bool {
-    may_hold_sides(text) || text.len() > TOLD_BYTES_MAX && has(text, EMBEDDED)
+    may_hold_sides(text) || text.len() > INLINE_CONTENT_BYTES_MAX && has(text, EMBEDDED)
 }
 
 fn has(text: &[u8], what: impl AsRef<[u8]>) -> bool {
@@ -194,7 +194,7 @@ impl TurnText {
     }
 
     /// Takes the flag that it was read in memory.
-    pub fn take_used(&self) -> bool {
+    pub fn take_read_flag(&self) -> bool {
         self.0.is_used.swap(false, Ordering::Relaxed)
     }
 

@@ -123,7 +123,7 @@ impl Texts {
                 break;
             }
             let Some((asked, bytes)) = held.queue.pop_front() else { break };
-            let stays = asked.upgrade().is_some_and(|text| text.take_used() || !text.evict());
+            let stays = asked.upgrade().is_some_and(|text| text.take_read_flag() || !text.evict());
             if stays {
                 held.queue.push_back((asked, bytes));
             } else {

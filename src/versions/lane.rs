@@ -19,7 +19,7 @@ use super::names::Names;
 use super::node::{self, Object};
 use super::step::{Notice, Scene, Told};
 use super::Line;
-use crate::host::effects::{ActionLine, LoadedTurns, ToldState};
+use crate::host::effects::{ActionLine, ChannelSnapshot, LoadedTurns};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
 use crate::wire::action_lines::envelope_of;
@@ -66,7 +66,7 @@ pub enum State {
     /// As text says it.
     Said(Object),
     /// As the core means it. It may be large.
-    Meant(Box<ToldState>),
+    Meant(Box<ChannelSnapshot>),
 }
 
 impl Found {

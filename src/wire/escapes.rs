@@ -14,7 +14,7 @@ const CHARACTER_BYTES_MAX: usize = 4;
 
 /// Position of a program's output relative to escape sequences.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Within {
+enum EscapeState {
     Text,
     /// Behind an escape.
     Escape,
@@ -26,7 +26,7 @@ enum Within {
     StrEscape,
 }
 
-impl Within {
+impl EscapeState {
     fn then(self, byte: u8) -> Self {
         match (self, byte) {
             (Self::Str, 0x07) | (_, 0x18 | 0x1a) => Self::Text,
@@ -48,20 +48,20 @@ impl Within {
 /// Returns the place to cut a text that must lose a number of bytes: behind the end of a line, if
 /// one is near, and within no escape sequence or character.
 pub fn cut_position(text: &[u8], excess: usize) -> usize {
-    let (mut within, mut found, mut at) = (Within::Text, None, 0);
+    let (mut within, mut found, mut at) = (EscapeState::Text, None, 0);
     while at < text.len() && at <= excess.saturating_add(LINE_BYTES_MAX) {
-        if within == Within::Text && at + 1 < excess {
+        if within == EscapeState::Text && at + 1 < excess {
             // Until there is a sequence, there is nothing to see before the last byte that must go.
             let before = &text[at..(excess - 1).min(text.len())];
             at += memchr::memchr(ESCAPE, before).unwrap_or(before.len());
         }
         let Some(&byte) = text.get(at) else { break };
-        if at >= excess && found.is_none() && within == Within::Text && is_char_start(text, at) {
+        if at >= excess && found.is_none() && within == EscapeState::Text && is_char_start(text, at) {
             found = Some(at);
         }
         within = within.then(byte);
         at += 1;
-        if byte == b'\n' && at >= excess && within == Within::Text {
+        if byte == b'\n' && at >= excess && within == EscapeState::Text {
             return at;
         }
     }
@@ -86,13 +86,13 @@ pub fn take_text(bytes: &mut Vec<u8>, is_all: bool) -> String {
 /// Returns such a text without terminal features: no escape sequences, no control characters but
 /// tabs and line ends, and of a line that was overwritten the last version.
 pub fn plain_text(text: &str) -> String {
-    let (mut within, mut plain, mut line) = (Within::Text, String::new(), String::new());
+    let (mut within, mut plain, mut line) = (EscapeState::Text, String::new(), String::new());
     let mut starts_over = false;
     for char in text.chars() {
         let before = within;
         // No character beyond ASCII ends a sequence.
         within = within.then(u8::try_from(char).ok().filter(u8::is_ascii).unwrap_or(b'0'));
-        if before != Within::Text || within != Within::Text {
+        if before != EscapeState::Text || within != EscapeState::Text {
             continue;
         }
         match char {

@@ -48,7 +48,7 @@ pub(in crate::host) fn open_conversation(
         handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
         client_tools,
     };
-    step.say(Output::Agent(key, Box::new(Command::Open(open))));
+    step.emit(Output::Agent(key, Box::new(Command::Open(open))));
 }
 
 /// Has the agent of a session that is being created open a conversation, its default chat's:
@@ -74,7 +74,7 @@ pub(in crate::host) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'
         chat.begins = None;
         chat.settling = None;
         chat.awaits = false;
-        step.say(Output::Agent(key, Box::new(Command::Close)));
+        step.emit(Output::Agent(key, Box::new(Command::Close)));
         terminals::end_terminals_of(ledger, step, key);
     }
 }

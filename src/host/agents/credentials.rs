@@ -104,8 +104,12 @@ impl AgentRegistry {
             tokens.insert(resource, HeldToken { token: Token::new(token), until_ms });
         }
         let client_id = client.client_id.clone();
-        let of_client =
-            ledger.channels.chats.iter().filter(|(_, chat)| chat.sponsor == client_id).map(|(&key, _)| key);
+        let of_client = ledger
+            .channels
+            .chats
+            .iter()
+            .filter(|(_, chat)| chat.requesting_client == client_id)
+            .map(|(&key, _)| key);
         for chat in of_client.collect::<Vec<_>>() {
             self.send_tokens(ledger, step, chat);
         }
@@ -207,8 +211,8 @@ impl AgentRegistry {
         let (provider, logins) = (agent.info.provider.clone(), logins(agent));
         self.login_is_needed(&provider, step.now.monotonic_ms);
         let Some(chat) = ledger.channels.chats.known(key) else { return };
-        let (sponsor, had) = (chat.sponsor.clone(), chat.tokens_sent.clone());
-        let Some(client_id) = sponsor else { return };
+        let (requesting_client, had) = (chat.requesting_client.clone(), chat.tokens_sent.clone());
+        let Some(client_id) = requesting_client else { return };
         let has = self.tokens_of(ledger, step, &client_id);
         for login in logins {
             let token = had.get(&login.resource);
@@ -237,8 +241,9 @@ impl AgentRegistry {
     /// The tokens that a chat's agent may use: those of the client that asked for its work last,
     /// for the resources that it declares.
     pub(in crate::host) fn tokens_for(&self, ledger: &Ledger, step: &Step<'_>, key: ChatKey) -> Tokens {
-        let sponsor = ledger.channels.chats.known(key).and_then(|chat| chat.sponsor.as_deref());
-        let (Some(client_id), Some(agent)) = (sponsor, self.agent_of(ledger, key)) else {
+        let requesting_client =
+            ledger.channels.chats.known(key).and_then(|chat| chat.requesting_client.as_deref());
+        let (Some(client_id), Some(agent)) = (requesting_client, self.agent_of(ledger, key)) else {
             return Tokens::new();
         };
         self.tokens_for_agent(ledger, step, client_id, agent)
@@ -287,7 +292,7 @@ impl AgentRegistry {
             tracing::warn!(?key, resource, "an agent needs a login for a resource that it does not declare");
             return;
         };
-        let Some(client_id) = chat.sponsor.clone() else { return };
+        let Some(client_id) = chat.requesting_client.clone() else { return };
         self.remove_token(ledger, key, &client_id, resource);
         ask_for_token(ledger, step, &client_id, metadata, AuthRequiredReason::Expired);
     }
@@ -306,6 +311,6 @@ fn ask_for_token(
     let params = Bytes::from(to_sorted_json(&params));
     for (connection, _) in ledger.presence.connections_of(client_id) {
         let frame = Frame::Notification { method: "auth/required", params: params.clone() };
-        step.say(Output::Frame(connection, frame));
+        step.emit(Output::Frame(connection, frame));
     }
 }

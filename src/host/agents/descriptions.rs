@@ -42,7 +42,7 @@ impl AgentRegistry {
         let provider = provider.to_owned();
         self.said.retain(|(of, _)| *of != provider);
         self.said.push((provider.clone(), said.clone()));
-        step.say(Output::Record(Record::AgentSaid { provider, said }));
+        step.emit(Output::Record(Record::AgentSaid { provider, said }));
         self.announce_changed_agents(ledger, step);
     }
 
@@ -87,7 +87,7 @@ impl AgentRegistry {
         let client = ledger.presence.client_of(connection).map(str::to_owned);
         let tokens = self.tokens_for_agent(ledger, step, &client.unwrap_or_default(), agent);
         self.note_probed(provider, step.now.monotonic_ms);
-        step.say(Output::Probe { provider: provider.to_owned(), tokens });
+        step.emit(Output::Probe { provider: provider.to_owned(), tokens });
     }
 
     /// Applies the description that a probed agent has given of itself.
@@ -107,7 +107,7 @@ impl AgentRegistry {
         let sum = crc32fast::hash(&to_sorted_json(&ledger.channels.root.state.agents));
         let changed = self.sent_checksum.replace(sum) != Some(sum);
         if changed {
-            step.say(Output::Record(Record::Agents(sum)));
+            step.emit(Output::Record(Record::Agents(sum)));
         }
         changed
     }

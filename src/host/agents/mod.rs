@@ -19,7 +19,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::host::agents::credentials::HeldToken;
-use crate::host::configuration::values::stand_in_model;
+use crate::host::configuration::values::placeholder_model;
 use crate::host::effects::{AgentDescription, ConnectionId, SelfDescription};
 use crate::host::Start;
 use crate::wire::rpc::to_sorted_json;
@@ -217,14 +217,14 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
     whole.steers = steers.unwrap_or(whole.steers);
     let info = &mut whole.info;
     if info.models.is_empty() {
-        info.models.push(stand_in_model(&info.provider));
+        info.models.push(placeholder_model(&info.provider));
     }
     whole
 }
 
 /// Returns what is saved of an agent with this new self-description, merged with what was saved
 /// before; JSON text.
-pub fn kept_of(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
+pub fn stored_description(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
     let mut agent = KnownAgent::at_start(operator.clone(), &before.said);
     agent.said.learn(news);
     agent.kept()

@@ -96,7 +96,7 @@ fn send_progress(
         message,
     };
     let params = Bytes::from(to_sorted_json(&params));
-    step.say(Output::Frame(connection, Frame::Notification { method: "root/progress", params }));
+    step.emit(Output::Frame(connection, Frame::Notification { method: "root/progress", params }));
 }
 
 /// The user is not waited for any more.

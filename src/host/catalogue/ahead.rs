@@ -65,7 +65,7 @@ pub(in crate::host) fn start_unsubscribed_timers(ledger: &mut Ledger, step: &mut
         let number = ledger.fresh_key();
         if let Some(session) = ledger.channels.sessions.known_mut(key) {
             session.unsubscribed = Some(number);
-            step.say(Output::Timer(Timer::UnsubscribedSession(key, number), UNSUBSCRIBED_MAX));
+            step.emit(Output::Timer(Timer::UnsubscribedSession(key, number), UNSUBSCRIBED_MAX));
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::host::catalogue::Catalogue;
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output, Past};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Session, SessionKey};
-use crate::host::{watches, KeptSummary, Step};
+use crate::host::{watches, Step, StoredSummary};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::to_sorted_json;
 
@@ -30,8 +30,8 @@ pub(in crate::host) struct Missed {
     /// Sessions that have changed.
     changed: BTreeSet<SessionKey>,
     /// Sessions that the client does not know and that are not in memory.
-    kept_added: Vec<SessionSummary>,
-    kept_changed: Vec<SessionSummary>,
+    stored_added: Vec<SessionSummary>,
+    stored_changed: Vec<SessionSummary>,
     /// The URIs of those that are gone.
     removed: BTreeSet<String>,
     /// The channels that it goes on with.
@@ -45,7 +45,7 @@ pub(in crate::host) struct EvictedSessions(BTreeMap<SessionKey, EvictedSession>)
 
 #[derive(Debug)]
 struct EvictedSession {
-    kept: KeptSummary,
+    kept: StoredSummary,
     chats: Vec<ChatKey>,
     /// The sequence's head when it was let go: nothing happened in it since.
     head: u64,
@@ -63,7 +63,7 @@ impl EvictedSessions {
         floor: u64,
     ) {
         self.0.retain(|_, session| session.head > floor);
-        let kept = KeptSummary { summary: session.told, shown_at: session.shown_at, is_removed: false };
+        let kept = StoredSummary { summary: session.told, shown_at: session.shown_at, is_removed: false };
         self.0.insert(key, EvictedSession { kept, chats, head });
     }
 
@@ -81,8 +81,8 @@ impl EvictedSessions {
 
 impl Missed {
     /// A session that is not in memory is told of as it is kept.
-    fn add_kept(&mut self, kept: &KeptSummary, cursor: u64) {
-        let list = if kept.shown_at > cursor { &mut self.kept_added } else { &mut self.kept_changed };
+    fn add_stored(&mut self, kept: &StoredSummary, cursor: u64) {
+        let list = if kept.shown_at > cursor { &mut self.stored_added } else { &mut self.stored_changed };
         list.push(kept.summary.clone());
     }
 
@@ -106,11 +106,11 @@ impl Catalogue {
             Some(past) => (past.actions.as_slice(), std::mem::take(&mut past.sessions)),
             None => Default::default(),
         };
-        let was_removed = |kept: &Option<KeptSummary>| kept.as_ref().is_none_or(|kept| kept.is_removed);
+        let was_removed = |kept: &Option<StoredSummary>| kept.as_ref().is_none_or(|kept| kept.is_removed);
         let is_gone =
             |key: &SessionKey| self.disposed.contains(key) || kept.get(key).is_some_and(was_removed);
         let chats_let_go = self.evicted.by_chats(cursor);
-        let mut evict = BTreeSet::new();
+        let mut dropped = BTreeSet::new();
         let recent = ledger.actions_since(cursor);
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
             let in_memory = ledger.channels.session_of(*target);
@@ -127,7 +127,7 @@ impl Catalogue {
                 }
                 None if is_gone(&key) => missed.removed.extend(channel_of(line)),
                 None if self.evicted.0.contains_key(&key) => {
-                    evict.insert(key);
+                    dropped.insert(key);
                 }
                 None => {}
             }
@@ -136,13 +136,13 @@ impl Catalogue {
             |key: &SessionKey| !ledger.channels.sessions.contains_key(key) && !self.disposed.contains(key);
         for (key, kept) in &kept {
             // What memory remembers of it is as young or younger.
-            let is_told = !evict.contains(key) && is_absent(key);
+            let is_told = !dropped.contains(key) && is_absent(key);
             if let Some(kept) = kept.as_ref().filter(|kept| !kept.is_removed && is_told) {
-                missed.add_kept(kept, cursor);
+                missed.add_stored(kept, cursor);
             }
         }
-        for session in evict.iter().filter_map(|key| self.evicted.0.get(key)) {
-            missed.add_kept(&session.kept, cursor);
+        for session in dropped.iter().filter_map(|key| self.evicted.0.get(key)) {
+            missed.add_stored(&session.kept, cursor);
         }
         missed
     }
@@ -159,7 +159,7 @@ pub(in crate::host) fn send_missed(
     let channel = &ledger.channels.root.channel.uri;
     let mut notify = |method, params: Vec<u8>| {
         let params = params.into();
-        step.say(Output::Frame(connection, Frame::Notification { method, params }));
+        step.emit(Output::Frame(connection, Frame::Notification { method, params }));
     };
     for session in missed.removed {
         let params = SessionRemovedParams { channel: channel.clone(), session };
@@ -168,11 +168,11 @@ pub(in crate::host) fn send_missed(
     let in_memory = |keys: BTreeSet<SessionKey>| {
         keys.into_iter().filter_map(|key| Some(ledger.channels.sessions.known(key)?.told.clone()))
     };
-    for summary in in_memory(missed.added).chain(missed.kept_added) {
+    for summary in in_memory(missed.added).chain(missed.stored_added) {
         let params = SessionAddedParams { channel: channel.clone(), summary };
         notify("root/sessionAdded", to_sorted_json(&params));
     }
-    for summary in in_memory(missed.changed).chain(missed.kept_changed) {
+    for summary in in_memory(missed.changed).chain(missed.stored_changed) {
         let (session, changes) = (summary.resource.clone(), all_of(&summary));
         let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
         notify("root/sessionSummaryChanged", to_sorted_json(&params));

@@ -50,7 +50,7 @@ pub(in crate::host) fn take_notes(
 }
 
 /// Keeps all these notes of a chat.
-pub(in crate::host) fn keep_notes(
+pub(in crate::host) fn save_notes(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     session: SessionKey,

@@ -18,7 +18,7 @@ use crate::host::configuration::directories::usable_directory;
 use crate::host::configuration::selection;
 use crate::host::configuration::values::{check_complete, settings_of, shown};
 use crate::host::cursors::CursorOf;
-use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Listed, Page, Place};
+use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, ListPosition, Listed, Page};
 use crate::host::ledger::Ledger;
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey};
@@ -58,14 +58,14 @@ fn may_name_a_session(uri: &str) -> bool {
 impl Catalogue {
     /// Puts the sessions that are in memory, as they were told last, in the place of what was read
     /// of them.
-    pub(in crate::host) fn bring_up_to_date(&self, ledger: &Ledger, page: &Page, listed: &mut Listed) {
+    pub(in crate::host) fn update_from_memory(&self, ledger: &Ledger, page: &Page, listed: &mut Listed) {
         let sessions = &ledger.channels.sessions;
         let is_known =
-            |place: &Place| sessions.contains_key(&place.key) || self.disposed.contains(&place.key);
+            |place: &ListPosition| sessions.contains_key(&place.key) || self.disposed.contains(&place.key);
         listed.sessions.retain(|(place, _)| !is_known(place));
         let told = sessions.iter().filter(|(_, session)| !session.ahead);
         let told = told.map(|(key, session)| {
-            (Place { modified_at: session.told.modified_at.clone(), key: *key }, &session.told)
+            (ListPosition { modified_at: session.told.modified_at.clone(), key: *key }, &session.told)
         });
         let last = listed.next.as_ref();
         let on_page = told.filter(|(place, _)| {
@@ -111,7 +111,7 @@ pub(in crate::host) fn create_session(
         }
         _ => Beginning::default(),
     };
-    let agent = configuration::requests::agent_called(agents, params.provider.as_deref())?;
+    let agent = configuration::requests::find_agent(agents, params.provider.as_deref())?;
     agents.check_tokens(ledger, step, connection, agent)?;
     let directories = new_directories(&step.findings, agent, params.working_directories)?;
     let config = settings_of(agent, params.config.unwrap_or_default());
@@ -143,9 +143,9 @@ pub(in crate::host) fn create_session(
     state.active_clients.extend(params.active_client);
     ledger.channels.by_uri.insert(uri.clone(), session.into());
     ledger.channels.by_uri.insert(chat_uri, chat.into());
-    let sponsor = ledger.presence.client_of(connection).map(str::to_owned);
+    let requesting_client = ledger.presence.client_of(connection).map(str::to_owned);
     let opening = params.progress_token.map(|token| Opening::new(token, connection));
-    let first = Chat { sponsor, opening, ..first };
+    let first = Chat { requesting_client, opening, ..first };
     ledger.channels.chats.insert(chat, first);
     if !ahead {
         ledger.mark_dirty(session.into());
@@ -264,14 +264,14 @@ fn new_directories(
     Ok(Some(directories))
 }
 
-fn write_cursor(Place { modified_at, key: SessionKey(number) }: &Place) -> String {
+fn write_cursor(ListPosition { modified_at, key: SessionKey(number) }: &ListPosition) -> String {
     CursorOf::Sessions.write(format_args!("{modified_at}:{number}"))
 }
 
-fn read_cursor(cursor: &str) -> Option<Place> {
+fn read_cursor(cursor: &str) -> Option<ListPosition> {
     let place = CursorOf::Sessions.read(cursor)?;
     let (modified_at, number) = place.rsplit_once(':')?;
-    Some(Place { modified_at: modified_at.to_owned(), key: SessionKey(number.parse().ok()?) })
+    Some(ListPosition { modified_at: modified_at.to_owned(), key: SessionKey(number.parse().ok()?) })
 }
 
 /// The result of `listSessions` (JSON text) for a page.
@@ -281,7 +281,7 @@ pub fn listing(listed: &Listed) -> Bytes {
 
 /// Returns a page as JSON text, from the summaries as text; `next` is the place of its last session
 /// when there are more behind it.
-fn listing_of(summaries: impl Iterator<Item = impl AsRef<[u8]>>, next: Option<&Place>) -> Vec<u8> {
+fn listing_of(summaries: impl Iterator<Item = impl AsRef<[u8]>>, next: Option<&ListPosition>) -> Vec<u8> {
     let mut result = b"{".to_vec();
     if let Some(place) = next {
         result.extend_from_slice(b"\"nextCursor\":");
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_cursor_names_the_place_that_it_was_made_of() {
-        let place = Place { modified_at: "2026-01-02T03:04:05.678Z".to_owned(), key: SessionKey(17) };
+        let place = ListPosition { modified_at: "2026-01-02T03:04:05.678Z".to_owned(), key: SessionKey(17) };
         assert_eq!(read_cursor(&write_cursor(&place)), Some(place));
         for foreign in ["", "x", &CursorOf::Turns.write(format_args!("2026:17"))] {
             assert_eq!(read_cursor(foreign), None, "{foreign}");

@@ -56,7 +56,7 @@ impl Summaries {
                 continue;
             }
             if !std::mem::replace(&mut self.timed, true) {
-                step.say(Output::Timer(Timer::Summaries, SUMMARY_HOLD));
+                step.emit(Output::Timer(Timer::Summaries, SUMMARY_HOLD));
             }
             self.held.insert(key);
         }

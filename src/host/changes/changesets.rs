@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 use crate::host::actions::Verdict;
 use crate::host::changes::checkpoints::{CheckpointedFolder, Checkpoints, Comparison};
-use crate::host::changes::edits::{mark_of, net_of, reported_in, CountedLines, RevertedFile, SideContent};
+use crate::host::changes::edits::{net_of, reported_in, scope_key, CountedLines, RevertedFile, SideContent};
 use crate::host::changes::operations::Operations;
 use crate::host::changes::statuses::{shows_status, RepositoryStatuses};
 use crate::host::changes::{checkpoints, edits};
@@ -321,7 +321,7 @@ impl Changes {
             return Some(ChangesetState { operations, ..state_of(Vec::new(), Some(error), false) });
         }
         let reviewed = &ledger.channels.sessions.known(session)?.reviewed;
-        let of_scope = reviewed.get(&mark_of(scope));
+        let of_scope = reviewed.get(&scope_key(scope));
         let shown = files.iter().map(|file| {
             let mark = of_scope.and_then(|marks| marks.get(&file.file));
             file.shown(mark == Some(&file.version()))
@@ -508,7 +508,7 @@ impl Changes {
         let versions: BTreeMap<String, String> =
             files.into_iter().map(|file| (file.file.clone(), file.version())).collect();
         if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
-            let marks = of_session.reviewed.entry(mark_of(&scope)).or_default();
+            let marks = of_session.reviewed.entry(scope_key(&scope)).or_default();
             for (file, _) in named {
                 match versions.get(&file).filter(|_| is_reviewed) {
                     Some(version) => marks.insert(file, version.clone()),

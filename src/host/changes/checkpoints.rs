@@ -112,7 +112,7 @@ pub(in crate::host) enum JobPurpose {
     /// To keep it behind a turn.
     AfterTurn { session: SessionKey, chat: String, turn: String, since: Vec<Checkpoint> },
     /// To keep it after files were taken back.
-    Now { session: SessionKey, since: Vec<Checkpoint> },
+    AfterRevert { session: SessionKey, since: Vec<Checkpoint> },
     /// Comparison of two checkpoints.
     Comparison(CheckpointPair),
     /// Status of the repository.
@@ -228,8 +228,8 @@ impl CheckpointedFolder {
 
     /// From what to what all of the session has gone.
     fn whole_session(&self) -> Option<(&Checkpoint, &Checkpoint)> {
-        let is_told_apart = !self.turns.iter().any(|turn| turn.overlaps_others);
-        let first = self.turns.first().filter(|_| self.is_whole && is_told_apart)?;
+        let is_separable = !self.turns.iter().any(|turn| turn.overlaps_others);
+        let first = self.turns.first().filter(|_| self.is_whole && is_separable)?;
         Some((&first.before, self.last.as_ref()?))
     }
 
@@ -316,7 +316,7 @@ impl Checkpoints {
     ) -> u64 {
         let number = ledger.fresh_key();
         self.jobs.insert(number, what);
-        step.say(Output::Git(number, Box::new(GitJob { directories, within_ms, work })));
+        step.emit(Output::Git(number, Box::new(GitJob { directories, within_ms, work })));
         number
     }
 
@@ -352,7 +352,7 @@ impl Checkpoints {
         let Some(work) = checkpoint_work(ledger, step, session, Vec::new(), Vec::new()) else { return };
         let number =
             self.run_git(ledger, step, (directories, within_ms), work, JobPurpose::BeforeTurn(key, run));
-        step.say(Output::Timer(Timer::Checkpoint(number), std::time::Duration::from_millis(within_ms)));
+        step.emit(Output::Timer(Timer::Checkpoint(number), std::time::Duration::from_millis(within_ms)));
         if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
             run.awaited_checkpoint = Some(number);
         }
@@ -582,7 +582,7 @@ impl Checkpoints {
         let since: Vec<Checkpoint> =
             of_session.checkpoints.turns.first().map(|first| first.before.clone()).into_iter().collect();
         let Some(work) = checkpoint_work(ledger, step, session, since.clone(), Vec::new()) else { return };
-        self.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Now { session, since });
+        self.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::AfterRevert { session, since });
         note_checkpoint_requested(ledger, session);
     }
 
@@ -597,7 +597,7 @@ impl Checkpoints {
         let (root, keeper) = (of_session.checkpoints.root.clone(), of_session.checkpoints.keeper.clone());
         for asked in self.jobs.values_mut() {
             let is_kept = match asked {
-                JobPurpose::AfterTurn { session: of, .. } | JobPurpose::Now { session: of, .. } => {
+                JobPurpose::AfterTurn { session: of, .. } | JobPurpose::AfterRevert { session: of, .. } => {
                     *of == session
                 }
                 JobPurpose::BeforeTurn(chat, _) => !ledger.channels.chats.contains_key(chat),
@@ -667,7 +667,9 @@ impl Checkpoints {
     ) -> bool {
         let key = ledger.find_session(&session.channel.uri);
         self.jobs.values().any(|asked| match asked {
-            JobPurpose::AfterTurn { session, .. } | JobPurpose::Now { session, .. } => Some(*session) == key,
+            JobPurpose::AfterTurn { session, .. } | JobPurpose::AfterRevert { session, .. } => {
+                Some(*session) == key
+            }
             JobPurpose::Comparison((session, ..)) | JobPurpose::Import(session) => Some(*session) == key,
             _ => false,
         })
@@ -678,7 +680,7 @@ impl Checkpoints {
     pub(in crate::host) fn is_checkpoint_in_flight(&self, key: SessionKey, of: Option<&str>) -> bool {
         self.jobs.values().any(|asked| match asked {
             JobPurpose::AfterTurn { session, turn, .. } => *session == key && of.is_none_or(|of| of == turn),
-            JobPurpose::Now { session, .. } => *session == key && of.is_none(),
+            JobPurpose::AfterRevert { session, .. } => *session == key && of.is_none(),
             _ => false,
         })
     }
@@ -771,7 +773,7 @@ impl Changes {
                 }
                 self.statuses.request_refresh(ledger, session);
             }
-            Some(JobPurpose::Now { session, since }) => {
+            Some(JobPurpose::AfterRevert { session, since }) => {
                 self.checkpoints.checkpoint_finished(ledger, session, since, report);
             }
             Some(JobPurpose::Import(session)) => {

@@ -451,7 +451,7 @@ impl Changes {
         // was done again since.
         let is_hidden =
             *scope != ChangesetScope::Session || self.checkpoints.is_checkpoint_in_flight(key, None);
-        let of_scope = mark_of(scope);
+        let of_scope = scope_key(scope);
         let of_scope =
             session.reverted.iter().filter(|file| is_hidden && file.kept.is_some() && file.scope == of_scope);
         let discarded: BTreeSet<_> =
@@ -496,7 +496,7 @@ impl Changes {
             ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => None,
             ChangesetScope::Turn(id) => {
                 let chat = chat_of_turn(ledger, session, id)?;
-                let of_scope = mark_of(scope);
+                let of_scope = scope_key(scope);
                 Some(self.net_files(ledger, |ledger| {
                     let mut turns = turns_with_edits(ledger, chat);
                     turns.retain(|turn| turn.id == id);
@@ -556,14 +556,14 @@ pub(in crate::host) fn reverts_of(
     let nowhere = (ChatKey(0), "");
     let said =
         session.reverted.iter().filter(|file| !file.is_unsure && file.kept.is_none() && is_meant(file));
-    let operations = said.map(|file| {
+    let reverts = said.map(|file| {
         let [before_in, after_in] = [&file.before_in, &file.after_in].map(|place| {
             let place = place.as_ref().and_then(|it| Some((ledger.find_chat(&it.chat)?, it.turn.as_str())));
             place.unwrap_or(nowhere)
         });
         ReportedEdit { before_in, after_in, edit: &file.edit, is_revert: true }
     });
-    operations.collect()
+    reverts.collect()
 }
 
 /// Returns the edits without those that clients have had git revert, in a turn or in the session. A
@@ -741,6 +741,6 @@ fn active_edits(chat: &Chat) -> Vec<&CallEdit> {
 }
 
 /// Returns the name under which reviews and reverts of a changeset are saved.
-pub(in crate::host) fn mark_of(scope: &ChangesetScope) -> String {
+pub(in crate::host) fn scope_key(scope: &ChangesetScope) -> String {
     changeset_uri("", scope)
 }

@@ -33,7 +33,7 @@ use serde_json::json;
 use crate::host::changes::changesets::{Changes, FILES_MAX};
 use crate::host::changes::checkpoints::Comparison;
 use crate::host::changes::commits::{commit_operation, RequestedCommit, COMMIT};
-use crate::host::changes::edits::{mark_of, EditLookup, RevertedFile};
+use crate::host::changes::edits::{scope_key, EditLookup, RevertedFile};
 use crate::host::changes::statuses::shows_status;
 use crate::host::changes::{checkpoints, edits};
 use crate::host::effects::{
@@ -186,7 +186,7 @@ impl Changes {
             operations.push(operation(RESTORE, "Restore Discarded Changes", "redo", scopes));
         }
         let running = self.operations.running.get(&session).filter(|it| it.scope == *scope);
-        let failed = self.operations.failed.get(&(session, mark_of(scope)));
+        let failed = self.operations.failed.get(&(session, scope_key(scope)));
         let works = |chat| ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_some());
         let is_disabled = ledger.channels.chats_in(session).into_iter().any(works);
         for operation in &mut operations {
@@ -225,7 +225,7 @@ impl Changes {
             }
             _ => too_many("operations of this session wait already"),
         };
-        step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+        step.emit(Output::Frame(connection, Frame::Error { id: Some(id), error }));
     }
 
     /// Counts the pending operations of the session that a changeset belongs to.
@@ -294,7 +294,7 @@ impl Changes {
                     record_pending_reverts(ledger, &mut taken, step.now.unix_ms);
                     let below = ledger.channels.folders_of_sessions();
                     let taken = Resource::Revert { taken: taken.into(), below };
-                    step.say(Output::Resource(connection, id, taken));
+                    step.emit(Output::Resource(connection, id, taken));
                 }
                 Ok(FirstStep::Commit(wanted)) => {
                     self.start_operation(ledger, step, wanted.session, requesters, params);
@@ -419,7 +419,7 @@ impl Changes {
                     left.push(format!("`{}`: it was changed since", changed.file));
                     continue;
                 }
-                for row in RevertedFile::all_of(changed, &mark_of(&scope)) {
+                for row in RevertedFile::all_of(changed, &scope_key(&scope)) {
                     let (found, left) = edits::reverted_sides(ledger, &row, &mut found_texts);
                     let kept = row.kept.clone();
                     taken.push(FileRevert { row, now: found, wanted: left, kept });
@@ -458,7 +458,7 @@ impl Changes {
         params: InvokeChangesetOperationParams,
     ) {
         let Some((_, scope)) = parse_changeset_uri(&params.channel) else { return };
-        self.operations.failed.remove(&(session, mark_of(&scope)));
+        self.operations.failed.remove(&(session, scope_key(&scope)));
         let running = RunningOperation { requesters, scope, params };
         self.operations.running.insert(session, running);
         self.sync_changesets(ledger, step, session);
@@ -480,7 +480,7 @@ impl Changes {
             if let Err(error) = &told {
                 let why = error_info("operationFailed".to_owned(), &error.message);
                 let failed = &mut self.operations.failed;
-                failed.insert((session, mark_of(&scope)), (params.operation_id, why));
+                failed.insert((session, scope_key(&scope)), (params.operation_id, why));
             }
             self.sync_changesets(ledger, step, session);
         }
@@ -502,7 +502,7 @@ impl Changes {
                 }
                 Err(error) => Frame::Error { id: Some(id), error: error.clone() },
             };
-            step.say(Output::Frame(connection, frame));
+            step.emit(Output::Frame(connection, frame));
         }
     }
 
@@ -619,7 +619,7 @@ fn last_reverted<'a>(
     session: SessionKey,
     scope: &ChangesetScope,
 ) -> impl Iterator<Item = &'a RevertedFile> {
-    let of_scope = mark_of(scope);
+    let of_scope = scope_key(scope);
     let session = ledger.channels.sessions.known(session);
     let discarded = session.map(|session| session.reverted.as_slice()).unwrap_or_default();
     let last = discarded.iter().filter(|file| file.scope == of_scope).map(|file| file.edit.at).max();

@@ -249,7 +249,7 @@ impl RepositoryStatuses {
         status.is_lingering = !follows && (status.is_lingering || lost_subscriber);
         if status.is_lingering && lost_subscriber {
             status.lingers += 1;
-            step.say(Output::Timer(Timer::Linger(session, status.lingers), LINGER));
+            step.emit(Output::Timer(Timer::Linger(session, status.lingers), LINGER));
         }
         let known = status.known.as_ref().filter(|_| follows || status.is_lingering);
         let folders = known.into_iter().flat_map(|known| std::iter::once(&known.root).chain(&known.own));
@@ -262,10 +262,10 @@ impl RepositoryStatuses {
             return;
         }
         for channel in &wanted {
-            step.say(Output::Watch(channel.clone()));
+            step.emit(Output::Watch(channel.clone()));
         }
         for channel in std::mem::replace(&mut status.watched, wanted) {
-            step.say(Output::Unwatch(channel));
+            step.emit(Output::Unwatch(channel));
         }
     }
 
@@ -293,7 +293,7 @@ impl RepositoryStatuses {
                 // Where something changes all the time, what was seen is shown at times.
                 status.debounces_after_refresh = true;
             } else if !std::mem::replace(&mut status.is_debouncing, true) {
-                step.say(Output::Timer(Timer::Refresh(session), DEBOUNCE));
+                step.emit(Output::Timer(Timer::Refresh(session), DEBOUNCE));
             }
         }
     }
@@ -328,7 +328,7 @@ impl RepositoryStatuses {
         if std::mem::take(&mut status.debounces_after_refresh)
             && !std::mem::replace(&mut status.is_debouncing, true)
         {
-            step.say(Output::Timer(Timer::Refresh(session), DEBOUNCE));
+            step.emit(Output::Timer(Timer::Refresh(session), DEBOUNCE));
         }
         let (was_stale, had_trouble) = (status.is_stale, status.trouble.is_some());
         status.is_stale = std::mem::take(&mut status.is_stale_again) || (was_stale && !files);
@@ -398,7 +398,7 @@ impl Changes {
             return;
         }
         for channel in std::mem::take(&mut self.statuses.released) {
-            step.say(Output::Unwatch(channel));
+            step.emit(Output::Unwatch(channel));
         }
         let sessions: Vec<SessionKey> = self.statuses.all.keys().copied().collect();
         for session in sessions {

@@ -79,7 +79,7 @@ pub(in crate::host) fn named_in(action: &StateAction) -> Option<&str> {
 
 impl Kind for Annotations {
     const KIND: ChannelKind = ChannelKind::Annotations;
-    const CALLED: &'static str = "the channel of a session's annotations";
+    const LABEL: &'static str = "the channel of a session's annotations";
     const ACTIONS: &'static [ClientAction] = actions_of! {
         Annotations;
         "annotations/set" => AnnotationsSetAction;
@@ -116,7 +116,7 @@ impl Kind for Annotations {
     }
 
     /// Behind whatever its session is called.
-    fn called_otherwise(channels: &Channels, uri: &str) -> Option<AnnotationsKey> {
+    fn find_by_alias(channels: &Channels, uri: &str) -> Option<AnnotationsKey> {
         let session = channels.find(parse_annotations_uri(uri)?)?.session()?;
         let session = channels.sessions.known(session)?;
         channels.by_uri.get(&annotations_uri(&session.channel.uri))?.annotations()

@@ -31,7 +31,7 @@ pub(in crate::host) struct Changeset {
 
 impl Kind for Changeset {
     const KIND: ChannelKind = ChannelKind::Changeset;
-    const CALLED: &'static str = "a changeset's channel";
+    const LABEL: &'static str = "a changeset's channel";
     const ACTIONS: &'static [ClientAction] = actions_of! {
         Changeset;
         "changeset/filesReviewChanged" => ChangesetFilesReviewChangedAction;
@@ -60,7 +60,7 @@ impl Kind for Changeset {
     }
 
     /// Behind whatever its session is called, and with the id of a turn encoded or not.
-    fn called_otherwise(channels: &Channels, uri: &str) -> Option<ChangesetKey> {
+    fn find_by_alias(channels: &Channels, uri: &str) -> Option<ChangesetKey> {
         let (session, scope) = parse_changeset_uri(uri)?;
         let session = channels.sessions.known(channels.find(session)?.session()?)?;
         channels.by_uri.get(&changeset_uri(&session.channel.uri, &scope))?.changeset()

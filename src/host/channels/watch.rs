@@ -43,7 +43,7 @@ impl Watch {
 
 impl Kind for Watch {
     const KIND: ChannelKind = ChannelKind::Watch;
-    const CALLED: &'static str = "a watch's channel";
+    const LABEL: &'static str = "a watch's channel";
     const ACTIONS: &'static [ClientAction] = &[];
     type Key = WatchKey;
     type All = BTreeMap<WatchKey, Self>;

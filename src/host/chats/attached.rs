@@ -180,8 +180,8 @@ pub(in crate::host) fn forget_what_is_gone(chat: &mut Chat) {
         return;
     }
     let state = chat.conversation.state();
-    let handed_over = chat.run.iter().flat_map(|run| &run.handed_over);
-    let waiting = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(handed_over);
+    let sent_steering = chat.run.iter().flat_map(|run| &run.sent_steering);
+    let waiting = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(sent_steering);
     let waiting: Vec<&str> = waiting.map(|message| message.id.as_str()).collect();
     chat.attached.pending.retain(|id, _| waiting.contains(&id.as_str()));
     let newest_first = state.active_turn.iter().map(|turn| &*turn.id);

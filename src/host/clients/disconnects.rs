@@ -108,5 +108,5 @@ impl Clients {
 fn owner_of(ledger: &Ledger, key: ChatKey) -> Option<&str> {
     let chat = ledger.channels.chats.known(key)?;
     let by = chat.run.as_ref().and_then(|run| run.by.as_deref());
-    by.or(chat.sponsor.as_deref())
+    by.or(chat.requesting_client.as_deref())
 }

@@ -28,7 +28,7 @@ use crate::host::chats::calls;
 use crate::host::chats::calls::CallRef;
 use crate::host::clients::disconnects::Disconnect;
 use crate::host::clients::shutdown::ShuttingDown;
-use crate::host::effects::{Besides, ChatKey, Command, ConnectionId, Output, Timer, ToolOutcome};
+use crate::host::effects::{CallExtras, ChatKey, Command, ConnectionId, Output, Timer, ToolOutcome};
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
 use crate::host::model::{AgentLink, ChannelId, SessionKey};
@@ -106,7 +106,7 @@ impl Clients {
         }
         let number = ledger.fresh_key();
         self.absences.insert(number, known);
-        step.say(Output::Timer(Timer::Absence(number), ABSENCE_MAX));
+        step.emit(Output::Timer(Timer::Absence(number), ABSENCE_MAX));
     }
 
     /// A client takes part in a session again.
@@ -303,7 +303,7 @@ pub(in crate::host) fn fail_client_call(ledger: &mut Ledger, step: &mut Step<'_>
     };
     let message = "Was not carried out".into();
     let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
-    calls::finish_call(ledger, step, call, outcome, false, Besides::default());
+    calls::finish_call(ledger, step, call, outcome, false, CallExtras::default());
     let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
     if let Some(command) = run.and_then(|run| calls::result_for_agent(ledger, call.key, run, &call.id)) {
         step.send_to_agent(call.key, command);

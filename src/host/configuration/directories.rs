@@ -224,7 +224,7 @@ fn chats_in(ledger: &Ledger, key: SessionKey, directory: Option<&str>) -> Vec<Ch
 }
 
 /// Takes those directories from a chat that are none of a session's.
-pub(in crate::host) fn keep_directories_of(
+pub(in crate::host) fn retain_directories_of(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,

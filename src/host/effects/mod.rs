@@ -303,7 +303,7 @@ pub enum Output {
 impl Output {
     /// Returns whether it neither shows nor changes anything stored: it holds whatever becomes of
     /// the records of its step and earlier ones, so it need not wait for them.
-    pub fn stands_alone(&self) -> bool {
+    pub fn is_independent_of_store(&self) -> bool {
         match self {
             Self::Frame(_, Frame::Result { method, .. }) => *method == Method::Ping,
             Self::Frame(_, Frame::Error { error, .. }) => error.is_about_the_message(),
@@ -462,7 +462,7 @@ pub enum Resource {
     /// Check whether it can be watched.
     Watch(Watched),
     /// Files that may be meant by what is typed.
-    Files(FilesMeant),
+    Files(FileCompletionQuery),
     /// Files that are to be what they were.
     Revert {
         /// Files to revert. Answered by [`Input::Reverted`].
@@ -563,7 +563,7 @@ pub enum Change {
 
 /// Files that may be meant by what is typed in a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FilesMeant {
+pub struct FileCompletionQuery {
     /// The `file:` URIs of the directories that they are in.
     pub directories: Vec<String>,
     /// First character of the word that is typed.

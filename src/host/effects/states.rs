@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde_json::{json, Value};
 
 use super::{Frame, RequestId, Rope};
-use crate::host::ledger::contents::told_turn;
+use crate::host::ledger::contents::turn_for_clients;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 use crate::wire::action_lines::{begin_line, end_line};
@@ -20,7 +20,7 @@ use crate::wire::methods::Method;
 
 /// The state of a channel, and where it stands in the sequence.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ToldState {
+pub struct ChannelSnapshot {
     /// The kind of the channel.
     pub kind: ChannelKind,
     /// The channel's URI.
@@ -33,7 +33,7 @@ pub struct ToldState {
     pub from_seq: i64,
 }
 
-impl ToldState {
+impl ChannelSnapshot {
     /// The provider, if it is a session.
     pub fn provider(&self) -> Option<&str> {
         match &self.state {
@@ -87,7 +87,7 @@ pub struct LargeStates {
     /// Other members of the result.
     pub besides: JsonObject,
     /// The states.
-    pub states: Vec<ToldState>,
+    pub states: Vec<ChannelSnapshot>,
     /// The size of the JSON text of the states in bytes; nearly.
     pub bytes: usize,
 }
@@ -100,7 +100,7 @@ impl LargeStates {
 
     /// Returns whether all that is in them is in memory.
     pub fn is_in_memory(&self) -> bool {
-        self.states.iter().all(ToldState::is_in_memory)
+        self.states.iter().all(ChannelSnapshot::is_in_memory)
     }
 
     /// The answer to the request of this id, which takes long to make.
@@ -176,7 +176,7 @@ impl LoadedTurns {
 /// A completed turn of a chat as clients are told it. None when its text is no turn, which was
 /// logged.
 pub fn told(chat: &str, turn: &CompletedTurn) -> Option<Turn> {
-    CompletedTurn::new(turn.id(), told_turn(chat, turn)).read()
+    CompletedTurn::new(turn.id(), turn_for_clients(chat, turn)).read()
 }
 
 /// An object with these turns of a chat in it, as clients are told them.

@@ -32,7 +32,7 @@ pub(in crate::host) fn resource(
             {
                 return Ok(kept);
             }
-            let uri = contents::content_called(ledger, &params.uri)?.unwrap_or(params.uri);
+            let uri = contents::resolve_content(ledger, &params.uri)?.unwrap_or(params.uri);
             return Ok(Resource::Read { uri, encoding: params.encoding });
         }
         Method::ResourceResolve => {
@@ -40,7 +40,7 @@ pub(in crate::host) fn resource(
             if let Some(kept) = checkpoints::checkpointed_content(ledger, &params.uri, None)? {
                 return Ok(kept);
             }
-            let content = contents::content_called(ledger, &params.uri)?;
+            let content = contents::resolve_content(ledger, &params.uri)?;
             let follows_links = params.follow_symlinks != Some(false);
             return Ok(Resource::Resolve { uri: params.uri, content, follows_links });
         }

@@ -96,11 +96,11 @@ impl Host {
             );
         }
         let action = kinds::read_dispatched(&self.ledger, target, &asked, hint)?;
-        check_state_has_room(&mut self.ledger, target, &action)?;
+        check_state_limit(&mut self.ledger, target, &action)?;
         self.change(step, target, action, asked.origin, hint)
     }
 
-    pub(in crate::host) fn change_chat_as_meant(
+    pub(in crate::host) fn change_chat_with_hint(
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
@@ -124,7 +124,7 @@ impl Host {
                 None
             }
             StateAction::ChatTruncated(action) if hint == Some(&VersionHint::KeepsSelection) => {
-                selection::keep_selection(&mut self.ledger, step, key, action);
+                selection::save_selection(&mut self.ledger, step, key, action);
                 None
             }
             StateAction::ChatPendingMessageSet(action) => Some((action.id.clone(), follows)),
@@ -133,7 +133,7 @@ impl Host {
         };
         let verdict = self.change_chat(step, key, action, origin)?;
         if let Some((id, follows)) = pending {
-            selection::let_follow(&mut self.ledger, key, &id, follows);
+            selection::set_following_selection(&mut self.ledger, key, &id, follows);
         }
         Ok(verdict)
     }
@@ -172,9 +172,11 @@ pub(in crate::host) fn change_session(
             None => return Err(Refusal::DefaultChatNeeded),
         },
         StateAction::SessionActiveClientSet(a) => {
-            actions::session::only_itself(&origin, &a.active_client.client_id)?
+            actions::session::check_own_client(&origin, &a.active_client.client_id)?
         }
-        StateAction::SessionActiveClientRemoved(a) => actions::session::only_itself(&origin, &a.client_id)?,
+        StateAction::SessionActiveClientRemoved(a) => {
+            actions::session::check_own_client(&origin, &a.client_id)?
+        }
         _ => return Err(Refusal::NotServedOn("a session's channel")),
     }
     let mut after = session.state.clone();
@@ -217,7 +219,7 @@ pub(in crate::host) fn change_session(
 
 /// Returns what an action makes larger: its name, and its size in bytes of JSON text; `None`
 /// when its size has no limit.
-pub(in crate::host) fn what_grows(
+pub(in crate::host) fn growing_member(
     ledger: &mut Ledger,
     id: ChannelId,
     action: &StateAction,
@@ -241,7 +243,7 @@ pub(in crate::host) fn what_grows(
             // A draft takes the place of the one before.
             let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
             let chat = ledger.channels.chats.known_mut(id.key.into())?;
-            return Some(("the chat, without its turns,", chat.conversation.bytes_besides_turns(with_draft)));
+            return Some(("the chat, without its turns,", chat.conversation.bytes_without_turns(with_draft)));
         }
         _ => return None,
     };
@@ -252,13 +254,13 @@ pub(in crate::host) fn what_grows(
 ///
 /// # Errors
 /// When it has not.
-pub(in crate::host) fn check_state_has_room(
+pub(in crate::host) fn check_state_limit(
     ledger: &mut Ledger,
     target: ChannelId,
     action: &StateAction,
 ) -> Result<(), Refusal> {
     let max = ledger.limits.state_bytes;
-    match what_grows(ledger, target, action) {
+    match growing_member(ledger, target, action) {
         Some((what, there)) if there.saturating_add(json_bytes(action)) > max => {
             Err(Refusal::StateFull { what, there, max })
         }

@@ -59,7 +59,7 @@ impl Host {
         for chat in self.ledger.channels.chats_in(key) {
             // There is no next turn for what the agent has not taken in.
             if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
-                run.handed_over.clear();
+                run.sent_steering.clear();
             }
             self.cancel_turn(step, chat);
             progress::opening_finished(&mut self.ledger, step, chat);
@@ -83,7 +83,7 @@ impl Host {
             return Ok(());
         }
         let uri = session.channel.uri;
-        step.say(Output::Record(Record::SessionRemoved(key)));
+        step.emit(Output::Record(Record::SessionRemoved(key)));
         ahead::count_sessions(&mut self.ledger, step, -1);
         let params =
             SessionRemovedParams { channel: self.ledger.channels.root.channel.uri.clone(), session: uri };
@@ -123,8 +123,8 @@ pub(in crate::host) fn answer_list(
     // While nothing can be kept, what is safe is what the store has.
     if ledger.failing().is_none() {
         summaries.send_all(ledger, step);
-        catalogue.bring_up_to_date(ledger, page, &mut listed);
+        catalogue.update_from_memory(ledger, page, &mut listed);
     }
     let result = catalogue::sessions::listing(&listed);
-    step.say(Output::Frame(connection, Frame::result(id, Method::ListSessions, result)));
+    step.emit(Output::Frame(connection, Frame::result(id, Method::ListSessions, result)));
 }

@@ -68,13 +68,14 @@ impl Host {
                 if !there {
                     return Err(Refusal::NoSuchPending(a.id.clone()));
                 }
-                actions::chat::change_plainly(&mut self.ledger, step, key, action, origin)
+                actions::chat::sequence_if_changed(&mut self.ledger, step, key, action, origin)
             }
             StateAction::ChatDraftChanged(_) => {
-                actions::chat::change_plainly(&mut self.ledger, step, key, action, origin)
+                actions::chat::sequence_if_changed(&mut self.ledger, step, key, action, origin)
             }
             StateAction::ChatIsReadChanged(_) | StateAction::ChatIsArchivedChanged(_) => {
-                let verdict = actions::chat::change_plainly(&mut self.ledger, step, key, action, origin)?;
+                let verdict =
+                    actions::chat::sequence_if_changed(&mut self.ledger, step, key, action, origin)?;
                 catalogue::sync_chat(&mut self.ledger, step, key);
                 Ok(verdict)
             }

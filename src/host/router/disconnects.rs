@@ -36,11 +36,11 @@ impl Host {
         let client = self.ledger.presence.connections.remove(&connection);
         if let Some(client_id) = client.and_then(|client| client.client_id) {
             self.clients.client_left(&mut self.ledger, step, &client_id);
-            self.relays.note_gone(client_id);
+            self.relays.note_disconnected(client_id);
         }
         shutdown::decline_unseen_questions(&mut self.ledger, step);
         ahead::start_unsubscribed_timers(&mut self.ledger, step);
-        step.say(Output::Closed(connection));
+        step.emit(Output::Closed(connection));
     }
 
     /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
@@ -85,7 +85,7 @@ impl Host {
         }
         if let (Some(within), Some(_), Shutdown::Drain(_)) = (expected, &client_id, how) {
             self.clients.expected.insert(connection);
-            step.say(Output::Timer(Timer::Return(connection), within));
+            step.emit(Output::Timer(Timer::Return(connection), within));
         }
         match how {
             Shutdown::Cancel => {
@@ -97,7 +97,7 @@ impl Host {
                 if !self.clients.chats_of_disconnected(&self.ledger, connection).is_empty()
                     || self.relays.has_pending_of(connection) =>
             {
-                step.say(Output::Timer(Timer::Disconnect(connection), limit));
+                step.emit(Output::Timer(Timer::Disconnect(connection), limit));
             }
             Shutdown::Drain(_) => {}
         }
@@ -158,7 +158,7 @@ impl Host {
         }
         for connection in over {
             let cut = self.clients.disconnects.get(&connection).is_some_and(|disconnect| disconnect.cut);
-            step.say(Output::Disconnected { connection, cut });
+            step.emit(Output::Disconnected { connection, cut });
             self.close_connection(step, connection);
             self.clients.disconnects.remove(&connection);
             self.ledger.presence.leaving.remove(&connection);
@@ -182,7 +182,7 @@ impl Host {
                         self.clients.decline_without_clients(&mut self.ledger, step, chat, &id);
                     }
                 }
-                step.say(Output::Timer(Timer::Drain, limit));
+                step.emit(Output::Timer(Timer::Drain, limit));
             }
         }
     }
@@ -206,6 +206,6 @@ pub(super) fn check_done(ledger: &Ledger, clients: &mut Clients, changes: &Chang
         || changes.holds_operations(None);
     if !works {
         state.done = true;
-        step.say(Output::Done { cut: state.cut });
+        step.emit(Output::Done { cut: state.cut });
     }
 }

@@ -47,7 +47,9 @@ impl Host {
                     origin,
                 )
             }
-            ChannelKind::Chat => return self.change_chat_as_meant(step, id.key.into(), action, origin, hint),
+            ChannelKind::Chat => {
+                return self.change_chat_with_hint(step, id.key.into(), action, origin, hint)
+            }
             ChannelKind::Terminal => {
                 return terminals::client_changes_terminal(
                     &mut self.ledger,
@@ -141,7 +143,7 @@ pub(in crate::host) fn unsubscribe(
 
 /// Takes note that a client has said it does not follow a channel any more on one of its
 /// connections.
-pub(in crate::host) fn is_left(
+pub(in crate::host) fn channel_unsubscribed(
     ledger: &mut Ledger,
     clients: &mut Clients,
     step: &mut Step<'_>,

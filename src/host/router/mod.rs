@@ -106,13 +106,13 @@ impl Host {
             Input::Watches(watch) => self.changes.statuses.repository_watch_started(&watch),
             Input::FilesChanged { watch, changes } => {
                 self.changes.statuses.repository_changed(&self.ledger, step, &watch);
-                watches::files_have_changed(&self.ledger, step, &watch, changes);
+                watches::send_file_changes(&self.ledger, step, &watch, changes);
             }
             Input::Reverted { taken, outcomes } => {
                 self.changes.files_reverted(&mut self.ledger, step, *taken, outcomes)
             }
             Input::WatchesLackRoom(connection) => {
-                watches::make_room_for_watches(&mut self.ledger, step, connection)
+                watches::evict_unsubscribed_watches(&mut self.ledger, step, connection)
             }
             Input::Listed { connection, id, page, listed } => {
                 catalogue::answer_list(
@@ -179,15 +179,15 @@ impl Host {
             }
             Timer::Command(terminal) => self.command_timed_out(step, terminal),
             Timer::Summaries => self.summaries.send_held(&mut self.ledger, step),
-            Timer::Recovered(session) => step.say(Output::Record(Record::Recovered(session))),
-            Timer::Trial(session) => step.say(Output::Record(Record::Survived(session))),
+            Timer::Recovered(session) => step.emit(Output::Record(Record::Recovered(session))),
+            Timer::Trial(session) => step.emit(Output::Record(Record::Survived(session))),
         }
     }
 
     /// Takes in what was looked up for the message that is handled next.
     fn apply_prefetched(&mut self, step: &mut Step<'_>, prefetched: Prefetched) {
         let Prefetched { past, findings, restored, watches, unreadable } = prefetched;
-        watches::take_watches(&mut self.ledger, step, watches);
+        watches::apply_watches(&mut self.ledger, step, watches);
         for saved in restored {
             self.restore(step, saved);
         }

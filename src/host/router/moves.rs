@@ -33,7 +33,7 @@ pub(in crate::host) fn move_chat(
     let Some(key) = ledger.find_chat(&params.channel) else {
         return Err(ledger.not_found(&params.channel));
     };
-    let from = catalogue::moves::movable_from(ledger, key)?;
+    let from = catalogue::moves::check_movable(ledger, key)?;
     match params.destination {
         ChatMoveDestination::Session(to) => {
             let Some(session) = ledger.find_session(&to.session) else {
@@ -42,13 +42,13 @@ pub(in crate::host) fn move_chat(
             catalogue::moves::check_anchor(ledger, session, &params.channel, to.after.as_deref())?;
             if session != from {
                 catalogue::moves::check_may_join(ledger, agents, key, session)?;
-                hand_over(ledger, agents, changes, step, key, session);
+                transfer_chat(ledger, agents, changes, step, key, session);
             }
             catalogue::moves::place_behind(ledger, step, session, &params.channel, to.after.as_deref());
             Ok(MoveChatResult { session: to.session })
         }
         ChatMoveDestination::NewSession(_) => {
-            catalogue::moves::check_at_rest(ledger, key)?;
+            catalogue::moves::check_idle(ledger, key)?;
             Ok(MoveChatResult { session: move_to_new_session(ledger, agents, changes, step, key)? })
         }
         ChatMoveDestination::Unknown(_) => Err(RpcError::invalid_params(
@@ -59,7 +59,7 @@ pub(in crate::host) fn move_chat(
 
 /// Makes a chat one of another session. Its agent forgets the conversation: it is opened anew,
 /// as one of that session, for the next turn.
-pub(super) fn hand_over(
+pub(super) fn transfer_chat(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     changes: &Changes,
@@ -69,20 +69,20 @@ pub(super) fn hand_over(
 ) {
     ahead::begin_session(ledger, step, to);
     conversations::close_conversation(ledger, step, key);
-    directories::keep_directories_of(ledger, step, key, to);
+    directories::retain_directories_of(ledger, step, key, to);
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let from = std::mem::replace(&mut chat.session, to);
     let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
     let notes = notes::take_notes(ledger, step, from, &uri);
-    catalogue::chats::take_from_catalogue(ledger, step, from, &uri);
+    catalogue::chats::remove_chat_row(ledger, step, from, &uri);
     catalogue::chats::reopen_session(ledger, agents, step, from);
     if ledger.channels.sessions.known(to).is_some_and(|to| to.state.chats.iter().all(|it| it.resource != uri))
     {
         let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: row });
         ledger.sequence(step, to, added, None);
     }
-    notes::keep_notes(ledger, step, to, &uri, notes);
-    terminals::hand_terminals_over(ledger, step, key);
+    notes::save_notes(ledger, step, to, &uri, notes);
+    terminals::transfer_terminals(ledger, step, key);
     ledger.note_edited(from, true);
     ledger.note_edited(to, true);
     catalogue::sync_session(ledger, step, to);
@@ -147,7 +147,7 @@ pub(super) fn move_to_new_session(
     annotations::add_annotations(ledger, to, Vec::new());
     ledger.mark_dirty(to.into());
     ahead::count_sessions(ledger, step, 1);
-    hand_over(ledger, agents, changes, step, key, to);
+    transfer_chat(ledger, agents, changes, step, key, to);
     let summary = ledger
         .channels
         .summary(to)

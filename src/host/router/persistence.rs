@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::host::agents::conversations;
 use crate::host::catalogue::idle::{IDLE_EVERY, LARGE_BYTES};
-use crate::host::catalogue::loaded::{LoadedAlone, LoadedChat, LoadedSession};
+use crate::host::catalogue::loaded::{LoadedChat, LoadedHeader, LoadedSession};
 use crate::host::catalogue::rows::SessionBody;
 use crate::host::catalogue::summaries::Summaries;
 use crate::host::catalogue::{idle, loaded, save, Catalogue};
@@ -44,7 +44,7 @@ impl Host {
         {
             return;
         }
-        let (LoadedAlone { mut session, annotations, seen }, chats) = match made {
+        let (LoadedHeader { mut session, annotations, seen }, chats) = match made {
             Ok(made) => made,
             Err(reason) => {
                 tracing::error!(session = uris[0], reason, "a session cannot be read");
@@ -55,7 +55,7 @@ impl Host {
         for uri in &uris {
             self.ledger.note_readable(uri);
         }
-        let mended = loaded::mend_catalogue(&mut session, &chats);
+        let repaired = loaded::repair_catalogue(&mut session, &chats);
         self.ledger.channels.by_uri.insert(session.channel.uri.clone(), key.into());
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
         let told = session.told.clone();
@@ -83,14 +83,14 @@ impl Host {
         }
         self.clients.await_clients(&mut self.ledger, step, key);
         for (chat, is_cut) in keys {
-            background::background_work_is_gone(&mut self.ledger, step, chat);
+            background::background_work_lost(&mut self.ledger, step, chat);
             loaded::end_interrupted_turn(&mut self.ledger, &self.agents, step, chat, is_cut, deaths);
         }
         // Before anything else is done with it: a message may go on with the turn that has ended.
         self.deliver(step);
         self.changes.checkpoints.checkpoint_imported(&mut self.ledger, step, key);
         self.changes.checkpoints.repeat_interrupted_checkpoint(&mut self.ledger, step, key);
-        if mended {
+        if repaired {
             let default = self
                 .ledger
                 .channels
@@ -115,17 +115,17 @@ pub(in crate::host) fn evict_idle_sessions(
     summaries: &Summaries,
     step: &mut Step<'_>,
 ) {
-    let left = ledger.take_left();
+    let left = ledger.take_unsubscribed();
     if catalogue.budget == usize::MAX {
         return;
     }
     let mut left = left.iter().filter_map(|key| ledger.channels.sessions.get(key));
     catalogue.is_due |= left.any(|session| idle::memory_bytes(ledger, session) >= LARGE_BYTES);
-    let is_due = catalogue.is_due || ledger.uses() >= catalogue.looked_at_use + IDLE_EVERY;
+    let is_due = catalogue.is_due || ledger.uses() >= catalogue.last_eviction_use + IDLE_EVERY;
     if !is_due || ledger.failing().is_some() {
         return;
     }
-    (catalogue.is_due, catalogue.looked_at_use) = (false, ledger.uses());
+    (catalogue.is_due, catalogue.last_eviction_use) = (false, ledger.uses());
     let sessions = ledger.channels.sessions.iter();
     let idle = sessions
         .filter(|(key, session)| is_idle(ledger, changes, session) && !summaries.is_pending(ledger, **key));
@@ -240,7 +240,7 @@ pub(in crate::host) fn save_session(
 ) {
     if ledger.channels.sessions.known(key).is_some_and(|session| !session.ahead) {
         if let Some(row) = session_row(ledger, changes, key) {
-            step.say(Output::Record(Record::Session(row)));
+            step.emit(Output::Record(Record::Session(row)));
         }
     }
 }
@@ -249,7 +249,7 @@ pub(in crate::host) fn save_session(
 pub(in crate::host) fn save_moved(ledger: &mut Ledger, changes: &Changes, step: &mut Step<'_>, key: ChatKey) {
     let session = ledger.channels.chats.known(key).map(|chat| chat.session);
     if let Some(row) = session.and_then(|session| session_row(ledger, changes, session)) {
-        step.say(Output::Record(Record::Session(row)));
+        step.emit(Output::Record(Record::Session(row)));
     }
     save::save_whole_chat(ledger, step, key);
 }

@@ -10,12 +10,12 @@ use ahp_types::state::ChatInputRequest;
 use crate::host::agents::{conversations, progress};
 use crate::host::catalogue::notes;
 use crate::host::chats::calls::{CallRef, Readiness};
-use crate::host::chats::reports::Passage;
+use crate::host::chats::reports::TextSegment;
 use crate::host::chats::turns::Ending;
 use crate::host::chats::{calls, pending, reports};
 use crate::host::clients::ClientToolRequest;
 use crate::host::configuration::{directories, settings};
-use crate::host::effects::{Besides, ChatKey, Event, Output, Record, RunId, TurnEnd, TurnEvent};
+use crate::host::effects::{CallExtras, ChatKey, Event, Output, Record, RunId, TurnEnd, TurnEvent};
 use crate::host::facts::Fact;
 use crate::host::model::{AgentLink, Chat, RunPhase, Session, TitleBy};
 use crate::host::refusal::error_info;
@@ -57,8 +57,8 @@ impl Host {
                 self.advance(step, key);
             }
             Event::Awaits { what } => progress::opening_waits_for_user(&mut self.ledger, step, key, what),
-            Event::OpenFailed { kind, reason } => self.agent_is_gone(step, key, kind.name(), &reason),
-            Event::Died { reason } => self.agent_is_gone(step, key, "agentDied", &reason),
+            Event::OpenFailed { kind, reason } => self.agent_failed(step, key, kind.name(), &reason),
+            Event::Died { reason } => self.agent_failed(step, key, "agentDied", &reason),
             Event::Handle(handle) => {
                 if chat.handle != handle {
                     chat.handle = handle;
@@ -78,10 +78,10 @@ impl Host {
                 );
             }
             Event::Described(news) => self.agents.agent_describes_itself(&mut self.ledger, step, key, *news),
-            Event::Left => self.agent_has_left(step, key),
+            Event::Left => self.agent_closed(step, key),
             Event::Begins(cause) => self.agent_begins(step, key, cause),
             Event::Background { id, command } => {
-                background::agent_leaves_running(&mut self.ledger, step, key, &id, command)
+                background::background_work_started(&mut self.ledger, step, key, &id, command)
             }
             Event::Title(title) => {
                 let session = chat.session;
@@ -108,7 +108,7 @@ impl Host {
             }
             Event::Turn(run, event) => match &chat.run {
                 Some(current) if current.id == run && current.phase == RunPhase::Started => {
-                    self.turn_reports(step, key, run, event, Besides::default());
+                    self.turn_reports(step, key, run, event, CallExtras::default());
                     self.end_if_too_large(step, key);
                 }
                 _ => tracing::debug!(?key, ?run, "an event of an agent was ignored: its turn is over"),
@@ -118,7 +118,7 @@ impl Host {
 
     /// The agent has closed the conversation while nothing ran in it: what was started since is
     /// started again.
-    pub(super) fn agent_has_left(&mut self, step: &mut Step<'_>, key: ChatKey) {
+    pub(super) fn agent_closed(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let fresh = self.ledger.fresh_run();
         let Some(chat) =
             self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
@@ -142,7 +142,7 @@ impl Host {
     }
 
     /// The agent could not be started, or is gone: whatever waited for it fails.
-    pub(super) fn agent_is_gone(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
+    pub(super) fn agent_failed(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         if chat.agent == AgentLink::Closed {
             return;
@@ -172,8 +172,7 @@ impl Host {
         let is_own = run.is_some_and(|run| run.is_own);
         // Where no agent has ever started, trying again is beginning.
         let has_failed = self.ledger.channels.sessions.known(session).is_some_and(Session::has_failed);
-        let resumable =
-            has_failed || self.ledger.channels.chats.known(key).is_some_and(Chat::can_be_taken_up);
+        let resumable = has_failed || self.ledger.channels.chats.known(key).is_some_and(Chat::can_resume);
         self.end_turn(step, key, gone(resumable && !is_own), None);
     }
 
@@ -183,7 +182,7 @@ impl Host {
         key: ChatKey,
         run: RunId,
         event: TurnEvent,
-        besides: Besides,
+        besides: CallExtras,
     ) {
         let Some(turn_id) =
             self.ledger.channels.chats.known(key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
@@ -198,17 +197,17 @@ impl Host {
                     step,
                     key,
                     run,
-                    Passage { turn_id, kind, content, meta: meta() },
+                    TextSegment { turn_id, kind, content, meta: meta() },
                 );
             }
             TurnEvent::Part(kind, content) => {
                 let chat = self.ledger.channels.chats.known(key);
-                let content = chat.map_or_else(String::new, |chat| chat.set_apart(kind, content));
+                let content = chat.map_or_else(String::new, |chat| chat.separate_message(kind, content));
                 reports::open_part(
                     &mut self.ledger,
                     step,
                     key,
-                    Passage { turn_id, kind, content, meta: meta() },
+                    TextSegment { turn_id, kind, content, meta: meta() },
                 );
             }
             TurnEvent::With(event, besides) => self.turn_reports(step, key, run, *event, besides),
@@ -219,12 +218,12 @@ impl Host {
             TurnEvent::Progress(progress) => {
                 if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
                     chat.progress.insert(turn_id, progress);
-                    step.say(Output::Record(Record::Progress(key, progress)));
+                    step.emit(Output::Record(Record::Progress(key, progress)));
                 }
             }
             TurnEvent::Last(event, progress) => {
                 self.turn_reports(step, key, run, *event, besides);
-                self.turn_reports(step, key, run, TurnEvent::Progress(progress), Besides::default());
+                self.turn_reports(step, key, run, TurnEvent::Progress(progress), CallExtras::default());
             }
             TurnEvent::Usage(usage) => {
                 let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });

@@ -84,7 +84,7 @@ impl Host {
         let mut run = Run::new(run, action.turn_id.clone(), step.now.monotonic_ms);
         run.by = origin.as_ref().map(|origin| origin.client_id.clone());
         run.is_own = is_own;
-        chat.sponsor = run.by.clone().or(chat.sponsor.take());
+        chat.requesting_client = run.by.clone().or(chat.requesting_client.take());
         chat.run = Some(run);
         let title = catalogue::title_from(&action.message.text);
         let (session, unnamed) = (chat.session, chat.title_by == TitleBy::Nobody);
@@ -133,12 +133,12 @@ impl Host {
         if never_begun {
             (run.phase, run.resumes) = (RunPhase::Waiting { resume: false }, false);
         }
-        chat.sponsor = run.by.clone().or(chat.sponsor.take());
+        chat.requesting_client = run.by.clone().or(chat.requesting_client.take());
         chat.run = Some(run);
         // What ended the turn before may do so again, and the process with it.
         let session = chat.session;
-        step.say(Output::Record(Record::Trial(session)));
-        step.say(Output::Timer(Timer::Trial(session), TRIAL));
+        step.emit(Output::Record(Record::Trial(session)));
+        step.emit(Output::Timer(Timer::Trial(session), TRIAL));
         self.ledger.sequence(step, key, StateAction::ChatTurnResume(action), origin);
         checkpoints::reopen_turn_checkpoints(&mut self.ledger, key);
         catalogue::sync_chat(&mut self.ledger, step, key);
@@ -154,7 +154,7 @@ impl Host {
         action: ChatTruncatedAction,
         origin: Option<ActionOrigin>,
     ) {
-        turns::end_turn_quietly(&mut self.ledger, step, key, Ending::Cancelled { meta: None }, None);
+        turns::end_turn_without_advance(&mut self.ledger, step, key, Ending::Cancelled { meta: None }, None);
         self.deliver(step);
         if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             let history = chat.conversation.history();
@@ -177,7 +177,7 @@ impl Host {
 
     /// Cancels the chat's turn if one runs.
     pub(in crate::host) fn cancel_turn(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        turns::end_turn_quietly(&mut self.ledger, step, key, Ending::Cancelled { meta: None }, None);
+        turns::end_turn_without_advance(&mut self.ledger, step, key, Ending::Cancelled { meta: None }, None);
         self.deliver(step);
     }
 
@@ -190,7 +190,7 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         let held = matches!(ending, Ending::Failed { resumable: true, .. });
-        turns::end_turn_quietly(&mut self.ledger, step, key, ending, origin);
+        turns::end_turn_without_advance(&mut self.ledger, step, key, ending, origin);
         self.deliver(step);
         if held {
             if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
@@ -206,14 +206,14 @@ impl Host {
         let waits = |chat: &Chat| {
             chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Waiting { resume: false })
         };
-        if self.ledger.channels.chats.known(key).is_some_and(waits) && self.begins_command(step, key) {
+        if self.ledger.channels.chats.known(key).is_some_and(waits) && self.start_pending_command(step, key) {
             return;
         }
         self.agents.send_tokens(&mut self.ledger, step, key);
         clients::send_tools(&mut self.ledger, step, key);
         let agent = self.agents.agent_of(&self.ledger, key).map(|agent| agent.info.clone());
         let commands = self.ledger.channels.chats.known(key).filter(|chat| waits(chat));
-        let commands = commands.and_then(|chat| commands::told_of_commands(&self.ledger, chat));
+        let commands = commands.and_then(|chat| commands::transcript_of_commands(&self.ledger, chat));
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };
@@ -234,7 +234,7 @@ impl Host {
                     let run = run.id;
                     step.send_to_agent(key, Command::OwnTurn { run });
                     self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
-                    pending::hand_over_steering(&mut self.ledger, &self.agents, step, key);
+                    pending::send_steering(&mut self.ledger, &self.agents, step, key);
                     return;
                 }
                 let (run, message) = (run.id, turns::message_for_agent(agent.as_ref(), &turn.message));
@@ -253,7 +253,7 @@ impl Host {
                 };
                 step.send_to_agent(key, command);
                 self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
-                pending::hand_over_steering(&mut self.ledger, &self.agents, step, key);
+                pending::send_steering(&mut self.ledger, &self.agents, step, key);
             }
         }
     }
@@ -272,7 +272,7 @@ impl Host {
         let state = chat.conversation.state();
         let steering = state.steering_message.as_ref();
         let steering = steering.filter(|it| {
-            let is_refused = chat.unsteered.contains(&it.id);
+            let is_refused = chat.undelivered_steering.contains(&it.id);
             is_refused
                 || !pending::steers(&self.ledger, &self.agents, key)
                 || commands::command_in(&self.ledger, &it.message.text).is_some()

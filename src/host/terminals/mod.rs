@@ -154,7 +154,7 @@ pub(in crate::host) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>
         ledger.channels.by_uri.remove(&terminal.channel.uri);
         let chat = terminal.chat.and_then(|chat| ledger.channels.chats.known_mut(chat));
         if let (Some(chat), Some(name), true) = (chat, terminal.name, terminal.is_kept) {
-            chat.kept_terminals.insert(name, key);
+            chat.stored_terminals.insert(name, key);
         }
     }
 }
@@ -178,7 +178,7 @@ pub(in crate::host) fn client_changes_terminal(
         StateAction::TerminalInput(_) => "reads nothing",
         StateAction::TerminalResized(_) => "has no size",
         StateAction::TerminalClaimed(claimed) => {
-            return let_go_on(ledger, step, key, claimed, origin);
+            return detach_command(ledger, step, key, claimed, origin);
         }
         StateAction::TerminalTitleChanged(_) => "is called by its command",
         _ => "is not cleared by clients",
@@ -193,7 +193,7 @@ pub(in crate::host) fn terminal_reports(
     name: String,
     event: TerminalEvent,
 ) {
-    let known = terminal_called(ledger, chat, &name);
+    let known = find_terminal(ledger, chat, &name);
     if let TerminalEvent::Opened { call, title, detaches } = event {
         if known.is_none() {
             let since = step.timestamp();
@@ -229,12 +229,12 @@ pub(in crate::host) fn terminal_reports(
     let ends = matches!(action, StateAction::TerminalExited(_));
     ledger.sequence(step, key, action, None);
     if ends {
-        background::background_work_is_over(ledger, step, key);
+        background::background_work_ended(ledger, step, key);
     }
 }
 
 /// The terminal that the agent of a chat calls by this name.
-fn terminal_called(ledger: &Ledger, chat: ChatKey, name: &str) -> Option<TerminalKey> {
+fn find_terminal(ledger: &Ledger, chat: ChatKey, name: &str) -> Option<TerminalKey> {
     let mut terminals = ledger.channels.terminals.iter();
     let found =
         terminals.find(|(_, terminal)| terminal.chat == Some(chat) && terminal.name.as_deref() == Some(name));
@@ -316,10 +316,10 @@ pub(in crate::host) fn place_terminals(
 /// such terminal.
 fn place_terminal(ledger: &Ledger, chat: ChatKey, block: &mut ToolResultTerminalContent) -> bool {
     let by_uri = || ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
-    let called = terminal_called(ledger, chat, &block.resource);
+    let called = find_terminal(ledger, chat, &block.resource);
     let of_chat = ledger.channels.chats.known(chat);
     let kept = of_chat.and_then(|chat| {
-        let TerminalKey(number) = chat.kept_terminals.get(&block.resource)?;
+        let TerminalKey(number) = chat.stored_terminals.get(&block.resource)?;
         Some(terminal_uri(&chat.channel.uri, *number))
     });
     let kept_in_memory = || kept.as_ref().and_then(|uri| ledger.channels.by_uri.get(uri)?.terminal());
@@ -345,7 +345,7 @@ fn place_terminal(ledger: &Ledger, chat: ChatKey, block: &mut ToolResultTerminal
 }
 
 /// A call is over that says what has become of these terminals.
-pub(in crate::host) fn terminals_are_kept(ledger: &mut Ledger, content: &[ToolResultContent]) {
+pub(in crate::host) fn mark_terminals_stored(ledger: &mut Ledger, content: &[ToolResultContent]) {
     for content in content {
         let ToolResultContent::Terminal(block) = content else { continue };
         let key = ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
@@ -366,7 +366,7 @@ fn terminals_of(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey> {
 /// same names.
 pub(in crate::host) fn end_terminals_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     if let Some(chat) = ledger.channels.chats.known_mut(chat) {
-        chat.kept_terminals.clear();
+        chat.stored_terminals.clear();
     }
     ledger.touch(ChannelKind::Terminal);
     background::remove_background_work(ledger, step, chat, |work| work.starts_with(OF_AGENT));
@@ -378,13 +378,13 @@ pub(in crate::host) fn end_terminals_of(ledger: &mut Ledger, step: &mut Step<'_>
         if terminal.runs() {
             let action = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
             ledger.sequence(step, key, action, None);
-            background::background_work_is_over(ledger, step, key);
+            background::background_work_ended(ledger, step, key);
         }
     }
 }
 
 /// A chat is one of another session now.
-pub(in crate::host) fn hand_terminals_over(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+pub(in crate::host) fn transfer_terminals(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     for key in terminals_of(ledger, chat) {
         let claim = ledger.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
         let Some(TerminalClaim::Session(before)) = claim else { continue };
@@ -392,7 +392,7 @@ pub(in crate::host) fn hand_terminals_over(ledger: &mut Ledger, step: &mut Step<
         let claimed = StateAction::TerminalClaimed(TerminalClaimedAction { claim });
         ledger.sequence(step, key, claimed, None);
     }
-    holders::hand_ptys_over(ledger, step, chat);
+    holders::transfer_ptys(ledger, step, chat);
 }
 
 /// A chat is gone, or is let out of memory.
@@ -497,7 +497,7 @@ pub(in crate::host) fn copy_terminals(ledger: &mut Ledger, chat: &str, turns: &m
 
 /// Has a command go on for which its call need not wait: a client claims the terminal for the
 /// chat that has it, and for no call of it.
-fn let_go_on(
+fn detach_command(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: TerminalKey,

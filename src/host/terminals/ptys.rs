@@ -83,7 +83,7 @@ pub(in crate::host) fn new_terminal(
     connection: ConnectionId,
     params: CreateTerminalParams,
 ) -> Result<Box<NewPty>, RpcError> {
-    ledger.check_keeping()?;
+    ledger.check_store()?;
     if ledger.limits.ptys == 0 {
         return Err(RpcError::terminal_denied(
             "this host starts no shells for clients: it runs with `--no-terminals`",
@@ -91,7 +91,7 @@ pub(in crate::host) fn new_terminal(
     }
     let client = ledger.presence.connections.get(&connection);
     let made_by = client.and_then(|client| client.client_id.clone()).unwrap_or_default();
-    check_ptys_have_room(ledger, Some(&made_by)).map_err(RpcError::invalid_params)?;
+    check_pty_limit(ledger, Some(&made_by)).map_err(RpcError::invalid_params)?;
     let uri = params.channel;
     if ledger.find(&uri).is_some() || ledger.why_unreadable(&uri).is_some() || is_root(&uri) || is_watch(&uri)
     {
@@ -147,7 +147,7 @@ fn directory_for(ledger: &Ledger, connection: ConnectionId, claim: &TerminalClai
 /// Tells that the terminals are gone which the process before this one has told of: its clients
 /// may come back with what they know, and be told only what they missed.
 pub(in crate::host) fn announce_ended_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
-    if std::mem::take(&mut ledger.channels.root.told_of_terminals) && ledger.continues {
+    if std::mem::take(&mut ledger.channels.root.has_sent_terminals) && ledger.continues {
         let none = RootTerminalsChangedAction { terminals: Vec::new() };
         ledger.sequence(step, ChannelId::ROOT, StateAction::RootTerminalsChanged(none), None);
     }
@@ -172,7 +172,7 @@ pub(in crate::host) fn dispose_terminal(
         ));
     }
     let client = ledger.presence.client_of(connection).map(str::to_owned);
-    if terminal.runs() && !holders::holder_is_gone(ledger, key) {
+    if terminal.runs() && !holders::is_holder_disconnected(ledger, key) {
         let may = holders::check_use(ledger, key, &client.unwrap_or_default());
         may.map_err(RpcError::terminal_denied)?;
     }
@@ -185,16 +185,17 @@ pub(in crate::host) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     let keys: Vec<TerminalKey> = ledger.channels.terminals.keys().copied().collect();
     let grace = Duration::from_millis(ledger.limits.terminal_grace_ms);
     for key in keys {
-        let is_gone = holders::holder_is_gone(ledger, key);
-        let pty_of = |terminal: &'_ Terminal| terminal.pty.as_ref().map(|pty| (pty.time, pty.was_followed));
-        let Some((time, was_followed)) = ledger.channels.terminals.get(&key).and_then(pty_of) else {
+        let is_gone = holders::is_holder_disconnected(ledger, key);
+        let pty_of =
+            |terminal: &'_ Terminal| terminal.pty.as_ref().map(|pty| (pty.time, pty.had_subscribers));
+        let Some((time, had_subscribers)) = ledger.channels.terminals.get(&key).and_then(pty_of) else {
             continue;
         };
         let time = match (is_gone, time) {
-            (false, Some(_)) if was_followed => None,
+            (false, Some(_)) if had_subscribers => None,
             (true, None) => {
                 let number = ledger.fresh_key();
-                step.say(Output::Timer(Timer::Terminal(key, number), grace));
+                step.emit(Output::Timer(Timer::Terminal(key, number), grace));
                 Some(number)
             }
             (_, time) => time,
@@ -210,7 +211,7 @@ pub(in crate::host) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
 ///
 /// # Errors
 /// Why not.
-pub(in crate::host) fn check_ptys_have_room(ledger: &Ledger, client: Option<&str>) -> Result<(), String> {
+pub(in crate::host) fn check_pty_limit(ledger: &Ledger, client: Option<&str>) -> Result<(), String> {
     let max = ledger.limits.ptys;
     if max == 0 {
         return Err("this host starts no shells for clients: it runs with `--no-terminals`".to_owned());
@@ -263,19 +264,19 @@ pub(in crate::host) fn create_terminal(
         is_cut: false,
     };
     terminals::add_terminal(ledger, key, terminal);
-    step.say(Output::Pty(key, PtyCommand::Start(launch)));
-    step.say(Output::Timer(Timer::Terminal(key, number), SUBSCRIBE_TIMEOUT));
+    step.emit(Output::Pty(key, PtyCommand::Start(launch)));
+    step.emit(Output::Timer(Timer::Terminal(key, number), SUBSCRIBE_TIMEOUT));
 }
 
 /// A shell begins to run a line. Where another one runs, it is not known how that has ended:
 /// nobody has said it.
-pub(in crate::host) fn line_begins(
+pub(in crate::host) fn line_started(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: TerminalKey,
     command_line: String,
 ) {
-    line_ends(ledger, step, key, None);
+    line_ended(ledger, step, key, None);
     let terminal = ledger.channels.terminals.get_mut(&key);
     let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
     pty.lines += 1;
@@ -287,7 +288,7 @@ pub(in crate::host) fn line_begins(
 }
 
 /// The line that a shell runs is done, if it runs one.
-pub(in crate::host) fn line_ends(
+pub(in crate::host) fn line_ended(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: TerminalKey,
@@ -311,7 +312,7 @@ pub(in crate::host) fn forget_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_
 }
 
 /// Tells which terminals there are, if that is not what was told last.
-pub(in crate::host) fn list_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
+pub(in crate::host) fn send_terminal_list(ledger: &mut Ledger, step: &mut Step<'_>) {
     let is_listed =
         |it: &&Terminal| it.chat.is_none() && it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
     let listed = ledger.channels.terminals.values().filter(is_listed);
@@ -336,18 +337,18 @@ pub(in crate::host) fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key:
     end_program(ledger, step, key);
     if let Some((connection, id)) = asked {
         let error = RpcError::unavailable("the terminal was ended before its shell had started");
-        step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+        step.emit(Output::Frame(connection, Frame::Error { id: Some(id), error }));
     }
     ledger.unlink(key.into());
     ledger.channels.terminals.remove(&key);
-    list_terminals(ledger, step);
+    send_terminal_list(ledger, step);
 }
 
 /// Ends what runs in a terminal, if it has not ended.
 pub(in crate::host) fn end_program(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     if ledger.channels.terminals.get(&key).is_some_and(Terminal::runs) {
-        step.say(Output::Pty(key, PtyCommand::End));
-        line_ends(ledger, step, key, None);
+        step.emit(Output::Pty(key, PtyCommand::End));
+        line_ended(ledger, step, key, None);
         let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
         ledger.sequence(step, key, exited, None);
     }

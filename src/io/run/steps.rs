@@ -109,7 +109,7 @@ impl Sidecar {
             }
         }
         if of_client && self.outputs.len() > before {
-            if self.outputs[before..].iter().all(Output::stands_alone) && self.may_be_overtaken() {
+            if self.outputs[before..].iter().all(Output::is_independent_of_store) && self.may_be_overtaken() {
                 for output in self.outputs.split_off(before) {
                     self.carry_out_ahead(output);
                 }

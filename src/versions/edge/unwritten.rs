@@ -16,7 +16,7 @@ use serde_json::{json, Value};
 use super::answers::{lane_name, SubscribeRequest};
 use super::apart::{LineApart, TurnsApart};
 use super::{Answered, Peer};
-use crate::host::effects::{LargeStates, LoadedTurns, Rope, ToldState, LARGE_BYTES};
+use crate::host::effects::{ChannelSnapshot, LargeStates, LoadedTurns, Rope, LARGE_BYTES};
 use crate::state::history::CompletedTurn;
 use crate::versions::lane::{self, Envelope, Found, Lane, State};
 use crate::versions::node::{self, Object};
@@ -64,7 +64,7 @@ impl fmt::Debug for Content {
 impl Unwritten {
     /// An answer for a client of the newest version, which was answered this version.
     pub(super) fn plain(id: RequestId, states: LargeStates, version: Value) -> Self {
-        let of_sessions = |it: &ToldState| Some((it.channel.clone(), it.provider()?.to_owned()));
+        let of_sessions = |it: &ChannelSnapshot| Some((it.channel.clone(), it.provider()?.to_owned()));
         let sessions = states.states.iter().filter_map(of_sessions).collect();
         let (answers, bytes) = (Some(id.clone()), states.bytes);
         Self { id: answers, bytes, sessions, content: Content::States(id, states, version), quirks: None }
