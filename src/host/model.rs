@@ -90,7 +90,7 @@ pub(super) struct Session {
     /// When it was last used, counted in uses of any session.
     pub(super) used: u64,
     /// The summary that the subscribers of the root channel know.
-    pub(super) told: SessionSummary,
+    pub(super) sent_summary: SessionSummary,
     /// Selection last shown in the session's summary.
     pub(super) selected: Option<JsonObject>,
     /// Changes last shown in the session's summary.

@@ -131,8 +131,10 @@ impl GitAsker {
                 self.send(AskedBy::Reader { connection, id, uri, encoding }, job);
                 None
             }
-            Resource::Revert { taken, below } => {
-                let Some(root) = taken.root.clone() else { return Some(Resource::Revert { taken, below }) };
+            Resource::Revert { request: taken, below } => {
+                let Some(root) = taken.root.clone() else {
+                    return Some(Resource::Revert { request: taken, below });
+                };
                 let (kept_first, bytes_kept) = (taken.kept_first.clone(), taken.bytes_kept.clone());
                 let files: Vec<GitRevert> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
                 let said = taken.files.iter().filter(|file| file.kept.is_none()).map(|file| SaidFile {
@@ -260,7 +262,7 @@ impl GitAsker {
                     }
                     _ => vec![RevertOutcome::Refused("there is no repository".to_owned()); taken.files.len()],
                 };
-                let input = Input::Reverted { taken, outcomes };
+                let input = Input::Reverted { request: taken, outcomes };
                 GitOutcome::Client(connection, JobOutcome::Core(id, Box::new(input)))
             }
         })

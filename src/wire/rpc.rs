@@ -352,8 +352,8 @@ pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
 
 /// Returns the length of a value's JSON text, in bytes.
 pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
-    struct Count(usize);
-    impl Write for Count {
+    struct ByteCounter(usize);
+    impl Write for ByteCounter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 += bytes.len();
             Ok(bytes.len())
@@ -362,7 +362,7 @@ pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
             Ok(())
         }
     }
-    let mut count = Count(0);
+    let mut count = ByteCounter(0);
     // Nothing that is counted here can fail to be written.
     serde_json::to_writer(&mut count, value).unwrap_or_default();
     count.0

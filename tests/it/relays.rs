@@ -178,7 +178,7 @@ fn relayed_requests_are_answered_before_a_draining_connection_closes() {
     assert_eq!((answers(&outputs), closes(&outputs)), (vec![], false));
     let outputs = reply(&mut core, SERVES, number);
     assert_eq!(answers(&outputs), [(ASKS, "7".to_owned(), json!("x"))]);
-    assert!(closes(&outputs) || closes(&core.feed(Input::Settled)), "it waits for nothing more");
+    assert!(closes(&outputs) || closes(&core.feed(Input::BatchEnded)), "it waits for nothing more");
     // One who has said all and is asked has nothing to answer with, and the time that is given
     // ends.
     let mut core = opened();

@@ -44,7 +44,7 @@ pub(in crate::host) fn show_session(ledger: &mut Ledger, step: &mut Step<'_>, ke
     let head = ledger.head();
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
     session.shown_at = head;
-    session.told = summary.clone();
+    session.sent_summary = summary.clone();
     let channel = ledger.channels.root.channel.uri.clone();
     ledger.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
 }

@@ -61,7 +61,7 @@ impl StoredSummary {
     /// Why the row is not what it should be, for people.
     pub fn of(row: &SessionRow, is_removed: bool) -> Result<Self, String> {
         read_session(row).map(|LoadedHeader { session, .. }| Self {
-            summary: session.told,
+            summary: session.sent_summary,
             shown_at: session.shown_at,
             is_removed,
         })
@@ -213,7 +213,7 @@ fn read_session(row: &SessionRow) -> Result<LoadedHeader, String> {
         reviewed: body.reviewed.into_owned(),
         reverted: body.discarded.into_owned(),
         checkpoints: body.kept.into_owned(),
-        told,
+        sent_summary: told,
         ahead: false,
         shown_at: body.shown_at.unwrap_or(body.born_at),
         unsubscribed: None,

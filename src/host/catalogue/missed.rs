@@ -63,7 +63,8 @@ impl EvictedSessions {
         floor: u64,
     ) {
         self.0.retain(|_, session| session.head > floor);
-        let kept = StoredSummary { summary: session.told, shown_at: session.shown_at, is_removed: false };
+        let kept =
+            StoredSummary { summary: session.sent_summary, shown_at: session.shown_at, is_removed: false };
         self.0.insert(key, EvictedSession { kept, chats, head });
     }
 
@@ -166,7 +167,7 @@ pub(in crate::host) fn send_missed(
         notify("root/sessionRemoved", to_sorted_json(&params));
     }
     let in_memory = |keys: BTreeSet<SessionKey>| {
-        keys.into_iter().filter_map(|key| Some(ledger.channels.sessions.known(key)?.told.clone()))
+        keys.into_iter().filter_map(|key| Some(ledger.channels.sessions.known(key)?.sent_summary.clone()))
     };
     for summary in in_memory(missed.added).chain(missed.stored_added) {
         let params = SessionAddedParams { channel: channel.clone(), summary };

@@ -65,7 +65,10 @@ impl Catalogue {
         listed.sessions.retain(|(place, _)| !is_known(place));
         let told = sessions.iter().filter(|(_, session)| !session.ahead);
         let told = told.map(|(key, session)| {
-            (ListPosition { modified_at: session.told.modified_at.clone(), key: *key }, &session.told)
+            (
+                ListPosition { modified_at: session.sent_summary.modified_at.clone(), key: *key },
+                &session.sent_summary,
+            )
         });
         let last = listed.next.as_ref();
         let on_page = told.filter(|(place, _)| {
@@ -155,7 +158,7 @@ pub(in crate::host) fn create_session(
     ledger.channels.sessions.insert(
         session,
         Session {
-            told: summary_of(&uri, &state, &now, &now),
+            sent_summary: summary_of(&uri, &state, &now, &now),
             selected: None,
             changes: None,
             reviewed: Default::default(),

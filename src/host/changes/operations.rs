@@ -293,7 +293,7 @@ impl Changes {
                     self.start_operation(ledger, step, taken.session, requesters, params);
                     record_pending_reverts(ledger, &mut taken, step.now.unix_ms);
                     let below = ledger.channels.folders_of_sessions();
-                    let taken = Resource::Revert { taken: taken.into(), below };
+                    let taken = Resource::Revert { request: taken.into(), below };
                     step.emit(Output::Resource(connection, id, taken));
                 }
                 Ok(FirstStep::Commit(wanted)) => {

@@ -29,14 +29,14 @@ pub(in crate::host) fn append_text(
     step: &mut Step<'_>,
     key: ChatKey,
     run: RunId,
-    passage: TextSegment,
+    segment: TextSegment,
 ) {
     let open = ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
-    let Some(open) = open.filter(|open| open.kind == passage.kind) else {
-        return open_part(ledger, step, key, passage);
+    let Some(open) = open.filter(|open| open.kind == segment.kind) else {
+        return open_part(ledger, step, key, segment);
     };
     let part_id = open.id.clone();
-    let TextSegment { turn_id, kind, content, meta } = passage;
+    let TextSegment { turn_id, kind, content, meta } = segment;
     // What is told besides would be lost when it is merged with others.
     let delta = meta.is_none().then_some(PartKey { run, part: open.number });
     let action = match kind {
@@ -52,9 +52,9 @@ pub(in crate::host) fn open_part(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
-    passage: TextSegment,
+    segment: TextSegment,
 ) {
-    let TextSegment { turn_id, kind, content, meta } = passage;
+    let TextSegment { turn_id, kind, content, meta } = segment;
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let (number, id) = chat.next_part();
     let Some(run) = chat.run.as_mut() else { return };

@@ -246,9 +246,9 @@ impl Clients {
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         call: CallRef,
-        errand: ClientToolRequest,
+        request: ClientToolRequest,
     ) {
-        let ClientToolRequest { tool, input, message } = errand;
+        let ClientToolRequest { tool, input, message } = request;
         let nobody = format!("no active client of this session offers the tool `{tool}`");
         let begun =
             |ledger: &Ledger| ledger.channels.chats.known(call.key)?.conversation.tool(&call.id).cloned();

@@ -304,7 +304,7 @@ impl TurnEvent {
         match self {
             Self::Part(_, text) | Self::Text(_, text) | Self::Notice(text) => text.len(),
             Self::Last(event, _) => event.bytes(),
-            Self::With(event, besides) => event.bytes() + besides.bytes(),
+            Self::With(event, extras) => event.bytes() + extras.bytes(),
             Self::ToolInput { delta: input, .. }
             | Self::ToolReady { input, .. }
             | Self::ClientTool { input, .. } => input.len(),

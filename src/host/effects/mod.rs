@@ -67,7 +67,7 @@ pub enum Input {
         default_directory: Option<String>,
     },
     /// A client said something.
-    Said {
+    Received {
         /// Connection.
         connection: ConnectionId,
         /// Message.
@@ -124,7 +124,7 @@ pub enum Input {
     /// Outcome of reverting files.
     Reverted {
         /// Request.
-        taken: Box<RevertRequest>,
+        request: Box<RevertRequest>,
         /// Outcome for each of the files.
         outcomes: Vec<RevertOutcome>,
     },
@@ -140,7 +140,7 @@ pub enum Input {
     Shutdown(Shutdown),
     /// The last input of a batch was handled: summaries that were held back, so that several
     /// changes are told as one, are sent.
-    Settled,
+    BatchEnded,
     /// A step ends: what has changed becomes records, before anything of the step goes out.
     Save,
     /// A session comes back from the store, because its turn was interrupted.
@@ -158,8 +158,8 @@ pub enum Input {
 
 impl Input {
     /// A client said something for which nothing had to be looked up.
-    pub fn said(connection: ConnectionId, message: Incoming) -> Self {
-        Self::Said { connection, message, prefetched: Prefetched::default() }
+    pub fn received(connection: ConnectionId, message: Incoming) -> Self {
+        Self::Received { connection, message, prefetched: Prefetched::default() }
     }
 }
 
@@ -466,7 +466,7 @@ pub enum Resource {
     /// Files that are to be what they were.
     Revert {
         /// Files to revert. Answered by [`Input::Reverted`].
-        taken: Box<RevertRequest>,
+        request: Box<RevertRequest>,
         /// The URIs of the folders below which clients may change files.
         below: Vec<String>,
     },

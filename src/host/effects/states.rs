@@ -85,7 +85,7 @@ pub struct LargeStates {
     /// Method of the request.
     pub method: Method,
     /// Other members of the result.
-    pub besides: JsonObject,
+    pub members: JsonObject,
     /// The states.
     pub states: Vec<ChannelSnapshot>,
     /// The size of the JSON text of the states in bytes; nearly.
@@ -116,9 +116,9 @@ impl LargeStates {
 
     /// Returns the JSON text of the result; `said` adjusts all of it but the turns.
     pub fn rope(self, said: &mut dyn FnMut(&mut Value)) -> Rope {
-        let mut besides: Value = self.besides.into_iter().collect();
-        said(&mut besides);
-        let mut members = Rope::members_of(besides);
+        let mut members: Value = self.members.into_iter().collect();
+        said(&mut members);
+        let mut members = Rope::members_of(members);
         let mut snapshots = self.states.into_iter().map(|state| state.rope(said));
         if self.method == Method::Subscribe {
             members.extend(snapshots.next().map(|snapshot| ("snapshot".to_owned(), snapshot)));

@@ -63,7 +63,7 @@ impl Ledger {
         let chats = targets.iter().filter_map(|target| self.channels.chats.known(target.chat()?));
         let running: usize = chats.map(|chat| chat.conversation.turn_bytes()).sum();
         let bytes = running + states.iter().map(ChannelSnapshot::turns_bytes).sum::<usize>();
-        LargeStates { method, besides: JsonObject::default(), states, bytes }
+        LargeStates { method, members: JsonObject::default(), states, bytes }
     }
 
     /// Returns the envelopes after `cursor` of these channels, as the inside of a JSON array;

@@ -168,8 +168,8 @@ impl Host {
             Some(meta),
         );
         let message = format!("Run {}", call.line).into();
-        let (gate, besides) = (ToolGate::Open, CallExtras::default());
-        let ready = Readiness { input: call.line.clone(), message, gate, besides };
+        let (gate, extras) = (ToolGate::Open, CallExtras::default());
+        let ready = Readiness { input: call.line.clone(), message, gate, extras };
         calls::call_is_ready(&mut self.ledger, step, shown.clone(), ready);
         let line = call.line.clone();
         let state = TerminalState {

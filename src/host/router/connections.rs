@@ -75,7 +75,7 @@ impl Host {
         .unwrap_or_default();
         if let Value::Object(mut members) = result {
             members.remove("protocolVersion");
-            states.besides = members;
+            states.members = members;
         }
         Ok(states.into())
     }
@@ -155,7 +155,7 @@ impl Host {
             }
             _ => wanted,
         };
-        states.besides.insert("type".to_owned(), "snapshot".into());
+        states.members.insert("type".to_owned(), "snapshot".into());
         Ok((states.into(), Missed::default().of_follower(followed)))
     }
 }

@@ -70,7 +70,7 @@ impl Host {
 
     /// Takes one input in and appends everything that follows from it to `out`, in order.
     ///
-    /// After each batch of inputs the caller says [`Input::Settled`], and before it lets anything
+    /// After each batch of inputs the caller says [`Input::BatchEnded`], and before it lets anything
     /// out [`Input::Save`].
     pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
         let refused_watches = BTreeMap::new();
@@ -84,7 +84,7 @@ impl Host {
                     .connections
                     .insert(connection, Connection { default_directory, ..Connection::default() });
             }
-            Input::Said { connection, message, prefetched } => {
+            Input::Received { connection, message, prefetched } => {
                 self.apply_prefetched(step, prefetched);
                 self.dispatch(step, connection, message);
             }
@@ -108,7 +108,7 @@ impl Host {
                 self.changes.statuses.repository_changed(&self.ledger, step, &watch);
                 watches::send_file_changes(&self.ledger, step, &watch, changes);
             }
-            Input::Reverted { taken, outcomes } => {
+            Input::Reverted { request: taken, outcomes } => {
                 self.changes.files_reverted(&mut self.ledger, step, *taken, outcomes)
             }
             Input::WatchesLackRoom(connection) => {
@@ -126,7 +126,7 @@ impl Host {
                 );
             }
             Input::Shutdown(how) => self.shut_down(step, how),
-            Input::Settled => {
+            Input::BatchEnded => {
                 self.summaries.settle(&mut self.ledger, step);
                 self.finish_disconnects(step);
             }

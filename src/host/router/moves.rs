@@ -121,7 +121,7 @@ pub(super) fn move_to_new_session(
     state.config.clone_from(&from.state.config);
     let now = step.timestamp();
     let session = Session {
-        told: summary_of(&uri, &state, &now, &now),
+        sent_summary: summary_of(&uri, &state, &now, &now),
         selected: None,
         changes: None,
         reviewed: Default::default(),
@@ -153,7 +153,7 @@ pub(super) fn move_to_new_session(
         .summary(to)
         .ok_or_else(|| RpcError::internal("a session that was just made is gone"))?;
     if let Some(session) = ledger.channels.sessions.known_mut(to) {
-        session.told = summary.clone();
+        session.sent_summary = summary.clone();
     }
     let params = SessionAddedParams { channel: ledger.channels.root.channel.uri.clone(), summary };
     ledger.notify_root(step, "root/sessionAdded", params);

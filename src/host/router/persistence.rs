@@ -58,7 +58,7 @@ impl Host {
         let repaired = loaded::repair_catalogue(&mut session, &chats);
         self.ledger.channels.by_uri.insert(session.channel.uri.clone(), key.into());
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
-        let told = session.told.clone();
+        let told = session.sent_summary.clone();
         self.ledger.channels.sessions.insert(key, session);
         annotations::add_annotations(&mut self.ledger, key, annotations);
         if let Some(seen) = seen {

@@ -182,14 +182,14 @@ impl Host {
         key: ChatKey,
         run: RunId,
         event: TurnEvent,
-        besides: CallExtras,
+        extras: CallExtras,
     ) {
         let Some(turn_id) =
             self.ledger.channels.chats.known(key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
         else {
             return;
         };
-        let meta = || Some(besides.meta.clone()).filter(|meta| !meta.is_empty());
+        let meta = || Some(extras.meta.clone()).filter(|meta| !meta.is_empty());
         match event {
             TurnEvent::Text(kind, content) => {
                 reports::append_text(
@@ -210,7 +210,7 @@ impl Host {
                     TextSegment { turn_id, kind, content, meta: meta() },
                 );
             }
-            TurnEvent::With(event, besides) => self.turn_reports(step, key, run, *event, besides),
+            TurnEvent::With(event, extras) => self.turn_reports(step, key, run, *event, extras),
             TurnEvent::Notice(text) => reports::notice(&mut self.ledger, step, key, turn_id, text, meta()),
             TurnEvent::Activity(activity) => catalogue::set_activity(&mut self.ledger, step, key, activity),
             TurnEvent::Steered(id) => pending::steering_arrived(&mut self.ledger, key, &id),
@@ -222,7 +222,7 @@ impl Host {
                 }
             }
             TurnEvent::Last(event, progress) => {
-                self.turn_reports(step, key, run, *event, besides);
+                self.turn_reports(step, key, run, *event, extras);
                 self.turn_reports(step, key, run, TurnEvent::Progress(progress), CallExtras::default());
             }
             TurnEvent::Usage(usage) => {
@@ -243,7 +243,7 @@ impl Host {
                 calls::append_input(&mut self.ledger, step, CallRef { key, turn_id, id }, delta);
             }
             TurnEvent::ToolReady { id, input, message, gate } => {
-                let ready = Readiness { input, message, gate, besides };
+                let ready = Readiness { input, message, gate, extras };
                 calls::call_is_ready(&mut self.ledger, step, CallRef { key, turn_id, id }, ready);
             }
             TurnEvent::ClientToolStarted { id, name } => {
@@ -256,8 +256,8 @@ impl Host {
                 );
             }
             TurnEvent::ClientTool { id, name, input, message } => {
-                let errand = ClientToolRequest { tool: name, input, message };
-                self.clients.call_on_client(&mut self.ledger, step, CallRef { key, turn_id, id }, errand);
+                let request = ClientToolRequest { tool: name, input, message };
+                self.clients.call_on_client(&mut self.ledger, step, CallRef { key, turn_id, id }, request);
             }
             TurnEvent::Command { id, line } => {
                 self.run_for_agent(step, CallRef { key, turn_id, id }, line, run);
@@ -267,7 +267,7 @@ impl Host {
             }
             TurnEvent::ToolDone { id, outcome, review } => {
                 let call = CallRef { key, turn_id, id: id.clone() };
-                calls::finish_call(&mut self.ledger, step, &call, outcome, review, besides);
+                calls::finish_call(&mut self.ledger, step, &call, outcome, review, extras);
                 step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
             }
             TurnEvent::Question { id, message, url, questions } => {

@@ -158,7 +158,7 @@ impl Sidecar {
         let mut recalled = Some(recalled);
         for message in fed.drain(..) {
             let recalled = recalled.take().unwrap_or_default();
-            self.feed(Input::Said { connection, message, prefetched: recalled });
+            self.feed(Input::Received { connection, message, prefetched: recalled });
         }
         self.fed = fed;
         drop(texts);

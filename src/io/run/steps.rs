@@ -93,11 +93,11 @@ impl Sidecar {
     /// Feeds the core. What it asks is done when the step ends.
     pub(super) fn feed(&mut self, input: Input) {
         let request = match &input {
-            Input::Said { connection, message: Incoming::Request { id, .. }, .. }
+            Input::Received { connection, message: Incoming::Request { id, .. }, .. }
             | Input::Listed { connection, id, .. } => Some((*connection, id.clone())),
             _ => None,
         };
-        let of_client = matches!(input, Input::Said { .. });
+        let of_client = matches!(input, Input::Received { .. });
         let now = self.clock.now();
         let before = self.outputs.len();
         let (host, ids, outputs) = (&mut self.host, self.ids.as_mut(), &mut self.outputs);
@@ -244,7 +244,7 @@ impl Sidecar {
 
     /// Takes it that everything that waited has been taken in, and ends the step.
     pub(super) fn settle(&mut self) {
-        self.feed(Input::Settled);
+        self.feed(Input::BatchEnded);
         if self.done.is_some() {
             self.feed(Input::Timer(Timer::Summaries));
         }
@@ -256,7 +256,7 @@ impl Sidecar {
     pub(super) fn end_step(&mut self) {
         loop {
             while let Some((connection, message)) = self.edges.take_later() {
-                self.feed(Input::said(connection, message));
+                self.feed(Input::received(connection, message));
             }
             self.feed(Input::Save);
             self.unsettled_bytes = 0;

@@ -134,9 +134,9 @@ impl Unwritten {
         match self.content {
             Content::States(id, mut states, version) => {
                 if states.method == Method::Initialize {
-                    states.besides.insert("protocolVersion".to_owned(), version);
+                    states.members.insert("protocolVersion".to_owned(), version);
                 }
-                has.leave_out(&mut states.besides);
+                has.leave_out(&mut states.members);
                 let mut before = Vec::new();
                 begin_result(&mut before, &id);
                 let mut line = Rope::from(before);
@@ -221,7 +221,7 @@ impl Heard {
                     state: State::Meant(Box::new(told)),
                     summary: None,
                 });
-                let result = Body::Read(Value::Object(states.besides));
+                let result = Body::Read(Value::Object(states.members));
                 Self { result, found: found.collect(), large_bytes: states.bytes }
             }
             Answered::Written { result, states } if result.len() >= LARGE_BYTES && states.is_empty() => {

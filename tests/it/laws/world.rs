@@ -249,7 +249,7 @@ impl World {
                 self.unix_ms += if back { -2 * i64::from(ms) } else { i64::from(ms) };
                 Ok(())
             }
-            Step::Settle => self.feed(Input::Settled).map(|_| ()),
+            Step::Settle => self.feed(Input::BatchEnded).map(|_| ()),
             Step::Timers => self.fire_timers(),
             Step::Read { client, bytes } => self.read(self.client(client), bytes.into()),
             Step::Compare => self.compare(),
@@ -377,7 +377,7 @@ impl World {
 
     /// Everybody reads everything, and all mirrors are compared with fresh snapshots.
     fn compare(&mut self) -> Result<()> {
-        self.feed(Input::Settled)?;
+        self.feed(Input::BatchEnded)?;
         self.fire_timers()?;
         // And what waits to be merged need not wait any longer.
         self.connections.values_mut().for_each(|connection| connection.outbox.release());

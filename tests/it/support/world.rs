@@ -99,7 +99,7 @@ impl World {
         let findings =
             MessageReferences::of(&message).directories.into_iter().map(|uri| (uri, Ok(()))).collect();
         let prefetched = Prefetched { findings, ..Prefetched::default() };
-        self.feed(Input::Said { connection, message, prefetched });
+        self.feed(Input::Received { connection, message, prefetched });
     }
 
     pub fn notify(&mut self, connection: ConnectionId, method: &str, params: Value) {

@@ -192,6 +192,6 @@ impl World {
             |uri: &str| if uri == "file:///nowhere" { Err("is not there".to_owned()) } else { Ok(()) };
         let findings = named.map(|uri| (uri.clone(), there(&uri))).collect();
         let prefetched = Prefetched { findings, ..Prefetched::default() };
-        self.feed(Input::Said { connection, message, prefetched })
+        self.feed(Input::Received { connection, message, prefetched })
     }
 }
