@@ -69,7 +69,7 @@ pub(super) fn check_watch_limit(
     Err(RpcError::invalid_params(format_args!("a connection follows at most {WATCHES_MAX} watches")))
 }
 
-/// Files have changed: whoever follows the watch is told, and nobody else ever.
+/// Sends changes of files to the subscribers of the watch.
 pub(super) fn send_file_changes(
     ledger: &Ledger,
     step: &mut Step<'_>,
@@ -84,8 +84,8 @@ pub(super) fn send_file_changes(
     }
 }
 
-/// Tells a client that is back that it may have missed any change of what it watches.
-pub(super) fn resend_watches(
+/// Notifies a reconnected client that it may have missed any change of what it watches.
+pub(super) fn notify_possible_changes(
     ledger: &Ledger,
     step: &mut Step<'_>,
     connection: ConnectionId,

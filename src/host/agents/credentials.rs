@@ -226,7 +226,7 @@ impl AgentRegistry {
         }
     }
 
-    /// Forgets a token that a chat's agent cannot use.
+    /// Removes a token that a chat's agent cannot use.
     fn remove_token(&mut self, ledger: &mut Ledger, key: ChatKey, client_id: &str, resource: &str) {
         for (connection, _) in ledger.presence.connections_of(client_id) {
             if let Some(tokens) = self.tokens.get_mut(&connection) {

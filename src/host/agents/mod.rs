@@ -139,7 +139,7 @@ impl AgentRegistry {
         self.find(provider).is_some_and(|agent| now_ms < agent.probed_until_ms)
     }
 
-    /// An agent is asked what it is.
+    /// Notes that an agent is probed now.
     pub(in crate::host) fn note_probed(&mut self, provider: &str, now_ms: u64) {
         if let Some(agent) = self.find_mut(provider) {
             agent.probed_until_ms = now_ms.saturating_add(PROBE_INTERVAL_MS);

@@ -33,7 +33,7 @@ fn count(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// An agent says how far it is with opening a conversation.
+/// Sends the progress of opening a conversation.
 pub(in crate::host) fn opening_progressed(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -54,8 +54,8 @@ pub(in crate::host) fn opening_progressed(
     send_progress(step, connection, token, done, total, message);
 }
 
-/// The opening of a conversation waits for the user: the client that asked to be told is told
-/// for what, and all others see it as what the chat is doing.
+/// Shows that the opening of a conversation waits for the user: to the client that asked for
+/// progress as such, to all others as the activity of the chat.
 pub(in crate::host) fn opening_waits_for_user(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -72,7 +72,7 @@ pub(in crate::host) fn opening_waits_for_user(
     catalogue::set_activity(ledger, step, key, Some(what));
 }
 
-/// A conversation is open, or will not be.
+/// Ends the notifications of progress: a conversation is open, or will not be.
 pub(in crate::host) fn opening_finished(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let opening = ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.take());
     let Some(Opening { token, connection, told: Some((done, total)) }) = opening else { return };
@@ -99,7 +99,7 @@ fn send_progress(
     step.emit(Output::Frame(connection, Frame::Notification { method: "root/progress", params }));
 }
 
-/// The user is not waited for any more.
+/// Shows that the opening of a conversation does not wait for the user any more.
 pub(in crate::host) fn clear_opening_wait(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     if ledger.channels.chats.known_mut(key).is_some_and(|chat| std::mem::take(&mut chat.awaits)) {
         catalogue::set_activity(ledger, step, key, None);

@@ -234,7 +234,7 @@ pub(in crate::host) fn beginning_chat(
     Chat { context: from.context, title_by, progress, attached, ..new }
 }
 
-/// Takes a chat's row away, and with it its part in what the session says of itself.
+/// Removes a chat's row, and with it its part in the state of the session.
 pub(in crate::host) fn remove_chat_row(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -286,7 +286,7 @@ pub(in crate::host) fn set_movable(ledger: &mut Ledger, step: &mut Step<'_>, uri
     }
 }
 
-/// A turn that runs as what it is so far.
+/// Returns the running turn as a completed one, as far as it has come.
 fn snapshot_of_active_turn(turn: &ActiveTurn) -> Turn {
     Turn {
         id: turn.id.clone(),

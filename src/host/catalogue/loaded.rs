@@ -164,7 +164,7 @@ pub(in crate::host) fn end_interrupted_turn(
     turns::end_turn_without_advance(ledger, step, key, ending, None);
 }
 
-/// Why a turn is given up.
+/// Returns the message for a turn that is given up.
 fn abandoned_turn_message(deaths: u32) -> String {
     let times = if deaths == 1 { "once".to_owned() } else { format!("{deaths} times in a row") };
     format!(

@@ -178,7 +178,7 @@ pub(in crate::host) fn send_missed(
         let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
         notify("root/sessionSummaryChanged", to_sorted_json(&params));
     }
-    watches::resend_watches(ledger, step, connection, &missed.followed);
+    watches::notify_possible_changes(ledger, step, connection, &missed.followed);
 }
 
 /// Returns all members of a summary that can change.

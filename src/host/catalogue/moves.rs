@@ -39,7 +39,7 @@ pub(in crate::host) fn check_may_join(
     Ok(())
 }
 
-/// The session of a chat that may be moved at all.
+/// Returns the session of a chat, if the chat may be moved at all.
 pub(in crate::host) fn check_movable(ledger: &Ledger, key: ChatKey) -> Result<SessionKey, RpcError> {
     let chat = ledger.channels.chats.needed(key)?;
     if chat.conversation.state().movable != Some(true) {

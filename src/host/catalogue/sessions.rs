@@ -56,8 +56,7 @@ fn may_name_a_session(uri: &str) -> bool {
 }
 
 impl Catalogue {
-    /// Puts the sessions that are in memory, as they were told last, in the place of what was read
-    /// of them.
+    /// Replaces sessions that were read by those in memory, as they were last sent.
     pub(in crate::host) fn update_from_memory(&self, ledger: &Ledger, page: &Page, listed: &mut Listed) {
         let sessions = &ledger.channels.sessions;
         let is_known =

@@ -226,7 +226,7 @@ impl CheckpointedFolder {
         known
     }
 
-    /// From what to what all of the session has gone.
+    /// Returns the checkpoints before and after all of the session.
     fn whole_session(&self) -> Option<(&Checkpoint, &Checkpoint)> {
         let is_separable = !self.turns.iter().any(|turn| turn.overlaps_others);
         let first = self.turns.first().filter(|_| self.is_whole && is_separable)?;
@@ -242,7 +242,7 @@ impl CheckpointedFolder {
         Some((&found.before, found.after.as_ref().filter(|_| !found.overlaps)?))
     }
 
-    /// To what a turn has gone.
+    /// Returns the checkpoint after a turn.
     fn after_turn(&self, chat: &str, turn: &str) -> Option<&Checkpoint> {
         let mut turns = self.turns.iter().rev();
         turns.find(|it| it.turn == turn && it.chat == chat)?.after.as_ref()
@@ -256,7 +256,7 @@ impl CheckpointedFolder {
         files.map(|unseen| (unseen.file.as_str(), unseen.version.as_deref())).collect()
     }
 
-    /// How what is there can be kept once more.
+    /// Returns the namespace and the number of the next checkpoint.
     pub(in crate::host) fn next_checkpoint(&mut self) -> (String, u64) {
         self.count += 1;
         (self.keeper.clone(), self.count)
@@ -305,7 +305,7 @@ impl CheckpointedFolder {
 }
 
 impl Checkpoints {
-    /// Asks git, about the folders of a chat or what is kept of a session.
+    /// Starts a job of git in the folders of a chat or the repository of a session.
     pub(in crate::host) fn run_git(
         &mut self,
         ledger: &mut Ledger,
@@ -320,7 +320,7 @@ impl Checkpoints {
         number
     }
 
-    /// Asks what is there in the repository of a session now.
+    /// Starts a refresh of the status of a session's repository.
     pub(in crate::host) fn run_git_status(
         &mut self,
         ledger: &mut Ledger,
@@ -335,7 +335,7 @@ impl Checkpoints {
         self.run_git(ledger, step, (directories, WITHIN_MS), work, JobPurpose::Status(session));
     }
 
-    /// A turn begins: what is in its folder is kept first.
+    /// Makes a checkpoint of the folder of a chat before its turn begins.
     pub(in crate::host) fn checkpoint_before_turn(
         &mut self,
         ledger: &mut Ledger,
@@ -456,7 +456,7 @@ impl Checkpoints {
         self.end_checkpoint_wait(ledger, key, run)
     }
 
-    /// The folder of a session is kept as it is now, or is not.
+    /// Applies the report about a checkpoint that was made after a turn or a revert.
     fn checkpoint_finished(
         &mut self,
         ledger: &mut Ledger,
@@ -486,7 +486,8 @@ impl Checkpoints {
         after
     }
 
-    /// The last turn of a chat is over: what is in its folder now is kept, if it was before.
+    /// Makes a checkpoint of the folder after the last turn of a chat, if there is one from before
+    /// it.
     pub(in crate::host) fn checkpoint_after_turn(
         &mut self,
         ledger: &mut Ledger,
@@ -515,8 +516,8 @@ impl Checkpoints {
         note_checkpoint_requested(ledger, session);
     }
 
-    /// A session is taken from the store that has come from elsewhere: what is known of it is kept
-    /// for it from here on.
+    /// Has git keep the checkpoints of a restored session that was imported under a name of its
+    /// own.
     pub(in crate::host) fn checkpoint_imported(
         &mut self,
         ledger: &mut Ledger,
@@ -544,8 +545,8 @@ impl Checkpoints {
         self.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Import(session));
     }
 
-    /// A session is taken from the store: what a host before this one was asked to keep, and has
-    /// not heard of, is kept now.
+    /// Repeats the checkpoint of a restored session that the host before this one had started and
+    /// not finished.
     pub(in crate::host) fn repeat_interrupted_checkpoint(
         &mut self,
         ledger: &mut Ledger,
@@ -570,7 +571,7 @@ impl Checkpoints {
         }
     }
 
-    /// Files of a session were taken back: what is in its folder now is kept.
+    /// Makes a checkpoint of a session's folder after files were reverted.
     pub(in crate::host) fn checkpoint_after_revert(
         &mut self,
         ledger: &mut Ledger,
@@ -586,7 +587,7 @@ impl Checkpoints {
         note_checkpoint_requested(ledger, session);
     }
 
-    /// A session is gone, and its chats: what was kept for it may go, and what is being kept.
+    /// Removes the checkpoints of a session that is gone, those in flight included.
     pub(in crate::host) fn dispose_checkpoints(
         &mut self,
         ledger: &mut Ledger,
@@ -719,8 +720,7 @@ impl Checkpoints {
         }
     }
 
-    /// Lets go of what lies between states that no changeset in memory shows, when that is too
-    /// much.
+    /// Evicts comparisons that no changeset in memory shows, if there are too many.
     pub(in crate::host) fn evict_comparisons(&mut self, ledger: &Ledger) {
         if self.compared.pairs.len() <= COMPARISONS_MAX + ledger.channels.changesets.len() {
             return;
@@ -840,7 +840,7 @@ fn checkpoint_work(
     Some(GitWork::Checkpoint { keeper, number, last, since, said })
 }
 
-/// A turn that was over goes on: what is behind it is not known yet.
+/// Drops the checkpoint after a turn that is resumed.
 pub(in crate::host) fn reopen_turn_checkpoints(ledger: &mut Ledger, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let session = chat.session;
@@ -894,7 +894,8 @@ fn share_a_repository(ledger: &Ledger, one: ChatKey, other: ChatKey) -> bool {
     one.iter().any(|one| other.iter().any(|other| below(one, other) || below(other, one)))
 }
 
-/// From what to what that has gone which a changeset is of; none where only calls tell that.
+/// Returns the checkpoints before and after what a changeset covers; `None` where only calls report
+/// changes.
 pub(in crate::host) fn checkpoints_of_scope(
     ledger: &Ledger,
     key: SessionKey,

@@ -448,7 +448,7 @@ impl Changes {
         Ok(FirstStep::Revert(taken))
     }
 
-    /// An operation is being carried out from now on: whoever follows its changeset is told so.
+    /// Notes that an operation is in progress, and shows it in the changeset.
     fn start_operation(
         &mut self,
         ledger: &mut Ledger,
@@ -572,8 +572,8 @@ impl Changes {
         self.finish_operation(ledger, step, session, told);
     }
 
-    /// Keeps that files were taken back, but for those that the changeset does not show like that
-    /// any more: somebody else has had the same done.
+    /// Records reverted files, except those that the changeset does not show like that any more
+    /// because another client has reverted them.
     fn record_reverts(
         &mut self,
         ledger: &mut Ledger,
@@ -613,7 +613,7 @@ impl Changes {
     }
 }
 
-/// The files that were taken back last of what a changeset is of.
+/// Returns the files of a changeset's scope that were reverted last.
 fn last_reverted<'a>(
     ledger: &'a Ledger,
     session: SessionKey,
@@ -626,7 +626,7 @@ fn last_reverted<'a>(
     discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
 }
 
-/// The files of a changeset that are not what its client had seen, by their ids.
+/// Returns the files of a changeset that have changed since its client saw them, by their ids.
 fn files_changed_since_seen(ledger: &Ledger, key: ChangesetKey, seen: &[ChangesetFile]) -> Vec<String> {
     let Some(changeset) = ledger.channels.changesets.get(&key) else { return Vec::new() };
     let edits: HashMap<&str, &FileEdit> = seen.iter().map(|file| (file.id.as_str(), &file.edit)).collect();
@@ -635,8 +635,7 @@ fn files_changed_since_seen(ledger: &Ledger, key: ChangesetKey, seen: &[Changese
     unseen.map(|file| file.id.clone()).collect()
 }
 
-/// Keeps what is about to be taken back before it is: should the host end meanwhile, it can be
-/// brought back.
+/// Records reverts before they are made, so that they can be restored if the host ends meanwhile.
 fn record_pending_reverts(ledger: &mut Ledger, taken: &mut RevertRequest, now_ms: i64) {
     if taken.restores {
         return;

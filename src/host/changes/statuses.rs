@@ -89,7 +89,7 @@ pub(in crate::host) struct ObservedRepository {
 }
 
 impl ObservedRepository {
-    /// Something may have changed.
+    /// Notes that the repository may have changed.
     fn mark_stale(&mut self) {
         self.is_stale = true;
         self.is_stale_again |= self.in_flight.is_some();
@@ -152,7 +152,7 @@ impl RepositoryStatuses {
         status.known.as_ref().filter(|known| files(known) <= SAVED_FILES_MAX).map(Cow::Borrowed)
     }
 
-    /// A session is in memory again: this was seen of its repository before.
+    /// Takes over the status that was saved with a session that is in memory again.
     pub(in crate::host) fn restore_status(&mut self, session: SessionKey, kept: RepositoryStatus) {
         if self.is_on {
             let (known, has_files, is_stale) = (Some(kept), true, true);
@@ -269,8 +269,8 @@ impl RepositoryStatuses {
         }
     }
 
-    /// A repository is watched from now on: what has changed while git looked at it, nobody was
-    /// told of.
+    /// Refreshes the status of a repository whose watch has begun: changes made while git examined
+    /// it were not reported.
     pub(in crate::host) fn repository_watch_started(&mut self, watch: &str) {
         for status in self.all.values_mut() {
             status.is_due |= status.watched.iter().any(|watched| watched == watch);
@@ -278,7 +278,8 @@ impl RepositoryStatuses {
         self.is_unsettled = true;
     }
 
-    /// Files have changed that are watched: perhaps because a repository is followed.
+    /// Delays a refresh after changes of a watched repository; without subscribers the status only
+    /// becomes stale.
     pub(in crate::host) fn repository_changed(&mut self, ledger: &Ledger, step: &mut Step<'_>, watch: &str) {
         let all = self.all.iter();
         let of_watch = all.filter(|(_, status)| status.watched.iter().any(|watched| watched == watch));
@@ -306,7 +307,7 @@ impl RepositoryStatuses {
         }
     }
 
-    /// A repository that nobody follows any more was watched for long enough.
+    /// Stops watching a repository that had no subscribers for `LINGER`.
     pub(in crate::host) fn linger_expired(&mut self, session: SessionKey, number: u64) {
         if let Some(status) = self.all.get_mut(&session).filter(|it| it.lingers == number) {
             status.is_lingering = false;
@@ -314,7 +315,7 @@ impl RepositoryStatuses {
         }
     }
 
-    /// A repository was looked at.
+    /// Applies the status that git has reported.
     pub(in crate::host) fn status_received(
         &mut self,
         ledger: &mut Ledger,
@@ -392,7 +393,8 @@ impl RepositoryStatuses {
 }
 
 impl Changes {
-    /// Looks at what is to be looked at, and watches what somebody follows.
+    /// Starts the refreshes that are due and adjusts the watches of repositories to their
+    /// subscribers.
     pub(in crate::host) fn settle_statuses(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         if !std::mem::take(&mut self.statuses.is_unsettled) {
             return;

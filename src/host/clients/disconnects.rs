@@ -30,7 +30,7 @@ pub(in crate::host) struct Disconnect {
 }
 
 impl Clients {
-    /// A client that has lost this connection is expected no more.
+    /// Stops expecting a client back that has lost this connection.
     pub(in crate::host) fn return_expired(
         &mut self,
         ledger: &mut Ledger,
@@ -88,7 +88,7 @@ impl Clients {
         cancelling.any(|connection| self.is_turn_of_disconnected(ledger, key, connection))
     }
 
-    /// Something was declined in a chat because nobody is left.
+    /// Notes that something was declined in a chat because no client is left.
     pub(in crate::host) fn note_disconnect_cut(&mut self, ledger: &Ledger, key: ChatKey) {
         let left_by: Vec<ConnectionId> = self
             .disconnects

@@ -109,12 +109,12 @@ impl Clients {
         step.emit(Output::Timer(Timer::Absence(number), ABSENCE_MAX));
     }
 
-    /// A client takes part in a session again.
+    /// Stops waiting for a client that takes part in a session again.
     pub(in crate::host) fn client_returned(&mut self, session: SessionKey, client_id: &str) {
         self.absences.retain(|_, (of, client)| *of != session || client != client_id);
     }
 
-    /// The time of an absent client to come back is up.
+    /// Removes an active client that has not come back in time.
     pub(in crate::host) fn absence_expired(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, number: u64) {
         let Some((session, client_id)) = self.absences.remove(&number) else { return };
         // The session may be gone since.

@@ -223,7 +223,7 @@ fn chats_in(ledger: &Ledger, key: SessionKey, directory: Option<&str>) -> Vec<Ch
     ledger.channels.chats_in(key).into_iter().filter(is_in).collect()
 }
 
-/// Takes those directories from a chat that are none of a session's.
+/// Removes the directories of a chat that are not directories of its session.
 pub(in crate::host) fn retain_directories_of(
     ledger: &mut Ledger,
     step: &mut Step<'_>,

@@ -119,7 +119,7 @@ fn prepare_request_for_clients(request: &mut SessionInputRequest) {
     }
 }
 
-/// Puts the URI that clients are told in place of a content.
+/// Replaces a content by the URI that clients get.
 fn uri_for_clients(chat: &str, shown: ShownContent<'_>) {
     match shown {
         ShownContent::Side(side, of) if of.content.uri.starts_with(INLINE) => {
@@ -164,7 +164,7 @@ fn file_name(content_type: &str) -> String {
     format!("/{}.{ending}", Some(kind).filter(is_plain).unwrap_or("data"))
 }
 
-/// A state as clients are told it, without its completed turns.
+/// Converts a state without its completed turns to what is sent to clients.
 pub(in crate::host) fn prepare_state_for_clients(state: &mut SnapshotState) {
     match state {
         SnapshotState::Chat(state) => {
@@ -178,7 +178,7 @@ pub(in crate::host) fn prepare_state_for_clients(state: &mut SnapshotState) {
     }
 }
 
-/// A completed turn of a chat (JSON text), as clients are told it.
+/// Returns a completed turn of a chat (JSON text) as it is sent to clients.
 pub(in crate::host) fn turn_for_clients(chat: &str, turn: &CompletedTurn) -> Bytes {
     let text = turn.text();
     if !turn.facts().contents {
@@ -189,7 +189,7 @@ pub(in crate::host) fn turn_for_clients(chat: &str, turn: &CompletedTurn) -> Byt
     to_sorted_json(&turn).into()
 }
 
-/// An action on this channel as clients are told it, where that is not how it is kept.
+/// Returns an action on this channel as it is sent to clients; `None` if that is how it is stored.
 pub(in crate::host) fn action_for_clients(channel: &str, action: &StateAction) -> Option<StateAction> {
     match action {
         StateAction::ChatToolCallReady(ready) if ready.edits.is_some() => {
@@ -223,7 +223,7 @@ fn has_contents(content: &[ToolResultContent]) -> bool {
     content.iter().any(|content| matches!(content, ToolResultContent::FileEdit(_)) || is_large(content))
 }
 
-/// An envelope (JSON text) that was kept, as clients are told it.
+/// Returns a stored envelope (JSON text) as it is sent to clients.
 pub(in crate::host) fn envelope_for_clients(line: &ActionLine, envelope: Bytes) -> Bytes {
     if line.delta.is_some() || !may_hold_contents(&envelope) {
         return envelope;

@@ -22,8 +22,7 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::RequestId;
 
 impl Host {
-    /// The time is up in which a session that was made ahead, and that nobody followed, might be
-    /// followed again.
+    /// Disposes of a session that was made ahead and had no subscribers for too long.
     pub(in crate::host) fn unsubscribed_session_expired(
         &mut self,
         step: &mut Step<'_>,

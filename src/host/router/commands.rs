@@ -206,7 +206,7 @@ impl Host {
         step.emit(Output::Timer(Timer::Command(key), COMMAND_TIMEOUT));
     }
 
-    /// A command has ended with this code, or not as it should: what waits for it goes on.
+    /// Ends the call of a command that has exited, and goes on with what waits for it.
     pub(in crate::host) fn command_finished(
         &mut self,
         step: &mut Step<'_>,
@@ -226,7 +226,7 @@ impl Host {
         }
     }
 
-    /// A command has run as long as it may.
+    /// Ends a command that has reached its time limit.
     pub(in crate::host) fn command_timed_out(&mut self, step: &mut Step<'_>, key: TerminalKey) {
         if self.ledger.channels.terminals.get(&key).is_some_and(Terminal::is_command) {
             let minutes = COMMAND_TIMEOUT.as_secs() / 60;

@@ -160,8 +160,7 @@ impl Host {
     }
 }
 
-/// Subscribes to channels of which the client has states already, with windows that nobody
-/// knows.
+/// Subscribes to channels of which the client has states already, with unknown windows.
 pub(super) fn resubscribe(
     ledger: &mut Ledger,
     clients: &mut Clients,

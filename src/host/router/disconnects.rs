@@ -111,7 +111,7 @@ impl Host {
         shutdown::decline_unseen_questions(&mut self.ledger, step);
     }
 
-    /// The time is up that the turns of a client were given which can say nothing any more.
+    /// Cancels the turns of a disconnected client that have not ended in time.
     pub(in crate::host) fn disconnect_expired(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         let left = self.clients.chats_of_disconnected(&self.ledger, connection);
         self.relays.end_for(step, connection);

@@ -141,8 +141,7 @@ pub(in crate::host) fn unsubscribe(
     ledger.unsubscribe(connection, target);
 }
 
-/// Takes note that a client has said it does not follow a channel any more on one of its
-/// connections.
+/// Notes that a client has unsubscribed from a channel on one of its connections.
 pub(in crate::host) fn channel_unsubscribed(
     ledger: &mut Ledger,
     clients: &mut Clients,

@@ -184,7 +184,7 @@ impl Host {
         }
     }
 
-    /// Takes in what was looked up for the message that is handled next.
+    /// Applies the results of the lookups that the next message required.
     fn apply_prefetched(&mut self, step: &mut Step<'_>, prefetched: Prefetched) {
         let Prefetched { past, findings, restored, watches, unreadable } = prefetched;
         watches::apply_watches(&mut self.ledger, step, watches);
@@ -198,8 +198,8 @@ impl Host {
         (step.past, step.findings) = (past, findings);
     }
 
-    /// Tells what the agents are when they are not what the process before this one told. Its
-    /// clients may come back with what they know, and be told only what they missed.
+    /// Sends the agents if they differ from those that the process before this one sent. Its
+    /// clients may reconnect with the state that they know, and get only what they missed.
     fn announce_agents(&mut self, step: &mut Step<'_>) {
         if self.agents.note_agents(&self.ledger, step) && self.ledger.continues {
             let agents = self.ledger.channels.root.state.agents.clone();

@@ -106,8 +106,8 @@ impl Host {
     }
 }
 
-/// Lets the least recently used of the idle sessions out of memory, if they take more than they
-/// may. The store has all of them as they are.
+/// Evicts the least recently used of the idle sessions if they exceed the memory budget. The store
+/// has all of them as they are.
 pub(in crate::host) fn evict_idle_sessions(
     ledger: &mut Ledger,
     changes: &mut Changes,

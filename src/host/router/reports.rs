@@ -81,7 +81,7 @@ impl Host {
             Event::Left => self.agent_closed(step, key),
             Event::Begins(cause) => self.agent_begins(step, key, cause),
             Event::Background { id, command } => {
-                background::background_work_started(&mut self.ledger, step, key, &id, command)
+                background::background_work_reported(&mut self.ledger, step, key, &id, command)
             }
             Event::Title(title) => {
                 let session = chat.session;
@@ -116,8 +116,8 @@ impl Host {
         }
     }
 
-    /// The agent has closed the conversation while nothing ran in it: what was started since is
-    /// started again.
+    /// Restarts what was started since the agent has closed the conversation while nothing ran in
+    /// it.
     pub(super) fn agent_closed(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let fresh = self.ledger.fresh_run();
         let Some(chat) =
@@ -141,7 +141,7 @@ impl Host {
         self.advance(step, key);
     }
 
-    /// The agent could not be started, or is gone: whatever waited for it fails.
+    /// Fails whatever waits for an agent that could not be started or is gone.
     pub(super) fn agent_failed(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         if chat.agent == AgentLink::Closed {

@@ -14,7 +14,7 @@ use crate::host::{catalogue, Step};
 /// Beginning of the id of work that an agent has announced; other work has the URI of its terminal.
 pub(in crate::host) const OF_AGENT: &str = "call:";
 
-/// A command has ended, which may have gone on behind its call.
+/// Removes the background work of a command that has ended.
 pub(in crate::host) fn background_work_ended(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     let Some(terminal) = ledger.channels.terminals.known(key) else { return };
     let Some(chat) = terminal.chat else { return };
@@ -23,7 +23,7 @@ pub(in crate::host) fn background_work_ended(ledger: &mut Ledger, step: &mut Ste
 }
 
 /// Shows what an agent has left running in the background, or that it has ended.
-pub(in crate::host) fn background_work_started(
+pub(in crate::host) fn background_work_reported(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     chat: ChatKey,

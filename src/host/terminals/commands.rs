@@ -144,12 +144,12 @@ pub(in crate::host) fn settle_command(
     Some((chat, call))
 }
 
-/// A command seems to wait for something to be typed.
+/// Shows that a command seems to wait for input.
 pub(in crate::host) fn start_waiting_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     set_waits_for_input(ledger, step, key, true);
 }
 
-/// A command has printed more, or has ended: it does not wait any more.
+/// Shows that a command does not wait for input any more: it has printed more, or has ended.
 pub(in crate::host) fn stop_waiting_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     set_waits_for_input(ledger, step, key, false);
 }

@@ -344,7 +344,7 @@ fn place_terminal(ledger: &Ledger, chat: ChatKey, block: &mut ToolResultTerminal
     true
 }
 
-/// A call is over that says what has become of these terminals.
+/// Marks the terminals that a completed call shows as stored with it.
 pub(in crate::host) fn mark_terminals_stored(ledger: &mut Ledger, content: &[ToolResultContent]) {
     for content in content {
         let ToolResultContent::Terminal(block) = content else { continue };
@@ -495,8 +495,8 @@ pub(in crate::host) fn copy_terminals(ledger: &mut Ledger, chat: &str, turns: &m
     }
 }
 
-/// Has a command go on for which its call need not wait: a client claims the terminal for the
-/// chat that has it, and for no call of it.
+/// Detaches a command from its call, which need not wait for it: a client claims the terminal for
+/// the chat that has it, and for no call of it.
 fn detach_command(
     ledger: &mut Ledger,
     step: &mut Step<'_>,

@@ -144,8 +144,8 @@ fn directory_for(ledger: &Ledger, connection: ConnectionId, claim: &TerminalClai
     of_session.or_else(|| ledger.presence.connections.get(&connection)?.default_directory.clone())
 }
 
-/// Tells that the terminals are gone which the process before this one has told of: its clients
-/// may come back with what they know, and be told only what they missed.
+/// Removes the terminals from the list that the process before this one has sent: its clients may
+/// reconnect with the state that they know, and get only what they missed.
 pub(in crate::host) fn announce_ended_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
     if std::mem::take(&mut ledger.channels.root.has_sent_terminals) && ledger.continues {
         let none = RootTerminalsChangedAction { terminals: Vec::new() };
@@ -268,8 +268,7 @@ pub(in crate::host) fn create_terminal(
     step.emit(Output::Timer(Timer::Terminal(key, number), SUBSCRIBE_TIMEOUT));
 }
 
-/// A shell begins to run a line. Where another one runs, it is not known how that has ended:
-/// nobody has said it.
+/// Notes that a shell runs a line. If another one runs, how that one has ended is unknown.
 pub(in crate::host) fn line_started(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -287,7 +286,7 @@ pub(in crate::host) fn line_started(
     ledger.sequence(step, key, StateAction::TerminalCommandExecuted(executed), None);
 }
 
-/// The line that a shell runs is done, if it runs one.
+/// Notes that the line that a shell runs is done, if it runs one.
 pub(in crate::host) fn line_ended(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -311,7 +310,7 @@ pub(in crate::host) fn forget_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_
     }
 }
 
-/// Tells which terminals there are, if that is not what was told last.
+/// Sends the list of terminals if it differs from the one last sent.
 pub(in crate::host) fn send_terminal_list(ledger: &mut Ledger, step: &mut Step<'_>) {
     let is_listed =
         |it: &&Terminal| it.chat.is_none() && it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
@@ -361,7 +360,7 @@ pub(in crate::host) fn end_ptys_of(ledger: &mut Ledger, step: &mut Step<'_>, cha
     }
 }
 
-/// The time is up within which somebody should have followed a terminal, or come back for it.
+/// Ends a terminal that nobody has subscribed to, or come back to, in time.
 pub(in crate::host) fn terminal_expired(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
