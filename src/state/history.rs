@@ -49,7 +49,7 @@ impl CompletedTurn {
     ///
     /// # Errors
     /// Why it is none, for people.
-    pub fn kept(text: Bytes) -> Result<Self, String> {
+    pub fn from_stored(text: Bytes) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Named {
             id: String,
@@ -315,7 +315,8 @@ mod tests {
     use super::*;
 
     fn turn(id: &str, text: &str) -> CompletedTurn {
-        CompletedTurn::kept(format!(r#"{{"id":"{id}","message":{{"text":"{text}"}}}}"#).into()).unwrap()
+        CompletedTurn::from_stored(format!(r#"{{"id":"{id}","message":{{"text":"{text}"}}}}"#).into())
+            .unwrap()
     }
 
     #[test]
@@ -358,7 +359,7 @@ mod tests {
 
     #[test]
     fn what_is_no_turn_is_refused_when_it_comes_and_logged_when_it_is_read() {
-        let error = CompletedTurn::kept(Bytes::from_static(b"{}")).unwrap_err();
+        let error = CompletedTurn::from_stored(Bytes::from_static(b"{}")).unwrap_err();
         assert!(error.starts_with("the saved turn cannot be read: "), "{error}");
         assert_eq!(turn("a", "1").read(), None, "a message has more to it");
     }

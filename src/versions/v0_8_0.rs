@@ -176,7 +176,7 @@ fn is_error(part: &Value) -> bool {
 fn tell_anew(step: &V0_8_0, channel: &str, chat: &Conversation) -> Vec<Told> {
     let Some((turn, earlier)) = chat.history().turns().split_last() else { return Vec::new() };
     let mut actions = vec![cut_after(earlier.last())];
-    let Some(turn) = effects::told(channel, turn) else { return Vec::new() };
+    let Some(turn) = effects::turn_to_send(channel, turn) else { return Vec::new() };
     actions.push(json!({
         "type": "chat/turnStarted",
         "turnId": turn.id,

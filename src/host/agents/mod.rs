@@ -126,7 +126,7 @@ impl AgentRegistry {
             return None;
         }
         agent.whole = whole(&agent.operator, &agent.said);
-        Some(agent.kept())
+        Some(agent.to_stored())
     }
 
     /// Returns whether the agent, rather than the operator, says which settings its sessions have.
@@ -183,7 +183,7 @@ impl KnownAgent {
         Self { whole: whole(&operator, &said), operator, said, probed_until_ms: 0, login_until_ms: 0 }
     }
 
-    fn kept(&self) -> Bytes {
+    fn to_stored(&self) -> Bytes {
         to_sorted_json(&StoredAgent { identity: self.operator.identity.clone(), said: &self.said }).into()
     }
 }
@@ -227,5 +227,5 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
 pub fn stored_description(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
     let mut agent = KnownAgent::at_start(operator.clone(), &before.said);
     agent.said.learn(news);
-    agent.kept()
+    agent.to_stored()
 }

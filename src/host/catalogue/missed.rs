@@ -69,7 +69,7 @@ impl EvictedSessions {
     }
 
     /// A session is in memory again.
-    pub(in crate::host) fn forget(&mut self, key: SessionKey) {
+    pub(in crate::host) fn remove(&mut self, key: SessionKey) {
         self.0.remove(&key);
     }
 
@@ -88,7 +88,7 @@ impl Missed {
     }
 
     /// Restricts the changes to those for a client that goes on with these channels.
-    pub(in crate::host) fn of_follower(self, followed: Vec<ChannelId>) -> Self {
+    pub(in crate::host) fn of_subscriptions(self, followed: Vec<ChannelId>) -> Self {
         Self { followed, ..self }
     }
 }

@@ -50,7 +50,7 @@ pub struct SessionBody<'a> {
     #[serde(default, skip_serializing_if = "has_no_reverts")]
     pub(in crate::host) discarded: Cow<'a, [RevertedFile]>,
     /// Git checkpoints of the session's folder.
-    #[serde(default, skip_serializing_if = "keeps_nothing")]
+    #[serde(default, skip_serializing_if = "has_no_checkpoints")]
     pub(in crate::host) kept: Cow<'a, CheckpointedFolder>,
     /// Last observed status of its repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -238,7 +238,7 @@ fn has_no_reverts(discarded: &[RevertedFile]) -> bool {
     discarded.is_empty()
 }
 
-fn keeps_nothing(kept: &CheckpointedFolder) -> bool {
+fn has_no_checkpoints(kept: &CheckpointedFolder) -> bool {
     *kept == CheckpointedFolder::default()
 }
 

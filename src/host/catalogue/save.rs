@@ -26,8 +26,8 @@ use crate::host::{ChatKey, Step};
 /// changed.
 pub(in crate::host) fn save_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
-    let is_kept = ledger.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
-    if is_kept && chat.saved.row_due {
+    let is_stored = ledger.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
+    if is_stored && chat.saved.row_due {
         save_whole_chat(ledger, step, key);
     }
 }
@@ -70,7 +70,7 @@ fn save_chat_row(
     shared: Option<(ChatKey, Vec<Range<usize>>)>,
     head: u64,
 ) {
-    attached::forget_what_is_gone(chat);
+    attached::prune(chat);
     let saved = &mut chat.saved;
     let context_turns = chat.context.len();
     if saved.turns_valid < saved.turns {

@@ -232,7 +232,7 @@ pub(in crate::host) fn page_of(params: &ListSessionsParams) -> Result<Page, RpcE
 /// Takes a chat out of memory, with its terminals.
 pub(in crate::host) fn remove_chat(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     ptys::end_ptys_of(ledger, step, chat);
-    terminals::forget_terminals_of(ledger, chat);
+    terminals::remove_terminals_of(ledger, chat);
     if let Some(session) = ledger.channels.chats.known(chat).map(|chat| chat.session) {
         ledger.note_edited(session, true);
     }

@@ -34,8 +34,8 @@ impl Summaries {
     }
 
     /// Forgets a session that is gone.
-    pub(in crate::host) fn forget(&mut self, ledger: &mut Ledger, key: SessionKey) {
-        ledger.forget_change(key);
+    pub(in crate::host) fn remove(&mut self, ledger: &mut Ledger, key: SessionKey) {
+        ledger.clear_change(key);
         self.held.remove(&key);
     }
 
@@ -90,7 +90,7 @@ impl Summaries {
     fn send(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
         match ledger.channels.summary(key) {
             Some(summary) => self.send_this(ledger, step, key, summary),
-            None => self.forget(ledger, key),
+            None => self.remove(ledger, key),
         }
     }
 

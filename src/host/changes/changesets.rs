@@ -79,7 +79,7 @@ impl Changes {
 
     /// Notes that a connection is closed: none of its requests is answered.
     pub(in crate::host) fn connection_closed(&mut self, connection: ConnectionId) {
-        self.operations.forget_requester(connection);
+        self.operations.remove_requester(connection);
     }
 }
 
@@ -194,7 +194,7 @@ impl Changes {
                 ledger.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
             let unsubscribed: Vec<ChangesetKey> = unsubscribed.map(|(key, _)| *key).collect();
             for key in unsubscribed {
-                self.forget_changeset(ledger, key);
+                self.remove_changeset(ledger, key);
             }
         }
     }
@@ -217,10 +217,10 @@ impl Changes {
         }
         let (is_known, is_alone) = (self.is_known(ledger, key, &ChangesetScope::Session), chats.len() == 1);
         let of_session = self.changed_files(ledger, key, &ChangesetScope::Session).unwrap_or_default();
-        let is_kept = checkpoints::checkpoints_of_scope(ledger, key, &ChangesetScope::Session).is_some();
+        let is_stored = checkpoints::checkpoints_of_scope(ledger, key, &ChangesetScope::Session).is_some();
         for chat in chats {
             let chat_uri = ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
-            let files = match is_alone && is_kept {
+            let files = match is_alone && is_stored {
                 // All that was done in the session was done in it.
                 true => of_session.clone(),
                 false => self.net_files(ledger, |ledger| {
@@ -297,13 +297,13 @@ impl Changes {
                 Comparison::Pending => return Some(state_of(Vec::new(), None, true)),
             }
         }
-        let is_kept = checkpoints::checkpoints_of_scope(ledger, session, scope).is_some();
+        let is_stored = checkpoints::checkpoints_of_scope(ledger, session, scope).is_some();
         let (trouble, is_running) = match scope {
             ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => {
                 (None, false)
             }
             ChangesetScope::Session => (None, self.checkpoints.is_checkpoint_in_flight(session, None)),
-            ChangesetScope::Turn(_) if is_kept => (None, false),
+            ChangesetScope::Turn(_) if is_stored => (None, false),
             ChangesetScope::Turn(id) => {
                 let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, session, id)?)?;
                 let is_running = chat.conversation.history().get(id).is_none()
@@ -384,7 +384,7 @@ impl Changes {
             let cleared = StateAction::ChangesetCleared(ChangesetClearedAction {});
             ledger.sequence(step, key, cleared, None);
         }
-        self.forget_changeset(ledger, key);
+        self.remove_changeset(ledger, key);
     }
 
     /// A session is gone for good.
@@ -394,23 +394,23 @@ impl Changes {
         step: &mut Step<'_>,
         session: SessionKey,
     ) {
-        self.statuses.forget(session);
-        self.forget_failed_operations(session);
+        self.statuses.remove(session);
+        self.clear_failed_operations(session);
         for key in changesets_of(ledger, session) {
             self.clear_changeset(ledger, step, key);
         }
     }
 
     /// A session is let out of memory.
-    pub(in crate::host) fn forget_changesets_of(&mut self, ledger: &mut Ledger, session: SessionKey) {
-        self.statuses.forget(session);
-        self.forget_failed_operations(session);
+    pub(in crate::host) fn remove_changesets_of(&mut self, ledger: &mut Ledger, session: SessionKey) {
+        self.statuses.remove(session);
+        self.clear_failed_operations(session);
         for key in changesets_of(ledger, session) {
-            self.forget_changeset(ledger, key);
+            self.remove_changeset(ledger, key);
         }
     }
 
-    fn forget_changeset(&mut self, ledger: &mut Ledger, key: ChangesetKey) {
+    fn remove_changeset(&mut self, ledger: &mut Ledger, key: ChangesetKey) {
         self.statuses.status_unsubscribed(ledger, key.into());
         ledger.unlink(key.into());
         ledger.channels.changesets.remove(&key);

@@ -597,14 +597,14 @@ impl Checkpoints {
         let Some(of_session) = ledger.channels.sessions.known(session) else { return };
         let (root, keeper) = (of_session.checkpoints.root.clone(), of_session.checkpoints.keeper.clone());
         for asked in self.jobs.values_mut() {
-            let is_kept = match asked {
+            let is_stored = match asked {
                 JobPurpose::AfterTurn { session: of, .. } | JobPurpose::AfterRevert { session: of, .. } => {
                     *of == session
                 }
                 JobPurpose::BeforeTurn(chat, _) => !ledger.channels.chats.contains_key(chat),
                 _ => false,
             };
-            if is_kept {
+            if is_stored {
                 *asked = JobPurpose::Disposed { keeper: keeper.clone() };
             }
         }
@@ -689,13 +689,13 @@ impl Checkpoints {
     /// Returns whether a checkpoint behind a turn, or the removal of a disposed session's
     /// checkpoints, is in flight.
     pub(in crate::host) fn has_jobs_to_await(&self) -> bool {
-        let is_kept = |asked: &JobPurpose| {
+        let is_stored = |asked: &JobPurpose| {
             matches!(
                 asked,
                 JobPurpose::AfterTurn { .. } | JobPurpose::Disposed { .. } | JobPurpose::Removal { .. }
             )
         };
-        self.jobs.values().any(is_kept)
+        self.jobs.values().any(is_stored)
     }
 
     /// Asks for what lies between states that somebody looks at.

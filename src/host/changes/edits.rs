@@ -124,7 +124,7 @@ impl RevertedFile {
                 },
                 before_in: after.and_then(SideContent::place),
                 after_in: before.and_then(SideContent::place),
-                kept: changed.is_kept().then(|| GitRevert {
+                kept: changed.is_stored().then(|| GitRevert {
                     file: file.to_owned(),
                     now: after.and_then(SideContent::kept),
                     wanted: before.and_then(SideContent::kept),
@@ -337,7 +337,7 @@ impl FileDiff<SideContent> {
     }
 
     /// Returns whether git has its sides.
-    fn is_kept(&self) -> bool {
+    fn is_stored(&self) -> bool {
         [&self.before, &self.after].into_iter().flatten().any(|side| matches!(side, SideContent::Kept { .. }))
     }
 

@@ -86,7 +86,7 @@ pub(in crate::host) struct Operations {
 
 impl Operations {
     /// Forgets the requests of a connection that is closed. What is being done goes on.
-    pub(in crate::host) fn forget_requester(&mut self, connection: ConnectionId) {
+    pub(in crate::host) fn remove_requester(&mut self, connection: ConnectionId) {
         let held = self.held.iter_mut().map(|held| &mut held.requesters);
         let running = self.running.values_mut().map(|running| &mut running.requesters);
         held.chain(running)
@@ -432,10 +432,10 @@ impl Changes {
         if taken.is_empty() && untouched.is_empty() {
             return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
         }
-        let is_kept = taken.iter().any(|file| file.row.kept.is_some());
+        let is_stored = taken.iter().any(|file| file.row.kept.is_some());
         let kept = ledger.channels.sessions.known_mut(session).map(|session| &mut session.checkpoints);
         let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
-        if let Some(kept) = kept.filter(|_| is_kept) {
+        if let Some(kept) = kept.filter(|_| is_stored) {
             root.clone_from(&kept.root);
             // Nobody else has what is not committed.
             kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next_checkpoint());
@@ -507,7 +507,7 @@ impl Changes {
     }
 
     /// Drops the errors of failed operations of a session whose changesets have no subscribers.
-    pub(in crate::host) fn forget_failed_operations(&mut self, session: SessionKey) {
+    pub(in crate::host) fn clear_failed_operations(&mut self, session: SessionKey) {
         self.operations.failed.retain(|(of, _), _| *of != session);
     }
 

@@ -121,7 +121,7 @@ impl RepositoryStatuses {
     }
 
     /// Drops the status of a session.
-    pub(in crate::host) fn forget(&mut self, session: SessionKey) {
+    pub(in crate::host) fn remove(&mut self, session: SessionKey) {
         if let Some(status) = self.all.remove(&session) {
             self.is_unsettled = true;
             self.released.extend(status.watched);
@@ -334,7 +334,7 @@ impl RepositoryStatuses {
         let (was_stale, had_trouble) = (status.is_stale, status.trouble.is_some());
         status.is_stale = std::mem::take(&mut status.is_stale_again) || (was_stale && !files);
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else {
-            return self.forget(session);
+            return self.remove(session);
         };
         let mut has_changed = true;
         let meta = match report {
@@ -366,7 +366,7 @@ impl RepositoryStatuses {
                 None
             }
             GitReport::NoRepository => {
-                self.forget(session);
+                self.remove(session);
                 None
             }
             GitReport::Unusable(why) | GitReport::Failed(why) => {
@@ -414,7 +414,7 @@ impl Changes {
             (status.is_due, status.in_flight, status.wants_files) = (false, Some(files), false);
             status.refreshes += 1;
             let Some(of_session) = ledger.channels.sessions.known(session) else {
-                self.statuses.forget(session);
+                self.statuses.remove(session);
                 continue;
             };
             let directories = match &of_session.checkpoints.root {
@@ -422,7 +422,7 @@ impl Changes {
                 None => of_session.state.working_directories.clone().unwrap_or_default(),
             };
             if directories.is_empty() {
-                self.statuses.forget(session);
+                self.statuses.remove(session);
                 continue;
             }
             let base = of_session.checkpoints.base.clone();

@@ -60,7 +60,7 @@ struct RootBody {
 
 impl RootBody {
     /// As the store has it; none where it has none that can be read.
-    fn kept(config: &Config) -> Option<Self> {
+    fn from_stored(config: &Config) -> Option<Self> {
         let row = config.start.channels.iter().find(|row| row.id == ChannelId::ROOT)?;
         let body = serde_json::from_slice(&row.body);
         body.map_err(
@@ -114,7 +114,7 @@ impl Kind for Root {
     type All = Self;
 
     fn at_start(config: &Config) -> Self {
-        let kept = RootBody::kept(config);
+        let kept = RootBody::from_stored(config);
         let was_saved = kept.is_some();
         let body = kept.unwrap_or(RootBody {
             born_at: config.start.head,

@@ -42,7 +42,7 @@ pub(in crate::host) struct Terminal {
     /// Set when the agent can leave the command running in the background.
     pub(in crate::host) detaches: bool,
     /// A call that is over says how the command has ended, and what it has printed.
-    pub(in crate::host) is_kept: bool,
+    pub(in crate::host) is_stored: bool,
     /// There was more before what is kept.
     pub(in crate::host) is_cut: bool,
 }

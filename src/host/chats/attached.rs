@@ -175,7 +175,7 @@ pub(in crate::host) fn attached_by_queue(ledger: &mut Ledger, key: ChatKey, id: 
 
 /// Forgets the transcripts of messages that are gone, and of the oldest ones when they are too
 /// many.
-pub(in crate::host) fn forget_what_is_gone(chat: &mut Chat) {
+pub(in crate::host) fn prune(chat: &mut Chat) {
     if chat.attached.is_empty() {
         return;
     }

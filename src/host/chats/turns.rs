@@ -109,7 +109,7 @@ pub(in crate::host) fn end_turn_without_advance(
     catalogue::mark_unread(ledger, step, key);
     catalogue::sync_chat(ledger, step, key);
     pending::requeue_steering(ledger, step, key, run.sent_steering);
-    selection::forget_followers(ledger, key);
+    selection::clear_followers(ledger, key);
     selection::apply_pending_selections(ledger, step, key);
     if let Some(chat) = ledger.channels.chats.known(key).filter(|_| !run.interrupted) {
         step.emit(Output::Record(Record::Survived(chat.session)));

@@ -66,7 +66,12 @@ pub(in crate::host) struct ClientToolRequest {
 impl Clients {
     /// A client has lost a connection. Where it is active and was not there otherwise, it has some
     /// time to come back.
-    pub(in crate::host) fn client_left(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, client_id: &str) {
+    pub(in crate::host) fn client_disconnected(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        client_id: &str,
+    ) {
         if ledger.presence.can_speak(client_id) {
             return;
         }

@@ -249,7 +249,7 @@ pub(in crate::host) fn set_following_selection(ledger: &mut Ledger, key: ChatKey
 }
 
 /// Forgets messages that do not wait any more.
-pub(in crate::host) fn forget_followers(ledger: &mut Ledger, key: ChatKey) {
+pub(in crate::host) fn clear_followers(ledger: &mut Ledger, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| !chat.following.is_empty()) else {
         return;
     };

@@ -87,7 +87,8 @@ pub enum Input {
         listed: Listed,
     },
     /// A client can say nothing any more, and is still told what happens. Its turns are ended in
-    /// this way; when they are over, its connection is ([`Output::Disconnected`], [`Output::Closed`]).
+    /// this way; when they are over, its connection is ([`Output::Disconnected`],
+    /// [`Output::Closed`]).
     Ended {
         /// Connection.
         connection: ConnectionId,

@@ -175,7 +175,7 @@ impl LoadedTurns {
 
 /// A completed turn of a chat as clients are told it. None when its text is no turn, which was
 /// logged.
-pub fn told(chat: &str, turn: &CompletedTurn) -> Option<Turn> {
+pub fn turn_to_send(chat: &str, turn: &CompletedTurn) -> Option<Turn> {
     CompletedTurn::new(turn.id(), turn_for_clients(chat, turn)).read()
 }
 

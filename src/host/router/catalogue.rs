@@ -77,7 +77,7 @@ impl Host {
         self.ledger.unlink(key.into());
         let Some(session) = self.ledger.channels.sessions.remove(&key) else { return Ok(()) };
         self.catalogue.disposed.insert(key);
-        self.summaries.forget(&mut self.ledger, key);
+        self.summaries.remove(&mut self.ledger, key);
         if session.ahead {
             return Ok(());
         }

@@ -105,7 +105,7 @@ impl Host {
                 if is_of_call {
                     return self.command_finished(step, key, Ok(exit_code));
                 }
-                ptys::forget_ended_ptys(&mut self.ledger, step);
+                ptys::evict_ended_ptys(&mut self.ledger, step);
                 ptys::send_terminal_list(&mut self.ledger, step);
             }
         }
@@ -192,7 +192,7 @@ impl Host {
             name: None,
             since: step.timestamp(),
             detaches: false,
-            is_kept: false,
+            is_stored: false,
             is_cut: false,
         };
         terminals::add_terminal(&mut self.ledger, key, terminal);

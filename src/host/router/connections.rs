@@ -102,7 +102,7 @@ impl Host {
         }
         if let Some(before) = before.filter(|before| *before != params.client_id) {
             self.agents.remove_tokens(connection);
-            self.clients.client_left(&mut self.ledger, step, &before);
+            self.clients.client_disconnected(&mut self.ledger, step, &before);
         }
         let (wanted, missing) = clients::connections::resolve(&self.ledger, &params.subscriptions);
         // Now, so that the answer tells it.
@@ -134,7 +134,7 @@ impl Host {
                 bytes = actions.len(),
                 "a client has reconnected: it gets the actions that it missed"
             );
-            let missed = missed.unwrap_or_default().of_follower(wanted.clone());
+            let missed = missed.unwrap_or_default().of_subscriptions(wanted.clone());
             resubscribe(&mut self.ledger, &mut self.clients, &mut self.changes, connection, wanted);
             let states = States { json: result, kinds: Vec::new() };
             return Ok((Subscribed::States(states), missed));
@@ -156,7 +156,7 @@ impl Host {
             _ => wanted,
         };
         states.members.insert("type".to_owned(), "snapshot".into());
-        Ok((states.into(), Missed::default().of_follower(followed)))
+        Ok((states.into(), Missed::default().of_subscriptions(followed)))
     }
 }
 

@@ -35,7 +35,7 @@ impl Host {
         }
         let client = self.ledger.presence.connections.remove(&connection);
         if let Some(client_id) = client.and_then(|client| client.client_id) {
-            self.clients.client_left(&mut self.ledger, step, &client_id);
+            self.clients.client_disconnected(&mut self.ledger, step, &client_id);
             self.relays.note_disconnected(client_id);
         }
         shutdown::decline_unseen_questions(&mut self.ledger, step);
@@ -44,7 +44,7 @@ impl Host {
     }
 
     /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
-    pub(in crate::host) fn forget_client(&mut self, connection: ConnectionId) {
+    pub(in crate::host) fn remove_client(&mut self, connection: ConnectionId) {
         let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
         let default_directory = client.default_directory.clone();
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
@@ -103,7 +103,7 @@ impl Host {
         }
         if self.clients.may_questions_be_answered(&self.ledger) {
             if let Some(client_id) = client_id {
-                self.clients.client_left(&mut self.ledger, step, &client_id);
+                self.clients.client_disconnected(&mut self.ledger, step, &client_id);
             }
         } else {
             self.clients.decline_pending(&mut self.ledger, step);
@@ -148,8 +148,8 @@ impl Host {
         }
     }
 
-    /// Closes the connections of clients whose disconnects are over. Everything that was waiting has
-    /// been told.
+    /// Closes the connections of clients whose disconnects are over. Everything that was pending
+    /// has been sent.
     pub(in crate::host) fn finish_disconnects(&mut self, step: &mut Step<'_>) {
         let over = self.clients.disconnects.iter().filter(|(_, disconnect)| disconnect.over);
         let over: Vec<ConnectionId> = over.map(|(connection, _)| *connection).collect();

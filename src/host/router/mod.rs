@@ -70,8 +70,8 @@ impl Host {
 
     /// Takes one input in and appends everything that follows from it to `out`, in order.
     ///
-    /// After each batch of inputs the caller says [`Input::BatchEnded`], and before it lets anything
-    /// out [`Input::Save`].
+    /// After each batch of inputs the caller says [`Input::BatchEnded`], and before it lets
+    /// anything out [`Input::Save`].
     pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
         let refused_watches = BTreeMap::new();
         let facts = VecDeque::new();
@@ -90,7 +90,7 @@ impl Host {
             }
             Input::Ended { connection, how, expected } => self.disconnect(step, connection, how, expected),
             Input::Closed(connection) => self.close_connection(step, connection),
-            Input::NotAdmitted(connection) => self.forget_client(connection),
+            Input::NotAdmitted(connection) => self.remove_client(connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
             Input::Agents(agents) => self.agents.agents_are_configured(&mut self.ledger, step, agents),
             Input::Probed { provider, said } => {

@@ -64,7 +64,7 @@ impl Host {
         if let Some(seen) = seen {
             self.changes.statuses.restore_status(key, seen);
         }
-        self.catalogue.evicted.forget(key);
+        self.catalogue.evicted.remove(key);
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
         for LoadedChat { key, mut chat, is_cut } in chats {
             if is_cut {
@@ -151,11 +151,11 @@ pub(super) fn evict(
     key: SessionKey,
 ) {
     let chats = ledger.channels.chats_in(key);
-    changes.forget_changesets_of(ledger, key);
+    changes.remove_changesets_of(ledger, key);
     annotations::remove_annotations_of(ledger, key);
     for &chat in &chats {
         conversations::close_conversation(ledger, step, chat);
-        terminals::forget_terminals_of(ledger, chat);
+        terminals::remove_terminals_of(ledger, chat);
         if let Some(chat) = ledger.channels.chats.remove(&chat) {
             ledger.channels.by_uri.remove(&chat.channel.uri);
         }

@@ -79,7 +79,7 @@ impl Host {
             }
             Event::Described(news) => self.agents.agent_describes_itself(&mut self.ledger, step, key, *news),
             Event::Left => self.agent_closed(step, key),
-            Event::Begins(cause) => self.agent_begins(step, key, cause),
+            Event::Begins(cause) => self.agent_begins_turn(step, key, cause),
             Event::Background { id, command } => {
                 background::background_work_reported(&mut self.ledger, step, key, &id, command)
             }

@@ -35,7 +35,7 @@ impl Host {
 
     /// Opens a turn for what an agent does by itself, at once or when nothing else runs in its
     /// chat.
-    pub(in crate::host) fn agent_begins(&mut self, step: &mut Step<'_>, key: ChatKey, cause: TurnCause) {
+    pub(in crate::host) fn agent_begins_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cause: TurnCause) {
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         // The agent was told of a turn meanwhile: what it does is of that.
         let is_told = chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Started);

@@ -71,7 +71,7 @@ struct FinishedCommand {
 
 impl FinishedCommand {
     /// Formats the command for the agent.
-    fn told(&self) -> String {
+    fn to_text(&self) -> String {
         let Self { line, printed, end } = self;
         let fence = text::fence(&format!("{line}\n{printed}"));
         format!("The user ran this command, which {end}:\n{fence}\n{line}\n{fence}\nIt printed:\n{fence}\n{printed}\n{fence}\n")
@@ -174,7 +174,7 @@ pub(in crate::host) fn transcript_of_commands(ledger: &Ledger, chat: &Chat) -> O
             }
             break;
         };
-        let told = ran.told();
+        let told = ran.to_text();
         bytes += told.len();
         if bytes > AGENT_BYTES_MAX {
             cut = true;

@@ -148,12 +148,12 @@ pub(in crate::host) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>
     let is_of_call = |it: &Terminal| it.pty.is_none() || it.chat.is_some();
     let is_over = |it: &Terminal| is_of_call(it) && !it.runs() && it.channel.subscribers.is_empty();
     let over = ledger.channels.terminals.iter().filter(|(_, it)| is_over(it));
-    let going = over.filter(|(_, it)| it.is_kept || !may_be_shown(ledger, it));
+    let going = over.filter(|(_, it)| it.is_stored || !may_be_shown(ledger, it));
     for key in going.map(|(key, _)| *key).collect::<Vec<_>>() {
         let Some(terminal) = ledger.channels.terminals.remove(&key) else { continue };
         ledger.channels.by_uri.remove(&terminal.channel.uri);
         let chat = terminal.chat.and_then(|chat| ledger.channels.chats.known_mut(chat));
-        if let (Some(chat), Some(name), true) = (chat, terminal.name, terminal.is_kept) {
+        if let (Some(chat), Some(name), true) = (chat, terminal.name, terminal.is_stored) {
             chat.stored_terminals.insert(name, key);
         }
     }
@@ -269,7 +269,7 @@ fn open_terminal(ledger: &mut Ledger, key: ChatKey, new: NewTerminal) {
         name,
         since,
         detaches,
-        is_kept: false,
+        is_stored: false,
         is_cut: false,
     };
     add_terminal(ledger, TerminalKey(number), terminal);
@@ -351,7 +351,7 @@ pub(in crate::host) fn mark_terminals_stored(ledger: &mut Ledger, content: &[Too
         let key = ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
         let terminal = key.and_then(|key| ledger.channels.terminals.get_mut(&key));
         if let Some(terminal) = terminal.filter(|_| block.result.is_some()) {
-            terminal.is_kept = true;
+            terminal.is_stored = true;
             ledger.touch(ChannelKind::Terminal);
         }
     }
@@ -396,7 +396,7 @@ pub(in crate::host) fn transfer_terminals(ledger: &mut Ledger, step: &mut Step<'
 }
 
 /// A chat is gone, or is let out of memory.
-pub(in crate::host) fn forget_terminals_of(ledger: &mut Ledger, chat: ChatKey) {
+pub(in crate::host) fn remove_terminals_of(ledger: &mut Ledger, chat: ChatKey) {
     for key in terminals_of(ledger, chat) {
         ledger.unlink(key.into());
         ledger.channels.terminals.remove(&key);
@@ -465,9 +465,18 @@ fn terminal_shown(ledger: &Ledger, uri: &str) -> Option<(TerminalKey, Terminal)>
     let born_at = if is_told { session.channel.born_at } else { ledger.head() + 1 };
     let channel = Channel::new(uri, born_at);
     let is_cut = result.is_some_and(|result| result.truncated == Some(true));
-    let (since, detaches, is_kept) = (String::new(), false, true);
-    let terminal =
-        Terminal { channel, state, chat: Some(key), pty: None, name: None, since, detaches, is_kept, is_cut };
+    let (since, detaches, is_stored) = (String::new(), false, true);
+    let terminal = Terminal {
+        channel,
+        state,
+        chat: Some(key),
+        pty: None,
+        name: None,
+        since,
+        detaches,
+        is_stored,
+        is_cut,
+    };
     Some((TerminalKey(number), terminal))
 }
 

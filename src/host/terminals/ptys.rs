@@ -260,7 +260,7 @@ pub(in crate::host) fn create_terminal(
         name: None,
         since: step.timestamp(),
         detaches: false,
-        is_kept: false,
+        is_stored: false,
         is_cut: false,
     };
     terminals::add_terminal(ledger, key, terminal);
@@ -302,7 +302,7 @@ pub(in crate::host) fn line_ended(
 }
 
 /// Of many terminals whose program has ended the oldest go.
-pub(in crate::host) fn forget_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
+pub(in crate::host) fn evict_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     let ptys = ledger.channels.terminals.iter().filter(|(_, it)| it.pty.is_some() && it.chat.is_none());
     let ended: Vec<TerminalKey> = ptys.filter(|(_, it)| !it.runs()).map(|(key, _)| *key).collect();
     for key in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {

@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_others_say_is_not_taken_for_turns() {
-        let turn = |id: &str| CompletedTurn::kept(format!(r#"{{"id":"{id}"}}"#).into()).unwrap();
+        let turn = |id: &str| CompletedTurn::from_stored(format!(r#"{{"id":"{id}"}}"#).into()).unwrap();
         let others = br#"["turns apart 0","turns apart 0, 0","turns apart 1, 0"]"#.to_vec();
         let mut apart = TurnsApart::new(Chain::to(Dialect::V0_9_0), std::slice::from_ref(&others));
         assert_eq!(apart.set("c", Vec::new()), None);
