@@ -98,7 +98,7 @@ pub(super) struct Session {
     /// Files of the session's changesets that were reviewed, with the version that was: by
     /// changeset and file.
     pub(super) reviewed: ReviewMarks,
-    /// Files that clients have had taken back to what they were, in that order.
+    /// Files that clients have reverted, in that order.
     pub(super) reverted: Vec<RevertedFile>,
     /// Git checkpoints of the session's folder.
     pub(super) checkpoints: CheckpointedFolder,

@@ -104,29 +104,28 @@ struct CheckpointedTurn {
     unseen: Vec<UnseenFile>,
 }
 
-/// Job of git that is in flight.
+/// Purpose of a job of git that is in flight.
 #[derive(Debug)]
 pub(in crate::host) enum JobPurpose {
-    /// To keep the folder before a turn.
+    /// Checkpoint of the folder before a turn.
     BeforeTurn(ChatKey, RunId),
-    /// To keep it behind a turn.
+    /// Checkpoint after a turn.
     AfterTurn { session: SessionKey, chat: String, turn: String, since: Vec<Checkpoint> },
-    /// To keep it after files were taken back.
+    /// Checkpoint after files were reverted.
     AfterRevert { session: SessionKey, since: Vec<Checkpoint> },
     /// Comparison of two checkpoints.
     Comparison(CheckpointPair),
     /// Status of the repository.
     Status(SessionKey),
-    /// To keep again what is known of a session that has come from elsewhere.
+    /// Checkpoints of a session that was imported, under its new name.
     Import(SessionKey),
-    /// To commit what is not committed, for a client.
+    /// Commit of all uncommitted changes, for a client.
     Commit(SessionKey),
-    /// To keep it for a session that is gone since, under this name: what is kept so is let go of.
+    /// Checkpoint for a session that is gone since, in this namespace: it is removed at once.
     Disposed { keeper: String },
-    /// To let go of what was kept under this name; so often it is tried again where git has no time
-    /// for it.
+    /// Removal of the checkpoints in this namespace, with the number of retries that are left.
     Removal { root: String, keeper: String, again: u32 },
-    /// Something that nobody waits for any more.
+    /// Job whose result is not needed any more.
     Abandoned,
 }
 

@@ -48,10 +48,10 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};
 
-/// Takes changes back.
+/// Operation that reverts changes.
 const DISCARD: &str = "discard-changes";
 
-/// Takes back what was taken back last.
+/// Operation that restores the files that were reverted last.
 const RESTORE: &str = "restore-changes";
 
 /// Why nothing is committed that its client has not seen.

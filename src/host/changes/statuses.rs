@@ -1,11 +1,11 @@
 //! Status of the repositories of sessions: files that are not committed, and changes of a branch.
 //!
-//! Owns: when that is looked at: when a session is made, when a turn of it has ended, and, while
-//! somebody follows a changeset that shows it, soon after something has changed; that what was seen
-//! last is shown until then, also behind a restart, and whether that is old; and what a session
-//! says of it in its `_meta`.
-//! Never: looks again before it has heard what it has asked for, or watches for long what nobody
-//! follows.
+//! Owns: when a status is refreshed: when a session is made, when a turn of it has ended, and,
+//! while a changeset that shows it has subscribers, soon after something has changed; that the last
+//! known status is shown until then, also after a restart, and whether it is stale; and the `_meta`
+//! member by which a session shows it.
+//! Never: starts a refresh while another one is in flight, or watches a repository without
+//! subscribers for long.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
