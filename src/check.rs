@@ -23,7 +23,7 @@ use crate::backend::probe::{self, ProbeResult};
 use crate::backend::Backend;
 use crate::cli::WhichAgents;
 use crate::host::effects::{AgentDescription, OpenFailure, Tokens};
-use crate::host::{kept_of, Start};
+use crate::host::{stored_description, Start};
 use crate::store::archive::Archive;
 use crate::store::folder::{self, StateFolder};
 use crate::store::sqlite;
@@ -265,7 +265,7 @@ fn remember(archive: &Archive, met: &[CheckedAgent]) -> anyhow::Result<()> {
     let before = Start { said: archive.agents(), ..Start::default() };
     for agent in met {
         if let StartOutcome::Probed(probe) = &agent.outcome {
-            let said = kept_of(&agent.describes, &before, probe.said.clone());
+            let said = stored_description(&agent.describes, &before, probe.said.clone());
             archive.agent_said(&agent.spec.name, &said)?;
         }
     }

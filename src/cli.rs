@@ -128,7 +128,7 @@ pub struct ServeOptions {
     pub(crate) git_filters: Vec<String>,
 
     /// Size above which git does not keep the content of a file, for tests
-    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().kept_file_bytes, hide = true)]
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().checkpoint_file_bytes_max, hide = true)]
     pub(crate) git_file_bytes: u64,
 
     /// Folder at which clients start browsing [default: the current one]
@@ -469,8 +469,8 @@ impl ServeOptions {
                 turn_bytes: self.max_turn_bytes,
                 ptys: if self.no_terminals { 0 } else { Limits::default().ptys },
                 terminal_grace_ms: self.terminal_grace.saturating_mul(1000),
-                kept_within_ms: if self.uses_git() { KEPT_WITHIN_MS } else { 0 },
-                kept_file_bytes: self.git_file_bytes,
+                checkpoint_timeout_ms: if self.uses_git() { KEPT_WITHIN_MS } else { 0 },
+                checkpoint_file_bytes_max: self.git_file_bytes,
                 ..Limits::default()
             },
             guard: None,

@@ -66,7 +66,7 @@ pub fn back_up(
     }
     for path in paths {
         // Of a side that is known by its version alone nobody knows the id.
-        let is_version = files[&path].now.as_ref().is_some_and(|now| !now.is_kept());
+        let is_version = files[&path].now.as_ref().is_some_and(|now| !now.is_stored());
         if let Some(now) = now(&path).filter(|_| is_version) {
             kept.entry(path).or_insert_with(|| now.blob.clone());
         }

@@ -368,7 +368,7 @@ fn sides_of(changes: &[FileDiff<GitContent>]) -> SidesOf<'_> {
 /// Returns whether files that are known by their versions alone still have these versions.
 fn are_still(repository: &Repository, shown: &[FileDiff<GitContent>]) -> bool {
     let seen = shown.iter().filter_map(|change| Some((&change.file, change.after.as_ref()?)));
-    let mut versions = seen.filter(|(_, after)| !after.is_kept());
+    let mut versions = seen.filter(|(_, after)| !after.is_stored());
     versions.all(|(file, after)| {
         let path = repository.path_of(file);
         path.and_then(|path| version_of(&repository.root.join(path))).as_ref() == Some(&after.blob)
@@ -379,7 +379,7 @@ fn are_still(repository: &Repository, shown: &[FileDiff<GitContent>]) -> bool {
 /// checkpointed are compared by name alone; see [`are_still`].
 fn is_as_shown(found: &SidesOf<'_>, shown: &SidesOf<'_>) -> bool {
     let is_side = |(found, shown): (Option<&GitContent>, Option<&GitContent>)| match (found, shown) {
-        (Some(_), Some(shown)) if !shown.is_kept() => true,
+        (Some(_), Some(shown)) if !shown.is_stored() => true,
         (found, shown) => found == shown,
     };
     let is_file = |(path, sides): (&&str, &(Option<&GitContent>, Option<&GitContent>))| {

@@ -137,7 +137,7 @@ pub fn with_versions(
         if let Some(change) = changes.iter_mut().find(|change| change.file == uri) {
             change.before = change.before.take().or(sides.0);
             change.after = change.after.take().or(sides.1);
-            if [&change.before, &change.after].into_iter().flatten().any(|side| !side.is_kept()) {
+            if [&change.before, &change.after].into_iter().flatten().any(|side| !side.is_stored()) {
                 change.lines = None;
             }
             continue;

@@ -22,7 +22,7 @@ use rustix::fs::{openat, Mode, OFlags, CWD};
 use super::index::Status;
 use super::program::{Deadline, GitError};
 use super::repository::Repository;
-use crate::host::effects::KEPT_FILE_BYTES_MAX;
+use crate::host::effects::CHECKPOINT_FILE_BYTES_MAX;
 
 /// The mode of a file, and of a program.
 const MODES: [&str; 2] = ["100644", "100755"];
@@ -47,7 +47,7 @@ impl FileLimits {
 
 impl Default for FileLimits {
     fn default() -> Self {
-        Self::of(KEPT_FILE_BYTES_MAX)
+        Self::of(CHECKPOINT_FILE_BYTES_MAX)
     }
 }
 

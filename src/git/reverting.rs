@@ -172,7 +172,7 @@ impl FoundFiles {
     ) -> bool {
         let found = self.contents.get(path);
         match (side, found) {
-            (Some(side), Some(found)) if !side.is_kept() => {
+            (Some(side), Some(found)) if !side.is_stored() => {
                 let is_version = seen.is_some_and(|seen| version_in(seen) == side.blob);
                 is_version || (bytes == Some(&found.blob) && side.mode == found.mode)
             }
@@ -225,7 +225,7 @@ fn revert_state_of(
     let refused = |why: &str| RevertState::Refused(why.to_owned());
     let not_kept = |version: &str| RevertState::Refused(not_checkpointed(version, repository.limits));
     let Some(path) = repository.path_of(&file.file) else {
-        let unknown = file.wanted.as_ref().filter(|wanted| !wanted.is_kept());
+        let unknown = file.wanted.as_ref().filter(|wanted| !wanted.is_stored());
         return unknown.map_or_else(|| refused("it is not in the repository"), |it| not_kept(&it.blob));
     };
     let is_wanted = found.is(&path, seen, file.wanted.as_ref(), file.bytes_wanted.as_ref());
@@ -233,7 +233,7 @@ fn revert_state_of(
         return RevertState::IsWanted;
     }
     if let Some(wanted) =
-        file.wanted.as_ref().filter(|wanted| !wanted.is_kept() && file.bytes_wanted.is_none())
+        file.wanted.as_ref().filter(|wanted| !wanted.is_stored() && file.bytes_wanted.is_none())
     {
         return not_kept(&wanted.blob);
     }

@@ -199,7 +199,7 @@ fn has_had_turn(ledger: &Ledger, chat: ChatKey, id: &str) -> bool {
 pub(super) fn annotations_in_words(ledger: &Ledger, uri: &str, ids: Option<&[String]>) -> Option<String> {
     let annotations = ledger.channels.annotations.known(ledger.find(uri)?.annotations()?)?;
     let chosen = annotations.list().iter().filter(|it| ids.is_none_or(|ids| ids.contains(&it.id)));
-    let mut words: String = chosen.map(in_words).collect();
+    let mut words: String = chosen.map(describe).collect();
     let gone = ids.into_iter().flatten().filter(|id| annotations.get(id).is_none()).count();
     if gone > 0 {
         put(&mut words, format_args!("({gone} of those that were attached: not there any more)\n"));
@@ -256,7 +256,7 @@ fn check_entry(entry: &AnnotationEntry) -> Result<(), Refusal> {
 }
 
 /// An annotation as agents are told it.
-fn in_words(annotation: &Annotation) -> String {
+fn describe(annotation: &Annotation) -> String {
     let mut words = annotation.resource.clone();
     if let Some(range) = &annotation.range {
         put(&mut words, format_args!(", {}", lines_of(range)));

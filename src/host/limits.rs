@@ -9,11 +9,11 @@ use ahp_types::actions::{ActionEnvelope, StateAction};
 use bytes::Bytes;
 
 use super::chats::turns::Ending;
-use super::effects::{ChatKey, ChatRow, KEPT_FILE_BYTES_MAX};
-use super::ledger::{Ledger, BEHIND_BYTES_MAX, BEHIND_TIMES};
+use super::effects::{ChatKey, ChatRow, CHECKPOINT_FILE_BYTES_MAX};
+use super::ledger::{Ledger, UNSAVED_BYTES_MAX, UNSAVED_TIMES};
 use super::refusal::Refusal;
 use crate::wire::action_lines::envelope_of;
-use crate::wire::text::in_words;
+use crate::wire::text::human_size;
 
 /// Error code of a turn that ended because it was too large.
 const TOO_LARGE: &str = "turnTooLarge";
@@ -40,9 +40,9 @@ pub struct Limits {
     pub terminal_grace_ms: u64,
     /// Maximum time that a turn waits for the checkpoint of its folder, in milliseconds; 0: folders
     /// have no checkpoints, and git is not run.
-    pub kept_within_ms: u64,
+    pub checkpoint_timeout_ms: u64,
     /// Size above which git does not keep the content of a file, in bytes.
-    pub kept_file_bytes: u64,
+    pub checkpoint_file_bytes_max: u64,
 }
 
 impl Default for Limits {
@@ -52,15 +52,15 @@ impl Default for Limits {
             state_bytes: 64 << 20,
             ptys: 32,
             terminal_grace_ms: 600_000,
-            kept_within_ms: 0,
-            kept_file_bytes: KEPT_FILE_BYTES_MAX,
+            checkpoint_timeout_ms: 0,
+            checkpoint_file_bytes_max: CHECKPOINT_FILE_BYTES_MAX,
         }
     }
 }
 
 /// How a turn ends that is too large.
 pub(super) fn too_large(ledger: &Ledger) -> Ending {
-    let message = format!("the turn was ended: it had more than {}", in_words(ledger.limits.turn_bytes));
+    let message = format!("the turn was ended: it had more than {}", human_size(ledger.limits.turn_bytes));
     Ending::Failed { kind: TOO_LARGE.to_owned(), message, resumable: false }
 }
 
@@ -68,14 +68,14 @@ pub(super) fn too_large(ledger: &Ledger) -> Ending {
 /// that is too large has said behind its limit. Such turns are in stores that a program without
 /// limits has written.
 #[derive(Debug)]
-pub struct Sieve {
+pub struct ReplayFilter {
     limits: Limits,
     chat: Option<ChatKey>,
     /// Bytes of lines that are admitted in any case.
     room: usize,
 }
 
-impl Sieve {
+impl ReplayFilter {
     /// For a session that is read with these limits.
     pub fn new(limits: Limits) -> Self {
         Self { limits, chat: None, room: 0 }
@@ -87,7 +87,7 @@ impl Sieve {
             self.chat = Some(row.key);
             // Nobody leaves more behind a row whose turn is not too large.
             let most =
-                self.limits.turn_bytes.saturating_mul(BEHIND_TIMES + 1).saturating_add(BEHIND_BYTES_MAX);
+                self.limits.turn_bytes.saturating_mul(UNSAVED_TIMES + 1).saturating_add(UNSAVED_BYTES_MAX);
             self.room = most.saturating_sub(row.body.len());
         }
         match self.room.checked_sub(line.len()) {

@@ -14,7 +14,7 @@
 //! Owners are `agents` (what agents are, their credentials and conversations), `catalogue`
 //! (sessions and chats as entries: created, listed, forked, moved, saved, evicted, loaded),
 //! `changes` (changesets, checkpoints, repositories), `chats` (turns and what is in them),
-//! `clients` (connections, active clients, departures), `configuration` (models, settings,
+//! `clients` (connections, active clients, disconnects), `configuration` (models, settings,
 //! directories), `relays` (files that clients serve), `terminals`, `watches` and `annotations`. An
 //! owner knows the ledger and what it is lent, never the host; tests hold that.
 //!
@@ -65,8 +65,8 @@ pub use router::Host;
 pub use actions::ClientAction;
 pub use channels::client_actions;
 
-pub use agents::kept_of;
-pub use catalogue::loaded::{KeptSummary, LoadedSession};
+pub use agents::stored_description;
+pub use catalogue::loaded::{LoadedSession, StoredSummary};
 pub use catalogue::sessions::listing;
 pub use catalogue::{idle, rows};
 pub use configuration::directories::Findings;
@@ -139,7 +139,7 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    fn say(&mut self, output: Output) {
+    fn emit(&mut self, output: Output) {
         self.out.push(output);
     }
 
@@ -152,8 +152,8 @@ impl Step<'_> {
     }
 
     /// Sends a command to the agent of a chat.
-    fn tell_agent(&mut self, chat: ChatKey, command: Command) {
-        self.say(Output::Agent(chat, Box::new(command)));
+    fn send_to_agent(&mut self, chat: ChatKey, command: Command) {
+        self.emit(Output::Agent(chat, Box::new(command)));
     }
 
     /// The wall clock's time as the protocol writes it.

@@ -18,8 +18,8 @@ use super::changes::checkpoints::CheckpointedFolder;
 use super::changes::edits::RevertedFile;
 use super::channels::annotations_summary;
 use super::chats::attached::Attached;
-use super::configuration::selection::Waiting;
-use super::configuration::settings::SettingsSent;
+use super::configuration::selection::PendingSelection;
+use super::configuration::settings::SentSettings;
 use super::effects::{
     AgentCommand, ConnectionId, Handle, PermissionOption, RunId, TerminalKey, TextKind, Tokens, TurnCause,
 };
@@ -90,7 +90,7 @@ pub(super) struct Session {
     /// When it was last used, counted in uses of any session.
     pub(super) used: u64,
     /// The summary that the subscribers of the root channel know.
-    pub(super) told: SessionSummary,
+    pub(super) sent_summary: SessionSummary,
     /// Selection last shown in the session's summary.
     pub(super) selected: Option<JsonObject>,
     /// Changes last shown in the session's summary.
@@ -98,17 +98,17 @@ pub(super) struct Session {
     /// Files of the session's changesets that were reviewed, with the version that was: by
     /// changeset and file.
     pub(super) reviewed: ReviewMarks,
-    /// Files that clients have had taken back to what they were, in that order.
-    pub(super) discarded: Vec<RevertedFile>,
+    /// Files that clients have reverted, in that order.
+    pub(super) reverted: Vec<RevertedFile>,
     /// Git checkpoints of the session's folder.
-    pub(super) kept: CheckpointedFolder,
+    pub(super) checkpoints: CheckpointedFolder,
     /// Set for a session that was made ahead of use and in which nothing has begun: it is neither
     /// shown nor saved.
     pub(super) ahead: bool,
     /// The sequence's head when it was shown.
     pub(super) shown_at: u64,
     /// The number of the time for which it stays although nobody follows it, while that runs.
-    pub(super) unfollowed: Option<u64>,
+    pub(super) unsubscribed: Option<u64>,
     /// The rows of its chats, as they were kept last.
     pub(super) written_rows: WrittenRows,
 }
@@ -151,15 +151,15 @@ pub(super) struct Chat {
     /// The opening of the agent waits for the user, and the chat's activity says for what.
     pub(super) awaits: bool,
     /// The client that asked for the agent's work last: the agent uses its tokens.
-    pub(super) sponsor: Option<String>,
+    pub(super) requesting_client: Option<String>,
     /// The tokens that the agent was told.
-    pub(super) tokens_told: Tokens,
+    pub(super) tokens_sent: Tokens,
     /// The directories that the agent was told to work in.
-    pub(super) directories_told: Vec<String>,
+    pub(super) directories_sent: Vec<String>,
     /// The tools of clients that its agent knows of.
-    pub(super) tools_told: Vec<ToolDefinition>,
+    pub(super) tools_sent: Vec<ToolDefinition>,
     /// The changes of the session's configuration that its agent was told, and has not heard.
-    pub(super) settings_told: SettingsSent,
+    pub(super) settings_sent: SentSettings,
     /// Commands that the chat's agent offers in it, once it has said so.
     pub(super) commands: Option<Vec<AgentCommand>>,
     /// The turn that runs, from our side.
@@ -170,19 +170,19 @@ pub(super) struct Chat {
     pub(super) settling: Option<RunId>,
     /// Terminals in completed calls that are saved and not in memory, by the agent's ids: it may
     /// name them again.
-    pub(super) kept_terminals: BTreeMap<String, TerminalKey>,
+    pub(super) stored_terminals: BTreeMap<String, TerminalKey>,
     /// The ids of turns that were removed: none of them runs again.
     pub(super) removed_turns: BTreeSet<String>,
     /// Ids of pending messages that were consumed: none is consumed twice, but for one that was put
     /// back.
     pub(super) consumed: HashSet<String>,
     /// Changes of what is selected that wait until no turn runs.
-    pub(super) selecting: Vec<Waiting>,
+    pub(super) selecting: Vec<PendingSelection>,
     /// Queued messages that are turns of clients, which had to wait: such a turn has the id of its
     /// message.
     pub(super) turns_queued: BTreeSet<String>,
     /// Steering messages that the agent has not taken in: the next turn begins with them.
-    pub(super) unsteered: BTreeSet<String>,
+    pub(super) undelivered_steering: BTreeSet<String>,
     /// Pending messages that are for the model and the agent that are selected when their turns
     /// begin.
     pub(super) following: BTreeSet<String>,
@@ -217,21 +217,21 @@ impl Chat {
             agent: AgentLink::Closed,
             opening: None,
             awaits: false,
-            sponsor: None,
-            tokens_told: Tokens::new(),
-            directories_told: Vec::new(),
-            tools_told: Vec::new(),
-            settings_told: SettingsSent::default(),
+            requesting_client: None,
+            tokens_sent: Tokens::new(),
+            directories_sent: Vec::new(),
+            tools_sent: Vec::new(),
+            settings_sent: SentSettings::default(),
             commands: None,
             run: None,
             begins: None,
             settling: None,
-            kept_terminals: BTreeMap::new(),
+            stored_terminals: BTreeMap::new(),
             removed_turns: BTreeSet::new(),
             consumed: HashSet::new(),
             selecting: Vec::new(),
             turns_queued: BTreeSet::new(),
-            unsteered: BTreeSet::new(),
+            undelivered_steering: BTreeSet::new(),
             following: BTreeSet::new(),
             attached: Attached::default(),
             previews: BTreeMap::new(),
@@ -260,7 +260,7 @@ impl Chat {
     }
 
     /// Returns whether the agent can resume its work in this chat when it, or the host, has ended.
-    pub(super) fn can_be_taken_up(&self) -> bool {
+    pub(super) fn can_resume(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| handle.resumes)
     }
 
@@ -273,7 +273,7 @@ impl Chat {
 
     /// The beginning of a new message: what shows the parts of an answer as one text would run it
     /// into the one before.
-    pub(super) fn set_apart(&self, kind: TextKind, content: String) -> String {
+    pub(super) fn separate_message(&self, kind: TextKind, content: String) -> String {
         let turn = self.conversation.state().active_turn.as_ref();
         match (kind, turn.and_then(|turn| turn.response_parts.last())) {
             (TextKind::Markdown, Some(ResponsePart::Markdown(_))) => format!("\n\n{content}"),
@@ -305,11 +305,11 @@ pub(super) struct Saved {
     pub(super) row_due: bool,
     /// Set when the turns before its first one are saved.
     pub(super) context: bool,
-    /// Number of completed turns that are saved; of these the first `turns_kept` are still true.
+    /// Number of completed turns that are saved; of these the first `turns_valid` are still true.
     pub(super) turns: usize,
-    pub(super) turns_kept: usize,
+    pub(super) turns_valid: usize,
     /// Bytes of saved actions that the row does not know of, while a turn runs.
-    pub(super) behind_bytes: usize,
+    pub(super) unsaved_bytes: usize,
     /// The size of the last row, in bytes.
     pub(super) row_bytes: usize,
 }
@@ -345,12 +345,12 @@ pub(super) struct Run {
     /// Options that the agent offered, by tool call that waits for a permission.
     pub(super) permissions: HashMap<String, Vec<PermissionOption>>,
     /// Steering messages that the agent was handed and has not taken in yet, the newest last.
-    pub(super) handed_over: Vec<PendingMessage>,
+    pub(super) sent_steering: Vec<PendingMessage>,
     /// Agent's ids of the questions that were asked again, by the new id, which is another one each
     /// time.
     pub(super) asked_again: BTreeMap<String, String>,
     /// Number of the checkpoint that the turn waits for.
-    pub(super) kept_by: Option<u64>,
+    pub(super) awaited_checkpoint: Option<u64>,
 }
 
 /// Phase of an attempt.
@@ -388,9 +388,9 @@ impl Run {
             interrupted: false,
             open_part: None,
             permissions: HashMap::new(),
-            handed_over: Vec::new(),
+            sent_steering: Vec::new(),
             asked_again: BTreeMap::new(),
-            kept_by: None,
+            awaited_checkpoint: None,
         }
     }
 

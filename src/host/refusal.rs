@@ -8,7 +8,7 @@
 use ahp_types::state::ErrorInfo;
 
 use crate::wire::text;
-use crate::wire::text::in_words;
+use crate::wire::text::human_size;
 
 /// Why something is refused. Its `Display` is what the client is told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,11 +52,11 @@ pub(in crate::host) enum Refusal {
     NothingIsKept(String),
     #[error("the chat is gone")]
     ChatGone,
-    #[error("there is no room for it: {what} has {there} bytes of {}", in_words(*max))]
+    #[error("there is no room for it: {what} has {there} bytes of {}", human_size(*max))]
     StateFull { what: &'static str, there: usize, max: usize },
     #[error("there is no room for it: the host's configuration has at most {0} values")]
     TooManyRootValues(usize),
-    #[error("there is no room for it: the host's configuration has at most {}", in_words(*.0))]
+    #[error("there is no room for it: the host's configuration has at most {}", human_size(*.0))]
     RootValuesTooLarge(usize),
     #[error("nothing else on the root channel can be changed by clients")]
     OnlyRootConfig,
@@ -105,7 +105,7 @@ pub(in crate::host) enum Refusal {
     TooManyEntries(usize),
     #[error("the text of the entry `{id}` has more than {max} bytes")]
     EntryTooLarge { id: String, max: usize },
-    #[error("there is no room for it: the annotations of a session have at most {}", in_words(*.0))]
+    #[error("there is no room for it: the annotations of a session have at most {}", human_size(*.0))]
     AnnotationsTooLarge(usize),
     #[error("what is watched is changed by `resourceWrite` and the like")]
     WatchesAreNotDispatchedTo,

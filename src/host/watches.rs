@@ -21,27 +21,27 @@ use crate::wire::watches::{is_watch, Watched, WATCHES_MAX};
 
 /// Time after which a watch without subscribers is closed: a client that has lost its connection
 /// comes back within it.
-const UNFOLLOWED_MAX: Duration = Duration::from_secs(30);
+const UNSUBSCRIBED_MAX: Duration = Duration::from_secs(30);
 
 /// Maximum number of watches without subscribers.
-const UNFOLLOWED_COUNT_MAX: usize = 2 * WATCHES_MAX;
+const UNSUBSCRIBED_COUNT_MAX: usize = 2 * WATCHES_MAX;
 
 /// Outcome of starting each watch, by its URI.
 pub(super) type WatchBegun = Vec<(String, Result<(), RpcError>)>;
 
 /// Takes in which watches have begun for the message that is handled, and which have not.
-pub(super) fn take_watches(ledger: &mut Ledger, step: &mut Step<'_>, begun: WatchBegun) {
+pub(super) fn apply_watches(ledger: &mut Ledger, step: &mut Step<'_>, begun: WatchBegun) {
     for (uri, how) in begun {
-        match how.map(|()| Watched::named_by(&uri)) {
+        match how.map(|()| Watched::from_channel(&uri)) {
             // Somebody else has begun it meanwhile.
-            Ok(Some(_)) if ledger.find(&uri).is_some() => step.say(Output::Unwatch(uri)),
+            Ok(Some(_)) if ledger.find(&uri).is_some() => step.emit(Output::Unwatch(uri)),
             Ok(Some(watched)) => {
                 let key = WatchKey(ledger.fresh_key());
                 ledger.channels.by_uri.insert(uri.clone(), key.into());
                 ledger.channels.watches.insert(key, Watch::new(uri, watched));
                 ledger.touch(ChannelKind::Watch);
             }
-            Ok(None) => step.say(Output::Unwatch(uri)),
+            Ok(None) => step.emit(Output::Unwatch(uri)),
             Err(error) => {
                 step.refused_watches.insert(uri, error);
             }
@@ -53,7 +53,7 @@ pub(super) fn take_watches(ledger: &mut Ledger, step: &mut Step<'_>, begun: Watc
 ///
 /// # Errors
 /// When it follows as many as it may.
-pub(super) fn check_watches_have_room(
+pub(super) fn check_watch_limit(
     ledger: &Ledger,
     connection: ConnectionId,
     uri: &str,
@@ -69,8 +69,8 @@ pub(super) fn check_watches_have_room(
     Err(RpcError::invalid_params(format_args!("a connection follows at most {WATCHES_MAX} watches")))
 }
 
-/// Files have changed: whoever follows the watch is told, and nobody else ever.
-pub(super) fn files_have_changed(
+/// Sends changes of files to the subscribers of the watch.
+pub(super) fn send_file_changes(
     ledger: &Ledger,
     step: &mut Step<'_>,
     watch: &str,
@@ -80,12 +80,12 @@ pub(super) fn files_have_changed(
     let channel = ledger.find(watch).and_then(|target| ledger.channels.get(target));
     for &connection in channel.map_or(&[][..], |channel| &channel.subscribers) {
         let frame = Frame::Answer(changes_line(ledger, watch, &changes));
-        step.say(Output::Frame(connection, frame));
+        step.emit(Output::Frame(connection, frame));
     }
 }
 
-/// Tells a client that is back that it may have missed any change of what it watches.
-pub(super) fn tell_watches_anew(
+/// Notifies a reconnected client that it may have missed any change of what it watches.
+pub(super) fn notify_possible_changes(
     ledger: &Ledger,
     step: &mut Step<'_>,
     connection: ConnectionId,
@@ -95,7 +95,7 @@ pub(super) fn tell_watches_anew(
         let Some(watch) = ledger.channels.watches.get(&WatchKey(target.key)) else { continue };
         let all = [(watch.state.root.clone(), ResourceChangeType::Updated)];
         let frame = Frame::Answer(changes_line(ledger, &watch.channel.uri, &all));
-        step.say(Output::Frame(connection, frame));
+        step.emit(Output::Frame(connection, frame));
     }
 }
 
@@ -104,7 +104,7 @@ fn changes_line(ledger: &Ledger, watch: &str, changes: &[(String, ResourceChange
         changes.iter().map(|(uri, r#type)| ResourceChange { uri: uri.clone(), r#type: *r#type }).collect();
     let changes = json!({ "items": items });
     let action = StateAction::ResourceWatchChanged(ResourceWatchChangedAction { changes });
-    unsequenced_line(watch, &action, ledger.told_head())
+    unsequenced_line(watch, &action, ledger.committed_head())
 }
 
 /// Starts the timer of watches that have lost their last subscriber, and stops that of those which
@@ -116,46 +116,51 @@ pub(super) fn settle_watches(ledger: &mut Ledger, step: &mut Step<'_>) {
     let mut left = Vec::new();
     for key in ledger.channels.watches.keys().copied().collect::<Vec<_>>() {
         let Some(watch) = ledger.channels.watches.get(&key) else { continue };
-        let unfollowed = match (watch.channel.subscribers.is_empty(), watch.unfollowed) {
+        let unsubscribed = match (watch.channel.subscribers.is_empty(), watch.unsubscribed) {
             (false, _) => None,
             (true, None) => {
                 let number = ledger.fresh_key();
-                step.say(Output::Timer(Timer::Watch(key, number), UNFOLLOWED_MAX));
+                step.emit(Output::Timer(Timer::Watch(key, number), UNSUBSCRIBED_MAX));
                 Some(number)
             }
             (true, since) => since,
         };
-        left.extend(unfollowed.map(|since| (since, key)));
+        left.extend(unsubscribed.map(|since| (since, key)));
         if let Some(watch) = ledger.channels.watches.get_mut(&key) {
-            watch.unfollowed = unfollowed;
+            watch.unsubscribed = unsubscribed;
         }
     }
     left.sort_unstable();
-    let too_many = left.len().saturating_sub(UNFOLLOWED_COUNT_MAX);
+    let too_many = left.len().saturating_sub(UNSUBSCRIBED_COUNT_MAX);
     for (_, key) in left.into_iter().take(too_many) {
         end_watch(ledger, step, key);
     }
 }
 
 /// The time is up in which a watch that nobody followed might be followed again.
-pub(super) fn watch_is_unfollowed(ledger: &mut Ledger, step: &mut Step<'_>, key: WatchKey, number: u64) {
-    if ledger.channels.watches.get(&key).is_some_and(|watch| watch.unfollowed == Some(number)) {
+pub(super) fn unsubscribed_watch_expired(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: WatchKey,
+    number: u64,
+) {
+    if ledger.channels.watches.get(&key).is_some_and(|watch| watch.unsubscribed == Some(number)) {
         end_watch(ledger, step, key);
     }
 }
 
 /// Gives up what nobody follows, so that a message can be handled whose watches have no room.
-pub(super) fn make_room_for_watches(ledger: &mut Ledger, step: &mut Step<'_>, connection: ConnectionId) {
+pub(super) fn evict_unsubscribed_watches(ledger: &mut Ledger, step: &mut Step<'_>, connection: ConnectionId) {
     let watches = ledger.channels.watches.iter();
-    let unfollowed = watches.filter(|(_, watch)| watch.channel.subscribers.is_empty());
-    for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
+    let unsubscribed = watches.filter(|(_, watch)| watch.channel.subscribers.is_empty());
+    for key in unsubscribed.map(|(key, _)| *key).collect::<Vec<_>>() {
         end_watch(ledger, step, key);
     }
-    step.say(Output::BeginWatches(connection));
+    step.emit(Output::BeginWatches(connection));
 }
 
 fn end_watch(ledger: &mut Ledger, step: &mut Step<'_>, key: WatchKey) {
     let Some(watch) = ledger.channels.watches.remove(&key) else { return };
     ledger.channels.by_uri.remove(&watch.channel.uri);
-    step.say(Output::Unwatch(watch.channel.uri));
+    step.emit(Output::Unwatch(watch.channel.uri));
 }

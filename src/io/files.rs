@@ -13,7 +13,7 @@ use ahp_types::state::{MessageAttachment, MessageResourceAttachment};
 use ignore::WalkBuilder;
 
 use crate::files::uris::{path_of, uri_of};
-use crate::host::effects::FilesMeant;
+use crate::host::effects::FileCompletionQuery;
 
 /// Maximum number of files offered.
 const OFFERED_MAX: usize = 50;
@@ -40,7 +40,7 @@ struct FileMatch {
 }
 
 /// The files that fit best, those first.
-pub(super) fn find(meant: &FilesMeant) -> CompletionsResult {
+pub(super) fn find(meant: &FileCompletionQuery) -> CompletionsResult {
     let directories: Vec<PathBuf> = meant.directories.iter().filter_map(|uri| path_of(uri).ok()).collect();
     let until = Instant::now() + WITHIN;
     let typed = meant.typed.to_lowercase();
@@ -155,7 +155,7 @@ mod tests {
     fn offered(folders: &[&Path], typed: &str) -> Vec<(String, String)> {
         let directories = folders.iter().map(|folder| uri_of(folder)).collect();
         let range = (Some(0), Some(1));
-        let found = find(&FilesMeant { directories, mark: '#', typed: typed.to_owned(), range });
+        let found = find(&FileCompletionQuery { directories, mark: '#', typed: typed.to_owned(), range });
         let told = |item: CompletionItem| match item.attachment {
             MessageAttachment::Resource(file) => (file.label, file.uri),
             other => panic!("{other:?}"),

@@ -87,7 +87,7 @@ pub struct GitProgram {
     /// Folder for its own files.
     pub folder: PathBuf,
     /// Size above which the content of a file is not checkpointed, in bytes.
-    pub kept_file_bytes: u64,
+    pub checkpoint_file_bytes_max: u64,
     /// Filters of the user's configuration that git runs.
     pub filters: Vec<String>,
 }
@@ -131,8 +131,10 @@ impl GitQueue {
                 self.send(GitJobOrigin::Reader { connection, id, uri, encoding }, job);
                 None
             }
-            Resource::Revert { taken, below } => {
-                let Some(root) = taken.root.clone() else { return Some(Resource::Revert { taken, below }) };
+            Resource::Revert { request: taken, below } => {
+                let Some(root) = taken.root.clone() else {
+                    return Some(Resource::Revert { request: taken, below });
+                };
                 let (kept_first, bytes_kept) = (taken.kept_first.clone(), taken.bytes_kept.clone());
                 let files: Vec<GitRevert> = taken.files.iter().filter_map(|file| file.kept.clone()).collect();
                 let said = taken.files.iter().filter(|file| file.kept.is_none()).map(|file| SaidFile {
@@ -181,11 +183,11 @@ impl GitQueue {
             _ => {
                 self.last += 1;
                 let number = self.last;
-                let GitProgram { guard, folder, kept_file_bytes, filters } = &self.program;
+                let GitProgram { guard, folder, checkpoint_file_bytes_max, filters } = &self.program;
                 let Some(guard) = guard else { anyhow::bail!("this host starts no programs") };
                 let mut command = guard.command();
                 command.arg("--").arg(guard.program()).arg(MODE);
-                command.arg("--").arg(folder).arg(kept_file_bytes.to_string()).args(filters);
+                command.arg("--").arg(folder).arg(checkpoint_file_bytes_max.to_string()).args(filters);
                 let (process, stdin, stdout) = Process::begin(guard, command, "git")?;
                 let (lines, wanted) = mpsc::unbounded_channel();
                 tokio::spawn(write(stdin, wanted, self.stop.child_token()));
@@ -260,7 +262,7 @@ impl GitQueue {
                     }
                     _ => vec![RevertOutcome::Refused("there is no repository".to_owned()); taken.files.len()],
                 };
-                let input = Input::TakenBack { taken, outcomes };
+                let input = Input::Reverted { request: taken, outcomes };
                 GitOutcome::Client(connection, JobOutcome::Core(id, Box::new(input)))
             }
         })

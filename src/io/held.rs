@@ -10,11 +10,11 @@ use bytes::Bytes;
 
 use super::readers::{ReadRequest, ReadResult};
 use super::watches::{StartedWatches, WatchLease};
-use crate::host::effects::{Output, Past, Recalled, Record};
+use crate::host::effects::{Output, Past, Prefetched, Record};
 use crate::host::{Findings, Host, LoadedSession};
 use crate::state::texts::TurnText;
 use crate::versions::dialect::Dialect;
-use crate::wire::names::Named;
+use crate::wire::references::MessageReferences;
 use crate::wire::rpc::Incoming;
 
 /// A message, and what was looked up for it.
@@ -23,7 +23,7 @@ pub struct HeldMessage {
     /// The message.
     pub message: Incoming,
     /// Names in it.
-    pub named: Named,
+    pub named: MessageReferences,
     /// Findings about its directories; `None` if they were not looked at.
     pub findings: Option<Findings>,
     /// Watches that nobody follows were given up for those that it follows.
@@ -53,7 +53,7 @@ pub struct HeldMessage {
 
 impl HeldMessage {
     /// Holds a message for which nothing was looked up yet.
-    pub fn new(message: Incoming, named: Named) -> Self {
+    pub fn new(message: Incoming, named: MessageReferences) -> Self {
         Self {
             message,
             named,
@@ -74,7 +74,7 @@ impl HeldMessage {
 
     /// The URIs of channels that must be looked up, again if they have changed since they were.
     pub fn unknown(&mut self, host: &Host, changes: &ChangedSince) -> Vec<String> {
-        let mut absent = host.absent(&self.named);
+        let mut absent = host.absent_channels(&self.named);
         if absent.is_empty() {
             return absent;
         }
@@ -93,7 +93,7 @@ impl HeldMessage {
 
     /// The number after which actions must be read that memory has forgotten.
     pub fn unknown_past(&self, host: &Host) -> Option<u64> {
-        host.cursor_into_the_past(&self.named).filter(|_| self.past.is_none())
+        host.cursor_before_memory(&self.named).filter(|_| self.past.is_none())
     }
 
     /// The texts of turns that it needs and that are not in memory.
@@ -138,8 +138,8 @@ impl HeldMessage {
     }
 
     /// The message, and what was found for it.
-    pub fn into_message(self) -> (Incoming, Recalled) {
-        let recalled = Recalled {
+    pub fn into_message(self) -> (Incoming, Prefetched) {
+        let prefetched = Prefetched {
             past: self.past.flatten(),
             findings: self.findings.unwrap_or_default(),
             watches: self
@@ -150,7 +150,7 @@ impl HeldMessage {
             restored: self.sessions.into_iter().map(|(_, loaded)| loaded).collect(),
             unreadable: self.unreadable.into_iter().collect(),
         };
-        (self.message, recalled)
+        (self.message, prefetched)
     }
 }
 

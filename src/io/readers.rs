@@ -18,7 +18,7 @@ use super::held::Tick;
 use crate::host;
 use crate::host::effects::{ConnectionId, Frame, Listed, Page, Past};
 use crate::host::limits::Limits;
-use crate::host::{KeptSummary, LoadedSession};
+use crate::host::{LoadedSession, StoredSummary};
 use crate::state::texts::TurnText;
 use crate::store::errors::StoreError;
 use crate::store::reader::{FoundSession, Reader};
@@ -310,7 +310,7 @@ fn past_since(reader: &Reader, cursor: u64) -> Result<Option<Past>, StoreError> 
     for FoundSession { key, row, is_removed } in
         reader.sessions_of(actions.iter().map(|(channel, _)| *channel))?
     {
-        match row.map(|row| KeptSummary::of(&row, is_removed)).transpose() {
+        match row.map(|row| StoredSummary::of(&row, is_removed)).transpose() {
             Ok(kept) => {
                 sessions.insert(key, kept);
             }

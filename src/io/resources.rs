@@ -138,7 +138,7 @@ impl JobPaths {
         match resource {
             Resource::Read { uri, .. } | Resource::List { uri } | Resource::Resolve { uri, .. } => read(uri),
             Resource::Files(_) | Resource::Watch(_) | Resource::Kept { .. } => Self::default(),
-            Resource::Revert { taken, .. } => {
+            Resource::Revert { request: taken, .. } => {
                 let paths = taken.files.iter().filter_map(|file| path_of(file.uri()).ok());
                 Self { paths: paths.collect(), changes: true }
             }
@@ -257,9 +257,9 @@ impl Resources {
         let work = move || {
             // A panic is logged where it happens.
             let answered = catch_unwind(AssertUnwindSafe(|| match resource {
-                Resource::Revert { taken, below } => {
+                Resource::Revert { request: taken, below } => {
                     let outcomes = changing::revert(&taken, &writable.folders(&below));
-                    JobOutcome::Core(asked.clone(), Box::new(Input::TakenBack { taken, outcomes }))
+                    JobOutcome::Core(asked.clone(), Box::new(Input::Reverted { request: taken, outcomes }))
                 }
                 resource => JobOutcome::Frame(answer(asked.clone(), resource, &writable)),
             }));
@@ -291,7 +291,7 @@ impl Resources {
 /// Returns the request to revert files, if that is what is asked for.
 fn taken_by(resource: &Resource) -> Option<Box<RevertRequest>> {
     match resource {
-        Resource::Revert { taken, .. } => Some(taken.clone()),
+        Resource::Revert { request: taken, .. } => Some(taken.clone()),
         _ => None,
     }
 }
@@ -302,7 +302,7 @@ fn failed(id: RequestId, taken: Option<Box<RevertRequest>>, error: RpcError) -> 
     match taken {
         Some(taken) => {
             let outcomes = vec![RevertOutcome::Refused(error.message); taken.files.len()];
-            JobOutcome::Core(id, Box::new(Input::TakenBack { taken, outcomes }))
+            JobOutcome::Core(id, Box::new(Input::Reverted { request: taken, outcomes }))
         }
         None => JobOutcome::Frame(Frame::Error { id: Some(id), error }),
     }

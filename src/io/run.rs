@@ -159,7 +159,7 @@ impl Sidecar {
         let program = GitProgram {
             guard: options.guard.clone(),
             folder: scratch,
-            kept_file_bytes: options.limits.kept_file_bytes,
+            checkpoint_file_bytes_max: options.limits.checkpoint_file_bytes_max,
             filters: options.git_filters.clone(),
         };
         let (git, heard_of_git) = GitQueue::new(program, &options.own_files);
@@ -404,7 +404,7 @@ impl Sidecar {
         if let Some((_, why)) = &met.failure {
             tracing::info!(agent = provider, why, "an agent cannot be asked for its settings");
         }
-        self.feed(Input::Met { provider, said: Box::new(met.said) });
+        self.feed(Input::Probed { provider, said: Box::new(met.said) });
     }
 
     fn fire_timers(&mut self) {

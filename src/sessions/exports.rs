@@ -191,7 +191,7 @@ impl Reading<'_> {
             }
             ExportLine::Turn(turn) => {
                 check::<Turn>(&turn)?;
-                let turn = CompletedTurn::kept(turn.get().to_owned().into());
+                let turn = CompletedTurn::from_stored(turn.get().to_owned().into());
                 self.import.turn(&turn.map_err(anyhow::Error::msg)?)?
             }
             ExportLine::Envelope(_) => self.uri.is_some(),

@@ -49,7 +49,7 @@ impl CompletedTurn {
     ///
     /// # Errors
     /// Why it is none, for people.
-    pub fn kept(text: Bytes) -> Result<Self, String> {
+    pub fn from_stored(text: Bytes) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Named {
             id: String,
@@ -89,8 +89,8 @@ impl CompletedTurn {
     }
 
     /// Returns whether the JSON text is in memory.
-    pub fn is_here(&self) -> bool {
-        self.text.is_here()
+    pub fn is_in_memory(&self) -> bool {
+        self.text.is_in_memory()
     }
 
     /// Returns whether the turn may hold contents whose URIs clients are told, as far as this is
@@ -236,7 +236,7 @@ impl History {
 
     /// Returns the turns up to and with the turn of this id; `None` if there is no such turn.
     pub fn through(&self, id: &str) -> Option<&[CompletedTurn]> {
-        self.turns.get(..=self.place_of(id)?)
+        self.turns.get(..=self.position_of(id)?)
     }
 
     /// Returns the turn that ended last.
@@ -253,11 +253,11 @@ impl History {
 
     /// The turn of this id.
     pub fn get(&self, id: &str) -> Option<&CompletedTurn> {
-        self.turns.get(self.place_of(id)?)
+        self.turns.get(self.position_of(id)?)
     }
 
     /// Returns the place of the turn of this id.
-    pub fn place_of(&self, id: &str) -> Option<usize> {
+    pub fn position_of(&self, id: &str) -> Option<usize> {
         self.places.get(id).copied()
     }
 
@@ -315,7 +315,8 @@ mod tests {
     use super::*;
 
     fn turn(id: &str, text: &str) -> CompletedTurn {
-        CompletedTurn::kept(format!(r#"{{"id":"{id}","message":{{"text":"{text}"}}}}"#).into()).unwrap()
+        CompletedTurn::from_stored(format!(r#"{{"id":"{id}","message":{{"text":"{text}"}}}}"#).into())
+            .unwrap()
     }
 
     #[test]
@@ -323,14 +324,14 @@ mod tests {
         let all = [turn("a", "1"), turn("b", "2"), turn("a", "3")];
         let mut history: History = all.iter().cloned().collect();
         assert_eq!(
-            (history.place_of("a"), history.place_of("b"), history.place_of("c")),
+            (history.position_of("a"), history.position_of("b"), history.position_of("c")),
             (Some(0), Some(1), None)
         );
         assert_eq!(history.through("b"), Some(&all[..2]));
         assert_eq!(history.since(2), &all[2..]);
         assert_eq!(history.since(4), &[]);
         history.truncate(1);
-        assert_eq!((history.place_of("a"), history.contains("b")), (Some(0), false));
+        assert_eq!((history.position_of("a"), history.contains("b")), (Some(0), false));
         history.truncate(0);
         assert!(history.is_empty() && !history.contains("a"));
     }
@@ -358,7 +359,7 @@ mod tests {
 
     #[test]
     fn what_is_no_turn_is_refused_when_it_comes_and_logged_when_it_is_read() {
-        let error = CompletedTurn::kept(Bytes::from_static(b"{}")).unwrap_err();
+        let error = CompletedTurn::from_stored(Bytes::from_static(b"{}")).unwrap_err();
         assert!(error.starts_with("the saved turn cannot be read: "), "{error}");
         assert_eq!(turn("a", "1").read(), None, "a message has more to it");
     }

@@ -76,7 +76,7 @@ impl Conversation {
 
     /// Returns the length of the state's JSON text without its turns, in bytes, with or without its
     /// draft.
-    pub(crate) fn bytes_besides_turns(&mut self, with_draft: bool) -> usize {
+    pub(crate) fn bytes_without_turns(&mut self, with_draft: bool) -> usize {
         let active = self.state.active_turn.take();
         let draft = if with_draft { None } else { self.state.draft.take() };
         let bytes = json_bytes(&self.state);
@@ -194,7 +194,7 @@ impl Conversation {
                 let later = std::mem::take(&mut self.history);
                 self.take_completed();
                 let earlier = std::mem::replace(&mut self.history, later);
-                self.put_before(earlier.turns());
+                self.prepend(earlier.turns());
                 outcome
             }
             StateAction::ChatTurnStarted(_)
@@ -213,11 +213,11 @@ impl Conversation {
     /// Takes up earlier turns, and where those before them are to be asked for: as
     /// `chat/turnsLoaded` does.
     pub fn load(&mut self, earlier: &[CompletedTurn], next_cursor: Option<String>) {
-        self.put_before(earlier);
+        self.prepend(earlier);
         self.state.turns_next_cursor = next_cursor;
     }
 
-    fn put_before(&mut self, earlier: &[CompletedTurn]) {
+    fn prepend(&mut self, earlier: &[CompletedTurn]) {
         let later = std::mem::take(&mut self.history);
         let lacked = earlier.iter().filter(|turn| !later.contains(turn.id()));
         self.history = lacked.chain(later.turns()).cloned().collect();
@@ -247,7 +247,7 @@ impl Conversation {
     /// The turns behind one, or all, are removed. The reducer is shown nothing of them: what it
     /// does besides depends on whether the named one is there.
     fn truncate(&mut self, named: Option<&str>, action: &StateAction) -> ReduceOutcome {
-        let kept = match named.map(|id| self.history.place_of(id)) {
+        let kept = match named.map(|id| self.history.position_of(id)) {
             None => 0,
             Some(Some(place)) => place + 1,
             Some(None) => return ReduceOutcome::NoOp,
@@ -264,7 +264,7 @@ impl Conversation {
     /// that holds only what the action can touch, so it answers for actions that do not start, end
     /// or remove turns.
     pub(crate) fn would_change(&self, action: &StateAction) -> bool {
-        let mut before = head_of(&self.state);
+        let mut before = without_turns(&self.state);
         let queued = self.state.queued_messages.as_ref();
         match action {
             StateAction::ChatInputAnswerChanged(a) => {
@@ -274,10 +274,10 @@ impl Conversation {
                 }
             }
             StateAction::ChatPendingMessageSet(a) => {
-                before.queued_messages = queued.map(|queued| one_of(queued, &a.id));
+                before.queued_messages = queued.map(|queued| queued_message(queued, &a.id));
             }
             StateAction::ChatPendingMessageRemoved(a) => {
-                before.queued_messages = queued.map(|queued| one_of(queued, &a.id));
+                before.queued_messages = queued.map(|queued| queued_message(queued, &a.id));
             }
             StateAction::ChatQueuedMessagesReordered(_) => before.queued_messages = queued.cloned(),
             _ => {}
@@ -337,7 +337,7 @@ impl Conversation {
                     StateAction::ChatToolCallDelta(a) => {
                         self.index.grow(at, a.content.as_deref().map_or(0, escaped_bytes));
                     }
-                    _ => self.index.weigh(at, &part),
+                    _ => self.index.update_size(at, &part),
                 }
                 if matches!(&part, ResponsePart::InputRequest(question) if question.response.is_some()) {
                     self.index.questions.retain(|_, open_at| *open_at != at);
@@ -387,10 +387,10 @@ impl PartIndex {
             _ => {}
         }
         self.note_blocking(at, part);
-        self.weigh(at, part);
+        self.update_size(at, part);
     }
 
-    fn weigh(&mut self, at: usize, part: &ResponsePart) {
+    fn update_size(&mut self, at: usize, part: &ResponsePart) {
         if self.bytes.len() <= at {
             self.bytes.resize(at + 1, 0);
         }
@@ -438,12 +438,12 @@ fn empty_turn(turn: &ActiveTurn) -> ActiveTurn {
 }
 
 /// The queued message of this id alone, if there is one.
-fn one_of(queued: &[PendingMessage], id: &str) -> Vec<PendingMessage> {
+fn queued_message(queued: &[PendingMessage], id: &str) -> Vec<PendingMessage> {
     queued.iter().find(|message| message.id == id).cloned().into_iter().collect()
 }
 
 /// Returns a state without its turns and queued messages.
-fn head_of(state: &ChatState) -> ChatState {
+fn without_turns(state: &ChatState) -> ChatState {
     ChatState {
         resource: String::new(),
         title: String::new(),

@@ -20,7 +20,7 @@ use crate::wire::terminals;
 
 /// How large data is, in bytes of base64, that is still told where it is. What is larger is called
 /// by a URI.
-pub const TOLD_BYTES_MAX: usize = 64 << 10;
+pub const INLINE_CONTENT_BYTES_MAX: usize = 64 << 10;
 
 /// Sign in JSON text of embedded data of a tool call.
 const EMBEDDED: &[u8] = b"embeddedResource";
@@ -33,7 +33,7 @@ pub trait TextSource: fmt::Debug + Send + Sync {
     /// Why it is not what was kept, for people.
     fn read(&self) -> Result<Bytes, String>;
 
-    /// Notes that a text was read into memory, where it stays until [`TurnText::leave_memory`].
+    /// Notes that a text was read into memory, where it stays until [`TurnText::evict`].
     fn was_read(&self, text: &TurnText);
 }
 
@@ -66,7 +66,7 @@ impl TurnFacts {
 
 /// Returns whether JSON text may hold contents.
 pub fn may_hold_contents(text: &[u8]) -> bool {
-    may_hold_sides(text) || text.len() > TOLD_BYTES_MAX && has(text, EMBEDDED)
+    may_hold_sides(text) || text.len() > INLINE_CONTENT_BYTES_MAX && has(text, EMBEDDED)
 }
 
 fn has(text: &[u8], what: impl AsRef<[u8]>) -> bool {
@@ -85,14 +85,14 @@ pub struct WeakTurnText(Weak<TextCell>);
 struct TextCell {
     bytes: usize,
     facts: OnceLock<TurnFacts>,
-    place: Mutex<TextPlace>,
+    place: Mutex<TextLocation>,
     /// Set if it was read in memory since the flag was last taken.
     is_used: AtomicBool,
 }
 
 /// At least one of the two is there.
 #[derive(Debug)]
-struct TextPlace {
+struct TextLocation {
     here: Option<Bytes>,
     source: Option<Arc<dyn TextSource>>,
 }
@@ -101,20 +101,20 @@ impl TurnText {
     /// One that is in memory alone.
     pub fn here(text: Bytes) -> Self {
         let bytes = text.len();
-        Self::at(bytes, None, TextPlace { here: Some(text), source: None })
+        Self::at(bytes, None, TextLocation { here: Some(text), source: None })
     }
 
     /// One of so many bytes that can be read from there, and these facts where they are known.
     pub fn there(bytes: usize, facts: Option<TurnFacts>, source: Arc<dyn TextSource>) -> Self {
-        Self::at(bytes, facts, TextPlace { here: None, source: Some(source) })
+        Self::at(bytes, facts, TextLocation { here: None, source: Some(source) })
     }
 
-    fn at(bytes: usize, facts: Option<TurnFacts>, place: TextPlace) -> Self {
+    fn at(bytes: usize, facts: Option<TurnFacts>, place: TextLocation) -> Self {
         let facts = facts.map(OnceLock::from).unwrap_or_default();
         Self(Arc::new(TextCell { bytes, facts, place: Mutex::new(place), is_used: AtomicBool::default() }))
     }
 
-    fn place(&self) -> MutexGuard<'_, TextPlace> {
+    fn place(&self) -> MutexGuard<'_, TextLocation> {
         self.0.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,7 +125,7 @@ impl TurnText {
 
     /// Returns whether it is in memory. Returns false while somebody reads it: the caller must not
     /// wait for the disk.
-    pub fn is_here(&self) -> bool {
+    pub fn is_in_memory(&self) -> bool {
         self.0.place.try_lock().is_ok_and(|place| place.here.is_some())
     }
 
@@ -159,7 +159,7 @@ impl TurnText {
     }
 
     /// Sets the source from which it can be read. Returns false if it had one already, which stays.
-    pub fn kept_at(&self, source: Arc<dyn TextSource>) -> bool {
+    pub fn set_source(&self, source: Arc<dyn TextSource>) -> bool {
         let mut place = self.place();
         let is_new = place.source.is_none();
         place.source.get_or_insert(source);
@@ -167,7 +167,7 @@ impl TurnText {
     }
 
     /// Removes its source, which is about to go, and reads it into memory before if need be.
-    pub fn stays_here(&self) {
+    pub fn pin_in_memory(&self) {
         let mut place = self.place();
         if let (None, Some(source)) = (&place.here, &place.source) {
             match source.read() {
@@ -184,7 +184,7 @@ impl TurnText {
 
     /// Leaves memory, unless it is nowhere else, or somebody has it in their hands. Returns whether
     /// it did.
-    pub fn leave_memory(&self) -> bool {
+    pub fn evict(&self) -> bool {
         let Ok(mut place) = self.0.place.try_lock() else { return false };
         let may = place.source.is_some() && place.here.as_ref().is_some_and(Bytes::is_unique);
         if may {
@@ -194,7 +194,7 @@ impl TurnText {
     }
 
     /// Takes the flag that it was read in memory.
-    pub fn take_used(&self) -> bool {
+    pub fn take_read_flag(&self) -> bool {
         self.0.is_used.swap(false, Ordering::Relaxed)
     }
 

@@ -9,13 +9,13 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use bytes::Bytes;
 
-use crate::host::effects::{Listed, Page, Place, Record, SessionKey};
+use crate::host::effects::{ListPosition, Listed, Page, Record, SessionKey};
 
 /// Every session's summary, newest first.
 #[derive(Debug, Default)]
 pub struct Memory {
-    summaries: BTreeMap<Reverse<Place>, Bytes>,
-    places: HashMap<SessionKey, Place>,
+    summaries: BTreeMap<Reverse<ListPosition>, Bytes>,
+    places: HashMap<SessionKey, ListPosition>,
 }
 
 impl Memory {
@@ -24,7 +24,7 @@ impl Memory {
         match record {
             Record::Session(row) => {
                 self.forget(row.key);
-                let place = Place { modified_at: row.modified_at, key: row.key };
+                let place = ListPosition { modified_at: row.modified_at, key: row.key };
                 self.places.insert(row.key, place.clone());
                 self.summaries.insert(Reverse(place), row.summary);
             }

@@ -20,8 +20,8 @@ use super::trials::{self, TrialVerdict};
 use super::turns::TextReading;
 use super::{clients, indexes, schema, trash};
 use crate::host::effects::{
-    summary_of_a_damaged_one, summary_of_one_left_alone, ActionLine, ChannelId, ChatKey, ChatRow, Listed,
-    Page, Place, SavedSession, SessionKey, SessionRow,
+    summary_of_abandoned_session, summary_of_damaged_session, ActionLine, ChannelId, ChatKey, ChatRow,
+    ListPosition, Listed, Page, SavedSession, SessionKey, SessionRow,
 };
 use crate::host::log::ReplayWindow;
 
@@ -383,7 +383,7 @@ fn list_by_time(connection: &Connection, page: &Page) -> Result<Option<Listed>, 
             Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),
             Err(error) => return Err(error),
         };
-        listed.sessions.push((Place { modified_at, key }, summary));
+        listed.sessions.push((ListPosition { modified_at, key }, summary));
     }
     Ok(Some(listed))
 }
@@ -405,7 +405,7 @@ fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, St
             Ok(None) | Err(StoreError::Damaged(_)) => damaged_summary(connection, key, &modified_at),
             Err(error) => return Err(error),
         };
-        listed.sessions.push((Place { modified_at, key }, summary));
+        listed.sessions.push((ListPosition { modified_at, key }, summary));
     }
     Ok(listed)
 }
@@ -413,7 +413,7 @@ fn list_what_is_named(connection: &Connection, page: &Page) -> Result<Listed, St
 /// A session's summary, which says so if it is left alone.
 fn as_listed(connection: &Connection, key: SessionKey, summary: rows::Summary) -> Result<Bytes, StoreError> {
     let is_left_alone = trials::of(connection, key)?.verdict == TrialVerdict::LeaveAlone;
-    Ok(if is_left_alone { summary_of_one_left_alone(&summary.json) } else { summary.json })
+    Ok(if is_left_alone { summary_of_abandoned_session(&summary.json) } else { summary.json })
 }
 
 /// Every session with the time of its removal and its summary: the listed ones, newest first, then
@@ -436,5 +436,5 @@ pub(super) fn list_all(connection: &Connection) -> Result<Vec<(SessionKey, Optio
 fn damaged_summary(connection: &Connection, key: SessionKey, modified_at: &str) -> Bytes {
     let uri = rows::uri_of(connection, key);
     tracing::error!(uri, key = key.0, "the row of a session is damaged: the list says so");
-    summary_of_a_damaged_one(uri, modified_at)
+    summary_of_damaged_session(uri, modified_at)
 }

@@ -105,7 +105,7 @@ impl Texts {
 
     /// This text was written under this name.
     pub(super) fn written(self: &Arc<Self>, text: &TurnText, name: TextName) {
-        if !text.kept_at(Arc::new(StoredText { name, texts: Arc::clone(self) })) {
+        if !text.set_source(Arc::new(StoredText { name, texts: Arc::clone(self) })) {
             return;
         }
         self.held().know(name.key, text);
@@ -123,7 +123,7 @@ impl Texts {
                 break;
             }
             let Some((asked, bytes)) = held.queue.pop_front() else { break };
-            let stays = asked.upgrade().is_some_and(|text| text.take_used() || !text.leave_memory());
+            let stays = asked.upgrade().is_some_and(|text| text.take_read_flag() || !text.evict());
             if stays {
                 held.queue.push_back((asked, bytes));
             } else {
@@ -162,7 +162,7 @@ impl Texts {
         let mut held = self.held();
         let texts: Vec<TurnText> = keys.iter().filter_map(|key| held.known.remove(key)?.upgrade()).collect();
         drop(held);
-        texts.iter().for_each(TurnText::stays_here);
+        texts.iter().for_each(TurnText::pin_in_memory);
     }
 }
 

@@ -127,7 +127,7 @@ pub(super) fn to_version_5(connection: &Connection) -> Result<(), StoreError> {
         let text = row.get_ref(3)?.as_bytes().unwrap_or_default();
         let sum = rows::sum(&[&chat.0.to_le_bytes(), &place.to_le_bytes(), text]);
         // One that is no turn was none before, either.
-        let turn = CompletedTurn::kept(Bytes::copy_from_slice(text));
+        let turn = CompletedTurn::from_stored(Bytes::copy_from_slice(text));
         let id = turn.as_ref().map(CompletedTurn::id).unwrap_or_default();
         let text = turns::put_text_of_version_5(connection, text)?;
         turns::put_row_of_version_5(connection, chat, place, id, text, row.get(2) == Ok(sum))?;

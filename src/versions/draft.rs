@@ -19,10 +19,10 @@ use super::step::{
     IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, TranslationContext, VersionStep,
 };
 use crate::state::reduce::Conversation;
-use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
-use crate::wire::terminals::named_by_terminal;
+use crate::wire::terminals::parse_terminal_uri;
 use crate::wire::tool_calls::tool_call_id;
+use crate::wire::version_hints::VersionHint;
 
 /// See the module.
 pub struct Draft;
@@ -66,14 +66,14 @@ impl VersionStep for Draft {
         _context: &mut TranslationContext<'_>,
     ) -> Result<(), RpcError> {
         // Whichever is its first: that it is of this version may be found out late.
-        call.aside = Some(Aside::SeesNoQuestions);
+        call.hint = Some(VersionHint::CannotShowQuestions);
         match call.method.as_str() {
             "createSession" => model_of_id(&mut call.params),
             "fetchTurns" => flatten_range(&mut call.params)?,
             "subscribe" => {
                 // Nothing can be told of one.
                 let channel =
-                    node::text(&call.params, "resource").filter(|uri| named_by_terminal(uri).is_some());
+                    node::text(&call.params, "resource").filter(|uri| parse_terminal_uri(uri).is_some());
                 if let Some(terminal) = channel {
                     return Err(RpcError::channel_not_found(terminal));
                 }

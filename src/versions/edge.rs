@@ -27,13 +27,13 @@ use super::step::{IncomingCall, Reply};
 use super::translation::VersionTranslation;
 use super::Outgoing;
 use crate::host::effects::{ConnectionId, LargeStates, Record};
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::names::Named;
+use crate::wire::references::MessageReferences;
 use crate::wire::rpc::{Incoming, Params, RequestId};
 use crate::wire::uris;
+use crate::wire::version_hints::VersionHint;
 
 /// Other spellings of the root channel's URI, besides those that the core knows.
 const OLD_ROOTS: [&str; 3] = ["agenthost:/root", "agenthost:root", "root:/"];
@@ -241,9 +241,9 @@ impl Edges {
     /// Returns the names in a message, as the core may spell them. There may be more channels than
     /// the message turns out to mean: an old spelling is resolved for sure only when the message is
     /// translated.
-    pub fn named(&self, connection: ConnectionId, message: &Incoming) -> Named {
+    pub fn named(&self, connection: ConnectionId, message: &Incoming) -> MessageReferences {
         let peer = self.peers.get(&connection);
-        let mut named = Named::of(message);
+        let mut named = MessageReferences::of(message);
         // The version of a client that comes, or comes back, is not known yet.
         let speaks_newest = peer.is_some_and(|peer| peer.open && peer.dialect.names_channels());
         if !named.channels.is_empty() && (!speaks_newest || named.client.is_some()) {
@@ -360,7 +360,7 @@ impl Edges {
         let begins = id.is_some() && method == Method::Initialize.name() && !peer.open;
         let returns = id.is_some() && method == Method::Reconnect.name();
         let makes_ahead = peer.quirks.sessions_ahead && method == Method::CreateSession.name();
-        let params = params.with(makes_ahead.then_some(Aside::MadeAhead));
+        let params = params.with(makes_ahead.then_some(VersionHint::MadeAhead));
         if !begins && !returns && peer.is_plain() && !names_root_otherwise(&method, &params) {
             return fed.push(message_of(id, method, params));
         }
@@ -385,7 +385,7 @@ impl Edges {
             let call = IncomingCall {
                 method: method.clone(),
                 params: object,
-                aside: params.aside().cloned(),
+                hint: params.hint().cloned(),
                 reply: Reply::Same,
             };
             self.translate_up(connection, id.clone(), call, fed)
@@ -419,7 +419,7 @@ impl Edges {
         let assumed = self.peers.get(&connection).and_then(|peer| peer.assumed);
         let dialect = match told.or(assumed) {
             Some(dialect) => dialect,
-            None => return Err(RpcError::client_not_known()),
+            None => return Err(RpcError::unknown_client()),
         };
         if known.or(spoken).is_none() {
             tracing::warn!(

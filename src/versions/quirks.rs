@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::node::{text, Object};
 use super::Line;
-use crate::wire::annotations::session_named_by;
+use crate::wire::annotations::session_of_subchannel;
 use crate::wire::rpc::{to_json, Incoming, Params};
 use crate::wire::uris;
 
@@ -350,7 +350,7 @@ impl ProviderNames {
             .filter_map(|name| message.get(name)?.as_array());
         let uris = lists.flatten().chain(message.get("channel")).filter_map(Value::as_str);
         for uri in uris {
-            let uri = session_named_by(uri).unwrap_or(uri);
+            let uri = session_of_subchannel(uri).unwrap_or(uri);
             let of_chat = uris::session_of_chat(uri);
             let session = of_chat.as_ref().map_or(uri, |(_, session)| session);
             if let Some((provider, plain)) = uris::plain_session(session) {
@@ -362,7 +362,7 @@ impl ProviderNames {
     }
 
     fn core_name(&self, uri: &str) -> Option<String> {
-        let named = session_named_by(uri).and_then(|session| Some((session, self.core_name(session)?)));
+        let named = session_of_subchannel(uri).and_then(|session| Some((session, self.core_name(session)?)));
         if let Some((session, core)) = named {
             return Some(format!("{core}{}", &uri[session.len()..]));
         }
@@ -460,7 +460,7 @@ impl ProviderNames {
     }
 
     fn spelled(&self, uri: &str) -> Option<String> {
-        let named = session_named_by(uri).and_then(|session| Some((session, self.spelled(session)?)));
+        let named = session_of_subchannel(uri).and_then(|session| Some((session, self.spelled(session)?)));
         if let Some((session, spelled)) = named {
             return Some(format!("{spelled}{}", &uri[session.len()..]));
         }

@@ -12,9 +12,9 @@ use super::dialect::Dialect;
 use super::names::SessionNames;
 use super::node::{self, Node, Object};
 use crate::state::reduce::Conversation;
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
+use crate::wire::version_hints::VersionHint;
 
 /// Request or notification of a client, on its way up.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +24,7 @@ pub struct IncomingCall {
     /// Params.
     pub params: Object,
     /// Hint for the core.
-    pub aside: Option<Aside>,
+    pub hint: Option<VersionHint>,
     /// How the answer is made from that of the core.
     pub reply: Reply,
 }
@@ -52,7 +52,7 @@ pub struct IncomingAction {
     /// The action.
     pub action: Object,
     /// Hint for the core.
-    pub aside: Option<Aside>,
+    pub hint: Option<VersionHint>,
 }
 
 impl IncomingAction {
@@ -193,7 +193,7 @@ pub trait VersionStep: Sync {
     }
 
     /// Changes a client's action. Of what it changes nothing is known here: what depends on that is
-    /// left to the core, as an [`Aside`].
+    /// left to the core, as a [`VersionHint`].
     fn action_up(&self, _said: &mut IncomingAction, _context: &mut TranslationContext<'_>) {}
 
     /// Changes a piece of a state or an action. Every piece inside of it is changed already.

@@ -19,7 +19,7 @@ use super::names::SessionNames;
 use super::node::{self, Object};
 use super::step::{OutgoingAction, OutgoingNotification, TranslationContext};
 use super::Line;
-use crate::host::effects::{ActionLine, LoadedTurns, ToldState};
+use crate::host::effects::{ActionLine, ChannelSnapshot, LoadedTurns};
 use crate::state::history::History;
 use crate::state::reduce::Conversation;
 use crate::wire::action_lines::envelope_of;
@@ -47,7 +47,7 @@ pub struct VersionTranslation {
 
 /// A channel's state as the core sends it.
 #[derive(Debug)]
-pub struct ChannelSnapshot {
+pub struct FoundState {
     /// Of what kind the channel is.
     pub kind: ChannelKind,
     /// URI of the channel.
@@ -66,10 +66,10 @@ pub enum CoreState {
     /// As text says it.
     Parsed(Object),
     /// As the core means it. It may be large.
-    Core(Box<ToldState>),
+    Core(Box<ChannelSnapshot>),
 }
 
-impl ChannelSnapshot {
+impl FoundState {
     /// The provider, if it is a session.
     pub fn provider(&self) -> Option<&str> {
         match &self.state {
@@ -221,11 +221,11 @@ impl VersionTranslation {
     }
 
     /// Takes states up that are about to be told.
-    pub fn note_states(&mut self, found: &[ChannelSnapshot]) {
+    pub fn note_states(&mut self, found: &[FoundState]) {
         if !self.dialect.needs_states() {
             return;
         }
-        for ChannelSnapshot { kind, channel, state, .. } in found {
+        for FoundState { kind, channel, state, .. } in found {
             match (kind, state) {
                 (ChannelKind::Chat, CoreState::Core(told)) => {
                     if let Some(chat) = told.to_conversation() {

@@ -19,11 +19,11 @@ use super::step::{
     IncomingAction, IncomingCall, OutgoingAction, OutgoingNotification, OutgoingState, TranslationContext,
     VersionStep,
 };
-use crate::wire::asides::Aside;
-use crate::wire::changesets::named_by_changeset;
+use crate::wire::changesets::parse_changeset_uri;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
+use crate::wire::version_hints::VersionHint;
 use crate::wire::watches::is_watch;
 
 /// See the module.
@@ -39,7 +39,7 @@ const REFERENCE: [&str; 4] = ["uri", "description", "icons", "nonce"];
 
 /// Returns whether a channel is of a kind that does not exist yet.
 fn is_unknown(uri: &str) -> bool {
-    is_watch(uri) || named_by_changeset(uri).is_some()
+    is_watch(uri) || parse_changeset_uri(uri).is_some()
 }
 
 impl VersionStep for V0_1_0 {
@@ -302,7 +302,7 @@ fn answer_of_permission(said: &mut IncomingAction) {
     }
     action.insert("toolCallId".to_owned(), call.into());
     said.rename(name);
-    said.aside = Some(Aside::InRunningTurn);
+    said.hint = Some(VersionHint::InRunningTurn);
 }
 
 /// Says which channel an action is about, as it says itself: what names neither a session nor a

@@ -9,7 +9,7 @@ use super::node::{self, Node, Object};
 use super::step::{
     IncomingAction, IncomingCall, OutgoingAction, OutgoingState, TranslationContext, VersionStep,
 };
-use crate::wire::annotations::named_by_annotations;
+use crate::wire::annotations::parse_annotations_uri;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
@@ -206,7 +206,7 @@ impl VersionStep for V0_3_0 {
 
 /// Returns whether a channel is of a kind that does not exist yet.
 fn is_unknown(uri: &str) -> bool {
-    uri.starts_with("ahp-chat:") || named_by_annotations(uri).is_some()
+    uri.starts_with("ahp-chat:") || parse_annotations_uri(uri).is_some()
 }
 
 /// The crates before 0.4.0 do not know the word for an operation that is not done now: it is not

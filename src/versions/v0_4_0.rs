@@ -16,10 +16,10 @@ use super::step::{
 };
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
-use crate::wire::asides::{Aside, Selection, SelectionChange, SELECTED};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
+use crate::wire::version_hints::{Selection, SelectionChange, VersionHint, SELECTED};
 
 /// See the module.
 pub struct V0_4_0;
@@ -59,7 +59,7 @@ impl VersionStep for V0_4_0 {
         if matches!(call.method.as_str(), "createSession" | "createChat") {
             let mut take = |member| call.params.remove(member).filter(|value: &Value| !value.is_null());
             let selection = Selection { model: take("model"), agent: take("agent") };
-            call.aside = Some(Aside::Begins { selection, fork: None });
+            call.hint = Some(VersionHint::Begins { selection, fork: None });
         }
         Ok(())
     }
@@ -68,18 +68,18 @@ impl VersionStep for V0_4_0 {
         let member = |name| said.action.get(name).filter(|value| !value.is_null()).cloned();
         match said.name() {
             "session/modelChanged" => {
-                said.aside =
+                said.hint =
                     Some(select(SelectionChange::Model(member("model").unwrap_or_default()), context));
             }
             "session/agentChanged" => {
-                said.aside = Some(select(SelectionChange::Agent(member("agent")), context))
+                said.hint = Some(select(SelectionChange::Agent(member("agent")), context))
             }
             "session/activeClientChanged" => become_active(said, context.client_id),
             "session/activeClientToolsChanged" => {
-                said.aside = Some(Aside::OffersTools(member("tools").unwrap_or_default()));
+                said.hint = Some(VersionHint::OffersTools(member("tools").unwrap_or_default()));
             }
-            "chat/turnStarted" | "chat/pendingMessageSet" => said.aside = Some(Aside::Follows),
-            "chat/truncated" => said.aside = Some(Aside::KeepsSelection),
+            "chat/turnStarted" | "chat/pendingMessageSet" => said.hint = Some(VersionHint::Follows),
+            "chat/truncated" => said.hint = Some(VersionHint::KeepsSelection),
             _ => {}
         }
     }
@@ -200,8 +200,8 @@ fn last_selection(chat: &Conversation) -> Value {
 
 /// Another model or agent is selected for the session. Where chats are known, that is for all of
 /// them.
-fn select(change: SelectionChange, context: &TranslationContext<'_>) -> Aside {
-    Aside::Selects { change, for_all_chats: context.knows_chats }
+fn select(change: SelectionChange, context: &TranslationContext<'_>) -> VersionHint {
+    VersionHint::Selects { change, for_all_chats: context.knows_chats }
 }
 
 /// Returns the actions that tell a session of a new choice, because of something on its default
@@ -252,7 +252,7 @@ fn choice(session: &str, chosen: &Selection, [model, agent]: [bool; 2]) -> Vec<O
 
 /// A client's taking part, or not any more, where there may be several.
 fn become_active(said: &mut IncomingAction, me: &str) {
-    said.aside = Some(Aside::KnowsOneClient);
+    said.hint = Some(VersionHint::ShowsOneClient);
     if said.action.get("activeClient").is_some_and(Value::is_object) {
         return said.rename("session/activeClientSet");
     }

@@ -12,10 +12,10 @@ use super::step::{IncomingAction, IncomingCall, OutgoingAction, TranslationConte
 use crate::host::effects;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
-use crate::wire::annotations::named_by_annotations;
-use crate::wire::asides::{Aside, Selection};
+use crate::wire::annotations::parse_annotations_uri;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
+use crate::wire::version_hints::{Selection, VersionHint};
 
 /// See the module.
 pub struct V0_8_0;
@@ -58,10 +58,10 @@ impl VersionStep for V0_8_0 {
     ) -> Result<(), RpcError> {
         if call.method == "createSession" {
             let from = call.params.remove("fork").filter(|fork| !fork.is_null());
-            match &mut call.aside {
-                Some(Aside::Begins { fork, .. }) => *fork = from,
-                aside if from.is_some() => {
-                    *aside = Some(Aside::Begins { selection: Selection::default(), fork: from });
+            match &mut call.hint {
+                Some(VersionHint::Begins { fork, .. }) => *fork = from,
+                hint if from.is_some() => {
+                    *hint = Some(VersionHint::Begins { selection: Selection::default(), fork: from });
                 }
                 _ => {}
             }
@@ -153,7 +153,7 @@ fn set_origin(annotation: &mut Object, channel: &str) {
         return;
     }
     let mut origin = Object::new();
-    let session = named_by_annotations(channel).unwrap_or(channel);
+    let session = parse_annotations_uri(channel).unwrap_or(channel);
     origin.insert("session".to_owned(), session.into());
     let turn = annotation.get("turnId").filter(|turn| turn.as_str() != Some(""));
     origin.extend(turn.map(|turn| ("turnId".to_owned(), turn.clone())));
@@ -184,7 +184,7 @@ fn is_error(part: &Value) -> bool {
 fn restart_last_turn(step: &V0_8_0, channel: &str, chat: &Conversation) -> Vec<OutgoingAction> {
     let Some((turn, earlier)) = chat.history().turns().split_last() else { return Vec::new() };
     let mut actions = vec![cut_after(earlier.last())];
-    let Some(turn) = effects::told(channel, turn) else { return Vec::new() };
+    let Some(turn) = effects::turn_to_send(channel, turn) else { return Vec::new() };
     actions.push(json!({
         "type": "chat/turnStarted",
         "turnId": turn.id,

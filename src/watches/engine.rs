@@ -118,7 +118,7 @@ impl Engine {
             watch.wanted += 1;
             return Ok(());
         }
-        let watched = Watched::named_by(channel).ok_or_else(|| RpcError::resource_not_found(channel))?;
+        let watched = Watched::from_channel(channel).ok_or_else(|| RpcError::resource_not_found(channel))?;
         let path = path_of(&watched.uri)?;
         let entries_max = if self.system.says() { self.entries_max } else { self.looked_at_max };
         let own = || Arc::clone(&self.own);
@@ -249,7 +249,9 @@ impl WatchedFolder {
         max: usize,
         system: &mut dyn System,
     ) {
-        let Some((watched, path)) = Watched::named_by(channel).zip(path_of(&self.uri).ok()) else { return };
+        let Some((watched, path)) = Watched::from_channel(channel).zip(path_of(&self.uri).ok()) else {
+            return;
+        };
         if let Ok(tree) = WatchedTree::begin(&watched, &path, Arc::clone(own), max, &mut NoNotifier) {
             self.tree.end(system);
             self.is_looked_at = true;

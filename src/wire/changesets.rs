@@ -68,7 +68,7 @@ pub fn compare_template(session: &str) -> String {
 
 /// The session that the URI of a changeset names, and what the changes are of; none when it is no
 /// such URI.
-pub fn named_by_changeset(uri: &str) -> Option<(&str, ChangesetScope)> {
+pub fn parse_changeset_uri(uri: &str) -> Option<(&str, ChangesetScope)> {
     let (session, scope) = uri.rsplit_once(CHANGESET)?;
     if session.is_empty() {
         return None;
@@ -111,11 +111,11 @@ mod tests {
             (ChangesetScope::Turn("a b/\u{e4}".to_owned()), "ahp-session:/s/changeset/turn/a%20b%2F%C3%A4"),
         ] {
             assert_eq!(changeset_uri(session, &scope), uri);
-            assert_eq!(named_by_changeset(uri), Some((session, scope)));
+            assert_eq!(parse_changeset_uri(uri), Some((session, scope)));
         }
         let raw = "copilot:/s/changeset/turn/a b/\u{e4}";
         assert_eq!(
-            named_by_changeset(raw),
+            parse_changeset_uri(raw),
             Some(("copilot:/s", ChangesetScope::Turn("a b/\u{e4}".to_owned())))
         );
         assert_eq!(turn_template(session).replace("{turnId}", "t"), "ahp-session:/s/changeset/turn/t");
@@ -127,7 +127,7 @@ mod tests {
             "ahp-session:/s/changeset/compare/a/",
             "/changeset/session",
         ] {
-            assert_eq!(named_by_changeset(none), None, "{none}");
+            assert_eq!(parse_changeset_uri(none), None, "{none}");
         }
     }
 }

@@ -101,7 +101,7 @@ impl RpcError {
 
     /// A client comes back that has never been here, or was forgotten. Real clients begin anew
     /// after this error, and come back again for ever after any other.
-    pub fn client_not_known() -> Self {
+    pub fn unknown_client() -> Self {
         Self::new(
             ahp::NOT_FOUND,
             "this client is not known, so its protocol version is not: initialize first",
@@ -140,7 +140,7 @@ impl RpcError {
     }
 
     /// Something is there that is not to be replaced.
-    pub fn there_already(uri: &str) -> Self {
+    pub fn file_exists(uri: &str) -> Self {
         Self::new(ahp::ALREADY_EXISTS, format!("`{uri}` is there already"))
     }
 

@@ -64,7 +64,7 @@ impl SequenceState {
 
 /// Returns the place to cut a text that must lose a number of bytes: behind the end of a line, if
 /// one is near, and within no escape sequence or character.
-pub fn place_to_cut(text: &[u8], excess: usize) -> usize {
+pub fn cut_position(text: &[u8], excess: usize) -> usize {
     let (mut state, mut found, mut at) = (SequenceState::Text, None, 0);
     while at < text.len() && at <= excess.saturating_add(LINE_BYTES_MAX) {
         if state == SequenceState::Text && at + 1 < excess {
@@ -73,7 +73,7 @@ pub fn place_to_cut(text: &[u8], excess: usize) -> usize {
             at += memchr::memchr(ESCAPE, before).unwrap_or(before.len());
         }
         let Some(&byte) = text.get(at) else { break };
-        if at >= excess && found.is_none() && state == SequenceState::Text && begins_a_character(text, at) {
+        if at >= excess && found.is_none() && state == SequenceState::Text && is_char_start(text, at) {
             found = Some(at);
         }
         state = state.then(byte);
@@ -82,7 +82,7 @@ pub fn place_to_cut(text: &[u8], excess: usize) -> usize {
             return at;
         }
     }
-    let boundary = || (excess..text.len()).find(|at| begins_a_character(text, *at)).unwrap_or(text.len());
+    let boundary = || (excess..text.len()).find(|at| is_char_start(text, *at)).unwrap_or(text.len());
     found.unwrap_or_else(boundary)
 }
 
@@ -146,7 +146,7 @@ pub fn plain_text(text: &str) -> String {
 
 /// Returns whether a UTF-8 character begins here. Invalid text may be cut anywhere after some
 /// bytes.
-fn begins_a_character(text: &[u8], at: usize) -> bool {
+fn is_char_start(text: &[u8], at: usize) -> bool {
     let goes_on = |byte: &u8| byte & 0xC0 == 0x80;
     let before = at.checked_sub(3).and_then(|start| text.get(start..at));
     !text.get(at).is_some_and(goes_on) || before.is_some_and(|before| before.iter().all(goes_on))
@@ -185,15 +185,15 @@ mod tests {
             ("aäb", 2, "b"),
             ("one", 9, ""),
         ] {
-            assert_eq!(&text[place_to_cut(text.as_bytes(), excess)..], left, "{text:?} {excess}");
+            assert_eq!(&text[cut_position(text.as_bytes(), excess)..], left, "{text:?} {excess}");
         }
-        assert_eq!(place_to_cut(&[0x80; 10], 5), 5, "what is no text is cut all the same");
+        assert_eq!(cut_position(&[0x80; 10], 5), 5, "what is no text is cut all the same");
     }
 
     proptest! {
         #[test]
         fn no_character_is_torn(text in "[a\\nä€𝄞\\x1b\\]\\[m;]{0,60}", excess in 0..200_usize) {
-            let at = place_to_cut(text.as_bytes(), excess);
+            let at = cut_position(text.as_bytes(), excess);
             prop_assert!(text.is_char_boundary(at) && at >= excess.min(text.len()));
         }
     }

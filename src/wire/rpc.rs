@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::Value;
 
-use super::asides::Aside;
 use super::errors::RpcError;
+use super::version_hints::VersionHint;
 
 /// Arrays and objects may be nested this deep in a line, also inside members that nobody reads.
 pub const NESTING_MAX: usize = 127;
@@ -47,7 +47,7 @@ impl RequestId {
 #[derive(Clone, Default, PartialEq)]
 pub struct Params {
     json: Option<Bytes>,
-    aside: Option<Box<Aside>>,
+    hint: Option<Box<VersionHint>>,
 }
 
 /// There may be a token among them, so nothing of them is shown.
@@ -60,17 +60,17 @@ impl fmt::Debug for Params {
 impl Params {
     /// Params from JSON text.
     pub fn from_json(json: impl Into<Bytes>) -> Self {
-        Self { json: Some(json.into()), aside: None }
+        Self { json: Some(json.into()), hint: None }
     }
 
     /// Returns these params with a hint.
-    pub fn with(self, aside: Option<Aside>) -> Self {
-        Self { aside: aside.map(Box::new), ..self }
+    pub fn with(self, hint: Option<VersionHint>) -> Self {
+        Self { hint: hint.map(Box::new), ..self }
     }
 
     /// Returns the hint. Params that came over a connection have none.
-    pub fn aside(&self) -> Option<&Aside> {
-        self.aside.as_deref()
+    pub fn hint(&self) -> Option<&VersionHint> {
+        self.hint.as_deref()
     }
 
     /// Their JSON text; nothing when there are none.
@@ -216,7 +216,7 @@ impl MessageMembers<'_> {
         if self.result.is_some() || self.error.is_some() {
             return malformed(id, "a message has either a `method` or a `result` or `error`");
         }
-        let params = Params { json: self.params.map(slice), aside: None };
+        let params = Params { json: self.params.map(slice), hint: None };
         match (self.id, id) {
             (None, _) => Incoming::Notification { method, params },
             (Some(_), Some(id)) => Incoming::Request { id, method, params },
@@ -352,8 +352,8 @@ pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
 
 /// Returns the length of a value's JSON text, in bytes.
 pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
-    struct Count(usize);
-    impl Write for Count {
+    struct ByteCounter(usize);
+    impl Write for ByteCounter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 += bytes.len();
             Ok(bytes.len())
@@ -362,7 +362,7 @@ pub fn json_bytes<T: Serialize + ?Sized>(value: &T) -> usize {
             Ok(())
         }
     }
-    let mut count = Count(0);
+    let mut count = ByteCounter(0);
     // Nothing that is counted here can fail to be written.
     serde_json::to_writer(&mut count, value).unwrap_or_default();
     count.0

@@ -31,7 +31,7 @@ pub fn terminal_uri(chat: &str, number: u64) -> String {
 
 /// The chat and the number that the URI of a terminal names; none when it is none of the host's
 /// own. URI libraries write an empty authority in several ways.
-pub fn named_by_terminal(uri: &str) -> Option<(String, u64)> {
+pub fn parse_terminal_uri(uri: &str) -> Option<(String, u64)> {
     let name = uri.strip_prefix(SCHEME)?.trim_start_matches('/');
     let (chat, number) = name.split_once('.')?;
     Some((String::from_utf8(URL_SAFE_NO_PAD.decode(chat).ok()?).ok()?, number.parse().ok()?))
@@ -45,12 +45,12 @@ mod tests {
     fn the_uri_of_a_terminal_says_where_its_command_was_run() {
         let chat = "ahp-chat://default/YWhw_b246L3M";
         let uri = terminal_uri(chat, 17);
-        assert_eq!(named_by_terminal(&uri), Some((chat.to_owned(), 17)));
-        assert_eq!(named_by_terminal(&uri.replace(":/", ":///")), Some((chat.to_owned(), 17)));
+        assert_eq!(parse_terminal_uri(&uri), Some((chat.to_owned(), 17)));
+        assert_eq!(parse_terminal_uri(&uri.replace(":/", ":///")), Some((chat.to_owned(), 17)));
         for foreign in
             ["ahp-terminal:/x", "ahp-terminal:/x.y", "agenthost-terminal:/YQ.1", "ahp-terminal:/%.1"]
         {
-            assert_eq!(named_by_terminal(foreign), None, "{foreign}");
+            assert_eq!(parse_terminal_uri(foreign), None, "{foreign}");
         }
     }
 }

@@ -84,7 +84,7 @@ pub fn plain(text: &StringOrMarkdown) -> &str {
 }
 
 /// A number of bytes, for people.
-pub fn in_words(bytes: usize) -> String {
+pub fn human_size(bytes: usize) -> String {
     match bytes >> 20 {
         mib if mib << 20 == bytes && mib > 0 => format!("{mib} MiB"),
         _ => format!("{bytes} bytes"),

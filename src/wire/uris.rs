@@ -68,7 +68,7 @@ pub fn content_uri(chat: &str, id: &str, side: &str, path: &str) -> String {
 
 /// The chat and the id that the URI of a content names. URI libraries write an empty authority in
 /// several ways.
-pub fn named_by_content(uri: &str) -> Option<(String, String)> {
+pub fn parse_content_uri(uri: &str) -> Option<(String, String)> {
     let name = uri.strip_prefix(CONTENT)?.trim_start_matches('/').split('/').next()?;
     let (chat, id) = name.split_once('.')?;
     Some((String::from_utf8(URL_SAFE_NO_PAD.decode(chat).ok()?).ok()?, id.to_owned()))
@@ -189,11 +189,11 @@ mod tests {
         for spelled in
             [uri.as_str(), "ahp-content:///YWhwLWNoYXQ6LzE.0a/after/y", "ahp-content:/YWhwLWNoYXQ6LzE.0a"]
         {
-            assert_eq!(named_by_content(spelled), named, "{spelled}");
+            assert_eq!(parse_content_uri(spelled), named, "{spelled}");
         }
         for none in ["ahp-content:", "ahp-content:/x/y", "ahp-content:/%.0a/y", "file:///YWhwLWNoYXQ6LzE.0a"]
         {
-            assert_eq!(named_by_content(none), None, "{none}");
+            assert_eq!(parse_content_uri(none), None, "{none}");
         }
     }
 

@@ -77,7 +77,7 @@ impl Watched {
     }
 
     /// Parses the URI of a watch; `None` if it is no such URI, or one that must not be asked for.
-    pub fn named_by(channel: &str) -> Option<Self> {
+    pub fn from_channel(channel: &str) -> Option<Self> {
         let json = URL_SAFE_NO_PAD.decode(channel.strip_prefix(SCHEME)?).ok()?;
         let watched: Self = serde_json::from_slice(&json).ok()?;
         watched.check().ok()?;
@@ -172,7 +172,7 @@ mod tests {
             "excludes": { "items": ["**/x/**"] }, "includes": { "items": [] } });
         let watched = asked(all).unwrap();
         let channel = watched.channel();
-        assert_eq!(Watched::named_by(&channel), Some(watched));
+        assert_eq!(Watched::from_channel(&channel), Some(watched));
         let plain = asked(json!({ "channel": "ahp-root://", "uri": "file:///a" })).unwrap();
         let encoded = |json: &str| format!("{SCHEME}{}", URL_SAFE_NO_PAD.encode(json));
         assert_eq!(plain.channel(), encoded(r#"{"uri":"file:///a"}"#));
@@ -184,7 +184,7 @@ mod tests {
             format!("{SCHEME}?"),
             "ahp-session:/s".to_owned(),
         ] {
-            assert_eq!(Watched::named_by(&other), None, "{other}");
+            assert_eq!(Watched::from_channel(&other), None, "{other}");
         }
     }
 

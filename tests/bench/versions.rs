@@ -146,7 +146,7 @@ impl Stage {
         let mut fed = Vec::new();
         self.edges.up(connection, Incoming::parse(&line.to_owned().into()), &mut fed);
         for message in fed {
-            self.feed(Input::said(connection, message));
+            self.feed(Input::received(connection, message));
         }
     }
 

@@ -229,12 +229,12 @@ impl Review {
         let params = json!({ "channel": uri, "operationId": operation });
         self.world.request(CLIENT, "invokeChangesetOperation", params);
         let asked = self.world.outputs.iter().find_map(|output| match output {
-            Output::Resource(_, _, Resource::Revert { taken, .. }) => Some(taken.clone()),
+            Output::Resource(_, _, Resource::Revert { request: taken, .. }) => Some(taken.clone()),
             _ => None,
         });
         if let Some(taken) = asked {
             let outcomes = taken.files.iter().map(|file| disk.revert(file)).collect();
-            self.world.feed(Input::TakenBack { taken, outcomes });
+            self.world.feed(Input::Reverted { request: taken, outcomes });
         }
         self.hear().pop().unwrap()
     }
@@ -247,7 +247,7 @@ impl Review {
 
     /// Returns the change counts in the row of the chat.
     fn change_counts(&mut self) -> Value {
-        self.world.feed(Input::Settled);
+        self.world.feed(Input::BatchEnded);
         self.world.fresh(CLIENT, SESSION).unwrap()["state"]["chats"][0]["changes"].take()
     }
 }
@@ -625,13 +625,13 @@ fn invoke_concurrently(
         };
         answers.extend(outputs.iter().filter_map(answer));
         let taken = outputs.into_iter().find_map(|output| match output {
-            Output::Resource(_, _, Resource::Revert { taken, .. }) => Some(taken),
+            Output::Resource(_, _, Resource::Revert { request: taken, .. }) => Some(taken),
             _ => None,
         });
         let Some(taken) = taken else { return (begun, answers) };
         begun += 1;
         let outcomes = taken.files.iter().map(|file| disk.revert(file)).collect();
-        review.world.feed(Input::TakenBack { taken, outcomes });
+        review.world.feed(Input::Reverted { request: taken, outcomes });
     }
 }
 

@@ -38,7 +38,7 @@ impl TwoVersions {
 
     /// A step is over: everybody is told what there is to be told.
     fn settle(&mut self) {
-        self.edged.world.feed(Input::Settled);
+        self.edged.world.feed(Input::BatchEnded);
         self.edged.deliver();
     }
 

@@ -24,7 +24,7 @@ const OWNERS: [(&str, &str); 9] = [
     ("checkpoints", "Checkpoints"),
     ("clients", "Clients"),
     ("relays", "Relays"),
-    ("sights", "RepositoryStatuses"),
+    ("statuses", "RepositoryStatuses"),
     ("summaries", "Summaries"),
 ];
 

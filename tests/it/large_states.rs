@@ -97,7 +97,7 @@ impl Ways {
         self.later.up(READS, incoming(), &mut fed);
         self.at_once.up(READS, incoming(), &mut same);
         for message in fed {
-            for output in self.host.feed(Input::said(READS, message)) {
+            for output in self.host.feed(Input::received(READS, message)) {
                 match output {
                     Output::Frame(READS, frame) => {
                         self.later.translate_frame(READS, &frame, &mut later);

@@ -8,7 +8,7 @@ use ahp_sidecar::host::effects::{
     ChatKey, ChatRow, Command, ConnectionId, Input, Output, RunId, SavedChat, SavedSession, TextKind,
     ToolGate, TurnEnd, TurnEvent,
 };
-use ahp_sidecar::host::limits::{Limits, Sieve};
+use ahp_sidecar::host::limits::{Limits, ReplayFilter};
 use ahp_sidecar::host::LoadedSession;
 use serde_json::{json, Value};
 
@@ -222,8 +222,8 @@ fn only_non_turn_actions_behind_an_oversized_row_are_loaded() {
     let saved = saved(&chat.world.outputs);
     let SavedChat { row, actions, .. } = &saved.chats[0];
     let admitted = |row: &ChatRow, limits: Limits| {
-        let mut sieve = Sieve::new(limits);
-        actions.iter().filter(|line| sieve.admits(row, line)).count()
+        let mut filter = ReplayFilter::new(limits);
+        actions.iter().filter(|line| filter.admits(row, line)).count()
     };
     assert_eq!(admitted(row, of_turns(0)), actions.len());
     let large = ChatRow { body: vec![b' '; 65 << 20].into(), ..row.clone() };

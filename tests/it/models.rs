@@ -88,7 +88,7 @@ fn say_as_0_3_0(host: &mut Core, edges: &mut Edges, message: &Value) -> Vec<Valu
     let (mut fed, mut told) = (Vec::new(), Vec::new());
     edges.up(CLIENT, Incoming::parse(&message.to_string().into()), &mut fed);
     for message in fed {
-        for output in host.feed(Input::said(CLIENT, message)) {
+        for output in host.feed(Input::received(CLIENT, message)) {
             match output {
                 Output::Frame(connection, frame) => edges.down(connection, &frame, &mut told),
                 Output::Agent(chat, command) if matches!(*command, Command::Open(_)) => {
@@ -243,7 +243,7 @@ fn list_changes_after_load(meta: &Value) -> Vec<Value> {
     say(&mut host, "initialize", hello, Some(1));
     let loaded = LoadedSession::of(SavedSession { row, chats, deaths: 0 }, &Default::default());
     host.feed(Input::Restored(Box::new(loaded)));
-    let outputs = host.feed(Input::Settled);
+    let outputs = host.feed(Input::BatchEnded);
     let told = outputs.iter().filter_map(|output| match output {
         Output::Frame(_, Frame::Notification { method: "root/sessionSummaryChanged", params }) => {
             Some(serde_json::from_slice(params).unwrap())

@@ -134,13 +134,13 @@ fn relayed_request_without_an_answer_times_out() {
     let (_, number) = asked(&outputs).unwrap();
     assert!(outputs
         .iter()
-        .any(|output| matches!(output, Output::Timer(Timer::Asked(it), _) if *it == number)));
+        .any(|output| matches!(output, Output::Timer(Timer::Relay(it), _) if *it == number)));
     let (_, other) = asked(&read(&mut core, ASKS, 8, "virtual://client-2/b")).unwrap();
-    let outputs = core.feed(Input::Timer(Timer::Asked(number)));
+    let outputs = core.feed(Input::Timer(Timer::Relay(number)));
     assert_eq!(answers(&outputs), [(ASKS, "7".to_owned(), json!(-32603))]);
     assert_eq!(answers(&reply(&mut core, SERVES, number)), [], "too late");
     assert_eq!(answers(&reply(&mut core, SERVES, other)), [(ASKS, "8".to_owned(), json!("x"))]);
-    assert_eq!(answers(&core.feed(Input::Timer(Timer::Asked(other)))), []);
+    assert_eq!(answers(&core.feed(Input::Timer(Timer::Relay(other)))), []);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn relayed_requests_are_answered_before_a_draining_connection_closes() {
     assert_eq!((answers(&outputs), closes(&outputs)), (vec![], false));
     let outputs = reply(&mut core, SERVES, number);
     assert_eq!(answers(&outputs), [(ASKS, "7".to_owned(), json!("x"))]);
-    assert!(closes(&outputs) || closes(&core.feed(Input::Settled)), "it waits for nothing more");
+    assert!(closes(&outputs) || closes(&core.feed(Input::BatchEnded)), "it waits for nothing more");
     // One who has said all and is asked has nothing to answer with, and the time that is given
     // ends.
     let mut core = opened();
@@ -186,7 +186,7 @@ fn relayed_requests_are_answered_before_a_draining_connection_closes() {
     read(&mut core, SERVES, 8, "virtual://client-1/a");
     let outputs = core.feed(drains(ASKS));
     assert_eq!(answers(&outputs), [(SERVES, "8".to_owned(), json!(-32603))]);
-    let outputs = core.feed(Input::Timer(Timer::Departure(ASKS)));
+    let outputs = core.feed(Input::Timer(Timer::Disconnect(ASKS)));
     assert_eq!(answers(&outputs), [(ASKS, "7".to_owned(), json!(-32603))]);
 }
 

@@ -59,7 +59,7 @@ impl Watcher {
     /// A client has a session in a repository in which nothing is to be committed, and nobody has
     /// seen its files.
     fn begin() -> Self {
-        let limits = Limits { kept_within_ms: 2000, ..Limits::default() };
+        let limits = Limits { checkpoint_timeout_ms: 2000, ..Limits::default() };
         let world = World::new(Core::limited(limits));
         let mut watcher = Self { world, looks: vec![], watched: vec![], timers: vec![], told: vec![] };
         for (connection, name) in [(CLIENT, "me"), (OTHER, "other")] {
@@ -159,11 +159,11 @@ fn brief(action: &Value) -> Option<String> {
 }
 
 const fn is_refresh_timer(timer: &Timer) -> bool {
-    matches!(timer, Timer::Look(_))
+    matches!(timer, Timer::Refresh(_))
 }
 
 const fn is_stay(timer: &Timer) -> bool {
-    matches!(timer, Timer::Stay(..))
+    matches!(timer, Timer::Linger(..))
 }
 
 #[test]

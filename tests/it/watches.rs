@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use ahp_sidecar::host::effects::{ConnectionId, Frame, Input, Output, Recalled, Timer};
+use ahp_sidecar::host::effects::{ConnectionId, Frame, Input, Output, Prefetched, Timer};
 use ahp_sidecar::wire::errors::RpcError;
 use ahp_sidecar::wire::rpc::Incoming;
 use ahp_sidecar::wire::watches::Watched;
@@ -29,10 +29,12 @@ fn channel(path: &str) -> String {
 /// Says a message for which these watches have begun.
 fn say(core: &mut Core, who: ConnectionId, mut message: Value, begun: &[String]) -> Vec<Output> {
     message["jsonrpc"] = "2.0".into();
-    let recalled =
-        Recalled { watches: begun.iter().map(|uri| (uri.clone(), Ok(()))).collect(), ..Recalled::default() };
+    let prefetched = Prefetched {
+        watches: begun.iter().map(|uri| (uri.clone(), Ok(()))).collect(),
+        ..Prefetched::default()
+    };
     let message = Incoming::parse(&message.to_string().into());
-    core.feed(Input::Said { connection: who, message, recalled })
+    core.feed(Input::Received { connection: who, message, prefetched })
 }
 
 fn subscribe(core: &mut Core, who: ConnectionId, uri: &str, begun: bool) -> Vec<Output> {

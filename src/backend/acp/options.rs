@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{json, Value};
 
-use crate::host::effects::model_called;
+use crate::host::effects::named_model;
 use crate::wire::text;
 
 /// Maximum number of known settings of a session, and of values of each.
@@ -327,7 +327,7 @@ impl OfferedOptions {
                 .description
                 .as_ref()
                 .map(|it| JsonObject::from_iter([("acp.description".to_owned(), Value::from(it.as_str()))])),
-            ..model_called(&choice.value, provider, &choice.label)
+            ..named_model(&choice.value, provider, &choice.label)
         };
         values.iter().map(model).collect()
     }

@@ -15,7 +15,7 @@ use super::steps::text_content;
 use super::{ScriptAgent, Stop};
 use crate::files::folders::Folders;
 use crate::files::uris::{path_of, uri_of};
-use crate::host::effects::{Besides, ToolGate, ToolOutcome, TurnEvent};
+use crate::host::effects::{CallExtras, ToolGate, ToolOutcome, TurnEvent};
 use crate::state::edits::inline;
 
 /// The tool that writes files.
@@ -42,7 +42,7 @@ impl ScriptAgent {
         let started = TurnEvent::ToolStarted { id: id.clone(), name, display_name };
         let kind = ("acp.kind".to_owned(), Value::from("edit"));
         let meta = JsonObject::from_iter([kind.clone()]);
-        self.tell(TurnEvent::With(Box::new(started), Besides { meta, ..Besides::default() })).await?;
+        self.tell(TurnEvent::With(Box::new(started), CallExtras { meta, ..CallExtras::default() })).await?;
         let ready = TurnEvent::ToolReady {
             id: id.clone(),
             input: rest.to_owned(),
@@ -67,7 +67,7 @@ impl ScriptAgent {
         }
         let places: Vec<Value> = unshown.iter().map(|path| json!({ "path": path })).collect();
         let meta = JsonObject::from_iter([kind, ("acp.locations".to_owned(), places.into())]);
-        self.finish(TurnEvent::With(Box::new(done), Besides { meta, ..Besides::default() })).await
+        self.finish(TurnEvent::With(Box::new(done), CallExtras { meta, ..CallExtras::default() })).await
     }
 }
 

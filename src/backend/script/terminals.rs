@@ -9,7 +9,7 @@ use ahp_types::state::{ToolResultContent, ToolResultTerminalContent};
 
 use super::steps::text_content;
 use super::{ScriptAgent, Stop};
-use crate::host::effects::{Besides, Event, TerminalEvent, ToolGate, ToolOutcome, TurnEvent};
+use crate::host::effects::{CallExtras, Event, TerminalEvent, ToolGate, ToolOutcome, TurnEvent};
 
 /// The tool that runs commands.
 const TOOL: &str = "terminal";
@@ -30,7 +30,7 @@ impl ScriptAgent {
             display_name: "Terminal".to_owned(),
         };
         let meta = JsonObject::from_iter([(TOOL_KIND.to_owned(), TOOL.into())]);
-        self.tell(TurnEvent::With(Box::new(started), Besides { meta, ..Besides::default() })).await?;
+        self.tell(TurnEvent::With(Box::new(started), CallExtras { meta, ..CallExtras::default() })).await?;
         let input = format!("echo {text}");
         let message = format!("Run {input}");
         let ready = TurnEvent::ToolReady {

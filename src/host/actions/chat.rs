@@ -85,7 +85,7 @@ pub(in crate::host) fn client_sets_pending(
     attached::check_room(ledger, key, &id, &attached)?;
     speak_as(ledger, key, &origin.client_id);
     if kind == PendingMessageKind::Steering {
-        pending::note_unsteerable(ledger, key, &id);
+        pending::note_undelivered_steering(ledger, key, &id);
     }
     let fixed = action.message != said;
     let action = StateAction::ChatPendingMessageSet(action);
@@ -94,12 +94,12 @@ pub(in crate::host) fn client_sets_pending(
         ledger.sequence(step, key, action, Some(origin));
         Verdict::Done
     } else {
-        change_plainly(ledger, step, key, action, origin)?
+        sequence_if_changed(ledger, step, key, action, origin)?
     };
     attached::attach_to_pending(ledger, key, &id, attached);
     pending::release_queue(ledger, key);
     if kind == PendingMessageKind::Steering {
-        pending::hand_over_steering(ledger, agents, step, key);
+        pending::send_steering(ledger, agents, step, key);
     }
     Ok(verdict)
 }
@@ -115,7 +115,7 @@ pub(in crate::host) fn speak_as(ledger: &mut Ledger, key: ChatKey, client_id: &s
 }
 
 /// Sequences an action that has no effect besides the state, if it has one there.
-pub(in crate::host) fn change_plainly(
+pub(in crate::host) fn sequence_if_changed(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -167,7 +167,7 @@ pub(in crate::host) fn client_decides_call(
     ledger.sequence(step, key, StateAction::ChatToolCallConfirmed(action), Some(origin));
     calls::tool_changed(ledger, step, key, &tool_call_id);
     if let Some(run) = run {
-        step.tell_agent(key, Command::Permission { run, tool_call_id, option, approved });
+        step.send_to_agent(key, Command::Permission { run, tool_call_id, option, approved });
     }
     Ok(Verdict::Done)
 }
@@ -194,7 +194,7 @@ pub(in crate::host) fn client_reviews_result(
     calls::tool_changed(ledger, step, key, &tool_call_id);
     if let Some(run) = run {
         let command = calls::reviewed(ledger, key, run, tool_call_id, approved);
-        step.tell_agent(key, command);
+        step.send_to_agent(key, command);
     }
     Ok(Verdict::Done)
 }
@@ -210,7 +210,8 @@ pub(in crate::host) fn client_drafts_answer(
     let question = question_of(request, &action.question_id)?;
     check_answer(question, &action.question_id, action.answer.as_mut())?;
     let request_id = action.request_id.clone();
-    let verdict = change_plainly(ledger, step, key, StateAction::ChatInputAnswerChanged(action), origin)?;
+    let verdict =
+        sequence_if_changed(ledger, step, key, StateAction::ChatInputAnswerChanged(action), origin)?;
     catalogue::sync_question_request(ledger, step, key, &request_id);
     Ok(verdict)
 }
@@ -236,7 +237,7 @@ pub(in crate::host) fn client_reorders(
     let full: Vec<String> = named.filter(|id| left.remove(id)).cloned().collect();
     let partial = full != action.order;
     let verdict =
-        change_plainly(ledger, step, key, StateAction::ChatQueuedMessagesReordered(action), origin)?;
+        sequence_if_changed(ledger, step, key, StateAction::ChatQueuedMessagesReordered(action), origin)?;
     if partial {
         let order =
             StateAction::ChatQueuedMessagesReordered(ChatQueuedMessagesReorderedAction { order: full });

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::host::channels::{called, client_actions, Kind};
+use crate::host::channels::{client_actions, label, Kind};
 use crate::host::refusal::Refusal;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::nesting_fits;
@@ -86,7 +86,7 @@ pub(super) fn read_action<K: Kind>(
         });
     };
     if !K::takes(entry) {
-        return Err(Refusal::OtherKindOfChannel { name, on: called(entry.kind), this: K::CALLED });
+        return Err(Refusal::OtherKindOfChannel { name, on: label(entry.kind), this: K::LABEL });
     }
     if let Some(reason) = entry.not_served {
         return Err(Refusal::NotServed(reason));

@@ -34,7 +34,7 @@ pub(in crate::host) fn client_completes_call(
     ledger.sequence(step, key, StateAction::ChatToolCallComplete(action), Some(origin));
     calls::tool_changed(ledger, step, key, &id);
     if let Some(command) = run.and_then(|run| calls::result_for_agent(ledger, key, run, &id)) {
-        step.tell_agent(key, command);
+        step.send_to_agent(key, command);
     }
     step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
     Ok(Verdict::Done)

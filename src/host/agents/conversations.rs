@@ -29,10 +29,10 @@ pub(in crate::host) fn open_conversation(
     let client_tools = tools_of_clients(session);
     chat.agent = AgentLink::Opening;
     let state = chat.conversation.state();
-    chat.directories_told.clone_from(&working_directories);
-    chat.tokens_told.clone_from(&tokens);
-    chat.tools_told.clone_from(&client_tools);
-    chat.settings_told = Default::default();
+    chat.directories_sent.clone_from(&working_directories);
+    chat.tokens_sent.clone_from(&tokens);
+    chat.tools_sent.clone_from(&client_tools);
+    chat.settings_sent = Default::default();
     let open = OpenConversation {
         provider: session.state.provider.clone(),
         working_directories,
@@ -48,7 +48,7 @@ pub(in crate::host) fn open_conversation(
         handle: chat.handle.as_ref().map(|handle| handle.name.clone()),
         client_tools,
     };
-    step.say(Output::Agent(key, Box::new(Command::Open(open))));
+    step.emit(Output::Agent(key, Box::new(Command::Open(open))));
 }
 
 /// Has the agent of a session that is being created open a conversation, its default chat's:
@@ -74,7 +74,7 @@ pub(in crate::host) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'
         chat.begins = None;
         chat.settling = None;
         chat.awaits = false;
-        step.say(Output::Agent(key, Box::new(Command::Close)));
+        step.emit(Output::Agent(key, Box::new(Command::Close)));
         terminals::end_terminals_of(ledger, step, key);
     }
 }

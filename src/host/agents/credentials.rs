@@ -104,16 +104,20 @@ impl AgentRegistry {
             tokens.insert(resource, HeldToken { token: Token::new(token), until_ms });
         }
         let client_id = client.client_id.clone();
-        let of_client =
-            ledger.channels.chats.iter().filter(|(_, chat)| chat.sponsor == client_id).map(|(&key, _)| key);
+        let of_client = ledger
+            .channels
+            .chats
+            .iter()
+            .filter(|(_, chat)| chat.requesting_client == client_id)
+            .map(|(&key, _)| key);
         for chat in of_client.collect::<Vec<_>>() {
-            self.tell_tokens(ledger, step, chat);
+            self.send_tokens(ledger, step, chat);
         }
         Ok(())
     }
 
     /// Forgets the tokens of a connection that is closed, or is another client's now.
-    pub(in crate::host) fn forget_tokens(&mut self, connection: ConnectionId) {
+    pub(in crate::host) fn remove_tokens(&mut self, connection: ConnectionId) {
         self.tokens.remove(&connection);
     }
 
@@ -207,13 +211,13 @@ impl AgentRegistry {
         let (provider, logins) = (agent.info.provider.clone(), logins(agent));
         self.login_is_needed(&provider, step.now.monotonic_ms);
         let Some(chat) = ledger.channels.chats.known(key) else { return };
-        let (sponsor, had) = (chat.sponsor.clone(), chat.tokens_told.clone());
-        let Some(client_id) = sponsor else { return };
+        let (requesting_client, had) = (chat.requesting_client.clone(), chat.tokens_sent.clone());
+        let Some(client_id) = requesting_client else { return };
         let has = self.tokens_of(ledger, step, &client_id);
         for login in logins {
             let token = had.get(&login.resource);
             let reason = if token.is_some() && token == has.get(&login.resource) {
-                self.forget_token(ledger, key, &client_id, &login.resource);
+                self.remove_token(ledger, key, &client_id, &login.resource);
                 AuthRequiredReason::Expired
             } else {
                 AuthRequiredReason::Required
@@ -222,23 +226,24 @@ impl AgentRegistry {
         }
     }
 
-    /// Forgets a token that a chat's agent cannot use.
-    fn forget_token(&mut self, ledger: &mut Ledger, key: ChatKey, client_id: &str, resource: &str) {
+    /// Removes a token that a chat's agent cannot use.
+    fn remove_token(&mut self, ledger: &mut Ledger, key: ChatKey, client_id: &str, resource: &str) {
         for (connection, _) in ledger.presence.connections_of(client_id) {
             if let Some(tokens) = self.tokens.get_mut(&connection) {
                 tokens.remove(resource);
             }
         }
         if let Some(chat) = ledger.channels.chats.known_mut(key) {
-            chat.tokens_told.remove(resource);
+            chat.tokens_sent.remove(resource);
         }
     }
 
     /// The tokens that a chat's agent may use: those of the client that asked for its work last,
     /// for the resources that it declares.
     pub(in crate::host) fn tokens_for(&self, ledger: &Ledger, step: &Step<'_>, key: ChatKey) -> Tokens {
-        let sponsor = ledger.channels.chats.known(key).and_then(|chat| chat.sponsor.as_deref());
-        let (Some(client_id), Some(agent)) = (sponsor, self.agent_of(ledger, key)) else {
+        let requesting_client =
+            ledger.channels.chats.known(key).and_then(|chat| chat.requesting_client.as_deref());
+        let (Some(client_id), Some(agent)) = (requesting_client, self.agent_of(ledger, key)) else {
             return Tokens::new();
         };
         self.tokens_for_agent(ledger, step, client_id, agent)
@@ -258,15 +263,15 @@ impl AgentRegistry {
     }
 
     /// Tells a chat's agent its tokens, once it is open, if it knows others.
-    pub(in crate::host) fn tell_tokens(&self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    pub(in crate::host) fn send_tokens(&self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
         let tokens = self.tokens_for(ledger, step, key);
         let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
             return;
         };
-        if chat.tokens_told != tokens {
-            chat.tokens_told.clone_from(&tokens);
-            step.tell_agent(key, Command::Tokens(tokens));
+        if chat.tokens_sent != tokens {
+            chat.tokens_sent.clone_from(&tokens);
+            step.send_to_agent(key, Command::Tokens(tokens));
         }
     }
 
@@ -287,8 +292,8 @@ impl AgentRegistry {
             tracing::warn!(?key, resource, "an agent needs a login for a resource that it does not declare");
             return;
         };
-        let Some(client_id) = chat.sponsor.clone() else { return };
-        self.forget_token(ledger, key, &client_id, resource);
+        let Some(client_id) = chat.requesting_client.clone() else { return };
+        self.remove_token(ledger, key, &client_id, resource);
         ask_for_token(ledger, step, &client_id, metadata, AuthRequiredReason::Expired);
     }
 }
@@ -306,6 +311,6 @@ fn ask_for_token(
     let params = Bytes::from(to_sorted_json(&params));
     for (connection, _) in ledger.presence.connections_of(client_id) {
         let frame = Frame::Notification { method: "auth/required", params: params.clone() };
-        step.say(Output::Frame(connection, frame));
+        step.emit(Output::Frame(connection, frame));
     }
 }

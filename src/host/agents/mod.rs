@@ -8,7 +8,7 @@
 
 pub(in crate::host) mod conversations;
 pub(in crate::host) mod credentials;
-pub(in crate::host) mod described;
+pub(in crate::host) mod descriptions;
 pub(in crate::host) mod origins;
 pub(in crate::host) mod progress;
 
@@ -19,14 +19,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::host::agents::credentials::HeldToken;
-use crate::host::configuration::values::stand_in_model;
+use crate::host::configuration::values::placeholder_model;
 use crate::host::effects::{AgentDescription, ConnectionId, SelfDescription};
 use crate::host::Start;
 use crate::wire::rpc::to_sorted_json;
 
 /// An agent that was asked what it is, and has not said it, is not asked again for so long, in
 /// milliseconds.
-const MEET_AGAIN_MS: u64 = 60_000;
+const PROBE_INTERVAL_MS: u64 = 60_000;
 
 /// For how long it is believed that an agent needs a login, in milliseconds: people also log in to
 /// it elsewhere.
@@ -40,7 +40,7 @@ pub(in crate::host) struct AgentRegistry {
     /// Stored descriptions that agents have given of themselves, by provider id; JSON text.
     pub(in crate::host) said: Vec<(String, Bytes)>,
     /// Checksum of what clients were told of the agents last, if they were told anything.
-    pub(in crate::host) told_sum: Option<u32>,
+    pub(in crate::host) sent_checksum: Option<u32>,
     /// Tokens by the connections that they came on, and by the resources that they are for.
     pub(in crate::host) tokens: BTreeMap<ConnectionId, BTreeMap<String, HeldToken>>,
 }
@@ -54,14 +54,14 @@ struct KnownAgent {
     /// Both: the agent as it is used and shown.
     whole: AgentDescription,
     /// Monotonic time, in milliseconds, before which the agent is not probed again.
-    met_until_ms: u64,
+    probed_until_ms: u64,
     /// Monotonic time, in milliseconds, until which the agent is taken to need a login.
     login_until_ms: u64,
 }
 
 /// Saved self-description of an agent.
 #[derive(Serialize, Deserialize)]
-struct KeptAgent<T> {
+struct StoredAgent<T> {
     identity: String,
     said: T,
 }
@@ -74,7 +74,7 @@ impl AgentRegistry {
         Self {
             known: known.collect(),
             said: start.said.clone(),
-            told_sum: start.agents,
+            sent_checksum: start.agents,
             tokens: BTreeMap::new(),
         }
     }
@@ -126,7 +126,7 @@ impl AgentRegistry {
             return None;
         }
         agent.whole = whole(&agent.operator, &agent.said);
-        Some(agent.kept())
+        Some(agent.to_stored())
     }
 
     /// Returns whether the agent, rather than the operator, says which settings its sessions have.
@@ -135,14 +135,14 @@ impl AgentRegistry {
     }
 
     /// Returns whether an agent was probed recently.
-    pub(in crate::host) fn was_met(&self, provider: &str, now_ms: u64) -> bool {
-        self.find(provider).is_some_and(|agent| now_ms < agent.met_until_ms)
+    pub(in crate::host) fn was_probed(&self, provider: &str, now_ms: u64) -> bool {
+        self.find(provider).is_some_and(|agent| now_ms < agent.probed_until_ms)
     }
 
-    /// An agent is asked what it is.
-    pub(in crate::host) fn is_met(&mut self, provider: &str, now_ms: u64) {
+    /// Notes that an agent is probed now.
+    pub(in crate::host) fn note_probed(&mut self, provider: &str, now_ms: u64) {
         if let Some(agent) = self.find_mut(provider) {
-            agent.met_until_ms = now_ms.saturating_add(MEET_AGAIN_MS);
+            agent.probed_until_ms = now_ms.saturating_add(PROBE_INTERVAL_MS);
         }
     }
 
@@ -171,7 +171,7 @@ impl KnownAgent {
     fn at_start(operator: AgentDescription, said: &[(String, Bytes)]) -> Self {
         let kept = said.iter().find(|(provider, _)| *provider == operator.info.provider);
         let said = kept.and_then(|(provider, json)| {
-            match serde_json::from_slice::<KeptAgent<SelfDescription>>(json) {
+            match serde_json::from_slice::<StoredAgent<SelfDescription>>(json) {
                 Ok(kept) => (kept.identity == operator.identity).then_some(kept.said),
                 Err(error) => {
                     tracing::warn!(provider, %error, "the stored description of an agent cannot be read");
@@ -180,11 +180,11 @@ impl KnownAgent {
             }
         });
         let said = said.unwrap_or_default();
-        Self { whole: whole(&operator, &said), operator, said, met_until_ms: 0, login_until_ms: 0 }
+        Self { whole: whole(&operator, &said), operator, said, probed_until_ms: 0, login_until_ms: 0 }
     }
 
-    fn kept(&self) -> Bytes {
-        to_sorted_json(&KeptAgent { identity: self.operator.identity.clone(), said: &self.said }).into()
+    fn to_stored(&self) -> Bytes {
+        to_sorted_json(&StoredAgent { identity: self.operator.identity.clone(), said: &self.said }).into()
     }
 }
 
@@ -217,15 +217,15 @@ fn whole(operator: &AgentDescription, said: &SelfDescription) -> AgentDescriptio
     whole.steers = steers.unwrap_or(whole.steers);
     let info = &mut whole.info;
     if info.models.is_empty() {
-        info.models.push(stand_in_model(&info.provider));
+        info.models.push(placeholder_model(&info.provider));
     }
     whole
 }
 
 /// Returns what is saved of an agent with this new self-description, merged with what was saved
 /// before; JSON text.
-pub fn kept_of(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
+pub fn stored_description(operator: &AgentDescription, before: &Start, news: SelfDescription) -> Bytes {
     let mut agent = KnownAgent::at_start(operator.clone(), &before.said);
     agent.said.learn(news);
-    agent.kept()
+    agent.to_stored()
 }

@@ -33,8 +33,8 @@ fn count(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// An agent says how far it is with opening a conversation.
-pub(in crate::host) fn opening_goes_on(
+/// Sends the progress of opening a conversation.
+pub(in crate::host) fn opening_progressed(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -51,31 +51,36 @@ pub(in crate::host) fn opening_goes_on(
         return;
     }
     let (token, connection) = (token.clone(), *connection);
-    tell_progress(step, connection, token, done, total, message);
+    send_progress(step, connection, token, done, total, message);
 }
 
-/// The opening of a conversation waits for the user: the client that asked to be told is told
-/// for what, and all others see it as what the chat is doing.
-pub(in crate::host) fn opening_awaits(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, what: String) {
+/// Shows that the opening of a conversation waits for the user: to the client that asked for
+/// progress as such, to all others as the activity of the chat.
+pub(in crate::host) fn opening_waits_for_user(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    what: String,
+) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Opening)
     else {
         return;
     };
     chat.awaits = true;
     let (done, total) = chat.opening.as_ref().and_then(|opening| opening.told).unwrap_or_default();
-    opening_goes_on(ledger, step, key, done, total, Some(what.clone()));
+    opening_progressed(ledger, step, key, done, total, Some(what.clone()));
     catalogue::set_activity(ledger, step, key, Some(what));
 }
 
-/// A conversation is open, or will not be.
-pub(in crate::host) fn opening_is_over(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+/// Ends the notifications of progress: a conversation is open, or will not be.
+pub(in crate::host) fn opening_finished(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let opening = ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.take());
     let Some(Opening { token, connection, told: Some((done, total)) }) = opening else { return };
     let all = total.unwrap_or(done).max(done);
-    tell_progress(step, connection, token, all, Some(all), None);
+    send_progress(step, connection, token, all, Some(all), None);
 }
 
-fn tell_progress(
+fn send_progress(
     step: &mut Step<'_>,
     connection: ConnectionId,
     progress_token: String,
@@ -91,11 +96,11 @@ fn tell_progress(
         message,
     };
     let params = Bytes::from(to_sorted_json(&params));
-    step.say(Output::Frame(connection, Frame::Notification { method: "root/progress", params }));
+    step.emit(Output::Frame(connection, Frame::Notification { method: "root/progress", params }));
 }
 
-/// The user is not waited for any more.
-pub(in crate::host) fn nothing_is_awaited(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+/// Shows that the opening of a conversation does not wait for the user any more.
+pub(in crate::host) fn clear_opening_wait(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     if ledger.channels.chats.known_mut(key).is_some_and(|chat| std::mem::take(&mut chat.awaits)) {
         catalogue::set_activity(ledger, step, key, None);
     }

@@ -14,14 +14,14 @@ use crate::host::effects::{ChannelId, Output, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::Step;
-use crate::wire::asides::Aside;
+use crate::wire::version_hints::VersionHint;
 
 /// Maximum number of sessions made ahead; further ones are sessions like the others.
 const AHEAD_MAX: usize = 256;
 
 /// Time after which a session made ahead without subscribers is disposed of: a client whose
 /// connection broke comes back within it.
-const UNFOLLOWED_MAX: Duration = Duration::from_secs(60);
+const UNSUBSCRIBED_MAX: Duration = Duration::from_secs(60);
 
 /// Something begins in a session: if it was made ahead, it is one like the others from now on.
 pub(in crate::host) fn begin_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
@@ -44,28 +44,28 @@ pub(in crate::host) fn show_session(ledger: &mut Ledger, step: &mut Step<'_>, ke
     let head = ledger.head();
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
     session.shown_at = head;
-    session.told = summary.clone();
+    session.sent_summary = summary.clone();
     let channel = ledger.channels.root.channel.uri.clone();
     ledger.notify_root(step, "root/sessionAdded", SessionAddedParams { channel, summary });
 }
 
 /// Returns whether a session is to be made ahead of use.
-pub(in crate::host) fn is_made_ahead(ledger: &Ledger, aside: Option<&Aside>) -> bool {
+pub(in crate::host) fn is_made_ahead(ledger: &Ledger, hint: Option<&VersionHint>) -> bool {
     let ahead = || ledger.channels.sessions.values().filter(|session| session.ahead).count();
-    aside == Some(&Aside::MadeAhead) && ahead() < AHEAD_MAX
+    hint == Some(&VersionHint::MadeAhead) && ahead() < AHEAD_MAX
 }
 
 /// Starts the timer of sessions made ahead that have lost their last subscriber: they are disposed
 /// of when it expires.
-pub(in crate::host) fn watch_unfollowed(ledger: &mut Ledger, step: &mut Step<'_>) {
-    let unfollowed = ledger.channels.sessions.iter().filter(|(_, session)| {
-        session.ahead && session.channel.subscribers.is_empty() && session.unfollowed.is_none()
+pub(in crate::host) fn start_unsubscribed_timers(ledger: &mut Ledger, step: &mut Step<'_>) {
+    let unsubscribed = ledger.channels.sessions.iter().filter(|(_, session)| {
+        session.ahead && session.channel.subscribers.is_empty() && session.unsubscribed.is_none()
     });
-    for key in unfollowed.map(|(key, _)| *key).collect::<Vec<_>>() {
+    for key in unsubscribed.map(|(key, _)| *key).collect::<Vec<_>>() {
         let number = ledger.fresh_key();
         if let Some(session) = ledger.channels.sessions.known_mut(key) {
-            session.unfollowed = Some(number);
-            step.say(Output::Timer(Timer::Unfollowed(key, number), UNFOLLOWED_MAX));
+            session.unsubscribed = Some(number);
+            step.emit(Output::Timer(Timer::UnsubscribedSession(key, number), UNSUBSCRIBED_MAX));
         }
     }
 }

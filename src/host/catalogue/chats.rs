@@ -85,11 +85,11 @@ pub(in crate::host) fn reopen_session(
 
 /// Makes this client the one on whose behalf a chat's agent works, until another client asks for
 /// something.
-pub(in crate::host) fn take_charge(ledger: &mut Ledger, chat: ChatKey, connection: ConnectionId) {
+pub(in crate::host) fn set_requesting_client(ledger: &mut Ledger, chat: ChatKey, connection: ConnectionId) {
     let client_id = ledger.presence.client_of(connection).map(str::to_owned);
     actions::chat::speak_as(ledger, chat, client_id.as_deref().unwrap_or_default());
     if let Some(chat) = ledger.channels.chats.known_mut(chat) {
-        chat.sponsor = client_id;
+        chat.requesting_client = client_id;
     }
 }
 
@@ -143,7 +143,7 @@ pub(in crate::host) fn beginning_of(
                 (Some(turns), _) => context.extend_from_slice(turns),
                 (None, Some(active)) if active.id == source.turn_id => {
                     context.extend_from_slice(history.turns());
-                    context.push(CompletedTurn::of(&so_far(active)));
+                    context.push(CompletedTurn::of(&snapshot_of_active_turn(active)));
                 }
                 (None, _) => {
                     return Err(RpcError::invalid_params(format_args!(
@@ -234,8 +234,8 @@ pub(in crate::host) fn beginning_chat(
     Chat { context: from.context, title_by, progress, attached, ..new }
 }
 
-/// Takes a chat's row away, and with it its part in what the session says of itself.
-pub(in crate::host) fn take_from_catalogue(
+/// Removes a chat's row, and with it its part in the state of the session.
+pub(in crate::host) fn remove_chat_row(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: SessionKey,
@@ -256,14 +256,14 @@ pub(in crate::host) fn change_default_chat(
     origin: Option<ActionOrigin>,
 ) {
     let before = ledger.channels.sessions.known(key).and_then(|session| session.state.default_chat.clone());
-    appoint_default_chat(ledger, step, key, chat, origin);
+    set_default_chat(ledger, step, key, chat, origin);
     if let Some(before) = before {
         set_movable(ledger, step, &before, true);
     }
 }
 
 /// Makes a chat the default one. At no time may the default chat be moved.
-pub(in crate::host) fn appoint_default_chat(
+pub(in crate::host) fn set_default_chat(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: SessionKey,
@@ -286,8 +286,8 @@ pub(in crate::host) fn set_movable(ledger: &mut Ledger, step: &mut Step<'_>, uri
     }
 }
 
-/// A turn that runs as what it is so far.
-fn so_far(turn: &ActiveTurn) -> Turn {
+/// Returns the running turn as a completed one, as far as it has come.
+fn snapshot_of_active_turn(turn: &ActiveTurn) -> Turn {
     Turn {
         id: turn.id.clone(),
         started_at: Some(turn.started_at.clone()),

@@ -18,7 +18,7 @@ use crate::host::catalogue::{row_of, rows};
 use crate::host::channels::annotations_summary;
 use crate::host::chats::turns;
 use crate::host::chats::turns::{is_begun_by_agent, Ending};
-use crate::host::configuration::selection::Waiting;
+use crate::host::configuration::selection::PendingSelection;
 use crate::host::effects::{Handle, Output, RepositoryStatus, SavedChat, SavedSession, SessionRow, Timer};
 use crate::host::ledger::Ledger;
 use crate::host::limits::{is_output, Limits};
@@ -41,12 +41,12 @@ pub struct LoadedSession {
     pub(in crate::host) uris: Vec<String>,
     pub(in crate::host) deaths: u32,
     /// Or why its rows are not what they should be, for people.
-    pub(in crate::host) made: Result<(LoadedAlone, Vec<LoadedChat>), String>,
+    pub(in crate::host) made: Result<(LoadedHeader, Vec<LoadedChat>), String>,
 }
 
 /// Summary of a session in the store as lists show it, or did before it was removed.
 #[derive(Debug)]
-pub struct KeptSummary {
+pub struct StoredSummary {
     pub(in crate::host) summary: SessionSummary,
     /// The sequence's head when it was shown.
     pub(in crate::host) shown_at: u64,
@@ -54,14 +54,14 @@ pub struct KeptSummary {
     pub(in crate::host) is_removed: bool,
 }
 
-impl KeptSummary {
+impl StoredSummary {
     /// Takes it from a session's row.
     ///
     /// # Errors
     /// Why the row is not what it should be, for people.
     pub fn of(row: &SessionRow, is_removed: bool) -> Result<Self, String> {
-        read_session(row).map(|LoadedAlone { session, .. }| Self {
-            summary: session.told,
+        read_session(row).map(|LoadedHeader { session, .. }| Self {
+            summary: session.sent_summary,
             shown_at: session.shown_at,
             is_removed,
         })
@@ -75,7 +75,7 @@ impl KeptSummary {
 
 /// A session without its chats.
 #[derive(Debug)]
-pub(in crate::host) struct LoadedAlone {
+pub(in crate::host) struct LoadedHeader {
     pub(in crate::host) session: Session,
     pub(in crate::host) annotations: Vec<Annotation>,
     pub(in crate::host) seen: Option<RepositoryStatus>,
@@ -130,7 +130,7 @@ pub(in crate::host) fn end_interrupted_turn(
 ) {
     let run = ledger.fresh_run();
     let is_command =
-        ledger.channels.chats.known(key).is_some_and(|chat| commands::had_command_run(ledger, chat));
+        ledger.channels.chats.known(key).is_some_and(|chat| commands::was_command_turn(ledger, chat));
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let Some(turn) = &chat.conversation.state().active_turn else { return };
     let lasted_ms = step.lasted_since(Some(&turn.started_at));
@@ -142,27 +142,30 @@ pub(in crate::host) fn end_interrupted_turn(
     let session = chat.session;
     // Held back until what the recovery did is safe: then it was survived.
     let survived = if deaths > 0 { Timer::Trial(session) } else { Timer::Recovered(session) };
-    step.say(Output::Timer(survived, RECOVERED_AFTER));
+    step.emit(Output::Timer(survived, RECOVERED_AFTER));
     let ending = if cut {
         limits::too_large(ledger)
     } else if deaths > 0 {
-        Ending::Failed { kind: "quarantined".to_owned(), message: given_up(deaths), resumable: false }
+        Ending::Failed {
+            kind: "quarantined".to_owned(),
+            message: abandoned_turn_message(deaths),
+            resumable: false,
+        }
     } else {
         let can_always = agents.agent_of(ledger, key).map(|agent| agent.resumes);
-        let resumable = can_always.is_some_and(|always| {
-            always || ledger.channels.chats.known(key).is_some_and(Chat::can_be_taken_up)
-        });
+        let resumable = can_always
+            .is_some_and(|always| always || ledger.channels.chats.known(key).is_some_and(Chat::can_resume));
         // What a command has done is not done again, and an agent has nothing to take up:
         // neither in that, nor where nobody had asked it for anything.
         let resumable = resumable && !is_command && !is_own;
         let message = "the host ended while the turn ran".to_owned();
         Ending::Failed { kind: "interrupted".to_owned(), message, resumable }
     };
-    turns::end_turn_quietly(ledger, step, key, ending, None);
+    turns::end_turn_without_advance(ledger, step, key, ending, None);
 }
 
-/// Why a turn is given up.
-fn given_up(deaths: u32) -> String {
+/// Returns the message for a turn that is given up.
+fn abandoned_turn_message(deaths: u32) -> String {
     let times = if deaths == 1 { "once".to_owned() } else { format!("{deaths} times in a row") };
     format!(
         "the host ended while the turn ran, and then {times} while it was taken up: it cannot be resumed; what was said \
@@ -172,7 +175,7 @@ fn given_up(deaths: u32) -> String {
 
 /// Has a session list the chats that it has: what was made or ended together with it, in one step,
 /// may not be saved. Returns whether anything was wrong.
-pub(in crate::host) fn mend_catalogue(session: &mut Session, chats: &[LoadedChat]) -> bool {
+pub(in crate::host) fn repair_catalogue(session: &mut Session, chats: &[LoadedChat]) -> bool {
     let state = &mut session.state;
     let there = |uri: &String| chats.iter().any(|it| it.chat.channel.uri == *uri);
     let before = state.chats.len();
@@ -188,7 +191,7 @@ pub(in crate::host) fn mend_catalogue(session: &mut Session, chats: &[LoadedChat
     lost > 0 || listed.len() < chats.len() || default_is_lost
 }
 
-fn read_session(row: &SessionRow) -> Result<LoadedAlone, String> {
+fn read_session(row: &SessionRow) -> Result<LoadedHeader, String> {
     let body = SessionBody::read(&row.body)?;
     let told = crate::host::catalogue::summary_of(&row.uri, &body.state, &body.created_at, &row.modified_at);
     let kept: Option<SessionSummary> = serde_json::from_slice(&row.summary).ok();
@@ -208,16 +211,16 @@ fn read_session(row: &SessionRow) -> Result<LoadedAlone, String> {
         selected: told.meta.clone(),
         changes: told.changes.clone(),
         reviewed: body.reviewed.into_owned(),
-        discarded: body.discarded.into_owned(),
-        kept: body.kept.into_owned(),
-        told,
+        reverted: body.discarded.into_owned(),
+        checkpoints: body.kept.into_owned(),
+        sent_summary: told,
         ahead: false,
         shown_at: body.shown_at.unwrap_or(body.born_at),
-        unfollowed: None,
+        unsubscribed: None,
         written_rows: WrittenRows::default(),
     };
     let seen = body.seen.map(Cow::into_owned);
-    Ok(LoadedAlone { session, annotations, seen })
+    Ok(LoadedHeader { session, annotations, seen })
 }
 
 /// A chat as it was saved.
@@ -264,21 +267,25 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         awaits: false,
         previews: BTreeMap::new(),
         call_edits: Default::default(),
-        sponsor: None,
-        tokens_told: Default::default(),
-        directories_told: Vec::new(),
-        tools_told: Vec::new(),
-        settings_told: Default::default(),
+        requesting_client: None,
+        tokens_sent: Default::default(),
+        directories_sent: Vec::new(),
+        tools_sent: Vec::new(),
+        settings_sent: Default::default(),
         commands: None,
         run: None,
         begins: None,
         settling: None,
-        kept_terminals: BTreeMap::new(),
+        stored_terminals: BTreeMap::new(),
         removed_turns: body.removed_turns.into_owned(),
         consumed,
-        selecting: body.selecting.into_iter().map(|change| Waiting { change, asked: None }).collect(),
+        selecting: body
+            .selecting
+            .into_iter()
+            .map(|change| PendingSelection { change, asked: None })
+            .collect(),
         turns_queued: BTreeSet::new(),
-        unsteered: BTreeSet::new(),
+        undelivered_steering: BTreeSet::new(),
         following: body.following,
         attached: body.attached.into_owned(),
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
@@ -286,7 +293,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         saved: Saved {
             context: true,
             turns: turn_count,
-            turns_kept: turn_count,
+            turns_valid: turn_count,
             row_bytes: row.body.len(),
             ..Saved::default()
         },

@@ -18,7 +18,7 @@ use crate::host::catalogue::Catalogue;
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, ConnectionId, Frame, Output, Past};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Session, SessionKey};
-use crate::host::{watches, KeptSummary, Step};
+use crate::host::{watches, Step, StoredSummary};
 use crate::wire::action_lines::envelope_of;
 use crate::wire::rpc::to_sorted_json;
 
@@ -30,8 +30,8 @@ pub(in crate::host) struct Missed {
     /// Sessions that have changed.
     changed: BTreeSet<SessionKey>,
     /// Sessions that the client does not know and that are not in memory.
-    kept_added: Vec<SessionSummary>,
-    kept_changed: Vec<SessionSummary>,
+    stored_added: Vec<SessionSummary>,
+    stored_changed: Vec<SessionSummary>,
     /// The URIs of those that are gone.
     removed: BTreeSet<String>,
     /// The channels that it goes on with.
@@ -45,7 +45,7 @@ pub(in crate::host) struct EvictedSessions(BTreeMap<SessionKey, EvictedSession>)
 
 #[derive(Debug)]
 struct EvictedSession {
-    kept: KeptSummary,
+    kept: StoredSummary,
     chats: Vec<ChatKey>,
     /// The sequence's head when it was let go: nothing happened in it since.
     head: u64,
@@ -63,12 +63,13 @@ impl EvictedSessions {
         floor: u64,
     ) {
         self.0.retain(|_, session| session.head > floor);
-        let kept = KeptSummary { summary: session.told, shown_at: session.shown_at, is_removed: false };
+        let kept =
+            StoredSummary { summary: session.sent_summary, shown_at: session.shown_at, is_removed: false };
         self.0.insert(key, EvictedSession { kept, chats, head });
     }
 
     /// A session is in memory again.
-    pub(in crate::host) fn forget(&mut self, key: SessionKey) {
+    pub(in crate::host) fn remove(&mut self, key: SessionKey) {
         self.0.remove(&key);
     }
 
@@ -81,13 +82,13 @@ impl EvictedSessions {
 
 impl Missed {
     /// A session that is not in memory is told of as it is kept.
-    fn add_kept(&mut self, kept: &KeptSummary, cursor: u64) {
-        let list = if kept.shown_at > cursor { &mut self.kept_added } else { &mut self.kept_changed };
+    fn add_stored(&mut self, kept: &StoredSummary, cursor: u64) {
+        let list = if kept.shown_at > cursor { &mut self.stored_added } else { &mut self.stored_changed };
         list.push(kept.summary.clone());
     }
 
     /// Restricts the changes to those for a client that goes on with these channels.
-    pub(in crate::host) fn of_follower(self, followed: Vec<ChannelId>) -> Self {
+    pub(in crate::host) fn of_subscriptions(self, followed: Vec<ChannelId>) -> Self {
         Self { followed, ..self }
     }
 }
@@ -106,11 +107,11 @@ impl Catalogue {
             Some(past) => (past.actions.as_slice(), std::mem::take(&mut past.sessions)),
             None => Default::default(),
         };
-        let was_removed = |kept: &Option<KeptSummary>| kept.as_ref().is_none_or(|kept| kept.is_removed);
+        let was_removed = |kept: &Option<StoredSummary>| kept.as_ref().is_none_or(|kept| kept.is_removed);
         let is_gone =
             |key: &SessionKey| self.disposed.contains(key) || kept.get(key).is_some_and(was_removed);
         let chats_let_go = self.evicted.by_chats(cursor);
-        let mut let_go = BTreeSet::new();
+        let mut dropped = BTreeSet::new();
         let recent = ledger.actions_since(cursor);
         for (target, line) in past.iter().chain(recent).filter(|(_, line)| line.server_seq > cursor) {
             let in_memory = ledger.channels.session_of(*target);
@@ -127,7 +128,7 @@ impl Catalogue {
                 }
                 None if is_gone(&key) => missed.removed.extend(channel_of(line)),
                 None if self.evicted.0.contains_key(&key) => {
-                    let_go.insert(key);
+                    dropped.insert(key);
                 }
                 None => {}
             }
@@ -136,13 +137,13 @@ impl Catalogue {
             |key: &SessionKey| !ledger.channels.sessions.contains_key(key) && !self.disposed.contains(key);
         for (key, kept) in &kept {
             // What memory remembers of it is as young or younger.
-            let is_told = !let_go.contains(key) && is_absent(key);
+            let is_told = !dropped.contains(key) && is_absent(key);
             if let Some(kept) = kept.as_ref().filter(|kept| !kept.is_removed && is_told) {
-                missed.add_kept(kept, cursor);
+                missed.add_stored(kept, cursor);
             }
         }
-        for session in let_go.iter().filter_map(|key| self.evicted.0.get(key)) {
-            missed.add_kept(&session.kept, cursor);
+        for session in dropped.iter().filter_map(|key| self.evicted.0.get(key)) {
+            missed.add_stored(&session.kept, cursor);
         }
         missed
     }
@@ -150,7 +151,7 @@ impl Catalogue {
 
 /// Tells a client that is back what it has missed. It comes directly behind the answer: whoever
 /// lists the sessions after that knows what this changes, or has it changed already.
-pub(in crate::host) fn tell_missed(
+pub(in crate::host) fn send_missed(
     ledger: &Ledger,
     step: &mut Step<'_>,
     connection: ConnectionId,
@@ -159,25 +160,25 @@ pub(in crate::host) fn tell_missed(
     let channel = &ledger.channels.root.channel.uri;
     let mut notify = |method, params: Vec<u8>| {
         let params = params.into();
-        step.say(Output::Frame(connection, Frame::Notification { method, params }));
+        step.emit(Output::Frame(connection, Frame::Notification { method, params }));
     };
     for session in missed.removed {
         let params = SessionRemovedParams { channel: channel.clone(), session };
         notify("root/sessionRemoved", to_sorted_json(&params));
     }
     let in_memory = |keys: BTreeSet<SessionKey>| {
-        keys.into_iter().filter_map(|key| Some(ledger.channels.sessions.known(key)?.told.clone()))
+        keys.into_iter().filter_map(|key| Some(ledger.channels.sessions.known(key)?.sent_summary.clone()))
     };
-    for summary in in_memory(missed.added).chain(missed.kept_added) {
+    for summary in in_memory(missed.added).chain(missed.stored_added) {
         let params = SessionAddedParams { channel: channel.clone(), summary };
         notify("root/sessionAdded", to_sorted_json(&params));
     }
-    for summary in in_memory(missed.changed).chain(missed.kept_changed) {
+    for summary in in_memory(missed.changed).chain(missed.stored_changed) {
         let (session, changes) = (summary.resource.clone(), all_of(&summary));
         let params = SessionSummaryChangedParams { channel: channel.clone(), session, changes };
         notify("root/sessionSummaryChanged", to_sorted_json(&params));
     }
-    watches::tell_watches_anew(ledger, step, connection, &missed.followed);
+    watches::notify_possible_changes(ledger, step, connection, &missed.followed);
 }
 
 /// Returns all members of a summary that can change.

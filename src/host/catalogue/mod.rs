@@ -61,7 +61,7 @@ pub(in crate::host) struct Catalogue {
     /// Set when a large session may be idle now.
     pub(in crate::host) is_due: bool,
     /// Number of uses of any session when idle ones were last looked for.
-    pub(in crate::host) looked_at_use: u64,
+    pub(in crate::host) last_eviction_use: u64,
     /// Recently evicted sessions.
     pub(in crate::host) evicted: EvictedSessions,
     /// Sessions that were disposed of: the store says of them what is not true any more, until it
@@ -75,7 +75,7 @@ impl Catalogue {
         Self {
             budget,
             is_due: false,
-            looked_at_use: 0,
+            last_eviction_use: 0,
             evicted: EvictedSessions::default(),
             disposed: HashSet::new(),
         }
@@ -148,7 +148,7 @@ impl Session {
     /// The row that the session's activity bits and activity come from: the default chat's, or the
     /// most recently modified one's; but any chat that waits for the user goes first, then any that
     /// failed.
-    fn leading_row(&self) -> Option<&ChatSummary> {
+    fn prevailing_row(&self) -> Option<&ChatSummary> {
         let rows = &self.state.chats;
         let default = rows.iter().find(|row| Some(&row.resource) == self.state.default_chat.as_ref());
         let leading = default.or_else(|| rows.iter().max_by(|a, b| a.modified_at.cmp(&b.modified_at)))?;
@@ -205,7 +205,7 @@ pub(in crate::host) fn sync_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: 
 pub(in crate::host) fn sync_session(ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
     let (status, activity) = session
-        .leading_row()
+        .prevailing_row()
         .map_or((SessionStatus::Idle.bits(), None), |row| (activity_of(row.status), row.activity.clone()));
     // No action carries the activity bits of a session's status; clients get them in snapshots
     // and summaries.

@@ -21,7 +21,7 @@ pub(in crate::host) fn check_may_join(
     key: ChatKey,
     session: SessionKey,
 ) -> Result<(), RpcError> {
-    check_at_rest(ledger, key)?;
+    check_idle(ledger, key)?;
     let to = catalogue::chats::usable_session(ledger, session)?;
     catalogue::chats::chats_capability(agents, to)?;
     let from = ledger.channels.chats.known(key).and_then(|chat| ledger.channels.sessions.known(chat.session));
@@ -39,8 +39,8 @@ pub(in crate::host) fn check_may_join(
     Ok(())
 }
 
-/// The session of a chat that may be moved at all.
-pub(in crate::host) fn movable_from(ledger: &Ledger, key: ChatKey) -> Result<SessionKey, RpcError> {
+/// Returns the session of a chat, if the chat may be moved at all.
+pub(in crate::host) fn check_movable(ledger: &Ledger, key: ChatKey) -> Result<SessionKey, RpcError> {
     let chat = ledger.channels.chats.needed(key)?;
     if chat.conversation.state().movable != Some(true) {
         return Err(RpcError::invalid_params(
@@ -70,7 +70,7 @@ pub(in crate::host) fn check_anchor(
     )))
 }
 
-pub(in crate::host) fn check_at_rest(ledger: &Ledger, key: ChatKey) -> Result<(), RpcError> {
+pub(in crate::host) fn check_idle(ledger: &Ledger, key: ChatKey) -> Result<(), RpcError> {
     let chat = ledger.channels.chats.needed(key)?;
     match &chat.run {
         Some(_) => Err(RpcError::turn_in_progress(&chat.channel.uri)),

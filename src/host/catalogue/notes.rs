@@ -1,5 +1,5 @@
 //! Notes of agents about a conversation, in the `_meta` of its session by name and chat URI. The
-//! session's repository status, which `sights` makes, stands beside them.
+//! session's repository status, which `statuses` makes, stands beside them.
 //!
 //! Owns: `SessionState._meta`, which clients do not fill.
 //! Never: looks into a note, or keeps one of a chat that is not there.
@@ -50,7 +50,7 @@ pub(in crate::host) fn take_notes(
 }
 
 /// Keeps all these notes of a chat.
-pub(in crate::host) fn keep_notes(
+pub(in crate::host) fn save_notes(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     session: SessionKey,

@@ -23,8 +23,8 @@ use crate::host::chats::attached::Attached;
 use crate::host::effects::{RepositoryStatus, Rope};
 use crate::host::model::{ReviewMarks, TitleBy};
 use crate::wire::action_lines::envelope_of;
-use crate::wire::asides::SelectionChange;
 use crate::wire::rpc::{to_json, to_sorted_json};
+use crate::wire::version_hints::SelectionChange;
 
 /// Content of a session's row.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,10 +47,10 @@ pub struct SessionBody<'a> {
     #[serde(default, skip_serializing_if = "has_no_annotations")]
     pub(in crate::host) annotations: Cow<'a, [Annotation]>,
     /// Files that clients have had taken back.
-    #[serde(default, skip_serializing_if = "has_no_discards")]
+    #[serde(default, skip_serializing_if = "has_no_reverts")]
     pub(in crate::host) discarded: Cow<'a, [RevertedFile]>,
     /// Git checkpoints of the session's folder.
-    #[serde(default, skip_serializing_if = "keeps_nothing")]
+    #[serde(default, skip_serializing_if = "has_no_checkpoints")]
     pub(in crate::host) kept: Cow<'a, CheckpointedFolder>,
     /// Last observed status of its repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -234,11 +234,11 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-fn has_no_discards(discarded: &[RevertedFile]) -> bool {
+fn has_no_reverts(discarded: &[RevertedFile]) -> bool {
     discarded.is_empty()
 }
 
-fn keeps_nothing(kept: &CheckpointedFolder) -> bool {
+fn has_no_checkpoints(kept: &CheckpointedFolder) -> bool {
     *kept == CheckpointedFolder::default()
 }
 

@@ -26,14 +26,14 @@ use crate::host::{ChatKey, Step};
 /// changed.
 pub(in crate::host) fn save_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
-    let is_kept = ledger.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
-    if is_kept && chat.saved.row_due {
+    let is_stored = ledger.channels.sessions.known(chat.session).is_some_and(|session| !session.ahead);
+    if is_stored && chat.saved.row_due {
         save_whole_chat(ledger, step, key);
     }
 }
 
 pub(in crate::host) fn save_whole_chat(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
-    let shared = turns_kept_elsewhere(ledger, key);
+    let shared = turns_stored_elsewhere(ledger, key);
     let head = ledger.head();
     if let Some(chat) = ledger.channels.chats.known_mut(key) {
         save_chat_row(step, key, chat, shared, head);
@@ -42,7 +42,7 @@ pub(in crate::host) fn save_whole_chat(ledger: &mut Ledger, step: &mut Step<'_>,
 
 /// The chat that a new one goes on from, and where the two have the same turns that the store
 /// has already.
-fn turns_kept_elsewhere(ledger: &Ledger, key: ChatKey) -> Option<(ChatKey, Vec<Range<usize>>)> {
+fn turns_stored_elsewhere(ledger: &Ledger, key: ChatKey) -> Option<(ChatKey, Vec<Range<usize>>)> {
     let chat = ledger.channels.chats.known(key).filter(|chat| !chat.saved.context)?;
     let Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }) =
         &chat.conversation.state().origin
@@ -51,7 +51,7 @@ fn turns_kept_elsewhere(ledger: &Ledger, key: ChatKey) -> Option<(ChatKey, Vec<R
     };
     let from = ledger.find_chat(uri)?;
     let source = ledger.channels.chats.known(from).filter(|source| source.saved.context)?;
-    let kept = source.context.len() + source.saved.turns.min(source.saved.turns_kept);
+    let kept = source.context.len() + source.saved.turns.min(source.saved.turns_valid);
     let mut places: Vec<Range<usize>> = Vec::new();
     for (place, (theirs, ours)) in source.all_turns().take(kept).zip(chat.all_turns()).enumerate() {
         match places.last_mut() {
@@ -70,12 +70,12 @@ fn save_chat_row(
     shared: Option<(ChatKey, Vec<Range<usize>>)>,
     head: u64,
 ) {
-    attached::forget_what_is_gone(chat);
+    attached::prune(chat);
     let saved = &mut chat.saved;
     let context_turns = chat.context.len();
-    if saved.turns_kept < saved.turns {
-        step.say(Output::Record(Record::TurnsCut(key, (context_turns + saved.turns_kept) as u64)));
-        saved.turns = saved.turns_kept;
+    if saved.turns_valid < saved.turns {
+        step.emit(Output::Record(Record::TurnsCut(key, (context_turns + saved.turns_valid) as u64)));
+        saved.turns = saved.turns_valid;
     }
     let known = if saved.context { context_turns + saved.turns } else { 0 };
     let (from, shared) = shared.unwrap_or((key, Vec::new()));
@@ -86,15 +86,15 @@ fn save_chat_row(
         match range {
             Some(range) if range.start == place => {
                 let places = range.start as u64..range.end as u64;
-                step.say(Output::Record(Record::TurnsShared { from, to: key, places }));
+                step.emit(Output::Record(Record::TurnsShared { from, to: key, places }));
             }
             Some(_) => {}
-            None => step.say(Output::Record(Record::Turn(key, place as u64, turn.clone()))),
+            None => step.emit(Output::Record(Record::Turn(key, place as u64, turn.clone()))),
         }
         shared.next_if(|range| range.end == place + 1);
     }
     saved.context = true;
-    (saved.turns, saved.turns_kept) = (history.len(), history.len());
+    (saved.turns, saved.turns_valid) = (history.len(), history.len());
     let body = ChatBody {
         state: Cow::Borrowed(chat.conversation.state()),
         born_at: chat.channel.born_at,
@@ -111,9 +111,9 @@ fn save_chat_row(
     };
     let body = body.to_json();
     chat.saved.row_due = false;
-    chat.saved.behind_bytes = 0;
+    chat.saved.unsaved_bytes = 0;
     chat.saved.row_bytes = body.len();
-    step.say(Output::Record(Record::Chat(ChatRow {
+    step.emit(Output::Record(Record::Chat(ChatRow {
         key,
         session: chat.session,
         uri: chat.channel.uri.clone(),

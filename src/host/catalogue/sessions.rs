@@ -18,7 +18,7 @@ use crate::host::configuration::directories::usable_directory;
 use crate::host::configuration::selection;
 use crate::host::configuration::values::{check_complete, settings_of, shown};
 use crate::host::cursors::CursorOf;
-use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, Listed, Page, Place};
+use crate::host::effects::{AgentDescription, ChatKey, ConnectionId, ListPosition, Listed, Page};
 use crate::host::ledger::Ledger;
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::model::{creating_session, empty_chat, Channel, Chat, Session, SessionKey};
@@ -26,12 +26,12 @@ use crate::host::terminals::ptys;
 use crate::host::{annotations, catalogue, configuration, terminals, Findings, Step};
 use crate::state::status::activity_of;
 use crate::wire::annotations::annotations_uri;
-use crate::wire::asides::Aside;
-use crate::wire::changesets::named_by_changeset;
+use crate::wire::changesets::parse_changeset_uri;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::ListSessionsParams;
 use crate::wire::rpc::{nesting_fits, to_json, to_sorted_json};
 use crate::wire::uris::{default_chat_of, is_root};
+use crate::wire::version_hints::VersionHint;
 
 /// A session that exists but that nobody has been told of.
 #[derive(Debug)]
@@ -56,16 +56,18 @@ fn may_name_a_session(uri: &str) -> bool {
 }
 
 impl Catalogue {
-    /// Puts the sessions that are in memory, as they were told last, in the place of what was read
-    /// of them.
-    pub(in crate::host) fn bring_up_to_date(&self, ledger: &Ledger, page: &Page, listed: &mut Listed) {
+    /// Replaces sessions that were read by those in memory, as they were last sent.
+    pub(in crate::host) fn update_from_memory(&self, ledger: &Ledger, page: &Page, listed: &mut Listed) {
         let sessions = &ledger.channels.sessions;
         let is_known =
-            |place: &Place| sessions.contains_key(&place.key) || self.disposed.contains(&place.key);
+            |place: &ListPosition| sessions.contains_key(&place.key) || self.disposed.contains(&place.key);
         listed.sessions.retain(|(place, _)| !is_known(place));
         let told = sessions.iter().filter(|(_, session)| !session.ahead);
         let told = told.map(|(key, session)| {
-            (Place { modified_at: session.told.modified_at.clone(), key: *key }, &session.told)
+            (
+                ListPosition { modified_at: session.sent_summary.modified_at.clone(), key: *key },
+                &session.sent_summary,
+            )
         });
         let last = listed.next.as_ref();
         let on_page = told.filter(|(place, _)| {
@@ -87,7 +89,7 @@ pub(in crate::host) fn create_session(
     step: &Step<'_>,
     connection: ConnectionId,
     mut params: CreateSessionParams,
-    aside: Option<&Aside>,
+    hint: Option<&VersionHint>,
 ) -> Result<NewSession, RpcError> {
     let uri = params.channel.clone();
     let chat_uri = default_chat_of(&uri);
@@ -97,7 +99,7 @@ pub(in crate::host) fn create_session(
     if taken(&uri) || taken(&chat_uri) || taken(&annotations_uri(&uri)) {
         return Err(RpcError::session_already_exists(&uri));
     }
-    if named_by_changeset(&uri).is_some() {
+    if parse_changeset_uri(&uri).is_some() {
         return Err(RpcError::invalid_params("`channel`: changesets are called so, and no session is"));
     }
     if !may_name_a_session(&uri) {
@@ -105,13 +107,13 @@ pub(in crate::host) fn create_session(
             "`channel`: a session's URI is `ahp-session:/<id>` or `<provider>:/<id>`, of at most 4,096 bytes",
         ));
     }
-    let mut beginning = match aside {
-        Some(Aside::Begins { fork: Some(source), .. }) => {
+    let mut beginning = match hint {
+        Some(VersionHint::Begins { fork: Some(source), .. }) => {
             catalogue::forks::beginning_from(ledger, source, &mut params)?
         }
         _ => Beginning::default(),
     };
-    let agent = configuration::requests::agent_called(agents, params.provider.as_deref())?;
+    let agent = configuration::requests::find_agent(agents, params.provider.as_deref())?;
     agents.check_tokens(ledger, step, connection, agent)?;
     let directories = new_directories(&step.findings, agent, params.working_directories)?;
     let config = settings_of(agent, params.config.unwrap_or_default());
@@ -121,11 +123,11 @@ pub(in crate::host) fn create_session(
         check_active_client(ledger, connection, client)?;
     }
     let provider = agent.info.provider.clone();
-    if let Some(Aside::Begins { selection, .. }) = aside {
+    if let Some(VersionHint::Begins { selection, .. }) = hint {
         beginning.draft = selection::first_draft(agents, &provider, selection)?;
     }
 
-    let ahead = ahead::is_made_ahead(ledger, aside);
+    let ahead = ahead::is_made_ahead(ledger, hint);
     let now = step.timestamp();
     // The next number is that of the count of sessions, which is told with the session itself.
     let born_at = ledger.head() + 1;
@@ -143,9 +145,9 @@ pub(in crate::host) fn create_session(
     state.active_clients.extend(params.active_client);
     ledger.channels.by_uri.insert(uri.clone(), session.into());
     ledger.channels.by_uri.insert(chat_uri, chat.into());
-    let sponsor = ledger.presence.client_of(connection).map(str::to_owned);
+    let requesting_client = ledger.presence.client_of(connection).map(str::to_owned);
     let opening = params.progress_token.map(|token| Opening::new(token, connection));
-    let first = Chat { sponsor, opening, ..first };
+    let first = Chat { requesting_client, opening, ..first };
     ledger.channels.chats.insert(chat, first);
     if !ahead {
         ledger.mark_dirty(session.into());
@@ -155,12 +157,12 @@ pub(in crate::host) fn create_session(
     ledger.channels.sessions.insert(
         session,
         Session {
-            told: summary_of(&uri, &state, &now, &now),
+            sent_summary: summary_of(&uri, &state, &now, &now),
             selected: None,
             changes: None,
             reviewed: Default::default(),
-            discarded: Vec::new(),
-            kept: Default::default(),
+            reverted: Vec::new(),
+            checkpoints: Default::default(),
             channel: Channel::new(uri, born_at),
             state,
             created_at: now.clone(),
@@ -170,7 +172,7 @@ pub(in crate::host) fn create_session(
             used,
             ahead,
             shown_at: born_at,
-            unfollowed: None,
+            unsubscribed: None,
             written_rows: WrittenRows::default(),
         },
     );
@@ -230,7 +232,7 @@ pub(in crate::host) fn page_of(params: &ListSessionsParams) -> Result<Page, RpcE
 /// Takes a chat out of memory, with its terminals.
 pub(in crate::host) fn remove_chat(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     ptys::end_ptys_of(ledger, step, chat);
-    terminals::forget_terminals_of(ledger, chat);
+    terminals::remove_terminals_of(ledger, chat);
     if let Some(session) = ledger.channels.chats.known(chat).map(|chat| chat.session) {
         ledger.note_edited(session, true);
     }
@@ -264,14 +266,14 @@ fn new_directories(
     Ok(Some(directories))
 }
 
-fn write_cursor(Place { modified_at, key: SessionKey(number) }: &Place) -> String {
+fn write_cursor(ListPosition { modified_at, key: SessionKey(number) }: &ListPosition) -> String {
     CursorOf::Sessions.write(format_args!("{modified_at}:{number}"))
 }
 
-fn read_cursor(cursor: &str) -> Option<Place> {
+fn read_cursor(cursor: &str) -> Option<ListPosition> {
     let place = CursorOf::Sessions.read(cursor)?;
     let (modified_at, number) = place.rsplit_once(':')?;
-    Some(Place { modified_at: modified_at.to_owned(), key: SessionKey(number.parse().ok()?) })
+    Some(ListPosition { modified_at: modified_at.to_owned(), key: SessionKey(number.parse().ok()?) })
 }
 
 /// The result of `listSessions` (JSON text) for a page.
@@ -281,7 +283,7 @@ pub fn listing(listed: &Listed) -> Bytes {
 
 /// Returns a page as JSON text, from the summaries as text; `next` is the place of its last session
 /// when there are more behind it.
-fn listing_of(summaries: impl Iterator<Item = impl AsRef<[u8]>>, next: Option<&Place>) -> Vec<u8> {
+fn listing_of(summaries: impl Iterator<Item = impl AsRef<[u8]>>, next: Option<&ListPosition>) -> Vec<u8> {
     let mut result = b"{".to_vec();
     if let Some(place) = next {
         result.extend_from_slice(b"\"nextCursor\":");
@@ -303,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_cursor_names_the_place_that_it_was_made_of() {
-        let place = Place { modified_at: "2026-01-02T03:04:05.678Z".to_owned(), key: SessionKey(17) };
+        let place = ListPosition { modified_at: "2026-01-02T03:04:05.678Z".to_owned(), key: SessionKey(17) };
         assert_eq!(read_cursor(&write_cursor(&place)), Some(place));
         for foreign in ["", "x", &CursorOf::Turns.write(format_args!("2026:17"))] {
             assert_eq!(read_cursor(foreign), None, "{foreign}");

@@ -34,8 +34,8 @@ impl Summaries {
     }
 
     /// Forgets a session that is gone.
-    pub(in crate::host) fn forget(&mut self, ledger: &mut Ledger, key: SessionKey) {
-        ledger.forget_change(key);
+    pub(in crate::host) fn remove(&mut self, ledger: &mut Ledger, key: SessionKey) {
+        ledger.clear_change(key);
         self.held.remove(&key);
     }
 
@@ -48,15 +48,16 @@ impl Summaries {
             let Some(mut summary) = ledger.channels.summary(key) else { continue };
             let Some(session) = ledger.channels.sessions.known(key) else { continue };
             let streams = status_is(summary.status, SessionStatus::InProgress);
-            let (activity, modified_at) = (session.told.activity.clone(), session.told.modified_at.clone());
+            let (activity, modified_at) =
+                (session.sent_summary.activity.clone(), session.sent_summary.modified_at.clone());
             let activity = std::mem::replace(&mut summary.activity, activity);
             let modified_at = std::mem::replace(&mut summary.modified_at, modified_at);
-            if !(streams && summary == session.told) {
+            if !(streams && summary == session.sent_summary) {
                 self.send_this(ledger, step, key, SessionSummary { activity, modified_at, ..summary });
                 continue;
             }
             if !std::mem::replace(&mut self.timed, true) {
-                step.say(Output::Timer(Timer::Summaries, SUMMARY_HOLD));
+                step.emit(Output::Timer(Timer::Summaries, SUMMARY_HOLD));
             }
             self.held.insert(key);
         }
@@ -89,7 +90,7 @@ impl Summaries {
     fn send(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
         match ledger.channels.summary(key) {
             Some(summary) => self.send_this(ledger, step, key, summary),
-            None => self.forget(ledger, key),
+            None => self.remove(ledger, key),
         }
     }
 
@@ -104,14 +105,14 @@ impl Summaries {
         let Some(session) = ledger.channels.sessions.known_mut(key).filter(|session| !session.ahead) else {
             return;
         };
-        let Some(changes) = summary_changes(&session.told, &summary) else { return };
+        let Some(changes) = summary_changes(&session.sent_summary, &summary) else { return };
         let params = SessionSummaryChangedParams {
             channel: ledger.channels.root.channel.uri.clone(),
             session: summary.resource.clone(),
             changes,
         };
         let params = session.written_rows.summary_changes(params);
-        session.told = summary;
+        session.sent_summary = summary;
         ledger.notify_root_of(step, "root/sessionSummaryChanged", &params);
     }
 }

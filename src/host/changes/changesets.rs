@@ -25,10 +25,10 @@ use ahp_types::state::{
 use uuid::Uuid;
 
 use crate::host::actions::Verdict;
-use crate::host::changes::checkpoints::{Between, CheckpointedFolder, Checkpoints};
-use crate::host::changes::discards::Operations;
-use crate::host::changes::edits::{mark_of, net_of, said_in, CountedLines, RevertedFile, SideContent};
-use crate::host::changes::sights::{shows_now, RepositoryStatuses};
+use crate::host::changes::checkpoints::{CheckpointedFolder, Checkpoints, Comparison};
+use crate::host::changes::edits::{net_of, reported_in, scope_key, CountedLines, RevertedFile, SideContent};
+use crate::host::changes::operations::Operations;
+use crate::host::changes::statuses::{shows_status, RepositoryStatuses};
 use crate::host::changes::{checkpoints, edits};
 use crate::host::channels::Changeset;
 use crate::host::effects::{ChangesetKey, ConnectionId};
@@ -39,17 +39,17 @@ use crate::host::{catalogue, Step};
 use crate::state::edits::LineCounts;
 use crate::state::history::CompletedTurn;
 use crate::wire::changesets::{
-    changeset_uri, compare_template, named_by_changeset, turn_template, ChangesetScope,
+    changeset_uri, compare_template, parse_changeset_uri, turn_template, ChangesetScope,
 };
 
 /// Maximum number of changesets without subscribers in memory.
-const UNFOLLOWED_MAX: usize = 200;
+const UNSUBSCRIBED_MAX: usize = 200;
 
 /// More files are not told at once.
 pub(in crate::host) const FILES_MAX: usize = 5000;
 
 /// The kinds of tools, as agents say them, that change no file.
-const LOOKING_KINDS: [&str; 5] = ["read", "search", "think", "fetch", "switch_mode"];
+const READ_ONLY_KINDS: [&str; 5] = ["read", "search", "think", "fetch", "switch_mode"];
 
 /// Member of a call's `_meta` that says the kind of its tool.
 const KIND: &str = "acp.kind";
@@ -61,7 +61,7 @@ pub(in crate::host) struct Changes {
     /// States of folders that git keeps.
     pub(in crate::host) checkpoints: Checkpoints,
     /// Status of repositories.
-    pub(in crate::host) sights: RepositoryStatuses,
+    pub(in crate::host) statuses: RepositoryStatuses,
     pub(in crate::host) operations: Operations,
 }
 
@@ -72,14 +72,14 @@ impl Changes {
         Self {
             counted: CountedLines::default(),
             checkpoints: Checkpoints::new(within_ms),
-            sights: RepositoryStatuses::new(within_ms > 0),
+            statuses: RepositoryStatuses::new(within_ms > 0),
             operations: Operations::default(),
         }
     }
 
     /// Notes that a connection is closed: none of its requests is answered.
     pub(in crate::host) fn connection_closed(&mut self, connection: ConnectionId) {
-        self.operations.forget_asker(connection);
+        self.operations.remove_requester(connection);
     }
 }
 
@@ -96,7 +96,10 @@ fn summary_of(files: &[FileDiff<SideContent>]) -> ChangesSummary {
 
 /// Returns the counts as a summary sends them: nothing before anything was changed, and zeros once
 /// all of it is gone, since the protocol cannot say that there are no counts any more.
-fn told_summary(files: &[FileDiff<SideContent>], before: Option<&ChangesSummary>) -> Option<ChangesSummary> {
+fn summary_to_send(
+    files: &[FileDiff<SideContent>],
+    before: Option<&ChangesSummary>,
+) -> Option<ChangesSummary> {
     (!files.is_empty() || before.is_some()).then(|| summary_of(files))
 }
 
@@ -166,7 +169,7 @@ fn rows_of_session(session: &str, kept: &CheckpointedFolder, base_note: Option<&
 fn may_have_changed(call: &ToolCallState) -> bool {
     let ToolCallState::Completed(call) = call else { return false };
     let kind = call.meta.as_ref().and_then(|meta| meta.get(KIND)).and_then(|kind| kind.as_str());
-    !kind.is_some_and(|kind| LOOKING_KINDS.contains(&kind))
+    !kind.is_some_and(|kind| READ_ONLY_KINDS.contains(&kind))
 }
 
 impl Changes {
@@ -177,21 +180,21 @@ impl Changes {
                 continue;
             }
             if have_files {
-                self.drop_fallen_marks(ledger, session);
+                self.drop_stale_marks(ledger, session);
                 self.sync_changes(ledger, step, session);
             }
             self.sync_changesets(ledger, step, session);
         }
         self.settle_operations(ledger, step);
-        self.checkpoints.compare_what_is_wanted(ledger, step);
-        self.settle_sights(ledger, step);
-        self.checkpoints.let_go_of_compared(ledger);
-        if ledger.channels.changesets.len() > UNFOLLOWED_MAX {
-            let unfollowed =
+        self.checkpoints.start_comparisons(ledger, step);
+        self.settle_statuses(ledger, step);
+        self.checkpoints.evict_comparisons(ledger);
+        if ledger.channels.changesets.len() > UNSUBSCRIBED_MAX {
+            let unsubscribed =
                 ledger.channels.changesets.iter().filter(|(_, it)| it.channel.subscribers.is_empty());
-            let unfollowed: Vec<ChangesetKey> = unfollowed.map(|(key, _)| *key).collect();
-            for key in unfollowed {
-                self.forget_changeset(ledger, key);
+            let unsubscribed: Vec<ChangesetKey> = unsubscribed.map(|(key, _)| *key).collect();
+            for key in unsubscribed {
+                self.remove_changeset(ledger, key);
             }
         }
     }
@@ -202,10 +205,10 @@ impl Changes {
         let is_offered =
             ledger.channels.sessions.known(key).is_some_and(|session| session.state.changesets.is_some());
         let Some(session) = ledger.channels.sessions.known(key) else { return };
-        let (uri, kept) = (&session.channel.uri, &session.kept);
+        let (uri, kept) = (&session.channel.uri, &session.checkpoints);
         let has_repository = kept.root.is_some();
         let rows_of_chat = vec![row_of_turns(uri, kept)];
-        let rows = rows_of_session(uri, kept, self.sights.base_note_of(key));
+        let rows = rows_of_session(uri, kept, self.statuses.base_note_of(key));
         if !is_offered
             && !has_repository
             && chats.iter().all(|chat| edits::turns_with_edits(ledger, *chat).is_empty())
@@ -214,23 +217,26 @@ impl Changes {
         }
         let (is_known, is_alone) = (self.is_known(ledger, key, &ChangesetScope::Session), chats.len() == 1);
         let of_session = self.changed_files(ledger, key, &ChangesetScope::Session).unwrap_or_default();
-        let is_kept = checkpoints::kept_states(ledger, key, &ChangesetScope::Session).is_some();
+        let is_stored = checkpoints::checkpoints_of_scope(ledger, key, &ChangesetScope::Session).is_some();
         for chat in chats {
             let chat_uri = ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone());
-            let files = match is_alone && is_kept {
+            let files = match is_alone && is_stored {
                 // All that was done in the session was done in it.
                 true => of_session.clone(),
                 false => self.net_files(ledger, |ledger| {
-                    let mut said =
-                        edits::left_of(ledger, key, said_in(edits::turns_with_edits(ledger, chat)));
+                    let mut said = edits::without_reverted(
+                        ledger,
+                        key,
+                        reported_in(edits::turns_with_edits(ledger, chat)),
+                    );
                     let is_its = |file: &RevertedFile| file.is_of(chat_uri.as_deref().unwrap_or_default());
-                    said.extend(edits::discards_of(ledger, key, is_its));
+                    said.extend(edits::reverts_of(ledger, key, is_its));
                     net_of(said)
                 }),
             };
             let Some(of_chat) = ledger.channels.chats.known_mut(chat) else { continue };
             let state = of_chat.conversation.state();
-            let changes = told_summary(&files, state.changes.as_ref());
+            let changes = summary_to_send(&files, state.changes.as_ref());
             if changes != state.changes && (is_known || !is_alone) {
                 of_chat.conversation.set_changes(changes);
                 catalogue::sync_chat(ledger, step, chat);
@@ -249,7 +255,7 @@ impl Changes {
             }
         }
         let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
-        let changes = told_summary(&of_session, session.changes.as_ref());
+        let changes = summary_to_send(&of_session, session.changes.as_ref());
         let is_due = session.state.changesets.as_ref() != Some(&rows);
         if changes != session.changes && is_known {
             session.changes = changes;
@@ -271,8 +277,8 @@ impl Changes {
         scope: &ChangesetScope,
     ) -> Option<ChangesetState> {
         let files = self.changed_files(ledger, session, scope)?;
-        if shows_now(scope) {
-            match self.sights.sight_of(session) {
+        if shows_status(scope) {
+            match self.statuses.status_of(session) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Some(state_of(Vec::new(), None, true)),
                 Err(why) => {
@@ -281,27 +287,27 @@ impl Changes {
                 }
             }
         }
-        if let Some(states) = checkpoints::kept_states(ledger, session, scope) {
-            match self.checkpoints.compared.between(&states) {
-                Between::Known(_) => {}
-                Between::Unknown(why) => {
+        if let Some(states) = checkpoints::checkpoints_of_scope(ledger, session, scope) {
+            match self.checkpoints.compared.get_or_request(&states) {
+                Comparison::Known(_) => {}
+                Comparison::Unknown(why) => {
                     let error = error_info("changesUnknown".to_owned(), why);
                     return Some(state_of(Vec::new(), Some(error), false));
                 }
-                Between::Asked => return Some(state_of(Vec::new(), None, true)),
+                Comparison::Pending => return Some(state_of(Vec::new(), None, true)),
             }
         }
-        let is_kept = checkpoints::kept_states(ledger, session, scope).is_some();
+        let is_stored = checkpoints::checkpoints_of_scope(ledger, session, scope).is_some();
         let (trouble, is_running) = match scope {
             ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => {
                 (None, false)
             }
-            ChangesetScope::Session => (None, self.checkpoints.is_being_kept(session, None)),
-            ChangesetScope::Turn(_) if is_kept => (None, false),
+            ChangesetScope::Session => (None, self.checkpoints.is_checkpoint_in_flight(session, None)),
+            ChangesetScope::Turn(_) if is_stored => (None, false),
             ChangesetScope::Turn(id) => {
                 let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, session, id)?)?;
                 let is_running = chat.conversation.history().get(id).is_none()
-                    || self.checkpoints.is_being_kept(session, Some(id));
+                    || self.checkpoints.is_checkpoint_in_flight(session, Some(id));
                 let is_unknown = files.is_empty() && !is_running && hides_changes(chat, id);
                 (is_unknown.then(unknown_changes), is_running)
             }
@@ -315,7 +321,7 @@ impl Changes {
             return Some(ChangesetState { operations, ..state_of(Vec::new(), Some(error), false) });
         }
         let reviewed = &ledger.channels.sessions.known(session)?.reviewed;
-        let of_scope = reviewed.get(&mark_of(scope));
+        let of_scope = reviewed.get(&scope_key(scope));
         let shown = files.iter().map(|file| {
             let mark = of_scope.and_then(|marks| marks.get(&file.file));
             file.shown(mark == Some(&file.version()))
@@ -323,7 +329,7 @@ impl Changes {
         let shown: Vec<ChangesetFile> = shown.collect();
         let operations = self.operations_of(ledger, session, scope, !shown.is_empty());
         let mut state = ChangesetState { operations, ..state_of(shown, trouble, is_running) };
-        if shows_now(scope) && self.sights.is_sight_old(session) {
+        if shows_status(scope) && self.statuses.is_status_stale(session) {
             state.status = ChangesetStatus::Recomputing;
         }
         Some(state)
@@ -331,10 +337,10 @@ impl Changes {
 
     /// Returns whether the files of a changeset are known.
     fn is_known(&self, ledger: &Ledger, session: SessionKey, scope: &ChangesetScope) -> bool {
-        if shows_now(scope) {
-            return self.sights.known_sight(session).is_some();
+        if shows_status(scope) {
+            return self.statuses.known_status(session).is_some();
         }
-        let states = checkpoints::kept_states(ledger, session, scope);
+        let states = checkpoints::checkpoints_of_scope(ledger, session, scope);
         states.is_none_or(|states| self.checkpoints.compared.known(&states).is_some())
     }
 
@@ -378,7 +384,7 @@ impl Changes {
             let cleared = StateAction::ChangesetCleared(ChangesetClearedAction {});
             ledger.sequence(step, key, cleared, None);
         }
-        self.forget_changeset(ledger, key);
+        self.remove_changeset(ledger, key);
     }
 
     /// A session is gone for good.
@@ -388,24 +394,24 @@ impl Changes {
         step: &mut Step<'_>,
         session: SessionKey,
     ) {
-        self.sights.forget(session);
-        self.forget_failed_operations(session);
+        self.statuses.remove(session);
+        self.clear_failed_operations(session);
         for key in changesets_of(ledger, session) {
             self.clear_changeset(ledger, step, key);
         }
     }
 
     /// A session is let out of memory.
-    pub(in crate::host) fn forget_changesets_of(&mut self, ledger: &mut Ledger, session: SessionKey) {
-        self.sights.forget(session);
-        self.forget_failed_operations(session);
+    pub(in crate::host) fn remove_changesets_of(&mut self, ledger: &mut Ledger, session: SessionKey) {
+        self.statuses.remove(session);
+        self.clear_failed_operations(session);
         for key in changesets_of(ledger, session) {
-            self.forget_changeset(ledger, key);
+            self.remove_changeset(ledger, key);
         }
     }
 
-    fn forget_changeset(&mut self, ledger: &mut Ledger, key: ChangesetKey) {
-        self.sights.sight_is_left(ledger, key.into());
+    fn remove_changeset(&mut self, ledger: &mut Ledger, key: ChangesetKey) {
+        self.statuses.status_unsubscribed(ledger, key.into());
         ledger.unlink(key.into());
         ledger.channels.changesets.remove(&key);
     }
@@ -422,13 +428,13 @@ impl Changes {
     }
 
     /// Makes the changesets that are asked for, of sessions in memory.
-    pub(in crate::host) fn bring_back_changesets<'a>(
+    pub(in crate::host) fn restore_changesets<'a>(
         &mut self,
         ledger: &mut Ledger,
         uris: impl IntoIterator<Item = &'a String>,
     ) {
         for uri in uris {
-            let Some((session, scope)) = named_by_changeset(uri) else { continue };
+            let Some((session, scope)) = parse_changeset_uri(uri) else { continue };
             let Some(session) = ledger.find_session(session).filter(|_| ledger.find(uri).is_none()) else {
                 continue;
             };
@@ -445,14 +451,14 @@ impl Changes {
 
     /// Takes away the marks of files that were changed since: they do not come back when a file is
     /// again what it was.
-    fn drop_fallen_marks(&mut self, ledger: &mut Ledger, key: SessionKey) {
+    fn drop_stale_marks(&mut self, ledger: &mut Ledger, key: SessionKey) {
         let Some(session) = ledger.channels.sessions.known(key).filter(|it| !it.reviewed.is_empty()) else {
             return;
         };
         let (mut reviewed, uri) = (session.reviewed.clone(), session.channel.uri.clone());
         reviewed.retain(|mark, marks| {
             let changeset = format!("{uri}{mark}");
-            let named = named_by_changeset(&changeset);
+            let named = parse_changeset_uri(&changeset);
             if named.as_ref().is_some_and(|(_, scope)| !self.is_known(ledger, key, scope)) {
                 return true;
             }
@@ -502,7 +508,7 @@ impl Changes {
         let versions: BTreeMap<String, String> =
             files.into_iter().map(|file| (file.file.clone(), file.version())).collect();
         if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
-            let marks = of_session.reviewed.entry(mark_of(&scope)).or_default();
+            let marks = of_session.reviewed.entry(scope_key(&scope)).or_default();
             for (file, _) in named {
                 match versions.get(&file).filter(|_| is_reviewed) {
                     Some(version) => marks.insert(file, version.clone()),

@@ -18,7 +18,7 @@ use ahp_types::state::ChatOrigin;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::host::changes::sights::NOT_THERE;
+use crate::host::changes::statuses::REPOSITORY_GONE;
 use crate::host::changes::{edits, Changes};
 use crate::host::configuration::directories;
 use crate::host::effects::{
@@ -31,13 +31,13 @@ use crate::host::Step;
 use crate::state::edits::changed_paths;
 use crate::wire::changesets::ChangesetScope;
 use crate::wire::errors::RpcError;
-use crate::wire::uris::{content_uri, file_of_content, named_by_content};
+use crate::wire::uris::{content_uri, file_of_content, parse_content_uri};
 
 /// Time limit of git where no turn waits for it, in milliseconds.
 const WITHIN_MS: u64 = 10_000;
 
 /// Number of retries when git has failed to remove checkpoints.
-const LET_GO_AGAIN: u32 = 3;
+const REMOVAL_RETRIES: u32 = 3;
 
 /// Maximum number of turns of a session with checkpoints; the oldest go first, but for the first
 /// one.
@@ -45,13 +45,13 @@ const TURNS_MAX: usize = 1000;
 
 /// Of so many pairs of states it is remembered what lies between them, besides those that a
 /// changeset in memory shows.
-const COMPARED_MAX: usize = 200;
+const COMPARISONS_MAX: usize = 200;
 
 /// Maximum number of files per turn of which git is asked whether it looks at them.
-const SAID_MAX: usize = 1000;
+const REPORTED_FILES_MAX: usize = 1000;
 
 /// Maximum number of comparisons in flight: the time limit of each begins when git is asked.
-const COMPARED_AT_ONCE: usize = 4;
+const COMPARISONS_IN_FLIGHT_MAX: usize = 4;
 
 /// Git checkpoints of a session's folder. Saved with the session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,40 +104,39 @@ struct CheckpointedTurn {
     unseen: Vec<UnseenFile>,
 }
 
-/// Job of git that is in flight.
+/// Purpose of a job of git that is in flight.
 #[derive(Debug)]
-pub(in crate::host) enum AskedFor {
-    /// To keep the folder before a turn.
-    Before(ChatKey, RunId),
-    /// To keep it behind a turn.
-    Behind { session: SessionKey, chat: String, turn: String, since: Vec<Checkpoint> },
-    /// To keep it after files were taken back.
-    Now { session: SessionKey, since: Vec<Checkpoint> },
+pub(in crate::host) enum JobPurpose {
+    /// Checkpoint of the folder before a turn.
+    BeforeTurn(ChatKey, RunId),
+    /// Checkpoint after a turn.
+    AfterTurn { session: SessionKey, chat: String, turn: String, since: Vec<Checkpoint> },
+    /// Checkpoint after files were reverted.
+    AfterRevert { session: SessionKey, since: Vec<Checkpoint> },
     /// Comparison of two checkpoints.
-    Between(ComparedPair),
+    Comparison(CheckpointPair),
     /// Status of the repository.
-    Sight(SessionKey),
-    /// To keep again what is known of a session that has come from elsewhere.
-    Again(SessionKey),
-    /// To commit what is not committed, for a client.
+    Status(SessionKey),
+    /// Checkpoints of a session that was imported, under its new name.
+    Import(SessionKey),
+    /// Commit of all uncommitted changes, for a client.
     Commit(SessionKey),
-    /// To keep it for a session that is gone since, under this name: what is kept so is let go of.
-    Gone { keeper: String },
-    /// To let go of what was kept under this name; so often it is tried again where git has no time
-    /// for it.
-    LettingGo { root: String, keeper: String, again: u32 },
-    /// Something that nobody waits for any more.
-    Nothing,
+    /// Checkpoint for a session that is gone since, in this namespace: it is removed at once.
+    Disposed { keeper: String },
+    /// Removal of the checkpoints in this namespace, with the number of retries that are left.
+    Removal { root: String, keeper: String, again: u32 },
+    /// Job whose result is not needed any more.
+    Abandoned,
 }
 
 /// Two states of the folder of a session.
-pub(in crate::host) type ComparedPair = (SessionKey, Checkpoint, Checkpoint);
+pub(in crate::host) type CheckpointPair = (SessionKey, Checkpoint, Checkpoint);
 
 /// Changes between two checkpoints.
 #[derive(Debug)]
-pub(in crate::host) enum Between {
+pub(in crate::host) enum Comparison {
     /// Requested, or in flight.
-    Asked,
+    Pending,
     Known(Vec<FileDiff<GitContent>>),
     /// Why it cannot be known, for people.
     Unknown(String),
@@ -149,43 +148,43 @@ pub(in crate::host) struct Checkpoints {
     /// Time that git has for a checkpoint before a turn, in milliseconds; 0 where git is not used.
     within_ms: u64,
     /// Jobs that git has not reported about, by their numbers.
-    jobs: BTreeMap<u64, AskedFor>,
-    pub(in crate::host) compared: ComparedStates,
+    jobs: BTreeMap<u64, JobPurpose>,
+    pub(in crate::host) compared: ComparisonCache,
 }
 
 impl Checkpoints {
     /// Creates the owner of no checkpoints.
     pub(in crate::host) fn new(within_ms: u64) -> Self {
-        Self { within_ms, jobs: BTreeMap::new(), compared: ComparedStates::default() }
+        Self { within_ms, jobs: BTreeMap::new(), compared: ComparisonCache::default() }
     }
 }
 
 /// Cache of the changes between checkpoints.
 #[derive(Debug, Default)]
-pub(in crate::host) struct ComparedStates {
-    pairs: BTreeMap<ComparedPair, Between>,
+pub(in crate::host) struct ComparisonCache {
+    pairs: BTreeMap<CheckpointPair, Comparison>,
     /// Comparisons that are yet to be started, in this order.
-    wanted: VecDeque<ComparedPair>,
+    wanted: VecDeque<CheckpointPair>,
 }
 
-impl ComparedStates {
-    fn keep(&mut self, pair: ComparedPair, between: Between) {
-        self.pairs.insert(pair, between);
+impl ComparisonCache {
+    fn insert(&mut self, pair: CheckpointPair, comparison: Comparison) {
+        self.pairs.insert(pair, comparison);
     }
 
     /// Returns the changes between two checkpoints; requests the comparison if there is none.
-    pub(in crate::host) fn between(&mut self, pair: &ComparedPair) -> &Between {
+    pub(in crate::host) fn get_or_request(&mut self, pair: &CheckpointPair) -> &Comparison {
         let wanted = &mut self.wanted;
         self.pairs.entry(pair.clone()).or_insert_with(|| {
             wanted.push_back(pair.clone());
-            Between::Asked
+            Comparison::Pending
         })
     }
 
     /// Drops a comparison that has failed, so that it is requested anew; returns whether there was
     /// one.
-    fn try_again(&mut self, pair: &ComparedPair) -> bool {
-        let failed = matches!(self.pairs.get(pair), Some(Between::Unknown(_)));
+    fn remove_failed(&mut self, pair: &CheckpointPair) -> bool {
+        let failed = matches!(self.pairs.get(pair), Some(Comparison::Unknown(_)));
         if failed {
             self.pairs.remove(pair);
         }
@@ -193,9 +192,9 @@ impl ComparedStates {
     }
 
     /// Returns the changes between two checkpoints if they are known.
-    pub(in crate::host) fn known(&self, pair: &ComparedPair) -> Option<&[FileDiff<GitContent>]> {
+    pub(in crate::host) fn known(&self, pair: &CheckpointPair) -> Option<&[FileDiff<GitContent>]> {
         match self.pairs.get(pair) {
-            Some(Between::Known(changes)) => Some(changes),
+            Some(Comparison::Known(changes)) => Some(changes),
             _ => None,
         }
     }
@@ -203,7 +202,7 @@ impl ComparedStates {
 
 impl CheckpointedFolder {
     fn turn_mut(&mut self, chat: &str, turn: &str) -> Option<&mut CheckpointedTurn> {
-        self.turns.iter_mut().rev().find(|kept| kept.turn == turn && kept.chat == chat)
+        self.turns.iter_mut().rev().find(|it| it.turn == turn && it.chat == chat)
     }
 
     /// The session comes from elsewhere: what is known is to be kept under another name.
@@ -215,7 +214,7 @@ impl CheckpointedFolder {
     }
 
     /// The states that are known, the first ones first.
-    fn known_states(&self) -> Vec<String> {
+    fn commit_ids(&self) -> Vec<String> {
         let mut known: Vec<String> = Vec::new();
         let of_turns = self.turns.iter().flat_map(|turn| std::iter::once(&turn.before).chain(&turn.after));
         for state in of_turns.chain(&self.last) {
@@ -226,43 +225,43 @@ impl CheckpointedFolder {
         known
     }
 
-    /// From what to what all of the session has gone.
-    fn whole(&self) -> Option<(&Checkpoint, &Checkpoint)> {
-        let is_told_apart = !self.turns.iter().any(|turn| turn.overlaps_others);
-        let first = self.turns.first().filter(|_| self.is_whole && is_told_apart)?;
+    /// Returns the checkpoints before and after all of the session.
+    fn whole_session(&self) -> Option<(&Checkpoint, &Checkpoint)> {
+        let is_separable = !self.turns.iter().any(|turn| turn.overlaps_others);
+        let first = self.turns.first().filter(|_| self.is_whole && is_separable)?;
         Some((&first.before, self.last.as_ref()?))
     }
 
     /// From what to what a turn has gone that is over. One that a fork has may have run in another
     /// chat.
     fn of_turn(&self, chat: &str, turn: &str, is_fork: bool) -> Option<(&Checkpoint, &Checkpoint)> {
-        let mut of_chat = self.turns.iter().rev().filter(|kept| kept.turn == turn);
-        let in_chat = of_chat.clone().find(|kept| kept.chat == chat);
-        let kept = in_chat.or_else(|| of_chat.next().filter(|_| is_fork))?;
-        Some((&kept.before, kept.after.as_ref().filter(|_| !kept.overlaps)?))
+        let mut of_chat = self.turns.iter().rev().filter(|it| it.turn == turn);
+        let in_chat = of_chat.clone().find(|it| it.chat == chat);
+        let found = in_chat.or_else(|| of_chat.next().filter(|_| is_fork))?;
+        Some((&found.before, found.after.as_ref().filter(|_| !found.overlaps)?))
     }
 
-    /// To what a turn has gone.
-    fn behind(&self, chat: &str, turn: &str) -> Option<&Checkpoint> {
+    /// Returns the checkpoint after a turn.
+    fn after_turn(&self, chat: &str, turn: &str) -> Option<&Checkpoint> {
         let mut turns = self.turns.iter().rev();
-        turns.find(|kept| kept.turn == turn && kept.chat == chat)?.after.as_ref()
+        turns.find(|it| it.turn == turn && it.chat == chat)?.after.as_ref()
     }
 
     /// Returns the files at which git does not look and that were changed in a turn, or in any: of
     /// each the version that it was then.
     pub(in crate::host) fn unseen_in(&self, turn: Option<&str>) -> BTreeMap<&str, Option<&str>> {
-        let turns = self.turns.iter().filter(|kept| turn.is_none_or(|turn| kept.turn == turn));
-        let files = turns.flat_map(|kept| &kept.unseen);
+        let turns = self.turns.iter().filter(|it| turn.is_none_or(|turn| it.turn == turn));
+        let files = turns.flat_map(|it| &it.unseen);
         files.map(|unseen| (unseen.file.as_str(), unseen.version.as_deref())).collect()
     }
 
-    /// How what is there can be kept once more.
-    pub(in crate::host) fn next(&mut self) -> (String, u64) {
+    /// Returns the namespace and the number of the next checkpoint.
+    pub(in crate::host) fn next_checkpoint(&mut self) -> (String, u64) {
         self.count += 1;
         (self.keeper.clone(), self.count)
     }
 
-    fn take_in(&mut self, turn: CheckpointedTurn) {
+    fn add_turn(&mut self, turn: CheckpointedTurn) {
         match self.turn_mut(&turn.chat, &turn.turn) {
             Some(known) => known.after = None,
             None => self.turns.push(turn),
@@ -305,23 +304,23 @@ impl CheckpointedFolder {
 }
 
 impl Checkpoints {
-    /// Asks git, about the folders of a chat or what is kept of a session.
-    pub(in crate::host) fn ask_git(
+    /// Starts a job of git in the folders of a chat or the repository of a session.
+    pub(in crate::host) fn run_git(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         (directories, within_ms): (Vec<String>, u64),
         work: GitWork,
-        what: AskedFor,
+        what: JobPurpose,
     ) -> u64 {
         let number = ledger.fresh_key();
         self.jobs.insert(number, what);
-        step.say(Output::Git(number, Box::new(GitJob { directories, within_ms, work })));
+        step.emit(Output::Git(number, Box::new(GitJob { directories, within_ms, work })));
         number
     }
 
-    /// Asks what is there in the repository of a session now.
-    pub(in crate::host) fn ask_git_to_look(
+    /// Starts a refresh of the status of a session's repository.
+    pub(in crate::host) fn run_git_status(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -330,13 +329,13 @@ impl Checkpoints {
         base: Option<String>,
         files: bool,
     ) {
-        name_what_is_kept(ledger, step, session);
+        assign_namespace(ledger, step, session);
         let work = GitWork::Look { base, files };
-        self.ask_git(ledger, step, (directories, WITHIN_MS), work, AskedFor::Sight(session));
+        self.run_git(ledger, step, (directories, WITHIN_MS), work, JobPurpose::Status(session));
     }
 
-    /// A turn begins: what is in its folder is kept first.
-    pub(in crate::host) fn keep_folder_before(
+    /// Makes a checkpoint of the folder of a chat before its turn begins.
+    pub(in crate::host) fn checkpoint_before_turn(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -349,11 +348,12 @@ impl Checkpoints {
         }
         let Some(chat) = ledger.channels.chats.known(key) else { return };
         let (session, Some(run)) = (chat.session, chat.run.as_ref().map(|run| run.id)) else { return };
-        let Some(work) = keeping(ledger, step, session, Vec::new(), Vec::new()) else { return };
-        let number = self.ask_git(ledger, step, (directories, within_ms), work, AskedFor::Before(key, run));
-        step.say(Output::Timer(Timer::Kept(number), std::time::Duration::from_millis(within_ms)));
+        let Some(work) = checkpoint_work(ledger, step, session, Vec::new(), Vec::new()) else { return };
+        let number =
+            self.run_git(ledger, step, (directories, within_ms), work, JobPurpose::BeforeTurn(key, run));
+        step.emit(Output::Timer(Timer::Checkpoint(number), std::time::Duration::from_millis(within_ms)));
         if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
-            run.kept_by = Some(number);
+            run.awaited_checkpoint = Some(number);
         }
     }
 
@@ -363,16 +363,16 @@ impl Checkpoints {
         ledger: &mut Ledger,
         number: u64,
     ) -> Option<ChatKey> {
-        let Some(AskedFor::Before(chat, run)) = self.jobs.get(&number) else { return None };
+        let Some(JobPurpose::BeforeTurn(chat, run)) = self.jobs.get(&number) else { return None };
         let (chat, run) = (*chat, *run);
         // What comes later is not what was there before the turn.
-        self.jobs.insert(number, AskedFor::Nothing);
+        self.jobs.insert(number, JobPurpose::Abandoned);
         let why = "the folder could not be kept in time before the last turn".to_owned();
-        self.folder_was_not_kept(ledger, (chat, run), Some(why), false)
+        self.turn_begins_without_checkpoint(ledger, (chat, run), Some(why), false)
     }
 
     /// Notes that a turn begins without a checkpoint. Returns the chat if its turn has waited.
-    fn folder_was_not_kept(
+    fn turn_begins_without_checkpoint(
         &self,
         ledger: &mut Ledger,
         (key, run): (ChatKey, RunId),
@@ -382,26 +382,26 @@ impl Checkpoints {
         let chat = ledger.channels.chats.known(key)?;
         let session = chat.session;
         if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
-            let kept = &mut of_session.kept;
+            let checkpoints = &mut of_session.checkpoints;
             if !has_repository {
-                kept.root = kept.root.take().filter(|_| note.is_some());
+                checkpoints.root = checkpoints.root.take().filter(|_| note.is_some());
             }
-            (kept.note, kept.last) = (note, None);
+            (checkpoints.note, checkpoints.last) = (note, None);
             ledger.mark_dirty(session.into());
             ledger.note_edited(session, true);
         }
-        self.turn_waits_no_more(ledger, key, run)
+        self.end_checkpoint_wait(ledger, key, run)
     }
 
-    fn turn_waits_no_more(&self, ledger: &mut Ledger, key: ChatKey, id: RunId) -> Option<ChatKey> {
+    fn end_checkpoint_wait(&self, ledger: &mut Ledger, key: ChatKey, id: RunId) -> Option<ChatKey> {
         let run = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut())?;
-        if run.id != id || run.kept_by.take().is_none() {
+        if run.id != id || run.awaited_checkpoint.take().is_none() {
             return None;
         }
         Some(key)
     }
 
-    fn folder_is_kept_before(
+    fn checkpointed_before_turn(
         &self,
         ledger: &mut Ledger,
         (key, run): (ChatKey, RunId),
@@ -410,10 +410,12 @@ impl Checkpoints {
         let (root, checkpoint) = match report {
             GitReport::Kept { root, checkpoint, .. } => (root, checkpoint),
             GitReport::Unusable(why) => {
-                return self.folder_was_not_kept(ledger, (key, run), Some(why), false)
+                return self.turn_begins_without_checkpoint(ledger, (key, run), Some(why), false)
             }
-            GitReport::Failed(why) => return self.folder_was_not_kept(ledger, (key, run), Some(why), true),
-            _ => return self.folder_was_not_kept(ledger, (key, run), None, false),
+            GitReport::Failed(why) => {
+                return self.turn_begins_without_checkpoint(ledger, (key, run), Some(why), true)
+            }
+            _ => return self.turn_begins_without_checkpoint(ledger, (key, run), None, false),
         };
         let chat = ledger.channels.chats.known(key)?;
         let session = chat.session;
@@ -427,17 +429,17 @@ impl Checkpoints {
         let is_whole = ledger.channels.chats_in(session).into_iter().all(is_new);
         if let Some((chat, turn)) = turn {
             let of_session = ledger.channels.sessions.known_mut(session)?;
-            let kept = &mut of_session.kept;
-            if kept.root.as_ref() != Some(&root) || kept.turns.is_empty() {
+            let checkpoints = &mut of_session.checkpoints;
+            if checkpoints.root.as_ref() != Some(&root) || checkpoints.turns.is_empty() {
                 // Where it works elsewhere from here on, what was kept before is not of the same
                 // files.
-                kept.is_whole = is_whole;
-                kept.turns.clear();
+                checkpoints.is_whole = is_whole;
+                checkpoints.turns.clear();
             }
-            kept.root = Some(root);
-            kept.note = None;
-            kept.last = Some(checkpoint.clone());
-            kept.take_in(CheckpointedTurn {
+            checkpoints.root = Some(root);
+            checkpoints.note = None;
+            checkpoints.last = Some(checkpoint.clone());
+            checkpoints.add_turn(CheckpointedTurn {
                 chat,
                 turn,
                 before: checkpoint,
@@ -450,11 +452,11 @@ impl Checkpoints {
             self.note_overlaps(ledger, key, false);
             ledger.note_edited(session, true);
         }
-        self.turn_waits_no_more(ledger, key, run)
+        self.end_checkpoint_wait(ledger, key, run)
     }
 
-    /// The folder of a session is kept as it is now, or is not.
-    fn folder_is_kept(
+    /// Applies the report about a checkpoint that was made after a turn or a revert.
+    fn checkpoint_finished(
         &mut self,
         ledger: &mut Ledger,
         session: SessionKey,
@@ -467,24 +469,25 @@ impl Checkpoints {
                 for (before, changes) in since.into_iter().zip(compared) {
                     if let Some(changes) = changes {
                         let pair = (session, before, checkpoint.clone());
-                        self.compared.keep(pair, Between::Known(changes));
+                        self.compared.insert(pair, Comparison::Known(changes));
                     }
                 }
                 (Some(checkpoint), None)
             }
             GitReport::Failed(why) | GitReport::Unusable(why) => (None, Some(why)),
-            _ => (None, Some(NOT_THERE.to_owned())),
+            _ => (None, Some(REPOSITORY_GONE.to_owned())),
         };
-        of_session.kept.last.clone_from(&after);
-        of_session.kept.note = note;
-        of_session.kept.is_asked = false;
+        of_session.checkpoints.last.clone_from(&after);
+        of_session.checkpoints.note = note;
+        of_session.checkpoints.is_asked = false;
         ledger.mark_dirty(session.into());
         ledger.note_edited(session, true);
         after
     }
 
-    /// The last turn of a chat is over: what is in its folder now is kept, if it was before.
-    pub(in crate::host) fn keep_folder_behind(
+    /// Makes a checkpoint of the folder after the last turn of a chat, if there is one from before
+    /// it.
+    pub(in crate::host) fn checkpoint_after_turn(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -498,114 +501,118 @@ impl Checkpoints {
         let Some(turn) = chat.conversation.history().last() else { return };
         let mut said = changed_paths(&turn.text());
         said.extend(turn.edits().edits.iter().map(|edit| edit.diff.file.clone()));
-        let said = said.into_iter().take(SAID_MAX).collect();
+        let said = said.into_iter().take(REPORTED_FILES_MAX).collect();
         let (chat, turn) = (chat.channel.uri.clone(), turn.id().to_owned());
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
-        let kept = &mut of_session.kept;
-        let Some(before) = kept.turn_mut(&chat, &turn).map(|turn| turn.before.clone()) else { return };
+        let checkpoints = &mut of_session.checkpoints;
+        let Some(before) = checkpoints.turn_mut(&chat, &turn).map(|turn| turn.before.clone()) else { return };
         let mut since = vec![before];
-        since.extend(kept.turns.first().map(|first| first.before.clone()));
+        since.extend(checkpoints.turns.first().map(|first| first.before.clone()));
         since.dedup();
-        let Some(work) = keeping(ledger, step, session, since.clone(), said) else { return };
-        let behind = AskedFor::Behind { session, chat, turn, since };
-        self.ask_git(ledger, step, (directories, WITHIN_MS), work, behind);
-        is_asked_to_keep(ledger, session);
+        let Some(work) = checkpoint_work(ledger, step, session, since.clone(), said) else { return };
+        let behind = JobPurpose::AfterTurn { session, chat, turn, since };
+        self.run_git(ledger, step, (directories, WITHIN_MS), work, behind);
+        note_checkpoint_requested(ledger, session);
     }
 
-    /// A session is taken from the store that has come from elsewhere: what is known of it is kept
-    /// for it from here on.
-    pub(in crate::host) fn keep_what_was_brought(
+    /// Has git keep the checkpoints of a restored session that was imported under a name of its
+    /// own.
+    pub(in crate::host) fn checkpoint_imported(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         session: SessionKey,
     ) {
-        let of_session = ledger.channels.sessions.known(session).filter(|it| it.kept.is_brought);
+        let of_session = ledger.channels.sessions.known(session).filter(|it| it.checkpoints.is_brought);
         let Some(of_session) = of_session.filter(|_| self.within_ms > 0) else { return };
-        let Some(root) = of_session.kept.root.clone() else { return };
-        let checkpoints = of_session.kept.known_states();
+        let Some(root) = of_session.checkpoints.root.clone() else { return };
+        let commits = of_session.checkpoints.commit_ids();
         let mut contents: Vec<String> = of_session
-            .discarded
+            .reverted
             .iter()
             .filter_map(|file| file.kept.as_ref())
             .flat_map(GitRevert::contents)
             .collect();
         contents.sort_unstable();
         contents.dedup();
-        name_what_is_kept(ledger, step, session);
+        assign_namespace(ledger, step, session);
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
-        let kept = &mut of_session.kept;
+        let checkpoints = &mut of_session.checkpoints;
         // What is kept later has greater numbers.
-        kept.count = kept.count.max(checkpoints.len() as u64 + 1);
-        let work = GitWork::KeepAgain { keeper: kept.keeper.clone(), checkpoints, contents };
-        self.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Again(session));
+        checkpoints.count = checkpoints.count.max(commits.len() as u64 + 1);
+        let work = GitWork::KeepAgain { keeper: checkpoints.keeper.clone(), checkpoints: commits, contents };
+        self.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Import(session));
     }
 
-    /// A session is taken from the store: what a host before this one was asked to keep, and has
-    /// not heard of, is kept now.
-    pub(in crate::host) fn keep_what_was_asked_for(
+    /// Repeats the checkpoint of a restored session that the host before this one had started and
+    /// not finished.
+    pub(in crate::host) fn repeat_interrupted_checkpoint(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         session: SessionKey,
     ) {
-        let kept = ledger.channels.sessions.known(session).map(|session| &session.kept);
-        let Some(kept) = kept.filter(|kept| kept.is_asked && !self.is_being_kept(session, None)) else {
+        let checkpoints = ledger.channels.sessions.known(session).map(|session| &session.checkpoints);
+        let Some(checkpoints) =
+            checkpoints.filter(|it| it.is_asked && !self.is_checkpoint_in_flight(session, None))
+        else {
             return;
         };
-        let last = kept.turns.last().filter(|turn| turn.after.is_none());
+        let last = checkpoints.turns.last().filter(|turn| turn.after.is_none());
         let chat = last.and_then(|last| {
             let chat = ledger.find_chat(&last.chat)?;
             let history = ledger.channels.chats.known(chat)?.conversation.history();
             history.last().is_some_and(|turn| turn.id() == last.turn).then_some(chat)
         });
         match chat {
-            Some(chat) => self.keep_folder_behind(ledger, step, chat),
-            None => self.keep_folder_now(ledger, step, session),
+            Some(chat) => self.checkpoint_after_turn(ledger, step, chat),
+            None => self.checkpoint_after_revert(ledger, step, session),
         }
     }
 
-    /// Files of a session were taken back: what is in its folder now is kept.
-    pub(in crate::host) fn keep_folder_now(
+    /// Makes a checkpoint of a session's folder after files were reverted.
+    pub(in crate::host) fn checkpoint_after_revert(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         session: SessionKey,
     ) {
         let Some(of_session) = ledger.channels.sessions.known(session) else { return };
-        let Some(root) = of_session.kept.root.clone() else { return };
+        let Some(root) = of_session.checkpoints.root.clone() else { return };
         let since: Vec<Checkpoint> =
-            of_session.kept.turns.first().map(|first| first.before.clone()).into_iter().collect();
-        let Some(work) = keeping(ledger, step, session, since.clone(), Vec::new()) else { return };
-        self.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Now { session, since });
-        is_asked_to_keep(ledger, session);
+            of_session.checkpoints.turns.first().map(|first| first.before.clone()).into_iter().collect();
+        let Some(work) = checkpoint_work(ledger, step, session, since.clone(), Vec::new()) else { return };
+        self.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::AfterRevert { session, since });
+        note_checkpoint_requested(ledger, session);
     }
 
-    /// A session is gone, and its chats: what was kept for it may go, and what is being kept.
-    pub(in crate::host) fn forget_kept_folder(
+    /// Removes the checkpoints of a session that is gone, those in flight included.
+    pub(in crate::host) fn dispose_checkpoints(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         session: SessionKey,
     ) {
         let Some(of_session) = ledger.channels.sessions.known(session) else { return };
-        let (root, keeper) = (of_session.kept.root.clone(), of_session.kept.keeper.clone());
+        let (root, keeper) = (of_session.checkpoints.root.clone(), of_session.checkpoints.keeper.clone());
         for asked in self.jobs.values_mut() {
-            let is_kept = match asked {
-                AskedFor::Behind { session: of, .. } | AskedFor::Now { session: of, .. } => *of == session,
-                AskedFor::Before(chat, _) => !ledger.channels.chats.contains_key(chat),
+            let is_stored = match asked {
+                JobPurpose::AfterTurn { session: of, .. } | JobPurpose::AfterRevert { session: of, .. } => {
+                    *of == session
+                }
+                JobPurpose::BeforeTurn(chat, _) => !ledger.channels.chats.contains_key(chat),
                 _ => false,
             };
-            if is_kept {
-                *asked = AskedFor::Gone { keeper: keeper.clone() };
+            if is_stored {
+                *asked = JobPurpose::Disposed { keeper: keeper.clone() };
             }
         }
         if let Some(root) = root.filter(|_| !keeper.is_empty()) {
-            self.let_go_of_kept(ledger, step, root, keeper, LET_GO_AGAIN);
+            self.remove_checkpoints(ledger, step, root, keeper, REMOVAL_RETRIES);
         }
     }
 
-    fn let_go_of_kept(
+    fn remove_checkpoints(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -615,12 +622,12 @@ impl Checkpoints {
     ) {
         let work = GitWork::Forget { keeper: keeper.clone() };
         let directories = vec![root.clone()];
-        self.ask_git(
+        self.run_git(
             ledger,
             step,
             (directories, WITHIN_MS),
             work,
-            AskedFor::LettingGo { root, keeper, again },
+            JobPurpose::Removal { root, keeper, again },
         );
     }
 
@@ -653,80 +660,86 @@ impl Checkpoints {
     }
 
     /// Returns whether a job of git is in flight that a session must stay in memory for.
-    pub(in crate::host) fn asks_git_for(
+    pub(in crate::host) fn has_job_for(
         &self,
         ledger: &Ledger,
         session: &crate::host::model::Session,
     ) -> bool {
         let key = ledger.find_session(&session.channel.uri);
         self.jobs.values().any(|asked| match asked {
-            AskedFor::Behind { session, .. } | AskedFor::Now { session, .. } => Some(*session) == key,
-            AskedFor::Between((session, ..)) | AskedFor::Again(session) => Some(*session) == key,
+            JobPurpose::AfterTurn { session, .. } | JobPurpose::AfterRevert { session, .. } => {
+                Some(*session) == key
+            }
+            JobPurpose::Comparison((session, ..)) | JobPurpose::Import(session) => Some(*session) == key,
             _ => false,
         })
     }
 
     /// Returns whether a checkpoint behind a turn of this session is in flight; behind the turn of
     /// this id, if one is given.
-    pub(in crate::host) fn is_being_kept(&self, key: SessionKey, of: Option<&str>) -> bool {
+    pub(in crate::host) fn is_checkpoint_in_flight(&self, key: SessionKey, of: Option<&str>) -> bool {
         self.jobs.values().any(|asked| match asked {
-            AskedFor::Behind { session, turn, .. } => *session == key && of.is_none_or(|of| of == turn),
-            AskedFor::Now { session, .. } => *session == key && of.is_none(),
+            JobPurpose::AfterTurn { session, turn, .. } => *session == key && of.is_none_or(|of| of == turn),
+            JobPurpose::AfterRevert { session, .. } => *session == key && of.is_none(),
             _ => false,
         })
     }
 
     /// Returns whether a checkpoint behind a turn, or the removal of a disposed session's
     /// checkpoints, is in flight.
-    pub(in crate::host) fn keeps_folders(&self) -> bool {
-        let is_kept = |asked: &AskedFor| {
-            matches!(asked, AskedFor::Behind { .. } | AskedFor::Gone { .. } | AskedFor::LettingGo { .. })
+    pub(in crate::host) fn has_jobs_to_await(&self) -> bool {
+        let is_stored = |asked: &JobPurpose| {
+            matches!(
+                asked,
+                JobPurpose::AfterTurn { .. } | JobPurpose::Disposed { .. } | JobPurpose::Removal { .. }
+            )
         };
-        self.jobs.values().any(is_kept)
+        self.jobs.values().any(is_stored)
     }
 
     /// Asks for what lies between states that somebody looks at.
-    pub(in crate::host) fn compare_what_is_wanted(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+    pub(in crate::host) fn start_comparisons(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         if self.compared.wanted.is_empty() {
             return;
         }
-        let is_comparing = |asked: &&AskedFor| matches!(asked, AskedFor::Between(_));
-        let mut room = COMPARED_AT_ONCE.saturating_sub(self.jobs.values().filter(is_comparing).count());
+        let is_comparing = |asked: &&JobPurpose| matches!(asked, JobPurpose::Comparison(_));
+        let mut room =
+            COMPARISONS_IN_FLIGHT_MAX.saturating_sub(self.jobs.values().filter(is_comparing).count());
         while room > 0 {
             let Some(pair) = self.compared.wanted.pop_front() else { return };
             let session = ledger.channels.sessions.known(pair.0);
-            let Some(root) = session.and_then(|session| session.kept.root.clone()) else {
+            let Some(root) = session.and_then(|session| session.checkpoints.root.clone()) else {
                 self.compared.pairs.remove(&pair);
                 continue;
             };
             room -= 1;
             let (_, before, after) = pair.clone();
             let work = GitWork::Compare { before, after };
-            self.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Between(pair));
+            self.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Comparison(pair));
         }
     }
 
-    /// Lets go of what lies between states that no changeset in memory shows, when that is too
-    /// much.
-    pub(in crate::host) fn let_go_of_compared(&mut self, ledger: &Ledger) {
-        if self.compared.pairs.len() <= COMPARED_MAX + ledger.channels.changesets.len() {
+    /// Evicts comparisons that no changeset in memory shows, if there are too many.
+    pub(in crate::host) fn evict_comparisons(&mut self, ledger: &Ledger) {
+        if self.compared.pairs.len() <= COMPARISONS_MAX + ledger.channels.changesets.len() {
             return;
         }
         let shown = ledger.channels.changesets.values();
-        let shown: BTreeSet<ComparedPair> =
-            shown.filter_map(|changeset| kept_states(ledger, changeset.session, &changeset.scope)).collect();
-        let stays = |pair: &ComparedPair, between: &mut Between| {
-            shown.contains(pair) || matches!(between, Between::Asked)
+        let shown: BTreeSet<CheckpointPair> = shown
+            .filter_map(|changeset| checkpoints_of_scope(ledger, changeset.session, &changeset.scope))
+            .collect();
+        let stays = |pair: &CheckpointPair, comparison: &mut Comparison| {
+            shown.contains(pair) || matches!(comparison, Comparison::Pending)
         };
         self.compared.pairs.retain(stays);
     }
 
     /// Retries the failed comparison that a changeset shows which has a new subscriber.
-    pub(in crate::host) fn compared_is_followed(&mut self, ledger: &mut Ledger, target: ChannelId) {
+    pub(in crate::host) fn retry_failed_comparison(&mut self, ledger: &mut Ledger, target: ChannelId) {
         let changeset = target.changeset().and_then(|key| ledger.channels.changesets.get(&key));
         let Some((session, scope)) = changeset.map(|it| (it.session, it.scope.clone())) else { return };
-        if let Some(states) = kept_states(ledger, session, &scope) {
-            if self.compared.try_again(&states) {
+        if let Some(states) = checkpoints_of_scope(ledger, session, &scope) {
+            if self.compared.remove_failed(&states) {
                 ledger.note_edited(session, false);
             }
         }
@@ -744,108 +757,108 @@ impl Changes {
         report: GitReport,
     ) -> Option<ChatKey> {
         match self.checkpoints.jobs.remove(&number) {
-            Some(AskedFor::Before(chat, run)) => {
-                return self.checkpoints.folder_is_kept_before(ledger, (chat, run), report)
+            Some(JobPurpose::BeforeTurn(chat, run)) => {
+                return self.checkpoints.checkpointed_before_turn(ledger, (chat, run), report)
             }
-            Some(AskedFor::Behind { session, chat, turn, since }) => {
+            Some(JobPurpose::AfterTurn { session, chat, turn, since }) => {
                 let unseen = match &report {
                     GitReport::Kept { unseen, .. } => unseen.clone(),
                     _ => Vec::new(),
                 };
-                let after = self.checkpoints.folder_is_kept(ledger, session, since, report);
+                let after = self.checkpoints.checkpoint_finished(ledger, session, since, report);
                 let of_session = ledger.channels.sessions.known_mut(session)?;
-                if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
-                    (kept.after, kept.unseen) = (after, unseen);
+                if let Some(of_turn) = of_session.checkpoints.turn_mut(&chat, &turn) {
+                    (of_turn.after, of_turn.unseen) = (after, unseen);
                 }
-                self.sights.look_at_repository(ledger, session);
+                self.statuses.request_refresh(ledger, session);
             }
-            Some(AskedFor::Now { session, since }) => {
-                self.checkpoints.folder_is_kept(ledger, session, since, report);
+            Some(JobPurpose::AfterRevert { session, since }) => {
+                self.checkpoints.checkpoint_finished(ledger, session, since, report);
             }
-            Some(AskedFor::Again(session)) => {
+            Some(JobPurpose::Import(session)) => {
                 let of_session = ledger.channels.sessions.known_mut(session);
                 // Else it is tried again when the session is read the next time.
                 if let Some(of_session) = of_session.filter(|_| report == GitReport::Done) {
-                    of_session.kept.is_brought = false;
+                    of_session.checkpoints.is_brought = false;
                     ledger.mark_dirty(session.into());
                 }
             }
-            Some(AskedFor::Sight(session)) => self.sights.repository_is_seen(ledger, step, session, report),
-            Some(AskedFor::Between(pair)) => {
+            Some(JobPurpose::Status(session)) => self.statuses.status_received(ledger, step, session, report),
+            Some(JobPurpose::Comparison(pair)) => {
                 let session = pair.0;
-                let between = match report {
-                    GitReport::Compared(changes) => Between::Known(changes),
-                    GitReport::Failed(why) | GitReport::Unusable(why) => Between::Unknown(why),
-                    _ => Between::Unknown(NOT_THERE.to_owned()),
+                let comparison = match report {
+                    GitReport::Compared(changes) => Comparison::Known(changes),
+                    GitReport::Failed(why) | GitReport::Unusable(why) => Comparison::Unknown(why),
+                    _ => Comparison::Unknown(REPOSITORY_GONE.to_owned()),
                 };
-                self.checkpoints.compared.keep(pair, between);
+                self.checkpoints.compared.insert(pair, comparison);
                 ledger.note_edited(session, true);
             }
-            Some(AskedFor::Commit(session)) => self.it_is_committed(ledger, step, session, report),
-            Some(AskedFor::Gone { keeper }) => {
+            Some(JobPurpose::Commit(session)) => self.finish_commit(ledger, step, session, report),
+            Some(JobPurpose::Disposed { keeper }) => {
                 if let GitReport::Kept { root, .. } = report {
-                    self.checkpoints.let_go_of_kept(ledger, step, root, keeper, LET_GO_AGAIN);
+                    self.checkpoints.remove_checkpoints(ledger, step, root, keeper, REMOVAL_RETRIES);
                 }
             }
-            Some(AskedFor::LettingGo { root, keeper, again }) => {
+            Some(JobPurpose::Removal { root, keeper, again }) => {
                 // What is done in the repository may have taken all the time.
                 if let Some(again) = again.checked_sub(1).filter(|_| matches!(report, GitReport::Failed(_))) {
-                    self.checkpoints.let_go_of_kept(ledger, step, root, keeper, again);
+                    self.checkpoints.remove_checkpoints(ledger, step, root, keeper, again);
                 }
             }
-            Some(AskedFor::Nothing) | None => {}
+            Some(JobPurpose::Abandoned) | None => {}
         }
         None
     }
 }
 
 /// Gives a session its namespace of checkpoints and its key for ids of contents, if it has none.
-fn name_what_is_kept(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
+fn assign_namespace(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
     let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
-    let kept = &mut of_session.kept;
-    if kept.keeper.is_empty() {
-        kept.keeper = step.ids.fresh();
-        if kept.secret.is_empty() {
-            kept.secret = step.ids.fresh();
+    let checkpoints = &mut of_session.checkpoints;
+    if checkpoints.keeper.is_empty() {
+        checkpoints.keeper = step.ids.fresh();
+        if checkpoints.secret.is_empty() {
+            checkpoints.secret = step.ids.fresh();
         }
         ledger.mark_dirty(session.into());
     }
 }
 
 /// Returns the job of git that takes a checkpoint of a session's folder.
-fn keeping(
+fn checkpoint_work(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     session: SessionKey,
     since: Vec<Checkpoint>,
     said: Vec<String>,
 ) -> Option<GitWork> {
-    name_what_is_kept(ledger, step, session);
-    let kept = &mut ledger.channels.sessions.known_mut(session)?.kept;
-    let ((keeper, number), last) = (kept.next(), kept.last.clone());
+    assign_namespace(ledger, step, session);
+    let checkpoints = &mut ledger.channels.sessions.known_mut(session)?.checkpoints;
+    let ((keeper, number), last) = (checkpoints.next_checkpoint(), checkpoints.last.clone());
     Some(GitWork::Checkpoint { keeper, number, last, since, said })
 }
 
-/// A turn that was over goes on: what is behind it is not known yet.
-pub(in crate::host) fn turn_goes_on(ledger: &mut Ledger, key: ChatKey) {
+/// Drops the checkpoint after a turn that is resumed.
+pub(in crate::host) fn reopen_turn_checkpoints(ledger: &mut Ledger, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let session = chat.session;
     let Some(turn) = &chat.conversation.state().active_turn else { return };
     let (chat, turn) = (chat.channel.uri.clone(), turn.id.clone());
     let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
-    let last = of_session.kept.turns.last();
+    let last = of_session.checkpoints.turns.last();
     let is_last = last.is_some_and(|last| (&last.chat, &last.turn) == (&chat, &turn));
-    if let Some(kept) = of_session.kept.turn_mut(&chat, &turn) {
-        kept.after = None;
+    if let Some(of_turn) = of_session.checkpoints.turn_mut(&chat, &turn) {
+        of_turn.after = None;
         // What others have done since its end is between its two states, too.
-        kept.overlaps |= !is_last;
+        of_turn.overlaps |= !is_last;
         ledger.mark_dirty(session.into());
     }
 }
 
-fn is_asked_to_keep(ledger: &mut Ledger, session: SessionKey) {
+fn note_checkpoint_requested(ledger: &mut Ledger, session: SessionKey) {
     if let Some(of_session) = ledger.channels.sessions.known_mut(session) {
-        of_session.kept.is_asked = true;
+        of_session.checkpoints.is_asked = true;
         ledger.mark_dirty(session.into());
     }
 }
@@ -857,9 +870,9 @@ fn note_overlap(ledger: &mut Ledger, key: ChatKey, is_of_another_session: bool) 
     let Some(turn) = &chat.conversation.state().active_turn else { return };
     let (uri, turn, session) = (chat.channel.uri.clone(), turn.id.clone(), chat.session);
     let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
-    if let Some(kept) = of_session.kept.turn_mut(&uri, &turn) {
-        kept.overlaps = true;
-        kept.overlaps_others |= is_of_another_session;
+    if let Some(of_turn) = of_session.checkpoints.turn_mut(&uri, &turn) {
+        of_turn.overlaps = true;
+        of_turn.overlaps_others |= is_of_another_session;
         ledger.mark_dirty(session.into());
     }
 }
@@ -869,7 +882,7 @@ fn share_a_repository(ledger: &Ledger, one: ChatKey, other: ChatKey) -> bool {
     let folders = |chat: ChatKey| {
         let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
         let session = session.and_then(|session| ledger.channels.sessions.known(session));
-        let root = session.and_then(|session| session.kept.root.clone());
+        let root = session.and_then(|session| session.checkpoints.root.clone());
         root.map_or_else(|| directories::effective_directories(ledger, chat), |root| vec![root])
     };
     let below = |one: &str, other: &str| {
@@ -880,21 +893,22 @@ fn share_a_repository(ledger: &Ledger, one: ChatKey, other: ChatKey) -> bool {
     one.iter().any(|one| other.iter().any(|other| below(one, other) || below(other, one)))
 }
 
-/// From what to what that has gone which a changeset is of; none where only calls tell that.
-pub(in crate::host) fn kept_states(
+/// Returns the checkpoints before and after what a changeset covers; `None` where only calls report
+/// changes.
+pub(in crate::host) fn checkpoints_of_scope(
     ledger: &Ledger,
     key: SessionKey,
     scope: &ChangesetScope,
-) -> Option<ComparedPair> {
-    let kept = &ledger.channels.sessions.known(key)?.kept;
-    kept.root.as_ref()?;
+) -> Option<CheckpointPair> {
+    let checkpoints = &ledger.channels.sessions.known(key)?.checkpoints;
+    checkpoints.root.as_ref()?;
     let (before, after) = match scope {
-        ChangesetScope::Session => kept.whole()?,
+        ChangesetScope::Session => checkpoints.whole_session()?,
         ChangesetScope::Uncommitted | ChangesetScope::Branch => return None,
         ChangesetScope::Compare(one, other) => {
             let after = |id: &String| {
                 let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, key, id)?)?;
-                kept.behind(&chat.channel.uri, id)
+                checkpoints.after_turn(&chat.channel.uri, id)
             };
             (after(one)?, after(other)?)
         }
@@ -902,7 +916,7 @@ pub(in crate::host) fn kept_states(
             let chat = ledger.channels.chats.known(edits::chat_of_turn(ledger, key, id)?)?;
             chat.conversation.history().get(id)?;
             let is_fork = matches!(chat.conversation.state().origin, Some(ChatOrigin::Fork { .. }));
-            kept.of_turn(&chat.channel.uri, id, is_fork)?
+            checkpoints.of_turn(&chat.channel.uri, id, is_fork)?
         }
     };
     Some((key, before.clone(), after.clone()))
@@ -912,19 +926,19 @@ pub(in crate::host) fn kept_states(
 ///
 /// # Errors
 /// `-32008` when it was never given out, or its session is not there.
-pub(in crate::host) fn kept_content(
+pub(in crate::host) fn checkpointed_content(
     ledger: &Ledger,
     uri: &str,
     encoding: Option<Option<ContentEncoding>>,
 ) -> Result<Option<Resource>, RpcError> {
-    let Some((channel, id)) = named_by_content(uri) else { return Ok(None) };
+    let Some((channel, id)) = parse_content_uri(uri) else { return Ok(None) };
     let Some(key) = ledger.find(&channel).and_then(|channel| channel.session()) else {
         return Ok(None);
     };
     let gone = || RpcError::resource_not_found(uri);
-    let kept = &ledger.channels.sessions.known(key).ok_or_else(gone)?.kept;
-    let content = kept.content_of(&id).ok_or_else(gone)?;
-    let root = kept.root.clone().ok_or_else(gone)?;
+    let checkpoints = &ledger.channels.sessions.known(key).ok_or_else(gone)?.checkpoints;
+    let content = checkpoints.content_of(&id).ok_or_else(gone)?;
+    let root = checkpoints.root.clone().ok_or_else(gone)?;
     let file = file_of_content(uri).unwrap_or_default();
     Ok(Some(Resource::Kept { uri: uri.to_owned(), root, content, file, encoding }))
 }

@@ -13,8 +13,8 @@ use ahp_types::commands::InvokeChangesetOperationParams;
 use ahp_types::state::{ChangesetOperation, ChangesetOperationScope};
 use serde_json::Value;
 
-use crate::host::changes::checkpoints::AskedFor;
-use crate::host::changes::discards::operation;
+use crate::host::changes::checkpoints::JobPurpose;
+use crate::host::changes::operations::operation;
 use crate::host::changes::Changes;
 use crate::host::effects::{GitReport, GitWork};
 use crate::host::ledger::Ledger;
@@ -36,7 +36,7 @@ const WITHIN_MS: u64 = 60_000;
 
 /// A commit that is to be made.
 #[derive(Debug)]
-pub(in crate::host) struct WantedCommit {
+pub(in crate::host) struct RequestedCommit {
     pub(in crate::host) session: SessionKey,
     root: String,
     message: String,
@@ -56,12 +56,12 @@ impl Changes {
     ///
     /// # Errors
     /// When it has no message.
-    pub(in crate::host) fn wanted_commit(
+    pub(in crate::host) fn requested_commit(
         &self,
         ledger: &Ledger,
         session: SessionKey,
         params: &InvokeChangesetOperationParams,
-    ) -> Result<WantedCommit, RpcError> {
+    ) -> Result<RequestedCommit, RpcError> {
         let gone = || RpcError::resource_not_found(&params.channel);
         let of_session = ledger.channels.sessions.known(session).ok_or_else(gone)?;
         let message = match params.meta.as_ref().and_then(|meta| meta.get(MESSAGE)) {
@@ -75,28 +75,28 @@ impl Changes {
                 "`_meta.message`: a commit needs a message, of at most {MESSAGE_BYTES_MAX} bytes and without NUL"
             )));
         }
-        let root = of_session.kept.root.clone().ok_or_else(gone)?;
-        let seen = self.sights.known_sight(session).ok_or_else(gone)?;
+        let root = of_session.checkpoints.root.clone().ok_or_else(gone)?;
+        let seen = self.statuses.known_status(session).ok_or_else(gone)?;
         let shown = seen.uncommitted.clone();
-        Ok(WantedCommit { session, root, message: message.to_owned(), shown })
+        Ok(RequestedCommit { session, root, message: message.to_owned(), shown })
     }
 
-    pub(in crate::host) fn ask_git_to_commit(
+    pub(in crate::host) fn run_git_commit(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
-        wanted: WantedCommit,
+        wanted: RequestedCommit,
     ) {
-        let WantedCommit { session, root, message, shown } = wanted;
+        let RequestedCommit { session, root, message, shown } = wanted;
         let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
-        let staged_kept = of_session.kept.next();
+        let staged_kept = of_session.checkpoints.next_checkpoint();
         ledger.mark_dirty(session.into());
         let work = GitWork::Commit { message, shown, staged_kept };
-        self.checkpoints.ask_git(ledger, step, (vec![root], WITHIN_MS), work, AskedFor::Commit(session));
+        self.checkpoints.run_git(ledger, step, (vec![root], WITHIN_MS), work, JobPurpose::Commit(session));
     }
 
     /// Answers the clients that wait for a commit, once git has made it or has failed.
-    pub(in crate::host) fn it_is_committed(
+    pub(in crate::host) fn finish_commit(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -105,7 +105,7 @@ impl Changes {
     ) {
         if ledger.channels.sessions.contains_key(&session) {
             ledger.note_edited(session, true);
-            self.sights.look_at_repository(ledger, session);
+            self.statuses.request_refresh(ledger, session);
         }
         let told = match report {
             GitReport::Committed(done) => {
@@ -117,6 +117,6 @@ impl Changes {
             GitReport::Failed(why) | GitReport::Unusable(why) => Err(RpcError::unavailable(&why)),
             _ => Err(RpcError::unavailable("there is no repository")),
         };
-        self.operation_is_over(ledger, step, session, told);
+        self.finish_operation(ledger, step, session, told);
     }
 }

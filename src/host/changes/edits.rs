@@ -13,14 +13,14 @@ use ahp_types::state::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::host::changes::checkpoints::{CheckpointedFolder, ComparedPair};
-use crate::host::changes::sights::shows_now;
+use crate::host::changes::checkpoints::{CheckpointPair, CheckpointedFolder};
+use crate::host::changes::statuses::shows_status;
 use crate::host::changes::{checkpoints, Changes};
 use crate::host::effects::{ChatKey, FileText, GitContent, GitRevert};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, SessionKey};
 use crate::state::edits::{edited_at, edits_of, CallEdit, EditContent, LineCounts, TurnEdits};
-use crate::wire::changesets::{changeset_uri, named_by_changeset, ChangesetScope};
+use crate::wire::changesets::{changeset_uri, parse_changeset_uri, ChangesetScope};
 use crate::wire::tool_calls::tool_call_id;
 use crate::wire::uris::content_uri;
 
@@ -28,7 +28,7 @@ use crate::wire::uris::content_uri;
 const COUNTED_MAX: usize = 10_000;
 
 /// Maximum bytes of turns that are read per lookup.
-const FOUND_BYTES_MAX: usize = 64 << 20;
+const LOOKUP_BATCH_BYTES_MAX: usize = 64 << 20;
 
 /// Version of a file of which nobody knows what was in it, and the mode that it is shown with.
 const UNKNOWN: &str = "unknown";
@@ -52,18 +52,18 @@ pub(in crate::host) struct ReportedEdit<'a> {
     after_in: (ChatKey, &'a str),
     edit: &'a CallEdit,
     /// Set when the edit reverts others.
-    is_discard: bool,
+    is_revert: bool,
 }
 
 /// Returns the edits of turns, in order.
-pub(in crate::host) fn said_in(turns: Vec<TurnOf<'_>>) -> Vec<ReportedEdit<'_>> {
+pub(in crate::host) fn reported_in(turns: Vec<TurnOf<'_>>) -> Vec<ReportedEdit<'_>> {
     let said = turns.into_iter().flat_map(|TurnOf { chat, id, edits, .. }| {
         let place = (chat, id);
         edits.into_iter().map(move |edit| ReportedEdit {
             before_in: place,
             after_in: place,
             edit,
-            is_discard: false,
+            is_revert: false,
         })
     });
     said.collect()
@@ -124,7 +124,7 @@ impl RevertedFile {
                 },
                 before_in: after.and_then(SideContent::place),
                 after_in: before.and_then(SideContent::place),
-                kept: changed.is_kept().then(|| GitRevert {
+                kept: changed.is_stored().then(|| GitRevert {
                     file: file.to_owned(),
                     now: after.and_then(SideContent::kept),
                     wanted: before.and_then(SideContent::kept),
@@ -179,7 +179,7 @@ pub(in crate::host) fn net_of(mut edits: Vec<ReportedEdit<'_>>) -> Vec<NetEdit<'
     let mut all: Vec<NetEdit<'_>> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
     for said in edits {
-        if said.is_discard && !places.contains_key(said.edit.diff.file.as_str()) {
+        if said.is_revert && !places.contains_key(said.edit.diff.file.as_str()) {
             // What it has taken back went with its turns.
             continue;
         }
@@ -199,12 +199,12 @@ pub(in crate::host) fn net_of(mut edits: Vec<ReportedEdit<'_>>) -> Vec<NetEdit<'
 /// Cache of the edits of turns in which contents are looked up: each of these turns is read once,
 /// however many files it has changed.
 #[derive(Debug, Default)]
-pub(in crate::host) struct FoundTexts {
+pub(in crate::host) struct EditTextCache {
     turns: HashMap<(ChatKey, String), HashMap<String, String>>,
     bytes: usize,
 }
 
-impl FoundTexts {
+impl EditTextCache {
     fn of(
         &mut self,
         chat: ChatKey,
@@ -212,7 +212,7 @@ impl FoundTexts {
         read: impl FnOnce() -> HashMap<String, String>,
     ) -> &HashMap<String, String> {
         let key = (chat, turn.to_owned());
-        if self.bytes > FOUND_BYTES_MAX && !self.turns.contains_key(&key) {
+        if self.bytes > LOOKUP_BATCH_BYTES_MAX && !self.turns.contains_key(&key) {
             (self.turns, self.bytes) = (HashMap::new(), 0);
         }
         let bytes = &mut self.bytes;
@@ -337,7 +337,7 @@ impl FileDiff<SideContent> {
     }
 
     /// Returns whether git has its sides.
-    fn is_kept(&self) -> bool {
+    fn is_stored(&self) -> bool {
         [&self.before, &self.after].into_iter().flatten().any(|side| matches!(side, SideContent::Kept { .. }))
     }
 
@@ -369,7 +369,7 @@ impl Changes {
         if self.counted.len() > COUNTED_MAX {
             self.counted.clear();
         }
-        let mut found = FoundTexts::default();
+        let mut found = EditTextCache::default();
         let net = edits(ledger);
         net.iter().map(|net| changed_file(ledger, net, &mut self.counted, &mut found)).collect()
     }
@@ -382,13 +382,13 @@ impl Changes {
         session: SessionKey,
         scope: &ChangesetScope,
     ) -> Option<Vec<FileDiff<SideContent>>> {
-        if shows_now(scope) {
-            return self.files_now(ledger, session, scope);
+        if shows_status(scope) {
+            return self.status_files(ledger, session, scope);
         }
-        let Some(states) = checkpoints::kept_states(ledger, session, scope) else {
-            return self.said_files(ledger, session, scope);
+        let Some(states) = checkpoints::checkpoints_of_scope(ledger, session, scope) else {
+            return self.reported_files(ledger, session, scope);
         };
-        let mut files = self.kept_files(ledger, session, scope, &states);
+        let mut files = self.checkpointed_files(ledger, session, scope, &states);
         files.extend(self.unseen_files(ledger, session, scope, &files));
         Some(files)
     }
@@ -404,8 +404,8 @@ impl Changes {
     ) -> Vec<FileDiff<SideContent>> {
         let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
         let unseen = match scope {
-            ChangesetScope::Session => session.kept.unseen_in(None),
-            ChangesetScope::Turn(id) => session.kept.unseen_in(Some(id)),
+            ChangesetScope::Session => session.checkpoints.unseen_in(None),
+            ChangesetScope::Turn(id) => session.checkpoints.unseen_in(Some(id)),
             _ => BTreeMap::new(),
         };
         if unseen.is_empty() {
@@ -416,7 +416,7 @@ impl Changes {
             .into_iter()
             .filter(|(file, _)| !is_known(file))
             .map(|(file, version)| {
-                let changed = FileDiff::unknown(file, version, &session.channel.uri, &session.kept);
+                let changed = FileDiff::unknown(file, version, &session.channel.uri, &session.checkpoints);
                 (file.to_owned(), Some(changed))
             })
             .collect();
@@ -427,7 +427,7 @@ impl Changes {
                 unseen.entry(edit.diff.file.clone()).and_modify(|changed| *changed = None);
             }
         }
-        let mut said = self.said_files(ledger, key, scope).unwrap_or_default();
+        let mut said = self.reported_files(ledger, key, scope).unwrap_or_default();
         said.retain(|file| unseen.contains_key(&file.file));
         said.extend(unseen.into_values().flatten());
         said
@@ -435,25 +435,25 @@ impl Changes {
 
     /// Returns the files that differ between two checkpoints, without those that clients have
     /// reverted.
-    fn kept_files(
+    fn checkpointed_files(
         &self,
         ledger: &Ledger,
         key: SessionKey,
         scope: &ChangesetScope,
-        states: &ComparedPair,
+        states: &CheckpointPair,
     ) -> Vec<FileDiff<SideContent>> {
         let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
         let changes = self.checkpoints.compared.known(states).unwrap_or_default();
-        let files =
-            changes.iter().map(|change| FileDiff::of(change, &session.channel.uri, &session.kept, false));
+        let files = changes
+            .iter()
+            .map(|change| FileDiff::of(change, &session.channel.uri, &session.checkpoints, false));
         // What is there now is kept after files were taken back: from then on a session has what
         // was done again since.
-        let is_hidden = *scope != ChangesetScope::Session || self.checkpoints.is_being_kept(key, None);
-        let of_scope = mark_of(scope);
-        let of_scope = session
-            .discarded
-            .iter()
-            .filter(|file| is_hidden && file.kept.is_some() && file.scope == of_scope);
+        let is_hidden =
+            *scope != ChangesetScope::Session || self.checkpoints.is_checkpoint_in_flight(key, None);
+        let of_scope = scope_key(scope);
+        let of_scope =
+            session.reverted.iter().filter(|file| is_hidden && file.kept.is_some() && file.scope == of_scope);
         let discarded: BTreeSet<_> =
             of_scope.filter(|file| !file.is_unsure).map(RevertedFile::change).collect();
         let is_discarded = |changed: &FileDiff<SideContent>| {
@@ -463,24 +463,24 @@ impl Changes {
     }
 
     /// Returns the files that are not committed; none where there is no repository.
-    fn files_now(
+    fn status_files(
         &self,
         ledger: &Ledger,
         key: SessionKey,
         scope: &ChangesetScope,
     ) -> Option<Vec<FileDiff<SideContent>>> {
         let session = ledger.channels.sessions.known(key)?;
-        session.kept.root.as_ref()?;
-        let changes = self.sights.known_sight(key).map_or(&[][..], |seen| match scope {
+        session.checkpoints.root.as_ref()?;
+        let changes = self.statuses.known_status(key).map_or(&[][..], |seen| match scope {
             ChangesetScope::Branch => &seen.branch_changes,
             _ => &seen.uncommitted,
         });
-        let file = |change| FileDiff::of(change, &session.channel.uri, &session.kept, true);
+        let file = |change| FileDiff::of(change, &session.channel.uri, &session.checkpoints, true);
         Some(changes.iter().map(file).collect())
     }
 
     /// Returns the files that calls have reported.
-    fn said_files(
+    fn reported_files(
         &mut self,
         ledger: &Ledger,
         session: SessionKey,
@@ -488,19 +488,20 @@ impl Changes {
     ) -> Option<Vec<FileDiff<SideContent>>> {
         match scope {
             ChangesetScope::Session => Some(self.net_files(ledger, |ledger| {
-                let mut said = left_of(ledger, session, said_in(turns_of_session(ledger, session)));
-                said.extend(discards_of(ledger, session, |_| true));
+                let mut said =
+                    without_reverted(ledger, session, reported_in(turns_of_session(ledger, session)));
+                said.extend(reverts_of(ledger, session, |_| true));
                 net_of(said)
             })),
             ChangesetScope::Uncommitted | ChangesetScope::Branch | ChangesetScope::Compare(..) => None,
             ChangesetScope::Turn(id) => {
                 let chat = chat_of_turn(ledger, session, id)?;
-                let of_scope = mark_of(scope);
+                let of_scope = scope_key(scope);
                 Some(self.net_files(ledger, |ledger| {
                     let mut turns = turns_with_edits(ledger, chat);
                     turns.retain(|turn| turn.id == id);
-                    let mut said = said_in(turns);
-                    said.extend(discards_of(ledger, session, |file| file.scope == of_scope));
+                    let mut said = reported_in(turns);
+                    said.extend(reverts_of(ledger, session, |file| file.scope == of_scope));
                     net_of(said)
                 }))
             }
@@ -513,7 +514,7 @@ impl Changes {
 pub(in crate::host) fn edit_time(ledger: &Ledger, session: SessionKey, now_ms: i64) -> i64 {
     let turns = turns_of_session(ledger, session);
     let said = turns.iter().flat_map(|turn| turn.edits.iter().map(|edit| edit.at));
-    let discarded = ledger.channels.sessions.known(session).map(|session| &session.discarded);
+    let discarded = ledger.channels.sessions.known(session).map(|session| &session.reverted);
     let last = said.chain(discarded.into_iter().flatten().map(|file| file.edit.at)).max();
     last.map_or(now_ms, |last| now_ms.max(last.saturating_add(1)))
 }
@@ -546,7 +547,7 @@ pub(in crate::host) fn turns_of_session(ledger: &Ledger, key: SessionKey) -> Vec
 }
 
 /// Returns the reverts in a session that concern these files.
-pub(in crate::host) fn discards_of(
+pub(in crate::host) fn reverts_of(
     ledger: &Ledger,
     key: SessionKey,
     is_meant: impl Fn(&RevertedFile) -> bool,
@@ -554,29 +555,29 @@ pub(in crate::host) fn discards_of(
     let Some(session) = ledger.channels.sessions.known(key) else { return Vec::new() };
     let nowhere = (ChatKey(0), "");
     let said =
-        session.discarded.iter().filter(|file| !file.is_unsure && file.kept.is_none() && is_meant(file));
-    let discards = said.map(|file| {
+        session.reverted.iter().filter(|file| !file.is_unsure && file.kept.is_none() && is_meant(file));
+    let reverts = said.map(|file| {
         let [before_in, after_in] = [&file.before_in, &file.after_in].map(|place| {
             let place = place.as_ref().and_then(|it| Some((ledger.find_chat(&it.chat)?, it.turn.as_str())));
             place.unwrap_or(nowhere)
         });
-        ReportedEdit { before_in, after_in, edit: &file.edit, is_discard: true }
+        ReportedEdit { before_in, after_in, edit: &file.edit, is_revert: true }
     });
-    discards.collect()
+    reverts.collect()
 }
 
 /// Returns the edits without those that clients have had git revert, in a turn or in the session. A
 /// revert by git is no edit of a content that a call has reported.
-pub(in crate::host) fn left_of<'a>(
+pub(in crate::host) fn without_reverted<'a>(
     ledger: &Ledger,
     key: SessionKey,
     mut said: Vec<ReportedEdit<'a>>,
 ) -> Vec<ReportedEdit<'a>> {
     let Some(session) = ledger.channels.sessions.known(key) else { return said };
     let mut taken_back: HashMap<&str, Vec<(i64, ChangesetScope)>> = HashMap::new();
-    for file in session.discarded.iter().filter(|file| file.kept.is_some() && !file.is_unsure) {
+    for file in session.reverted.iter().filter(|file| file.kept.is_some() && !file.is_unsure) {
         let changeset = format!("{}{}", session.channel.uri, file.scope);
-        if let Some((_, scope)) = named_by_changeset(&changeset) {
+        if let Some((_, scope)) = parse_changeset_uri(&changeset) {
             taken_back.entry(&file.edit.diff.file).or_default().push((file.edit.at, scope));
         }
     }
@@ -611,7 +612,7 @@ fn changed_file(
     ledger: &Ledger,
     net: &NetEdit<'_>,
     counted: &mut CountedLines,
-    found: &mut FoundTexts,
+    found: &mut EditTextCache,
 ) -> FileDiff<SideContent> {
     let placed = |(chat, turn): (ChatKey, &str), content: &Option<EditContent>| {
         let content = content.clone()?;
@@ -625,7 +626,8 @@ fn changed_file(
             side.as_ref().map_or(String::new(), |(_, content)| content.id.clone())
         };
         let mut text = |side: &Option<(ContentPlace, EditContent)>| {
-            let text = side.as_ref().and_then(|(place, content)| text_placed(ledger, place, content, found));
+            let text =
+                side.as_ref().and_then(|(place, content)| reported_text(ledger, place, content, found));
             text.unwrap_or_default()
         };
         let count = || LineCounts::between(&text(&before), &text(&after));
@@ -643,24 +645,24 @@ fn changed_file(
 
 /// Returns the contents of a reverted file, before and after; `None` for one that is unknown by
 /// now.
-pub(in crate::host) fn sides_discarded(
+pub(in crate::host) fn reverted_sides(
     ledger: &Ledger,
     file: &RevertedFile,
-    found: &mut FoundTexts,
+    found: &mut EditTextCache,
 ) -> (FileText, FileText) {
     let mut text = |place: &Option<ContentPlace>, content: &Option<EditContent>| match (place, content) {
-        (Some(place), Some(content)) => text_placed(ledger, place, content, found).map(Some),
+        (Some(place), Some(content)) => reported_text(ledger, place, content, found).map(Some),
         _ => Some(None),
     };
     (text(&file.before_in, &file.edit.diff.before), text(&file.after_in, &file.edit.diff.after))
 }
 
 /// A content of an edit.
-fn text_placed(
+fn reported_text(
     ledger: &Ledger,
     place: &ContentPlace,
     content: &EditContent,
-    found: &mut FoundTexts,
+    found: &mut EditTextCache,
 ) -> Option<String> {
     let key = ledger.find_chat(&place.chat)?;
     let chat = ledger.channels.chats.get(&key)?;
@@ -739,6 +741,6 @@ fn active_edits(chat: &Chat) -> Vec<&CallEdit> {
 }
 
 /// Returns the name under which reviews and reverts of a changeset are saved.
-pub(in crate::host) fn mark_of(scope: &ChangesetScope) -> String {
+pub(in crate::host) fn scope_key(scope: &ChangesetScope) -> String {
     changeset_uri("", scope)
 }

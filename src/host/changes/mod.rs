@@ -5,14 +5,14 @@
 //! Never: runs git, or writes a file: it asks for both, and is told what came of it.
 //!
 //! In reading order: `edits` (changes that calls have said), `checkpoints` (what git keeps of
-//! folders), `sights` (what is in repositories now), `changesets` (what clients are shown of all
-//! that), and `discards` and `commits` (what clients have done about it).
+//! folders), `statuses` (what is in repositories now), `changesets` (what clients are shown of all
+//! that), and `operations` and `commits` (what clients have done about it).
 
 pub(in crate::host) mod changesets;
 pub(in crate::host) mod checkpoints;
 pub(in crate::host) mod commits;
-pub(in crate::host) mod discards;
 pub(in crate::host) mod edits;
-pub(in crate::host) mod sights;
+pub(in crate::host) mod operations;
+pub(in crate::host) mod statuses;
 
 pub(in crate::host) use changesets::Changes;

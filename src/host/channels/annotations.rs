@@ -15,7 +15,7 @@ use crate::host::effects::{AnnotationsKey, ChannelId, SessionKey};
 use crate::host::model::Channel;
 use crate::host::Config;
 use crate::state::history::CompletedTurn;
-use crate::wire::annotations::{annotations_uri, named_by_annotations};
+use crate::wire::annotations::{annotations_uri, parse_annotations_uri};
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::json_bytes;
 
@@ -79,7 +79,7 @@ pub(in crate::host) fn named_in(action: &StateAction) -> Option<&str> {
 
 impl Kind for Annotations {
     const KIND: ChannelKind = ChannelKind::Annotations;
-    const CALLED: &'static str = "the channel of a session's annotations";
+    const LABEL: &'static str = "the channel of a session's annotations";
     const ACTIONS: &'static [ClientAction] = actions_of! {
         Annotations;
         "annotations/set" => AnnotationsSetAction;
@@ -116,8 +116,8 @@ impl Kind for Annotations {
     }
 
     /// Behind whatever its session is called.
-    fn called_otherwise(channels: &Channels, uri: &str) -> Option<AnnotationsKey> {
-        let session = channels.find(named_by_annotations(uri)?)?.session()?;
+    fn find_by_alias(channels: &Channels, uri: &str) -> Option<AnnotationsKey> {
+        let session = channels.find(parse_annotations_uri(uri)?)?.session()?;
         let session = channels.sessions.known(session)?;
         channels.by_uri.get(&annotations_uri(&session.channel.uri))?.annotations()
     }

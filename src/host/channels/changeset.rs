@@ -16,7 +16,7 @@ use crate::host::effects::{ChangesetKey, ChannelId, SessionKey};
 use crate::host::model::Channel;
 use crate::host::Config;
 use crate::state::history::CompletedTurn;
-use crate::wire::changesets::{changeset_uri, named_by_changeset, ChangesetScope};
+use crate::wire::changesets::{changeset_uri, parse_changeset_uri, ChangesetScope};
 use crate::wire::channels::ChannelKind;
 
 /// The channel of a changeset.
@@ -31,7 +31,7 @@ pub(in crate::host) struct Changeset {
 
 impl Kind for Changeset {
     const KIND: ChannelKind = ChannelKind::Changeset;
-    const CALLED: &'static str = "a changeset's channel";
+    const LABEL: &'static str = "a changeset's channel";
     const ACTIONS: &'static [ClientAction] = actions_of! {
         Changeset;
         "changeset/filesReviewChanged" => ChangesetFilesReviewChangedAction;
@@ -60,8 +60,8 @@ impl Kind for Changeset {
     }
 
     /// Behind whatever its session is called, and with the id of a turn encoded or not.
-    fn called_otherwise(channels: &Channels, uri: &str) -> Option<ChangesetKey> {
-        let (session, scope) = named_by_changeset(uri)?;
+    fn find_by_alias(channels: &Channels, uri: &str) -> Option<ChangesetKey> {
+        let (session, scope) = parse_changeset_uri(uri)?;
         let session = channels.sessions.known(channels.find(session)?.session()?)?;
         channels.by_uri.get(&changeset_uri(&session.channel.uri, &scope))?.changeset()
     }

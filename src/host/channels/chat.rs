@@ -8,10 +8,10 @@ use ahp_types::actions::StateAction;
 use ahp_types::state::SnapshotState;
 
 use crate::host::actions::{actions_of, ClientAction};
-use crate::host::channels::session::called_by_provider;
+use crate::host::channels::session::find_by_provider;
 use crate::host::channels::{Channels, Kind, Table};
 use crate::host::effects::{ActionLine, ChatKey, SessionKey};
-use crate::host::ledger::{cursor_before, Loading, RowNote, StateIsNeeded};
+use crate::host::ledger::{cursor_before, Loading, RowNote, SnapshotRequired};
 use crate::host::model::{Channel, Chat, Subscription};
 use crate::host::Config;
 use crate::state::history::CompletedTurn;
@@ -20,7 +20,7 @@ use crate::wire::uris;
 
 impl Kind for Chat {
     const KIND: ChannelKind = ChannelKind::Chat;
-    const CALLED: &'static str = "a chat's channel";
+    const LABEL: &'static str = "a chat's channel";
     const ACTIONS: &'static [ClientAction] = actions_of! {
         Chat;
         "chat/turnStarted" => ChatTurnStartedAction;
@@ -73,9 +73,9 @@ impl Kind for Chat {
     }
 
     /// A chat of a session that is called by its provider, whose URI holds that of the session.
-    fn called_otherwise(channels: &Channels, uri: &str) -> Option<ChatKey> {
+    fn find_by_alias(channels: &Channels, uri: &str) -> Option<ChatKey> {
         let (before, session) = uris::session_of_chat(uri)?;
-        let (_, plain) = called_by_provider(channels, &session)?;
+        let (_, plain) = find_by_provider(channels, &session)?;
         channels.by_uri.get(&uris::chat_of(before, &plain))?.chat()
     }
 
@@ -92,7 +92,7 @@ impl Kind for Chat {
         Chat::note_row(self, action, line_bytes)
     }
 
-    fn loading_in_replay(&self, actions: &[&ActionLine]) -> Result<Option<Loading>, StateIsNeeded> {
+    fn loading_in_replay(&self, actions: &[&ActionLine]) -> Result<Option<Loading>, SnapshotRequired> {
         Chat::loading_in_replay(self, actions)
     }
 }

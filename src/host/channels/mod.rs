@@ -32,7 +32,7 @@ use ahp_types::state::SnapshotState;
 
 use crate::host::actions::ClientAction;
 use crate::host::effects::{ActionLine, ChannelId, ChatKey, SessionKey};
-use crate::host::ledger::{Loading, RowNote, StateIsNeeded};
+use crate::host::ledger::{Loading, RowNote, SnapshotRequired};
 use crate::host::model::{Channel, Chat, Session, Subscription};
 use crate::host::Config;
 use crate::state::history::CompletedTurn;
@@ -55,7 +55,7 @@ pub(super) trait Kind: Sized {
     const KIND: ChannelKind;
 
     /// Name of a channel of this kind in messages for people.
-    const CALLED: &'static str;
+    const LABEL: &'static str;
 
     /// The actions that clients may dispatch on its channels.
     const ACTIONS: &'static [ClientAction];
@@ -86,7 +86,7 @@ pub(super) trait Kind: Sized {
     }
 
     /// The channel that some clients call by this URI, which is not its own.
-    fn called_otherwise(_channels: &Channels, _uri: &str) -> Option<Self::Key> {
+    fn find_by_alias(_channels: &Channels, _uri: &str) -> Option<Self::Key> {
         None
     }
 
@@ -111,7 +111,7 @@ pub(super) trait Kind: Sized {
 
     /// Returns whether actions on the channel are saved. A client that has missed some of a channel
     /// whose actions are not gets its state, unless memory has all of them.
-    fn is_written_down(&self) -> bool {
+    fn is_persistent(&self) -> bool {
         true
     }
 
@@ -120,7 +120,7 @@ pub(super) trait Kind: Sized {
     ///
     /// # Errors
     /// When it must be given the state instead.
-    fn loading_in_replay(&self, _actions: &[&ActionLine]) -> Result<Option<Loading>, StateIsNeeded> {
+    fn loading_in_replay(&self, _actions: &[&ActionLine]) -> Result<Option<Loading>, SnapshotRequired> {
         Ok(None)
     }
 }
@@ -186,7 +186,7 @@ impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
     pub(super) fn known(&self, key: Key) -> Option<&K> {
         let found = self.0.get(&key);
         if found.is_none() {
-            tell_of_a_mistake(&key, Location::caller());
+            log_unknown_key(&key, Location::caller());
         }
         found
     }
@@ -208,7 +208,7 @@ impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
     pub(super) fn known_mut(&mut self, key: Key) -> Option<&mut K> {
         let found = self.0.get_mut(&key);
         if found.is_none() {
-            tell_of_a_mistake(&key, Location::caller());
+            log_unknown_key(&key, Location::caller());
         }
         found
     }
@@ -231,7 +231,7 @@ impl<Key: From<u64> + Into<ChannelId> + Copy + Ord, K> Keyed<K> for Table<Key, K
     }
 }
 
-fn tell_of_a_mistake(key: &impl Debug, caller: &Location<'_>) {
+fn log_unknown_key(key: &impl Debug, caller: &Location<'_>) {
     tracing::error!(?key, %caller, "a mistake of this program: a channel that must be there is not; what was to be done with it is left out");
 }
 
@@ -295,7 +295,7 @@ macro_rules! match_kind {
     };
 }
 
-/// Evaluates an expression for the type of a kind: `by_kind!(id.kind, K => K::CALLED)`.
+/// Evaluates an expression for the type of a kind: `by_kind!(id.kind, K => K::LABEL)`.
 macro_rules! by_kind {
     ($of:expr, $K:ident => $does:expr) => {
         with_channel_kinds!(match_kind $of, $K => $does)
@@ -308,14 +308,14 @@ pub fn client_actions() -> impl Iterator<Item = &'static ClientAction> {
 }
 
 /// Returns the name of a kind in messages for people.
-pub(super) fn called(kind: ChannelKind) -> &'static str {
-    by_kind!(kind, K => K::CALLED)
+pub(super) fn label(kind: ChannelKind) -> &'static str {
+    by_kind!(kind, K => K::LABEL)
 }
 
 impl Channels {
     /// The channel of this URI, as it calls itself or as some clients call it.
     pub(super) fn find(&self, uri: &str) -> Option<ChannelId> {
-        let otherwise = |kind: &ChannelKind| by_kind!(*kind, K => K::called_otherwise(self, uri).map(Into::<ChannelId>::into));
+        let otherwise = |kind: &ChannelKind| by_kind!(*kind, K => K::find_by_alias(self, uri).map(Into::<ChannelId>::into));
         self.by_uri.get(uri).copied().or_else(|| ChannelKind::ALL.iter().find_map(otherwise))
     }
 
@@ -325,8 +325,8 @@ impl Channels {
     }
 
     /// Returns whether actions on a channel are saved.
-    pub(super) fn is_written_down(&self, id: ChannelId) -> bool {
-        by_kind!(id.kind, K => K::all(self).at(id.key).is_none_or(K::is_written_down))
+    pub(super) fn is_persistent(&self, id: ChannelId) -> bool {
+        by_kind!(id.kind, K => K::all(self).at(id.key).is_none_or(K::is_persistent))
     }
 
     pub(super) fn get_mut(&mut self, id: ChannelId) -> Option<&mut Channel> {
@@ -383,7 +383,7 @@ impl Channels {
         &self,
         id: ChannelId,
         actions: &[&ActionLine],
-    ) -> Result<Option<Loading>, StateIsNeeded> {
+    ) -> Result<Option<Loading>, SnapshotRequired> {
         by_kind!(id.kind, K => match K::all(self).at(id.key) {
             Some(of_kind) => of_kind.loading_in_replay(actions),
             None => Ok(None),

@@ -36,9 +36,9 @@ pub(in crate::host) struct Root {
     pub(in crate::host) channel: Channel,
     pub(in crate::host) state: RootState,
     /// The store had it when the host started.
-    pub(in crate::host) was_kept: bool,
+    pub(in crate::host) was_saved: bool,
     /// The process before this one has told of terminals, which have ended with it.
-    pub(in crate::host) told_of_terminals: bool,
+    pub(in crate::host) has_sent_terminals: bool,
 }
 
 /// Saved part of the root channel.
@@ -60,7 +60,7 @@ struct RootBody {
 
 impl RootBody {
     /// As the store has it; none where it has none that can be read.
-    fn kept(config: &Config) -> Option<Self> {
+    fn from_stored(config: &Config) -> Option<Self> {
         let row = config.start.channels.iter().find(|row| row.id == ChannelId::ROOT)?;
         let body = serde_json::from_slice(&row.body);
         body.map_err(
@@ -72,16 +72,16 @@ impl RootBody {
 
 /// There is one, so nothing tells it from others.
 #[derive(Clone, Copy)]
-pub(in crate::host) struct TheOne;
+pub(in crate::host) struct RootKey;
 
-impl From<u64> for TheOne {
+impl From<u64> for RootKey {
     fn from(_: u64) -> Self {
         Self
     }
 }
 
-impl From<TheOne> for ChannelId {
-    fn from(_: TheOne) -> Self {
+impl From<RootKey> for ChannelId {
+    fn from(_: RootKey) -> Self {
         Self::ROOT
     }
 }
@@ -105,17 +105,17 @@ impl Keyed<Self> for Root {
 
 impl Kind for Root {
     const KIND: ChannelKind = ChannelKind::Root;
-    const CALLED: &'static str = "the root channel";
+    const LABEL: &'static str = "the root channel";
     const ACTIONS: &'static [ClientAction] = actions_of! {
         Root;
         "root/configChanged" => RootConfigChangedAction;
     };
-    type Key = TheOne;
+    type Key = RootKey;
     type All = Self;
 
     fn at_start(config: &Config) -> Self {
-        let kept = RootBody::kept(config);
-        let was_kept = kept.is_some();
+        let kept = RootBody::from_stored(config);
+        let was_saved = kept.is_some();
         let body = kept.unwrap_or(RootBody {
             born_at: config.start.head,
             values: JsonObject::new(),
@@ -132,7 +132,7 @@ impl Kind for Root {
             meta: None,
         };
         let channel = Channel::new(uris::ROOT.to_owned(), body.born_at);
-        Self { channel, state, was_kept, told_of_terminals: body.has_terminals }
+        Self { channel, state, was_saved, has_sent_terminals: body.has_terminals }
     }
 
     fn channel(&self) -> &Channel {
@@ -147,13 +147,13 @@ impl Kind for Root {
         apply_action_to_root(&mut self.state, action)
     }
 
-    fn snapshot(&self, _: TheOne, _: usize) -> Option<(SnapshotState, &[CompletedTurn])> {
+    fn snapshot(&self, _: RootKey, _: usize) -> Option<(SnapshotState, &[CompletedTurn])> {
         Some((SnapshotState::Root(Box::new(self.state.clone())), &[]))
     }
 
     /// Accepts the forms into which URI libraries turn the root's URI.
-    fn called_otherwise(_: &Channels, uri: &str) -> Option<TheOne> {
-        uris::is_root(uri).then_some(TheOne)
+    fn find_by_alias(_: &Channels, uri: &str) -> Option<RootKey> {
+        uris::is_root(uri).then_some(RootKey)
     }
 
     fn note_row(&mut self, action: &StateAction, _: usize) -> RowNote {
@@ -182,7 +182,7 @@ impl Root {
             return Ok(false);
         }
         if let Some(config) = &after.config {
-            check_has_room(&config.values)?;
+            check_limit(&config.values)?;
         }
         Ok(true)
     }
@@ -194,7 +194,7 @@ impl Root {
         let lists_terminals = self.state.terminals.is_some();
         let body = RootBody { born_at: self.channel.born_at, values, has_terminals, lists_terminals };
         let body = to_sorted_json(&body).into();
-        step.say(Output::Record(Record::Channel(ChannelRow { id: ChannelId::ROOT, body })));
+        step.emit(Output::Record(Record::Channel(ChannelRow { id: ChannelId::ROOT, body })));
     }
 }
 
@@ -202,7 +202,7 @@ impl Root {
 ///
 /// # Errors
 /// When they are too many, or too large.
-fn check_has_room(values: &JsonObject) -> Result<(), Refusal> {
+fn check_limit(values: &JsonObject) -> Result<(), Refusal> {
     if values.len() > VALUES_MAX {
         return Err(Refusal::TooManyRootValues(VALUES_MAX));
     }
@@ -220,12 +220,12 @@ mod tests {
     #[test]
     fn values_have_room_up_to_the_limits() {
         let many = |count: usize| (0..count).map(|at| (at.to_string(), json!(at))).collect::<JsonObject>();
-        assert_eq!(check_has_room(&many(VALUES_MAX)), Ok(()));
-        assert!(check_has_room(&many(VALUES_MAX + 1)).is_err());
+        assert_eq!(check_limit(&many(VALUES_MAX)), Ok(()));
+        assert!(check_limit(&many(VALUES_MAX + 1)).is_err());
         // `{"x":"…"}`
         let large = |bytes: usize| JsonObject::from_iter([("x".to_owned(), json!("a".repeat(bytes - 8)))]);
-        assert_eq!(check_has_room(&large(VALUES_BYTES_MAX)), Ok(()));
-        let refused = check_has_room(&large(VALUES_BYTES_MAX + 1)).unwrap_err().to_string();
+        assert_eq!(check_limit(&large(VALUES_BYTES_MAX)), Ok(()));
+        let refused = check_limit(&large(VALUES_BYTES_MAX + 1)).unwrap_err().to_string();
         assert!(refused.contains("262144 bytes"), "{refused}");
     }
 }

@@ -46,7 +46,7 @@ impl From<SampleKey> for ChannelId {
 
 impl Kind for Sample {
     const KIND: ChannelKind = ChannelKind::Sample;
-    const CALLED: &'static str = "a sample's channel";
+    const LABEL: &'static str = "a sample's channel";
     const ACTIONS: &'static [ClientAction] = actions_of! {
         Sample;
         "annotations/set" => AnnotationsSetAction;
@@ -98,6 +98,6 @@ impl Sample {
     /// Leaves the row of the channel to be saved.
     pub(in crate::host) fn save(&self, step: &mut Step<'_>, id: ChannelId) {
         let body = to_sorted_json(&self.state).into();
-        step.say(Output::Record(Record::Channel(ChannelRow { id, body })));
+        step.emit(Output::Record(Record::Channel(ChannelRow { id, body })));
     }
 }

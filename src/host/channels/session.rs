@@ -23,7 +23,7 @@ const NO_MCP_SERVERS: &str = "no agent of this host shows MCP servers of its own
 
 impl Kind for Session {
     const KIND: ChannelKind = ChannelKind::Session;
-    const CALLED: &'static str = "a session's channel";
+    const LABEL: &'static str = "a session's channel";
     const ACTIONS: &'static [ClientAction] = actions_of! {
         Session;
         "session/titleChanged" => SessionTitleChangedAction;
@@ -65,8 +65,8 @@ impl Kind for Session {
     }
 
     /// By its provider.
-    fn called_otherwise(channels: &Channels, uri: &str) -> Option<SessionKey> {
-        called_by_provider(channels, uri).map(|(key, _)| key)
+    fn find_by_alias(channels: &Channels, uri: &str) -> Option<SessionKey> {
+        find_by_provider(channels, uri).map(|(key, _)| key)
     }
 
     fn session_of(_: &Channels, key: SessionKey) -> Option<SessionKey> {
@@ -75,7 +75,7 @@ impl Kind for Session {
 
     /// A session that was made ahead stays while it has subscribers.
     fn note_subscribed(&mut self) {
-        self.unfollowed = None;
+        self.unsubscribed = None;
     }
 
     fn note_row(&mut self, _: &StateAction, _: usize) -> RowNote {
@@ -85,7 +85,7 @@ impl Kind for Session {
 
 /// The session that is called by its provider here, and its own URI, `ahp-session:/<id>`: some
 /// clients know sessions by no other name.
-pub(super) fn called_by_provider(channels: &Channels, uri: &str) -> Option<(SessionKey, String)> {
+pub(super) fn find_by_provider(channels: &Channels, uri: &str) -> Option<(SessionKey, String)> {
     let (provider, plain) = uris::plain_session(uri)?;
     let key = channels.by_uri.get(&plain)?.session()?;
     let session = channels.sessions.known(key)?;

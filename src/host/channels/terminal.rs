@@ -22,7 +22,7 @@ use crate::state::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::RequestId;
 use crate::wire::terminals::{
-    named_by_terminal, terminal_uri, OUTPUT_BYTES_KEPT, SCROLLBACK_BYTES_CUT, SCROLLBACK_BYTES_MAX,
+    parse_terminal_uri, terminal_uri, OUTPUT_BYTES_KEPT, SCROLLBACK_BYTES_CUT, SCROLLBACK_BYTES_MAX,
 };
 
 /// The channel of a terminal.
@@ -42,7 +42,7 @@ pub(in crate::host) struct Terminal {
     /// Set when the agent can leave the command running in the background.
     pub(in crate::host) detaches: bool,
     /// A call that is over says how the command has ended, and what it has printed.
-    pub(in crate::host) is_kept: bool,
+    pub(in crate::host) is_stored: bool,
     /// There was more before what is kept.
     pub(in crate::host) is_cut: bool,
 }
@@ -55,9 +55,9 @@ pub(in crate::host) struct Pty {
     /// The client that has asked for it.
     pub(in crate::host) made_by: String,
     /// Number of typed bytes that the program has not been given yet.
-    pub(in crate::host) untaken_bytes: usize,
+    pub(in crate::host) pending_input_bytes: usize,
     /// Set once a client has subscribed, or has had the time to.
-    pub(in crate::host) was_followed: bool,
+    pub(in crate::host) had_subscribers: bool,
     /// A client has named it: it is called so, whatever its program calls it.
     pub(in crate::host) is_named: bool,
     /// Number of command lines that its shell has reported.
@@ -127,7 +127,7 @@ impl Terminal {
 
 impl Kind for Terminal {
     const KIND: ChannelKind = ChannelKind::Terminal;
-    const CALLED: &'static str = "a terminal's channel";
+    const LABEL: &'static str = "a terminal's channel";
     const ACTIONS: &'static [ClientAction] = actions_of! {
         Terminal;
         "terminal/input" => TerminalInputAction;
@@ -162,8 +162,8 @@ impl Kind for Terminal {
     }
 
     /// URI libraries write an empty authority in several ways.
-    fn called_otherwise(channels: &Channels, uri: &str) -> Option<TerminalKey> {
-        let (chat, number) = named_by_terminal(uri)?;
+    fn find_by_alias(channels: &Channels, uri: &str) -> Option<TerminalKey> {
+        let (chat, number) = parse_terminal_uri(uri)?;
         channels.by_uri.get(&terminal_uri(&chat, number))?.terminal()
     }
 
@@ -174,13 +174,13 @@ impl Kind for Terminal {
 
     fn note_subscribed(&mut self) {
         if let Some(pty) = &mut self.pty {
-            pty.was_followed = true;
+            pty.had_subscribers = true;
         }
     }
 
     /// Returns false for a terminal that is typed into: its output may be secret, and is never
     /// saved.
-    fn is_written_down(&self) -> bool {
+    fn is_persistent(&self) -> bool {
         self.pty.is_none()
     }
 }

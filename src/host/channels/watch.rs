@@ -26,7 +26,7 @@ pub(in crate::host) struct Watch {
     pub(in crate::host) channel: Channel,
     pub(in crate::host) state: ResourceWatchState,
     /// The number of the time for which it stays although nobody follows it, while that runs.
-    pub(in crate::host) unfollowed: Option<u64>,
+    pub(in crate::host) unsubscribed: Option<u64>,
 }
 
 impl Watch {
@@ -37,13 +37,13 @@ impl Watch {
         let state =
             ResourceWatchState { root: watched.uri, recursive: watched.recursive, excludes, includes };
         // It has no history: whoever has followed it before knows all of it.
-        Self { channel: Channel::new(uri, 0), state, unfollowed: None }
+        Self { channel: Channel::new(uri, 0), state, unsubscribed: None }
     }
 }
 
 impl Kind for Watch {
     const KIND: ChannelKind = ChannelKind::Watch;
-    const CALLED: &'static str = "a watch's channel";
+    const LABEL: &'static str = "a watch's channel";
     const ACTIONS: &'static [ClientAction] = &[];
     type Key = WatchKey;
     type All = BTreeMap<WatchKey, Self>;

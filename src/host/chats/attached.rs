@@ -21,7 +21,7 @@ use crate::host::ledger::Ledger;
 use crate::host::model::Chat;
 use crate::host::refusal::Refusal;
 use crate::state::history::CompletedTurn;
-use crate::wire::names::ATTACHED_MAX;
+use crate::wire::references::ATTACHED_MAX;
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
@@ -175,13 +175,13 @@ pub(in crate::host) fn attached_by_queue(ledger: &mut Ledger, key: ChatKey, id: 
 
 /// Forgets the transcripts of messages that are gone, and of the oldest ones when they are too
 /// many.
-pub(in crate::host) fn forget_what_is_gone(chat: &mut Chat) {
+pub(in crate::host) fn prune(chat: &mut Chat) {
     if chat.attached.is_empty() {
         return;
     }
     let state = chat.conversation.state();
-    let handed_over = chat.run.iter().flat_map(|run| &run.handed_over);
-    let waiting = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(handed_over);
+    let sent_steering = chat.run.iter().flat_map(|run| &run.sent_steering);
+    let waiting = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(sent_steering);
     let waiting: Vec<&str> = waiting.map(|message| message.id.as_str()).collect();
     chat.attached.pending.retain(|id, _| waiting.contains(&id.as_str()));
     let newest_first = state.active_turn.iter().map(|turn| &*turn.id);

@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::host::changes::edits;
 use crate::host::effects::{
-    Besides, ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome,
+    CallExtras, ChatKey, Command, PermissionKind, PermissionOption, RunId, ToolGate, ToolOutcome,
 };
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
@@ -44,7 +44,7 @@ pub(in crate::host) struct Readiness {
     pub(in crate::host) input: String,
     pub(in crate::host) message: StringOrMarkdown,
     pub(in crate::host) gate: ToolGate,
-    pub(in crate::host) besides: Besides,
+    pub(in crate::host) extras: CallExtras,
 }
 
 /// How the host denies a call on its own behalf.
@@ -176,7 +176,7 @@ fn close_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, state: &T
                 },
                 error: Some("the turn ended before the call did".to_owned()),
             };
-            finish_call(ledger, step, &call, outcome, false, Besides::default());
+            finish_call(ledger, step, &call, outcome, false, CallExtras::default());
         }
     }
 }
@@ -214,7 +214,7 @@ pub(in crate::host) fn finish_call(
     call: &CallRef,
     outcome: ToolOutcome,
     review: bool,
-    besides: Besides,
+    extras: CallExtras,
 ) {
     match call_state(ledger, call) {
         Some(ToolCallState::Running(_) | ToolCallState::PendingConfirmation(_)) => {}
@@ -224,7 +224,7 @@ pub(in crate::host) fn finish_call(
             let message = message.unwrap_or_else(|| state.display_name.clone().into());
             let input = state.partial_input.clone().unwrap_or_default();
             let gate = ToolGate::Open;
-            let ready = Readiness { input, message, gate, besides: Besides::default() };
+            let ready = Readiness { input, message, gate, extras: CallExtras::default() };
             if state.contributor.is_some() {
                 // Its client would begin with what runs, if only for a moment.
                 sequence_ready(ledger, step, call, ready, None, None);
@@ -238,8 +238,8 @@ pub(in crate::host) fn finish_call(
         }
     }
     let content = terminals::place_terminals(ledger, call.key, outcome.content);
-    terminals::terminals_are_kept(ledger, &content);
-    let meta = with_edit_time(ledger, step, call, besides.meta, &content);
+    terminals::mark_terminals_stored(ledger, &content);
+    let meta = with_edit_time(ledger, step, call, extras.meta, &content);
     let action = StateAction::ChatToolCallComplete(ChatToolCallCompleteAction {
         turn_id: call.turn_id.clone(),
         tool_call_id: call.id.clone(),
@@ -248,7 +248,7 @@ pub(in crate::host) fn finish_call(
             success: outcome.success,
             past_tense_message: outcome.message,
             content: Some(content).filter(|content| !content.is_empty()),
-            structured_content: besides.structured,
+            structured_content: extras.structured,
             error: outcome.error.map(|message| json!({ "message": message })),
         },
         requires_result_confirmation: review.then_some(true),
@@ -411,7 +411,7 @@ fn sequence_ready(
     confirmed: Option<ToolCallConfirmationReason>,
     options: Option<Vec<ConfirmationOption>>,
 ) {
-    let Besides { meta, edits, .. } = ready.besides;
+    let CallExtras { meta, edits, .. } = ready.extras;
     let action = StateAction::ChatToolCallReady(ChatToolCallReadyAction {
         turn_id: call.turn_id.clone(),
         tool_call_id: call.id.clone(),
@@ -436,7 +436,7 @@ fn refuse_unshown(ledger: &Ledger, step: &mut Step<'_>, call: CallRef, gate: Too
     if let (ToolGate::Ask(options), Some(run)) = (gate, run) {
         let option = rejection_among(&options);
         let refused = Command::Permission { run, tool_call_id: call.id, option, approved: false };
-        step.tell_agent(call.key, refused);
+        step.send_to_agent(call.key, refused);
     }
 }
 

@@ -9,7 +9,7 @@ use ahp_types::actions::{ChatPendingMessageRemovedAction, ChatPendingMessageSetA
 use ahp_types::state::{PendingMessage, PendingMessageKind};
 
 use crate::host::agents::AgentRegistry;
-use crate::host::chats::turns::as_agent_hears;
+use crate::host::chats::turns::message_for_agent;
 use crate::host::effects::{ChatKey, Command};
 use crate::host::ledger::Ledger;
 use crate::host::model::RunPhase;
@@ -22,7 +22,7 @@ pub(in crate::host) fn steers(ledger: &Ledger, agents: &AgentRegistry, key: Chat
 }
 
 /// Hands the steering message to the agent, if it works on something and takes it.
-pub(in crate::host) fn hand_over_steering(
+pub(in crate::host) fn send_steering(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -34,18 +34,20 @@ pub(in crate::host) fn hand_over_steering(
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let Some(pending) = chat.conversation.state().steering_message.clone() else { return };
     // It is run, or begins a turn, when the one is over that runs.
-    if commands::command_in(ledger, &pending.message.text).is_some() || chat.unsteered.contains(&pending.id) {
+    if commands::command_in(ledger, &pending.message.text).is_some()
+        || chat.undelivered_steering.contains(&pending.id)
+    {
         return;
     }
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) else { return };
-    run.handed_over.push(pending.clone());
+    run.sent_steering.push(pending.clone());
     let run = run.id;
     let PendingMessage { id, message } = pending;
     let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
-    let message = as_agent_hears(agents.agent_of(ledger, key).map(|agent| &agent.info), &message);
+    let message = message_for_agent(agents.agent_of(ledger, key).map(|agent| &agent.info), &message);
     consume(ledger, step, key, PendingMessageKind::Steering, id.clone());
-    step.tell_agent(key, Command::Steer { run, id, message, attached });
+    step.send_to_agent(key, Command::Steer { run, id, message, attached });
 }
 
 /// A client asked for something on this chat: the queue may go on after what stopped it.
@@ -84,20 +86,20 @@ pub(in crate::host) fn fresh_turn_id(ledger: &Ledger, step: &mut Step<'_>, key: 
 
 /// Notes that a steering message has nothing to steer, as neither runs anything nor is anything
 /// queued: the next turn begins with it. One that was put back waits for the next run.
-pub(in crate::host) fn note_unsteerable(ledger: &mut Ledger, key: ChatKey, id: &str) {
+pub(in crate::host) fn note_undelivered_steering(ledger: &mut Ledger, key: ChatKey, id: &str) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let state = chat.conversation.state();
     let waits = state.steering_message.as_ref().is_some_and(|it| it.id == id);
     let is_queued = state.queued_messages.iter().flatten().next().is_some();
     if chat.run.is_none() && chat.begins.is_none() && !waits && !is_queued {
-        chat.unsteered.insert(id.to_owned());
+        chat.undelivered_steering.insert(id.to_owned());
     }
 }
 
 /// The agent has taken a steering message in.
 pub(in crate::host) fn steering_arrived(ledger: &mut Ledger, key: ChatKey, id: &str) {
     if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
-        run.handed_over.retain(|pending| pending.id != id);
+        run.sent_steering.retain(|pending| pending.id != id);
     }
 }
 
@@ -110,25 +112,25 @@ pub(in crate::host) fn steering_was_refused(
 ) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let Some(run) = chat.run.as_mut() else { return };
-    let Some(at) = run.handed_over.iter().position(|pending| pending.id == id) else { return };
-    let refused = run.handed_over.remove(at);
-    chat.unsteered.insert(refused.id.clone());
-    put_back_steering(ledger, step, key, vec![refused]);
+    let Some(at) = run.sent_steering.iter().position(|pending| pending.id == id) else { return };
+    let refused = run.sent_steering.remove(at);
+    chat.undelivered_steering.insert(refused.id.clone());
+    requeue_steering(ledger, step, key, vec![refused]);
 }
 
 /// Puts back what the agent of a run that is over was handed and has not taken in, so that the
 /// next run is handed it. There is room for one message: a newer one replaces an older one, as
 /// it does while they wait.
-pub(in crate::host) fn put_back_steering(
+pub(in crate::host) fn requeue_steering(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
-    mut handed_over: Vec<PendingMessage>,
+    mut sent_steering: Vec<PendingMessage>,
 ) {
-    let Some(newest) = handed_over.pop() else { return };
+    let Some(newest) = sent_steering.pop() else { return };
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let newer = chat.conversation.state().steering_message.is_some();
-    let lost = handed_over.len() + usize::from(newer);
+    let lost = sent_steering.len() + usize::from(newer);
     if lost > 0 {
         tracing::warn!(chat = chat.channel.uri, lost, "steering messages were lost: no agent took them");
     }
@@ -151,7 +153,7 @@ pub(in crate::host) fn consume(
 ) {
     if let Some(chat) = ledger.channels.chats.known_mut(key) {
         chat.consumed.insert(id.clone());
-        chat.unsteered.remove(&id);
+        chat.undelivered_steering.remove(&id);
     }
     let removed = ChatPendingMessageRemovedAction { kind, id };
     ledger.sequence(step, key, StateAction::ChatPendingMessageRemoved(removed), None);

@@ -16,7 +16,7 @@ use crate::host::model::OpenPart;
 use crate::host::{catalogue, Step};
 
 /// Some of the text of a turn.
-pub(in crate::host) struct Passage {
+pub(in crate::host) struct TextSegment {
     pub(in crate::host) turn_id: String,
     pub(in crate::host) kind: TextKind,
     pub(in crate::host) content: String,
@@ -29,14 +29,14 @@ pub(in crate::host) fn append_text(
     step: &mut Step<'_>,
     key: ChatKey,
     run: RunId,
-    passage: Passage,
+    segment: TextSegment,
 ) {
     let open = ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref()?.open_part.as_ref());
-    let Some(open) = open.filter(|open| open.kind == passage.kind) else {
-        return open_part(ledger, step, key, passage);
+    let Some(open) = open.filter(|open| open.kind == segment.kind) else {
+        return open_part(ledger, step, key, segment);
     };
     let part_id = open.id.clone();
-    let Passage { turn_id, kind, content, meta } = passage;
+    let TextSegment { turn_id, kind, content, meta } = segment;
     // What is told besides would be lost when it is merged with others.
     let delta = meta.is_none().then_some(PartKey { run, part: open.number });
     let action = match kind {
@@ -48,8 +48,13 @@ pub(in crate::host) fn append_text(
     ledger.sequence_part(step, key.into(), &action, None, delta);
 }
 
-pub(in crate::host) fn open_part(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, passage: Passage) {
-    let Passage { turn_id, kind, content, meta } = passage;
+pub(in crate::host) fn open_part(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    segment: TextSegment,
+) {
+    let TextSegment { turn_id, kind, content, meta } = segment;
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let (number, id) = chat.next_part();
     let Some(run) = chat.run.as_mut() else { return };

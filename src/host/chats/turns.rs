@@ -36,7 +36,7 @@ pub(in crate::host) enum Ending {
 }
 
 /// A message without what its client shows but an agent does not know: a choice of no model.
-pub(in crate::host) fn as_agent_hears(agent: Option<&AgentInfo>, message: &Message) -> Message {
+pub(in crate::host) fn message_for_agent(agent: Option<&AgentInfo>, message: &Message) -> Message {
     let mut message = message.clone();
     message.model = message.model.filter(|model| !agent.is_some_and(|agent| is_no_choice(agent, model)));
     message
@@ -66,7 +66,7 @@ pub(in crate::host) fn is_begun_by_agent(message: &Message) -> bool {
 }
 
 /// Ends the running turn, once: everything in it that is open is closed before its ending.
-pub(in crate::host) fn end_turn_quietly(
+pub(in crate::host) fn end_turn_without_advance(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -108,11 +108,11 @@ pub(in crate::host) fn end_turn_quietly(
     step.facts.push_back(Fact::TurnEnded(key));
     catalogue::mark_unread(ledger, step, key);
     catalogue::sync_chat(ledger, step, key);
-    pending::put_back_steering(ledger, step, key, run.handed_over);
-    selection::forget_followers(ledger, key);
-    selection::select_what_waits(ledger, step, key);
+    pending::requeue_steering(ledger, step, key, run.sent_steering);
+    selection::clear_followers(ledger, key);
+    selection::apply_pending_selections(ledger, step, key);
     if let Some(chat) = ledger.channels.chats.known(key).filter(|_| !run.interrupted) {
-        step.say(Output::Record(Record::Survived(chat.session)));
+        step.emit(Output::Record(Record::Survived(chat.session)));
     }
     if cancelled
         && ledger.channels.chats.known(key).is_some_and(|chat| chat.awaits)
@@ -125,6 +125,6 @@ pub(in crate::host) fn end_turn_quietly(
     if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
         // The agent does not know yet that it is over.
         chat.settling = Some(run.id);
-        step.tell_agent(key, Command::Cancel { run: run.id });
+        step.send_to_agent(key, Command::Cancel { run: run.id });
     }
 }

@@ -11,10 +11,10 @@ use crate::host::effects::{ConnectionId, LargeStates, LARGE_BYTES};
 use crate::host::ledger::Ledger;
 use crate::host::model::ChannelId;
 use crate::host::{CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
-use crate::wire::annotations::session_named_by;
+use crate::wire::annotations::session_of_subchannel;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
-use crate::wire::terminals::named_by_terminal;
+use crate::wire::terminals::parse_terminal_uri;
 use crate::wire::watches::{is_watch, WATCHES_MAX};
 
 /// A result with states of channels.
@@ -36,7 +36,7 @@ pub(in crate::host) enum Subscribed {
 impl From<LargeStates> for Subscribed {
     /// Writes at once a state that is not large, if nothing must be read for it.
     fn from(states: LargeStates) -> Self {
-        if states.bytes >= LARGE_BYTES || !states.is_here() {
+        if states.bytes >= LARGE_BYTES || !states.is_in_memory() {
             return Self::Large(Box::new(states));
         }
         let kinds = states.kinds();
@@ -47,7 +47,7 @@ impl From<LargeStates> for Subscribed {
 /// Returns whether a URI names, by its form, a channel other than a session or chat: such a one is
 /// answered with "not found".
 pub(in crate::host) fn is_no_conversation(uri: &str) -> bool {
-    is_watch(uri) || named_by_terminal(uri).is_some() || session_named_by(uri).is_some()
+    is_watch(uri) || parse_terminal_uri(uri).is_some() || session_of_subchannel(uri).is_some()
 }
 
 impl Clients {

@@ -1,11 +1,11 @@
 //! Clients that take part in sessions: whether they are there, and the tool calls that run on them.
 //!
-//! Owns: absences (an active client that may come back), departures, the end of the host, choosing
+//! Owns: absences (an active client that may come back), disconnects, the end of the host, choosing
 //! the client that a tool call runs on, and the end of a call whose client is gone.
 //! Never: decides what a client may say of itself or of a call: `host::actions` does.
 
 pub(in crate::host) mod connections;
-pub(in crate::host) mod departures;
+pub(in crate::host) mod disconnects;
 pub(in crate::host) mod shutdown;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,9 +26,9 @@ use serde_json::Value;
 use crate::host::agents::conversations;
 use crate::host::chats::calls;
 use crate::host::chats::calls::CallRef;
-use crate::host::clients::departures::Departure;
+use crate::host::clients::disconnects::Disconnect;
 use crate::host::clients::shutdown::ShuttingDown;
-use crate::host::effects::{Besides, ChatKey, Command, ConnectionId, Output, Timer, ToolOutcome};
+use crate::host::effects::{CallExtras, ChatKey, Command, ConnectionId, Output, Timer, ToolOutcome};
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
 use crate::host::model::{AgentLink, ChannelId, SessionKey};
@@ -48,7 +48,7 @@ pub(in crate::host) struct Clients {
     /// Active clients that are not there, by the numbers of their timers.
     absences: BTreeMap<u64, (SessionKey, String)>,
     /// Clients that can say nothing any more, until their turns are over.
-    pub(in crate::host) departures: BTreeMap<ConnectionId, Departure>,
+    pub(in crate::host) disconnects: BTreeMap<ConnectionId, Disconnect>,
     /// Connections that clients have lost who are expected back.
     pub(in crate::host) expected: BTreeSet<ConnectionId>,
     /// Set while the host ends.
@@ -57,7 +57,7 @@ pub(in crate::host) struct Clients {
 
 /// A tool call that an agent wants a client to carry out.
 #[derive(Debug)]
-pub(in crate::host) struct Errand {
+pub(in crate::host) struct ClientToolRequest {
     pub(in crate::host) tool: String,
     pub(in crate::host) input: String,
     pub(in crate::host) message: StringOrMarkdown,
@@ -66,7 +66,12 @@ pub(in crate::host) struct Errand {
 impl Clients {
     /// A client has lost a connection. Where it is active and was not there otherwise, it has some
     /// time to come back.
-    pub(in crate::host) fn client_left(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, client_id: &str) {
+    pub(in crate::host) fn client_disconnected(
+        &mut self,
+        ledger: &mut Ledger,
+        step: &mut Step<'_>,
+        client_id: &str,
+    ) {
         if ledger.presence.can_speak(client_id) {
             return;
         }
@@ -106,16 +111,16 @@ impl Clients {
         }
         let number = ledger.fresh_key();
         self.absences.insert(number, known);
-        step.say(Output::Timer(Timer::Absence(number), ABSENCE_MAX));
+        step.emit(Output::Timer(Timer::Absence(number), ABSENCE_MAX));
     }
 
-    /// A client takes part in a session again.
-    pub(in crate::host) fn client_is_back(&mut self, session: SessionKey, client_id: &str) {
+    /// Stops waiting for a client that takes part in a session again.
+    pub(in crate::host) fn client_returned(&mut self, session: SessionKey, client_id: &str) {
         self.absences.retain(|_, (of, client)| *of != session || client != client_id);
     }
 
-    /// The time of an absent client to come back is up.
-    pub(in crate::host) fn absence_is_over(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, number: u64) {
+    /// Removes an active client that has not come back in time.
+    pub(in crate::host) fn absence_expired(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, number: u64) {
         let Some((session, client_id)) = self.absences.remove(&number) else { return };
         // The session may be gone since.
         if ledger.channels.sessions.contains_key(&session) {
@@ -171,7 +176,7 @@ impl Clients {
         client_id: &str,
         origin: Option<ActionOrigin>,
     ) {
-        self.client_is_back(key, client_id);
+        self.client_returned(key, client_id);
         if !is_active(ledger, key, client_id) {
             return;
         }
@@ -182,14 +187,14 @@ impl Clients {
                 fail_client_call(ledger, step, &call, "the client that the tool ran on is gone");
             }
         }
-        tell_tools_in(ledger, step, key);
+        send_tools_of_session(ledger, step, key);
     }
 
     /// The active client of a chat's session that a tool is to run on, with what it says of the
     /// tool. Those that are there go first, and of these the one that began the turn.
     fn provider_of(&self, ledger: &Ledger, key: ChatKey, tool: &str) -> Option<(String, ToolDefinition)> {
         let chat = ledger.channels.chats.known(key)?;
-        let asker = chat.run.as_ref().and_then(|run| run.by.as_deref());
+        let requester = chat.run.as_ref().and_then(|run| run.by.as_deref());
         let is_absent = |client: &str| {
             self.absences.values().any(|(session, absent)| *session == chat.session && absent == client)
         };
@@ -199,7 +204,7 @@ impl Clients {
             Some((client.client_id.as_str(), offered))
         });
         let (client, offered) =
-            offers.min_by_key(|(client, _)| (is_absent(client), asker != Some(*client)))?;
+            offers.min_by_key(|(client, _)| (is_absent(client), requester != Some(*client)))?;
         Some((client.to_owned(), offered.clone()))
     }
 
@@ -246,9 +251,9 @@ impl Clients {
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         call: CallRef,
-        errand: Errand,
+        request: ClientToolRequest,
     ) {
-        let Errand { tool, input, message } = errand;
+        let ClientToolRequest { tool, input, message } = request;
         let nobody = format!("no active client of this session offers the tool `{tool}`");
         let begun =
             |ledger: &Ledger| ledger.channels.chats.known(call.key)?.conversation.tool(&call.id).cloned();
@@ -303,31 +308,31 @@ pub(in crate::host) fn fail_client_call(ledger: &mut Ledger, step: &mut Step<'_>
     };
     let message = "Was not carried out".into();
     let outcome = ToolOutcome { success: false, message, content, error: Some(why.to_owned()) };
-    calls::finish_call(ledger, step, call, outcome, false, Besides::default());
+    calls::finish_call(ledger, step, call, outcome, false, CallExtras::default());
     let run = ledger.channels.chats.known(call.key).and_then(|chat| Some(chat.run.as_ref()?.id));
     if let Some(command) = run.and_then(|run| calls::result_for_agent(ledger, call.key, run, &call.id)) {
-        step.tell_agent(call.key, command);
+        step.send_to_agent(call.key, command);
     }
 }
 
 /// Tells the agents of a session's chats what tools its clients offer, where they know
 /// otherwise.
-pub(in crate::host) fn tell_tools_in(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
+pub(in crate::host) fn send_tools_of_session(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
     for chat in ledger.channels.chats_in(session) {
-        tell_tools(ledger, step, chat);
+        send_tools(ledger, step, chat);
     }
 }
 
 /// Sends the tools of clients to the agent of one chat, once it is open.
-pub(in crate::host) fn tell_tools(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+pub(in crate::host) fn send_tools(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open) else {
         return;
     };
     let Some(session) = ledger.channels.sessions.known(chat.session) else { return };
     let tools = conversations::tools_of_clients(session);
-    if chat.tools_told != tools {
-        chat.tools_told.clone_from(&tools);
-        step.tell_agent(key, Command::ClientTools { tools });
+    if chat.tools_sent != tools {
+        chat.tools_sent.clone_from(&tools);
+        step.send_to_agent(key, Command::ClientTools { tools });
     }
 }
 

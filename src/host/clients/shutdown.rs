@@ -12,10 +12,10 @@ use crate::host::clients::Clients;
 use crate::host::effects::{ChatKey, Command, ConnectionId};
 use crate::host::ledger::Ledger;
 use crate::host::{clients, Step};
-use crate::wire::asides::Aside;
 use crate::wire::methods::Method;
 use crate::wire::rpc::Incoming;
 use crate::wire::tool_calls::client_of_call;
+use crate::wire::version_hints::VersionHint;
 
 /// Progress of a shutdown.
 #[derive(Debug)]
@@ -30,20 +30,21 @@ pub(in crate::host) struct ShuttingDown {
 impl Clients {
     /// Returns whether turns of a chat are being cancelled for good, so that none may begin.
     pub(in crate::host) fn is_cancelling(&self, ledger: &Ledger, key: ChatKey) -> bool {
-        self.shutdown.as_ref().is_some_and(|state| state.cancelling) || self.is_left_for_good(ledger, key)
+        self.shutdown.as_ref().is_some_and(|state| state.cancelling)
+            || self.is_cancelling_for_disconnect(ledger, key)
     }
 
     /// Declines a question, a permission, a review or the work of a client of this id, if nobody is
     /// left who could see to it.
-    pub(in crate::host) fn decline_if_alone(
+    pub(in crate::host) fn decline_without_clients(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         key: ChatKey,
         id: &str,
     ) {
-        let is_ending = self.shutdown.is_some() || !self.departures.is_empty();
-        let is_alone = self.shutdown.is_some() || !self.may_anybody_answer(ledger);
+        let is_ending = self.shutdown.is_some() || !self.disconnects.is_empty();
+        let is_alone = self.shutdown.is_some() || !self.may_questions_be_answered(ledger);
         if !is_ending || !is_alone || self.is_cancelling(ledger, key) {
             return;
         }
@@ -80,12 +81,12 @@ impl Clients {
             _ => return,
         };
         self.note_cut(ledger, key);
-        step.tell_agent(key, command);
+        step.send_to_agent(key, command);
     }
 
     /// Something was declined because nobody is left.
     fn note_cut(&mut self, ledger: &Ledger, key: ChatKey) {
-        self.note_departure_cut(ledger, key);
+        self.note_disconnect_cut(ledger, key);
         if let Some(state) = &mut self.shutdown {
             state.cut = true;
         }
@@ -93,7 +94,7 @@ impl Clients {
 }
 
 /// Notes from a client's message whether it can be shown what agents ask.
-pub(in crate::host) fn note_sight(
+pub(in crate::host) fn note_question_support(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     connection: ConnectionId,
@@ -105,35 +106,40 @@ pub(in crate::host) fn note_sight(
     };
     let Some(client) = ledger.presence.connections.get_mut(&connection) else { return };
     let begins = [Method::Initialize, Method::Reconnect].iter().any(|begin| begin.name() == method);
-    match params.aside() {
-        Some(Aside::SeesNoQuestions) => {
-            (client.sees_no_questions, client.answers_nothing) = (true, true);
-            decline_all_unseen(ledger, step);
+    match params.hint() {
+        Some(VersionHint::CannotShowQuestions) => {
+            (client.cannot_show_questions, client.answers_nothing) = (true, true);
+            decline_unseen_questions(ledger, step);
         }
-        Some(Aside::AnswersNothing) => {
-            (client.sees_no_questions, client.answers_nothing) = (false, true);
+        Some(VersionHint::AnswersNothing) => {
+            (client.cannot_show_questions, client.answers_nothing) = (false, true);
         }
-        None if begins => (client.sees_no_questions, client.answers_nothing) = (false, false),
+        None if begins => (client.cannot_show_questions, client.answers_nothing) = (false, false),
         _ => {}
     }
 }
 
 /// Declines the questions that are open, if nobody who is there sees them.
-pub(in crate::host) fn decline_all_unseen(ledger: &mut Ledger, step: &mut Step<'_>) {
-    if somebody_may_see_questions(ledger) {
+pub(in crate::host) fn decline_unseen_questions(ledger: &mut Ledger, step: &mut Step<'_>) {
+    if may_questions_be_shown(ledger) {
         return;
     }
     for chat in calls::running_chats(ledger) {
         for id in calls::waiting_for_user(ledger, chat) {
-            decline_if_unseen(ledger, step, chat, &id);
+            decline_unseen_question(ledger, step, chat, &id);
         }
     }
 }
 
 /// Declines a question that no client who is there sees: nobody could answer it, and its turn
 /// would wait for ever. Where no client is there at all it waits for one.
-pub(in crate::host) fn decline_if_unseen(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
-    if somebody_may_see_questions(ledger) {
+pub(in crate::host) fn decline_unseen_question(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    id: &str,
+) {
+    if may_questions_be_shown(ledger) {
         return;
     }
     let Some(chat) = ledger.channels.chats.known(key) else { return };
@@ -149,13 +155,13 @@ pub(in crate::host) fn decline_if_unseen(ledger: &mut Ledger, step: &mut Step<'_
     );
     let response = ChatInputResponseKind::Decline;
     calls::settle_question(ledger, step, key, id.to_owned(), response);
-    step.tell_agent(key, Command::Answer { run, request_id, response, answers: Default::default() });
+    step.send_to_agent(key, Command::Answer { run, request_id, response, answers: Default::default() });
 }
 
-fn somebody_may_see_questions(ledger: &Ledger) -> bool {
+fn may_questions_be_shown(ledger: &Ledger) -> bool {
     let mut there =
         ledger.presence.connections.values().filter(|client| client.client_id.is_some()).peekable();
-    there.peek().is_none() || there.any(|client| !client.sees_no_questions)
+    there.peek().is_none() || there.any(|client| !client.cannot_show_questions)
 }
 
 /// Returns the number of running turns.

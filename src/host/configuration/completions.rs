@@ -10,7 +10,7 @@ use serde_json::{json, Value};
 
 use crate::host::agents::AgentRegistry;
 use crate::host::configuration::directories;
-use crate::host::effects::{AgentCommand, ChatKey, FilesMeant};
+use crate::host::effects::{AgentCommand, ChatKey, FileCompletionQuery};
 use crate::host::ledger::Ledger;
 use crate::host::model::Session;
 use crate::wire::errors::RpcError;
@@ -24,11 +24,11 @@ const FILE_MARKS: [char; 2] = ['#', '@'];
 
 /// Kind of completion that the user's word asks for.
 #[derive(Debug)]
-pub(in crate::host) enum Meant {
+pub(in crate::host) enum CompletionTarget {
     /// These (JSON text).
     Known(Vec<u8>),
     /// Files, which are to be looked for.
-    Files(FilesMeant),
+    Files(FileCompletionQuery),
 }
 
 /// Returns completions of the word at the cursor: commands of the session's agent, or files where
@@ -37,7 +37,7 @@ pub(in crate::host) fn completions(
     ledger: &Ledger,
     agents: &AgentRegistry,
     params: &CompletionsParams,
-) -> Result<Meant, RpcError> {
+) -> Result<CompletionTarget, RpcError> {
     let target = ledger.find(&params.channel).ok_or_else(|| ledger.not_found(&params.channel))?;
     let session = ledger.channels.session_of(target);
     let session = session.and_then(|key| ledger.channels.sessions.known(key)).ok_or_else(|| {
@@ -51,7 +51,7 @@ pub(in crate::host) fn completions(
             let directories =
                 chat.map(|key| directories::effective_directories(ledger, key)).unwrap_or_default();
             if let Some(files) = typed.files(directories) {
-                return Ok(Meant::Files(files));
+                return Ok(CompletionTarget::Files(files));
             }
             commands_of(ledger, agents, session, chat)
                 .filter_map(|command| typed.completed(command))
@@ -59,7 +59,7 @@ pub(in crate::host) fn completions(
         }
         CompletionItemKind::Unknown(_) => Vec::new(),
     };
-    Ok(Meant::Known(to_sorted_json(&CompletionsResult { items })))
+    Ok(CompletionTarget::Known(to_sorted_json(&CompletionsResult { items })))
 }
 
 /// Returns the commands of an agent: as it last sent them in this chat, which may be those of its
@@ -127,10 +127,10 @@ impl<'a> Typed<'a> {
     }
 
     /// The files that may be meant, of those in these directories.
-    fn files(&self, directories: Vec<String>) -> Option<FilesMeant> {
+    fn files(&self, directories: Vec<String>) -> Option<FileCompletionQuery> {
         let mark = self.word.chars().next().filter(|mark| FILE_MARKS.contains(mark))?;
         let typed = self.word[mark.len_utf8()..].to_owned();
-        Some(FilesMeant { directories, mark, typed, range: self.range() })
+        Some(FileCompletionQuery { directories, mark, typed, range: self.range() })
     }
 
     /// The command in place of the word, if that may be its beginning.

@@ -132,7 +132,7 @@ pub(in crate::host) fn client_changes_directories(
         change_chats_directories(ledger, step, *chat, StateAction::ChatWorkingDirectorySet(set), None);
     }
     for chat in ledger.channels.chats_in(key) {
-        tell_directories(ledger, step, chat);
+        send_directories(ledger, step, chat);
     }
     Ok(Verdict::Done)
 }
@@ -201,7 +201,7 @@ pub(in crate::host) fn client_chooses_directories(
     if !change_chats_directories(ledger, step, key, action, Some(origin)) {
         return Ok(Verdict::Unchanged);
     }
-    tell_directories(ledger, step, key);
+    send_directories(ledger, step, key);
     Ok(Verdict::Done)
 }
 
@@ -223,8 +223,8 @@ fn chats_in(ledger: &Ledger, key: SessionKey, directory: Option<&str>) -> Vec<Ch
     ledger.channels.chats_in(key).into_iter().filter(is_in).collect()
 }
 
-/// Takes those directories from a chat that are none of a session's.
-pub(in crate::host) fn keep_directories_of(
+/// Removes the directories of a chat that are not directories of its session.
+pub(in crate::host) fn retain_directories_of(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -272,14 +272,14 @@ pub(in crate::host) fn effective_directories(ledger: &Ledger, key: ChatKey) -> V
 }
 
 /// Tells a chat's agent where it works, once it is open, if it knows otherwise.
-pub(in crate::host) fn tell_directories(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+pub(in crate::host) fn send_directories(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let directories = effective_directories(ledger, key);
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open) else {
         return;
     };
-    if chat.directories_told != directories {
-        chat.directories_told.clone_from(&directories);
-        step.tell_agent(key, Command::WorkIn { directories });
+    if chat.directories_sent != directories {
+        chat.directories_sent.clone_from(&directories);
+        step.send_to_agent(key, Command::WorkIn { directories });
     }
 }
 

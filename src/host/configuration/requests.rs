@@ -25,12 +25,12 @@ pub(in crate::host) fn resolve_session_config(
     connection: ConnectionId,
     params: &ResolveConfigParams,
 ) -> Result<Vec<u8>, RpcError> {
-    let agent = agent_called(agents, params.provider.as_deref())?;
+    let agent = find_agent(agents, params.provider.as_deref())?;
     let schema = &agent.config;
     let values = resolved(schema, &settings_of(agent, params.config.clone()));
     let answer = to_sorted_json(&ResolveSessionConfigResult { schema: schema.clone(), values });
     let provider = agent.info.provider.clone();
-    agents.meet_agent(ledger, step, connection, &provider);
+    agents.probe_agent(ledger, step, connection, &provider);
     Ok(answer)
 }
 
@@ -39,7 +39,7 @@ pub(in crate::host) fn session_config_completions(
     agents: &AgentRegistry,
     params: &ConfigCompletionsParams,
 ) -> Result<Vec<u8>, RpcError> {
-    let schema = &agent_called(agents, params.provider.as_deref())?.config;
+    let schema = &find_agent(agents, params.provider.as_deref())?.config;
     let property = schema.properties.get(&params.property).ok_or_else(|| {
         RpcError::invalid_params(format_args!("`property`: `{}` is no setting", params.property))
     })?;
@@ -61,7 +61,7 @@ pub(in crate::host) fn session_config_completions(
 }
 
 /// The agent of this provider; the default one when none is named.
-pub(in crate::host) fn agent_called<'a>(
+pub(in crate::host) fn find_agent<'a>(
     agents: &'a AgentRegistry,
     provider: Option<&str>,
 ) -> Result<&'a AgentDescription, RpcError> {

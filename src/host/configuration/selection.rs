@@ -24,9 +24,9 @@ use crate::host::refusal::Refusal;
 use crate::host::Step;
 use crate::state::history::empty_message;
 use crate::state::reduce::Conversation;
-use crate::wire::asides::{Selection, SelectionChange};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::nesting_fits;
+use crate::wire::version_hints::{Selection, SelectionChange};
 
 /// A selection whose JSON is longer is left out of its session's summary, in bytes.
 pub(in crate::host) const IN_SUMMARY_BYTES_MAX: usize = 4096;
@@ -42,7 +42,7 @@ pub(in crate::host) struct PendingAction {
 
 /// A change of what is selected that waits until no turn runs in its chat.
 #[derive(Debug)]
-pub(in crate::host) struct Waiting {
+pub(in crate::host) struct PendingSelection {
     pub(in crate::host) change: SelectionChange,
     /// None where it follows from a change in the session's own chat, or was made before the
     /// process began.
@@ -161,7 +161,7 @@ fn select_when_idle(
 ) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     if chat.conversation.state().active_turn.is_some() {
-        chat.selecting.push(Waiting { change, asked });
+        chat.selecting.push(PendingSelection { change, asked });
         chat.saved.row_due = true;
         ledger.mark_dirty(key.into());
     } else {
@@ -170,7 +170,7 @@ fn select_when_idle(
 }
 
 /// Selects in a chat in which no turn runs what was waiting for that.
-pub(in crate::host) fn select_what_waits(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+pub(in crate::host) fn apply_pending_selections(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     for waiting in std::mem::take(&mut chat.selecting) {
         select(ledger, step, key, &waiting.change, waiting.asked);
@@ -214,7 +214,7 @@ fn put_into_draft(
 }
 
 /// Turns are about to be removed that say what is selected: it stays so.
-pub(in crate::host) fn keep_selection(
+pub(in crate::host) fn save_selection(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -239,7 +239,7 @@ pub(in crate::host) fn keep_selection(
 
 /// Notes whether a pending message is for the model and agent that are selected when its turn
 /// begins.
-pub(in crate::host) fn let_follow(ledger: &mut Ledger, key: ChatKey, id: &str, follows: bool) {
+pub(in crate::host) fn set_following_selection(ledger: &mut Ledger, key: ChatKey, id: &str, follows: bool) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
     if changed {
@@ -249,7 +249,7 @@ pub(in crate::host) fn let_follow(ledger: &mut Ledger, key: ChatKey, id: &str, f
 }
 
 /// Forgets messages that do not wait any more.
-pub(in crate::host) fn forget_followers(ledger: &mut Ledger, key: ChatKey) {
+pub(in crate::host) fn clear_followers(ledger: &mut Ledger, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| !chat.following.is_empty()) else {
         return;
     };

@@ -21,11 +21,11 @@ use crate::host::Step;
 
 /// Configuration of a session as its chat's agent knows it, or is yet to be sent it.
 #[derive(Debug, Default)]
-pub(in crate::host) struct SettingsSent {
+pub(in crate::host) struct SentSettings {
     /// Number of changes that were sent.
     count: u64,
     /// The settings of which the agent may not have heard, each with the number of its last change.
-    unheard: BTreeMap<String, u64>,
+    unacknowledged: BTreeMap<String, u64>,
 }
 
 /// The agent of a chat says how the session is configured.
@@ -41,10 +41,10 @@ pub(in crate::host) fn agent_is_configured(
     let next = ledger.head() + 1;
     let Some(told) = ledger.channels.chats.known_mut(chat) else { return };
     let key = told.session;
-    told.settings_told.unheard.retain(|_, number| *number > heard);
+    told.settings_sent.unacknowledged.retain(|_, number| *number > heard);
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
     // What was changed since is not the agent's to say yet.
-    for name in told.settings_told.unheard.keys() {
+    for name in told.settings_sent.unacknowledged.keys() {
         if let (Some(value), Some(changed)) = (config.values.get_mut(name), session.config.get(name)) {
             value.clone_from(changed);
         }
@@ -67,7 +67,7 @@ pub(in crate::host) fn agent_is_configured(
     session.state.config = Some(SessionConfigState { schema: config.schema, values: before.clone() });
     let action = SessionConfigChangedAction { config: config.values, replace: Some(true) };
     ledger.sequence(step, key, StateAction::SessionConfigChanged(action), None);
-    tell_configuration(ledger, step, key, &before, Some((chat, spreads)));
+    send_configuration(ledger, step, key, &before, Some((chat, spreads)));
 }
 
 /// A client has changed a session's configuration, which was this before: its agents are told;
@@ -78,12 +78,12 @@ pub(in crate::host) fn configure_agents(
     key: SessionKey,
     before: &JsonObject,
 ) {
-    tell_configuration(ledger, step, key, before, None);
+    send_configuration(ledger, step, key, before, None);
 }
 
 /// Tells the agents of a session how it is configured now; but for the chat whose agent has
 /// said so itself, and all others if it is not for them.
-fn tell_configuration(
+fn send_configuration(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: SessionKey,
@@ -104,12 +104,12 @@ fn tell_configuration(
     for chat in
         ledger.channels.chats_in(key).into_iter().filter(|chat| by.is_none_or(|(told, _)| told != *chat))
     {
-        tell_settings(ledger, step, chat, &all, &changed);
+        send_settings(ledger, step, chat, &all, &changed);
     }
 }
 
 /// Tells a chat's agent of settings that have changed; one that is opening, when it is open.
-fn tell_settings(
+fn send_settings(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -120,22 +120,22 @@ fn tell_settings(
     else {
         return;
     };
-    let told = &mut chat.settings_told;
+    let told = &mut chat.settings_sent;
     told.count += 1;
-    told.unheard.extend(changed.iter().map(|name| (name.clone(), told.count)));
+    told.unacknowledged.extend(changed.iter().map(|name| (name.clone(), told.count)));
     if chat.agent == AgentLink::Open {
         let (all, changed, number) = (all.clone(), changed.clone(), told.count);
-        step.tell_agent(key, Command::Configure { all, changed, number });
+        step.send_to_agent(key, Command::Configure { all, changed, number });
     }
 }
 
 /// Tells a chat's agent, which is open now, what has changed meanwhile.
-pub(in crate::host) fn tell_due_settings(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+pub(in crate::host) fn send_due_settings(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
-    let changed: BTreeSet<String> = chat.settings_told.unheard.keys().cloned().collect();
+    let changed: BTreeSet<String> = chat.settings_sent.unacknowledged.keys().cloned().collect();
     let Some(session) = ledger.channels.sessions.known(chat.session).filter(|_| !changed.is_empty()) else {
         return;
     };
     let all = session.config.clone();
-    tell_settings(ledger, step, key, &all, &changed);
+    send_settings(ledger, step, key, &all, &changed);
 }

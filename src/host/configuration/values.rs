@@ -12,7 +12,7 @@ use ahp_types::state::{
 };
 use serde_json::{Map, Value};
 
-use crate::host::effects::{model_called, AgentDescription};
+use crate::host::effects::{named_model, AgentDescription};
 use crate::host::refusal::Refusal;
 
 /// The configuration of a session, as clients are shown it: what was chosen, and what the schema
@@ -43,7 +43,7 @@ pub(in crate::host) fn settings_of(agent: &AgentDescription, mut values: JsonObj
     values.retain(|name, value| {
         let dropped = match agent.config.properties.get(name) {
             Some(property) => check(&format!("config.{name}"), &property.into(), value).err(),
-            None if agent.may_have_more_settings && is_plain(value) => None,
+            None if agent.may_have_more_settings && is_json_scalar(value) => None,
             None => Some(Refusal::NoSettingOfAgent(format!("config.{name}"))),
         };
         if let Some(why) = &dropped {
@@ -55,7 +55,7 @@ pub(in crate::host) fn settings_of(agent: &AgentDescription, mut values: JsonObj
 }
 
 /// Returns whether a value can be that of an unknown setting: a text, a number or a boolean.
-fn is_plain(value: &Value) -> bool {
+fn is_json_scalar(value: &Value) -> bool {
     !(value.is_null() || value.is_array() || value.is_object())
 }
 
@@ -151,25 +151,25 @@ pub(in crate::host) fn check_root_change(
 
 /// The id and the name of the model that stands in for the models of an agent, while they are not
 /// known.
-const STAND_IN: (&str, &str) = ("default", "Default");
+const PLACEHOLDER: (&str, &str) = ("default", "Default");
 
 /// The model that is shown of an agent whose models are not known: real clients do not let their
 /// users choose an agent without models.
-pub(in crate::host) fn stand_in_model(provider: &str) -> SessionModelInfo {
-    let (id, name) = STAND_IN;
-    model_called(id, provider, name)
+pub(in crate::host) fn placeholder_model(provider: &str) -> SessionModelInfo {
+    let (id, name) = PLACEHOLDER;
+    named_model(id, provider, name)
 }
 
 /// Returns whether an agent's models are unknown, so that it shows one that stands in for them.
 fn models_are_unknown(agent: &AgentInfo) -> bool {
-    matches!(agent.models.as_slice(), [only] if (only.id.as_str(), only.name.as_str()) == STAND_IN)
+    matches!(agent.models.as_slice(), [only] if (only.id.as_str(), only.name.as_str()) == PLACEHOLDER)
 }
 
 /// Returns whether a selection chooses no model of the agent, but the one that stands in for them,
 /// or did when its client received the agent.
 pub(in crate::host) fn is_no_choice(agent: &AgentInfo, chosen: &ModelSelection) -> bool {
     let is_real = || agent.models.iter().any(|model| model.id == chosen.id);
-    chosen.id == STAND_IN.0 && (models_are_unknown(agent) || !is_real())
+    chosen.id == PLACEHOLDER.0 && (models_are_unknown(agent) || !is_real())
 }
 
 /// Checks that an agent has this model, and can be configured so. An agent whose models are unknown

@@ -323,7 +323,7 @@ pub struct Handle {
 }
 
 /// A model of which no more is known than this.
-pub fn model_called(id: &str, provider: &str, name: &str) -> SessionModelInfo {
+pub fn named_model(id: &str, provider: &str, name: &str) -> SessionModelInfo {
     SessionModelInfo {
         id: id.to_owned(),
         provider: provider.to_owned(),

@@ -195,7 +195,7 @@ pub enum TurnEvent {
     /// which was told is done again when the turn is resumed.
     Last(Box<TurnEvent>, u64),
     /// An event that is no end of the run, and what is told besides it.
-    With(Box<TurnEvent>, Besides),
+    With(Box<TurnEvent>, CallExtras),
     /// Token usage so far.
     Usage(UsageInfo),
     /// A tool call begins; its input may stream.
@@ -304,7 +304,7 @@ impl TurnEvent {
         match self {
             Self::Part(_, text) | Self::Text(_, text) | Self::Notice(text) => text.len(),
             Self::Last(event, _) => event.bytes(),
-            Self::With(event, besides) => event.bytes() + besides.bytes(),
+            Self::With(event, extras) => event.bytes() + extras.bytes(),
             Self::ToolInput { delta: input, .. }
             | Self::ToolReady { input, .. }
             | Self::ClientTool { input, .. } => input.len(),
@@ -316,7 +316,7 @@ impl TurnEvent {
     }
 }
 
-impl Besides {
+impl CallExtras {
     fn bytes(&self) -> usize {
         json_bytes(&self.meta) + json_bytes(&self.edits) + json_bytes(&self.structured)
     }
@@ -324,7 +324,7 @@ impl Besides {
 
 /// Additional facts about an event, which few agents give.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Besides {
+pub struct CallExtras {
     /// Facts that have no place of their own, by name. Those of a tool call replace all earlier
     /// ones, unless there are none.
     pub meta: JsonObject,

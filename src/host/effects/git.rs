@@ -11,7 +11,7 @@ use crate::state::edits::FileDiff;
 
 /// Size above which git does not keep the content of a file, in bytes, unless another one is
 /// chosen.
-pub const KEPT_FILE_BYTES_MAX: u64 = 100 << 20;
+pub const CHECKPOINT_FILE_BYTES_MAX: u64 = 100 << 20;
 
 /// Something to be done with the repository that some directories are in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,7 +145,7 @@ impl GitContent {
     }
 
     /// Returns whether git stores it: then it has an id.
-    pub fn is_kept(&self) -> bool {
+    pub fn is_stored(&self) -> bool {
         !self.blob.is_empty() && self.blob.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 }
@@ -173,7 +173,7 @@ pub struct GitRevert {
 impl GitRevert {
     /// Returns the object ids of both sides, as far as they are stored.
     pub fn contents(&self) -> Vec<String> {
-        let sides = [&self.now, &self.wanted].into_iter().flatten().filter(|content| content.is_kept());
+        let sides = [&self.now, &self.wanted].into_iter().flatten().filter(|content| content.is_stored());
         let bytes = [&self.bytes_now, &self.bytes_wanted].into_iter().flatten();
         sides.map(|content| &content.blob).chain(bytes).cloned().collect()
     }

@@ -8,8 +8,8 @@ mod agents;
 mod events;
 mod git;
 mod ids;
-mod kept;
 mod ptys;
+mod records;
 mod rope;
 mod states;
 
@@ -36,8 +36,8 @@ pub use agents::*;
 pub use events::*;
 pub use git::*;
 pub use ids::*;
-pub use kept::*;
 pub use ptys::*;
+pub use records::*;
 pub use rope::{Rope, LARGE_BYTES};
 pub use states::*;
 
@@ -67,13 +67,13 @@ pub enum Input {
         default_directory: Option<String>,
     },
     /// A client said something.
-    Said {
+    Received {
         /// Connection.
         connection: ConnectionId,
         /// Message.
         message: Incoming,
         /// Results of the lookups that the message required.
-        recalled: Recalled,
+        prefetched: Prefetched,
     },
     /// A page of the list was read for a request, and sessions have changed since that began.
     Listed {
@@ -87,7 +87,8 @@ pub enum Input {
         listed: Listed,
     },
     /// A client can say nothing any more, and is still told what happens. Its turns are ended in
-    /// this way; when they are over, its connection is ([`Output::Departed`], [`Output::Closed`]).
+    /// this way; when they are over, its connection is ([`Output::Disconnected`],
+    /// [`Output::Closed`]).
     Ended {
         /// Connection.
         connection: ConnectionId,
@@ -105,8 +106,8 @@ pub enum Input {
     Agent(ChatKey, Event),
     /// The agents that are offered from now on, as their operator describes them, in their order.
     Agents(Vec<AgentDescription>),
-    /// An agent was met that was to be: what it says of itself.
-    Met {
+    /// Description that a probed agent has given of itself.
+    Probed {
         /// Provider id.
         provider: String,
         /// Description.
@@ -122,9 +123,9 @@ pub enum Input {
         changes: Vec<(String, ResourceChangeType)>,
     },
     /// Outcome of reverting files.
-    TakenBack {
+    Reverted {
         /// Request.
-        taken: Box<RevertRequest>,
+        request: Box<RevertRequest>,
         /// Outcome for each of the files.
         outcomes: Vec<RevertOutcome>,
     },
@@ -140,7 +141,7 @@ pub enum Input {
     Shutdown(Shutdown),
     /// The last input of a batch was handled: summaries that were held back, so that several
     /// changes are told as one, are sent.
-    Settled,
+    BatchEnded,
     /// A step ends: what has changed becomes records, before anything of the step goes out.
     Save,
     /// A session comes back from the store, because its turn was interrupted.
@@ -158,15 +159,15 @@ pub enum Input {
 
 impl Input {
     /// A client said something for which nothing had to be looked up.
-    pub fn said(connection: ConnectionId, message: Incoming) -> Self {
-        Self::Said { connection, message, recalled: Recalled::default() }
+    pub fn received(connection: ConnectionId, message: Incoming) -> Self {
+        Self::Received { connection, message, prefetched: Prefetched::default() }
     }
 }
 
 /// Results of the lookups that a message required, made before it is handled. What has come back to
 /// memory meanwhile takes precedence.
 #[derive(Debug, Default)]
-pub struct Recalled {
+pub struct Prefetched {
     /// Stored actions behind the cursor of a `reconnect`; `None` if the store cannot continue
     /// exactly from there.
     pub past: Option<Past>,
@@ -206,7 +207,7 @@ pub enum Timer {
     /// The time for turns to end after the end of input is up.
     Drain,
     /// End of the time for the turns of one disconnected client.
-    Departure(ConnectionId),
+    Disconnect(ConnectionId),
     /// A client that has lost this connection was expected back until now.
     Return(ConnectionId),
     /// Summaries that were held back while turns stream are to be told.
@@ -216,15 +217,15 @@ pub enum Timer {
     /// A session whose turn was taken up again has not brought the process down.
     Trial(SessionKey),
     /// A client was asked this, and has had the time to answer.
-    Asked(u64),
+    Relay(u64),
     /// End of the debounce of changes in a session's repository.
-    Look(SessionKey),
+    Refresh(SessionKey),
     /// A repository that nobody follows any more was watched for long enough; with the number of
     /// that time.
-    Stay(SessionKey, u64),
+    Linger(SessionKey, u64),
     /// The time for which a turn waits until its folder is kept is up; with the number under which
     /// that was asked.
-    Kept(u64),
+    Checkpoint(u64),
     /// The time of a watch that nobody follows, to be followed again, is up; with the number of
     /// that time.
     Watch(WatchKey, u64),
@@ -237,7 +238,7 @@ pub enum Timer {
     Absence(u64),
     /// The time of a session that was made ahead of use, and that nobody follows, to be followed
     /// again is up; with the number of that time.
-    Unfollowed(SessionKey, u64),
+    UnsubscribedSession(SessionKey, u64),
 }
 
 /// Output of the core: a request to its surroundings. Outputs are carried out in order.
@@ -246,7 +247,7 @@ pub enum Output {
     /// Send this to a connection.
     Frame(ConnectionId, Frame),
     /// The turns of a client that can say nothing any more are over.
-    Departed {
+    Disconnected {
         /// Connection, which is closed now.
         connection: ConnectionId,
         /// Something was declined because nobody was left to answer, or a turn was cut by the time
@@ -267,8 +268,8 @@ pub enum Output {
     /// records of deltas, are moved often.
     Agent(ChatKey, Box<Command>),
     /// Find out what an agent says of itself, by beginning a conversation with it that nobody takes
-    /// part in. Answered by [`Input::Met`].
-    Meet {
+    /// part in. Answered by [`Input::Probed`].
+    Probe {
         /// Provider id.
         provider: String,
         /// The tokens that it may use.
@@ -303,7 +304,7 @@ pub enum Output {
 impl Output {
     /// Returns whether it neither shows nor changes anything stored: it holds whatever becomes of
     /// the records of its step and earlier ones, so it need not wait for them.
-    pub fn stands_alone(&self) -> bool {
+    pub fn is_independent_of_store(&self) -> bool {
         match self {
             Self::Frame(_, Frame::Result { method, .. }) => *method == Method::Ping,
             Self::Frame(_, Frame::Error { error, .. }) => error.is_about_the_message(),
@@ -462,11 +463,11 @@ pub enum Resource {
     /// Check whether it can be watched.
     Watch(Watched),
     /// Files that may be meant by what is typed.
-    Files(FilesMeant),
+    Files(FileCompletionQuery),
     /// Files that are to be what they were.
     Revert {
-        /// Files to revert. Answered by [`Input::TakenBack`].
-        taken: Box<RevertRequest>,
+        /// Files to revert. Answered by [`Input::Reverted`].
+        request: Box<RevertRequest>,
         /// The URIs of the folders below which clients may change files.
         below: Vec<String>,
     },
@@ -563,7 +564,7 @@ pub enum Change {
 
 /// Files that may be meant by what is typed in a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FilesMeant {
+pub struct FileCompletionQuery {
     /// The `file:` URIs of the directories that they are in.
     pub directories: Vec<String>,
     /// First character of the word that is typed.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::host::ledger::contents::told_turn;
+use crate::host::ledger::contents::turn_for_clients;
 use crate::state::history::CompletedTurn;
 use crate::wire::rpc::{sorted, to_json};
 
@@ -49,7 +49,7 @@ impl Rope {
 
     /// One of these turns.
     pub fn turn(chat: &str, turn: &CompletedTurn) -> Bytes {
-        told_turn(chat, turn)
+        turn_for_clients(chat, turn)
     }
 
     /// The members of an object, by their names.
@@ -106,7 +106,7 @@ impl Rope {
         self.0.into_iter().all(|strand| match strand {
             Strand::Text(text) => take(text.into()),
             Strand::Turns(chat, turns) => turns.iter().enumerate().all(|(number, turn)| {
-                (number == 0 || take(Bytes::from_static(b","))) && take(said(told_turn(&chat, turn)))
+                (number == 0 || take(Bytes::from_static(b","))) && take(said(turn_for_clients(&chat, turn)))
             }),
         })
     }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde_json::{json, Value};
 
 use super::{Frame, RequestId, Rope};
-use crate::host::ledger::contents::told_turn;
+use crate::host::ledger::contents::turn_for_clients;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 use crate::wire::action_lines::{begin_line, end_line};
@@ -20,7 +20,7 @@ use crate::wire::methods::Method;
 
 /// The state of a channel, and where it stands in the sequence.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ToldState {
+pub struct ChannelSnapshot {
     /// The kind of the channel.
     pub kind: ChannelKind,
     /// The channel's URI.
@@ -33,7 +33,7 @@ pub struct ToldState {
     pub from_seq: i64,
 }
 
-impl ToldState {
+impl ChannelSnapshot {
     /// The provider, if it is a session.
     pub fn provider(&self) -> Option<&str> {
         match &self.state {
@@ -43,8 +43,8 @@ impl ToldState {
     }
 
     /// Returns whether all of its completed turns are in memory.
-    pub fn is_here(&self) -> bool {
-        self.turns.iter().all(CompletedTurn::is_here)
+    pub fn is_in_memory(&self) -> bool {
+        self.turns.iter().all(CompletedTurn::is_in_memory)
     }
 
     /// The size of the completed turns in it, in bytes.
@@ -85,9 +85,9 @@ pub struct LargeStates {
     /// Method of the request.
     pub method: Method,
     /// Other members of the result.
-    pub besides: JsonObject,
+    pub members: JsonObject,
     /// The states.
-    pub states: Vec<ToldState>,
+    pub states: Vec<ChannelSnapshot>,
     /// The size of the JSON text of the states in bytes; nearly.
     pub bytes: usize,
 }
@@ -99,8 +99,8 @@ impl LargeStates {
     }
 
     /// Returns whether all that is in them is in memory.
-    pub fn is_here(&self) -> bool {
-        self.states.iter().all(ToldState::is_here)
+    pub fn is_in_memory(&self) -> bool {
+        self.states.iter().all(ChannelSnapshot::is_in_memory)
     }
 
     /// The answer to the request of this id, which takes long to make.
@@ -116,9 +116,9 @@ impl LargeStates {
 
     /// Returns the JSON text of the result; `said` adjusts all of it but the turns.
     pub fn rope(self, said: &mut dyn FnMut(&mut Value)) -> Rope {
-        let mut besides: Value = self.besides.into_iter().collect();
-        said(&mut besides);
-        let mut members = Rope::members_of(besides);
+        let mut members: Value = self.members.into_iter().collect();
+        said(&mut members);
+        let mut members = Rope::members_of(members);
         let mut snapshots = self.states.into_iter().map(|state| state.rope(said));
         if self.method == Method::Subscribe {
             members.extend(snapshots.next().map(|snapshot| ("snapshot".to_owned(), snapshot)));
@@ -144,8 +144,8 @@ pub struct LoadedTurns {
 
 impl LoadedTurns {
     /// Returns whether all of them are in memory.
-    pub fn is_here(&self) -> bool {
-        self.turns.iter().all(CompletedTurn::is_here)
+    pub fn is_in_memory(&self) -> bool {
+        self.turns.iter().all(CompletedTurn::is_in_memory)
     }
 
     /// The size of the turns, in bytes.
@@ -175,8 +175,8 @@ impl LoadedTurns {
 
 /// A completed turn of a chat as clients are told it. None when its text is no turn, which was
 /// logged.
-pub fn told(chat: &str, turn: &CompletedTurn) -> Option<Turn> {
-    CompletedTurn::new(turn.id(), told_turn(chat, turn)).read()
+pub fn turn_to_send(chat: &str, turn: &CompletedTurn) -> Option<Turn> {
+    CompletedTurn::new(turn.id(), turn_for_clients(chat, turn)).read()
 }
 
 /// An object with these turns of a chat in it, as clients are told them.

@@ -23,10 +23,10 @@ use crate::host::ledger::Ledger;
 use crate::host::model::Chat;
 use crate::state::edits::{id_of, INLINE};
 use crate::state::history::CompletedTurn;
-use crate::state::texts::{may_hold_contents, TOLD_BYTES_MAX};
+use crate::state::texts::{may_hold_contents, INLINE_CONTENT_BYTES_MAX};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::to_sorted_json;
-use crate::wire::uris::{content_uri, named_by_content};
+use crate::wire::uris::{content_uri, parse_content_uri};
 
 /// Something that is shown, and may have a content of its own.
 enum ShownContent<'a> {
@@ -107,10 +107,10 @@ impl Contents for ChatState {
 }
 
 /// Replaces the large contents of a request that waits for the user by URIs.
-fn tell_request(request: &mut SessionInputRequest) {
+fn prepare_request_for_clients(request: &mut SessionInputRequest) {
     if let SessionInputRequest::ToolConfirmation(request) = request {
         let chat = request.chat.clone();
-        let mut each = |shown: ShownContent<'_>| tell(&chat, shown);
+        let mut each = |shown: ShownContent<'_>| uri_for_clients(&chat, shown);
         match &mut request.tool_call {
             ToolCallConfirmationState::PendingConfirmation(call) => call.edits.each(&mut each),
             ToolCallConfirmationState::PendingResultConfirmation(call) => call.content.each(&mut each),
@@ -119,8 +119,8 @@ fn tell_request(request: &mut SessionInputRequest) {
     }
 }
 
-/// Puts the URI that clients are told in place of a content.
-fn tell(chat: &str, shown: ShownContent<'_>) {
+/// Replaces a content by the URI that clients get.
+fn uri_for_clients(chat: &str, shown: ShownContent<'_>) {
     match shown {
         ShownContent::Side(side, of) if of.content.uri.starts_with(INLINE) => {
             let path = of.uri.strip_prefix("file://").unwrap_or("/");
@@ -143,7 +143,7 @@ fn tell(chat: &str, shown: ShownContent<'_>) {
 }
 
 fn is_large(content: &ToolResultContent) -> bool {
-    matches!(content, ToolResultContent::EmbeddedResource(embedded) if embedded.data.len() > TOLD_BYTES_MAX)
+    matches!(content, ToolResultContent::EmbeddedResource(embedded) if embedded.data.len() > INLINE_CONTENT_BYTES_MAX)
 }
 
 /// Data that is too large to be told where it is, and the same in a `data:` URI.
@@ -164,53 +164,55 @@ fn file_name(content_type: &str) -> String {
     format!("/{}.{ending}", Some(kind).filter(is_plain).unwrap_or("data"))
 }
 
-/// A state as clients are told it, without its completed turns.
-pub(in crate::host) fn tell_state(state: &mut SnapshotState) {
+/// Converts a state without its completed turns to what is sent to clients.
+pub(in crate::host) fn prepare_state_for_clients(state: &mut SnapshotState) {
     match state {
         SnapshotState::Chat(state) => {
             let chat = state.resource.clone();
-            state.each(&mut |shown| tell(&chat, shown));
+            state.each(&mut |shown| uri_for_clients(&chat, shown));
         }
-        SnapshotState::Session(state) => state.input_needed.iter_mut().flatten().for_each(tell_request),
+        SnapshotState::Session(state) => {
+            state.input_needed.iter_mut().flatten().for_each(prepare_request_for_clients)
+        }
         _ => {}
     }
 }
 
-/// A completed turn of a chat (JSON text), as clients are told it.
-pub(in crate::host) fn told_turn(chat: &str, turn: &CompletedTurn) -> Bytes {
+/// Returns a completed turn of a chat (JSON text) as it is sent to clients.
+pub(in crate::host) fn turn_for_clients(chat: &str, turn: &CompletedTurn) -> Bytes {
     let text = turn.text();
     if !turn.facts().contents {
         return text;
     }
     let Ok(mut turn) = serde_json::from_slice::<Turn>(&text) else { return text };
-    turn.response_parts.each(&mut |shown| tell(chat, shown));
+    turn.response_parts.each(&mut |shown| uri_for_clients(chat, shown));
     to_sorted_json(&turn).into()
 }
 
-/// An action on this channel as clients are told it, where that is not how it is kept.
-pub(in crate::host) fn told_action(channel: &str, action: &StateAction) -> Option<StateAction> {
+/// Returns an action on this channel as it is sent to clients; `None` if that is how it is stored.
+pub(in crate::host) fn action_for_clients(channel: &str, action: &StateAction) -> Option<StateAction> {
     match action {
         StateAction::ChatToolCallReady(ready) if ready.edits.is_some() => {
             let mut ready = ready.clone();
-            ready.edits.each(&mut |shown| tell(channel, shown));
+            ready.edits.each(&mut |shown| uri_for_clients(channel, shown));
             Some(StateAction::ChatToolCallReady(ready))
         }
         StateAction::ChatToolCallComplete(done)
             if done.result.content.as_deref().is_some_and(has_contents) =>
         {
             let mut done = done.clone();
-            done.result.content.each(&mut |shown| tell(channel, shown));
+            done.result.content.each(&mut |shown| uri_for_clients(channel, shown));
             Some(StateAction::ChatToolCallComplete(done))
         }
         StateAction::ChatToolCallContentChanged(changed) => {
             let mut content = Some(&changed.content).filter(|content| has_contents(content))?.clone();
-            content.each(&mut |shown| tell(channel, shown));
+            content.each(&mut |shown| uri_for_clients(channel, shown));
             let changed = ChatToolCallContentChangedAction { content, ..changed.clone() };
             Some(StateAction::ChatToolCallContentChanged(changed))
         }
         StateAction::SessionInputNeededSet(set) => {
             let mut set = set.clone();
-            tell_request(&mut set.request);
+            prepare_request_for_clients(&mut set.request);
             Some(StateAction::SessionInputNeededSet(set))
         }
         _ => None,
@@ -221,13 +223,13 @@ fn has_contents(content: &[ToolResultContent]) -> bool {
     content.iter().any(|content| matches!(content, ToolResultContent::FileEdit(_)) || is_large(content))
 }
 
-/// An envelope (JSON text) that was kept, as clients are told it.
-pub(in crate::host) fn told_envelope(line: &ActionLine, envelope: Bytes) -> Bytes {
+/// Returns a stored envelope (JSON text) as it is sent to clients.
+pub(in crate::host) fn envelope_for_clients(line: &ActionLine, envelope: Bytes) -> Bytes {
     if line.delta.is_some() || !may_hold_contents(&envelope) {
         return envelope;
     }
     let Ok(mut read) = serde_json::from_slice::<ActionEnvelope>(&envelope) else { return envelope };
-    match told_action(&read.channel, &read.action) {
+    match action_for_clients(&read.channel, &read.action) {
         Some(told) => {
             read.action = told;
             to_sorted_json(&read).into()
@@ -259,8 +261,8 @@ impl Chat {
 ///
 /// # Errors
 /// `-32008` when it is not there any more, or never was.
-pub(in crate::host) fn content_called(ledger: &Ledger, uri: &str) -> Result<Option<String>, RpcError> {
-    let Some((chat, id)) = named_by_content(uri) else { return Ok(None) };
+pub(in crate::host) fn resolve_content(ledger: &Ledger, uri: &str) -> Result<Option<String>, RpcError> {
+    let Some((chat, id)) = parse_content_uri(uri) else { return Ok(None) };
     let chat = match ledger.find(&chat).map(ChannelId::chat) {
         Some(Some(key)) => ledger.channels.chats.known(key),
         None if ledger.why_unreadable(&chat).is_some() => return Err(ledger.not_found(&chat)),

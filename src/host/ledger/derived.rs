@@ -73,7 +73,7 @@ impl Ledger {
     }
 
     /// Forgets the change of a session that is gone.
-    pub(in crate::host) fn forget_change(&mut self, key: SessionKey) {
+    pub(in crate::host) fn clear_change(&mut self, key: SessionKey) {
         self.changed.remove(&key);
     }
 

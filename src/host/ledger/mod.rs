@@ -35,9 +35,9 @@ use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 
 pub(super) use presence::{Connection, Presence};
-pub(super) use rows::{RowNote, BEHIND_BYTES_MAX, BEHIND_TIMES};
+pub(super) use rows::{RowNote, UNSAVED_BYTES_MAX, UNSAVED_TIMES};
 pub(super) use sequence::unsequenced_line;
-pub(super) use windows::{cursor_before, Loading, StateIsNeeded};
+pub(super) use windows::{cursor_before, Loading, SnapshotRequired};
 
 /// States of all channels, and the one writer of them.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Ledger {
     /// Creates the ledger of a host that goes on where the last one ended.
     pub(super) fn at_start(config: &Config) -> Self {
         let channels = Channels::at_start(config);
-        let dirty = (!channels.root.was_kept).then_some(ChannelId::ROOT).into_iter().collect();
+        let dirty = (!channels.root.was_saved).then_some(ChannelId::ROOT).into_iter().collect();
         Self {
             channels,
             limits: config.limits,
@@ -108,7 +108,7 @@ impl Ledger {
 
     /// Returns the last sequence number that clients may be told: the head, unless the store does
     /// not take it.
-    pub(super) fn told_head(&self) -> u64 {
+    pub(super) fn committed_head(&self) -> u64 {
         self.failing.as_ref().map_or(self.head, |failing| failing.safe)
     }
 
@@ -203,7 +203,7 @@ impl Ledger {
     ///
     /// # Errors
     /// `-32603` with the reason.
-    pub(super) fn check_keeping(&self) -> Result<(), RpcError> {
+    pub(super) fn check_store(&self) -> Result<(), RpcError> {
         match &self.failing {
             Some(failing) => Err(RpcError::unavailable(&failing.reason)),
             None => Ok(()),

@@ -1,7 +1,7 @@
 //! Presence: which connections there are, and which clients are behind them.
 //!
 //! Owns: [`Presence`], the facts about connections that every owner may read.
-//! Never: decides when a client is gone: `departures` does, and is the one that writes them.
+//! Never: decides when a client is gone: `disconnects` does, and is the one that writes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub(in crate::host) struct Connection {
     /// Language of its user.
     pub(in crate::host) language: Language,
     /// Set when the client is not shown what agents ask.
-    pub(in crate::host) sees_no_questions: bool,
+    pub(in crate::host) cannot_show_questions: bool,
     /// Set when the client answers no requests.
     pub(in crate::host) answers_nothing: bool,
 }
@@ -47,7 +47,7 @@ impl Presence {
     }
 
     /// Returns whether any client can still say something.
-    pub(in crate::host) fn is_anybody_left(&self) -> bool {
+    pub(in crate::host) fn has_clients(&self) -> bool {
         self.speakers().next().is_some()
     }
 

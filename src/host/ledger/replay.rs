@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ahp_types::common::JsonObject;
 
-use crate::host::effects::{ActionLine, ChannelId, LargeStates, Past, ToldState};
-use crate::host::ledger::contents::{tell_state, told_envelope};
+use crate::host::effects::{ActionLine, ChannelId, ChannelSnapshot, LargeStates, Past};
+use crate::host::ledger::contents::{envelope_for_clients, prepare_state_for_clients};
 use crate::host::ledger::windows::by_channel;
 use crate::host::ledger::Ledger;
 use crate::wire::action_lines::envelope_of;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
-use crate::wire::names::Named;
+use crate::wire::references::MessageReferences;
 
 impl Ledger {
     /// Checks that all of a channel's state may be told. State that the store does not have yet may
@@ -22,7 +22,7 @@ impl Ledger {
     ///
     /// # Errors
     /// `-32603` with the reason.
-    pub(in crate::host) fn check_safe(&self, target: ChannelId) -> Result<(), RpcError> {
+    pub(in crate::host) fn check_committed(&self, target: ChannelId) -> Result<(), RpcError> {
         match self.failing() {
             Some(failing)
                 if self.channels.get(target).is_some_and(|channel| channel.last_seq > failing.safe) =>
@@ -33,21 +33,21 @@ impl Ledger {
         }
     }
 
-    /// Checks [`check_safe`](Self::check_safe) for all of these channels that exist.
+    /// Checks [`check_committed`](Self::check_committed) for all of these channels that exist.
     ///
     /// # Errors
     /// `-32603` with the reason.
-    pub(in crate::host) fn check_all_safe(&self, uris: &[String]) -> Result<(), RpcError> {
-        uris.iter().filter_map(|uri| self.find(uri)).try_for_each(|target| self.check_safe(target))
+    pub(in crate::host) fn check_all_committed(&self, uris: &[String]) -> Result<(), RpcError> {
+        uris.iter().filter_map(|uri| self.find(uri)).try_for_each(|target| self.check_committed(target))
     }
 
     /// Returns the state of a channel; of a chat, with its completed turns from this one on.
-    fn told_state(&self, target: ChannelId, first_turn: usize) -> Option<ToldState> {
+    fn channel_snapshot(&self, target: ChannelId, first_turn: usize) -> Option<ChannelSnapshot> {
         let (mut state, turns) = self.channels.state(target, first_turn)?;
-        tell_state(&mut state);
+        prepare_state_for_clients(&mut state);
         let channel = self.channels.get(target)?.uri.clone();
-        let from_seq = i64::try_from(self.told_head()).unwrap_or(i64::MAX);
-        Some(ToldState { kind: target.kind, channel, state, turns: turns.to_vec(), from_seq })
+        let from_seq = i64::try_from(self.committed_head()).unwrap_or(i64::MAX);
+        Some(ChannelSnapshot { kind: target.kind, channel, state, turns: turns.to_vec(), from_seq })
     }
 
     /// Returns the states of these channels in the form that a method answers them, chats with
@@ -59,11 +59,11 @@ impl Ledger {
         first_turn: usize,
     ) -> LargeStates {
         let states: Vec<_> =
-            targets.iter().filter_map(|&target| self.told_state(target, first_turn)).collect();
+            targets.iter().filter_map(|&target| self.channel_snapshot(target, first_turn)).collect();
         let chats = targets.iter().filter_map(|target| self.channels.chats.known(target.chat()?));
         let running: usize = chats.map(|chat| chat.conversation.turn_bytes()).sum();
-        let bytes = running + states.iter().map(ToldState::turns_bytes).sum::<usize>();
-        LargeStates { method, besides: JsonObject::default(), states, bytes }
+        let bytes = running + states.iter().map(ChannelSnapshot::turns_bytes).sum::<usize>();
+        LargeStates { method, members: JsonObject::default(), states, bytes }
     }
 
     /// Returns the envelopes after `cursor` of these channels, as the inside of a JSON array;
@@ -79,8 +79,8 @@ impl Ledger {
         let floor = self.log.floor();
         let past = if cursor < floor {
             let past = past?;
-            let all_written = wanted.iter().all(|target| self.channels.is_written_down(**target));
-            if !all_written || !self.reaches_memory(&past) {
+            let all_written = wanted.iter().all(|target| self.channels.is_persistent(**target));
+            if !all_written || !self.continues_in_memory(&past) {
                 return None;
             }
             past.actions
@@ -107,7 +107,7 @@ impl Ledger {
             if let Some(loading) = loadings.get(&line.server_seq) {
                 add(loading);
             }
-            add(&told_envelope(line, envelope_of(&line.line)));
+            add(&envelope_for_clients(line, envelope_of(&line.line)));
         }
         Some(told)
     }
@@ -127,20 +127,20 @@ impl Ledger {
 
     /// Returns whether actions that were read from the store go on to those in memory: all that
     /// memory has forgotten must have arrived in the store.
-    pub(in crate::host) fn reaches_memory(&self, past: &Past) -> bool {
+    pub(in crate::host) fn continues_in_memory(&self, past: &Past) -> bool {
         let floor = self.log.floor();
         floor == self.first_head || past.actions.iter().any(|(_, line)| line.server_seq == floor)
     }
 
     /// Returns the URIs that a message names and that are not in memory.
-    pub(in crate::host) fn absent(&self, named: &Named) -> Vec<String> {
-        let uris = named.channels.union(&named.attached);
+    pub(in crate::host) fn absent_channels(&self, references: &MessageReferences) -> Vec<String> {
+        let uris = references.channels.union(&references.attached);
         uris.filter(|uri| self.find(uri).is_none()).cloned().collect()
     }
 
     /// Returns the cursor of a `reconnect` if it reaches further back than memory.
-    pub(in crate::host) fn cursor_into_the_past(&self, named: &Named) -> Option<u64> {
-        let cursor = named.cursor?;
+    pub(in crate::host) fn cursor_before_memory(&self, references: &MessageReferences) -> Option<u64> {
+        let cursor = references.cursor?;
         self.log.since(cursor).is_none().then_some(cursor).filter(|cursor| *cursor < self.head)
     }
 }

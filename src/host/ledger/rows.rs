@@ -15,15 +15,15 @@ use crate::host::model::Chat;
 use crate::host::Step;
 
 /// Minimum bytes of actions after which the row of a chat with a running turn is saved again.
-const BEHIND_BYTES_MIN: usize = 1 << 20;
+const UNSAVED_BYTES_MIN: usize = 1 << 20;
 
 /// Multiple of a row's size that the actions behind it may have: the store packs actions, and
 /// writes each row twice.
-pub(in crate::host) const BEHIND_TIMES: usize = 4;
+pub(in crate::host) const UNSAVED_TIMES: usize = 4;
 
 /// Maximum bytes of actions behind a row: a process that loads the chat has all of them in memory
 /// at once.
-pub(in crate::host) const BEHIND_BYTES_MAX: usize = 64 << 20;
+pub(in crate::host) const UNSAVED_BYTES_MAX: usize = 64 << 20;
 
 /// Effect of an action on the row of its channel.
 #[derive(Debug, Default, Clone, Copy)]
@@ -38,11 +38,11 @@ impl Chat {
     /// Notes an action of this many bytes that was applied to the chat.
     pub(in crate::host) fn note_row(&mut self, action: &StateAction, line_bytes: usize) -> RowNote {
         let saved = &mut self.saved;
-        saved.behind_bytes += line_bytes;
+        saved.unsaved_bytes += line_bytes;
         let mut is_sync = false;
         match action {
             StateAction::ChatTurnResume(_) | StateAction::ChatTruncated(_) => {
-                saved.turns_kept = saved.turns_kept.min(self.conversation.history().len());
+                saved.turns_valid = saved.turns_valid.min(self.conversation.history().len());
                 saved.row_due = true;
             }
             StateAction::ChatTurnStarted(_) => saved.row_due = true,
@@ -55,8 +55,8 @@ impl Chat {
             StateAction::ChatToolCallConfirmed(_) | StateAction::ChatInputCompleted(_) => is_sync = true,
             _ => {}
         }
-        let behind_max = (BEHIND_TIMES * saved.row_bytes).clamp(BEHIND_BYTES_MIN, BEHIND_BYTES_MAX);
-        saved.row_due |= self.run.is_none() || saved.behind_bytes > behind_max;
+        let behind_max = (UNSAVED_TIMES * saved.row_bytes).clamp(UNSAVED_BYTES_MIN, UNSAVED_BYTES_MAX);
+        saved.row_due |= self.run.is_none() || saved.unsaved_bytes > behind_max;
         RowNote { is_due: saved.row_due, is_sync }
     }
 }
@@ -72,7 +72,7 @@ impl Ledger {
     ) {
         let RowNote { is_due, is_sync } = self.channels.note_row(target, action, line_bytes);
         if is_sync {
-            step.say(Output::Record(Record::Sync));
+            step.emit(Output::Record(Record::Sync));
         }
         if is_due {
             self.mark_dirty(target);

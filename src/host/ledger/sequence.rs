@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use crate::host::effects::{ActionLine, ChannelId, ConnectionId, Frame, Output, PartKey, Record};
-use crate::host::ledger::contents::told_action;
+use crate::host::ledger::contents::action_for_clients;
 use crate::host::ledger::Ledger;
 use crate::host::refusal::Refusal;
 use crate::host::Step;
@@ -44,7 +44,7 @@ impl Ledger {
         part: Option<PartKey>,
     ) {
         self.send_turns_before(step, target, action);
-        let is_written_down = self.channels.is_written_down(target);
+        let is_persistent = self.channels.is_persistent(target);
         let Some((outcome, channel)) = self.channels.reduce(target, action) else {
             tracing::error!(
                 ?target,
@@ -65,16 +65,17 @@ impl Ledger {
             ActionLine { line, server_seq: self.head, delta: part }
         };
         let whole = line_of(action);
-        let line = told_action(&channel.uri, action).map_or_else(|| whole.clone(), |told| line_of(&told));
+        let line =
+            action_for_clients(&channel.uri, action).map_or_else(|| whole.clone(), |told| line_of(&told));
         // The number is kept in any case: it is given once, also when this process ends.
-        let kept = if is_written_down { whole } else { line_of(&nothing()) };
+        let kept = if is_persistent { whole } else { line_of(&nothing()) };
         self.log.push(target, line.clone());
-        step.say(Output::Record(Record::Action(target, kept)));
+        step.emit(Output::Record(Record::Action(target, kept)));
         for &connection in &channel.subscribers {
             // Only text is ever held back, so nothing else is asked about.
             let subscription =
                 part.and_then(|_| self.subscriptions.get(connection, target)).and_then(|it| it.delay_ms);
-            step.say(Output::Frame(
+            step.emit(Output::Frame(
                 connection,
                 match subscription {
                     None => Frame::Action(line.clone()),
@@ -105,11 +106,11 @@ impl Ledger {
         let line = envelope_line(
             channel,
             action.get().as_bytes(),
-            self.told_head(),
+            self.committed_head(),
             Some(origin),
             refusal.as_deref(),
         );
-        step.say(Output::Frame(connection, Frame::Answer(line)));
+        step.emit(Output::Frame(connection, Frame::Answer(line)));
     }
 
     /// Sends a protocol notification to the subscribers of the root channel.
@@ -126,7 +127,7 @@ impl Ledger {
     /// root channel.
     pub(in crate::host) fn notify_root_of(&self, step: &mut Step<'_>, method: &'static str, params: &Bytes) {
         for &connection in &self.channels.root.channel.subscribers {
-            step.say(Output::Frame(connection, Frame::Notification { method, params: params.clone() }));
+            step.emit(Output::Frame(connection, Frame::Notification { method, params: params.clone() }));
         }
     }
 }

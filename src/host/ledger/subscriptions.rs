@@ -105,7 +105,7 @@ impl Ledger {
     }
 
     /// Takes the sessions that were loaded, or lost a subscriber, since this was asked last.
-    pub(in crate::host) fn take_left(&mut self) -> BTreeSet<SessionKey> {
+    pub(in crate::host) fn take_unsubscribed(&mut self) -> BTreeSet<SessionKey> {
         std::mem::take(&mut self.left)
     }
 }

@@ -99,12 +99,12 @@ fn failing_store_stops_changes_and_hides_what_it_lacks() {
     sequence(&mut ledger, &set("one"));
     let reason = "the disk is full".to_owned();
     ledger.set_failing(Some(Failing { reason: reason.clone(), safe: 0 }));
-    assert_eq!((ledger.head(), ledger.told_head()), (1, 0));
-    assert!(ledger.check_keeping().unwrap_err().message.contains(&reason));
-    assert!(ledger.check_safe(SAMPLE).is_err() && ledger.check_safe(ChannelId::ROOT).is_ok());
+    assert_eq!((ledger.head(), ledger.committed_head()), (1, 0));
+    assert!(ledger.check_store().unwrap_err().message.contains(&reason));
+    assert!(ledger.check_committed(SAMPLE).is_err() && ledger.check_committed(ChannelId::ROOT).is_ok());
     ledger.set_failing(None);
-    assert!(ledger.check_keeping().is_ok() && ledger.check_safe(SAMPLE).is_ok());
-    assert_eq!(ledger.told_head(), 1);
+    assert!(ledger.check_store().is_ok() && ledger.check_committed(SAMPLE).is_ok());
+    assert_eq!(ledger.committed_head(), 1);
 }
 
 #[test]

@@ -81,7 +81,7 @@ impl Ledger {
         let Some(key) = target.chat() else {
             return Err(RpcError::invalid_params("`channel` must be a chat: nothing else has turns"));
         };
-        self.check_keeping()?;
+        self.check_store()?;
         let page = self.page_asked_for(connection, key, params.cursor.as_deref())?;
         self.load(step, connection, key, page);
         Ok(b"{}".to_vec())
@@ -110,7 +110,7 @@ impl Ledger {
         let named = match cursor {
             None => None,
             Some(cursor) => Some(
-                read_cursor(key, cursor).and_then(|id| turns.place_of(&id)).map(|at| at + 1).ok_or_else(
+                read_cursor(key, cursor).and_then(|id| turns.position_of(&id)).map(|at| at + 1).ok_or_else(
                     || RpcError::invalid_params("`cursor` is none of this chat's; subscribe to begin anew"),
                 )?,
             ),
@@ -139,10 +139,10 @@ impl Ledger {
             chat: chat.channel.uri.clone(),
             turns: loaded.to_vec(),
             next_cursor: cursor,
-            server_seq: self.told_head(),
+            server_seq: self.committed_head(),
         };
         // What is not large is written at once, if nothing must be read for it.
-        step.say(if loaded.bytes() < LARGE_BYTES && loaded.is_here() {
+        step.emit(if loaded.bytes() < LARGE_BYTES && loaded.is_in_memory() {
             Output::Frame(connection, Frame::Answer(loaded.line()))
         } else {
             Output::Turns(connection, Box::new(loaded))
@@ -159,7 +159,7 @@ impl Ledger {
         let Some(key) = target.chat() else { return };
         let Some(chat) = self.channels.chats.known(key) else { return };
         let turns = chat.conversation.history();
-        let (there, at) = (turns.len(), turns.place_of(named));
+        let (there, at) = (turns.len(), turns.position_of(named));
         for connection in chat.channel.subscribers.clone() {
             let window = self.subscriptions.get(connection, target).map(|subscription| subscription.window);
             if let Some(lacked) = window.and_then(|window| window.lacks(at, there)) {
@@ -193,14 +193,14 @@ impl Chat {
     pub(in crate::host) fn loading_in_replay(
         &self,
         actions: &[&ActionLine],
-    ) -> Result<Option<Loading>, StateIsNeeded> {
+    ) -> Result<Option<Loading>, SnapshotRequired> {
         let mut cut: Option<(u64, String)> = None;
         let mut changed_since = HashSet::new();
         for line in actions.iter().filter(|line| line.delta.is_none()) {
-            match Naming::of(line) {
-                Some(Naming::CutBehind(_)) if cut.is_some() => return Err(StateIsNeeded),
-                Some(Naming::CutBehind(turn)) => cut = Some((line.server_seq, turn)),
-                Some(Naming::Changed(turn)) if cut.is_some() => {
+            match TurnReference::of(line) {
+                Some(TurnReference::CutBehind(_)) if cut.is_some() => return Err(SnapshotRequired),
+                Some(TurnReference::CutBehind(turn)) => cut = Some((line.server_seq, turn)),
+                Some(TurnReference::Changed(turn)) if cut.is_some() => {
                     changed_since.insert(turn);
                 }
                 _ => {}
@@ -208,7 +208,7 @@ impl Chat {
         }
         let Some((before, named)) = cut else { return Ok(None) };
         if changed_since.contains(&named) {
-            return Err(StateIsNeeded);
+            return Err(SnapshotRequired);
         }
         let turns = self.conversation.history().turns();
         let is_later = |turn: &CompletedTurn| changed_since.contains(turn.id());
@@ -220,7 +220,7 @@ impl Chat {
             server_seq: before.saturating_sub(1),
         };
         if loaded.bytes() >= LARGE_BYTES {
-            return Err(StateIsNeeded);
+            return Err(SnapshotRequired);
         }
         Ok(Some(Loading { before, envelope: envelope_of(&loaded.line()) }))
     }
@@ -228,7 +228,7 @@ impl Chat {
 
 /// A replay cannot tell what a client must know.
 #[derive(Debug)]
-pub(in crate::host) struct StateIsNeeded;
+pub(in crate::host) struct SnapshotRequired;
 
 /// An envelope that is no part of the log, in a replay.
 #[derive(Debug)]
@@ -241,14 +241,14 @@ pub(in crate::host) struct Loading {
 
 /// Reference of an action to a turn as a whole.
 #[derive(Debug)]
-enum Naming {
+enum TurnReference {
     /// Turn that begins, is resumed or ends.
     Changed(String),
     /// Turn behind which everything is removed.
     CutBehind(String),
 }
 
-impl Naming {
+impl TurnReference {
     fn of(line: &ActionLine) -> Option<Self> {
         #[derive(Deserialize)]
         struct Envelope {

@@ -33,13 +33,13 @@ use crate::wire::rpc::{read_json, to_sorted_json, ClientReply, Params, RequestId
 use crate::wire::uris::ROOT;
 
 /// Time within which a client must answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum number of requests in flight to one client.
-const ASKED_MAX: usize = 16;
+const PENDING_PER_CLIENT_MAX: usize = 16;
 
 /// Maximum number of clients that are remembered when they are gone.
-const GONE_MAX: usize = 1024;
+const DISCONNECTED_MAX: usize = 1024;
 
 /// Maximum length of the id of a client that is remembered, in bytes.
 const NAME_BYTES_MAX: usize = 256;
@@ -54,7 +54,7 @@ const ENTRIES_MAX: usize = 100_000;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// Schemes of the host itself, or that nobody serves.
-const NO_CLIENTS: [&str; 5] = ["file", "data", "ahp-content", "http", "https"];
+const SCHEMES_NOT_OF_CLIENTS: [&str; 5] = ["file", "data", "ahp-content", "http", "https"];
 
 /// FileServer of a URI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,7 +163,7 @@ impl Relays {
             ServedBy::Nobody => return Ok(None),
         };
         let in_flight = self.pending.values().filter(|pending| pending.relay.asked == asked);
-        if in_flight.count() >= ASKED_MAX {
+        if in_flight.count() >= PENDING_PER_CLIENT_MAX {
             return Err(RpcError::unavailable(format_args!("`{uri}`: its client has too much to answer")));
         }
         let mut params: Map<String, Value> = params.read()?;
@@ -197,25 +197,25 @@ impl Relays {
         match ranked.max() {
             Some((_, connection)) => ServedBy::Client(connection),
             // One that answers nothing serves nothing.
-            None if self.is_gone(servers, |id| serves(id).is_some()) => ServedBy::Gone,
+            None if self.is_disconnected(servers, |id| serves(id).is_some()) => ServedBy::Gone,
             None => ServedBy::Nobody,
         }
     }
 
     /// Returns whether a client that `serves` has been here and can be asked nothing any more.
-    fn is_gone(&self, servers: &FileServers<'_>, serves: impl Fn(&str) -> bool) -> bool {
+    fn is_disconnected(&self, servers: &FileServers<'_>, serves: impl Fn(&str) -> bool) -> bool {
         let leaving = servers.clients.iter().filter(|client| client.is_leaving && !client.answers_nothing);
-        let is_here = |id: &String| servers.clients.iter().any(|client| client.client_id == Some(id));
-        let mut gone = self.gone.iter().filter(|id| !is_here(id));
+        let is_in_memory = |id: &String| servers.clients.iter().any(|client| client.client_id == Some(id));
+        let mut gone = self.gone.iter().filter(|id| !is_in_memory(id));
         leaving.filter_map(|client| client.client_id).any(&serves) || gone.any(|id| serves(id))
     }
 
     /// Notes that a client is gone: requests for its files fail from now on.
-    pub(in crate::host) fn note_gone(&mut self, client_id: String) {
+    pub(in crate::host) fn note_disconnected(&mut self, client_id: String) {
         if client_id.len() <= NAME_BYTES_MAX {
             self.gone.insert(client_id);
         }
-        while self.gone.len() > GONE_MAX {
+        while self.gone.len() > DISCONNECTED_MAX {
             self.gone.pop_first();
         }
     }
@@ -231,8 +231,8 @@ impl Relays {
         self.last_number += 1;
         let number = self.last_number;
         let (method, params) = (relay.method.name(), relay.params.clone());
-        step.say(Output::Frame(relay.asked, Frame::Request { number, method, params }));
-        step.say(Output::Timer(Timer::Asked(number), ANSWER_WITHIN));
+        step.emit(Output::Frame(relay.asked, Frame::Request { number, method, params }));
+        step.emit(Output::Timer(Timer::Relay(number), ANSWER_TIMEOUT));
         self.pending.insert(number, PendingRelay { relay, by, id });
     }
 
@@ -250,7 +250,7 @@ impl Relays {
             return tracing::debug!("a client's answer was ignored: no request of its id is open");
         };
         let Some(PendingRelay { relay, by, id }) = self.pending.remove(&number) else { return };
-        step.say(Output::Frame(by, answer(relay, id, reply)));
+        step.emit(Output::Frame(by, answer(relay, id, reply)));
     }
 
     /// Ends a request whose client has had its time to answer.
@@ -283,7 +283,7 @@ impl Relays {
         for number in over.map(|(number, _)| *number).collect::<Vec<_>>() {
             let Some(PendingRelay { relay, by, id }) = self.pending.remove(&number) else { continue };
             let error = RpcError::unavailable(format_args!("`{}`: {why}", relay.uri));
-            step.say(Output::Frame(by, Frame::Error { id: Some(id), error }));
+            step.emit(Output::Frame(by, Frame::Error { id: Some(id), error }));
         }
     }
 }
@@ -292,7 +292,7 @@ impl Relays {
 fn may_be_served(uri: &str) -> bool {
     let Some((scheme, _)) = uri.split_once(':') else { return false };
     let is_one = scheme.starts_with(|first: char| first.is_ascii_alphabetic());
-    is_one && !NO_CLIENTS.iter().any(|other| other.eq_ignore_ascii_case(scheme))
+    is_one && !SCHEMES_NOT_OF_CLIENTS.iter().any(|other| other.eq_ignore_ascii_case(scheme))
 }
 
 /// Returns the active clients that have published a URI, or one above it, each with the length of
@@ -393,7 +393,7 @@ mod tests {
         let relay = route(relays, "virtual://me/x", server("me")).unwrap().unwrap();
         let outputs = outputs_of(|step| relays.ask(step, ASKS, RequestId::inner(7), relay));
         match outputs[..] {
-            [Output::Frame(SERVES, Frame::Request { number, .. }), Output::Timer(Timer::Asked(timed), _)] => {
+            [Output::Frame(SERVES, Frame::Request { number, .. }), Output::Timer(Timer::Relay(timed), _)] => {
                 assert_eq!(number, timed);
                 number
             }
@@ -439,7 +439,7 @@ mod tests {
     fn client_that_is_gone_serves_nothing_and_nobody_else_does() {
         let mut relays = Relays::default();
         assert!(matches!(route(&relays, "virtual://me/x", FileServers::default()), Ok(None)));
-        relays.note_gone("me".to_owned());
+        relays.note_disconnected("me".to_owned());
         let refused = route(&relays, "virtual://me/x", FileServers::default()).unwrap_err();
         assert!(refused.message.contains("its client is gone"), "{refused:?}");
         assert!(route(&relays, "virtual://me/x", server("me")).unwrap().is_some(), "it has come back");
@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn requests_in_flight_to_one_client_are_limited() {
         let mut relays = Relays::default();
-        let last = (0..ASKED_MAX).map(|_| ask(&mut relays)).last().unwrap();
+        let last = (0..PENDING_PER_CLIENT_MAX).map(|_| ask(&mut relays)).last().unwrap();
         assert!(route(&relays, "virtual://me/x", server("me")).is_err());
         outputs_of(|step| relays.time_out(step, last));
         assert!(route(&relays, "virtual://me/x", server("me")).is_ok());

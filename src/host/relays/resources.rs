@@ -28,18 +28,19 @@ pub(in crate::host) fn resource(
         Method::CreateResourceWatch => return Ok(Resource::Watch(Watched::asked_for(params.read()?)?)),
         Method::ResourceRead => {
             let params: ResourceReadParams = params.read()?;
-            if let Some(kept) = checkpoints::kept_content(ledger, &params.uri, Some(params.encoding))? {
+            if let Some(kept) = checkpoints::checkpointed_content(ledger, &params.uri, Some(params.encoding))?
+            {
                 return Ok(kept);
             }
-            let uri = contents::content_called(ledger, &params.uri)?.unwrap_or(params.uri);
+            let uri = contents::resolve_content(ledger, &params.uri)?.unwrap_or(params.uri);
             return Ok(Resource::Read { uri, encoding: params.encoding });
         }
         Method::ResourceResolve => {
             let params: ResourceResolveParams = params.read()?;
-            if let Some(kept) = checkpoints::kept_content(ledger, &params.uri, None)? {
+            if let Some(kept) = checkpoints::checkpointed_content(ledger, &params.uri, None)? {
                 return Ok(kept);
             }
-            let content = contents::content_called(ledger, &params.uri)?;
+            let content = contents::resolve_content(ledger, &params.uri)?;
             let follows_links = params.follow_symlinks != Some(false);
             return Ok(Resource::Resolve { uri: params.uri, content, follows_links });
         }

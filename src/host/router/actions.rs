@@ -20,11 +20,11 @@ use crate::host::ledger::Ledger;
 use crate::host::model::TitleBy;
 use crate::host::refusal::Refusal;
 use crate::host::{actions, catalogue, clients, Host, Step};
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::DispatchActionParams;
 use crate::wire::rpc::json_bytes;
+use crate::wire::version_hints::VersionHint;
 
 use super::kinds;
 
@@ -39,7 +39,7 @@ impl Host {
         step: &mut Step<'_>,
         connection: ConnectionId,
         params: DispatchActionParams,
-        aside: Option<&Aside>,
+        hint: Option<&VersionHint>,
     ) -> Result<(), RpcError> {
         // "Server MUST silently ignore the action (no echo)": chat and session channel pages.
         let target = self.ledger.find(&params.channel);
@@ -60,7 +60,7 @@ impl Host {
                     action: params.action.clone(),
                     origin: origin.clone(),
                 };
-                self.carry_out(step, target, asked, aside)
+                self.carry_out(step, target, asked, hint)
             }
         };
         let mut answer = |refusal| {
@@ -82,9 +82,9 @@ impl Host {
         step: &mut Step<'_>,
         target: ChannelId,
         asked: PendingAction,
-        aside: Option<&Aside>,
+        hint: Option<&VersionHint>,
     ) -> Result<Verdict, Refusal> {
-        if let Some(Aside::Selects { change, for_all_chats }) = aside {
+        if let Some(VersionHint::Selects { change, for_all_chats }) = hint {
             return selection::client_selects(
                 &mut self.ledger,
                 &self.agents,
@@ -95,18 +95,18 @@ impl Host {
                 *for_all_chats,
             );
         }
-        let action = kinds::read_dispatched(&self.ledger, target, &asked, aside)?;
-        check_state_has_room(&mut self.ledger, target, &action)?;
-        self.change(step, target, action, asked.origin, aside)
+        let action = kinds::read_dispatched(&self.ledger, target, &asked, hint)?;
+        check_state_limit(&mut self.ledger, target, &action)?;
+        self.change(step, target, action, asked.origin, hint)
     }
 
-    pub(in crate::host) fn change_chat_as_meant(
+    pub(in crate::host) fn change_chat_with_hint(
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
         mut action: StateAction,
         origin: ActionOrigin,
-        aside: Option<&Aside>,
+        hint: Option<&VersionHint>,
     ) -> Result<Verdict, Refusal> {
         // Real clients name a chat this way, and a session, which they show by its default chat.
         if let StateAction::SessionTitleChanged(a) = &action {
@@ -117,14 +117,14 @@ impl Host {
             }
             return Ok(Verdict::Unchanged);
         }
-        let follows = aside == Some(&Aside::Follows);
+        let follows = hint == Some(&VersionHint::Follows);
         let pending = match &mut action {
             StateAction::ChatTurnStarted(action) if follows => {
                 selection::address(&self.ledger, &self.agents, key, &mut action.message);
                 None
             }
-            StateAction::ChatTruncated(action) if aside == Some(&Aside::KeepsSelection) => {
-                selection::keep_selection(&mut self.ledger, step, key, action);
+            StateAction::ChatTruncated(action) if hint == Some(&VersionHint::KeepsSelection) => {
+                selection::save_selection(&mut self.ledger, step, key, action);
                 None
             }
             StateAction::ChatPendingMessageSet(action) => Some((action.id.clone(), follows)),
@@ -133,7 +133,7 @@ impl Host {
         };
         let verdict = self.change_chat(step, key, action, origin)?;
         if let Some((id, follows)) = pending {
-            selection::let_follow(&mut self.ledger, key, &id, follows);
+            selection::set_following_selection(&mut self.ledger, key, &id, follows);
         }
         Ok(verdict)
     }
@@ -172,9 +172,11 @@ pub(in crate::host) fn change_session(
             None => return Err(Refusal::DefaultChatNeeded),
         },
         StateAction::SessionActiveClientSet(a) => {
-            actions::session::only_itself(&origin, &a.active_client.client_id)?
+            actions::session::check_own_client(&origin, &a.active_client.client_id)?
         }
-        StateAction::SessionActiveClientRemoved(a) => actions::session::only_itself(&origin, &a.client_id)?,
+        StateAction::SessionActiveClientRemoved(a) => {
+            actions::session::check_own_client(&origin, &a.client_id)?
+        }
         _ => return Err(Refusal::NotServedOn("a session's channel")),
     }
     let mut after = session.state.clone();
@@ -183,7 +185,7 @@ pub(in crate::host) fn change_session(
     let before = session.state.config.as_ref().map(|config| config.values.clone());
     let configured = before.filter(|_| matches!(action, StateAction::SessionConfigChanged(_)));
     if let StateAction::SessionActiveClientSet(a) = &action {
-        clients.client_is_back(key, &a.active_client.client_id);
+        clients.client_returned(key, &a.active_client.client_id);
     }
     if unchanged {
         return Ok(Verdict::Unchanged);
@@ -203,7 +205,7 @@ pub(in crate::host) fn change_session(
     let names = matches!(action, StateAction::SessionTitleChanged(_));
     ledger.sequence(step, key, action, Some(origin));
     if offers {
-        clients::tell_tools_in(ledger, step, key);
+        clients::send_tools_of_session(ledger, step, key);
     }
     if let Some(before) = configured {
         settings::configure_agents(ledger, step, key, &before);
@@ -217,7 +219,7 @@ pub(in crate::host) fn change_session(
 
 /// Returns what an action makes larger: its name, and its size in bytes of JSON text; `None`
 /// when its size has no limit.
-pub(in crate::host) fn what_grows(
+pub(in crate::host) fn growing_member(
     ledger: &mut Ledger,
     id: ChannelId,
     action: &StateAction,
@@ -241,7 +243,7 @@ pub(in crate::host) fn what_grows(
             // A draft takes the place of the one before.
             let with_draft = !matches!(action, StateAction::ChatDraftChanged(_));
             let chat = ledger.channels.chats.known_mut(id.key.into())?;
-            return Some(("the chat, without its turns,", chat.conversation.bytes_besides_turns(with_draft)));
+            return Some(("the chat, without its turns,", chat.conversation.bytes_without_turns(with_draft)));
         }
         _ => return None,
     };
@@ -252,13 +254,13 @@ pub(in crate::host) fn what_grows(
 ///
 /// # Errors
 /// When it has not.
-pub(in crate::host) fn check_state_has_room(
+pub(in crate::host) fn check_state_limit(
     ledger: &mut Ledger,
     target: ChannelId,
     action: &StateAction,
 ) -> Result<(), Refusal> {
     let max = ledger.limits.state_bytes;
-    match what_grows(ledger, target, action) {
+    match growing_member(ledger, target, action) {
         Some((what, there)) if there.saturating_add(json_bytes(action)) > max => {
             Err(Refusal::StateFull { what, there, max })
         }

@@ -22,10 +22,14 @@ use crate::wire::methods::Method;
 use crate::wire::rpc::RequestId;
 
 impl Host {
-    /// The time is up in which a session that was made ahead, and that nobody followed, might be
-    /// followed again.
-    pub(in crate::host) fn unfollowed_for_long(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
-        let is_due = |session: &&Session| session.ahead && session.unfollowed == Some(number);
+    /// Disposes of a session that was made ahead and had no subscribers for too long.
+    pub(in crate::host) fn unsubscribed_session_expired(
+        &mut self,
+        step: &mut Step<'_>,
+        key: SessionKey,
+        number: u64,
+    ) {
+        let is_due = |session: &&Session| session.ahead && session.unsubscribed == Some(number);
         // It may be gone since.
         let Some(session) = self.ledger.channels.sessions.get(&key).filter(is_due) else { return };
         let channel = session.channel.uri.clone();
@@ -54,10 +58,10 @@ impl Host {
         for chat in self.ledger.channels.chats_in(key) {
             // There is no next turn for what the agent has not taken in.
             if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
-                run.handed_over.clear();
+                run.sent_steering.clear();
             }
             self.cancel_turn(step, chat);
-            progress::opening_is_over(&mut self.ledger, step, chat);
+            progress::opening_finished(&mut self.ledger, step, chat);
             let Some(uri) = self.ledger.channels.chats.known(chat).map(|chat| chat.channel.uri.clone())
             else {
                 continue;
@@ -68,17 +72,17 @@ impl Host {
             catalogue::sessions::remove_chat(&mut self.ledger, step, chat);
         }
         self.changes.clear_changesets_of(&mut self.ledger, step, key);
-        self.changes.checkpoints.forget_kept_folder(&mut self.ledger, step, key);
+        self.changes.checkpoints.dispose_checkpoints(&mut self.ledger, step, key);
         annotations::remove_annotations_of(&mut self.ledger, key);
         self.ledger.unlink(key.into());
         let Some(session) = self.ledger.channels.sessions.remove(&key) else { return Ok(()) };
         self.catalogue.disposed.insert(key);
-        self.summaries.forget(&mut self.ledger, key);
+        self.summaries.remove(&mut self.ledger, key);
         if session.ahead {
             return Ok(());
         }
         let uri = session.channel.uri;
-        step.say(Output::Record(Record::SessionRemoved(key)));
+        step.emit(Output::Record(Record::SessionRemoved(key)));
         ahead::count_sessions(&mut self.ledger, step, -1);
         let params =
             SessionRemovedParams { channel: self.ledger.channels.root.channel.uri.clone(), session: uri };
@@ -100,7 +104,7 @@ pub(in crate::host) fn announce_session(
         ahead::show_session(ledger, step, new.session);
     }
     conversations::open_session(ledger, agents, step, new.session);
-    changes.sights.look_at_repository(ledger, new.session);
+    changes.statuses.request_refresh(ledger, new.session);
 }
 
 /// Answers a request for a page of the list that was read while sessions changed. What was read
@@ -118,8 +122,8 @@ pub(in crate::host) fn answer_list(
     // While nothing can be kept, what is safe is what the store has.
     if ledger.failing().is_none() {
         summaries.send_all(ledger, step);
-        catalogue.bring_up_to_date(ledger, page, &mut listed);
+        catalogue.update_from_memory(ledger, page, &mut listed);
     }
     let result = catalogue::sessions::listing(&listed);
-    step.say(Output::Frame(connection, Frame::result(id, Method::ListSessions, result)));
+    step.emit(Output::Frame(connection, Frame::result(id, Method::ListSessions, result)));
 }

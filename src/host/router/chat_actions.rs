@@ -68,13 +68,14 @@ impl Host {
                 if !there {
                     return Err(Refusal::NoSuchPending(a.id.clone()));
                 }
-                actions::chat::change_plainly(&mut self.ledger, step, key, action, origin)
+                actions::chat::sequence_if_changed(&mut self.ledger, step, key, action, origin)
             }
             StateAction::ChatDraftChanged(_) => {
-                actions::chat::change_plainly(&mut self.ledger, step, key, action, origin)
+                actions::chat::sequence_if_changed(&mut self.ledger, step, key, action, origin)
             }
             StateAction::ChatIsReadChanged(_) | StateAction::ChatIsArchivedChanged(_) => {
-                let verdict = actions::chat::change_plainly(&mut self.ledger, step, key, action, origin)?;
+                let verdict =
+                    actions::chat::sequence_if_changed(&mut self.ledger, step, key, action, origin)?;
                 catalogue::sync_chat(&mut self.ledger, step, key);
                 Ok(verdict)
             }
@@ -227,7 +228,7 @@ impl Host {
         self.ledger.sequence(step, key, StateAction::ChatInputCompleted(action), Some(origin));
         calls::question_changed(&mut self.ledger, step, key, &shown_id);
         if let Some((run, request_id)) = run {
-            step.tell_agent(key, Command::Answer { run, request_id, response, answers });
+            step.send_to_agent(key, Command::Answer { run, request_id, response, answers });
         }
         Ok(Verdict::Done)
     }

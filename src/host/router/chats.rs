@@ -14,9 +14,9 @@ use crate::host::configuration::{directories, selection};
 use crate::host::effects::{ConnectionId, Output, Record};
 use crate::host::limits::URI_BYTES_MAX;
 use crate::host::{catalogue, configuration, Host, Step};
-use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::uris::{default_chat_of, may_name_a_chat};
+use crate::wire::version_hints::VersionHint;
 
 impl Host {
     /// Opens another chat in a session.
@@ -25,13 +25,13 @@ impl Host {
         step: &mut Step<'_>,
         connection: ConnectionId,
         mut params: CreateChatParams,
-        aside: Option<&Aside>,
+        hint: Option<&VersionHint>,
     ) -> Result<(), RpcError> {
         let Some(key) = self.ledger.find_session(&params.channel) else {
             return Err(self.ledger.not_found(&params.channel));
         };
         let session = catalogue::chats::usable_session(&self.ledger, key)?;
-        let agent = configuration::requests::agent_called(&self.agents, Some(&session.state.provider))?;
+        let agent = configuration::requests::find_agent(&self.agents, Some(&session.state.provider))?;
         self.agents.check_tokens(&self.ledger, step, connection, agent)?;
         let can = catalogue::chats::chats_capability(&self.agents, session)?;
         if session.state.chats.len() >= CHATS_MAX {
@@ -67,15 +67,15 @@ impl Host {
         if beginning.copied.is_none() {
             beginning.directories = directories?;
         }
-        if let Some(Aside::Begins { selection, .. }) = aside {
+        if let Some(VersionHint::Begins { selection, .. }) = hint {
             let provider =
                 self.ledger.channels.sessions.known(key).map(|session| session.state.provider.clone());
             beginning.draft = selection::first_draft(&self.agents, &provider.unwrap_or_default(), selection)?;
         }
         let chat = catalogue::chats::add_chat(&mut self.ledger, step, key, params.chat, beginning);
-        catalogue::chats::take_charge(&mut self.ledger, chat, connection);
+        catalogue::chats::set_requesting_client(&mut self.ledger, chat, connection);
         if let Some(mut message) = params.initial_message {
-            if matches!(aside, Some(Aside::Begins { .. })) {
+            if matches!(hint, Some(VersionHint::Begins { .. })) {
                 selection::address(&self.ledger, &self.agents, chat, &mut message);
             }
             let turn = ChatTurnStartedAction {
@@ -111,18 +111,18 @@ impl Host {
         };
         // There is no next turn for what the agent has not taken in.
         if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
-            run.handed_over.clear();
+            run.sent_steering.clear();
         }
         self.cancel_turn(step, chat);
         if self.ledger.channels.is_default(chat) {
-            catalogue::chats::appoint_default_chat(&mut self.ledger, step, key, heir, None);
+            catalogue::chats::set_default_chat(&mut self.ledger, step, key, heir, None);
         }
-        catalogue::chats::take_from_catalogue(&mut self.ledger, step, key, &params.channel);
+        catalogue::chats::remove_chat_row(&mut self.ledger, step, key, &params.channel);
         conversations::close_conversation(&mut self.ledger, step, chat);
         catalogue::sessions::remove_chat(&mut self.ledger, step, chat);
         self.ledger.mark_clean(chat.into());
         let uri = params.channel.clone();
-        step.say(Output::Record(Record::ChatRemoved { key: chat, uri }));
+        step.emit(Output::Record(Record::ChatRemoved { key: chat, uri }));
         catalogue::chats::reopen_session(&mut self.ledger, &self.agents, step, key);
         Ok(())
     }

@@ -21,10 +21,10 @@ use crate::host::chats::calls::{CallRef, Readiness};
 use crate::host::chats::turns::Ending;
 use crate::host::configuration::directories;
 use crate::host::effects::{
-    Besides, ChatKey, Frame, Output, PtyCommand, PtyEvent, PtyLaunch, RunId, TerminalKey, Timer, ToolGate,
+    CallExtras, ChatKey, Frame, Output, PtyCommand, PtyEvent, PtyLaunch, RunId, TerminalKey, Timer, ToolGate,
 };
 use crate::host::model::{Channel, RunPhase};
-use crate::host::terminals::commands::{CALL, RUNS_AT_MOST, SCREEN, TOOL, TOOL_KIND};
+use crate::host::terminals::commands::{CALL, COMMAND_TIMEOUT, SCREEN, TOOL, TOOL_KIND};
 use crate::host::terminals::{commands, ptys, TITLE_BYTES_MAX};
 use crate::host::{terminals, Host, Step};
 use crate::wire::channels::ChannelKind;
@@ -49,30 +49,30 @@ impl Host {
                     let changed = TerminalTitleChangedAction { title };
                     self.ledger.sequence(step, key, StateAction::TerminalTitleChanged(changed), None);
                 }
-                ptys::list_terminals(&mut self.ledger, step);
+                ptys::send_terminal_list(&mut self.ledger, step);
                 if let Some((connection, id)) = asked {
                     let null = bytes::Bytes::from_static(b"null");
                     let answer = Frame::result(id, Method::CreateTerminal, null);
-                    step.say(Output::Frame(connection, answer));
+                    step.emit(Output::Frame(connection, answer));
                 }
             }
-            PtyEvent::NotStarted(why) if pty.call.is_some() => self.command_is_over(step, key, Err(why)),
+            PtyEvent::NotStarted(why) if pty.call.is_some() => self.command_finished(step, key, Err(why)),
             PtyEvent::NotStarted(why) => {
                 if let Some((connection, id)) = pty.asked.take() {
                     let error = RpcError::unavailable(why);
-                    step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+                    step.emit(Output::Frame(connection, Frame::Error { id: Some(id), error }));
                 }
                 ptys::remove_pty(&mut self.ledger, step, key);
             }
             PtyEvent::Data(data) => {
-                commands::command_goes_on(&mut self.ledger, step, key);
+                commands::stop_waiting_for_input(&mut self.ledger, step, key);
                 self.ledger.sequence(step, key, StateAction::TerminalData(TerminalDataAction { data }), None);
             }
             PtyEvent::Title(title) => {
                 if !pty.is_named && !title.is_empty() && state.title != title {
                     let changed = StateAction::TerminalTitleChanged(TerminalTitleChangedAction { title });
                     self.ledger.sequence(step, key, changed, None);
-                    ptys::list_terminals(&mut self.ledger, step);
+                    ptys::send_terminal_list(&mut self.ledger, step);
                 }
             }
             PtyEvent::Directory(cwd) => {
@@ -92,28 +92,28 @@ impl Host {
                     );
                 }
             }
-            PtyEvent::CommandBegun(line) => ptys::line_begins(&mut self.ledger, step, key, line),
-            PtyEvent::CommandDone(code) => ptys::line_ends(&mut self.ledger, step, key, code),
-            PtyEvent::Waits => commands::command_waits(&mut self.ledger, step, key),
-            PtyEvent::Took(bytes) => pty.untaken_bytes = pty.untaken_bytes.saturating_sub(bytes),
+            PtyEvent::CommandBegun(line) => ptys::line_started(&mut self.ledger, step, key, line),
+            PtyEvent::CommandDone(code) => ptys::line_ended(&mut self.ledger, step, key, code),
+            PtyEvent::Waits => commands::start_waiting_for_input(&mut self.ledger, step, key),
+            PtyEvent::Took(bytes) => pty.pending_input_bytes = pty.pending_input_bytes.saturating_sub(bytes),
             PtyEvent::Exited(exit_code) => {
                 let is_of_call = pty.call.is_some();
-                ptys::line_ends(&mut self.ledger, step, key, None);
+                ptys::line_ended(&mut self.ledger, step, key, None);
                 let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code });
                 self.ledger.sequence(step, key, exited, None);
                 self.ledger.touch(ChannelKind::Terminal);
                 if is_of_call {
-                    return self.command_is_over(step, key, Ok(exit_code));
+                    return self.command_finished(step, key, Ok(exit_code));
                 }
-                ptys::forget_ended_ptys(&mut self.ledger, step);
-                ptys::list_terminals(&mut self.ledger, step);
+                ptys::evict_ended_ptys(&mut self.ledger, step);
+                ptys::send_terminal_list(&mut self.ledger, step);
             }
         }
     }
 
     /// Starts the command that a chat's waiting turn is, as soon as its session exists; returns
     /// whether the turn is one.
-    pub(in crate::host) fn begins_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
+    pub(in crate::host) fn start_pending_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
         let Some(chat) = self.ledger.channels.chats.known(key) else { return false };
         let Some(turn) = &chat.conversation.state().active_turn else { return false };
         let Some(line) = commands::command_in(&self.ledger, &turn.message.text).map(str::to_owned) else {
@@ -121,7 +121,7 @@ impl Host {
         };
         // What is in the folder is kept first, so that what the command changes is known.
         if conversations::is_creating(&self.ledger, key)
-            || chat.run.as_ref().is_some_and(|run| run.kept_by.is_some())
+            || chat.run.as_ref().is_some_and(|run| run.awaited_checkpoint.is_some())
         {
             return true;
         }
@@ -168,8 +168,8 @@ impl Host {
             Some(meta),
         );
         let message = format!("Run {}", call.line).into();
-        let (gate, besides) = (ToolGate::Open, Besides::default());
-        let ready = Readiness { input: call.line.clone(), message, gate, besides };
+        let (gate, extras) = (ToolGate::Open, CallExtras::default());
+        let ready = Readiness { input: call.line.clone(), message, gate, extras };
         calls::call_is_ready(&mut self.ledger, step, shown.clone(), ready);
         let line = call.line.clone();
         let state = TerminalState {
@@ -192,22 +192,22 @@ impl Host {
             name: None,
             since: step.timestamp(),
             detaches: false,
-            is_kept: false,
+            is_stored: false,
             is_cut: false,
         };
         terminals::add_terminal(&mut self.ledger, key, terminal);
-        if let Err(why) = ptys::check_ptys_have_room(&self.ledger, None) {
-            return self.command_is_over(step, key, Err(why));
+        if let Err(why) = ptys::check_pty_limit(&self.ledger, None) {
+            return self.command_finished(step, key, Err(why));
         }
         let block = ToolResultTerminalContent { resource: uri, title, is_pty: Some(true), result: None };
         calls::set_content(&mut self.ledger, step, shown, vec![ToolResultContent::Terminal(block)], None);
         let launch = PtyLaunch { command: Some(line), directory, size: SCREEN };
-        step.say(Output::Pty(key, PtyCommand::Start(launch)));
-        step.say(Output::Timer(Timer::Command(key), RUNS_AT_MOST));
+        step.emit(Output::Pty(key, PtyCommand::Start(launch)));
+        step.emit(Output::Timer(Timer::Command(key), COMMAND_TIMEOUT));
     }
 
-    /// A command has ended with this code, or not as it should: what waits for it goes on.
-    pub(in crate::host) fn command_is_over(
+    /// Ends the call of a command that has exited, and goes on with what waits for it.
+    pub(in crate::host) fn command_finished(
         &mut self,
         step: &mut Step<'_>,
         key: TerminalKey,
@@ -219,19 +219,19 @@ impl Host {
         match call.agent {
             Some(run) => {
                 if let Some(result) = calls::result_for_agent(&self.ledger, chat, run, &call.id) {
-                    step.tell_agent(chat, result);
+                    step.send_to_agent(chat, result);
                 }
             }
             None => self.end_turn(step, chat, Ending::Complete, None),
         }
     }
 
-    /// A command has run as long as it may.
-    pub(in crate::host) fn time_of_command_is_up(&mut self, step: &mut Step<'_>, key: TerminalKey) {
+    /// Ends a command that has reached its time limit.
+    pub(in crate::host) fn command_timed_out(&mut self, step: &mut Step<'_>, key: TerminalKey) {
         if self.ledger.channels.terminals.get(&key).is_some_and(Terminal::is_command) {
-            let minutes = RUNS_AT_MOST.as_secs() / 60;
+            let minutes = COMMAND_TIMEOUT.as_secs() / 60;
             let why = format!("it was ended: it had run for {minutes} minutes, which is as long as it may");
-            self.command_is_over(step, key, Err(why));
+            self.command_finished(step, key, Err(why));
         }
     }
 }

@@ -17,11 +17,11 @@ use crate::host::ledger::Ledger;
 use crate::host::locale::Language;
 use crate::host::model::{ChannelId, Subscription, Window};
 use crate::host::{clients, configuration, terminals, watches, Host, Step};
-use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{InitializeParams, Method, ReconnectParams};
 use crate::wire::rpc::to_json;
 use crate::wire::terminals::COMMAND_PREFIX;
+use crate::wire::version_hints::VersionHint;
 
 use super::kinds;
 
@@ -33,9 +33,9 @@ impl Host {
         params: &InitializeParams,
     ) -> Result<Subscribed, RpcError> {
         let wanted = params.initial_subscriptions.as_deref().unwrap_or_default();
-        terminals::bring_back_terminals(&mut self.ledger, wanted);
-        self.changes.bring_back_changesets(&mut self.ledger, wanted);
-        self.ledger.check_all_safe(wanted)?;
+        terminals::restore_terminals(&mut self.ledger, wanted);
+        self.changes.restore_changesets(&mut self.ledger, wanted);
+        self.ledger.check_all_committed(wanted)?;
         self.clients.admit(&mut self.ledger, connection, &params.client_id)?;
         if let Some(client) = self.ledger.presence.connections.get_mut(&connection) {
             client.language = Language::of(params.locale.as_deref().unwrap_or_default());
@@ -49,7 +49,7 @@ impl Host {
             ),
             None => tracing::info!(client = params.client_id, "a client has connected"),
         }
-        let mut states = take_up(
+        let mut states = subscribe_existing(
             &mut self.ledger,
             &mut self.clients,
             &mut self.changes,
@@ -60,7 +60,7 @@ impl Host {
         let client = self.ledger.presence.connections.get(&connection);
         let result = serde_json::to_value(InitializeResult {
             protocol_version: String::new(),
-            server_seq: i64::try_from(self.ledger.told_head()).unwrap_or(i64::MAX),
+            server_seq: i64::try_from(self.ledger.committed_head()).unwrap_or(i64::MAX),
             server_info: Some(self.server_info.clone()),
             meta: None,
             snapshots: Vec::new(),
@@ -75,7 +75,7 @@ impl Host {
         .unwrap_or_default();
         if let Value::Object(mut members) = result {
             members.remove("protocolVersion");
-            states.besides = members;
+            states.members = members;
         }
         Ok(states.into())
     }
@@ -88,11 +88,11 @@ impl Host {
         step: &mut Step<'_>,
         connection: ConnectionId,
         params: &ReconnectParams,
-        aside: Option<&Aside>,
+        hint: Option<&VersionHint>,
     ) -> Result<(Subscribed, Missed), RpcError> {
-        terminals::bring_back_terminals(&mut self.ledger, &params.subscriptions);
-        self.changes.bring_back_changesets(&mut self.ledger, &params.subscriptions);
-        self.ledger.check_all_safe(&params.subscriptions)?;
+        terminals::restore_terminals(&mut self.ledger, &params.subscriptions);
+        self.changes.restore_changesets(&mut self.ledger, &params.subscriptions);
+        self.ledger.check_all_committed(&params.subscriptions)?;
         // A cursor means something only to who was given it from this sequence.
         let known = self.ledger.continues || self.clients.known.contains(&params.client_id);
         let head = self.ledger.head();
@@ -101,8 +101,8 @@ impl Host {
             kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
         if let Some(before) = before.filter(|before| *before != params.client_id) {
-            self.agents.forget_tokens(connection);
-            self.clients.client_left(&mut self.ledger, step, &before);
+            self.agents.remove_tokens(connection);
+            self.clients.client_disconnected(&mut self.ledger, step, &before);
         }
         let (wanted, missing) = clients::connections::resolve(&self.ledger, &params.subscriptions);
         // Now, so that the answer tells it.
@@ -134,13 +134,13 @@ impl Host {
                 bytes = actions.len(),
                 "a client has reconnected: it gets the actions that it missed"
             );
-            let missed = missed.unwrap_or_default().of_follower(wanted.clone());
-            go_on(&mut self.ledger, &mut self.clients, &mut self.changes, connection, wanted);
+            let missed = missed.unwrap_or_default().of_subscriptions(wanted.clone());
+            resubscribe(&mut self.ledger, &mut self.clients, &mut self.changes, connection, wanted);
             let states = States { json: result, kinds: Vec::new() };
             return Ok((Subscribed::States(states), missed));
         }
         tracing::info!(client = params.client_id, "a client has reconnected: it gets snapshots");
-        let mut states = take_up(
+        let mut states = subscribe_existing(
             &mut self.ledger,
             &mut self.clients,
             &mut self.changes,
@@ -148,21 +148,20 @@ impl Host {
             Method::Reconnect,
             &params.subscriptions,
         );
-        let followed = match aside {
-            Some(Aside::OnlyLooks) => {
-                go_on(&mut self.ledger, &mut self.clients, &mut self.changes, connection, wanted);
+        let followed = match hint {
+            Some(VersionHint::EdgeOnly) => {
+                resubscribe(&mut self.ledger, &mut self.clients, &mut self.changes, connection, wanted);
                 Vec::new()
             }
             _ => wanted,
         };
-        states.besides.insert("type".to_owned(), "snapshot".into());
-        Ok((states.into(), Missed::default().of_follower(followed)))
+        states.members.insert("type".to_owned(), "snapshot".into());
+        Ok((states.into(), Missed::default().of_subscriptions(followed)))
     }
 }
 
-/// Subscribes to channels of which the client has states already, with windows that nobody
-/// knows.
-pub(super) fn go_on(
+/// Subscribes to channels of which the client has states already, with unknown windows.
+pub(super) fn resubscribe(
     ledger: &mut Ledger,
     clients: &mut Clients,
     changes: &mut Changes,
@@ -184,9 +183,9 @@ pub(in crate::host) fn serve_subscribe(
     connection: ConnectionId,
     params: &SubscribeParams,
 ) -> Result<Subscribed, RpcError> {
-    watches::check_watches_have_room(ledger, connection, &params.channel)?;
-    terminals::bring_back_terminals(ledger, [&params.channel]);
-    changes.bring_back_changesets(ledger, [&params.channel]);
+    watches::check_watch_limit(ledger, connection, &params.channel)?;
+    terminals::restore_terminals(ledger, [&params.channel]);
+    changes.restore_changesets(ledger, [&params.channel]);
     let not_found = || match step.refused_watches.remove(&params.channel) {
         Some(refused) => refused,
         None if clients::connections::is_no_conversation(&params.channel) => {
@@ -195,7 +194,7 @@ pub(in crate::host) fn serve_subscribe(
         None => ledger.not_found(&params.channel),
     };
     let target = ledger.find(&params.channel).ok_or_else(not_found)?;
-    ledger.check_safe(target)?;
+    ledger.check_committed(target)?;
     let how = Subscription::asked_for(params)?;
     let first_turn = ledger.channels.first_turn(target, &how);
     kinds::subscribe(
@@ -225,14 +224,14 @@ pub(in crate::host) fn serve_unsubscribe(
     let client_id = client.and_then(|client| client.client_id.clone());
     kinds::unsubscribe(ledger, changes, connection, target);
     if let Some(client_id) = client_id {
-        kinds::is_left(ledger, clients, step, target, &client_id);
+        kinds::channel_unsubscribed(ledger, clients, step, target, &client_id);
     }
-    ahead::watch_unfollowed(ledger, step);
+    ahead::start_unsubscribed_timers(ledger, step);
     Ok(())
 }
 
 /// Subscribes to those channels that exist; returns their states, as this method answers them.
-pub(super) fn take_up(
+pub(super) fn subscribe_existing(
     ledger: &mut Ledger,
     clients: &mut Clients,
     changes: &mut Changes,

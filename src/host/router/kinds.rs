@@ -17,8 +17,8 @@ use crate::host::ledger::Ledger;
 use crate::host::model::{Chat, Session, Subscription};
 use crate::host::refusal::Refusal;
 use crate::host::{annotations, clients, terminals, Host, Step};
-use crate::wire::asides::Aside;
 use crate::wire::channels::ChannelKind;
+use crate::wire::version_hints::VersionHint;
 
 use super::actions;
 
@@ -33,7 +33,7 @@ impl Host {
         id: ChannelId,
         action: StateAction,
         origin: ActionOrigin,
-        aside: Option<&Aside>,
+        hint: Option<&VersionHint>,
     ) -> Result<Verdict, Refusal> {
         let is_change = match id.kind {
             ChannelKind::Session => {
@@ -48,7 +48,7 @@ impl Host {
                 )
             }
             ChannelKind::Chat => {
-                return self.change_chat_as_meant(step, id.key.into(), action, origin, aside)
+                return self.change_chat_with_hint(step, id.key.into(), action, origin, hint)
             }
             ChannelKind::Terminal => {
                 return terminals::client_changes_terminal(
@@ -96,13 +96,13 @@ impl Host {
         while let Some(fact) = step.facts.pop_front() {
             match fact {
                 Fact::Waits { chat, id, is_question } => {
-                    self.clients.decline_if_alone(&mut self.ledger, step, chat, &id);
+                    self.clients.decline_without_clients(&mut self.ledger, step, chat, &id);
                     if is_question {
-                        shutdown::decline_if_unseen(&mut self.ledger, step, chat, &id);
+                        shutdown::decline_unseen_question(&mut self.ledger, step, chat, &id);
                     }
                 }
                 Fact::TurnEnded(chat) => {
-                    self.changes.checkpoints.keep_folder_behind(&mut self.ledger, step, chat);
+                    self.changes.checkpoints.checkpoint_after_turn(&mut self.ledger, step, chat);
                 }
             }
         }
@@ -122,10 +122,10 @@ pub(in crate::host) fn subscribe(
     let Some(client) = ledger.presence.connections.get(&connection) else { return };
     let client_id = client.client_id.clone();
     ledger.subscribe(connection, target, how);
-    changes.sights.sight_is_followed(ledger, target);
-    changes.checkpoints.compared_is_followed(ledger, target);
+    changes.statuses.status_subscribed(ledger, target);
+    changes.checkpoints.retry_failed_comparison(ledger, target);
     if let (Some(session), Some(client_id)) = (target.session(), client_id) {
-        clients.client_is_back(session, &client_id);
+        clients.client_returned(session, &client_id);
     }
 }
 
@@ -137,13 +137,12 @@ pub(in crate::host) fn unsubscribe(
     connection: ConnectionId,
     target: ChannelId,
 ) {
-    changes.sights.sight_is_left(ledger, target);
+    changes.statuses.status_unsubscribed(ledger, target);
     ledger.unsubscribe(connection, target);
 }
 
-/// Takes note that a client has said it does not follow a channel any more on one of its
-/// connections.
-pub(in crate::host) fn is_left(
+/// Notes that a client has unsubscribed from a channel on one of its connections.
+pub(in crate::host) fn channel_unsubscribed(
     ledger: &mut Ledger,
     clients: &mut Clients,
     step: &mut Step<'_>,
@@ -163,14 +162,14 @@ pub(in crate::host) fn read_dispatched(
     ledger: &Ledger,
     id: ChannelId,
     asked: &PendingAction,
-    aside: Option<&Aside>,
+    hint: Option<&VersionHint>,
 ) -> Result<StateAction, Refusal> {
     let action = &asked.action;
     let as_it_is = |_: &str, _: &mut _| ();
     match id.kind {
         ChannelKind::Root => read_action::<Root>(action, as_it_is),
-        ChannelKind::Session => read_session_action(ledger, id.key.into(), asked, aside),
-        ChannelKind::Chat => read_chat_action(ledger, id.key.into(), asked, aside),
+        ChannelKind::Session => read_session_action(ledger, id.key.into(), asked, hint),
+        ChannelKind::Chat => read_chat_action(ledger, id.key.into(), asked, hint),
         ChannelKind::Terminal => read_action::<Terminal>(action, as_it_is),
         ChannelKind::Watch => read_action::<Watch>(action, as_it_is),
         ChannelKind::Annotations => read_action::<Annotations>(action, as_it_is),
@@ -184,14 +183,14 @@ fn read_session_action(
     ledger: &Ledger,
     key: SessionKey,
     asked: &PendingAction,
-    aside: Option<&Aside>,
+    hint: Option<&VersionHint>,
 ) -> Result<StateAction, Refusal> {
     let client_id = &asked.origin.client_id;
-    if let Some(Aside::OffersTools(tools)) = aside {
+    if let Some(VersionHint::OffersTools(tools)) = hint {
         return clients::offer_of_tools(ledger, key, client_id, tools);
     }
     let action = read_action::<Session>(&asked.action, |_, _| ())?;
-    if let Some(Aside::KnowsOneClient) = aside {
+    if let Some(VersionHint::ShowsOneClient) = hint {
         clients::check_one_client(ledger, key, client_id, &action)?;
     }
     Ok(action)
@@ -201,10 +200,10 @@ fn read_chat_action(
     ledger: &Ledger,
     key: ChatKey,
     asked: &PendingAction,
-    aside: Option<&Aside>,
+    hint: Option<&VersionHint>,
 ) -> Result<StateAction, Refusal> {
     read_action::<Chat>(&asked.action, |name, members| {
-        if aside == Some(&Aside::InRunningTurn) {
+        if hint == Some(&VersionHint::InRunningTurn) {
             let run = ledger.channels.chats.known(key).and_then(|chat| chat.run.as_ref());
             let turn = run.map_or("", |run| &*run.turn_id);
             members.entry("turnId").or_insert_with(|| turn.into());

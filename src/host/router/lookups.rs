@@ -9,7 +9,7 @@ use crate::host::model::Chat;
 use crate::host::{Host, LoadedSession};
 use crate::state::history::CompletedTurn;
 use crate::state::texts::TurnText;
-use crate::wire::names::{Named, NamedTurns};
+use crate::wire::references::{MessageReferences, ReferencedTurns};
 use crate::wire::watches::WATCHES_MAX;
 
 /// Maximum bytes of texts that are read ahead where it is not known which of them are needed.
@@ -27,8 +27,8 @@ fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
 impl Host {
     /// The watches that a message follows and that must begin before it is handled; not more than
     /// may be followed.
-    pub fn watches_to_begin(&self, named: &Named) -> Vec<String> {
-        let absent = named.watches.iter().filter(|uri| self.ledger.find(uri).is_none());
+    pub fn watches_to_begin(&self, references: &MessageReferences) -> Vec<String> {
+        let absent = references.watches.iter().filter(|uri| self.ledger.find(uri).is_none());
         absent.take(WATCHES_MAX).cloned().collect()
     }
 
@@ -36,7 +36,7 @@ impl Host {
     /// that come into memory with it.
     pub fn texts_needed<'a>(
         &'a self,
-        named: &Named,
+        references: &MessageReferences,
         restored: impl Iterator<Item = &'a LoadedSession> + Clone,
     ) -> Vec<TurnText> {
         let chat = |uri: &str| {
@@ -50,34 +50,34 @@ impl Host {
                 bytes += turn.bytes();
                 bytes <= bytes_max
             }) {
-                if !turn.is_here() {
+                if !turn.is_in_memory() {
                     needed.push(turn.place().clone());
                 }
             }
         };
-        for turns in &named.turns {
+        for turns in &references.turns {
             match turns {
-                NamedTurns::CutBehind { chat: uri, turn } => {
+                ReferencedTurns::CutBehind { chat: uri, turn } => {
                     let last = chat(uri).and_then(|chat| chat.conversation.history().get(turn));
                     need(&mut last.into_iter(), usize::MAX);
                 }
-                NamedTurns::Through { chat: uri, turn } => {
+                ReferencedTurns::Through { chat: uri, turn } => {
                     let turns = chat(uri).and_then(|chat| chat.conversation.history().through(turn));
                     let Some((last, earlier)) = turns.and_then(<[_]>::split_last) else { continue };
                     need(&mut std::iter::once(last), usize::MAX);
                     need(&mut earlier.iter().filter(|turn| turn.may_show_terminals()), BYTES_MAX);
                 }
-                NamedTurns::WithContents(uri) => {
+                ReferencedTurns::WithContents(uri) => {
                     let turns = chat(uri).into_iter().flat_map(newest_first);
                     need(&mut turns.filter(|turn| turn.may_hold_contents()), BYTES_MAX);
                 }
-                NamedTurns::WithTerminals(uri) => {
+                ReferencedTurns::WithTerminals(uri) => {
                     let turns = chat(uri).into_iter().flat_map(newest_first);
                     need(&mut turns.filter(|turn| turn.may_show_terminals()), BYTES_MAX);
                 }
             }
         }
-        for uri in &named.attached {
+        for uri in &references.attached {
             need(&mut chat(uri).into_iter().flat_map(newest_first), ATTACHED_BYTES_MAX);
         }
         needed

@@ -11,11 +11,11 @@ mod chat_actions;
 mod chats;
 mod commands;
 mod connections;
-mod departures;
-mod keeping;
+mod disconnects;
 mod kinds;
 mod lookups;
 mod moves;
+mod persistence;
 mod reports;
 mod requests;
 mod turns;
@@ -30,7 +30,7 @@ use crate::host::catalogue::{summaries, Catalogue};
 use crate::host::changes::changesets;
 use crate::host::clients::shutdown;
 use crate::host::configuration::directories::Findings;
-use crate::host::effects::{Ids, Input, Now, Output, Recalled, Record, Timer};
+use crate::host::effects::{Ids, Input, Now, Output, Prefetched, Record, Timer};
 use crate::host::ledger::{Connection, Ledger};
 use crate::host::model::ChannelId;
 use crate::host::terminals::ptys;
@@ -63,38 +63,38 @@ impl Host {
             relays: relays::Relays::default(),
             summaries: summaries::Summaries::default(),
             agents,
-            changes: changesets::Changes::new(config.limits.kept_within_ms),
+            changes: changesets::Changes::new(config.limits.checkpoint_timeout_ms),
             server_info: config.server_info,
         }
     }
 
     /// Takes one input in and appends everything that follows from it to `out`, in order.
     ///
-    /// After each batch of inputs the caller says [`Input::Settled`], and before it lets anything
-    /// out [`Input::Save`].
+    /// After each batch of inputs the caller says [`Input::BatchEnded`], and before it lets
+    /// anything out [`Input::Save`].
     pub fn handle(&mut self, now: Now, ids: &mut dyn Ids, input: Input, out: &mut Vec<Output>) {
         let refused_watches = BTreeMap::new();
         let facts = VecDeque::new();
         let step = &mut Step { now, ids, out, past: None, findings: Findings::new(), refused_watches, facts };
         match input {
             Input::Opened { connection, default_directory } => {
-                self.tell_of_agents(step);
+                self.announce_agents(step);
                 self.ledger
                     .presence
                     .connections
                     .insert(connection, Connection { default_directory, ..Connection::default() });
             }
-            Input::Said { connection, message, recalled } => {
-                self.take_back(step, recalled);
+            Input::Received { connection, message, prefetched } => {
+                self.apply_prefetched(step, prefetched);
                 self.dispatch(step, connection, message);
             }
-            Input::Ended { connection, how, expected } => self.depart(step, connection, how, expected),
+            Input::Ended { connection, how, expected } => self.disconnect(step, connection, how, expected),
             Input::Closed(connection) => self.close_connection(step, connection),
-            Input::NotAdmitted(connection) => self.forget_client(connection),
+            Input::NotAdmitted(connection) => self.remove_client(connection),
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
             Input::Agents(agents) => self.agents.agents_are_configured(&mut self.ledger, step, agents),
-            Input::Met { provider, said } => {
-                self.agents.agent_was_met(&mut self.ledger, step, &provider, *said)
+            Input::Probed { provider, said } => {
+                self.agents.agent_probed(&mut self.ledger, step, &provider, *said)
             }
             Input::Timer(timer) => self.timer_expired(step, timer),
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
@@ -103,16 +103,16 @@ impl Host {
                     self.advance(step, chat);
                 }
             }
-            Input::Watches(watch) => self.changes.sights.repository_is_watched(&watch),
+            Input::Watches(watch) => self.changes.statuses.repository_watch_started(&watch),
             Input::FilesChanged { watch, changes } => {
-                self.changes.sights.repository_has_changed(&self.ledger, step, &watch);
-                watches::files_have_changed(&self.ledger, step, &watch, changes);
+                self.changes.statuses.repository_changed(&self.ledger, step, &watch);
+                watches::send_file_changes(&self.ledger, step, &watch, changes);
             }
-            Input::TakenBack { taken, outcomes } => {
-                self.changes.files_were_taken_back(&mut self.ledger, step, *taken, outcomes)
+            Input::Reverted { request: taken, outcomes } => {
+                self.changes.files_reverted(&mut self.ledger, step, *taken, outcomes)
             }
             Input::WatchesLackRoom(connection) => {
-                watches::make_room_for_watches(&mut self.ledger, step, connection)
+                watches::evict_unsubscribed_watches(&mut self.ledger, step, connection)
             }
             Input::Listed { connection, id, page, listed } => {
                 catalogue::answer_list(
@@ -126,13 +126,17 @@ impl Host {
                 );
             }
             Input::Shutdown(how) => self.shut_down(step, how),
-            Input::Settled => {
+            Input::BatchEnded => {
                 self.summaries.settle(&mut self.ledger, step);
-                self.see_off(step);
+                self.finish_disconnects(step);
             }
-            Input::Save => {
-                keeping::save(&mut self.ledger, &mut self.changes, &mut self.catalogue, &self.summaries, step)
-            }
+            Input::Save => persistence::save(
+                &mut self.ledger,
+                &mut self.changes,
+                &mut self.catalogue,
+                &self.summaries,
+                step,
+            ),
             Input::Restored(saved) => self.restore(step, *saved),
             Input::Unreadable { uris, reason } => {
                 self.ledger.note_unreadable(uris.into_iter().map(|uri| (uri, reason.clone())));
@@ -146,44 +150,44 @@ impl Host {
         watches::settle_watches(&mut self.ledger, step);
         terminals::settle_terminals(&mut self.ledger, step);
         self.changes.settle_changesets(&mut self.ledger, step);
-        departures::check_done(&self.ledger, &mut self.clients, &self.changes, step);
-        self.check_departures();
+        disconnects::check_done(&self.ledger, &mut self.clients, &self.changes, step);
+        self.check_disconnects();
     }
 
     fn timer_expired(&mut self, step: &mut Step<'_>, timer: Timer) {
         match timer {
-            Timer::Drain => self.drain_time_is_up(step),
-            Timer::Return(connection) => self.clients.return_time_is_up(&mut self.ledger, step, connection),
-            Timer::Departure(connection) => self.departure_time_is_up(step, connection),
-            Timer::Absence(number) => self.clients.absence_is_over(&mut self.ledger, step, number),
-            Timer::Unfollowed(session, number) => {
-                self.unfollowed_for_long(step, session, number);
+            Timer::Drain => self.drain_expired(step),
+            Timer::Return(connection) => self.clients.return_expired(&mut self.ledger, step, connection),
+            Timer::Disconnect(connection) => self.disconnect_expired(step, connection),
+            Timer::Absence(number) => self.clients.absence_expired(&mut self.ledger, step, number),
+            Timer::UnsubscribedSession(session, number) => {
+                self.unsubscribed_session_expired(step, session, number);
             }
             Timer::Watch(watch, number) => {
-                watches::watch_is_unfollowed(&mut self.ledger, step, watch, number)
+                watches::unsubscribed_watch_expired(&mut self.ledger, step, watch, number)
             }
-            Timer::Asked(number) => self.relays.time_out(step, number),
-            Timer::Look(session) => self.changes.sights.time_to_look(&mut self.ledger, session),
-            Timer::Stay(session, number) => self.changes.sights.time_to_stay_is_up(session, number),
-            Timer::Kept(number) => {
+            Timer::Relay(number) => self.relays.time_out(step, number),
+            Timer::Refresh(session) => self.changes.statuses.debounce_expired(&mut self.ledger, session),
+            Timer::Linger(session, number) => self.changes.statuses.linger_expired(session, number),
+            Timer::Checkpoint(number) => {
                 if let Some(chat) = self.changes.checkpoints.checkpoint_timed_out(&mut self.ledger, number) {
                     self.advance(step, chat);
                 }
             }
             Timer::Terminal(terminal, number) => {
-                ptys::time_of_terminal_is_up(&mut self.ledger, step, terminal, number);
+                ptys::terminal_expired(&mut self.ledger, step, terminal, number);
             }
-            Timer::Command(terminal) => self.time_of_command_is_up(step, terminal),
+            Timer::Command(terminal) => self.command_timed_out(step, terminal),
             Timer::Summaries => self.summaries.send_held(&mut self.ledger, step),
-            Timer::Recovered(session) => step.say(Output::Record(Record::Recovered(session))),
-            Timer::Trial(session) => step.say(Output::Record(Record::Survived(session))),
+            Timer::Recovered(session) => step.emit(Output::Record(Record::Recovered(session))),
+            Timer::Trial(session) => step.emit(Output::Record(Record::Survived(session))),
         }
     }
 
-    /// Takes in what was looked up for the message that is handled next.
-    fn take_back(&mut self, step: &mut Step<'_>, recalled: Recalled) {
-        let Recalled { past, findings, restored, watches, unreadable } = recalled;
-        watches::take_watches(&mut self.ledger, step, watches);
+    /// Applies the results of the lookups that the next message required.
+    fn apply_prefetched(&mut self, step: &mut Step<'_>, prefetched: Prefetched) {
+        let Prefetched { past, findings, restored, watches, unreadable } = prefetched;
+        watches::apply_watches(&mut self.ledger, step, watches);
         for saved in restored {
             self.restore(step, saved);
         }
@@ -194,15 +198,15 @@ impl Host {
         (step.past, step.findings) = (past, findings);
     }
 
-    /// Tells what the agents are when they are not what the process before this one told. Its
-    /// clients may come back with what they know, and be told only what they missed.
-    fn tell_of_agents(&mut self, step: &mut Step<'_>) {
+    /// Sends the agents if they differ from those that the process before this one sent. Its
+    /// clients may reconnect with the state that they know, and get only what they missed.
+    fn announce_agents(&mut self, step: &mut Step<'_>) {
         if self.agents.note_agents(&self.ledger, step) && self.ledger.continues {
             let agents = self.ledger.channels.root.state.agents.clone();
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
             self.ledger.sequence(step, ChannelId::ROOT, changed, None);
         }
-        ptys::tell_that_terminals_have_ended(&mut self.ledger, step);
+        ptys::announce_ended_terminals(&mut self.ledger, step);
     }
 
     /// Returns the number of turns that run.

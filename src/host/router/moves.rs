@@ -20,7 +20,7 @@ use crate::host::model::{creating_session, Channel, Session, SessionKey};
 use crate::host::{annotations, catalogue, terminals, Step};
 use crate::wire::errors::RpcError;
 
-use super::keeping;
+use super::persistence;
 
 /// Moves a chat. Answers which session it belongs to now.
 pub(in crate::host) fn move_chat(
@@ -33,7 +33,7 @@ pub(in crate::host) fn move_chat(
     let Some(key) = ledger.find_chat(&params.channel) else {
         return Err(ledger.not_found(&params.channel));
     };
-    let from = catalogue::moves::movable_from(ledger, key)?;
+    let from = catalogue::moves::check_movable(ledger, key)?;
     match params.destination {
         ChatMoveDestination::Session(to) => {
             let Some(session) = ledger.find_session(&to.session) else {
@@ -42,13 +42,13 @@ pub(in crate::host) fn move_chat(
             catalogue::moves::check_anchor(ledger, session, &params.channel, to.after.as_deref())?;
             if session != from {
                 catalogue::moves::check_may_join(ledger, agents, key, session)?;
-                hand_over(ledger, agents, changes, step, key, session);
+                transfer_chat(ledger, agents, changes, step, key, session);
             }
             catalogue::moves::place_behind(ledger, step, session, &params.channel, to.after.as_deref());
             Ok(MoveChatResult { session: to.session })
         }
         ChatMoveDestination::NewSession(_) => {
-            catalogue::moves::check_at_rest(ledger, key)?;
+            catalogue::moves::check_idle(ledger, key)?;
             Ok(MoveChatResult { session: move_to_new_session(ledger, agents, changes, step, key)? })
         }
         ChatMoveDestination::Unknown(_) => Err(RpcError::invalid_params(
@@ -59,7 +59,7 @@ pub(in crate::host) fn move_chat(
 
 /// Makes a chat one of another session. Its agent forgets the conversation: it is opened anew,
 /// as one of that session, for the next turn.
-pub(super) fn hand_over(
+pub(super) fn transfer_chat(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     changes: &Changes,
@@ -69,26 +69,26 @@ pub(super) fn hand_over(
 ) {
     ahead::begin_session(ledger, step, to);
     conversations::close_conversation(ledger, step, key);
-    directories::keep_directories_of(ledger, step, key, to);
+    directories::retain_directories_of(ledger, step, key, to);
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let from = std::mem::replace(&mut chat.session, to);
     let (uri, row) = (chat.channel.uri.clone(), row_of(chat.conversation.state()));
     let notes = notes::take_notes(ledger, step, from, &uri);
-    catalogue::chats::take_from_catalogue(ledger, step, from, &uri);
+    catalogue::chats::remove_chat_row(ledger, step, from, &uri);
     catalogue::chats::reopen_session(ledger, agents, step, from);
     if ledger.channels.sessions.known(to).is_some_and(|to| to.state.chats.iter().all(|it| it.resource != uri))
     {
         let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: row });
         ledger.sequence(step, to, added, None);
     }
-    notes::keep_notes(ledger, step, to, &uri, notes);
-    terminals::hand_terminals_over(ledger, step, key);
+    notes::save_notes(ledger, step, to, &uri, notes);
+    terminals::transfer_terminals(ledger, step, key);
     ledger.note_edited(from, true);
     ledger.note_edited(to, true);
     catalogue::sync_session(ledger, step, to);
     // Now, and not at the end of the step: by then the session may be gone, and the chat with
     // it.
-    keeping::save_moved(ledger, changes, step, key);
+    persistence::save_moved(ledger, changes, step, key);
 }
 
 /// Makes a session like the chat's own, of which the chat is the only one.
@@ -121,12 +121,12 @@ pub(super) fn move_to_new_session(
     state.config.clone_from(&from.state.config);
     let now = step.timestamp();
     let session = Session {
-        told: summary_of(&uri, &state, &now, &now),
+        sent_summary: summary_of(&uri, &state, &now, &now),
         selected: None,
         changes: None,
         reviewed: Default::default(),
-        discarded: Vec::new(),
-        kept: Default::default(),
+        reverted: Vec::new(),
+        checkpoints: Default::default(),
         // The next number is that of the count of sessions, which is told with the session
         // itself.
         channel: Channel::new(uri.clone(), ledger.head() + 1),
@@ -138,7 +138,7 @@ pub(super) fn move_to_new_session(
         used: ledger.uses(),
         ahead: false,
         shown_at: ledger.head(),
-        unfollowed: None,
+        unsubscribed: None,
         written_rows: WrittenRows::default(),
     };
     let to = SessionKey(ledger.fresh_key());
@@ -147,13 +147,13 @@ pub(super) fn move_to_new_session(
     annotations::add_annotations(ledger, to, Vec::new());
     ledger.mark_dirty(to.into());
     ahead::count_sessions(ledger, step, 1);
-    hand_over(ledger, agents, changes, step, key, to);
+    transfer_chat(ledger, agents, changes, step, key, to);
     let summary = ledger
         .channels
         .summary(to)
         .ok_or_else(|| RpcError::internal("a session that was just made is gone"))?;
     if let Some(session) = ledger.channels.sessions.known_mut(to) {
-        session.told = summary.clone();
+        session.sent_summary = summary.clone();
     }
     let params = SessionAddedParams { channel: ledger.channels.root.channel.uri.clone(), summary };
     ledger.notify_root(step, "root/sessionAdded", params);

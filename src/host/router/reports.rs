@@ -10,12 +10,12 @@ use ahp_types::state::ChatInputRequest;
 use crate::host::agents::{conversations, progress};
 use crate::host::catalogue::notes;
 use crate::host::chats::calls::{CallRef, Readiness};
-use crate::host::chats::reports::Passage;
+use crate::host::chats::reports::TextSegment;
 use crate::host::chats::turns::Ending;
 use crate::host::chats::{calls, pending, reports};
-use crate::host::clients::Errand;
+use crate::host::clients::ClientToolRequest;
 use crate::host::configuration::{directories, settings};
-use crate::host::effects::{Besides, ChatKey, Event, Output, Record, RunId, TurnEnd, TurnEvent};
+use crate::host::effects::{CallExtras, ChatKey, Event, Output, Record, RunId, TurnEnd, TurnEvent};
 use crate::host::facts::Fact;
 use crate::host::model::{AgentLink, Chat, RunPhase, Session, TitleBy};
 use crate::host::refusal::error_info;
@@ -32,7 +32,7 @@ impl Host {
         };
         match event {
             Event::Opening { done, total, message } => {
-                progress::opening_goes_on(&mut self.ledger, step, key, done, total, message);
+                progress::opening_progressed(&mut self.ledger, step, key, done, total, message);
             }
             Event::Opened => {
                 if chat.agent != AgentLink::Opening {
@@ -40,8 +40,8 @@ impl Host {
                 }
                 chat.agent = AgentLink::Open;
                 let session = chat.session;
-                progress::nothing_is_awaited(&mut self.ledger, step, key);
-                progress::opening_is_over(&mut self.ledger, step, key);
+                progress::clear_opening_wait(&mut self.ledger, step, key);
+                progress::opening_finished(&mut self.ledger, step, key);
                 let session_of = self.ledger.channels.sessions.known(session);
                 if session_of.is_some_and(|session| session.is_creating() || session.has_failed()) {
                     let ready = StateAction::SessionReady(SessionReadyAction {});
@@ -52,13 +52,13 @@ impl Host {
                         self.advance(step, other);
                     }
                 }
-                directories::tell_directories(&mut self.ledger, step, key);
-                settings::tell_due_settings(&mut self.ledger, step, key);
+                directories::send_directories(&mut self.ledger, step, key);
+                settings::send_due_settings(&mut self.ledger, step, key);
                 self.advance(step, key);
             }
-            Event::Awaits { what } => progress::opening_awaits(&mut self.ledger, step, key, what),
-            Event::OpenFailed { kind, reason } => self.agent_is_gone(step, key, kind.name(), &reason),
-            Event::Died { reason } => self.agent_is_gone(step, key, "agentDied", &reason),
+            Event::Awaits { what } => progress::opening_waits_for_user(&mut self.ledger, step, key, what),
+            Event::OpenFailed { kind, reason } => self.agent_failed(step, key, kind.name(), &reason),
+            Event::Died { reason } => self.agent_failed(step, key, "agentDied", &reason),
             Event::Handle(handle) => {
                 if chat.handle != handle {
                     chat.handle = handle;
@@ -78,10 +78,10 @@ impl Host {
                 );
             }
             Event::Described(news) => self.agents.agent_describes_itself(&mut self.ledger, step, key, *news),
-            Event::Left => self.agent_has_left(step, key),
-            Event::Begins(cause) => self.agent_begins(step, key, cause),
+            Event::Left => self.agent_closed(step, key),
+            Event::Begins(cause) => self.agent_begins_turn(step, key, cause),
             Event::Background { id, command } => {
-                background::agent_leaves_running(&mut self.ledger, step, key, &id, command)
+                background::background_work_reported(&mut self.ledger, step, key, &id, command)
             }
             Event::Title(title) => {
                 let session = chat.session;
@@ -108,7 +108,7 @@ impl Host {
             }
             Event::Turn(run, event) => match &chat.run {
                 Some(current) if current.id == run && current.phase == RunPhase::Started => {
-                    self.turn_reports(step, key, run, event, Besides::default());
+                    self.turn_reports(step, key, run, event, CallExtras::default());
                     self.end_if_too_large(step, key);
                 }
                 _ => tracing::debug!(?key, ?run, "an event of an agent was ignored: its turn is over"),
@@ -116,9 +116,9 @@ impl Host {
         }
     }
 
-    /// The agent has closed the conversation while nothing ran in it: what was started since is
-    /// started again.
-    pub(super) fn agent_has_left(&mut self, step: &mut Step<'_>, key: ChatKey) {
+    /// Restarts what was started since the agent has closed the conversation while nothing ran in
+    /// it.
+    pub(super) fn agent_closed(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let fresh = self.ledger.fresh_run();
         let Some(chat) =
             self.ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
@@ -141,8 +141,8 @@ impl Host {
         self.advance(step, key);
     }
 
-    /// The agent could not be started, or is gone: whatever waited for it fails.
-    pub(super) fn agent_is_gone(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
+    /// Fails whatever waits for an agent that could not be started or is gone.
+    pub(super) fn agent_failed(&mut self, step: &mut Step<'_>, key: ChatKey, kind: &str, reason: &str) {
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         if chat.agent == AgentLink::Closed {
             return;
@@ -155,8 +155,8 @@ impl Host {
             |resumable| Ending::Failed { kind: kind.to_owned(), message: reason.to_owned(), resumable };
         tracing::warn!(chat = chat.channel.uri, kind, reason, "an agent has died");
         terminals::end_terminals_of(&mut self.ledger, step, key);
-        progress::nothing_is_awaited(&mut self.ledger, step, key);
-        progress::opening_is_over(&mut self.ledger, step, key);
+        progress::clear_opening_wait(&mut self.ledger, step, key);
+        progress::opening_finished(&mut self.ledger, step, key);
         if conversations::is_creating(&self.ledger, key) {
             let error = error_info(kind.to_owned(), reason);
             let failed = StateAction::SessionCreationFailed(SessionCreationFailedAction { error });
@@ -172,8 +172,7 @@ impl Host {
         let is_own = run.is_some_and(|run| run.is_own);
         // Where no agent has ever started, trying again is beginning.
         let has_failed = self.ledger.channels.sessions.known(session).is_some_and(Session::has_failed);
-        let resumable =
-            has_failed || self.ledger.channels.chats.known(key).is_some_and(Chat::can_be_taken_up);
+        let resumable = has_failed || self.ledger.channels.chats.known(key).is_some_and(Chat::can_resume);
         self.end_turn(step, key, gone(resumable && !is_own), None);
     }
 
@@ -183,14 +182,14 @@ impl Host {
         key: ChatKey,
         run: RunId,
         event: TurnEvent,
-        besides: Besides,
+        extras: CallExtras,
     ) {
         let Some(turn_id) =
             self.ledger.channels.chats.known(key).and_then(|chat| Some(chat.run.as_ref()?.turn_id.clone()))
         else {
             return;
         };
-        let meta = || Some(besides.meta.clone()).filter(|meta| !meta.is_empty());
+        let meta = || Some(extras.meta.clone()).filter(|meta| !meta.is_empty());
         match event {
             TurnEvent::Text(kind, content) => {
                 reports::append_text(
@@ -198,20 +197,20 @@ impl Host {
                     step,
                     key,
                     run,
-                    Passage { turn_id, kind, content, meta: meta() },
+                    TextSegment { turn_id, kind, content, meta: meta() },
                 );
             }
             TurnEvent::Part(kind, content) => {
                 let chat = self.ledger.channels.chats.known(key);
-                let content = chat.map_or_else(String::new, |chat| chat.set_apart(kind, content));
+                let content = chat.map_or_else(String::new, |chat| chat.separate_message(kind, content));
                 reports::open_part(
                     &mut self.ledger,
                     step,
                     key,
-                    Passage { turn_id, kind, content, meta: meta() },
+                    TextSegment { turn_id, kind, content, meta: meta() },
                 );
             }
-            TurnEvent::With(event, besides) => self.turn_reports(step, key, run, *event, besides),
+            TurnEvent::With(event, extras) => self.turn_reports(step, key, run, *event, extras),
             TurnEvent::Notice(text) => reports::notice(&mut self.ledger, step, key, turn_id, text, meta()),
             TurnEvent::Activity(activity) => catalogue::set_activity(&mut self.ledger, step, key, activity),
             TurnEvent::Steered(id) => pending::steering_arrived(&mut self.ledger, key, &id),
@@ -219,12 +218,12 @@ impl Host {
             TurnEvent::Progress(progress) => {
                 if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
                     chat.progress.insert(turn_id, progress);
-                    step.say(Output::Record(Record::Progress(key, progress)));
+                    step.emit(Output::Record(Record::Progress(key, progress)));
                 }
             }
             TurnEvent::Last(event, progress) => {
-                self.turn_reports(step, key, run, *event, besides);
-                self.turn_reports(step, key, run, TurnEvent::Progress(progress), Besides::default());
+                self.turn_reports(step, key, run, *event, extras);
+                self.turn_reports(step, key, run, TurnEvent::Progress(progress), CallExtras::default());
             }
             TurnEvent::Usage(usage) => {
                 let action = StateAction::ChatUsage(ChatUsageAction { turn_id, usage, meta: None });
@@ -244,7 +243,7 @@ impl Host {
                 calls::append_input(&mut self.ledger, step, CallRef { key, turn_id, id }, delta);
             }
             TurnEvent::ToolReady { id, input, message, gate } => {
-                let ready = Readiness { input, message, gate, besides };
+                let ready = Readiness { input, message, gate, extras };
                 calls::call_is_ready(&mut self.ledger, step, CallRef { key, turn_id, id }, ready);
             }
             TurnEvent::ClientToolStarted { id, name } => {
@@ -257,8 +256,8 @@ impl Host {
                 );
             }
             TurnEvent::ClientTool { id, name, input, message } => {
-                let errand = Errand { tool: name, input, message };
-                self.clients.call_on_client(&mut self.ledger, step, CallRef { key, turn_id, id }, errand);
+                let request = ClientToolRequest { tool: name, input, message };
+                self.clients.call_on_client(&mut self.ledger, step, CallRef { key, turn_id, id }, request);
             }
             TurnEvent::Command { id, line } => {
                 self.run_for_agent(step, CallRef { key, turn_id, id }, line, run);
@@ -268,7 +267,7 @@ impl Host {
             }
             TurnEvent::ToolDone { id, outcome, review } => {
                 let call = CallRef { key, turn_id, id: id.clone() };
-                calls::finish_call(&mut self.ledger, step, &call, outcome, review, besides);
+                calls::finish_call(&mut self.ledger, step, &call, outcome, review, extras);
                 step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
             }
             TurnEvent::Question { id, message, url, questions } => {

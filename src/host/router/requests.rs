@@ -6,17 +6,17 @@
 use crate::host::catalogue::missed;
 use crate::host::clients::connections::{States, Subscribed};
 use crate::host::clients::shutdown;
-use crate::host::configuration::completions::Meant;
+use crate::host::configuration::completions::CompletionTarget;
 use crate::host::effects::{ConnectionId, Frame, Output, Resource};
 use crate::host::ledger::Ledger;
 use crate::host::relays::{FileServer, FileServers};
 use crate::host::router::answers::{Answer, EMPTY, NULL};
 use crate::host::terminals::ptys;
 use crate::host::{catalogue, configuration, relays, Host, Step};
-use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind, IGNORED};
 use crate::wire::rpc::{to_json, Incoming, Params};
+use crate::wire::version_hints::VersionHint;
 
 use super::catalogue::announce_session;
 use super::{connections, moves};
@@ -28,7 +28,7 @@ impl Host {
         connection: ConnectionId,
         message: Incoming,
     ) {
-        shutdown::note_sight(&mut self.ledger, step, connection, &message);
+        shutdown::note_question_support(&mut self.ledger, step, connection, &message);
         match message {
             Incoming::Request { id, method: name, params } => {
                 let answer = route(&self.ledger, connection, &name)
@@ -43,17 +43,17 @@ impl Host {
                     Subscribed::Large(states) => Output::States(connection, id, states),
                 };
                 match answer {
-                    Ok((method, Answer::Json(json))) => step.say(result(id, method, json)),
-                    Ok((method, Answer::States(states))) => step.say(with_states(id, method, states)),
+                    Ok((method, Answer::Json(json))) => step.emit(result(id, method, json)),
+                    Ok((method, Answer::States(states))) => step.emit(with_states(id, method, states)),
                     Ok((method, Answer::Created(session))) => {
-                        step.say(result(id, method, NULL));
+                        step.emit(result(id, method, NULL));
                         announce_session(&mut self.ledger, &self.agents, &mut self.changes, step, session);
                     }
                     Ok((method, Answer::Returned(states, missed))) => {
-                        step.say(with_states(id, method, states));
-                        missed::tell_missed(&self.ledger, step, connection, missed);
+                        step.emit(with_states(id, method, states));
+                        missed::send_missed(&self.ledger, step, connection, missed);
                     }
-                    Ok((_, Answer::Page(page))) => step.say(Output::List(connection, id, page)),
+                    Ok((_, Answer::Page(page))) => step.emit(Output::List(connection, id, page)),
                     Ok((_, Answer::Relay(relay))) => self.relays.ask(step, connection, id, relay),
                     Ok((_, Answer::Terminal(new))) => {
                         ptys::create_terminal(&mut self.ledger, step, connection, id, *new)
@@ -62,9 +62,9 @@ impl Host {
                         self.changes.hold_operation(&self.ledger, step, (connection, id), *params)
                     }
                     Ok((_, Answer::Resource(resource))) => {
-                        step.say(Output::Resource(connection, id, resource));
+                        step.emit(Output::Resource(connection, id, resource));
                     }
-                    Err(error) => step.say(Output::Frame(connection, Frame::Error { id: Some(id), error })),
+                    Err(error) => step.emit(Output::Frame(connection, Frame::Error { id: Some(id), error })),
                 }
             }
             Incoming::Notification { method: name, params } => {
@@ -87,7 +87,7 @@ impl Host {
             }
             Incoming::Malformed { id, error } => {
                 tracing::debug!(%error, "a line was refused: it is no JSON-RPC message");
-                step.say(Output::Frame(connection, Frame::Error { id, error }));
+                step.emit(Output::Frame(connection, Frame::Error { id, error }));
             }
             Incoming::Response(reply) => self.relays.reply(step, connection, reply),
         }
@@ -100,14 +100,14 @@ impl Host {
         method: Method,
         params: &Params,
     ) -> Result<Answer, RpcError> {
-        let aside = params.aside();
+        let hint = params.hint();
         let json = |result: Vec<u8>| Answer::Json(result.into());
         let nothing = |()| Answer::Json(NULL);
         match method {
             Method::Ping => Ok(nothing(())),
             Method::Initialize => self.initialize(connection, &params.read()?).map(Answer::States),
             Method::Reconnect => {
-                let (states, missed) = self.reconnect(step, connection, &params.read()?, aside)?;
+                let (states, missed) = self.reconnect(step, connection, &params.read()?, hint)?;
                 Ok(Answer::Returned(states, missed))
             }
             Method::Subscribe => connections::serve_subscribe(
@@ -131,11 +131,11 @@ impl Host {
             .map(nothing),
             Method::ListSessions => {
                 let params: ListSessionsParams = params.read()?;
-                match aside {
-                    Some(Aside::Only(only)) => {
+                match hint {
+                    Some(VersionHint::OnlySessions(only)) => {
                         return Ok(json(catalogue::sessions::summaries_of(&self.ledger, only)))
                     }
-                    Some(Aside::InMemory) => {
+                    Some(VersionHint::InMemory) => {
                         return Ok(json(catalogue::sessions::summaries_in_memory(&self.ledger)))
                     }
                     _ => {}
@@ -145,31 +145,31 @@ impl Host {
                 Ok(Answer::Page(page))
             }
             Method::CreateSession => {
-                self.ledger.check_keeping()?;
+                self.ledger.check_store()?;
                 catalogue::sessions::create_session(
                     &mut self.ledger,
                     &self.agents,
                     step,
                     connection,
                     params.read()?,
-                    aside,
+                    hint,
                 )
                 .map(Answer::Created)
             }
             Method::DisposeSession => {
-                self.ledger.check_keeping()?;
+                self.ledger.check_store()?;
                 self.dispose_session(step, &params.read()?).map(nothing)
             }
             Method::CreateChat => {
-                self.ledger.check_keeping()?;
-                self.create_chat(step, connection, params.read()?, aside).map(nothing)
+                self.ledger.check_store()?;
+                self.create_chat(step, connection, params.read()?, hint).map(nothing)
             }
             Method::DisposeChat => {
-                self.ledger.check_keeping()?;
+                self.ledger.check_store()?;
                 self.dispose_chat(step, &params.read()?).map(nothing)
             }
             Method::MoveChat => {
-                self.ledger.check_keeping()?;
+                self.ledger.check_store()?;
                 moves::move_chat(&mut self.ledger, &self.agents, &self.changes, step, params.read()?)
                     .map(|moved| json(to_json(&moved)))
             }
@@ -190,12 +190,12 @@ impl Host {
             }
             Method::Completions => Ok(
                 match configuration::completions::completions(&self.ledger, &self.agents, &params.read()?)? {
-                    Meant::Known(items) => json(items),
-                    Meant::Files(files) => Answer::Resource(Resource::Files(files)),
+                    CompletionTarget::Known(items) => json(items),
+                    CompletionTarget::Files(files) => Answer::Resource(Resource::Files(files)),
                 },
             ),
             Method::InvokeChangesetOperation => {
-                self.ledger.check_keeping()?;
+                self.ledger.check_store()?;
                 Ok(Answer::Operation(Box::new(params.read()?)))
             }
             Method::CreateResourceWatch
@@ -219,7 +219,7 @@ impl Host {
                 Ok(Answer::Terminal(ptys::new_terminal(&self.ledger, step, connection, params.read()?)?))
             }
             Method::DispatchAction => {
-                self.dispatch_action(step, connection, params.read()?, aside).map(nothing)
+                self.dispatch_action(step, connection, params.read()?, hint).map(nothing)
             }
         }
     }

@@ -35,7 +35,7 @@ impl Host {
 
     /// Opens a turn for what an agent does by itself, at once or when nothing else runs in its
     /// chat.
-    pub(in crate::host) fn agent_begins(&mut self, step: &mut Step<'_>, key: ChatKey, cause: TurnCause) {
+    pub(in crate::host) fn agent_begins_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cause: TurnCause) {
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         // The agent was told of a turn meanwhile: what it does is of that.
         let is_told = chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Started);
@@ -84,7 +84,7 @@ impl Host {
         let mut run = Run::new(run, action.turn_id.clone(), step.now.monotonic_ms);
         run.by = origin.as_ref().map(|origin| origin.client_id.clone());
         run.is_own = is_own;
-        chat.sponsor = run.by.clone().or(chat.sponsor.take());
+        chat.requesting_client = run.by.clone().or(chat.requesting_client.take());
         chat.run = Some(run);
         let title = catalogue::title_from(&action.message.text);
         let (session, unnamed) = (chat.session, chat.title_by == TitleBy::Nobody);
@@ -105,7 +105,7 @@ impl Host {
             None => catalogue::sync_chat(&mut self.ledger, step, key),
         }
         ahead::begin_session(&mut self.ledger, step, session);
-        self.changes.checkpoints.keep_folder_before(&mut self.ledger, step, key);
+        self.changes.checkpoints.checkpoint_before_turn(&mut self.ledger, step, key);
         self.advance(step, key);
     }
 
@@ -133,14 +133,14 @@ impl Host {
         if never_begun {
             (run.phase, run.resumes) = (RunPhase::Waiting { resume: false }, false);
         }
-        chat.sponsor = run.by.clone().or(chat.sponsor.take());
+        chat.requesting_client = run.by.clone().or(chat.requesting_client.take());
         chat.run = Some(run);
         // What ended the turn before may do so again, and the process with it.
         let session = chat.session;
-        step.say(Output::Record(Record::Trial(session)));
-        step.say(Output::Timer(Timer::Trial(session), TRIAL));
+        step.emit(Output::Record(Record::Trial(session)));
+        step.emit(Output::Timer(Timer::Trial(session), TRIAL));
         self.ledger.sequence(step, key, StateAction::ChatTurnResume(action), origin);
-        checkpoints::turn_goes_on(&mut self.ledger, key);
+        checkpoints::reopen_turn_checkpoints(&mut self.ledger, key);
         catalogue::sync_chat(&mut self.ledger, step, key);
         self.advance(step, key);
     }
@@ -154,7 +154,7 @@ impl Host {
         action: ChatTruncatedAction,
         origin: Option<ActionOrigin>,
     ) {
-        turns::end_turn_quietly(&mut self.ledger, step, key, Ending::Cancelled { meta: None }, None);
+        turns::end_turn_without_advance(&mut self.ledger, step, key, Ending::Cancelled { meta: None }, None);
         self.deliver(step);
         if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
             let history = chat.conversation.history();
@@ -177,7 +177,7 @@ impl Host {
 
     /// Cancels the chat's turn if one runs.
     pub(in crate::host) fn cancel_turn(&mut self, step: &mut Step<'_>, key: ChatKey) {
-        turns::end_turn_quietly(&mut self.ledger, step, key, Ending::Cancelled { meta: None }, None);
+        turns::end_turn_without_advance(&mut self.ledger, step, key, Ending::Cancelled { meta: None }, None);
         self.deliver(step);
     }
 
@@ -190,7 +190,7 @@ impl Host {
         origin: Option<ActionOrigin>,
     ) {
         let held = matches!(ending, Ending::Failed { resumable: true, .. });
-        turns::end_turn_quietly(&mut self.ledger, step, key, ending, origin);
+        turns::end_turn_without_advance(&mut self.ledger, step, key, ending, origin);
         self.deliver(step);
         if held {
             if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
@@ -206,14 +206,14 @@ impl Host {
         let waits = |chat: &Chat| {
             chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Waiting { resume: false })
         };
-        if self.ledger.channels.chats.known(key).is_some_and(waits) && self.begins_command(step, key) {
+        if self.ledger.channels.chats.known(key).is_some_and(waits) && self.start_pending_command(step, key) {
             return;
         }
-        self.agents.tell_tokens(&mut self.ledger, step, key);
-        clients::tell_tools(&mut self.ledger, step, key);
+        self.agents.send_tokens(&mut self.ledger, step, key);
+        clients::send_tools(&mut self.ledger, step, key);
         let agent = self.agents.agent_of(&self.ledger, key).map(|agent| agent.info.clone());
         let commands = self.ledger.channels.chats.known(key).filter(|chat| waits(chat));
-        let commands = commands.and_then(|chat| commands::told_of_commands(&self.ledger, chat));
+        let commands = commands.and_then(|chat| commands::transcript_of_commands(&self.ledger, chat));
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };
@@ -225,19 +225,19 @@ impl Host {
             // What its session waits for comes first.
             AgentLink::Closed if creating => {}
             AgentLink::Closed => conversations::open_conversation(&mut self.ledger, &self.agents, step, key),
-            AgentLink::Open if run.kept_by.is_some() => {}
+            AgentLink::Open if run.awaited_checkpoint.is_some() => {}
             AgentLink::Open => {
                 let Some(turn) = &chat.conversation.state().active_turn else { return };
                 run.phase = RunPhase::Started;
                 chat.begins = None;
                 if run.is_own {
                     let run = run.id;
-                    step.tell_agent(key, Command::OwnTurn { run });
+                    step.send_to_agent(key, Command::OwnTurn { run });
                     self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
-                    pending::hand_over_steering(&mut self.ledger, &self.agents, step, key);
+                    pending::send_steering(&mut self.ledger, &self.agents, step, key);
                     return;
                 }
-                let (run, message) = (run.id, turns::as_agent_hears(agent.as_ref(), &turn.message));
+                let (run, message) = (run.id, turns::message_for_agent(agent.as_ref(), &turn.message));
                 let attached = chat.attached.turns.get(&turn.id).cloned().unwrap_or_default();
                 let attached = commands.into_iter().chain(attached).collect();
                 let command = if resume {
@@ -251,9 +251,9 @@ impl Host {
                 } else {
                     Command::StartTurn { run, message, attached }
                 };
-                step.tell_agent(key, command);
+                step.send_to_agent(key, command);
                 self.changes.checkpoints.note_overlaps(&mut self.ledger, key, true);
-                pending::hand_over_steering(&mut self.ledger, &self.agents, step, key);
+                pending::send_steering(&mut self.ledger, &self.agents, step, key);
             }
         }
     }
@@ -272,7 +272,7 @@ impl Host {
         let state = chat.conversation.state();
         let steering = state.steering_message.as_ref();
         let steering = steering.filter(|it| {
-            let is_refused = chat.unsteered.contains(&it.id);
+            let is_refused = chat.undelivered_steering.contains(&it.id);
             is_refused
                 || !pending::steers(&self.ledger, &self.agents, key)
                 || commands::command_in(&self.ledger, &it.message.text).is_some()

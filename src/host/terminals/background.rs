@@ -14,8 +14,8 @@ use crate::host::{catalogue, Step};
 /// Beginning of the id of work that an agent has announced; other work has the URI of its terminal.
 pub(in crate::host) const OF_AGENT: &str = "call:";
 
-/// A command has ended, which may have gone on behind its call.
-pub(in crate::host) fn background_work_is_over(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+/// Removes the background work of a command that has ended.
+pub(in crate::host) fn background_work_ended(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     let Some(terminal) = ledger.channels.terminals.known(key) else { return };
     let Some(chat) = terminal.chat else { return };
     let id = terminal.channel.uri.clone();
@@ -23,7 +23,7 @@ pub(in crate::host) fn background_work_is_over(ledger: &mut Ledger, step: &mut S
 }
 
 /// Shows what an agent has left running in the background, or that it has ended.
-pub(in crate::host) fn agent_leaves_running(
+pub(in crate::host) fn background_work_reported(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     chat: ChatKey,
@@ -50,7 +50,7 @@ pub(in crate::host) fn show_background_activity(ledger: &mut Ledger, step: &mut 
 }
 
 /// Removes the background work of a chat, which has ended with the process before this one.
-pub(in crate::host) fn background_work_is_gone(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+pub(in crate::host) fn background_work_lost(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     remove_background_work(ledger, step, chat, |_| true);
 }
 

@@ -20,7 +20,7 @@ use crate::host::chats::calls;
 use crate::host::chats::calls::CallRef;
 use crate::host::chats::turns::is_begun_by_agent;
 use crate::host::effects::{
-    Besides, ChatKey, ScreenSize, TerminalKey, ToolOutcome, Transcript, TranscriptOf,
+    CallExtras, ChatKey, ScreenSize, TerminalKey, ToolOutcome, Transcript, TranscriptOf,
 };
 use crate::host::ledger::Ledger;
 use crate::host::model::Chat;
@@ -47,31 +47,31 @@ pub(in crate::host) const TOOL_KIND: &str = "toolKind";
 pub(in crate::host) const SCREEN: ScreenSize = ScreenSize { cols: 120, rows: 30 };
 
 /// Time limit of a command.
-pub(in crate::host) const RUNS_AT_MOST: Duration = Duration::from_secs(30 * 60);
+pub(in crate::host) const COMMAND_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// Maximum bytes of output that are sent as text: the latest.
-const TOLD_BYTES_MAX: usize = 16 << 10;
+const OUTPUT_BYTES_MAX: usize = 16 << 10;
 
 /// Maximum bytes of output of all commands since the agent's last message that the agent is sent.
-const TOLD_TO_AGENT_BYTES_MAX: usize = 64 << 10;
+const AGENT_BYTES_MAX: usize = 64 << 10;
 
 /// Mark in front of text whose beginning is left out.
-const LEFT_OUT: &str = "(What came before is left out.)\n";
+const TRUNCATION_NOTE: &str = "(What came before is left out.)\n";
 
 /// Activity of a chat whose command seems to wait for input.
 const WAITS: &str = "The command seems to wait for something to be typed into its terminal";
 
 /// Command and its output as text, from the call of a completed turn.
-struct Ran {
+struct FinishedCommand {
     line: String,
     printed: String,
     /// How it has ended, for people.
     end: String,
 }
 
-impl Ran {
+impl FinishedCommand {
     /// Formats the command for the agent.
-    fn told(&self) -> String {
+    fn to_text(&self) -> String {
         let Self { line, printed, end } = self;
         let fence = text::fence(&format!("{line}\n{printed}"));
         format!("The user ran this command, which {end}:\n{fence}\n{line}\n{fence}\nIt printed:\n{fence}\n{printed}\n{fence}\n")
@@ -86,7 +86,7 @@ pub(in crate::host) fn command_in<'a>(ledger: &Ledger, message: &'a str) -> Opti
 
 /// Returns whether the turn that a process before this one has begun in a chat is a command: its
 /// message is one, or a call of it shows one.
-pub(in crate::host) fn had_command_run(ledger: &Ledger, chat: &Chat) -> bool {
+pub(in crate::host) fn was_command_turn(ledger: &Ledger, chat: &Chat) -> bool {
     let Some(turn) = &chat.conversation.state().active_turn else { return false };
     let is_of_command = |part: &ResponsePart| match part {
         ResponsePart::ToolCall(part) => tool_call_id(&part.tool_call).starts_with(CALL),
@@ -114,7 +114,7 @@ pub(in crate::host) fn settle_command(
     key: TerminalKey,
     outcome: Result<Option<i64>, String>,
 ) -> Option<(ChatKey, CommandCall)> {
-    command_goes_on(ledger, step, key);
+    stop_waiting_for_input(ledger, step, key);
     ptys::end_program(ledger, step, key);
     let terminal = ledger.channels.terminals.get_mut(&key)?;
     let (chat, call) = (terminal.chat?, terminal.pty.as_mut()?.call.take()?);
@@ -122,8 +122,8 @@ pub(in crate::host) fn settle_command(
     let terminal = ledger.channels.terminals.get(&key)?;
     let printed: String = terminal.state.content.iter().map(text_of).collect();
     let printed = plain_text(&printed);
-    let latest = text::last_bytes(&printed, TOLD_BYTES_MAX);
-    let left_out = if latest.len() < printed.len() || terminal.is_cut { LEFT_OUT } else { "" };
+    let latest = text::last_bytes(&printed, OUTPUT_BYTES_MAX);
+    let left_out = if latest.len() < printed.len() || terminal.is_cut { TRUNCATION_NOTE } else { "" };
     let (resource, title) = (terminal.channel.uri.clone(), terminal.state.title.clone());
     let block = ToolResultTerminalContent { resource, title, is_pty: Some(true), result: None };
     let mut content = vec![ToolResultContent::Terminal(block)];
@@ -140,21 +140,21 @@ pub(in crate::host) fn settle_command(
     let message = format!("Ran {}", call.line).into();
     let outcome = ToolOutcome { success: error.is_none(), message, content, error };
     let shown = CallRef { key: chat, turn_id: call.turn_id.clone(), id: call.id.clone() };
-    calls::finish_call(ledger, step, &shown, outcome, false, Besides::default());
+    calls::finish_call(ledger, step, &shown, outcome, false, CallExtras::default());
     Some((chat, call))
 }
 
-/// A command seems to wait for something to be typed.
-pub(in crate::host) fn command_waits(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
-    command_waits_now(ledger, step, key, true);
+/// Shows that a command seems to wait for input.
+pub(in crate::host) fn start_waiting_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+    set_waits_for_input(ledger, step, key, true);
 }
 
-/// A command has printed more, or has ended: it does not wait any more.
-pub(in crate::host) fn command_goes_on(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
-    command_waits_now(ledger, step, key, false);
+/// Shows that a command does not wait for input any more: it has printed more, or has ended.
+pub(in crate::host) fn stop_waiting_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+    set_waits_for_input(ledger, step, key, false);
 }
 
-fn command_waits_now(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, waits: bool) {
+fn set_waits_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, waits: bool) {
     let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
     let call = terminal.pty.as_mut().and_then(|pty| pty.call.as_mut());
     let (Some(chat), Some(call)) = (terminal.chat, call) else { return };
@@ -164,23 +164,23 @@ fn command_waits_now(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey,
 }
 
 /// Returns the commands that the user has run since the agent's last message, for the agent.
-pub(in crate::host) fn told_of_commands(ledger: &Ledger, chat: &Chat) -> Option<Transcript> {
+pub(in crate::host) fn transcript_of_commands(ledger: &Ledger, chat: &Chat) -> Option<Transcript> {
     let (mut newest_first, mut bytes, mut cut) = (Vec::new(), 0, false);
     for turn in chat.conversation.history().turns().iter().rev() {
-        let Some(ran) = ran_in(ledger, turn) else {
+        let Some(ran) = finished_command_in(ledger, turn) else {
             // In a turn of its own the agent is told nothing.
             if turn.message().is_some_and(|message| is_begun_by_agent(&message)) {
                 continue;
             }
             break;
         };
-        let told = ran.told();
+        let told = ran.to_text();
         bytes += told.len();
-        if bytes > TOLD_TO_AGENT_BYTES_MAX {
+        if bytes > AGENT_BYTES_MAX {
             cut = true;
             // Of one that takes more than there is, the end is told.
             if newest_first.is_empty() {
-                newest_first.push(text::last_bytes(&told, TOLD_TO_AGENT_BYTES_MAX).to_owned());
+                newest_first.push(text::last_bytes(&told, AGENT_BYTES_MAX).to_owned());
             }
             break;
         }
@@ -194,7 +194,7 @@ pub(in crate::host) fn told_of_commands(ledger: &Ledger, chat: &Chat) -> Option<
 }
 
 /// Returns the command of a turn that was one.
-fn ran_in(_ledger: &Ledger, turn: &CompletedTurn) -> Option<Ran> {
+fn finished_command_in(_ledger: &Ledger, turn: &CompletedTurn) -> Option<FinishedCommand> {
     let text = turn.message()?.text;
     let line = text.strip_prefix(COMMAND_PREFIX)?.trim().to_owned();
     let turn: Turn = turn.read()?;
@@ -211,5 +211,5 @@ fn ran_in(_ledger: &Ledger, turn: &CompletedTurn) -> Option<Ran> {
     });
     let error = call.error.as_ref().and_then(|error| error["message"].as_str());
     let end = error.map_or("ended with exit code 0".to_owned(), |why| format!("did not end well ({why})"));
-    Some(Ran { line, printed: text.unwrap_or_default(), end })
+    Some(FinishedCommand { line, printed: text.unwrap_or_default(), end })
 }

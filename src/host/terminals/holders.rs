@@ -20,7 +20,7 @@ use crate::wire::channels::ChannelKind;
 const INPUT_BYTES_MAX: usize = 64 << 10;
 
 /// Maximum bytes of input that a program has not read.
-const UNTAKEN_BYTES_MAX: usize = 1 << 20;
+const PENDING_INPUT_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum number of columns, and of rows, of a screen.
 const SCREEN_MAX: i64 = 1000;
@@ -50,7 +50,7 @@ pub(in crate::host) fn title_of(title: &str) -> Result<(), Refusal> {
 }
 
 /// Returns whether the client that has claimed a terminal is gone.
-pub(in crate::host) fn holder_is_gone(ledger: &Ledger, key: TerminalKey) -> bool {
+pub(in crate::host) fn is_holder_disconnected(ledger: &Ledger, key: TerminalKey) -> bool {
     match ledger.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
         Some(TerminalClaim::Client(claim)) => !ledger.presence.can_speak(&claim.client_id),
         _ => false,
@@ -103,11 +103,11 @@ pub(in crate::host) fn client_uses_pty(
             if bytes > INPUT_BYTES_MAX {
                 return Err(Refusal::InputTooLarge(INPUT_BYTES_MAX));
             }
-            if pty.untaken_bytes + bytes > UNTAKEN_BYTES_MAX {
-                return Err(Refusal::InputUntaken(UNTAKEN_BYTES_MAX));
+            if pty.pending_input_bytes + bytes > PENDING_INPUT_BYTES_MAX {
+                return Err(Refusal::InputUntaken(PENDING_INPUT_BYTES_MAX));
             }
-            pty.untaken_bytes += bytes;
-            step.say(Output::Pty(key, PtyCommand::Type(TypedText(input.data.clone()))));
+            pty.pending_input_bytes += bytes;
+            step.emit(Output::Pty(key, PtyCommand::Type(TypedText(input.data.clone()))));
             // It changes no state, and what it says is for nobody else.
             return Ok(Verdict::Unchanged);
         }
@@ -116,7 +116,7 @@ pub(in crate::host) fn client_uses_pty(
             if (terminal.state.cols, terminal.state.rows) == (Some(*cols), Some(*rows)) {
                 return Ok(Verdict::Unchanged);
             }
-            step.say(Output::Pty(key, PtyCommand::Resize(size)));
+            step.emit(Output::Pty(key, PtyCommand::Resize(size)));
         }
         StateAction::TerminalTitleChanged(changed) => {
             title_of(&changed.title)?;
@@ -134,7 +134,7 @@ pub(in crate::host) fn client_uses_pty(
         _ => {}
     }
     ledger.sequence(step, key, action, Some(origin));
-    ptys::list_terminals(ledger, step);
+    ptys::send_terminal_list(ledger, step);
     Ok(Verdict::Done)
 }
 
@@ -151,7 +151,7 @@ fn claim_pty(
     if terminal.chat.is_some() {
         return Err(Refusal::OutputOfAgent("belongs to its call"));
     }
-    if !holder_is_gone(ledger, key) {
+    if !is_holder_disconnected(ledger, key) {
         check_use(ledger, key, &origin.client_id)?;
     }
     if terminal.state.claim == claimed.claim {
@@ -159,7 +159,7 @@ fn claim_pty(
     }
     ledger.sequence(step, key, StateAction::TerminalClaimed(claimed), Some(origin));
     ledger.touch(ChannelKind::Terminal);
-    ptys::list_terminals(ledger, step);
+    ptys::send_terminal_list(ledger, step);
     Ok(Verdict::Done)
 }
 
@@ -202,7 +202,7 @@ pub(in crate::host) fn ptys_held_by(ledger: &Ledger, chat: ChatKey) -> Vec<Termi
 }
 
 /// A chat is one of another session now: so are the terminals that clients have given it.
-pub(in crate::host) fn hand_ptys_over(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+pub(in crate::host) fn transfer_ptys(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
     let session = session.and_then(|key| ledger.channels.sessions.known(key));
     let Some(session) = session.map(|session| session.channel.uri.clone()) else { return };
@@ -213,5 +213,5 @@ pub(in crate::host) fn hand_ptys_over(ledger: &mut Ledger, step: &mut Step<'_>, 
         let claimed = TerminalClaimedAction { claim: TerminalClaim::Session(claim) };
         ledger.sequence(step, key, StateAction::TerminalClaimed(claimed), None);
     }
-    ptys::list_terminals(ledger, step);
+    ptys::send_terminal_list(ledger, step);
 }

@@ -43,7 +43,7 @@ use crate::host::Step;
 use crate::state::history::CompletedTurn;
 use crate::state::reduce::Conversation;
 use crate::wire::channels::ChannelKind;
-use crate::wire::terminals::{named_by_terminal, terminal_uri};
+use crate::wire::terminals::{parse_terminal_uri, terminal_uri};
 use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
@@ -148,13 +148,13 @@ pub(in crate::host) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>
     let is_of_call = |it: &Terminal| it.pty.is_none() || it.chat.is_some();
     let is_over = |it: &Terminal| is_of_call(it) && !it.runs() && it.channel.subscribers.is_empty();
     let over = ledger.channels.terminals.iter().filter(|(_, it)| is_over(it));
-    let going = over.filter(|(_, it)| it.is_kept || !may_be_shown(ledger, it));
+    let going = over.filter(|(_, it)| it.is_stored || !may_be_shown(ledger, it));
     for key in going.map(|(key, _)| *key).collect::<Vec<_>>() {
         let Some(terminal) = ledger.channels.terminals.remove(&key) else { continue };
         ledger.channels.by_uri.remove(&terminal.channel.uri);
         let chat = terminal.chat.and_then(|chat| ledger.channels.chats.known_mut(chat));
-        if let (Some(chat), Some(name), true) = (chat, terminal.name, terminal.is_kept) {
-            chat.kept_terminals.insert(name, key);
+        if let (Some(chat), Some(name), true) = (chat, terminal.name, terminal.is_stored) {
+            chat.stored_terminals.insert(name, key);
         }
     }
 }
@@ -178,7 +178,7 @@ pub(in crate::host) fn client_changes_terminal(
         StateAction::TerminalInput(_) => "reads nothing",
         StateAction::TerminalResized(_) => "has no size",
         StateAction::TerminalClaimed(claimed) => {
-            return let_go_on(ledger, step, key, claimed, origin);
+            return detach_command(ledger, step, key, claimed, origin);
         }
         StateAction::TerminalTitleChanged(_) => "is called by its command",
         _ => "is not cleared by clients",
@@ -193,7 +193,7 @@ pub(in crate::host) fn terminal_reports(
     name: String,
     event: TerminalEvent,
 ) {
-    let known = terminal_called(ledger, chat, &name);
+    let known = find_terminal(ledger, chat, &name);
     if let TerminalEvent::Opened { call, title, detaches } = event {
         if known.is_none() {
             let since = step.timestamp();
@@ -229,12 +229,12 @@ pub(in crate::host) fn terminal_reports(
     let ends = matches!(action, StateAction::TerminalExited(_));
     ledger.sequence(step, key, action, None);
     if ends {
-        background::background_work_is_over(ledger, step, key);
+        background::background_work_ended(ledger, step, key);
     }
 }
 
 /// The terminal that the agent of a chat calls by this name.
-fn terminal_called(ledger: &Ledger, chat: ChatKey, name: &str) -> Option<TerminalKey> {
+fn find_terminal(ledger: &Ledger, chat: ChatKey, name: &str) -> Option<TerminalKey> {
     let mut terminals = ledger.channels.terminals.iter();
     let found =
         terminals.find(|(_, terminal)| terminal.chat == Some(chat) && terminal.name.as_deref() == Some(name));
@@ -269,7 +269,7 @@ fn open_terminal(ledger: &mut Ledger, key: ChatKey, new: NewTerminal) {
         name,
         since,
         detaches,
-        is_kept: false,
+        is_stored: false,
         is_cut: false,
     };
     add_terminal(ledger, TerminalKey(number), terminal);
@@ -316,10 +316,10 @@ pub(in crate::host) fn place_terminals(
 /// such terminal.
 fn place_terminal(ledger: &Ledger, chat: ChatKey, block: &mut ToolResultTerminalContent) -> bool {
     let by_uri = || ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
-    let called = terminal_called(ledger, chat, &block.resource);
+    let called = find_terminal(ledger, chat, &block.resource);
     let of_chat = ledger.channels.chats.known(chat);
     let kept = of_chat.and_then(|chat| {
-        let TerminalKey(number) = chat.kept_terminals.get(&block.resource)?;
+        let TerminalKey(number) = chat.stored_terminals.get(&block.resource)?;
         Some(terminal_uri(&chat.channel.uri, *number))
     });
     let kept_in_memory = || kept.as_ref().and_then(|uri| ledger.channels.by_uri.get(uri)?.terminal());
@@ -344,14 +344,14 @@ fn place_terminal(ledger: &Ledger, chat: ChatKey, block: &mut ToolResultTerminal
     true
 }
 
-/// A call is over that says what has become of these terminals.
-pub(in crate::host) fn terminals_are_kept(ledger: &mut Ledger, content: &[ToolResultContent]) {
+/// Marks the terminals that a completed call shows as stored with it.
+pub(in crate::host) fn mark_terminals_stored(ledger: &mut Ledger, content: &[ToolResultContent]) {
     for content in content {
         let ToolResultContent::Terminal(block) = content else { continue };
         let key = ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
         let terminal = key.and_then(|key| ledger.channels.terminals.get_mut(&key));
         if let Some(terminal) = terminal.filter(|_| block.result.is_some()) {
-            terminal.is_kept = true;
+            terminal.is_stored = true;
             ledger.touch(ChannelKind::Terminal);
         }
     }
@@ -366,7 +366,7 @@ fn terminals_of(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey> {
 /// same names.
 pub(in crate::host) fn end_terminals_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     if let Some(chat) = ledger.channels.chats.known_mut(chat) {
-        chat.kept_terminals.clear();
+        chat.stored_terminals.clear();
     }
     ledger.touch(ChannelKind::Terminal);
     background::remove_background_work(ledger, step, chat, |work| work.starts_with(OF_AGENT));
@@ -378,13 +378,13 @@ pub(in crate::host) fn end_terminals_of(ledger: &mut Ledger, step: &mut Step<'_>
         if terminal.runs() {
             let action = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
             ledger.sequence(step, key, action, None);
-            background::background_work_is_over(ledger, step, key);
+            background::background_work_ended(ledger, step, key);
         }
     }
 }
 
 /// A chat is one of another session now.
-pub(in crate::host) fn hand_terminals_over(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+pub(in crate::host) fn transfer_terminals(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     for key in terminals_of(ledger, chat) {
         let claim = ledger.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
         let Some(TerminalClaim::Session(before)) = claim else { continue };
@@ -392,11 +392,11 @@ pub(in crate::host) fn hand_terminals_over(ledger: &mut Ledger, step: &mut Step<
         let claimed = StateAction::TerminalClaimed(TerminalClaimedAction { claim });
         ledger.sequence(step, key, claimed, None);
     }
-    holders::hand_ptys_over(ledger, step, chat);
+    holders::transfer_ptys(ledger, step, chat);
 }
 
 /// A chat is gone, or is let out of memory.
-pub(in crate::host) fn forget_terminals_of(ledger: &mut Ledger, chat: ChatKey) {
+pub(in crate::host) fn remove_terminals_of(ledger: &mut Ledger, chat: ChatKey) {
     for key in terminals_of(ledger, chat) {
         ledger.unlink(key.into());
         ledger.channels.terminals.remove(&key);
@@ -422,7 +422,7 @@ fn may_be_shown(ledger: &Ledger, terminal: &Terminal) -> bool {
 }
 
 /// Makes the terminals again that are asked for, as far as calls of chats in memory show them.
-pub(in crate::host) fn bring_back_terminals<'a>(
+pub(in crate::host) fn restore_terminals<'a>(
     ledger: &mut Ledger,
     uris: impl IntoIterator<Item = &'a String>,
 ) {
@@ -437,7 +437,7 @@ pub(in crate::host) fn bring_back_terminals<'a>(
 }
 
 fn terminal_shown(ledger: &Ledger, uri: &str) -> Option<(TerminalKey, Terminal)> {
-    let (chat, number) = named_by_terminal(uri)?;
+    let (chat, number) = parse_terminal_uri(uri)?;
     let key = ledger.find_chat(&chat)?;
     let uri = terminal_uri(&ledger.channels.chats.known(key)?.channel.uri, number);
     let (turn, parts) = turn_showing(&ledger.channels.chats.known(key)?.conversation, &uri)?;
@@ -465,9 +465,18 @@ fn terminal_shown(ledger: &Ledger, uri: &str) -> Option<(TerminalKey, Terminal)>
     let born_at = if is_told { session.channel.born_at } else { ledger.head() + 1 };
     let channel = Channel::new(uri, born_at);
     let is_cut = result.is_some_and(|result| result.truncated == Some(true));
-    let (since, detaches, is_kept) = (String::new(), false, true);
-    let terminal =
-        Terminal { channel, state, chat: Some(key), pty: None, name: None, since, detaches, is_kept, is_cut };
+    let (since, detaches, is_stored) = (String::new(), false, true);
+    let terminal = Terminal {
+        channel,
+        state,
+        chat: Some(key),
+        pty: None,
+        name: None,
+        since,
+        detaches,
+        is_stored,
+        is_cut,
+    };
     Some((TerminalKey(number), terminal))
 }
 
@@ -483,7 +492,7 @@ pub(in crate::host) fn copy_terminals(ledger: &mut Ledger, chat: &str, turns: &m
         for block in terminals_in(&mut read) {
             let known = ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
             let terminal = known.and_then(|key| ledger.channels.terminals.get(&key));
-            if !terminal.is_some_and(Terminal::runs) && named_by_terminal(&block.resource).is_some() {
+            if !terminal.is_some_and(Terminal::runs) && parse_terminal_uri(&block.resource).is_some() {
                 let copy = copies.entry(block.resource.clone());
                 block.resource = copy.or_insert_with(|| terminal_uri(chat, ledger.fresh_key())).clone();
                 is_changed = true;
@@ -495,9 +504,9 @@ pub(in crate::host) fn copy_terminals(ledger: &mut Ledger, chat: &str, turns: &m
     }
 }
 
-/// Has a command go on for which its call need not wait: a client claims the terminal for the
-/// chat that has it, and for no call of it.
-fn let_go_on(
+/// Detaches a command from its call, which need not wait for it: a client claims the terminal for
+/// the chat that has it, and for no call of it.
+fn detach_command(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: TerminalKey,
@@ -531,6 +540,6 @@ fn let_go_on(
     let set = StateAction::ChatBackgroundWorkSet(ChatBackgroundWorkSetAction { work });
     ledger.sequence(step, chat, set, None);
     background::show_background_activity(ledger, step, chat);
-    step.tell_agent(chat, Command::Background { terminal: name });
+    step.send_to_agent(chat, Command::Background { terminal: name });
     Ok(Verdict::Done)
 }

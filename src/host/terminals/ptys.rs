@@ -35,7 +35,7 @@ use crate::host::terminals::holders::{screen_size, title_of};
 use crate::host::{terminals, Step};
 use crate::wire::errors::RpcError;
 use crate::wire::rpc::RequestId;
-use crate::wire::terminals::{named_by_terminal, SCHEME};
+use crate::wire::terminals::{parse_terminal_uri, SCHEME};
 use crate::wire::uris::is_root;
 use crate::wire::watches::is_watch;
 
@@ -50,7 +50,7 @@ const SCREEN_COLS: i64 = 80;
 const SCREEN_ROWS: i64 = 24;
 
 /// Within this time somebody must follow a new terminal.
-const FOLLOWED_WITHIN: Duration = Duration::from_secs(60);
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A terminal that is to be made.
 pub(in crate::host) struct NewPty {
@@ -66,7 +66,11 @@ fn may_name_a_terminal(uri: &str) -> bool {
     let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
     let is_free = !scheme.to_ascii_lowercase().starts_with("ahp-") || uri.starts_with(SCHEME);
-    is_scheme && is_free && !path.is_empty() && uri.len() <= URI_BYTES_MAX && named_by_terminal(uri).is_none()
+    is_scheme
+        && is_free
+        && !path.is_empty()
+        && uri.len() <= URI_BYTES_MAX
+        && parse_terminal_uri(uri).is_none()
 }
 
 /// Checks a client's request for a terminal with a shell, and creates its state.
@@ -79,7 +83,7 @@ pub(in crate::host) fn new_terminal(
     connection: ConnectionId,
     params: CreateTerminalParams,
 ) -> Result<Box<NewPty>, RpcError> {
-    ledger.check_keeping()?;
+    ledger.check_store()?;
     if ledger.limits.ptys == 0 {
         return Err(RpcError::terminal_denied(
             "this host starts no shells for clients: it runs with `--no-terminals`",
@@ -87,7 +91,7 @@ pub(in crate::host) fn new_terminal(
     }
     let client = ledger.presence.connections.get(&connection);
     let made_by = client.and_then(|client| client.client_id.clone()).unwrap_or_default();
-    check_ptys_have_room(ledger, Some(&made_by)).map_err(RpcError::invalid_params)?;
+    check_pty_limit(ledger, Some(&made_by)).map_err(RpcError::invalid_params)?;
     let uri = params.channel;
     if ledger.find(&uri).is_some() || ledger.why_unreadable(&uri).is_some() || is_root(&uri) || is_watch(&uri)
     {
@@ -140,10 +144,10 @@ fn directory_for(ledger: &Ledger, connection: ConnectionId, claim: &TerminalClai
     of_session.or_else(|| ledger.presence.connections.get(&connection)?.default_directory.clone())
 }
 
-/// Tells that the terminals are gone which the process before this one has told of: its clients
-/// may come back with what they know, and be told only what they missed.
-pub(in crate::host) fn tell_that_terminals_have_ended(ledger: &mut Ledger, step: &mut Step<'_>) {
-    if std::mem::take(&mut ledger.channels.root.told_of_terminals) && ledger.continues {
+/// Removes the terminals from the list that the process before this one has sent: its clients may
+/// reconnect with the state that they know, and get only what they missed.
+pub(in crate::host) fn announce_ended_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
+    if std::mem::take(&mut ledger.channels.root.has_sent_terminals) && ledger.continues {
         let none = RootTerminalsChangedAction { terminals: Vec::new() };
         ledger.sequence(step, ChannelId::ROOT, StateAction::RootTerminalsChanged(none), None);
     }
@@ -168,7 +172,7 @@ pub(in crate::host) fn dispose_terminal(
         ));
     }
     let client = ledger.presence.client_of(connection).map(str::to_owned);
-    if terminal.runs() && !holders::holder_is_gone(ledger, key) {
+    if terminal.runs() && !holders::is_holder_disconnected(ledger, key) {
         let may = holders::check_use(ledger, key, &client.unwrap_or_default());
         may.map_err(RpcError::terminal_denied)?;
     }
@@ -181,16 +185,17 @@ pub(in crate::host) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     let keys: Vec<TerminalKey> = ledger.channels.terminals.keys().copied().collect();
     let grace = Duration::from_millis(ledger.limits.terminal_grace_ms);
     for key in keys {
-        let is_gone = holders::holder_is_gone(ledger, key);
-        let pty_of = |terminal: &'_ Terminal| terminal.pty.as_ref().map(|pty| (pty.time, pty.was_followed));
-        let Some((time, was_followed)) = ledger.channels.terminals.get(&key).and_then(pty_of) else {
+        let is_gone = holders::is_holder_disconnected(ledger, key);
+        let pty_of =
+            |terminal: &'_ Terminal| terminal.pty.as_ref().map(|pty| (pty.time, pty.had_subscribers));
+        let Some((time, had_subscribers)) = ledger.channels.terminals.get(&key).and_then(pty_of) else {
             continue;
         };
         let time = match (is_gone, time) {
-            (false, Some(_)) if was_followed => None,
+            (false, Some(_)) if had_subscribers => None,
             (true, None) => {
                 let number = ledger.fresh_key();
-                step.say(Output::Timer(Timer::Terminal(key, number), grace));
+                step.emit(Output::Timer(Timer::Terminal(key, number), grace));
                 Some(number)
             }
             (_, time) => time,
@@ -206,7 +211,7 @@ pub(in crate::host) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
 ///
 /// # Errors
 /// Why not.
-pub(in crate::host) fn check_ptys_have_room(ledger: &Ledger, client: Option<&str>) -> Result<(), String> {
+pub(in crate::host) fn check_pty_limit(ledger: &Ledger, client: Option<&str>) -> Result<(), String> {
     let max = ledger.limits.ptys;
     if max == 0 {
         return Err("this host starts no shells for clients: it runs with `--no-terminals`".to_owned());
@@ -255,23 +260,22 @@ pub(in crate::host) fn create_terminal(
         name: None,
         since: step.timestamp(),
         detaches: false,
-        is_kept: false,
+        is_stored: false,
         is_cut: false,
     };
     terminals::add_terminal(ledger, key, terminal);
-    step.say(Output::Pty(key, PtyCommand::Start(launch)));
-    step.say(Output::Timer(Timer::Terminal(key, number), FOLLOWED_WITHIN));
+    step.emit(Output::Pty(key, PtyCommand::Start(launch)));
+    step.emit(Output::Timer(Timer::Terminal(key, number), SUBSCRIBE_TIMEOUT));
 }
 
-/// A shell begins to run a line. Where another one runs, it is not known how that has ended:
-/// nobody has said it.
-pub(in crate::host) fn line_begins(
+/// Notes that a shell runs a line. If another one runs, how that one has ended is unknown.
+pub(in crate::host) fn line_started(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: TerminalKey,
     command_line: String,
 ) {
-    line_ends(ledger, step, key, None);
+    line_ended(ledger, step, key, None);
     let terminal = ledger.channels.terminals.get_mut(&key);
     let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
     pty.lines += 1;
@@ -282,8 +286,8 @@ pub(in crate::host) fn line_begins(
     ledger.sequence(step, key, StateAction::TerminalCommandExecuted(executed), None);
 }
 
-/// The line that a shell runs is done, if it runs one.
-pub(in crate::host) fn line_ends(
+/// Notes that the line that a shell runs is done, if it runs one.
+pub(in crate::host) fn line_ended(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: TerminalKey,
@@ -298,7 +302,7 @@ pub(in crate::host) fn line_ends(
 }
 
 /// Of many terminals whose program has ended the oldest go.
-pub(in crate::host) fn forget_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
+pub(in crate::host) fn evict_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     let ptys = ledger.channels.terminals.iter().filter(|(_, it)| it.pty.is_some() && it.chat.is_none());
     let ended: Vec<TerminalKey> = ptys.filter(|(_, it)| !it.runs()).map(|(key, _)| *key).collect();
     for key in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
@@ -306,8 +310,8 @@ pub(in crate::host) fn forget_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_
     }
 }
 
-/// Tells which terminals there are, if that is not what was told last.
-pub(in crate::host) fn list_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
+/// Sends the list of terminals if it differs from the one last sent.
+pub(in crate::host) fn send_terminal_list(ledger: &mut Ledger, step: &mut Step<'_>) {
     let is_listed =
         |it: &&Terminal| it.chat.is_none() && it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
     let listed = ledger.channels.terminals.values().filter(is_listed);
@@ -332,18 +336,18 @@ pub(in crate::host) fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key:
     end_program(ledger, step, key);
     if let Some((connection, id)) = asked {
         let error = RpcError::unavailable("the terminal was ended before its shell had started");
-        step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+        step.emit(Output::Frame(connection, Frame::Error { id: Some(id), error }));
     }
     ledger.unlink(key.into());
     ledger.channels.terminals.remove(&key);
-    list_terminals(ledger, step);
+    send_terminal_list(ledger, step);
 }
 
 /// Ends what runs in a terminal, if it has not ended.
 pub(in crate::host) fn end_program(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     if ledger.channels.terminals.get(&key).is_some_and(Terminal::runs) {
-        step.say(Output::Pty(key, PtyCommand::End));
-        line_ends(ledger, step, key, None);
+        step.emit(Output::Pty(key, PtyCommand::End));
+        line_ended(ledger, step, key, None);
         let exited = StateAction::TerminalExited(TerminalExitedAction { exit_code: None });
         ledger.sequence(step, key, exited, None);
     }
@@ -356,8 +360,8 @@ pub(in crate::host) fn end_ptys_of(ledger: &mut Ledger, step: &mut Step<'_>, cha
     }
 }
 
-/// The time is up within which somebody should have followed a terminal, or come back for it.
-pub(in crate::host) fn time_of_terminal_is_up(
+/// Ends a terminal that nobody has subscribed to, or come back to, in time.
+pub(in crate::host) fn terminal_expired(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: TerminalKey,

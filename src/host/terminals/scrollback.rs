@@ -7,7 +7,7 @@
 
 use ahp_types::state::TerminalContentPart;
 
-use crate::wire::escapes::place_to_cut;
+use crate::wire::escapes::cut_position;
 
 /// The text of a part.
 pub(in crate::host) fn text_of(part: &TerminalContentPart) -> &str {
@@ -63,7 +63,7 @@ pub(in crate::host) fn cut(
             return false;
         }
         if let Some(text) = text_of_mut(part) {
-            text.drain(..place_to_cut(text.as_bytes(), excess.min(length)));
+            text.drain(..cut_position(text.as_bytes(), excess.min(length)));
         }
         excess = excess.saturating_sub(length);
         true

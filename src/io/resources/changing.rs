@@ -243,7 +243,7 @@ fn failed(uri: &str, refusal: PathRefusal) -> RpcError {
     match refusal {
         PathRefusal::Outside => RpcError::change_denied(uri, true),
         PathRefusal::Own => RpcError::own_file(uri),
-        PathRefusal::Exists => RpcError::there_already(uri),
+        PathRefusal::Exists => RpcError::file_exists(uri),
         PathRefusal::Changed => RpcError::conflict(uri),
         PathRefusal::Failed(error) => by_errno(uri, &error),
         PathRefusal::Destination(refusal) => failed(uri, *refusal),
@@ -263,7 +263,7 @@ pub(super) fn by_errno(uri: &str, error: &io::Error) -> RpcError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT | Errno::NOTDIR) => RpcError::resource_not_found(uri),
         Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => RpcError::permission_denied(uri),
-        Some(Errno::EXIST) => RpcError::there_already(uri),
+        Some(Errno::EXIST) => RpcError::file_exists(uri),
         Some(Errno::NOTEMPTY | Errno::ISDIR | Errno::NAMETOOLONG | Errno::XDEV | Errno::LOOP) => {
             RpcError::invalid_params(format_args!("`{uri}`: {error}"))
         }

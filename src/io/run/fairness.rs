@@ -22,7 +22,7 @@ impl Sidecar {
 
     /// Returns whether a client listens and reads.
     fn reads(&self, link: &Link) -> bool {
-        let listens = !link.closing && !link.has_departed && self.host.is_welcome(link.id);
+        let listens = !link.closing && !link.has_departed && self.host.is_initialized(link.id);
         listens && link.outbox.has_room_for_agents(self.in_flight_bytes())
     }
 

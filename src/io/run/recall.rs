@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::{Events, Sidecar};
 use crate::host::effects::{ConnectionId, Failing, Input, Output, Record, SessionKey, Timer};
-use crate::host::limits::Sieve;
-use crate::host::{Findings, KeptSummary, LoadedSession};
+use crate::host::limits::ReplayFilter;
+use crate::host::{Findings, LoadedSession, StoredSummary};
 use crate::io::held::HeldMessage;
 use crate::io::persistence::CommitEvent;
 use crate::io::readers::{FinishedRead, ListRead, ListRequest, ReadRequest};
@@ -66,7 +66,7 @@ impl Sidecar {
 
     /// Brings a session whose turn was interrupted from the store into memory.
     fn load_interrupted(&mut self, key: SessionKey) {
-        let mut sieve = Sieve::new(self.options.limits);
+        let mut sieve = ReplayFilter::new(self.options.limits);
         let read = self.reader().map(|reader| reader.load_sifted(key, |row, line| sieve.admits(row, line)));
         match read {
             Some(Ok(Some(saved))) => {
@@ -151,14 +151,14 @@ impl Sidecar {
         let texts = held.take_texts();
         let (message, recalled) = held.into_message();
         let past = recalled.past.iter().flat_map(|past| past.sessions.values().flatten());
-        self.edges.learn(past.map(KeptSummary::names));
+        self.edges.learn(past.map(StoredSummary::names));
         let mut fed = std::mem::take(&mut self.fed);
         self.edges.up(connection, message, &mut fed);
         self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
         let mut recalled = Some(recalled);
         for message in fed.drain(..) {
             let recalled = recalled.take().unwrap_or_default();
-            self.feed(Input::Said { connection, message, recalled });
+            self.feed(Input::Received { connection, message, prefetched: recalled });
         }
         self.fed = fed;
         drop(texts);

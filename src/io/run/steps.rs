@@ -93,11 +93,11 @@ impl Sidecar {
     /// Feeds the core. What it asks is done when the step ends.
     pub(super) fn feed(&mut self, input: Input) {
         let request = match &input {
-            Input::Said { connection, message: Incoming::Request { id, .. }, .. }
+            Input::Received { connection, message: Incoming::Request { id, .. }, .. }
             | Input::Listed { connection, id, .. } => Some((*connection, id.clone())),
             _ => None,
         };
-        let of_client = matches!(input, Input::Said { .. });
+        let of_client = matches!(input, Input::Received { .. });
         let now = self.clock.now();
         let before = self.outputs.len();
         let (host, ids, outputs) = (&mut self.host, self.ids.as_mut(), &mut self.outputs);
@@ -109,7 +109,7 @@ impl Sidecar {
             }
         }
         if of_client && self.outputs.len() > before {
-            if self.outputs[before..].iter().all(Output::stands_alone) && self.may_be_overtaken() {
+            if self.outputs[before..].iter().all(Output::is_independent_of_store) && self.may_be_overtaken() {
                 for output in self.outputs.split_off(before) {
                     self.carry_out_ahead(output);
                 }
@@ -152,7 +152,7 @@ impl Sidecar {
                     self.send(connection, true, false);
                 }
             }
-            Output::Departed { connection, cut } => {
+            Output::Disconnected { connection, cut } => {
                 if let Some(link) = self.links.get_mut(connection) {
                     link.cut = cut;
                 }
@@ -188,7 +188,7 @@ impl Sidecar {
             Output::BeginWatches(connection) => self.watches.try_again(connection),
             Output::Pty(terminal, command) => self.ptys.carry_out(terminal, command),
             Output::Agent(chat, command) => self.agents.carry_out(chat, *command),
-            Output::Meet { provider, tokens } => self.agents.probe(provider, tokens),
+            Output::Probe { provider, tokens } => self.agents.probe(provider, tokens),
             // A time that no clock reaches never comes.
             Output::Timer(timer, after) => {
                 self.timers.extend(Instant::now().checked_add(after).map(|at| (at, timer)));
@@ -244,7 +244,7 @@ impl Sidecar {
 
     /// Takes it that everything that waited has been taken in, and ends the step.
     pub(super) fn settle(&mut self) {
-        self.feed(Input::Settled);
+        self.feed(Input::BatchEnded);
         if self.done.is_some() {
             self.feed(Input::Timer(Timer::Summaries));
         }
@@ -256,7 +256,7 @@ impl Sidecar {
     pub(super) fn end_step(&mut self) {
         loop {
             while let Some((connection, message)) = self.edges.take_later() {
-                self.feed(Input::said(connection, message));
+                self.feed(Input::received(connection, message));
             }
             self.feed(Input::Save);
             self.unsettled_bytes = 0;
@@ -285,7 +285,7 @@ impl Sidecar {
     /// back.
     fn begin_limits(&mut self, mut outputs: Vec<Output>) -> Vec<Output> {
         let is_limit =
-            |output: &mut Output| matches!(output, Output::Timer(Timer::Drain | Timer::Departure(_), _));
+            |output: &mut Output| matches!(output, Output::Timer(Timer::Drain | Timer::Disconnect(_), _));
         let limits: Vec<Output> = outputs.extract_if(.., is_limit).collect();
         for limit in limits {
             self.carry_out(limit);

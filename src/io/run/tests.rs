@@ -317,9 +317,9 @@ impl World {
     }
 
     fn remembers(&self, uri: &str) -> bool {
-        let mut named = crate::wire::names::Named::default();
+        let mut named = crate::wire::references::MessageReferences::default();
         named.channels.insert(uri.to_owned());
-        self.sidecar.host.absent(&named).is_empty()
+        self.sidecar.host.absent_channels(&named).is_empty()
     }
 }
 

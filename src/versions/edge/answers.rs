@@ -14,7 +14,7 @@ use crate::versions::names::SessionNames;
 use crate::versions::node::{self, Object};
 use crate::versions::quirks::called_otherwise;
 use crate::versions::step::Reply;
-use crate::versions::translation::{ChannelSnapshot, VersionTranslation};
+use crate::versions::translation::{FoundState, VersionTranslation};
 use crate::versions::Outgoing;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -139,7 +139,7 @@ impl Edges {
         &mut self,
         connection: ConnectionId,
         batch: &RequestBatch,
-        found: &[ChannelSnapshot],
+        found: &[FoundState],
         summaries: &HashMap<String, Object>,
     ) -> Result<SubscribeRequest, RpcError> {
         let mut asked = SubscribeRequest {
@@ -187,7 +187,7 @@ impl Edges {
         method: &str,
         asked: &SubscribeRequest,
         missing: &BTreeSet<String>,
-        found: &mut Vec<ChannelSnapshot>,
+        found: &mut Vec<FoundState>,
     ) {
         let peer = self.peers.entry(connection).or_default();
         let Some(translation) = self.translations.get_mut(&peer.dialect) else { return };

@@ -16,12 +16,12 @@ use serde_json::{json, Value};
 use super::answers::{client_name, SubscribeRequest};
 use super::detached::{DetachedLine, DetachedTurns};
 use super::{CoreAnswer, EdgeConnection};
-use crate::host::effects::{LargeStates, LoadedTurns, Rope, ToldState, LARGE_BYTES};
+use crate::host::effects::{ChannelSnapshot, LargeStates, LoadedTurns, Rope, LARGE_BYTES};
 use crate::state::history::CompletedTurn;
 use crate::versions::node::{self, Object};
 use crate::versions::quirks::{ProviderNames, Quirks};
 use crate::versions::step::{OutgoingState, Reply};
-use crate::versions::translation::{self, ChannelSnapshot, CoreState, Envelope, VersionTranslation};
+use crate::versions::translation::{self, CoreState, Envelope, FoundState, VersionTranslation};
 use crate::versions::Line;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
@@ -64,7 +64,7 @@ impl fmt::Debug for Content {
 impl DeferredMessage {
     /// An answer for a client of the newest version, which was answered this version.
     pub(super) fn plain(id: RequestId, states: LargeStates, version: Value) -> Self {
-        let of_sessions = |it: &ToldState| Some((it.channel.clone(), it.provider()?.to_owned()));
+        let of_sessions = |it: &ChannelSnapshot| Some((it.channel.clone(), it.provider()?.to_owned()));
         let sessions = states.states.iter().filter_map(of_sessions).collect();
         let (answers, bytes) = (Some(id.clone()), states.bytes);
         Self { id: answers, bytes, sessions, content: Content::States(id, states, version), quirks: None }
@@ -86,8 +86,7 @@ impl DeferredMessage {
         peer: EdgeConnection,
     ) -> Self {
         let id = Some(parts.id.clone());
-        let of_sessions =
-            |found: &ChannelSnapshot| Some((found.channel.clone(), found.provider()?.to_owned()));
+        let of_sessions = |found: &FoundState| Some((found.channel.clone(), found.provider()?.to_owned()));
         let sessions = parts.found.iter().filter_map(of_sessions).chain(listed).collect();
         let write = Box::new(move || {
             if parts.result.is_replay() {
@@ -135,9 +134,9 @@ impl DeferredMessage {
         match self.content {
             Content::States(id, mut states, version) => {
                 if states.method == Method::Initialize {
-                    states.besides.insert("protocolVersion".to_owned(), version);
+                    states.members.insert("protocolVersion".to_owned(), version);
                 }
-                has.leave_out(&mut states.besides);
+                has.leave_out(&mut states.members);
                 let mut before = Vec::new();
                 begin_result(&mut before, &id);
                 let mut line = Rope::from(before);
@@ -205,7 +204,7 @@ impl CoreResult {
 pub(super) struct ReceivedAnswer {
     /// The result; without the states that are in `found`.
     pub(super) result: CoreResult,
-    pub(super) found: Vec<ChannelSnapshot>,
+    pub(super) found: Vec<FoundState>,
     /// The size of what takes long to write, in bytes; nearly.
     pub(super) large_bytes: usize,
 }
@@ -215,14 +214,14 @@ impl ReceivedAnswer {
     pub(super) fn of(answered: CoreAnswer) -> Self {
         match answered {
             CoreAnswer::Large(states) => {
-                let found = states.states.into_iter().map(|told| ChannelSnapshot {
+                let found = states.states.into_iter().map(|told| FoundState {
                     kind: told.kind,
                     channel: told.channel.clone(),
                     from_seq: told.from_seq.into(),
                     state: CoreState::Core(Box::new(told)),
                     summary: None,
                 });
-                let result = CoreResult::Read(Value::Object(states.besides));
+                let result = CoreResult::Read(Value::Object(states.members));
                 Self { result, found: found.collect(), large_bytes: states.bytes }
             }
             CoreAnswer::Written { result, states } if result.len() >= LARGE_BYTES && states.is_empty() => {
@@ -238,7 +237,7 @@ impl ReceivedAnswer {
                     snapshots.extend(several.into_iter().flat_map(std::mem::take));
                 }
                 let found = snapshots.into_iter().zip(states).filter_map(|(mut snapshot, kind)| {
-                    Some(ChannelSnapshot {
+                    Some(FoundState {
                         kind,
                         channel: snapshot.get("resource")?.as_str()?.to_owned(),
                         from_seq: snapshot.get("fromSeq")?.clone(),
@@ -314,7 +313,7 @@ pub(super) struct AnswerParts {
     /// The channels that are not there.
     pub(super) missing: BTreeSet<String>,
     /// The states.
-    pub(super) found: Vec<ChannelSnapshot>,
+    pub(super) found: Vec<FoundState>,
 }
 
 impl AnswerParts {
@@ -453,7 +452,7 @@ fn replay(
 
 /// Some of a chat's turns that are over, oldest first.
 fn page_of_turns(
-    mut found: Vec<ChannelSnapshot>,
+    mut found: Vec<FoundState>,
     before: Option<&str>,
     limit: Option<usize>,
     apart: &mut DetachedTurns,

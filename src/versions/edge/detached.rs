@@ -13,7 +13,7 @@ use crate::state::history::CompletedTurn;
 use crate::versions::chain::Chain;
 use crate::versions::node::Node;
 use crate::versions::step::OutgoingState;
-use crate::versions::translation::{ChannelSnapshot, CoreState};
+use crate::versions::translation::{CoreState, FoundState};
 use crate::wire::rpc::{sorted, to_json};
 
 /// Member of a state that holds its completed turns.
@@ -51,7 +51,7 @@ impl DetachedTurns {
     /// with them.
     pub(super) fn of_states(
         chain: Chain,
-        found: Vec<ChannelSnapshot>,
+        found: Vec<FoundState>,
         besides: &Value,
     ) -> (Vec<OutgoingState>, Self) {
         let (mut outgoing_states, earlier): (Vec<OutgoingState>, Vec<_>) =
@@ -114,7 +114,7 @@ impl DetachedTurns {
 
 /// A state as the steps take it down, with the last of its completed turns; and those before that
 /// one.
-fn shot_of(found: ChannelSnapshot) -> (OutgoingState, Vec<CompletedTurn>) {
+fn shot_of(found: FoundState) -> (OutgoingState, Vec<CompletedTurn>) {
     let (state, earlier) = match found.state {
         CoreState::Parsed(state) => (state, Vec::new()),
         CoreState::Core(mut told) => {
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_others_say_is_not_taken_for_turns() {
-        let turn = |id: &str| CompletedTurn::kept(format!(r#"{{"id":"{id}"}}"#).into()).unwrap();
+        let turn = |id: &str| CompletedTurn::from_stored(format!(r#"{{"id":"{id}"}}"#).into()).unwrap();
         let others = br#"["turns apart 0","turns apart 0, 0","turns apart 1, 0"]"#.to_vec();
         let mut apart = DetachedTurns::new(Chain::to(Dialect::V0_9_0), std::slice::from_ref(&others));
         assert_eq!(apart.set("c", Vec::new()), None);

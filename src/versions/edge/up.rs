@@ -12,15 +12,15 @@ use super::{message_of, object, Edges, RequestBatch};
 use crate::host::effects::ConnectionId;
 use crate::versions::node::{self, Object};
 use crate::versions::step::{IncomingAction, IncomingCall, Reply};
-use crate::wire::asides::Aside;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, Incoming, Params, RequestId};
 use crate::wire::uris;
+use crate::wire::version_hints::VersionHint;
 use crate::wire::watches::is_watch;
 
 /// A request to the core: its method, its params, and what it means besides.
-type Request = (String, Object, Option<Aside>);
+type Request = (String, Object, Option<VersionHint>);
 
 impl Edges {
     pub(super) fn translate_up(
@@ -61,7 +61,7 @@ impl Edges {
                 let is_needed =
                     call.method == Method::Unsubscribe.name() && self.forget_channel(connection, &call, fed);
                 if !is_needed {
-                    fed.push(message_of(None, call.method, params_of(&call.params, call.aside)));
+                    fed.push(message_of(None, call.method, params_of(&call.params, call.hint)));
                 }
             }
         }
@@ -103,7 +103,7 @@ impl Edges {
             besides.push(uris::ROOT.to_owned());
         }
         if listed.is_some() && !dialect.answers_requests() {
-            call.aside = call.aside.or(Some(Aside::AnswersNothing));
+            call.hint = call.hint.or(Some(VersionHint::AnswersNothing));
         }
         let mut requests: Vec<Request> = Vec::new();
         if let Some(member) = listed {
@@ -112,14 +112,14 @@ impl Edges {
                 call.params.insert(member.to_owned(), json!(all));
             }
         }
-        requests.push((call.method.clone(), call.params.clone(), call.aside.take()));
+        requests.push((call.method.clone(), call.params.clone(), call.hint.take()));
         match call.method.as_str() {
             "reconnect" if dialect.needs_states() => {
                 // In case that not all that was missed can be said, and for what is to be known
                 // from now on.
                 let mut params = call.params.clone();
                 params.insert("lastSeenServerSeq".to_owned(), json!(-1));
-                requests.push((call.method.clone(), params, Some(Aside::OnlyLooks)));
+                requests.push((call.method.clone(), params, Some(VersionHint::EdgeOnly)));
             }
             "subscribe" => {
                 for chat in besides.iter() {
@@ -131,11 +131,11 @@ impl Edges {
         }
         if listed.is_some() && !dialect.names_channels() {
             // What its clients call the sessions that there are is known from here on: of those
-            // that are kept it was looked up (see `Named::sessions`).
+            // that are kept it was looked up (see `MessageReferences::sessions`).
             let params = object(json!({ "channel": uris::ROOT }));
-            requests.push(("listSessions".to_owned(), params, Some(Aside::InMemory)));
+            requests.push(("listSessions".to_owned(), params, Some(VersionHint::InMemory)));
         } else if dialect.has_summaries_in_states() && !sessions.is_empty() {
-            let only = Aside::Only(sessions.into_iter().cloned().collect());
+            let only = VersionHint::OnlySessions(sessions.into_iter().cloned().collect());
             requests.push(("listSessions".to_owned(), object(json!({ "channel": uris::ROOT })), Some(only)));
         }
         let batch = RequestBatch {
@@ -169,8 +169,8 @@ impl Edges {
     ) {
         self.last_inner += 1;
         let inner = self.last_inner;
-        for (method, params, aside) in requests {
-            let params = params_of(&params, aside);
+        for (method, params, hint) in requests {
+            let params = params_of(&params, hint);
             fed.push(Incoming::Request { id: RequestId::inner(inner), method, params });
         }
         self.peers.entry(connection).or_default().batches.insert(inner, batch);
@@ -219,7 +219,7 @@ impl Edges {
         let mut call = IncomingCall {
             method: Method::DispatchAction.name().to_owned(),
             params: params.clone(),
-            aside: None,
+            hint: None,
             reply: Reply::Same,
         };
         // Where the action says what it is about itself, the step that knows so makes it the
@@ -239,19 +239,19 @@ impl Edges {
                 return Ok(());
             }
         };
-        let mut said = IncomingAction { channel, action, aside: None };
+        let mut said = IncomingAction { channel, action, hint: None };
         let (chain, mut context) = translation.context(&said.channel.clone(), &peer.client_id);
         chain.action_up(&mut said, &mut context);
         peer.note(params);
         call.params.insert("channel".to_owned(), said.channel.into());
         call.params.insert("action".to_owned(), Value::Object(said.action));
-        fed.push(message_of(id, call.method, params_of(&call.params, said.aside)));
+        fed.push(message_of(id, call.method, params_of(&call.params, said.hint)));
         Ok(())
     }
 }
 
-fn params_of(params: &Object, aside: Option<Aside>) -> Params {
-    Params::from_json(to_json(params)).with(aside)
+fn params_of(params: &Object, hint: Option<VersionHint>) -> Params {
+    Params::from_json(to_json(params)).with(hint)
 }
 
 /// Returns whether a channel is a session, as far as its URI tells: any that is of no other kind

@@ -364,7 +364,7 @@ impl<'a> Asker<'a> {
     }
 
     fn read(&self, content: &GitContent, file: &str) -> (u32, Vec<u8>) {
-        if !content.is_kept() {
+        if !content.is_stored() {
             return (content.mode, BEYOND.to_vec());
         }
         let work = GitWork::Read { content: content.clone(), file: file.to_owned() };

@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 
 use ahp_sidecar::host::effects::{
-    Besides, Command, Event, Handle, OpenFailure, PermissionKind, PermissionOption, RunId, TextKind,
+    CallExtras, Command, Event, Handle, OpenFailure, PermissionKind, PermissionOption, RunId, TextKind,
     ToolGate, ToolOutcome, TurnCause, TurnEnd, TurnEvent,
 };
 use ahp_types::state::{ChatInputQuestion, ToolResultContent, ToolResultTextContent, UsageInfo};
@@ -331,14 +331,14 @@ fn gate_of(index: u8) -> ToolGate {
     }
 }
 
-fn besides(index: u8) -> Besides {
+fn besides(index: u8) -> CallExtras {
     let said = |name: &str| [(name.to_owned(), Value::from(text(index)))].into_iter().collect();
     let side = || json!({ "uri": "file:///x", "content": { "uri": "data:,x" } });
     let edit = serde_json::from_value(json!({ "before": side(), "after": side() })).unwrap();
     match index % 3 {
-        0 => Besides { meta: said("meta"), ..Besides::default() },
-        1 => Besides { edits: vec![edit], structured: Some(said("result")), ..Besides::default() },
-        _ => Besides::default(),
+        0 => CallExtras { meta: said("meta"), ..CallExtras::default() },
+        1 => CallExtras { edits: vec![edit], structured: Some(said("result")), ..CallExtras::default() },
+        _ => CallExtras::default(),
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use ahp_sidecar::backend::{script::Script, Backend};
 use ahp_sidecar::host::effects::{
-    ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Recalled, Record, SessionKey, Shutdown,
+    ChatKey, ConnectionId, Event, Frame, Ids, Input, Now, Output, Prefetched, Record, SessionKey, Shutdown,
     Timer,
 };
 use ahp_sidecar::host::{listing, log::ReplayWindow, Config, Host, Start};
@@ -31,7 +31,7 @@ use ahp_sidecar::versions::dialect::Dialect;
 use ahp_sidecar::versions::{Edges, Line as Told, Outgoing};
 use ahp_sidecar::wire::annotations::annotations_uri;
 use ahp_sidecar::wire::methods::Method;
-use ahp_sidecar::wire::names::Named;
+use ahp_sidecar::wire::references::MessageReferences;
 use ahp_sidecar::wire::rpc::Incoming;
 use ahp_types::commands::{Implementation, ReconnectResult};
 use ahp_types::common::ROOT_RESOURCE_URI;
@@ -249,7 +249,7 @@ impl World {
                 self.unix_ms += if back { -2 * i64::from(ms) } else { i64::from(ms) };
                 Ok(())
             }
-            Step::Settle => self.feed(Input::Settled).map(|_| ()),
+            Step::Settle => self.feed(Input::BatchEnded).map(|_| ()),
             Step::Timers => self.fire_timers(),
             Step::Read { client, bytes } => self.read(self.client(client), bytes.into()),
             Step::Compare => self.compare(),
@@ -377,7 +377,7 @@ impl World {
 
     /// Everybody reads everything, and all mirrors are compared with fresh snapshots.
     fn compare(&mut self) -> Result<()> {
-        self.feed(Input::Settled)?;
+        self.feed(Input::BatchEnded)?;
         self.fire_timers()?;
         // And what waits to be merged need not wait any longer.
         self.connections.values_mut().for_each(|connection| connection.outbox.release());

@@ -48,7 +48,7 @@ fn records(turns: &[CompletedTurn]) -> Vec<Record> {
 }
 
 fn here(turns: &[CompletedTurn]) -> usize {
-    turns.iter().filter(|turn| turn.is_here()).count()
+    turns.iter().filter(|turn| turn.is_in_memory()).count()
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn text_cache_holds_recently_used_texts_and_reads_the_others() {
         assert_eq!(often.text().len(), BYTES);
         turn.text();
     }
-    assert!(often.is_here() && read[1].is_here(), "{read:?}");
+    assert!(often.is_in_memory() && read[1].is_in_memory(), "{read:?}");
     drop(held);
 }
 
@@ -200,10 +200,10 @@ fn cache_lookup_does_not_wait_for_a_disk_read() {
     let read = thread::spawn(move || reads.get());
     begins.recv().unwrap();
     let (tell, told) = channel();
-    let asked = thread::spawn(move || tell.send(asks.is_here()));
+    let asked = thread::spawn(move || tell.send(asks.is_in_memory()));
     assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(false), "it waits");
     go.send(()).unwrap();
     assert_eq!(read.join().unwrap(), Ok(Bytes::from_static(b"text")));
     asked.join().unwrap().unwrap();
-    assert!(text.is_here());
+    assert!(text.is_in_memory());
 }

@@ -96,7 +96,7 @@ impl Core {
 /// Builds the input of a message from a connection.
 pub fn said(connection: ConnectionId, mut message: Value) -> Input {
     message["jsonrpc"] = "2.0".into();
-    Input::said(connection, Incoming::parse(&message.to_string().into()))
+    Input::received(connection, Incoming::parse(&message.to_string().into()))
 }
 
 /// The chats whose agents were told to open.

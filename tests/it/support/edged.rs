@@ -34,7 +34,7 @@ impl EdgedWorld {
         let mut fed = Vec::new();
         self.edges.up(connection, Incoming::parse(&message.to_string().into()), &mut fed);
         self.edges.take_records();
-        fed.into_iter().for_each(|message| self.world.feed(Input::said(connection, message)));
+        fed.into_iter().for_each(|message| self.world.feed(Input::received(connection, message)));
     }
 
     pub fn notify(&mut self, connection: ConnectionId, method: &str, params: Value) {
@@ -63,7 +63,7 @@ impl EdgedWorld {
             }
             let mut is_over = true;
             while let Some((connection, message)) = self.edges.take_later() {
-                self.world.feed(Input::said(connection, message));
+                self.world.feed(Input::received(connection, message));
                 is_over = false;
             }
             if is_over {

@@ -9,11 +9,11 @@
 use std::time::Duration;
 
 use ahp_sidecar::host::effects::{
-    ChatKey, Command, ConnectionId, Event, Frame, Input, Output, PtyEvent, Recalled, RunId, TerminalKey,
+    ChatKey, Command, ConnectionId, Event, Frame, Input, Output, Prefetched, PtyEvent, RunId, TerminalKey,
     Timer, TurnEvent,
 };
 use ahp_sidecar::wire::errors::RpcError;
-use ahp_sidecar::wire::names::Named;
+use ahp_sidecar::wire::references::MessageReferences;
 use ahp_sidecar::wire::rpc::{Incoming, RequestId};
 use serde_json::{json, Value};
 
@@ -96,9 +96,10 @@ impl World {
     fn say(&mut self, connection: ConnectionId, mut message: Value) {
         message["jsonrpc"] = "2.0".into();
         let message = Incoming::parse(&message.to_string().into());
-        let findings = Named::of(&message).directories.into_iter().map(|uri| (uri, Ok(()))).collect();
-        let recalled = Recalled { findings, ..Recalled::default() };
-        self.feed(Input::Said { connection, message, recalled });
+        let findings =
+            MessageReferences::of(&message).directories.into_iter().map(|uri| (uri, Ok(()))).collect();
+        let prefetched = Prefetched { findings, ..Prefetched::default() };
+        self.feed(Input::Received { connection, message, prefetched });
     }
 
     pub fn notify(&mut self, connection: ConnectionId, method: &str, params: Value) {

@@ -13,7 +13,7 @@ use serde_json::{json, Value};
 use super::{CallStage, PermissionOffer, TrackedCall};
 use crate::backend::acp::terminals::screen::{LEFT_OUT, SHOWN_BYTES_MAX};
 use crate::backend::acp::{content, extra_meta};
-use crate::host::effects::{BackgroundCommand, Besides, Event, ToolGate, ToolOutcome, TurnEvent};
+use crate::host::effects::{BackgroundCommand, CallExtras, Event, ToolGate, ToolOutcome, TurnEvent};
 use crate::wire::text;
 
 /// Members of an input that hold the command, as agents name them.
@@ -182,7 +182,7 @@ impl TrackedCall {
         if meta.is_empty() && structured.is_none() {
             return event;
         }
-        TurnEvent::With(Box::new(event), Besides { meta, structured, ..Besides::default() })
+        TurnEvent::With(Box::new(event), CallExtras { meta, structured, ..CallExtras::default() })
     }
 
     /// Returns the members that the protocol has no member for, as `_meta`.

@@ -10,7 +10,7 @@ use ahp_types::state::{FileEdit, ToolResultContent, ToolResultFileEditContent};
 
 use super::AcpConversation;
 use crate::backend::acp::edits;
-use crate::host::effects::{Besides, Event, TurnEvent};
+use crate::host::effects::{CallExtras, Event, TurnEvent};
 
 /// Finding out what the changes that are told with an event are changes of.
 pub(super) enum EditLookup {
@@ -49,7 +49,7 @@ pub(super) fn with_edits(event: Event, edits: Vec<FileEdit>) -> Event {
     let Event::Turn(run, event) = event else { return event };
     let (mut event, mut besides) = match event {
         TurnEvent::With(event, besides) => (*event, besides),
-        event => (event, Besides::default()),
+        event => (event, CallExtras::default()),
     };
     match &mut event {
         TurnEvent::ToolDone { outcome, .. } => outcome.content.extend(edits.into_iter().map(|edit| {
@@ -58,6 +58,7 @@ pub(super) fn with_edits(event: Event, edits: Vec<FileEdit>) -> Event {
         })),
         _ => besides.edits = edits,
     }
-    let event = if besides == Besides::default() { event } else { TurnEvent::With(Box::new(event), besides) };
+    let event =
+        if besides == CallExtras::default() { event } else { TurnEvent::With(Box::new(event), besides) };
     Event::Turn(run, event)
 }

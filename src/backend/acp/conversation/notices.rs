@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::AcpConversation;
 use crate::backend::acp::{content, extra_meta};
-use crate::host::effects::{Besides, TurnEvent};
+use crate::host::effects::{CallExtras, TurnEvent};
 
 /// Maximum number of compactions in progress in a turn.
 const COMPACTIONS_MAX: usize = 16;
@@ -131,7 +131,7 @@ impl AcpConversation {
         self.tell(if meta.is_empty() {
             notice
         } else {
-            TurnEvent::With(Box::new(notice), Besides { meta, ..Besides::default() })
+            TurnEvent::With(Box::new(notice), CallExtras { meta, ..CallExtras::default() })
         });
     }
 }

@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::settings::is_of_session;
 use super::AcpConversation;
 use crate::backend::acp::{calls, content, extra_meta};
-use crate::host::effects::{Besides, Event, TextKind, TurnEvent};
+use crate::host::effects::{CallExtras, Event, TextKind, TurnEvent};
 use crate::wire::text;
 
 /// Members of any update.
@@ -245,7 +245,7 @@ impl AcpConversation {
         self.tell(if meta.is_empty() {
             event
         } else {
-            TurnEvent::With(Box::new(event), Besides { meta, ..Besides::default() })
+            TurnEvent::With(Box::new(event), CallExtras { meta, ..CallExtras::default() })
         });
     }
 

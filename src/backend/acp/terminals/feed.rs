@@ -5,7 +5,7 @@
 //! Never: knows where they come from, or when it is time to tell them.
 
 use crate::host::effects::{Event, TerminalEvent};
-use crate::wire::escapes::{place_to_cut, take_text};
+use crate::wire::escapes::{cut_position, take_text};
 
 /// Maximum size of the unsent output, in bytes: of more, the latest is kept.
 const UNTOLD_BYTES_MAX: usize = 64 << 10;
@@ -49,7 +49,7 @@ impl TerminalFeed {
         if excess == 0 {
             return;
         }
-        self.untold.drain(..place_to_cut(&self.untold, excess));
+        self.untold.drain(..cut_position(&self.untold, excess));
         self.is_torn = true;
     }
 

@@ -45,7 +45,7 @@ async fn leaves(world: &mut World, mut client: Client) {
 
 /// The times that run, for sessions that nobody follows, are up.
 async fn time_is_up(world: &mut World) {
-    let is_of_session = |timer: &Timer| matches!(timer, Timer::Unfollowed(..));
+    let is_of_session = |timer: &Timer| matches!(timer, Timer::UnsubscribedSession(..));
     let (up, rest) = world.sidecar.timers.drain(..).partition(|(_, timer)| is_of_session(timer));
     world.sidecar.timers = rest;
     let up: Vec<_> = up;

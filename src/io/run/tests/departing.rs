@@ -70,7 +70,7 @@ async fn the_time_that_its_turns_have_begins_also_when_nothing_that_it_said_is_k
     assert!(actions(&leaves.looks()).is_empty(), "the store has taken what was said");
     let mut timers = world.sidecar.timers.iter();
     assert!(
-        timers.any(|(_, timer)| *timer == Timer::Departure(leaves.id)),
+        timers.any(|(_, timer)| *timer == Timer::Disconnect(leaves.id)),
         "it has all the time in the world"
     );
 }
@@ -130,7 +130,7 @@ async fn who_comes_back_meanwhile_has_its_turn() {
     let params = json!({ "clientId": "leaves", "lastSeenServerSeq": 0, "subscriptions": [chat] });
     world.ask(&mut back, "reconnect", params).await;
     assert!(leaves.chunks.is_closed(), "the old connection is still there");
-    world.sidecar.feed(Input::Timer(Timer::Departure(leaves.id)));
+    world.sidecar.feed(Input::Timer(Timer::Disconnect(leaves.id)));
     world.sidecar.settle();
     world.settle().await;
     assert_eq!(world.sidecar.host.running_turns(), 1);
@@ -143,7 +143,7 @@ async fn its_turn_is_cut_when_its_time_is_up() {
     world.settle().await;
     leaves.lines = None;
     world.settle().await;
-    world.sidecar.feed(Input::Timer(Timer::Departure(leaves.id)));
+    world.sidecar.feed(Input::Timer(Timer::Disconnect(leaves.id)));
     world.sidecar.settle();
     world.settle().await;
     assert_eq!(actions(&leaves.looks()).last(), Some(&"chat/turnCancelled"));
@@ -172,7 +172,7 @@ async fn what_waits_for_a_client_that_has_lost_its_connection_is_answered_under_
     world.ask(&mut back, "initialize", params).await;
     let state = world.ask(&mut back, "subscribe", json!({ "channel": chat })).await;
     assert!(lost.chunks.is_closed(), "the old connection is still there");
-    for timer in [Timer::Return(lost.id), Timer::Departure(lost.id)] {
+    for timer in [Timer::Return(lost.id), Timer::Disconnect(lost.id)] {
         world.sidecar.feed(Input::Timer(timer));
         world.sidecar.settle();
         world.settle().await;

@@ -24,7 +24,7 @@ impl World {
         }
         self.outputs.append(&mut outputs);
         for text in &self.shelved {
-            text.leave_memory();
+            text.evict();
         }
         for (seq, (channel, _)) in &seen.sequenced {
             let subscribed = self.connections.iter().filter(|(_, it)| it.subscribed.contains(channel));
@@ -63,7 +63,7 @@ impl World {
             Record::ChatRemoved { key, .. } => self.gone.extend(self.chats.remove(key).map(|(_, uri)| uri)),
             Record::Turn(_, _, turn) => {
                 let shelf = Shelf(turn.text().to_vec());
-                turn.place().kept_at(Arc::new(shelf));
+                turn.place().set_source(Arc::new(shelf));
                 self.shelved.push(turn.place().clone());
             }
             _ => {}
@@ -104,7 +104,7 @@ impl World {
                 self.take_frame(*connection, &frame, seen)?;
             }
             // What agents are is told by their conversations here.
-            Output::Meet { .. } => {}
+            Output::Probe { .. } => {}
             Output::Closed(connection) => {
                 self.edges.close(*connection);
                 ensure!(!self.connections.contains_key(connection), "{connection:?} is still there");
@@ -124,7 +124,7 @@ impl World {
                 ensure!(*after > Duration::ZERO, "a timer that is due at once");
                 self.timers.push(*timer);
             }
-            Output::Departed { .. } => ensure!(false, "no client has ended its input"),
+            Output::Disconnected { .. } => ensure!(false, "no client has ended its input"),
             Output::Done { cut } => self.done.push(*cut),
         }
         Ok(())

@@ -219,7 +219,7 @@ impl Stage {
     fn end_step(&mut self) -> Result<()> {
         loop {
             while let Some((connection, message)) = self.edges.take_later() {
-                self.feed(Input::said(connection, message));
+                self.feed(Input::received(connection, message));
             }
             self.feed(Input::Save);
             let outputs = std::mem::take(&mut self.outputs);
@@ -294,7 +294,7 @@ impl Stage {
         while quiet < QUIET_TURNS {
             quiet = if self.turn_of_agents()? { 0 } else { quiet + 1 };
         }
-        self.feed(Input::Settled);
+        self.feed(Input::BatchEnded);
         for timer in std::mem::take(&mut self.timers) {
             self.feed(Input::Timer(timer));
         }
@@ -375,7 +375,7 @@ impl stage::Stage for Stage {
         self.edges.up(connection, Incoming::parse(&line.into()), &mut fed);
         self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
         for message in fed {
-            self.feed(Input::said(connection, message));
+            self.feed(Input::received(connection, message));
         }
         self.end_step()
     }

@@ -1,7 +1,7 @@
 //! Agents that say what they are.
 //!
 //! Owns: having what they say kept, telling clients when what they see of an agent has changed, and
-//! when an agent that has not said what it can is to be met.
+//! when an agent that has not said what it can is to be probed.
 //! Never: asks an agent anything itself. What one has not said is what was known of it before.
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
@@ -27,11 +27,11 @@ impl AgentRegistry {
         chat.commands = news.commands.clone().or(chat.commands.take());
         let session = ledger.channels.sessions.known(chat.session);
         let Some(provider) = session.map(|session| session.state.provider.clone()) else { return };
-        self.learn_of_agent(ledger, step, &provider, news);
+        self.merge_description(ledger, step, &provider, news);
     }
 
     /// Takes in what an agent says of itself, and tells clients if what they see of it changes.
-    fn learn_of_agent(
+    fn merge_description(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -42,8 +42,8 @@ impl AgentRegistry {
         let provider = provider.to_owned();
         self.said.retain(|(of, _)| *of != provider);
         self.said.push((provider.clone(), said.clone()));
-        step.say(Output::Record(Record::AgentSaid { provider, said }));
-        self.tell_if_agents_changed(ledger, step);
+        step.emit(Output::Record(Record::AgentSaid { provider, said }));
+        self.announce_changed_agents(ledger, step);
     }
 
     /// Takes in which agents the operator offers from now on. Sessions of others stay; what runs in
@@ -55,10 +55,10 @@ impl AgentRegistry {
         operators: Vec<AgentDescription>,
     ) {
         self.replace(operators);
-        self.tell_if_agents_changed(ledger, step);
+        self.announce_changed_agents(ledger, step);
     }
 
-    fn tell_if_agents_changed(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+    fn announce_changed_agents(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         let agents = self.infos();
         if agents != ledger.channels.root.state.agents {
             let changed = StateAction::RootAgentsChanged(RootAgentsChangedAction { agents });
@@ -69,7 +69,7 @@ impl AgentRegistry {
 
     /// Has an agent say what its sessions can be configured by, in the background, when that is not
     /// known and a client wants to know it. One that could not is not asked again for a while.
-    pub(in crate::host) fn meet_agent(
+    pub(in crate::host) fn probe_agent(
         &mut self,
         ledger: &Ledger,
         step: &mut Step<'_>,
@@ -77,7 +77,7 @@ impl AgentRegistry {
         provider: &str,
     ) {
         let Some(agent) = self.of(provider) else { return };
-        let lately = self.was_met(provider, step.now.monotonic_ms);
+        let lately = self.was_probed(provider, step.now.monotonic_ms);
         if !agent.may_have_more_settings
             || lately
             || self.check_tokens(ledger, step, connection, agent).is_err()
@@ -86,28 +86,28 @@ impl AgentRegistry {
         }
         let client = ledger.presence.client_of(connection).map(str::to_owned);
         let tokens = self.tokens_for_agent(ledger, step, &client.unwrap_or_default(), agent);
-        self.is_met(provider, step.now.monotonic_ms);
-        step.say(Output::Meet { provider: provider.to_owned(), tokens });
+        self.note_probed(provider, step.now.monotonic_ms);
+        step.emit(Output::Probe { provider: provider.to_owned(), tokens });
     }
 
-    /// An agent has been met.
-    pub(in crate::host) fn agent_was_met(
+    /// Applies the description that a probed agent has given of itself.
+    pub(in crate::host) fn agent_probed(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         provider: &str,
         said: SelfDescription,
     ) {
-        self.learn_of_agent(ledger, step, provider, said);
+        self.merge_description(ledger, step, provider, said);
     }
 
     /// Keeps the checksum of what clients are told of the agents; whether it is another one than
     /// before.
     pub(in crate::host) fn note_agents(&mut self, ledger: &Ledger, step: &mut Step<'_>) -> bool {
         let sum = crc32fast::hash(&to_sorted_json(&ledger.channels.root.state.agents));
-        let changed = self.told_sum.replace(sum) != Some(sum);
+        let changed = self.sent_checksum.replace(sum) != Some(sum);
         if changed {
-            step.say(Output::Record(Record::Agents(sum)));
+            step.emit(Output::Record(Record::Agents(sum)));
         }
         changed
     }

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{ActionLine, ChannelId, ChatKey, SessionKey};
-use crate::host::KeptSummary;
+use crate::host::StoredSummary;
 use crate::state::history::CompletedTurn;
 use crate::state::status::with_activity;
 use crate::wire::rpc::sorted;
@@ -173,14 +173,14 @@ pub struct Past {
     pub actions: Vec<(ChannelId, ActionLine)>,
     /// The sessions that those are on, or on chats of, as they are kept now; none where one is gone
     /// for good.
-    pub sessions: BTreeMap<SessionKey, Option<KeptSummary>>,
+    pub sessions: BTreeMap<SessionKey, Option<StoredSummary>>,
 }
 
 /// A page of the list of sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// Begins behind this place; at the newest when there is none.
-    pub after: Option<Place>,
+    pub after: Option<ListPosition>,
     /// At most so many.
     pub limit: usize,
 }
@@ -189,14 +189,14 @@ pub struct Page {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// The summaries (JSON text), newest first, each with its session's place.
-    pub sessions: Vec<(Place, Bytes)>,
+    pub sessions: Vec<(ListPosition, Bytes)>,
     /// The place of the last one, when there are more behind it.
-    pub next: Option<Place>,
+    pub next: Option<ListPosition>,
 }
 
 /// A session's place in the list: newest first, and of two modified at the same time the later one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct ListPosition {
     /// When it was modified.
     pub modified_at: String,
     /// Key.
@@ -205,7 +205,7 @@ pub struct Place {
 
 /// The summary that is listed of a session that the store does not give out, because taking up its
 /// turn has ended the host too often: it and its chats failed, and nothing runs in it.
-pub fn summary_of_one_left_alone(summary: &[u8]) -> Bytes {
+pub fn summary_of_abandoned_session(summary: &[u8]) -> Bytes {
     let mut summary: Value = serde_json::from_slice(summary).unwrap_or_default();
     let chats = summary["chats"].as_array_mut().map(std::mem::take).unwrap_or_default();
     let failed = |status: &Value| {
@@ -226,7 +226,7 @@ pub fn summary_of_one_left_alone(summary: &[u8]) -> Bytes {
 
 /// The summary that is listed of a session whose row is damaged: so much is known of it all the
 /// same.
-pub fn summary_of_a_damaged_one(uri: Option<String>, modified_at: &str) -> Bytes {
+pub fn summary_of_damaged_session(uri: Option<String>, modified_at: &str) -> Bytes {
     let time = modified_at.parse::<Timestamp>().unwrap_or_default();
     let summary = serde_json::json!({
         "resource": uri.unwrap_or_default(),

@@ -17,7 +17,7 @@ use crate::host::Step;
 
 /// A client that can say nothing any more, until its turns are over.
 #[derive(Debug)]
-pub(in crate::host) struct Departure {
+pub(in crate::host) struct Disconnect {
     pub(in crate::host) client_id: Option<String>,
     /// Set when the connection was lost, rather than ended.
     pub(in crate::host) is_lost: bool,
@@ -30,71 +30,75 @@ pub(in crate::host) struct Departure {
 }
 
 impl Clients {
-    /// A client that has lost this connection is expected no more.
-    pub(in crate::host) fn return_time_is_up(
+    /// Stops expecting a client back that has lost this connection.
+    pub(in crate::host) fn return_expired(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         connection: ConnectionId,
     ) {
-        if self.expected.remove(&connection) && !self.may_anybody_answer(ledger) {
-            self.decline_all_that_waits(ledger, step);
+        if self.expected.remove(&connection) && !self.may_questions_be_answered(ledger) {
+            self.decline_pending(ledger, step);
         }
     }
 
-    pub(in crate::host) fn decline_all_that_waits(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+    pub(in crate::host) fn decline_pending(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         for chat in calls::running_chats(ledger) {
             for id in calls::waiting_for_user(ledger, chat) {
-                self.decline_if_alone(ledger, step, chat, &id);
+                self.decline_without_clients(ledger, step, chat, &id);
             }
         }
     }
 
     /// Returns whether a client that can answer questions of agents is connected, or expected back.
-    pub(in crate::host) fn may_anybody_answer(&self, ledger: &Ledger) -> bool {
-        ledger.presence.is_anybody_left() || !self.expected.is_empty()
+    pub(in crate::host) fn may_questions_be_answered(&self, ledger: &Ledger) -> bool {
+        ledger.presence.has_clients() || !self.expected.is_empty()
     }
 
     /// Returns whether the turn of a chat ends with this client, which can send nothing any more:
     /// it has begun the turn, or nobody is left who has.
-    fn was_left_by(&self, ledger: &Ledger, key: ChatKey, connection: ConnectionId) -> bool {
-        let Some(departure) = self.departures.get(&connection) else { return false };
+    fn is_turn_of_disconnected(&self, ledger: &Ledger, key: ChatKey, connection: ConnectionId) -> bool {
+        let Some(disconnect) = self.disconnects.get(&connection) else { return false };
         match owner_of(ledger, key) {
             Some(owner) if ledger.presence.can_speak(owner) => false,
-            owner if owner == departure.client_id.as_deref() => {
-                !(departure.is_lost && ledger.presence.is_anybody_left())
+            owner if owner == disconnect.client_id.as_deref() => {
+                !(disconnect.is_lost && ledger.presence.has_clients())
             }
             owner => {
-                let is_of = |other: &Departure| owner.is_some() && other.client_id.as_deref() == owner;
-                !ledger.presence.is_anybody_left() && !self.departures.values().any(is_of)
+                let is_of = |other: &Disconnect| owner.is_some() && other.client_id.as_deref() == owner;
+                !ledger.presence.has_clients() && !self.disconnects.values().any(is_of)
             }
         }
     }
 
-    pub(in crate::host) fn chats_left_by(&self, ledger: &Ledger, connection: ConnectionId) -> Vec<ChatKey> {
+    pub(in crate::host) fn chats_of_disconnected(
+        &self,
+        ledger: &Ledger,
+        connection: ConnectionId,
+    ) -> Vec<ChatKey> {
         let running = calls::running_chats(ledger).into_iter();
-        running.filter(|chat| self.was_left_by(ledger, *chat, connection)).collect()
+        running.filter(|chat| self.is_turn_of_disconnected(ledger, *chat, connection)).collect()
     }
 
     /// Returns whether turns of a chat are being cancelled because its client is gone, so that none
     /// may begin.
-    pub(in crate::host) fn is_left_for_good(&self, ledger: &Ledger, key: ChatKey) -> bool {
-        let departures = self.departures.iter().filter(|(_, departure)| departure.cancelling);
-        let mut cancelling = departures.map(|(connection, _)| *connection);
-        cancelling.any(|connection| self.was_left_by(ledger, key, connection))
+    pub(in crate::host) fn is_cancelling_for_disconnect(&self, ledger: &Ledger, key: ChatKey) -> bool {
+        let disconnects = self.disconnects.iter().filter(|(_, disconnect)| disconnect.cancelling);
+        let mut cancelling = disconnects.map(|(connection, _)| *connection);
+        cancelling.any(|connection| self.is_turn_of_disconnected(ledger, key, connection))
     }
 
-    /// Something was declined in a chat because nobody is left.
-    pub(in crate::host) fn note_departure_cut(&mut self, ledger: &Ledger, key: ChatKey) {
+    /// Notes that something was declined in a chat because no client is left.
+    pub(in crate::host) fn note_disconnect_cut(&mut self, ledger: &Ledger, key: ChatKey) {
         let left_by: Vec<ConnectionId> = self
-            .departures
+            .disconnects
             .keys()
             .copied()
-            .filter(|connection| self.was_left_by(ledger, key, *connection))
+            .filter(|connection| self.is_turn_of_disconnected(ledger, key, *connection))
             .collect();
         for connection in left_by {
-            if let Some(departure) = self.departures.get_mut(&connection) {
-                departure.cut = true;
+            if let Some(disconnect) = self.disconnects.get_mut(&connection) {
+                disconnect.cut = true;
             }
         }
     }
@@ -104,5 +108,5 @@ impl Clients {
 fn owner_of(ledger: &Ledger, key: ChatKey) -> Option<&str> {
     let chat = ledger.channels.chats.known(key)?;
     let by = chat.run.as_ref().and_then(|run| run.by.as_deref());
-    by.or(chat.sponsor.as_deref())
+    by.or(chat.requesting_client.as_deref())
 }

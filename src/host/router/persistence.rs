@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::host::agents::conversations;
 use crate::host::catalogue::idle::{IDLE_EVERY, LARGE_BYTES};
-use crate::host::catalogue::loaded::{LoadedAlone, LoadedChat, LoadedSession};
+use crate::host::catalogue::loaded::{LoadedChat, LoadedHeader, LoadedSession};
 use crate::host::catalogue::rows::SessionBody;
 use crate::host::catalogue::summaries::Summaries;
 use crate::host::catalogue::{idle, loaded, save, Catalogue};
@@ -22,17 +22,17 @@ use crate::host::model::{Session, SessionKey};
 use crate::host::terminals::background;
 use crate::host::{annotations, catalogue, terminals, ChatKey, Host, Step};
 use crate::wire::channels::ChannelKind;
-use crate::wire::names::Named;
+use crate::wire::references::MessageReferences;
 
 impl Host {
     /// The URIs that a message names and that are not in memory.
-    pub fn absent(&self, named: &Named) -> Vec<String> {
-        self.ledger.absent(named)
+    pub fn absent_channels(&self, references: &MessageReferences) -> Vec<String> {
+        self.ledger.absent_channels(references)
     }
 
     /// The cursor of a `reconnect` that reaches further back than what is in memory.
-    pub fn cursor_into_the_past(&self, named: &Named) -> Option<u64> {
-        self.ledger.cursor_into_the_past(named)
+    pub fn cursor_before_memory(&self, references: &MessageReferences) -> Option<u64> {
+        self.ledger.cursor_before_memory(references)
     }
 
     /// Takes a session back from the store. A turn that ran when its process ended is ended now:
@@ -44,7 +44,7 @@ impl Host {
         {
             return;
         }
-        let (LoadedAlone { mut session, annotations, seen }, chats) = match made {
+        let (LoadedHeader { mut session, annotations, seen }, chats) = match made {
             Ok(made) => made,
             Err(reason) => {
                 tracing::error!(session = uris[0], reason, "a session cannot be read");
@@ -55,16 +55,16 @@ impl Host {
         for uri in &uris {
             self.ledger.note_readable(uri);
         }
-        let mended = loaded::mend_catalogue(&mut session, &chats);
+        let repaired = loaded::repair_catalogue(&mut session, &chats);
         self.ledger.channels.by_uri.insert(session.channel.uri.clone(), key.into());
         let creating = session.state.lifecycle == SessionLifecycle::Creating;
-        let told = session.told.clone();
+        let told = session.sent_summary.clone();
         self.ledger.channels.sessions.insert(key, session);
         annotations::add_annotations(&mut self.ledger, key, annotations);
         if let Some(seen) = seen {
-            self.changes.sights.sight_was_kept(key, seen);
+            self.changes.statuses.restore_status(key, seen);
         }
-        self.catalogue.evicted.forget(key);
+        self.catalogue.evicted.remove(key);
         let keys: Vec<(ChatKey, bool)> = chats.iter().map(|it| (it.key, it.is_cut)).collect();
         for LoadedChat { key, mut chat, is_cut } in chats {
             if is_cut {
@@ -83,14 +83,14 @@ impl Host {
         }
         self.clients.await_clients(&mut self.ledger, step, key);
         for (chat, is_cut) in keys {
-            background::background_work_is_gone(&mut self.ledger, step, chat);
+            background::background_work_lost(&mut self.ledger, step, chat);
             loaded::end_interrupted_turn(&mut self.ledger, &self.agents, step, chat, is_cut, deaths);
         }
-        self.changes.checkpoints.keep_what_was_brought(&mut self.ledger, step, key);
+        self.changes.checkpoints.checkpoint_imported(&mut self.ledger, step, key);
         // Before anything else is done with it: a message may go on with the turn that has ended.
         self.deliver(step);
-        self.changes.checkpoints.keep_what_was_asked_for(&mut self.ledger, step, key);
-        if mended {
+        self.changes.checkpoints.repeat_interrupted_checkpoint(&mut self.ledger, step, key);
+        if repaired {
             let default = self
                 .ledger
                 .channels
@@ -106,26 +106,26 @@ impl Host {
     }
 }
 
-/// Lets the least recently used of the idle sessions out of memory, if they take more than they
-/// may. The store has all of them as they are.
-pub(in crate::host) fn let_idle_sessions_go(
+/// Evicts the least recently used of the idle sessions if they exceed the memory budget. The store
+/// has all of them as they are.
+pub(in crate::host) fn evict_idle_sessions(
     ledger: &mut Ledger,
     changes: &mut Changes,
     catalogue: &mut Catalogue,
     summaries: &Summaries,
     step: &mut Step<'_>,
 ) {
-    let left = ledger.take_left();
+    let left = ledger.take_unsubscribed();
     if catalogue.budget == usize::MAX {
         return;
     }
     let mut left = left.iter().filter_map(|key| ledger.channels.sessions.get(key));
     catalogue.is_due |= left.any(|session| idle::memory_bytes(ledger, session) >= LARGE_BYTES);
-    let is_due = catalogue.is_due || ledger.uses() >= catalogue.looked_at_use + IDLE_EVERY;
+    let is_due = catalogue.is_due || ledger.uses() >= catalogue.last_eviction_use + IDLE_EVERY;
     if !is_due || ledger.failing().is_some() {
         return;
     }
-    (catalogue.is_due, catalogue.looked_at_use) = (false, ledger.uses());
+    (catalogue.is_due, catalogue.last_eviction_use) = (false, ledger.uses());
     let sessions = ledger.channels.sessions.iter();
     let idle = sessions
         .filter(|(key, session)| is_idle(ledger, changes, session) && !summaries.is_pending(ledger, **key));
@@ -139,11 +139,11 @@ pub(in crate::host) fn let_idle_sessions_go(
             break;
         }
         bytes -= its_bytes;
-        let_go(ledger, changes, catalogue, step, key);
+        evict(ledger, changes, catalogue, step, key);
     }
 }
 
-pub(super) fn let_go(
+pub(super) fn evict(
     ledger: &mut Ledger,
     changes: &mut Changes,
     catalogue: &mut Catalogue,
@@ -151,11 +151,11 @@ pub(super) fn let_go(
     key: SessionKey,
 ) {
     let chats = ledger.channels.chats_in(key);
-    changes.forget_changesets_of(ledger, key);
+    changes.remove_changesets_of(ledger, key);
     annotations::remove_annotations_of(ledger, key);
     for &chat in &chats {
         conversations::close_conversation(ledger, step, chat);
-        terminals::forget_terminals_of(ledger, chat);
+        terminals::remove_terminals_of(ledger, chat);
         if let Some(chat) = ledger.channels.chats.remove(&chat) {
             ledger.channels.by_uri.remove(&chat.channel.uri);
         }
@@ -188,7 +188,7 @@ pub(in crate::host) fn save(
     for id in unsaved {
         save_channel(ledger, changes, step, id);
     }
-    let_idle_sessions_go(ledger, changes, catalogue, summaries, step);
+    evict_idle_sessions(ledger, changes, catalogue, summaries, step);
 }
 
 /// Returns whether a session may be evicted: nobody is subscribed, and nothing works in it.
@@ -198,7 +198,7 @@ pub(super) fn is_idle(ledger: &Ledger, changes: &Changes, session: &Session) -> 
         && session.state.lifecycle != SessionLifecycle::Creating
         && terminals::has_idle_terminals(ledger, session)
         && changes.has_idle_changesets(ledger, session)
-        && !changes.checkpoints.asks_git_for(ledger, session)
+        && !changes.checkpoints.has_job_for(ledger, session)
         && annotations::has_idle_annotations(ledger, session)
         && idle::its_chats(ledger, session).all(|chat| {
             let in_background = chat.conversation.state().background_work.as_ref();
@@ -240,7 +240,7 @@ pub(in crate::host) fn save_session(
 ) {
     if ledger.channels.sessions.known(key).is_some_and(|session| !session.ahead) {
         if let Some(row) = session_row(ledger, changes, key) {
-            step.say(Output::Record(Record::Session(row)));
+            step.emit(Output::Record(Record::Session(row)));
         }
     }
 }
@@ -249,7 +249,7 @@ pub(in crate::host) fn save_session(
 pub(in crate::host) fn save_moved(ledger: &mut Ledger, changes: &Changes, step: &mut Step<'_>, key: ChatKey) {
     let session = ledger.channels.chats.known(key).map(|chat| chat.session);
     if let Some(row) = session.and_then(|session| session_row(ledger, changes, session)) {
-        step.say(Output::Record(Record::Session(row)));
+        step.emit(Output::Record(Record::Session(row)));
     }
     save::save_whole_chat(ledger, step, key);
 }
@@ -285,9 +285,9 @@ pub(super) fn session_row_with(
         title_by: session.title_by,
         reviewed: Cow::Borrowed(&session.reviewed),
         annotations: Cow::Borrowed(annotations::annotations_of(ledger, key)),
-        discarded: Cow::Borrowed(&session.discarded),
-        kept: Cow::Borrowed(&session.kept),
-        seen: changes.sights.sight_to_keep(key),
+        discarded: Cow::Borrowed(&session.reverted),
+        kept: Cow::Borrowed(&session.checkpoints),
+        seen: changes.statuses.status_to_save(key),
         shown_at: Some(session.shown_at).filter(|at| *at > session.channel.born_at),
     };
     Some(SessionRow {

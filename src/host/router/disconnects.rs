@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::host::catalogue::ahead;
 use crate::host::changes::Changes;
 use crate::host::chats::calls;
-use crate::host::clients::departures::Departure;
+use crate::host::clients::disconnects::Disconnect;
 use crate::host::clients::shutdown::ShuttingDown;
 use crate::host::clients::{shutdown, Clients};
 use crate::host::configuration::selection;
@@ -25,7 +25,7 @@ impl Host {
         self.relays.end_to(step, connection);
         self.relays.end_for(step, connection);
         self.changes.connection_closed(connection);
-        self.agents.forget_tokens(connection);
+        self.agents.remove_tokens(connection);
         selection::connection_closed(&mut self.ledger, connection);
         if !self.ledger.presence.connections.contains_key(&connection) {
             return;
@@ -35,22 +35,22 @@ impl Host {
         }
         let client = self.ledger.presence.connections.remove(&connection);
         if let Some(client_id) = client.and_then(|client| client.client_id) {
-            self.clients.client_left(&mut self.ledger, step, &client_id);
-            self.relays.note_gone(client_id);
+            self.clients.client_disconnected(&mut self.ledger, step, &client_id);
+            self.relays.note_disconnected(client_id);
         }
-        shutdown::decline_all_unseen(&mut self.ledger, step);
-        ahead::watch_unfollowed(&mut self.ledger, step);
-        step.say(Output::Closed(connection));
+        shutdown::decline_unseen_questions(&mut self.ledger, step);
+        ahead::start_unsubscribed_timers(&mut self.ledger, step);
+        step.emit(Output::Closed(connection));
     }
 
     /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
-    pub(in crate::host) fn forget_client(&mut self, connection: ConnectionId) {
+    pub(in crate::host) fn remove_client(&mut self, connection: ConnectionId) {
         let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
         let default_directory = client.default_directory.clone();
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
             kinds::unsubscribe(&mut self.ledger, &mut self.changes, connection, target);
         }
-        self.agents.forget_tokens(connection);
+        self.agents.remove_tokens(connection);
         self.ledger
             .presence
             .connections
@@ -59,7 +59,7 @@ impl Host {
 
     /// The client of a connection can say nothing any more. It is told what happens until its turns
     /// are over; then its connection is closed.
-    pub(in crate::host) fn depart(
+    pub(in crate::host) fn disconnect(
         &mut self,
         step: &mut Step<'_>,
         connection: ConnectionId,
@@ -73,51 +73,51 @@ impl Host {
         if expected.is_some() || how == Shutdown::Cancel {
             self.relays.end_for(step, connection);
         }
-        if let Some(departure) = self.clients.departures.get_mut(&connection) {
+        if let Some(disconnect) = self.clients.disconnects.get_mut(&connection) {
             // It waited for its turns, and does not any more.
-            departure.cancelling |= how == Shutdown::Cancel;
+            disconnect.cancelling |= how == Shutdown::Cancel;
         } else {
             let cancelling = how == Shutdown::Cancel;
             let (is_lost, client_id) = (expected.is_some() && !cancelling, client_id.clone());
-            let departure = Departure { client_id, is_lost, cancelling, cut: false, over: false };
-            self.clients.departures.insert(connection, departure);
+            let disconnect = Disconnect { client_id, is_lost, cancelling, cut: false, over: false };
+            self.clients.disconnects.insert(connection, disconnect);
             self.ledger.presence.leaving.insert(connection);
         }
         if let (Some(within), Some(_), Shutdown::Drain(_)) = (expected, &client_id, how) {
             self.clients.expected.insert(connection);
-            step.say(Output::Timer(Timer::Return(connection), within));
+            step.emit(Output::Timer(Timer::Return(connection), within));
         }
         match how {
             Shutdown::Cancel => {
-                for chat in self.clients.chats_left_by(&self.ledger, connection) {
+                for chat in self.clients.chats_of_disconnected(&self.ledger, connection) {
                     self.cancel_turn(step, chat);
                 }
             }
             Shutdown::Drain(limit)
-                if !self.clients.chats_left_by(&self.ledger, connection).is_empty()
+                if !self.clients.chats_of_disconnected(&self.ledger, connection).is_empty()
                     || self.relays.has_pending_of(connection) =>
             {
-                step.say(Output::Timer(Timer::Departure(connection), limit));
+                step.emit(Output::Timer(Timer::Disconnect(connection), limit));
             }
             Shutdown::Drain(_) => {}
         }
-        if self.clients.may_anybody_answer(&self.ledger) {
+        if self.clients.may_questions_be_answered(&self.ledger) {
             if let Some(client_id) = client_id {
-                self.clients.client_left(&mut self.ledger, step, &client_id);
+                self.clients.client_disconnected(&mut self.ledger, step, &client_id);
             }
         } else {
-            self.clients.decline_all_that_waits(&mut self.ledger, step);
+            self.clients.decline_pending(&mut self.ledger, step);
         }
-        shutdown::decline_all_unseen(&mut self.ledger, step);
+        shutdown::decline_unseen_questions(&mut self.ledger, step);
     }
 
-    /// The time is up that the turns of a client were given which can say nothing any more.
-    pub(in crate::host) fn departure_time_is_up(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        let left = self.clients.chats_left_by(&self.ledger, connection);
+    /// Cancels the turns of a disconnected client that have not ended in time.
+    pub(in crate::host) fn disconnect_expired(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+        let left = self.clients.chats_of_disconnected(&self.ledger, connection);
         self.relays.end_for(step, connection);
-        let Some(departure) = self.clients.departures.get_mut(&connection) else { return };
-        departure.cancelling = true;
-        departure.cut |= !left.is_empty();
+        let Some(disconnect) = self.clients.disconnects.get_mut(&connection) else { return };
+        disconnect.cancelling = true;
+        disconnect.cut |= !left.is_empty();
         for chat in left {
             self.cancel_turn(step, chat);
         }
@@ -125,42 +125,42 @@ impl Host {
 
     /// Returns whether the client of a connection has initialized, so that it receives
     /// notifications.
-    pub fn is_welcome(&self, connection: ConnectionId) -> bool {
+    pub fn is_initialized(&self, connection: ConnectionId) -> bool {
         self.ledger.presence.connections.get(&connection).is_some_and(|client| client.client_id.is_some())
     }
 
-    /// Notes which departures are over.
-    pub(in crate::host) fn check_departures(&mut self) {
-        if self.clients.departures.is_empty() {
+    /// Notes which disconnects are over.
+    pub(in crate::host) fn check_disconnects(&mut self) {
+        if self.clients.disconnects.is_empty() {
             return;
         }
-        let departures = self.clients.departures.iter().filter(|(_, departure)| !departure.over);
-        let over: Vec<ConnectionId> = departures
+        let disconnects = self.clients.disconnects.iter().filter(|(_, disconnect)| !disconnect.over);
+        let over: Vec<ConnectionId> = disconnects
             .map(|(connection, _)| *connection)
-            .filter(|connection| self.clients.chats_left_by(&self.ledger, *connection).is_empty())
+            .filter(|connection| self.clients.chats_of_disconnected(&self.ledger, *connection).is_empty())
             .filter(|connection| !self.relays.has_pending_of(*connection))
             .filter(|connection| !self.changes.holds_operations(Some(*connection)))
             .collect();
         for connection in over {
-            if let Some(departure) = self.clients.departures.get_mut(&connection) {
-                departure.over = true;
+            if let Some(disconnect) = self.clients.disconnects.get_mut(&connection) {
+                disconnect.over = true;
             }
         }
     }
 
-    /// Closes the connections of clients whose departures are over. Everything that was waiting has
-    /// been told.
-    pub(in crate::host) fn see_off(&mut self, step: &mut Step<'_>) {
-        let over = self.clients.departures.iter().filter(|(_, departure)| departure.over);
+    /// Closes the connections of clients whose disconnects are over. Everything that was pending
+    /// has been sent.
+    pub(in crate::host) fn finish_disconnects(&mut self, step: &mut Step<'_>) {
+        let over = self.clients.disconnects.iter().filter(|(_, disconnect)| disconnect.over);
         let over: Vec<ConnectionId> = over.map(|(connection, _)| *connection).collect();
         if !over.is_empty() {
             self.summaries.send_held(&mut self.ledger, step);
         }
         for connection in over {
-            let cut = self.clients.departures.get(&connection).is_some_and(|departure| departure.cut);
-            step.say(Output::Departed { connection, cut });
+            let cut = self.clients.disconnects.get(&connection).is_some_and(|disconnect| disconnect.cut);
+            step.emit(Output::Disconnected { connection, cut });
             self.close_connection(step, connection);
-            self.clients.departures.remove(&connection);
+            self.clients.disconnects.remove(&connection);
             self.ledger.presence.leaving.remove(&connection);
         }
     }
@@ -179,15 +179,15 @@ impl Host {
             Shutdown::Drain(limit) => {
                 for chat in running {
                     for id in calls::waiting_for_user(&self.ledger, chat) {
-                        self.clients.decline_if_alone(&mut self.ledger, step, chat, &id);
+                        self.clients.decline_without_clients(&mut self.ledger, step, chat, &id);
                     }
                 }
-                step.say(Output::Timer(Timer::Drain, limit));
+                step.emit(Output::Timer(Timer::Drain, limit));
             }
         }
     }
 
-    pub(in crate::host) fn drain_time_is_up(&mut self, step: &mut Step<'_>) {
+    pub(in crate::host) fn drain_expired(&mut self, step: &mut Step<'_>) {
         let running = calls::running_chats(&self.ledger);
         let Some(state) = &mut self.clients.shutdown else { return };
         state.cancelling = true;
@@ -202,10 +202,10 @@ impl Host {
 pub(super) fn check_done(ledger: &Ledger, clients: &mut Clients, changes: &Changes, step: &mut Step<'_>) {
     let Some(state) = clients.shutdown.as_mut().filter(|state| !state.done) else { return };
     let works = shutdown::running_turns(ledger) > 0
-        || changes.checkpoints.keeps_folders()
+        || changes.checkpoints.has_jobs_to_await()
         || changes.holds_operations(None);
     if !works {
         state.done = true;
-        step.say(Output::Done { cut: state.cut });
+        step.emit(Output::Done { cut: state.cut });
     }
 }

@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::de::{Deserialize, DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::annotations::{annotations_uri, named_by_annotations, session_named_by};
+use super::annotations::{annotations_uri, parse_annotations_uri, session_of_subchannel};
 use super::methods::Method;
 use super::rpc::Incoming;
-use super::terminals::named_by_terminal;
-use super::uris::{canonical_file, named_by_content};
+use super::terminals::parse_terminal_uri;
+use super::uris::{canonical_file, parse_content_uri};
 use super::watches::is_watch;
 
 /// Maximum number of chats attached to a message.
@@ -26,7 +26,7 @@ pub const ATTACHED_MAX: usize = 16;
 
 /// Names in a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Named {
+pub struct MessageReferences {
     /// The URIs of the channels that it is about.
     pub channels: BTreeSet<String>,
     /// The URIs of chats that are attached to the message to an agent in it, and of the sessions
@@ -35,7 +35,7 @@ pub struct Named {
     /// The URIs of watches that it follows.
     pub watches: BTreeSet<String>,
     /// The completed turns whose texts are needed.
-    pub turns: Vec<NamedTurns>,
+    pub turns: Vec<ReferencedTurns>,
     /// The directories that must be looked at before it can be handled, in their one spelling.
     pub directories: BTreeSet<String>,
     /// The last sequence number that its client has seen.
@@ -49,7 +49,7 @@ pub struct Named {
 
 /// Completed turns of a chat, as a message names them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NamedTurns {
+pub enum ReferencedTurns {
     /// One of them, behind which the others are removed.
     CutBehind {
         /// The chat's URI.
@@ -70,7 +70,7 @@ pub enum NamedTurns {
     WithTerminals(String),
 }
 
-impl Named {
+impl MessageReferences {
     /// Collects the names in a message.
     pub fn of(message: &Incoming) -> Self {
         let (Incoming::Request { method, params, .. } | Incoming::Notification { method, params }) = message
@@ -89,14 +89,14 @@ impl Named {
         named.channels = channels;
         // What is kept of a terminal is in its chat.
         let chats =
-            named.channels.iter().filter_map(|uri| Some(named_by_terminal(uri)?.0)).collect::<Vec<_>>();
+            named.channels.iter().filter_map(|uri| Some(parse_terminal_uri(uri)?.0)).collect::<Vec<_>>();
         if method == Some(Method::Subscribe) {
-            named.turns.extend(chats.iter().cloned().map(NamedTurns::WithTerminals));
+            named.turns.extend(chats.iter().cloned().map(ReferencedTurns::WithTerminals));
         }
         named.channels.extend(chats);
         // So is what a changeset is made of, in the chats of its session; and annotations are kept
         // with theirs.
-        let sessions = named.channels.iter().filter_map(|uri| session_named_by(uri).map(str::to_owned));
+        let sessions = named.channels.iter().filter_map(|uri| session_of_subchannel(uri).map(str::to_owned));
         let sessions = sessions.collect::<Vec<_>>();
         named.channels.extend(sessions);
         if matches!(method, Some(Method::Initialize | Method::Reconnect | Method::Subscribe)) {
@@ -116,15 +116,15 @@ impl Named {
                 named.channels.extend(members.inside("fork").read::<String>("session"));
             }
             Some(Method::ResourceRead) => {
-                let content = members.read::<String>("uri").and_then(|uri| named_by_content(&uri));
+                let content = members.read::<String>("uri").and_then(|uri| parse_content_uri(&uri));
                 let chat = content.map(|(chat, _)| chat);
-                named.turns.extend(chat.clone().map(NamedTurns::WithContents));
+                named.turns.extend(chat.clone().map(ReferencedTurns::WithContents));
                 named.channels.extend(chat);
             }
             Some(Method::CreateChat) => {
                 let source = members.inside("source");
                 let from = source.read("chat").zip(source.read("turnId"));
-                named.turns.extend(from.map(|(chat, turn)| NamedTurns::Through { chat, turn }));
+                named.turns.extend(from.map(|(chat, turn)| ReferencedTurns::Through { chat, turn }));
                 named.read_attached(&members.inside("initialMessage"));
             }
             Some(Method::CreateTerminal) => {
@@ -139,7 +139,7 @@ impl Named {
                 let member = match action.read::<String>("type").as_deref() {
                     Some("chat/truncated") => {
                         let cut = members.read("channel").zip(action.read("turnId"));
-                        named.turns.extend(cut.map(|(chat, turn)| NamedTurns::CutBehind { chat, turn }));
+                        named.turns.extend(cut.map(|(chat, turn)| ReferencedTurns::CutBehind { chat, turn }));
                         return named;
                     }
                     Some("session/workingDirectorySet") => "directory",
@@ -179,7 +179,7 @@ impl Named {
             let resource = it.read::<String>("resource")?;
             match it.read::<String>("type")?.as_str() {
                 "chat" => Some(resource),
-                "annotations" => named_by_annotations(&resource).map(str::to_owned),
+                "annotations" => parse_annotations_uri(&resource).map(str::to_owned),
                 _ => None,
             }
         });
@@ -218,9 +218,9 @@ mod tests {
     use super::*;
     use serde_json::{json, Value};
 
-    fn named(method: &str, params: Value) -> Named {
+    fn named(method: &str, params: Value) -> MessageReferences {
         let line = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        Named::of(&Incoming::parse(&line.to_string().into()))
+        MessageReferences::of(&Incoming::parse(&line.to_string().into()))
     }
 
     fn set(names: &[&str]) -> BTreeSet<String> {
@@ -239,13 +239,13 @@ mod tests {
         assert_eq!(named("createSession", forked).channels, set(&["a", "a/annotations", "b"]));
         let old = json!({ "action": { "type": "session/turnStarted", "session": "a" } });
         assert_eq!(named("dispatchAction", old).channels, set(&["a"]));
-        assert_eq!(named("ping", json!({ "channel": "a" })), Named::default());
+        assert_eq!(named("ping", json!({ "channel": "a" })), MessageReferences::default());
     }
 
     #[test]
     fn a_client_that_comes_back_names_itself_and_its_cursor() {
         let back = json!({ "clientId": "me", "lastSeenServerSeq": 7, "subscriptions": ["a"] });
-        let Named { channels, cursor, client, .. } = named("reconnect", back);
+        let MessageReferences { channels, cursor, client, .. } = named("reconnect", back);
         assert_eq!((channels, cursor, client.as_deref()), (set(&["a"]), Some(7), Some("me")));
         let content = json!({ "channel": "ahp-root://", "uri": "ahp-content:/YWhwLWNoYXQ6LzE.0a/after/x" });
         assert_eq!(named("resourceRead", content).channels, set(&["ahp-chat:/1", "ahp-root://"]));
@@ -255,8 +255,8 @@ mod tests {
             set(&["ahp-session:/s", "ahp-session:/s/annotations"])
         );
         let before_all = json!({ "clientId": 5, "lastSeenServerSeq": -1 });
-        assert_eq!(named("reconnect", before_all), Named::default());
-        assert_eq!(named("initialize", json!({ "clientId": "me" })), Named::default());
+        assert_eq!(named("reconnect", before_all), MessageReferences::default());
+        assert_eq!(named("initialize", json!({ "clientId": "me" })), MessageReferences::default());
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
         attachments.extend((10..40).map(|number| chat(format!("c{number}"))));
         let message = json!({ "text": "", "attachments": attachments });
         let turn = json!({ "channel": "a", "action": { "type": "chat/turnStarted", "message": message } });
-        let Named { channels, attached, .. } = named("dispatchAction", turn);
+        let MessageReferences { channels, attached, .. } = named("dispatchAction", turn);
         assert_eq!((channels, attached.len()), (set(&["a"]), ATTACHED_MAX));
         let review = json!({ "type": "annotations", "resource": "ahp-session:/s/annotations" });
         let turn = json!({ "action": { "message": { "attachments": [review] } } });
@@ -295,8 +295,8 @@ mod tests {
         let odd = json!({ "channel": 5, "subscriptions": [1], "initialSubscriptions": ["a"], "chat": "b",
             "destination": [], "action": 7 });
         assert_eq!(named("reconnect", odd).channels, set(&["a", "b"]));
-        assert_eq!(named("subscribe", json!([])), Named::default());
+        assert_eq!(named("subscribe", json!([])), MessageReferences::default());
         let twice = br#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"channel":"a","channel":"b"}}"#;
-        assert_eq!(Named::of(&Incoming::parse(&twice[..].to_vec().into())).channels, set(&["b"]));
+        assert_eq!(MessageReferences::of(&Incoming::parse(&twice[..].to_vec().into())).channels, set(&["b"]));
     }
 }

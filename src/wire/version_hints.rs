@@ -13,16 +13,16 @@ pub const SELECTED: &str = "selected";
 
 /// Hint that accompanies a message besides its params.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Aside {
+pub enum VersionHint {
     /// `initialize`, `reconnect`: the client cannot be shown questions, so it cannot answer any.
-    SeesNoQuestions,
+    CannotShowQuestions,
     /// `initialize`, `reconnect`: the client answers no requests of the host.
     AnswersNothing,
     /// `reconnect`: the snapshots are for the version edge alone. The client keeps the states that
     /// it has, so the windows of its subscriptions stay as they are.
-    OnlyLooks,
+    EdgeOnly,
     /// `listSessions`: just these sessions, as far as they are in memory.
-    Only(Vec<String>),
+    OnlySessions(Vec<String>),
     /// `listSessions`: all that are in memory.
     InMemory,
     /// `createSession`, `createChat`: what is selected at the beginning, and where it is begun
@@ -51,7 +51,7 @@ pub enum Aside {
     KeepsSelection,
     /// `dispatchAction` of `session/activeClientSet` or `…Removed`: the client is shown one active
     /// client only.
-    KnowsOneClient,
+    ShowsOneClient,
     /// `dispatchAction`: the active client that says it offers these tools (JSON) from now on.
     OffersTools(Value),
     /// `dispatchAction`: the action is about the turn that runs, where it names none.

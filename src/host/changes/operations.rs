@@ -31,10 +31,10 @@ use bytes::Bytes;
 use serde_json::json;
 
 use crate::host::changes::changesets::{Changes, FILES_MAX};
-use crate::host::changes::checkpoints::Between;
-use crate::host::changes::commits::{commit_operation, WantedCommit, COMMIT};
-use crate::host::changes::edits::{mark_of, FoundTexts, RevertedFile};
-use crate::host::changes::sights::shows_now;
+use crate::host::changes::checkpoints::Comparison;
+use crate::host::changes::commits::{commit_operation, RequestedCommit, COMMIT};
+use crate::host::changes::edits::{scope_key, EditTextCache, RevertedFile};
+use crate::host::changes::statuses::shows_status;
 use crate::host::changes::{checkpoints, edits};
 use crate::host::effects::{
     ChangesetKey, ConnectionId, FileRevert, Frame, GitRevert, Output, Resource, RevertOutcome, RevertRequest,
@@ -43,15 +43,15 @@ use crate::host::ledger::Ledger;
 use crate::host::model::SessionKey;
 use crate::host::refusal::error_info;
 use crate::host::Step;
-use crate::wire::changesets::{named_by_changeset, ChangesetScope};
+use crate::wire::changesets::{parse_changeset_uri, ChangesetScope};
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::rpc::{to_json, RequestId};
 
-/// Takes changes back.
+/// Operation that reverts changes.
 const DISCARD: &str = "discard-changes";
 
-/// Takes back what was taken back last.
+/// Operation that restores the files that were reverted last.
 const RESTORE: &str = "restore-changes";
 
 /// Why nothing is committed that its client has not seen.
@@ -59,7 +59,7 @@ const CHANGED_SINCE: &str = "files were changed since";
 
 /// Maximum number of reverted files that can be restored in a session; beyond it the oldest go. The
 /// files that were reverted last stay, however many they are.
-const DISCARDED_MAX: usize = 1000;
+const REVERTED_MAX: usize = 1000;
 
 /// Maximum number of pending operations of a session.
 const WAITING_MAX: usize = 100;
@@ -68,7 +68,7 @@ const WAITING_MAX: usize = 100;
 const SHARED_MAX: usize = 100;
 
 /// A client, and its request.
-type Asker = (ConnectionId, RequestId);
+type Requester = (ConnectionId, RequestId);
 
 /// Maximum number of files that an answer names which says why files stay.
 const NAMED_MAX: usize = 100;
@@ -86,10 +86,11 @@ pub(in crate::host) struct Operations {
 
 impl Operations {
     /// Forgets the requests of a connection that is closed. What is being done goes on.
-    pub(in crate::host) fn forget_asker(&mut self, connection: ConnectionId) {
-        let held = self.held.iter_mut().map(|held| &mut held.askers);
-        let running = self.running.values_mut().map(|running| &mut running.askers);
-        held.chain(running).for_each(|askers| askers.retain(|(asker, _)| *asker != connection));
+    pub(in crate::host) fn remove_requester(&mut self, connection: ConnectionId) {
+        let held = self.held.iter_mut().map(|held| &mut held.requesters);
+        let running = self.running.values_mut().map(|running| &mut running.requesters);
+        held.chain(running)
+            .for_each(|requesters| requesters.retain(|(requester, _)| *requester != connection));
     }
 }
 
@@ -97,7 +98,7 @@ impl Operations {
 #[derive(Debug)]
 struct RunningOperation {
     /// Requests that wait for its end.
-    askers: Vec<Asker>,
+    requesters: Vec<Requester>,
     /// Of which changeset of the session.
     scope: ChangesetScope,
     params: InvokeChangesetOperationParams,
@@ -107,7 +108,7 @@ struct RunningOperation {
 #[derive(Debug)]
 struct HeldOperation {
     /// Requests that wait for its end; the first one has started it.
-    askers: Vec<Asker>,
+    requesters: Vec<Requester>,
     params: InvokeChangesetOperationParams,
     /// The look at the repository that it waits for.
     look: Option<u64>,
@@ -118,18 +119,18 @@ struct HeldOperation {
 
 impl HeldOperation {
     fn of(&self) -> Option<(&str, ChangesetScope)> {
-        named_by_changeset(&self.params.channel)
+        parse_changeset_uri(&self.params.channel)
     }
 }
 
 /// First step of an operation.
-enum Begun {
+enum FirstStep {
     Revert(RevertRequest),
-    Commit(WantedCommit),
+    Commit(RequestedCommit),
 }
 
 /// Lists files that stay as they are, by name as far as there is room.
-fn said_of(files: &[String]) -> String {
+fn list_of_files(files: &[String]) -> String {
     let named = &files[..files.len().min(NAMED_MAX)];
     match files.len() - named.len() {
         0 => named.join("; "),
@@ -180,12 +181,12 @@ impl Changes {
                 operations.push(commit_operation());
             }
         }
-        if last_discarded(ledger, session, scope).next().is_some() {
+        if last_reverted(ledger, session, scope).next().is_some() {
             let scopes = vec![ChangesetOperationScope::Changeset];
             operations.push(operation(RESTORE, "Restore Discarded Changes", "redo", scopes));
         }
         let running = self.operations.running.get(&session).filter(|it| it.scope == *scope);
-        let failed = self.operations.failed.get(&(session, mark_of(scope)));
+        let failed = self.operations.failed.get(&(session, scope_key(scope)));
         let works = |chat| ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_some());
         let is_disabled = ledger.channels.chats_in(session).into_iter().any(works);
         for operation in &mut operations {
@@ -205,56 +206,56 @@ impl Changes {
         &mut self,
         ledger: &Ledger,
         step: &mut Step<'_>,
-        (connection, id): Asker,
+        (connection, id): Requester,
         params: InvokeChangesetOperationParams,
     ) {
-        let waiting = self.waiting_before(&params.channel);
+        let waiting = self.pending_of_session(&params.channel);
         let too_many = |what: &str| RpcError::unavailable(format_args!("too many {what}"));
-        let error = match self.last_asked_for(ledger, &params.channel) {
-            Some((last, askers)) if *last == params => {
-                if askers.len() < SHARED_MAX {
-                    return askers.push((connection, id));
+        let error = match self.newest_of_session(ledger, &params.channel) {
+            Some((last, requesters)) if *last == params => {
+                if requesters.len() < SHARED_MAX {
+                    return requesters.push((connection, id));
                 }
                 too_many("requests wait for this operation already")
             }
             _ if waiting < WAITING_MAX => {
-                let seen = self.seen_files(ledger, connection, &params);
-                let held = HeldOperation { askers: vec![(connection, id)], params, look: None, seen };
+                let seen = self.files_shown_to_client(ledger, connection, &params);
+                let held = HeldOperation { requesters: vec![(connection, id)], params, look: None, seen };
                 return self.operations.held.push_back(held);
             }
             _ => too_many("operations of this session wait already"),
         };
-        step.say(Output::Frame(connection, Frame::Error { id: Some(id), error }));
+        step.emit(Output::Frame(connection, Frame::Error { id: Some(id), error }));
     }
 
     /// Counts the pending operations of the session that a changeset belongs to.
-    fn waiting_before(&self, changeset: &str) -> usize {
-        let session = named_by_changeset(changeset).map(|(session, _)| session);
+    fn pending_of_session(&self, changeset: &str) -> usize {
+        let session = parse_changeset_uri(changeset).map(|(session, _)| session);
         let held = self.operations.held.iter();
         held.filter(|held| held.of().map(|(session, _)| session) == session).count()
     }
 
     /// Returns the newest operation, pending or in progress, of the session that a changeset
     /// belongs to, with the requests that wait for it.
-    fn last_asked_for(
+    fn newest_of_session(
         &mut self,
         ledger: &Ledger,
         changeset: &str,
-    ) -> Option<(&InvokeChangesetOperationParams, &mut Vec<Asker>)> {
-        let (uri, _) = named_by_changeset(changeset)?;
+    ) -> Option<(&InvokeChangesetOperationParams, &mut Vec<Requester>)> {
+        let (uri, _) = parse_changeset_uri(changeset)?;
         let session = ledger.find_session(uri)?;
         let Operations { held, running, .. } = &mut self.operations;
         let is_of = |held: &&mut HeldOperation| held.of().is_some_and(|(session, _)| session == uri);
         match held.iter_mut().rev().find(is_of) {
-            Some(held) => Some((&held.params, &mut held.askers)),
-            None => running.get_mut(&session).map(|running| (&running.params, &mut running.askers)),
+            Some(held) => Some((&held.params, &mut held.requesters)),
+            None => running.get_mut(&session).map(|running| (&running.params, &mut running.requesters)),
         }
     }
 
     /// The files of a changeset of what is there now, where this client sees them and is offered
     /// what it asks for. Behind what is done to them already it sees none: it cannot know what has
     /// become of them.
-    fn seen_files(
+    fn files_shown_to_client(
         &self,
         ledger: &Ledger,
         connection: ConnectionId,
@@ -263,7 +264,7 @@ impl Changes {
         let changeset = ledger.channels.changesets.get(&ledger.find(&params.channel)?.changeset()?)?;
         let mut offered = changeset.state.operations.iter().flatten();
         let session = &ledger.channels.sessions.known(changeset.session)?.channel.uri;
-        let sees = shows_now(&changeset.scope)
+        let sees = shows_status(&changeset.scope)
             && !self.has_operations(ledger, session)
             && matches!(changeset.state.status, ChangesetStatus::Ready | ChangesetStatus::Recomputing)
             && offered.any(|operation| operation.id == params.operation_id)
@@ -276,36 +277,36 @@ impl Changes {
     pub(in crate::host) fn settle_operations(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
         let mut waiting = BTreeSet::new();
         for mut held in std::mem::take(&mut self.operations.held) {
-            let Some((connection, id)) = held.askers.first().cloned() else { continue };
+            let Some((connection, id)) = held.requesters.first().cloned() else { continue };
             let of = held.of().and_then(|(uri, scope)| Some((ledger.find_session(uri)?, scope)));
             if let Some((session, scope)) = of {
                 let is_first = !waiting.contains(&session);
-                if !is_first || !self.is_clear_what_it_shows(ledger, session, &scope, &mut held.look) {
+                if !is_first || !self.are_files_known(ledger, session, &scope, &mut held.look) {
                     waiting.insert(session);
                     self.operations.held.push_back(held);
                     continue;
                 }
             }
-            let HeldOperation { askers, params, seen, .. } = held;
+            let HeldOperation { requesters, params, seen, .. } = held;
             match self.invoke_changeset_operation(ledger, &params, seen.as_deref()) {
-                Ok(Begun::Revert(mut taken)) => {
-                    self.operation_begins(ledger, step, taken.session, askers, params);
-                    keep_what_is_begun(ledger, &mut taken, step.now.unix_ms);
+                Ok(FirstStep::Revert(mut taken)) => {
+                    self.start_operation(ledger, step, taken.session, requesters, params);
+                    record_pending_reverts(ledger, &mut taken, step.now.unix_ms);
                     let below = ledger.channels.folders_of_sessions();
-                    let taken = Resource::Revert { taken: taken.into(), below };
-                    step.say(Output::Resource(connection, id, taken));
+                    let taken = Resource::Revert { request: taken.into(), below };
+                    step.emit(Output::Resource(connection, id, taken));
                 }
-                Ok(Begun::Commit(wanted)) => {
-                    self.operation_begins(ledger, step, wanted.session, askers, params);
-                    self.ask_git_to_commit(ledger, step, wanted);
+                Ok(FirstStep::Commit(wanted)) => {
+                    self.start_operation(ledger, step, wanted.session, requesters, params);
+                    self.run_git_commit(ledger, step, wanted);
                 }
-                Err(error) => self.answer_operation(step, askers, Err(error)),
+                Err(error) => self.answer_operation(step, requesters, Err(error)),
             }
         }
     }
 
     /// Returns whether the files of a changeset are known as of now; if not, they are requested.
-    fn is_clear_what_it_shows(
+    fn are_files_known(
         &mut self,
         ledger: &Ledger,
         session: SessionKey,
@@ -315,26 +316,29 @@ impl Changes {
         if self.operations.running.contains_key(&session) {
             return false;
         }
-        if shows_now(scope) {
-            return self.sights.has_looked_since(ledger, session, look);
+        if shows_status(scope) {
+            return self.statuses.refreshed_since(ledger, session, look);
         }
         let turn = match scope {
             ChangesetScope::Turn(id) => Some(id.as_str()),
             _ => None,
         };
-        if self.checkpoints.is_being_kept(session, turn) {
+        if self.checkpoints.is_checkpoint_in_flight(session, turn) {
             return false;
         }
-        let states = checkpoints::kept_states(ledger, session, scope);
-        states.is_none_or(|states| !matches!(self.checkpoints.compared.between(&states), Between::Asked))
+        let states = checkpoints::checkpoints_of_scope(ledger, session, scope);
+        states.is_none_or(|states| {
+            !matches!(self.checkpoints.compared.get_or_request(&states), Comparison::Pending)
+        })
     }
 
     /// Returns whether the client of this connection waits for an operation, or any client does.
     pub(in crate::host) fn holds_operations(&self, of: Option<ConnectionId>) -> bool {
         let operations = &self.operations;
-        let held = operations.held.iter().map(|held| &held.askers);
-        let mut askers = held.chain(operations.running.values().map(|running| &running.askers)).flatten();
-        askers.any(|(connection, _)| of.is_none_or(|of| of == *connection))
+        let held = operations.held.iter().map(|held| &held.requesters);
+        let mut requesters =
+            held.chain(operations.running.values().map(|running| &running.requesters)).flatten();
+        requesters.any(|(connection, _)| of.is_none_or(|of| of == *connection))
     }
 
     /// Returns whether an operation on files of this session is pending or in progress.
@@ -354,16 +358,16 @@ impl Changes {
         ledger: &mut Ledger,
         params: &InvokeChangesetOperationParams,
         seen: Option<&[ChangesetFile]>,
-    ) -> Result<Begun, RpcError> {
-        self.bring_back_changesets(ledger, [&params.channel]);
-        if let Some((session, _)) = named_by_changeset(&params.channel) {
+    ) -> Result<FirstStep, RpcError> {
+        self.restore_changesets(ledger, [&params.channel]);
+        if let Some((session, _)) = parse_changeset_uri(&params.channel) {
             ledger.find_session(session).ok_or_else(|| RpcError::channel_not_found(session))?;
         }
         let key = ledger.find(&params.channel).and_then(|id| id.changeset());
         let found = key.and_then(|key| Some((key, ledger.channels.changesets.get(&key)?)));
         let (key, changeset) = found.ok_or_else(|| RpcError::resource_not_found(&params.channel))?;
         let (session, scope) = (changeset.session, changeset.scope.clone());
-        let unseen = seen.map(|seen| files_not_seen(ledger, key, seen)).unwrap_or_default();
+        let unseen = seen.map(|seen| files_changed_since_seen(ledger, key, seen)).unwrap_or_default();
         let id = params.operation_id.as_str();
         let mut files = self.changed_files(ledger, session, &scope).unwrap_or_default();
         if files.len() > FILES_MAX {
@@ -392,19 +396,19 @@ impl Changes {
             if !unseen.is_empty() {
                 return Err(RpcError::not_committed(CHANGED_SINCE));
             }
-            return Ok(Begun::Commit(self.wanted_commit(ledger, session, params)?));
+            return Ok(FirstStep::Commit(self.requested_commit(ledger, session, params)?));
         }
         let (mut taken, mut left) = (Vec::new(), Vec::new());
-        let mut found_texts = FoundTexts::default();
+        let mut found_texts = EditTextCache::default();
         let restores = id == RESTORE;
         let mut untouched = Vec::new();
         if restores {
-            for file in last_discarded(ledger, session, &scope) {
+            for file in last_reverted(ledger, session, &scope) {
                 if file.is_untouched {
                     untouched.push(file.clone());
                     continue;
                 }
-                let (found, left) = edits::sides_discarded(ledger, file, &mut found_texts);
+                let (found, left) = edits::reverted_sides(ledger, file, &mut found_texts);
                 let kept = file.kept.clone().map(GitRevert::reversed);
                 let kept = kept.map(|kept| GitRevert { mode_wanted: file.mode, ..kept });
                 taken.push(FileRevert { row: file.clone(), now: left, wanted: found, kept });
@@ -415,47 +419,47 @@ impl Changes {
                     left.push(format!("`{}`: it was changed since", changed.file));
                     continue;
                 }
-                for row in RevertedFile::all_of(changed, &mark_of(&scope)) {
-                    let (found, left) = edits::sides_discarded(ledger, &row, &mut found_texts);
+                for row in RevertedFile::all_of(changed, &scope_key(&scope)) {
+                    let (found, left) = edits::reverted_sides(ledger, &row, &mut found_texts);
                     let kept = row.kept.clone();
                     taken.push(FileRevert { row, now: found, wanted: left, kept });
                 }
             }
         }
         if taken.is_empty() && !left.is_empty() {
-            return Err(RpcError::files_have_changed(&said_of(&left)));
+            return Err(RpcError::files_have_changed(&list_of_files(&left)));
         }
         if taken.is_empty() && untouched.is_empty() {
             return Err(RpcError::invalid_params("`target.resource` is no file of the changeset"));
         }
-        let is_kept = taken.iter().any(|file| file.row.kept.is_some());
-        let kept = ledger.channels.sessions.known_mut(session).map(|session| &mut session.kept);
+        let is_stored = taken.iter().any(|file| file.row.kept.is_some());
+        let kept = ledger.channels.sessions.known_mut(session).map(|session| &mut session.checkpoints);
         let (mut root, mut kept_first, mut bytes_kept) = (None, None, None);
-        if let Some(kept) = kept.filter(|_| is_kept) {
+        if let Some(kept) = kept.filter(|_| is_stored) {
             root.clone_from(&kept.root);
             // Nobody else has what is not committed.
-            kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next());
-            bytes_kept = Some(kept.next());
+            kept_first = (scope == ChangesetScope::Uncommitted && !restores).then(|| kept.next_checkpoint());
+            bytes_kept = Some(kept.next_checkpoint());
             ledger.mark_dirty(session.into());
         }
         let files = taken;
         let taken =
             RevertRequest { session, scope, restores, root, kept_first, bytes_kept, files, left, untouched };
-        Ok(Begun::Revert(taken))
+        Ok(FirstStep::Revert(taken))
     }
 
-    /// An operation is being carried out from now on: whoever follows its changeset is told so.
-    fn operation_begins(
+    /// Notes that an operation is in progress, and shows it in the changeset.
+    fn start_operation(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
         session: SessionKey,
-        askers: Vec<Asker>,
+        requesters: Vec<Requester>,
         params: InvokeChangesetOperationParams,
     ) {
-        let Some((_, scope)) = named_by_changeset(&params.channel) else { return };
-        self.operations.failed.remove(&(session, mark_of(&scope)));
-        let running = RunningOperation { askers, scope, params };
+        let Some((_, scope)) = parse_changeset_uri(&params.channel) else { return };
+        self.operations.failed.remove(&(session, scope_key(&scope)));
+        let running = RunningOperation { requesters, scope, params };
         self.operations.running.insert(session, running);
         self.sync_changesets(ledger, step, session);
     }
@@ -463,7 +467,7 @@ impl Changes {
     /// An operation has been carried out, with what is said of it, or why it could not be; another
     /// one of this session may begin. Whoever follows its changeset is told so, and then whoever
     /// has asked for it is answered.
-    pub(in crate::host) fn operation_is_over(
+    pub(in crate::host) fn finish_operation(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -471,26 +475,26 @@ impl Changes {
         told: Result<Option<String>, RpcError>,
     ) {
         let Some(running) = self.operations.running.remove(&session) else { return };
-        let RunningOperation { askers, scope, params } = running;
+        let RunningOperation { requesters, scope, params } = running;
         if ledger.channels.sessions.contains_key(&session) {
             if let Err(error) = &told {
                 let why = error_info("operationFailed".to_owned(), &error.message);
                 let failed = &mut self.operations.failed;
-                failed.insert((session, mark_of(&scope)), (params.operation_id, why));
+                failed.insert((session, scope_key(&scope)), (params.operation_id, why));
             }
             self.sync_changesets(ledger, step, session);
         }
-        self.answer_operation(step, askers, told);
+        self.answer_operation(step, requesters, told);
     }
 
     /// Answers the clients that have asked for an operation.
     fn answer_operation(
         &self,
         step: &mut Step<'_>,
-        askers: Vec<Asker>,
+        requesters: Vec<Requester>,
         told: Result<Option<String>, RpcError>,
     ) {
-        for (connection, id) in askers {
+        for (connection, id) in requesters {
             let frame = match &told {
                 Ok(message) => {
                     let result = message.as_ref().map_or_else(|| json!({}), |it| json!({ "message": it }));
@@ -498,17 +502,17 @@ impl Changes {
                 }
                 Err(error) => Frame::Error { id: Some(id), error: error.clone() },
             };
-            step.say(Output::Frame(connection, frame));
+            step.emit(Output::Frame(connection, frame));
         }
     }
 
     /// Drops the errors of failed operations of a session whose changesets have no subscribers.
-    pub(in crate::host) fn forget_failed_operations(&mut self, session: SessionKey) {
+    pub(in crate::host) fn clear_failed_operations(&mut self, session: SessionKey) {
         self.operations.failed.retain(|(of, _), _| *of != session);
     }
 
     /// Answers the clients that wait for a revert, and notes what came of each file.
-    pub(in crate::host) fn files_were_taken_back(
+    pub(in crate::host) fn files_reverted(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -532,7 +536,7 @@ impl Changes {
                     done.push(row);
                 }
                 RevertOutcome::Already => {
-                    let is_untouched = !restores && !was_begun_before(ledger, session, &file.row, begun_at);
+                    let is_untouched = !restores && !was_started_before(ledger, session, &file.row, begun_at);
                     let mut row = file.row;
                     row.is_untouched = is_untouched;
                     done.push(row);
@@ -547,30 +551,30 @@ impl Changes {
                 true => done.contains(file),
                 false => file.is_unsure && Some(file.edit.at) == begun_at,
             };
-            session.discarded.retain(|file| !is_settled(file));
+            session.reverted.retain(|file| !is_settled(file));
         }
         if !restores {
-            self.keep_discarded(ledger, session, &scope, done, step.now.unix_ms);
+            self.record_reverts(ledger, session, &scope, done, step.now.unix_ms);
         }
         if ledger.channels.sessions.contains_key(&session) {
             ledger.mark_dirty(session.into());
             ledger.note_edited(session, true);
             if root.is_some() && !is_empty {
-                self.checkpoints.keep_folder_now(ledger, step, session);
-                self.sights.look_at_repository(ledger, session);
+                self.checkpoints.checkpoint_after_revert(ledger, step, session);
+                self.statuses.request_refresh(ledger, session);
             }
         }
-        let said = said_of(&refused);
+        let said = list_of_files(&refused);
         let told = match is_empty {
             true => Err(RpcError::files_have_changed(&said)),
             false => Ok((!refused.is_empty()).then(|| format!("some files stay as they are: {said}"))),
         };
-        self.operation_is_over(ledger, step, session, told);
+        self.finish_operation(ledger, step, session, told);
     }
 
-    /// Keeps that files were taken back, but for those that the changeset does not show like that
-    /// any more: somebody else has had the same done.
-    fn keep_discarded(
+    /// Records reverted files, except those that the changeset does not show like that any more
+    /// because another client has reverted them.
+    fn record_reverts(
         &mut self,
         ledger: &mut Ledger,
         session: SessionKey,
@@ -594,36 +598,36 @@ impl Changes {
         // Of the same that a host before this one has begun it is known now that it is done.
         let known: BTreeSet<_> = done.iter().map(|file| (file.scope.as_str(), file.change())).collect();
         session
-            .discarded
+            .reverted
             .retain(|file| !file.is_unsure || !known.contains(&(file.scope.as_str(), file.change())));
         drop(known);
-        session.discarded.extend(done);
-        let mut times: BTreeSet<i64> = session.discarded.iter().map(|file| file.edit.at).collect();
+        session.reverted.extend(done);
+        let mut times: BTreeSet<i64> = session.reverted.iter().map(|file| file.edit.at).collect();
         times.pop_last();
         for time in times {
-            if session.discarded.len() <= DISCARDED_MAX {
+            if session.reverted.len() <= REVERTED_MAX {
                 break;
             }
-            session.discarded.retain(|file| file.edit.at != time);
+            session.reverted.retain(|file| file.edit.at != time);
         }
     }
 }
 
-/// The files that were taken back last of what a changeset is of.
-fn last_discarded<'a>(
+/// Returns the files of a changeset's scope that were reverted last.
+fn last_reverted<'a>(
     ledger: &'a Ledger,
     session: SessionKey,
     scope: &ChangesetScope,
 ) -> impl Iterator<Item = &'a RevertedFile> {
-    let of_scope = mark_of(scope);
+    let of_scope = scope_key(scope);
     let session = ledger.channels.sessions.known(session);
-    let discarded = session.map(|session| session.discarded.as_slice()).unwrap_or_default();
+    let discarded = session.map(|session| session.reverted.as_slice()).unwrap_or_default();
     let last = discarded.iter().filter(|file| file.scope == of_scope).map(|file| file.edit.at).max();
     discarded.iter().filter(move |file| file.scope == of_scope && Some(file.edit.at) == last)
 }
 
-/// The files of a changeset that are not what its client had seen, by their ids.
-fn files_not_seen(ledger: &Ledger, key: ChangesetKey, seen: &[ChangesetFile]) -> Vec<String> {
+/// Returns the files of a changeset that have changed since its client saw them, by their ids.
+fn files_changed_since_seen(ledger: &Ledger, key: ChangesetKey, seen: &[ChangesetFile]) -> Vec<String> {
     let Some(changeset) = ledger.channels.changesets.get(&key) else { return Vec::new() };
     let edits: HashMap<&str, &FileEdit> = seen.iter().map(|file| (file.id.as_str(), &file.edit)).collect();
     let files = changeset.state.files.iter();
@@ -631,9 +635,8 @@ fn files_not_seen(ledger: &Ledger, key: ChangesetKey, seen: &[ChangesetFile]) ->
     unseen.map(|file| file.id.clone()).collect()
 }
 
-/// Keeps what is about to be taken back before it is: should the host end meanwhile, it can be
-/// brought back.
-fn keep_what_is_begun(ledger: &mut Ledger, taken: &mut RevertRequest, now_ms: i64) {
+/// Records reverts before they are made, so that they can be restored if the host ends meanwhile.
+fn record_pending_reverts(ledger: &mut Ledger, taken: &mut RevertRequest, now_ms: i64) {
     if taken.restores {
         return;
     }
@@ -642,13 +645,13 @@ fn keep_what_is_begun(ledger: &mut Ledger, taken: &mut RevertRequest, now_ms: i6
         (file.row.edit.at, file.row.is_unsure) = (at, true);
     }
     let Some(session) = ledger.channels.sessions.known_mut(taken.session) else { return };
-    session.discarded.extend(taken.files.iter().map(|file| file.row.clone()));
+    session.reverted.extend(taken.files.iter().map(|file| file.row.clone()));
     ledger.mark_dirty(taken.session.into());
 }
 
 /// Returns whether a process before this one has begun to revert the same change of a file, and may
 /// have done it.
-fn was_begun_before(
+fn was_started_before(
     ledger: &Ledger,
     session: SessionKey,
     file: &RevertedFile,
@@ -656,7 +659,7 @@ fn was_begun_before(
 ) -> bool {
     let session = ledger.channels.sessions.known(session);
     session.is_some_and(|session| {
-        session.discarded.iter().any(|known| {
+        session.reverted.iter().any(|known| {
             known.is_unsure
                 && Some(known.edit.at) != begun_at
                 && known.scope == file.scope
