@@ -105,11 +105,16 @@ pub fn whole_characters(bytes: &[u8]) -> &[u8] {
     &bytes[..(tail..bytes.len()).find(begins).unwrap_or(bytes.len())]
 }
 
-/// Returns the characters of a text outside of its escape sequences.
+/// Returns the characters of a text outside of its escape sequences. Text is not lost to a stray
+/// escape: what follows it is kept, unless it makes a sequence that programs do print.
 pub fn outside_sequences(text: &str) -> impl Iterator<Item = char> + '_ {
     let mut state = SequenceState::Text;
     text.chars().filter(move |char| {
-        let before = state;
+        let is_second = matches!(char, ' '..='_' | 'c' | '\u{1b}');
+        let before = match state {
+            SequenceState::Escape if !is_second => SequenceState::Text,
+            state => state,
+        };
         state = before.then_char(*char);
         before == SequenceState::Text && state == SequenceState::Text
     })
@@ -166,6 +171,7 @@ mod tests {
             ("10%\r20%\rdone\r\n", "done\n"),
             ("ab\x08c\tä\x07", "ac\tä"),
             ("\x1b]0;ä\x1b\\€", "€"),
+            ("\x1bstray \x1b\tä\x1bä", "stray \tää"),
             ("a\x1bPq\x07x\x1b\\b\u{9b}2Jc\u{9d}0;t\u{9c}d", "abcd"),
         ] {
             assert_eq!(plain_text(text), plain, "{text:?}");
