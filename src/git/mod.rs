@@ -13,8 +13,9 @@
 //! Owns: `program` (running git), [`repository`] (which one it is, and whether it is used),
 //! [`settings`] (what is configured, read as data), [`isolation`] (what of that git sees),
 //! [`index`] (what is in the folder now), [`large`] (files that are kept with care, and those that
-//! are not kept), [`flags`] (files at which git was told not to look), [`unseen`] (files at which
-//! it does not look), [`grafts`] (the same where the index is large), [`checkpoints`] (keeping
+//! are not kept), [`grafts`] (the same where the index is large), [`flags`] (files marked
+//! assume-unchanged or skip-worktree), [`unseen`] (files that are ignored, or outside of the
+//! repository), [`checkpoints`] (keeping
 //! that), [`compare`] (what differs), [`status`] (branches, and what is not committed),
 //! [`conversions`] (bytes that git would not give back), [`contents`] (reading them), [`backups`]
 //! (what is about to be changed), [`reverting`] (files become what they were), [`steps`] (what is

@@ -16,7 +16,9 @@
 //! `changes` (changesets, checkpoints, repositories), `chats` (turns and what is in them),
 //! `clients` (connections, active clients, disconnects), `configuration` (models, settings,
 //! directories), `relays` (files that clients serve), `terminals`, `watches` and `annotations`. An
-//! owner knows the ledger and what it is lent, never the host; tests hold that.
+//! owner knows the ledger and what it is lent, never the host; tests hold that. Functions of owners
+//! call each other directly where one step needs both; a fact (`facts`) is for what must wait until
+//! its cause is done, or would close a circle of files.
 //!
 //! Beside them: `actions` (what clients may dispatch) with `refusal` (why not), [`limits`] (how
 //! large things may get), `locale` (the host's own words), and `cursors` (what names the next

@@ -84,7 +84,7 @@ methods! {
     CreateResourceWatch = "createResourceWatch", Request, "Answers the channel on which changes of files are told.";
     CreateTerminal = "createTerminal", Request, "Starts a shell in a terminal under the client's URI.";
     DisposeTerminal = "disposeTerminal", Request, "Ends a terminal and what runs in it.";
-    InvokeChangesetOperation = "invokeChangesetOperation", Request, "Takes changes of files back, or takes that back.";
+    InvokeChangesetOperation = "invokeChangesetOperation", Request, "Reverts, restores or commits changes of files.";
     DispatchAction = "dispatchAction", Notification, "Asks for a state change.";
 }
 

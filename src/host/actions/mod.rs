@@ -3,7 +3,8 @@
 //! Owns: reading an action (each kind of channels has the table of its own, in `channels`), and the
 //! conditions of the tables "Server Validation of Client Actions" on the session and chat channel
 //! pages of the specification, and of the rulings in the chapter.
-//! Never: changes state: the router sequences what passes, and answers the sender.
+//! Never: needs more than the ledger and the agents: the router has conditions that do, and answers
+//! the sender.
 
 pub(super) mod answers;
 pub(super) mod chat;

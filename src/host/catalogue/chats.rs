@@ -1,4 +1,4 @@
-//! `createChat`, `disposeChat`: which chats a session has.
+//! Chats of a session. (`router::chats` has the steps of `createChat` and `disposeChat`.)
 //!
 //! Owns: bringing further chats into being and out of it, what a fork or a side chat takes from the
 //! chat that it comes from, and which chat is the default one.

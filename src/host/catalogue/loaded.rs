@@ -67,8 +67,8 @@ impl StoredSummary {
         })
     }
 
-    /// Returns the session's title and provider.
-    pub fn names(&self) -> (&str, &str) {
+    /// Returns the session's URI and provider.
+    pub fn uri_and_provider(&self) -> (&str, &str) {
         (&self.summary.resource, &self.summary.provider)
     }
 }

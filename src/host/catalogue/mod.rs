@@ -1,10 +1,10 @@
 //! The catalogue: sessions and chats as entries of lists, in memory and in the store.
 //!
-//! Owns: which sessions are evicted or disposed of, and how much memory idle ones may take. It
-//! keeps equal to a chat's state what is derived from it: its row in the session's `chats`, the
-//! session's status, activity, `modifiedAt` and `inputNeeded`, its summary on the root channel, and
-//! its place in the list. The rules are those of the session channel page of the specification,
-//! "Chat aggregation" and "Aggregated input requests".
+//! Owns: what is remembered of evicted and disposed sessions, and how much memory idle ones may
+//! take. It keeps equal to a chat's state what is derived from it: its row in the session's
+//! `chats`, the session's status, activity, `modifiedAt` and `inputNeeded`, its summary on the root
+//! channel, and its place in the list. The rules are those of the session channel page of the
+//! specification, "Chat aggregation" and "Aggregated input requests".
 //! Never: changes a turn or a call of a chat.
 
 pub(in crate::host) mod ahead;

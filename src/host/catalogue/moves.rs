@@ -1,4 +1,5 @@
-//! `moveChat`: a chat gets another place in its session, or another session.
+//! Chats that get another place in their session, or another session. (`router::moves` has the
+//! steps of `moveChat`.)
 //!
 //! Owns: whether a chat may go where it is asked to, and going there as one step: nothing of a move
 //! that is refused is ever seen.

@@ -6,9 +6,7 @@
 //! Never: writes anything itself; rows go out as records.
 //!
 //! A session's row is saved whole whenever it has changed. A chat's row is its state without its
-//! completed turns, which are rows of their own. While a turn runs the saved actions make up for
-//! what the chat's row does not know, so the row is saved again only when they have grown much
-//! larger than it, or are many.
+//! completed turns, which are rows of their own; `ledger::rows` notes when it is due.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,8 +1,8 @@
-//! `createSession`, `disposeSession`, `listSessions`: which sessions there are.
+//! Sessions. (`router::catalogue` has the steps of `disposeSession` and `listSessions`.)
 //!
 //! Owns: bringing sessions and their default chats into being and out of it, and the pages of the
 //! list.
-//! Never: opens a conversation by itself; it asks the agent to, after the answer.
+//! Never: opens a conversation: the router does, after the answer.
 
 use ahp_types::commands::CreateSessionParams;
 use ahp_types::state::{SessionActiveClient, SessionState};

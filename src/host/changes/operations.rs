@@ -1,4 +1,4 @@
-//! Taking changes of files back, and taking that back.
+//! Reverting changes of files, restoring what was reverted, and commits.
 //!
 //! Owns: which operations a changeset offers, what a client asks for by `invokeChangesetOperation`,
 //! and what is kept of it.

@@ -1,6 +1,7 @@
-//! `initialize`, `reconnect`, `subscribe`, `unsubscribe`: who is there, and what they are told.
+//! Clients behind connections.
 //!
-//! Owns: opening connections and the choice between replay and snapshots.
+//! Owns: admitting a client, which channels a list of URIs names, and how an answer with states is
+//! made. The router has the steps of `initialize`, `reconnect`, `subscribe` and `unsubscribe`.
 //! Never: changes a channel's state. Snapshot and registration are one step, so that what a client
 //! is sent afterwards is exactly what its snapshot lacks.
 

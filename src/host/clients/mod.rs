@@ -2,7 +2,7 @@
 //!
 //! Owns: absences (an active client that may come back), disconnects, the end of the host, choosing
 //! the client that a tool call runs on, and the end of a call whose client is gone.
-//! Never: decides what a client may say of itself or of a call: `host::actions` does.
+//! Never: decides what a client may say of a call: `host::actions` does.
 
 pub(in crate::host) mod connections;
 pub(in crate::host) mod disconnects;

@@ -2,7 +2,7 @@
 //! it.
 //!
 //! Owns: a session's configuration after its creation, and telling its agents of it.
-//! Never: checks what a client chooses; that is in `config`, before.
+//! Never: checks what a client chooses; that is in `values` (`check_change`), before.
 //!
 //! What a session can be configured by is its agent's to say, and may change. No action carries
 //! that: a client learns it with the next state. That something has changed is told, by all values.

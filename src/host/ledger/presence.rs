@@ -1,7 +1,7 @@
 //! Presence: which connections there are, and which clients are behind them.
 //!
 //! Owns: [`Presence`], the facts about connections that every owner may read.
-//! Never: decides when a client is gone: `disconnects` does, and is the one that writes them.
+//! Never: decides when a client is gone: the router and `clients` do, and write them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,10 +2,10 @@
 //!
 //! Owns: noting which rows must be saved, and which actions must be on disk before anything else is
 //! sent.
-//! Never: writes a row: `save` does, before anything of the step is sent.
+//! Never: writes a row: `router::persistence` does, before anything of the step is sent.
 //!
 //! While a turn runs, the saved actions make up for what the chat's row lacks, so the row is saved
-//! again only when they have grown much larger than it, or are many.
+//! again only when they have grown much larger than it, and than [`BEHIND_BYTES_MAX`].
 
 use ahp_types::actions::StateAction;
 

@@ -1,4 +1,4 @@
-//! Sequencing: the one place where the state of a channel changes.
+//! Sequencing: the one place where actions change the state of a channel.
 //!
 //! Owns: reducing an action, numbering it, logging it and sending it to subscribers, in one step;
 //! and the lines that go to one client alone.
@@ -20,7 +20,8 @@ use crate::wire::text;
 
 impl Ledger {
     /// Applies an action to a channel's state, gives it the next number, logs it, and sends it to
-    /// the channel's subscribers. Nothing else changes a channel's state.
+    /// the channel's subscribers. Nothing else changes what an action
+    /// can carry.
     ///
     /// An action that the reducer ignores is a bug of the host: it is logged and has no effect.
     pub(in crate::host) fn sequence(

@@ -56,7 +56,7 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Schemes of the host itself, or that nobody serves.
 const SCHEMES_NOT_OF_CLIENTS: [&str; 5] = ["file", "data", "ahp-content", "http", "https"];
 
-/// FileServer of a URI.
+/// Server of a URI: this host, or a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ServedBy {
     /// The client of this connection.

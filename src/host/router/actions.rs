@@ -2,8 +2,9 @@
 //!
 //! Owns: reading an action, checking it against the state and its limits, sequencing it, and the
 //! answer of its sender. It writes down how one action on a chat stands for several (a draft that
-//! is sent, a selection that is made), and which actions on sessions have consequences elsewhere.
-//! Never: says whether an action is allowed: `host::actions` and the owners do.
+//! is sent, a selection that is made), and which actions on sessions have consequences elsewhere;
+//! and the conditions that need several owners: `host::actions` has those that need the ledger.
+//! Never: changes a state other than by sequencing.
 
 use ahp::reducers::apply_action_to_session;
 use ahp_types::actions::{ActionOrigin, SessionDefaultChatChangedAction, StateAction};

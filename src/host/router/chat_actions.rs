@@ -1,8 +1,9 @@
 //! Actions of clients on chats.
 //!
-//! Owns: the consequences of each action on a chat: a turn is started, resumed, cancelled or
-//! truncated, an answer goes to whoever asked.
-//! Never: says whether an action is allowed: `host::actions::chat` does.
+//! Owns: the conditions and consequences of each action on a chat: a turn is started, resumed,
+//! cancelled or truncated, an answer goes to whoever asked. `host::actions::chat` has the
+//! conditions that need the ledger alone.
+//! Never: begins or ends a turn itself: `turns` does.
 
 use ahp_types::actions::{
     ActionOrigin, ChatInputCompletedAction, ChatTruncatedAction, ChatTurnCancelledAction,

@@ -1,8 +1,14 @@
-//! The router: from an input to the owner that deals with it, and from what has happened to the
-//! owners that react.
+//! The router: the steps of each input that need several owners.
 //!
-//! Owns: the order of reactions, written down in one place.
-//! Never: holds state of its own, or decides anything.
+//! Owns: those steps, in their order; when turns begin and end; which idle sessions are evicted;
+//! and who reacts to a fact. A file here that is named like an owner's has the steps, the owner's
+//! has the parts.
+//! Never: holds state of its own.
+//!
+//! In reading order: `requests` and `answers`, `connections` and `disconnects`; `kinds` (actions
+//! and facts by kind of channel), `actions`, `chat_actions`; `turns`, `reports` (events of agents),
+//! `commands` (in terminals); `chats`, `catalogue`, `moves`; `persistence` (save, evict, restore),
+//! and `lookups` (what must be read before).
 
 mod actions;
 mod answers;

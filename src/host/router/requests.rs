@@ -1,7 +1,7 @@
 //! Requests of clients, from the message to the answer.
 //!
 //! Owns: the one place where methods are called, and where their results become answers.
-//! Never: answers a request twice, or not at all: `Reply` is made of a handler's result.
+//! Never: answers a request twice, or not at all: a handler returns its one `Answer`.
 
 use crate::host::catalogue::missed;
 use crate::host::clients::connections::{States, Subscribed};

@@ -213,7 +213,7 @@ impl Host {
         clients::send_tools(&mut self.ledger, step, key);
         let agent = self.agents.agent_of(&self.ledger, key).map(|agent| agent.info.clone());
         let commands = self.ledger.channels.chats.known(key).filter(|chat| waits(chat));
-        let commands = commands.and_then(|chat| commands::transcript_of_commands(&self.ledger, chat));
+        let commands = commands.and_then(commands::transcript_of_commands);
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         let Some(run) = chat.run.as_mut() else { return };
         let RunPhase::Waiting { resume } = run.phase else { return };

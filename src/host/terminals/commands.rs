@@ -164,10 +164,10 @@ fn set_waits_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKe
 }
 
 /// Returns the commands that the user has run since the agent's last message, for the agent.
-pub(in crate::host) fn transcript_of_commands(ledger: &Ledger, chat: &Chat) -> Option<Transcript> {
+pub(in crate::host) fn transcript_of_commands(chat: &Chat) -> Option<Transcript> {
     let (mut newest_first, mut bytes, mut cut) = (Vec::new(), 0, false);
     for turn in chat.conversation.history().turns().iter().rev() {
-        let Some(ran) = finished_command_in(ledger, turn) else {
+        let Some(ran) = finished_command_in(turn) else {
             // In a turn of its own the agent is told nothing.
             if turn.message().is_some_and(|message| is_begun_by_agent(&message)) {
                 continue;
@@ -194,7 +194,7 @@ pub(in crate::host) fn transcript_of_commands(ledger: &Ledger, chat: &Chat) -> O
 }
 
 /// Returns the command of a turn that was one.
-fn finished_command_in(_ledger: &Ledger, turn: &CompletedTurn) -> Option<FinishedCommand> {
+fn finished_command_in(turn: &CompletedTurn) -> Option<FinishedCommand> {
     let text = turn.message()?.text;
     let line = text.strip_prefix(COMMAND_PREFIX)?.trim().to_owned();
     let turn: Turn = turn.read()?;

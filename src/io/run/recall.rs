@@ -151,7 +151,7 @@ impl Sidecar {
         let texts = held.take_texts();
         let (message, recalled) = held.into_message();
         let past = recalled.past.iter().flat_map(|past| past.sessions.values().flatten());
-        self.edges.learn(past.map(StoredSummary::names));
+        self.edges.learn(past.map(StoredSummary::uri_and_provider));
         let mut fed = std::mem::take(&mut self.fed);
         self.edges.up(connection, message, &mut fed);
         self.outputs.extend(self.edges.take_records().into_iter().map(Output::Record));
