@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::agents::progress::Opening;
 use super::catalogue::rows::WrittenRows;
+use super::catalogue::summary_of;
 use super::changes::checkpoints::CheckpointedFolder;
 use super::changes::edits::RevertedFile;
 use super::channels::annotations_summary;
@@ -114,6 +115,35 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Creates a session that nobody has used: the one place where a session is made.
+    pub(super) fn new(
+        channel: Channel,
+        state: SessionState,
+        (created_at, modified_at): (String, String),
+        config: JsonObject,
+        title_by: TitleBy,
+    ) -> Self {
+        Self {
+            sent_summary: summary_of(&channel.uri, &state, &created_at, &modified_at),
+            selected: None,
+            changes: None,
+            reviewed: ReviewMarks::default(),
+            reverted: Vec::new(),
+            checkpoints: CheckpointedFolder::default(),
+            used: 0,
+            ahead: false,
+            shown_at: channel.born_at,
+            unsubscribed: None,
+            written_rows: WrittenRows::default(),
+            channel,
+            state,
+            created_at,
+            modified_at,
+            config,
+            title_by,
+        }
+    }
+
     /// Returns whether the session is being created: its agent is being started.
     pub(super) fn is_creating(&self) -> bool {
         self.state.lifecycle == SessionLifecycle::Creating

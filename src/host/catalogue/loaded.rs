@@ -13,7 +13,7 @@ use ahp::reducers::ReduceOutcome;
 use ahp_types::state::{Annotation, SessionState, SessionSummary};
 
 use crate::host::agents::AgentRegistry;
-use crate::host::catalogue::rows::{ChatBody, SessionBody, WrittenRows};
+use crate::host::catalogue::rows::{ChatBody, SessionBody};
 use crate::host::catalogue::{row_of, rows};
 use crate::host::channels::annotations_summary;
 use crate::host::chats::turns;
@@ -200,24 +200,18 @@ fn read_session(row: &SessionRow) -> Result<LoadedHeader, String> {
     let told = SessionSummary { meta, changes, annotations, ..told };
     let annotations = body.annotations.into_owned();
     let counted = Some(annotations_summary(&row.uri, &annotations));
+    let channel = Channel::new(row.uri.clone(), body.born_at);
+    let state = SessionState { annotations: counted, ..body.state.into_owned() };
+    let times = (body.created_at.into_owned(), row.modified_at.clone());
     let session = Session {
-        channel: Channel::new(row.uri.clone(), body.born_at),
-        state: SessionState { annotations: counted, ..body.state.into_owned() },
-        created_at: body.created_at.into_owned(),
-        modified_at: row.modified_at.clone(),
-        config: body.config.into_owned(),
-        title_by: body.title_by,
-        used: 0,
         selected: told.meta.clone(),
         changes: told.changes.clone(),
+        sent_summary: told,
         reviewed: body.reviewed.into_owned(),
         reverted: body.discarded.into_owned(),
         checkpoints: body.kept.into_owned(),
-        sent_summary: told,
-        ahead: false,
         shown_at: body.shown_at.unwrap_or(body.born_at),
-        unsubscribed: None,
-        written_rows: WrittenRows::default(),
+        ..Session::new(channel, state, times, body.config.into_owned(), body.title_by)
     };
     let seen = body.seen.map(Cow::into_owned);
     Ok(LoadedHeader { session, annotations, seen })

@@ -12,8 +12,7 @@ use crate::host::actions::ACTION_NESTING_MAX;
 use crate::host::agents::progress::Opening;
 use crate::host::agents::AgentRegistry;
 use crate::host::catalogue::chats::Beginning;
-use crate::host::catalogue::rows::WrittenRows;
-use crate::host::catalogue::{ahead, row_of, summary_of, Catalogue, FIRST_TITLE};
+use crate::host::catalogue::{ahead, row_of, Catalogue, FIRST_TITLE};
 use crate::host::configuration::directories::usable_directory;
 use crate::host::configuration::selection;
 use crate::host::configuration::values::{check_complete, settings_of, shown};
@@ -154,28 +153,9 @@ pub(in crate::host) fn create_session(
         ledger.mark_dirty(chat.into());
     }
     let used = ledger.uses();
-    ledger.channels.sessions.insert(
-        session,
-        Session {
-            sent_summary: summary_of(&uri, &state, &now, &now),
-            selected: None,
-            changes: None,
-            reviewed: Default::default(),
-            reverted: Vec::new(),
-            checkpoints: Default::default(),
-            channel: Channel::new(uri, born_at),
-            state,
-            created_at: now.clone(),
-            modified_at: now,
-            config,
-            title_by,
-            used,
-            ahead,
-            shown_at: born_at,
-            unsubscribed: None,
-            written_rows: WrittenRows::default(),
-        },
-    );
+    let channel = Channel::new(uri, born_at);
+    let made = Session { used, ahead, ..Session::new(channel, state, (now.clone(), now), config, title_by) };
+    ledger.channels.sessions.insert(session, made);
     annotations::add_annotations(ledger, session, Vec::new());
     Ok(NewSession { session })
 }

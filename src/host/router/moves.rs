@@ -10,8 +10,7 @@ use ahp_types::notifications::SessionAddedParams;
 use ahp_types::state::{SessionLifecycle, SessionStatus};
 
 use crate::host::agents::{conversations, AgentRegistry};
-use crate::host::catalogue::rows::WrittenRows;
-use crate::host::catalogue::{ahead, notes, row_of, summary_of};
+use crate::host::catalogue::{ahead, notes, row_of};
 use crate::host::changes::Changes;
 use crate::host::configuration::directories;
 use crate::host::effects::ChatKey;
@@ -120,26 +119,12 @@ pub(super) fn move_to_new_session(
     state.status |= is_read;
     state.config.clone_from(&from.state.config);
     let now = step.timestamp();
+    // The next number is that of the count of sessions, which is told with the session itself.
+    let channel = Channel::new(uri.clone(), ledger.head() + 1);
     let session = Session {
-        sent_summary: summary_of(&uri, &state, &now, &now),
-        selected: None,
-        changes: None,
-        reviewed: Default::default(),
-        reverted: Vec::new(),
-        checkpoints: Default::default(),
-        // The next number is that of the count of sessions, which is told with the session
-        // itself.
-        channel: Channel::new(uri.clone(), ledger.head() + 1),
-        state,
-        created_at: now.clone(),
-        modified_at: now,
-        config: from.config.clone(),
-        title_by: chat.title_by,
         used: ledger.uses(),
-        ahead: false,
         shown_at: ledger.head(),
-        unsubscribed: None,
-        written_rows: WrittenRows::default(),
+        ..Session::new(channel, state, (now.clone(), now), from.config.clone(), chat.title_by)
     };
     let to = SessionKey(ledger.fresh_key());
     ledger.channels.by_uri.insert(uri.clone(), to.into());
