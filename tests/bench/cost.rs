@@ -6,7 +6,8 @@
 //! Owns: the scenes that are counted, and the comparison with `cost.toml`.
 //! Never: measures time. Cachegrind counts the user-space instructions of one process with all of
 //! its threads; what its children execute (agents, git) and what the kernel does for it is not
-//! counted.
+//! counted. No scene has an agent: its guard is this program again, and valgrind starts no
+//! `/proc/self/exe`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +18,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use super::client::{self, Client, CHAT, PING};
-use super::{bridged, stored, thousands, Outcome, DELTA_BYTES};
+use super::{stored, thousands, Outcome, DELTA_BYTES};
 
 /// Name of this part on the command line.
 pub const COST: &str = "cost";
@@ -42,14 +43,13 @@ const SESSIONS: usize = 200;
 type Count = fn() -> Outcome<u64>;
 
 /// Rows that are counted, by the names of their figures.
-const ROWS: [(&str, Count); 11] = [
+const ROWS: [(&str, Count); 10] = [
     ("start to the answer of initialize", start),
     ("durable handshake", durable_handshake),
     ("ping", ping),
     ("subscribe", subscribe),
     ("delta of script", || delta(None)),
     ("delta of script, stored", || delta(Some(stored::folder()?))),
-    ("chunk of an ACP agent", chunk),
     ("delta to 50 clients", delta_to_many),
     ("bytes of the program", program_size),
     ("lines of source", source_lines),
@@ -145,18 +145,6 @@ fn delta(folder: Option<TempDir>) -> Outcome<u64> {
             Ok(per_unit(few, many))
         }
     }
-}
-
-fn chunk() -> Outcome<u64> {
-    let program = std::env::current_exe()?;
-    let agent = format!("agent={} {}", shell_words::quote(&program.to_string_lossy()), bridged::AGENT);
-    each(&["--ephemeral", "--agent", &agent], |client, count| {
-        client.say(client::create("s").replace("\"}}", "\",\"provider\":\"agent\"}}").as_bytes())?;
-        client.line_with(b"\"id\":2")?;
-        client.subscribe(CHAT)?;
-        client.start_turn(CHAT, &format!("count {count}"))?;
-        client.line_with(b"chat/turnComplete")
-    })
 }
 
 fn delta_to_many() -> Outcome<u64> {
