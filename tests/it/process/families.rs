@@ -247,9 +247,14 @@ fn stopped_terminal_guard_is_continued() {
 #[test]
 fn terminal_guard_leaves_the_folder_of_its_terminal() {
     let mut terminals = Terminals::start("guard-folder");
-    let all = terminals.populate(TERMINAL, "one");
-    let guard = guard_of(&all);
-    assert_eq!(fs::read_link(format!("/proc/{guard}/cwd")).unwrap(), PathBuf::from("/"));
+    let folder = format!("file://{}", terminals.folder.path().display());
+    let claim = json!({ "kind": "client", "clientId": "me" });
+    let params = json!({ "channel": TERMINAL, "claim": claim, "cwd": folder });
+    let answer = terminals.shell.ask("createTerminal", params);
+    assert_eq!(answer.get("result"), Some(&Value::Null), "{answer}");
+    let guard = guards(terminals.host())[0];
+    let is_out = || fs::read_link(format!("/proc/{guard}/cwd")).is_ok_and(|cwd| cwd == Path::new("/"));
+    wait_for(is_out, "the guard leaves the folder");
     terminals.dispose(TERMINAL);
     terminals.wait_until_alone();
 }
