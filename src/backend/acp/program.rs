@@ -26,7 +26,7 @@ pub enum NotInstalled {
         /// The folders, in order.
         folders: String,
     },
-    /// Whole command line in place of a program, and no program has that name.
+    /// Command line in place of a program; no program has that name.
     #[error(
         "it is not installed: there is no program `{command}`; if the rest is its arguments, write \
          `command = \"{program}\"` and `args = {arguments}`"

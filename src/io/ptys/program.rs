@@ -150,7 +150,7 @@ struct Program {
     /// When something was printed last, and how much since it has ended.
     printed_at: Instant,
     drained_bytes: usize,
-    /// Set once a read behind its end has found nothing: what is printed from then on is not its
+    /// Set once a read after its end has found nothing: what is printed from then on is not its
     /// own, and is not waited for.
     is_drained: bool,
     /// Set while nobody has the terminal open.

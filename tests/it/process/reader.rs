@@ -222,7 +222,7 @@ fn command_with_much_output_ends_in_a_deterministic_host_the_same_each_time() {
     }
 }
 
-/// It prints for hours until so much has come that no more is waited for.
+/// Without a rule for it, the command would wait for hours, until a mebibyte has been printed.
 #[test]
 fn command_ends_although_a_background_process_of_it_goes_on_printing() {
     let prints = "(trap '' HUP; while :; do echo x; sleep 0.1; done) & sleep 0.3; echo all to\"\"ld";
