@@ -11,9 +11,8 @@ use ahp_types::state::{Annotation, AnnotationsState, AnnotationsSummary, Snapsho
 
 use crate::host::actions::{actions_of, ClientAction};
 use crate::host::channels::{Channels, Kind, Table};
-use crate::host::effects::{AnnotationsKey, ChannelId, SessionKey};
+use crate::host::effects::{AnnotationsKey, SessionKey};
 use crate::host::model::Channel;
-use crate::host::Config;
 use crate::state::history::CompletedTurn;
 use crate::wire::annotations::{annotations_uri, parse_annotations_uri};
 use crate::wire::channels::ChannelKind;
@@ -21,32 +20,30 @@ use crate::wire::rpc::json_bytes;
 
 /// The channel of a session's annotations.
 #[derive(Debug)]
-pub(in crate::host) struct Annotations {
-    pub(in crate::host) channel: Channel,
+pub(crate) struct Annotations {
+    pub(crate) channel: Channel,
     state: AnnotationsState,
     /// Length of the annotations as JSON text, in bytes.
     bytes: usize,
 }
 
 impl Annotations {
-    /// The channel of these annotations.
-    pub(in crate::host) fn new(channel: Channel, annotations: Vec<Annotation>) -> Self {
+    pub(crate) fn new(channel: Channel, annotations: Vec<Annotation>) -> Self {
         let bytes = annotations.iter().map(json_bytes).sum();
         Self { channel, state: AnnotationsState { annotations }, bytes }
     }
 
     /// Returns all annotations, the oldest first.
-    pub(in crate::host) fn list(&self) -> &[Annotation] {
+    pub(crate) fn list(&self) -> &[Annotation] {
         &self.state.annotations
     }
 
-    /// Returns the annotation of this id.
-    pub(in crate::host) fn get(&self, id: &str) -> Option<&Annotation> {
+    pub(crate) fn get(&self, id: &str) -> Option<&Annotation> {
         self.list().iter().find(|annotation| annotation.id == id)
     }
 
     /// Returns the length of the annotations as JSON text, in bytes.
-    pub(in crate::host) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
@@ -56,7 +53,7 @@ impl Annotations {
 }
 
 /// Returns what a session with this URI says of its annotations.
-pub(in crate::host) fn summary_of(session: &str, annotations: &[Annotation]) -> AnnotationsSummary {
+pub(crate) fn summary_of(session: &str, annotations: &[Annotation]) -> AnnotationsSummary {
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     AnnotationsSummary {
         resource: annotations_uri(session),
@@ -66,7 +63,7 @@ pub(in crate::host) fn summary_of(session: &str, annotations: &[Annotation]) -> 
 }
 
 /// The annotation that an action is about.
-pub(in crate::host) fn named_in(action: &StateAction) -> Option<&str> {
+pub(crate) fn named_in(action: &StateAction) -> Option<&str> {
     match action {
         StateAction::AnnotationsSet(action) => Some(&action.annotation.id),
         StateAction::AnnotationsUpdated(action) => Some(&action.annotation_id),
@@ -91,18 +88,6 @@ impl Kind for Annotations {
     type Key = AnnotationsKey;
     type All = Table<AnnotationsKey, Self>;
 
-    fn at_start(_: &Config) -> Self::All {
-        Table::default()
-    }
-
-    fn channel(&self) -> &Channel {
-        &self.channel
-    }
-
-    fn channel_mut(&mut self) -> &mut Channel {
-        &mut self.channel
-    }
-
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
         let id = named_in(action).unwrap_or_default();
         let before = self.bytes_of(id);
@@ -124,11 +109,5 @@ impl Kind for Annotations {
 
     fn session_of(_: &Channels, key: AnnotationsKey) -> Option<SessionKey> {
         Some(key.into())
-    }
-}
-
-impl From<AnnotationsKey> for ChannelId {
-    fn from(AnnotationsKey(key): AnnotationsKey) -> Self {
-        Self { kind: Annotations::KIND, key }
     }
 }

@@ -12,21 +12,19 @@ use ahp_types::state::{ChangesetState, SnapshotState};
 
 use crate::host::actions::{actions_of, ClientAction};
 use crate::host::channels::{Channels, Kind, Table};
-use crate::host::effects::{ChangesetKey, ChannelId, SessionKey};
+use crate::host::effects::{ChangesetKey, SessionKey};
 use crate::host::model::Channel;
-use crate::host::Config;
 use crate::state::history::CompletedTurn;
 use crate::wire::changesets::{changeset_uri, parse_changeset_uri, ChangesetScope};
 use crate::wire::channels::ChannelKind;
 
-/// The channel of a changeset.
 #[derive(Debug)]
-pub(in crate::host) struct Changeset {
-    pub(in crate::host) channel: Channel,
-    pub(in crate::host) state: ChangesetState,
-    pub(in crate::host) session: SessionKey,
+pub(crate) struct Changeset {
+    pub(crate) channel: Channel,
+    pub(crate) state: ChangesetState,
+    pub(crate) session: SessionKey,
     /// Scope of the changes: a turn, a session or a branch.
-    pub(in crate::host) scope: ChangesetScope,
+    pub(crate) scope: ChangesetScope,
 }
 
 impl Kind for Changeset {
@@ -38,18 +36,6 @@ impl Kind for Changeset {
     };
     type Key = ChangesetKey;
     type All = Table<ChangesetKey, Self>;
-
-    fn at_start(_: &Config) -> Self::All {
-        Table::default()
-    }
-
-    fn channel(&self) -> &Channel {
-        &self.channel
-    }
-
-    fn channel_mut(&mut self) -> &mut Channel {
-        &mut self.channel
-    }
 
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
         apply_action_to_changeset(&mut self.state, action)
@@ -68,11 +54,5 @@ impl Kind for Changeset {
 
     fn session_of(channels: &Channels, key: ChangesetKey) -> Option<SessionKey> {
         channels.changesets.get(&key).map(|changeset| changeset.session)
-    }
-}
-
-impl From<ChangesetKey> for ChannelId {
-    fn from(ChangesetKey(key): ChangesetKey) -> Self {
-        Self { kind: Changeset::KIND, key }
     }
 }

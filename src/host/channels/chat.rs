@@ -12,8 +12,7 @@ use crate::host::channels::session::find_by_provider;
 use crate::host::channels::{Channels, Kind, Table};
 use crate::host::effects::{ActionLine, ChatKey, SessionKey};
 use crate::host::ledger::{cursor_before, Loading, RowNote, SnapshotRequired};
-use crate::host::model::{Channel, Chat, Subscription};
-use crate::host::Config;
+use crate::host::model::{Chat, Subscription};
 use crate::state::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;
 use crate::wire::uris;
@@ -44,18 +43,6 @@ impl Kind for Chat {
     };
     type Key = ChatKey;
     type All = Table<ChatKey, Self>;
-
-    fn at_start(_: &Config) -> Self::All {
-        Table::default()
-    }
-
-    fn channel(&self) -> &Channel {
-        &self.channel
-    }
-
-    fn channel_mut(&mut self) -> &mut Channel {
-        &mut self.channel
-    }
 
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
         self.conversation.apply(action)

@@ -46,7 +46,7 @@ pub(super) use changeset::Changeset;
 pub(super) use root::Root;
 #[cfg(test)]
 pub(super) use sample::Sample;
-pub(super) use terminal::{CommandCall, Pty, Terminal};
+pub(super) use terminal::{running_state, CommandCall, Pty, Terminal};
 pub(super) use watch::Watch;
 
 /// Behaviour in which kinds of channels differ. The defaults are right for most kinds.
@@ -61,17 +61,15 @@ pub(super) trait Kind: Sized {
     const ACTIONS: &'static [ClientAction];
 
     /// Key of a channel among those of its kind.
-    type Key: Copy + From<u64> + Into<ChannelId>;
+    type Key: Copy + Ord + From<u64> + Into<ChannelId>;
 
     /// All its channels that are in memory.
     type All: Keyed<Self>;
 
     /// Creates the channels that exist when a host starts.
-    fn at_start(config: &Config) -> Self::All;
-
-    fn channel(&self) -> &Channel;
-
-    fn channel_mut(&mut self) -> &mut Channel;
+    fn at_start(_config: &Config) -> Vec<(Self::Key, Self)> {
+        Vec::new()
+    }
 
     /// Changes the state as clients do.
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome;
@@ -117,9 +115,6 @@ pub(super) trait Kind: Sized {
 
     /// Returns the loading of turns that a client with an unknown window needs within a replay of
     /// these actions, which are all of the channel's in it.
-    ///
-    /// # Errors
-    /// When it must be given the state instead.
     fn loading_in_replay(&self, _actions: &[&ActionLine]) -> Result<Option<Loading>, SnapshotRequired> {
         Ok(None)
     }
@@ -127,43 +122,19 @@ pub(super) trait Kind: Sized {
 
 /// Channels of one kind.
 pub(super) trait Keyed<K> {
+    fn at_start(config: &Config) -> Self;
+
     fn at(&self, key: u64) -> Option<&K>;
 
     fn at_mut(&mut self, key: u64) -> Option<&mut K>;
 
-    /// Each of them by its key.
-    fn each<'a>(&'a self) -> impl Iterator<Item = (u64, &'a K)>
-    where
-        K: 'a;
-}
-
-impl<Key: From<u64> + Into<ChannelId> + Copy + Ord, K> Keyed<K> for BTreeMap<Key, K> {
-    fn at(&self, key: u64) -> Option<&K> {
-        self.get(&key.into())
-    }
-
-    fn at_mut(&mut self, key: u64) -> Option<&mut K> {
-        self.get_mut(&key.into())
-    }
-
-    fn each<'a>(&'a self) -> impl Iterator<Item = (u64, &'a K)>
-    where
-        K: 'a,
-    {
-        self.iter().map(|(key, of_kind)| (Into::<ChannelId>::into(*key).key, of_kind))
-    }
+    fn uris(&self) -> Vec<(String, ChannelId)>;
 }
 
 /// Channels of one kind by their keys. What has no business with a key that may be gone asks
 /// [`Table::known`]; what may find that a channel is gone asks `get` of the map below.
 #[derive(Debug)]
 pub(super) struct Table<Key, K>(BTreeMap<Key, K>);
-
-impl<Key, K> Default for Table<Key, K> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
 
 impl<Key, K> Deref for Table<Key, K> {
     type Target = BTreeMap<Key, K>;
@@ -214,29 +185,34 @@ impl<Key: Ord + Copy + Debug, K> Table<Key, K> {
     }
 }
 
-impl<Key: From<u64> + Into<ChannelId> + Copy + Ord, K> Keyed<K> for Table<Key, K> {
+impl<K: Placed> Keyed<K> for Table<K::Key, K> {
+    fn at_start(config: &Config) -> Self {
+        Self(K::at_start(config).into_iter().collect())
+    }
+
     fn at(&self, key: u64) -> Option<&K> {
-        self.0.at(key)
+        self.0.get(&key.into())
     }
 
     fn at_mut(&mut self, key: u64) -> Option<&mut K> {
-        self.0.at_mut(key)
+        self.0.get_mut(&key.into())
     }
 
-    fn each<'a>(&'a self) -> impl Iterator<Item = (u64, &'a K)>
-    where
-        K: 'a,
-    {
-        self.0.each()
+    fn uris(&self) -> Vec<(String, ChannelId)> {
+        self.0.iter().map(|(key, of_kind)| (of_kind.channel().uri.clone(), (*key).into())).collect()
     }
 }
 
 fn log_unknown_key(key: &impl Debug, caller: &Location<'_>) {
-    tracing::error!(?key, %caller, "a mistake of this program: a channel that must be there is not; what was to be done with it is left out");
+    tracing::error!(?key, %caller, "bug in this program: a channel that must exist does not; the operation on it is skipped");
 }
 
-/// Access to the table of a kind among all channels.
-trait Placed: Kind {
+/// Members that every channel has, and the table of its kind among all channels.
+pub(super) trait Placed: Kind {
+    fn channel(&self) -> &Channel;
+
+    fn channel_mut(&mut self) -> &mut Channel;
+
     fn all(channels: &Channels) -> &Self::All;
 
     fn all_mut(channels: &mut Channels) -> &mut Self::All;
@@ -257,17 +233,23 @@ macro_rules! make_channels {
             pub(super) fn at_start(config: &Config) -> Self {
                 let mut channels = Self {
                     by_uri: HashMap::new(),
-                    $($(#[cfg($cfg)])? $channels: $Kind::at_start(config),)+
+                    $($(#[cfg($cfg)])? $channels: Keyed::<$Kind>::at_start(config),)+
                 };
-                $($(#[cfg($cfg)])? channels.by_uri.extend(channels.$channels.each().map(|(key, of_kind)| {
-                    (of_kind.channel().uri.clone(), ChannelId { kind: $Kind::KIND, key })
-                }));)+
+                $($(#[cfg($cfg)])? channels.by_uri.extend(channels.$channels.uris());)+
                 channels
             }
         }
 
         $($(#[cfg($cfg)])?
         impl Placed for $Kind {
+            fn channel(&self) -> &Channel {
+                &self.channel
+            }
+
+            fn channel_mut(&mut self) -> &mut Channel {
+                &mut self.channel
+            }
+
             fn all(channels: &Channels) -> &Self::All {
                 &channels.$channels
             }
@@ -376,9 +358,6 @@ impl Channels {
     }
 
     /// Returns what must be sent within a replay; see [`Kind::loading_in_replay`].
-    ///
-    /// # Errors
-    /// When the client must be given the state instead.
     pub(super) fn loading_in_replay(
         &self,
         id: ChannelId,
@@ -408,7 +387,6 @@ impl Channels {
         folders.collect::<BTreeSet<_>>().into_iter().cloned().collect()
     }
 
-    /// Returns whether a chat is the default one of its session.
     pub(super) fn is_default(&self, key: ChatKey) -> bool {
         let Some(chat) = self.chats.known(key) else { return false };
         let session = self.sessions.known(chat.session);

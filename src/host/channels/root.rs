@@ -30,15 +30,14 @@ const VALUES_MAX: usize = 256;
 /// And how many bytes of JSON text they may be, with their names.
 const VALUES_BYTES_MAX: usize = 256 << 10;
 
-/// The root channel.
 #[derive(Debug)]
-pub(in crate::host) struct Root {
-    pub(in crate::host) channel: Channel,
-    pub(in crate::host) state: RootState,
+pub(crate) struct Root {
+    pub(crate) channel: Channel,
+    pub(crate) state: RootState,
     /// The store had it when the host started.
-    pub(in crate::host) was_saved: bool,
+    pub(crate) was_saved: bool,
     /// The process before this one has told of terminals, which have ended with it.
-    pub(in crate::host) has_sent_terminals: bool,
+    pub(crate) has_sent_terminals: bool,
 }
 
 /// Saved part of the root channel.
@@ -47,7 +46,6 @@ pub(in crate::host) struct Root {
 struct RootBody {
     /// Clients that come back from before do not know of the configuration.
     born_at: u64,
-    /// The values of the configuration.
     values: JsonObject,
     /// Clients were told of terminals that are there as long as the process is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -64,15 +62,15 @@ impl RootBody {
         let row = config.start.channels.iter().find(|row| row.id == ChannelId::ROOT)?;
         let body = serde_json::from_slice(&row.body);
         body.map_err(
-            |error| tracing::error!(%error, "the host's configuration cannot be read: it begins anew"),
+            |error| tracing::error!(%error, "the saved configuration of the host cannot be read: it begins empty"),
         )
         .ok()
     }
 }
 
 /// There is one, so nothing tells it from others.
-#[derive(Clone, Copy)]
-pub(in crate::host) struct RootKey;
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RootKey;
 
 impl From<u64> for RootKey {
     fn from(_: u64) -> Self {
@@ -87,32 +85,6 @@ impl From<RootKey> for ChannelId {
 }
 
 impl Keyed<Self> for Root {
-    fn at(&self, _: u64) -> Option<&Self> {
-        Some(self)
-    }
-
-    fn at_mut(&mut self, _: u64) -> Option<&mut Self> {
-        Some(self)
-    }
-
-    fn each<'a>(&'a self) -> impl Iterator<Item = (u64, &'a Self)>
-    where
-        Self: 'a,
-    {
-        std::iter::once((ChannelId::ROOT.key, self))
-    }
-}
-
-impl Kind for Root {
-    const KIND: ChannelKind = ChannelKind::Root;
-    const LABEL: &'static str = "the root channel";
-    const ACTIONS: &'static [ClientAction] = actions_of! {
-        Root;
-        "root/configChanged" => RootConfigChangedAction;
-    };
-    type Key = RootKey;
-    type All = Self;
-
     fn at_start(config: &Config) -> Self {
         let kept = RootBody::from_stored(config);
         let was_saved = kept.is_some();
@@ -135,13 +107,28 @@ impl Kind for Root {
         Self { channel, state, was_saved, has_sent_terminals: body.has_terminals }
     }
 
-    fn channel(&self) -> &Channel {
-        &self.channel
+    fn at(&self, _: u64) -> Option<&Self> {
+        Some(self)
     }
 
-    fn channel_mut(&mut self) -> &mut Channel {
-        &mut self.channel
+    fn at_mut(&mut self, _: u64) -> Option<&mut Self> {
+        Some(self)
     }
+
+    fn uris(&self) -> Vec<(String, ChannelId)> {
+        vec![(self.channel.uri.clone(), ChannelId::ROOT)]
+    }
+}
+
+impl Kind for Root {
+    const KIND: ChannelKind = ChannelKind::Root;
+    const LABEL: &'static str = "the root channel";
+    const ACTIONS: &'static [ClientAction] = actions_of! {
+        Root;
+        "root/configChanged" => RootConfigChangedAction;
+    };
+    type Key = RootKey;
+    type All = Self;
 
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
         apply_action_to_root(&mut self.state, action)
@@ -165,10 +152,7 @@ impl Kind for Root {
 
 impl Root {
     /// Returns whether a client's action changes anything.
-    ///
-    /// # Errors
-    /// When it may not be carried out.
-    pub(in crate::host) fn check_change(&self, action: &StateAction) -> Result<bool, Refusal> {
+    pub(crate) fn check_change(&self, action: &StateAction) -> Result<bool, Refusal> {
         let StateAction::RootConfigChanged(RootConfigChangedAction { config: values, replace }) = action
         else {
             return Err(Refusal::OnlyRootConfig);
@@ -188,7 +172,7 @@ impl Root {
     }
 
     /// Leaves the row of the root channel to be saved.
-    pub(in crate::host) fn save(&self, step: &mut Step<'_>) {
+    pub(crate) fn save(&self, step: &mut Step<'_>) {
         let values = self.state.config.as_ref().map(|config| config.values.clone()).unwrap_or_default();
         let has_terminals = self.state.terminals.as_ref().is_some_and(|terminals| !terminals.is_empty());
         let lists_terminals = self.state.terminals.is_some();
@@ -199,9 +183,6 @@ impl Root {
 }
 
 /// Checks the number and size of all values of the host's configuration.
-///
-/// # Errors
-/// When they are too many, or too large.
 fn check_limit(values: &JsonObject) -> Result<(), Refusal> {
     if values.len() > VALUES_MAX {
         return Err(Refusal::TooManyRootValues(VALUES_MAX));

@@ -4,14 +4,12 @@
 //! set and remove.
 //! Never: is known to anything but the list of the kinds.
 
-use std::collections::BTreeMap;
-
 use ahp::reducers::{apply_action_to_annotations, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{AnnotationsState, SnapshotState};
 
 use crate::host::actions::{actions_of, ClientAction};
-use crate::host::channels::Kind;
+use crate::host::channels::{Kind, Table};
 use crate::host::effects::{ChannelId, ChannelRow, Output, Record};
 use crate::host::ledger::RowNote;
 use crate::host::model::Channel;
@@ -24,13 +22,13 @@ use crate::wire::rpc::to_sorted_json;
 const SAMPLES: u64 = 2;
 
 #[derive(Debug)]
-pub(in crate::host) struct Sample {
-    channel: Channel,
+pub(crate) struct Sample {
+    pub(super) channel: Channel,
     state: AnnotationsState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::host) struct SampleKey(u64);
+pub(crate) struct SampleKey(u64);
 
 impl From<u64> for SampleKey {
     fn from(key: u64) -> Self {
@@ -54,9 +52,9 @@ impl Kind for Sample {
         "annotations/updated" => AnnotationsUpdatedAction, refused: "a sample is not updated";
     };
     type Key = SampleKey;
-    type All = BTreeMap<SampleKey, Self>;
+    type All = Table<SampleKey, Self>;
 
-    fn at_start(config: &Config) -> Self::All {
+    fn at_start(config: &Config) -> Vec<(SampleKey, Self)> {
         let sample = |key| {
             let kept = config.start.channels.iter().find(|row| row.id == SampleKey(key).into());
             let state = kept.and_then(|row| serde_json::from_slice(&row.body).ok());
@@ -64,14 +62,6 @@ impl Kind for Sample {
             (SampleKey(key), Self { channel: Channel::new(format!("ahp-sample:/{key}"), 0), state })
         };
         (1..=SAMPLES).map(sample).collect()
-    }
-
-    fn channel(&self) -> &Channel {
-        &self.channel
-    }
-
-    fn channel_mut(&mut self) -> &mut Channel {
-        &mut self.channel
     }
 
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
@@ -89,14 +79,14 @@ impl Kind for Sample {
 
 impl Sample {
     /// Returns whether an action changes anything.
-    pub(in crate::host) fn is_change(&self, action: &StateAction) -> bool {
+    pub(crate) fn is_change(&self, action: &StateAction) -> bool {
         let mut after = self.state.clone();
         apply_action_to_annotations(&mut after, action);
         after != self.state
     }
 
     /// Leaves the row of the channel to be saved.
-    pub(in crate::host) fn save(&self, step: &mut Step<'_>, id: ChannelId) {
+    pub(crate) fn save(&self, step: &mut Step<'_>, id: ChannelId) {
         let body = to_sorted_json(&self.state).into();
         step.emit(Output::Record(Record::Channel(ChannelRow { id, body })));
     }

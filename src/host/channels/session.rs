@@ -12,8 +12,7 @@ use crate::host::actions::{actions_of, ClientAction};
 use crate::host::channels::{Channels, Kind, Table};
 use crate::host::effects::SessionKey;
 use crate::host::ledger::RowNote;
-use crate::host::model::{Channel, Session};
-use crate::host::Config;
+use crate::host::model::Session;
 use crate::state::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;
 use crate::wire::uris;
@@ -43,18 +42,6 @@ impl Kind for Session {
     };
     type Key = SessionKey;
     type All = Table<SessionKey, Self>;
-
-    fn at_start(_: &Config) -> Self::All {
-        Table::default()
-    }
-
-    fn channel(&self) -> &Channel {
-        &self.channel
-    }
-
-    fn channel_mut(&mut self) -> &mut Channel {
-        &mut self.channel
-    }
 
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
         apply_action_to_session(&mut self.state, action)

@@ -18,7 +18,7 @@ use crate::wire::version_hints::{Selection, SELECTED};
 
 impl Channels {
     /// Returns a session's summary, with what is selected in it.
-    pub(in crate::host) fn summary(&self, key: SessionKey) -> Option<SessionSummary> {
+    pub(crate) fn summary(&self, key: SessionKey) -> Option<SessionSummary> {
         let session = self.sessions.known(key)?;
         let summary =
             summary_of(&session.channel.uri, &session.state, &session.created_at, &session.modified_at);
@@ -28,7 +28,7 @@ impl Channels {
 
     /// Returns the chat that is its session's own: the first one, or the default one when that is
     /// gone.
-    pub(in crate::host) fn own_chat(&self, key: SessionKey) -> Option<ChatKey> {
+    pub(crate) fn own_chat(&self, key: SessionKey) -> Option<ChatKey> {
         let session: &Session = self.sessions.known(key)?;
         let chat = |uri: &String| {
             let chat = self.by_uri.get(uri)?.chat()?;
@@ -40,7 +40,7 @@ impl Channels {
 
     /// Returns what a session's summary says of its selection, in its `_meta`; `None` where that is
     /// nothing, or large.
-    pub(in crate::host) fn selected_for_summary(&self, key: SessionKey) -> Option<JsonObject> {
+    pub(crate) fn selected_for_summary(&self, key: SessionKey) -> Option<JsonObject> {
         let Selection { model, agent } = self.selected_in(self.own_chat(key)?);
         let members = [("model", model), ("agent", agent)];
         let selected: JsonObject =
@@ -50,8 +50,7 @@ impl Channels {
         (selected != json!({}) && fits()).then(|| JsonObject::from_iter([(SELECTED.to_owned(), selected)]))
     }
 
-    /// Returns what is selected in a chat.
-    pub(in crate::host) fn selected_in(&self, key: ChatKey) -> Selection {
+    pub(crate) fn selected_in(&self, key: ChatKey) -> Selection {
         self.chats.known(key).map(|chat| selection_of(&chat.conversation)).unwrap_or_default()
     }
 }

@@ -8,16 +8,15 @@
 use ahp::reducers::{apply_action_to_terminal, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{
-    SnapshotState, TerminalClaim, TerminalCommandResult, TerminalLifecycleState, TerminalSessionClaim,
-    TerminalState,
+    SnapshotState, TerminalClaim, TerminalCommandResult, TerminalLifecycleState,
+    TerminalRunningLifecycleState, TerminalSessionClaim, TerminalState,
 };
 
 use crate::host::actions::{actions_of, ClientAction};
 use crate::host::channels::{Channels, Kind, Table};
-use crate::host::effects::{ChannelId, ChatKey, ConnectionId, RunId, SessionKey, TerminalKey};
+use crate::host::effects::{ChatKey, ConnectionId, RunId, SessionKey, TerminalKey};
 use crate::host::model::Channel;
 use crate::host::terminals::scrollback::{cut, text_of};
-use crate::host::Config;
 use crate::state::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;
 use crate::wire::rpc::RequestId;
@@ -25,82 +24,106 @@ use crate::wire::terminals::{
     parse_terminal_uri, terminal_uri, OUTPUT_BYTES_KEPT, SCROLLBACK_BYTES_CUT, SCROLLBACK_BYTES_MAX,
 };
 
-/// The channel of a terminal.
 #[derive(Debug)]
-pub(in crate::host) struct Terminal {
-    pub(in crate::host) channel: Channel,
-    pub(in crate::host) state: TerminalState,
+pub(crate) struct Terminal {
+    pub(crate) channel: Channel,
+    pub(crate) state: TerminalState,
     /// The chat whose agent has the command run; none when clients have it for themselves.
-    pub(in crate::host) chat: Option<ChatKey>,
+    pub(crate) chat: Option<ChatKey>,
     /// The program in it that can be typed into; none when it shows what a command of an agent
     /// prints.
-    pub(in crate::host) pty: Option<Pty>,
+    pub(crate) pty: Option<Pty>,
     /// Agent's id of the terminal, while the agent may still report on it.
-    pub(in crate::host) name: Option<String>,
-    /// When it was opened.
-    pub(in crate::host) since: String,
+    pub(crate) name: Option<String>,
+    pub(crate) since: String,
     /// Set when the agent can leave the command running in the background.
-    pub(in crate::host) detaches: bool,
+    pub(crate) detaches: bool,
     /// A call that is over says how the command has ended, and what it has printed.
-    pub(in crate::host) is_stored: bool,
+    pub(crate) is_stored: bool,
     /// There was more before what is kept.
-    pub(in crate::host) is_cut: bool,
+    pub(crate) is_cut: bool,
 }
 
 /// A program that runs in a terminal and can be typed into.
 #[derive(Debug, Default)]
-pub(in crate::host) struct Pty {
+pub(crate) struct Pty {
     /// The request that is answered when it has started.
-    pub(in crate::host) asked: Option<(ConnectionId, RequestId)>,
+    pub(crate) asked: Option<(ConnectionId, RequestId)>,
     /// The client that has asked for it.
-    pub(in crate::host) made_by: String,
+    pub(crate) made_by: String,
     /// Number of typed bytes that the program has not been given yet.
-    pub(in crate::host) pending_input_bytes: usize,
+    pub(crate) pending_input_bytes: usize,
     /// Set once a client has subscribed, or has had the time to.
-    pub(in crate::host) had_subscribers: bool,
+    pub(crate) had_subscribers: bool,
     /// A client has named it: it is called so, whatever its program calls it.
-    pub(in crate::host) is_named: bool,
+    pub(crate) is_named: bool,
     /// Number of command lines that its shell has reported.
-    pub(in crate::host) lines: u64,
+    pub(crate) lines: u64,
     /// The line that it runs: its id, and since when, by the clock that never goes back.
-    pub(in crate::host) line: Option<(String, u64)>,
+    pub(crate) line: Option<(String, u64)>,
     /// The call of a chat that shows what it runs.
-    pub(in crate::host) call: Option<CommandCall>,
+    pub(crate) call: Option<CommandCall>,
     /// The number of the time for which it stays although nobody follows it yet, or its holder is
     /// gone, while that runs.
-    pub(in crate::host) time: Option<u64>,
+    pub(crate) time: Option<u64>,
 }
 
 /// The call that shows a command in a terminal of the system's.
 #[derive(Debug, Clone)]
-pub(in crate::host) struct CommandCall {
-    /// The turn that it is in.
-    pub(in crate::host) turn_id: String,
-    /// Id of the call.
-    pub(in crate::host) id: String,
-    /// The line that is run.
-    pub(in crate::host) line: String,
+pub(crate) struct CommandCall {
+    pub(crate) turn_id: String,
+    pub(crate) id: String,
+    pub(crate) line: String,
     /// The run of the agent that waits for it; none when it is all that its turn does.
-    pub(in crate::host) agent: Option<RunId>,
+    pub(crate) agent: Option<RunId>,
     /// Set while its chat shows that the command waits for input.
-    pub(in crate::host) waits: bool,
+    pub(crate) waits: bool,
+}
+
+/// Returns the state of a terminal in which a command runs and has printed nothing.
+pub(crate) fn running_state(title: String, claim: TerminalClaim, is_pty: bool) -> TerminalState {
+    TerminalState {
+        title,
+        cwd: None,
+        cols: None,
+        rows: None,
+        content: Vec::new(),
+        lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
+        claim,
+        supports_command_detection: None,
+        is_pty: Some(is_pty),
+    }
 }
 
 impl Terminal {
-    /// Returns whether its command runs.
-    pub(in crate::host) fn runs(&self) -> bool {
+    /// Creates a terminal that belongs to no chat.
+    pub(crate) fn new(channel: Channel, state: TerminalState) -> Self {
+        Self {
+            channel,
+            state,
+            chat: None,
+            pty: None,
+            name: None,
+            since: String::new(),
+            detaches: false,
+            is_stored: false,
+            is_cut: false,
+        }
+    }
+
+    pub(crate) fn runs(&self) -> bool {
         matches!(self.state.lifecycle, TerminalLifecycleState::Running(_))
     }
 
     /// Returns whether it shows a command whose call waits for its end.
-    pub(in crate::host) fn is_command(&self) -> bool {
+    pub(crate) fn is_command(&self) -> bool {
         self.pty.as_ref().is_some_and(|pty| pty.call.is_some())
     }
 
     /// How its command has ended, once it has, as the call says it that shows it. The call says
     /// nothing of one that went on without it: the channel cannot be made again of that as it was
     /// told.
-    pub(in crate::host) fn result(&self) -> Option<TerminalCommandResult> {
+    pub(crate) fn result(&self) -> Option<TerminalCommandResult> {
         let TerminalLifecycleState::Exited(exited) = &self.state.lifecycle else { return None };
         let TerminalClaim::Session(TerminalSessionClaim { tool_call_id: Some(_), .. }) = self.state.claim
         else {
@@ -139,18 +162,6 @@ impl Kind for Terminal {
     type Key = TerminalKey;
     type All = Table<TerminalKey, Self>;
 
-    fn at_start(_: &Config) -> Self::All {
-        Table::default()
-    }
-
-    fn channel(&self) -> &Channel {
-        &self.channel
-    }
-
-    fn channel_mut(&mut self) -> &mut Channel {
-        &mut self.channel
-    }
-
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
         let outcome = apply_action_to_terminal(&mut self.state, action);
         self.cut();
@@ -182,11 +193,5 @@ impl Kind for Terminal {
     /// saved.
     fn is_persistent(&self) -> bool {
         self.pty.is_none()
-    }
-}
-
-impl From<TerminalKey> for ChannelId {
-    fn from(TerminalKey(key): TerminalKey) -> Self {
-        Self { kind: Terminal::KIND, key }
     }
 }

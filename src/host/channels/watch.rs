@@ -5,33 +5,29 @@
 //! it can be made again.
 //! Never: keeps what has changed, or lets clients change anything: what is told on it is no state.
 
-use std::collections::BTreeMap;
-
 use ahp::reducers::{apply_action_to_resource_watch, ReduceOutcome};
 use ahp_types::actions::StateAction;
 use ahp_types::state::{ResourceWatchState, SnapshotState};
 
 use crate::host::actions::ClientAction;
-use crate::host::channels::Kind;
-use crate::host::effects::{ChannelId, WatchKey};
+use crate::host::channels::{Kind, Table};
+use crate::host::effects::WatchKey;
 use crate::host::model::Channel;
-use crate::host::Config;
 use crate::state::history::CompletedTurn;
 use crate::wire::channels::ChannelKind;
 use crate::wire::watches::Watched;
 
-/// The channel of a watch.
 #[derive(Debug)]
-pub(in crate::host) struct Watch {
-    pub(in crate::host) channel: Channel,
-    pub(in crate::host) state: ResourceWatchState,
+pub(crate) struct Watch {
+    pub(crate) channel: Channel,
+    pub(crate) state: ResourceWatchState,
     /// The number of the time for which it stays although nobody follows it, while that runs.
-    pub(in crate::host) unsubscribed: Option<u64>,
+    pub(crate) unsubscribed: Option<u64>,
 }
 
 impl Watch {
     /// The channel of what is watched, under the URI that says so.
-    pub(in crate::host) fn new(uri: String, watched: Watched) -> Self {
+    pub(crate) fn new(uri: String, watched: Watched) -> Self {
         let mut patterns = watched.patterns();
         let (excludes, includes) = (patterns.remove("excludes"), patterns.remove("includes"));
         let state =
@@ -46,19 +42,7 @@ impl Kind for Watch {
     const LABEL: &'static str = "a watch's channel";
     const ACTIONS: &'static [ClientAction] = &[];
     type Key = WatchKey;
-    type All = BTreeMap<WatchKey, Self>;
-
-    fn at_start(_: &Config) -> Self::All {
-        BTreeMap::new()
-    }
-
-    fn channel(&self) -> &Channel {
-        &self.channel
-    }
-
-    fn channel_mut(&mut self) -> &mut Channel {
-        &mut self.channel
-    }
+    type All = Table<WatchKey, Self>;
 
     fn reduce(&mut self, action: &StateAction) -> ReduceOutcome {
         apply_action_to_resource_watch(&mut self.state, action)
@@ -66,11 +50,5 @@ impl Kind for Watch {
 
     fn snapshot(&self, _: WatchKey, _: usize) -> Option<(SnapshotState, &[CompletedTurn])> {
         Some((SnapshotState::ResourceWatch(Box::new(self.state.clone())), &[]))
-    }
-}
-
-impl From<WatchKey> for ChannelId {
-    fn from(WatchKey(key): WatchKey) -> Self {
-        Self { kind: Watch::KIND, key }
     }
 }
