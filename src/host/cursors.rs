@@ -11,9 +11,7 @@ use base64::Engine;
 /// List that a cursor leads through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CursorOf {
-    /// The list of sessions.
     Sessions,
-    /// The turns of a chat.
     Turns,
 }
 

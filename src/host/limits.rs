@@ -129,9 +129,6 @@ pub(super) fn is_output(action: &StateAction) -> bool {
 }
 
 /// Checks the length of an id that a client gives.
-///
-/// # Errors
-/// When it is empty or too long.
 pub(super) fn check_id(name: &'static str, id: &str) -> Result<(), Refusal> {
     match id.len() {
         0 => Err(Refusal::EmptyId(name)),

@@ -9,45 +9,13 @@
 
 use super::effects::PermissionKind;
 
-/// A language, and its words for what can be decided about a tool call.
-struct Words {
-    tag: &'static str,
-    allow_once: &'static str,
-    allow_always: &'static str,
-    reject_once: &'static str,
-    reject_always: &'static str,
-}
-
-/// The languages; the first one is that of everybody else.
-const TABLE: [Words; 4] = [
-    Words {
-        tag: "en",
-        allow_once: "Allow once",
-        allow_always: "Allow always",
-        reject_once: "Reject",
-        reject_always: "Reject always",
-    },
-    Words {
-        tag: "de",
-        allow_once: "Einmal erlauben",
-        allow_always: "Immer erlauben",
-        reject_once: "Ablehnen",
-        reject_always: "Immer ablehnen",
-    },
-    Words {
-        tag: "es",
-        allow_once: "Permitir una vez",
-        allow_always: "Permitir siempre",
-        reject_once: "Rechazar",
-        reject_always: "Rechazar siempre",
-    },
-    Words {
-        tag: "fr",
-        allow_once: "Autoriser une fois",
-        allow_always: "Toujours autoriser",
-        reject_once: "Refuser",
-        reject_always: "Toujours refuser",
-    },
+/// Tags of the languages, each with its words for allowing a tool call once and always, and for
+/// rejecting it once and always. The first language is that of everybody else.
+const TABLE: [(&str, [&str; 4]); 4] = [
+    ("en", ["Allow once", "Allow always", "Reject", "Reject always"]),
+    ("de", ["Einmal erlauben", "Immer erlauben", "Ablehnen", "Immer ablehnen"]),
+    ("es", ["Permitir una vez", "Permitir siempre", "Rechazar", "Rechazar siempre"]),
+    ("fr", ["Autoriser une fois", "Toujours autoriser", "Refuser", "Toujours refuser"]),
 ];
 
 /// A language of the table.
@@ -61,7 +29,7 @@ impl Language {
         let locale = locale.replace('_', "-");
         let mut tag = locale.as_str();
         loop {
-            if let Some(at) = TABLE.iter().position(|words| words.tag.eq_ignore_ascii_case(tag)) {
+            if let Some(at) = TABLE.iter().position(|(known, _)| known.eq_ignore_ascii_case(tag)) {
                 return Self(at);
             }
             match tag.rsplit_once('-') {
@@ -73,12 +41,12 @@ impl Language {
 
     /// Returns the label of an option by which a tool call is allowed or denied.
     pub(super) fn label_of(self, kind: PermissionKind) -> &'static str {
-        let words = &TABLE[self.0];
+        let (_, [allow_once, allow_always, reject_once, reject_always]) = TABLE[self.0];
         match kind {
-            PermissionKind::AllowOnce => words.allow_once,
-            PermissionKind::AllowAlways => words.allow_always,
-            PermissionKind::RejectOnce => words.reject_once,
-            PermissionKind::RejectAlways => words.reject_always,
+            PermissionKind::AllowOnce => allow_once,
+            PermissionKind::AllowAlways => allow_always,
+            PermissionKind::RejectOnce => reject_once,
+            PermissionKind::RejectAlways => reject_always,
         }
     }
 }
@@ -100,7 +68,7 @@ mod tests {
             ("ja", "en"),
             ("", "en"),
         ] {
-            assert_eq!(TABLE[Language::of(locale).0].tag, tag, "{locale}");
+            assert_eq!(TABLE[Language::of(locale).0].0, tag, "{locale}");
         }
     }
 }

@@ -64,7 +64,6 @@ pub(super) struct Subscription {
 /// The end of a chat's completed turns that a client holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Window {
-    /// From this one on.
     From(usize),
     /// Unknown: the client has come back with a state from before.
     Unknown,
@@ -383,7 +382,6 @@ pub(super) struct Run {
     pub(super) awaited_checkpoint: Option<u64>,
 }
 
-/// Phase of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunPhase {
     /// The agent is not ready for it; `resume` tells how it will be started.

@@ -12,7 +12,7 @@ use crate::wire::text::human_size;
 
 /// Why something is refused. Its `Display` is what the client is told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(in crate::host) enum Refusal {
+pub(crate) enum Refusal {
     // The action itself.
     /// Nested more deeply than this many levels.
     #[error("`action` is nested deeper than {0} levels")]

@@ -38,7 +38,7 @@ fn is_required(question: &ChatInputQuestion) -> bool {
 }
 
 /// The question of a request that has this id.
-pub(in crate::host) fn question_of<'a>(
+pub(super) fn question_of<'a>(
     request: &'a ChatInputRequest,
     id: &str,
 ) -> Result<&'a ChatInputQuestion, Refusal> {
@@ -49,7 +49,7 @@ pub(in crate::host) fn question_of<'a>(
 
 /// Checks that an answer has a value of its question's kind. A text that says one is replaced by
 /// it: real clients answer every typed question with a text.
-pub(in crate::host) fn check_answer(
+pub(super) fn check_answer(
     question: &ChatInputQuestion,
     id: &str,
     answer: Option<&mut ChatInputAnswer>,
@@ -114,7 +114,7 @@ fn value_of_text(question: &ChatInputQuestion, text: &str) -> Option<ChatInputAn
 }
 
 /// Checks the answers that a client sends last, as [`check_answer`] does.
-pub(in crate::host) fn check_answers(
+pub(crate) fn check_answers(
     request: &ChatInputRequest,
     last: &mut ChatInputCompletedAction,
 ) -> Result<(), Refusal> {

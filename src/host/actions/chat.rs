@@ -33,7 +33,7 @@ const QUEUED_MAX: usize = 1000;
 /// Queues the turn of a client that did not know yet of one that the agent has begun by itself:
 /// it starts, under its own id, when that is over. Told as the message that it is until then,
 /// in answer to the client's action.
-pub(in crate::host) fn client_turn_waits(
+pub(crate) fn client_turn_waits(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -50,7 +50,7 @@ pub(in crate::host) fn client_turn_waits(
     Ok(verdict)
 }
 
-pub(in crate::host) fn client_sets_pending(
+pub(crate) fn client_sets_pending(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -105,7 +105,7 @@ pub(in crate::host) fn client_sets_pending(
 }
 
 /// Switches the host's own texts in a chat to the language of this client.
-pub(in crate::host) fn speak_as(ledger: &mut Ledger, key: ChatKey, client_id: &str) {
+pub(crate) fn speak_as(ledger: &mut Ledger, key: ChatKey, client_id: &str) {
     let mut clients = ledger.presence.connections.values();
     let client = clients.find(|client| client.client_id.as_deref() == Some(client_id));
     let language = client.map(|client| client.language).unwrap_or_default();
@@ -115,7 +115,7 @@ pub(in crate::host) fn speak_as(ledger: &mut Ledger, key: ChatKey, client_id: &s
 }
 
 /// Sequences an action that has no effect besides the state, if it has one there.
-pub(in crate::host) fn sequence_if_changed(
+pub(crate) fn sequence_if_changed(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -129,7 +129,7 @@ pub(in crate::host) fn sequence_if_changed(
     Ok(Verdict::Done)
 }
 
-pub(in crate::host) fn client_decides_call(
+pub(crate) fn client_decides_call(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -172,7 +172,7 @@ pub(in crate::host) fn client_decides_call(
     Ok(Verdict::Done)
 }
 
-pub(in crate::host) fn client_reviews_result(
+pub(crate) fn client_reviews_result(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -199,7 +199,7 @@ pub(in crate::host) fn client_reviews_result(
     Ok(Verdict::Done)
 }
 
-pub(in crate::host) fn client_drafts_answer(
+pub(crate) fn client_drafts_answer(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -216,7 +216,7 @@ pub(in crate::host) fn client_drafts_answer(
     Ok(verdict)
 }
 
-pub(in crate::host) fn client_reorders(
+pub(crate) fn client_reorders(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -250,7 +250,7 @@ pub(in crate::host) fn client_reorders(
 }
 
 /// The active turn, if it is this one.
-pub(in crate::host) fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refusal> {
+pub(crate) fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<&'a ActiveTurn, Refusal> {
     match &chat.conversation.state().active_turn {
         Some(active) if active.id == turn_id => Ok(active),
         Some(active) => Err(Refusal::OtherTurnRuns { runs: active.id.clone(), named: turn_id.to_owned() }),
@@ -258,10 +258,7 @@ pub(in crate::host) fn active_turn<'a>(chat: &'a Chat, turn_id: &str) -> Result<
     }
 }
 
-pub(in crate::host) fn open_question<'a>(
-    chat: &'a Chat,
-    request_id: &str,
-) -> Result<&'a ChatInputRequest, Refusal> {
+pub(crate) fn open_question<'a>(chat: &'a Chat, request_id: &str) -> Result<&'a ChatInputRequest, Refusal> {
     match chat.conversation.question(request_id) {
         Some(question) => Ok(&question.request),
         None => Err(Refusal::NoOpenQuestion(request_id.to_owned())),
@@ -291,7 +288,7 @@ fn choose(
 }
 
 /// Answers in the order of their ids: the map that they come in has none.
-pub(in crate::host) fn sorted(
+pub(crate) fn sorted(
     answers: Option<&HashMap<String, ChatInputAnswer>>,
 ) -> BTreeMap<&String, &ChatInputAnswer> {
     answers.into_iter().flatten().collect()

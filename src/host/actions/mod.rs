@@ -57,7 +57,7 @@ pub(super) use actions_of;
 pub(super) const ACTION_NESTING_MAX: usize = 100;
 
 /// Outcome of an action that is not refused.
-pub(in crate::host) enum Verdict {
+pub(super) enum Verdict {
     /// Sequenced, with its consequences.
     Done,
     /// Without effect (or none that its channel shows): its sender is told so, nobody else.

@@ -8,7 +8,7 @@ use ahp_types::actions::ActionOrigin;
 use crate::host::refusal::Refusal;
 
 /// Clients come and go on their own account.
-pub(in crate::host) fn check_own_client(origin: &ActionOrigin, client_id: &str) -> Result<(), Refusal> {
+pub(crate) fn check_own_client(origin: &ActionOrigin, client_id: &str) -> Result<(), Refusal> {
     if client_id == origin.client_id {
         Ok(())
     } else {

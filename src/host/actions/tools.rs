@@ -20,7 +20,7 @@ use crate::host::Step;
 use crate::wire::tool_calls::client_of_call;
 
 /// A client says how a tool call ended that runs on it.
-pub(in crate::host) fn client_completes_call(
+pub(crate) fn client_completes_call(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -41,7 +41,7 @@ pub(in crate::host) fn client_completes_call(
 }
 
 /// A client says what a tool call has produced so far that runs on it.
-pub(in crate::host) fn client_changes_content(
+pub(crate) fn client_changes_content(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -78,6 +78,6 @@ fn call_of_client<'a>(
     }
 }
 
-pub(in crate::host) fn known_chat(ledger: &Ledger, key: ChatKey) -> Result<&Chat, Refusal> {
+pub(crate) fn known_chat(ledger: &Ledger, key: ChatKey) -> Result<&Chat, Refusal> {
     ledger.channels.chats.known(key).ok_or(Refusal::ChatGone)
 }

@@ -15,7 +15,7 @@ use crate::host::model::{AgentLink, Session};
 use crate::host::{terminals, Step};
 
 /// Has the agent open the chat's conversation.
-pub(in crate::host) fn open_conversation(
+pub(crate) fn open_conversation(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -53,7 +53,7 @@ pub(in crate::host) fn open_conversation(
 
 /// Has the agent of a session that is being created open a conversation, its default chat's:
 /// the session is ready when that is open, and turns in its other chats wait for it too.
-pub(in crate::host) fn open_session(
+pub(crate) fn open_session(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -67,7 +67,7 @@ pub(in crate::host) fn open_session(
 }
 
 /// Has the agent forget the chat's conversation.
-pub(in crate::host) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+pub(crate) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     if chat.agent != AgentLink::Closed {
         chat.agent = AgentLink::Closed;
@@ -80,7 +80,7 @@ pub(in crate::host) fn close_conversation(ledger: &mut Ledger, step: &mut Step<'
 }
 
 /// Returns whether a chat's session is being created.
-pub(in crate::host) fn is_creating(ledger: &Ledger, key: ChatKey) -> bool {
+pub(crate) fn is_creating(ledger: &Ledger, key: ChatKey) -> bool {
     let session =
         ledger.channels.chats.known(key).and_then(|chat| ledger.channels.sessions.known(chat.session));
     session.is_some_and(Session::is_creating)
@@ -88,7 +88,7 @@ pub(in crate::host) fn is_creating(ledger: &Ledger, key: ChatKey) -> bool {
 
 /// The tools that a session's active clients offer: of those with one name, the one of the client
 /// that is named first.
-pub(in crate::host) fn tools_of_clients(session: &Session) -> Vec<ToolDefinition> {
+pub(crate) fn tools_of_clients(session: &Session) -> Vec<ToolDefinition> {
     let mut tools = BTreeMap::new();
     for tool in session.state.active_clients.iter().flat_map(|client| &client.tools) {
         tools.entry(tool.name.as_str()).or_insert(tool);

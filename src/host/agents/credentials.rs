@@ -10,7 +10,7 @@ use ahp_types::state::ProtectedResourceMetadata;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use crate::host::agents::AgentRegistry;
+use crate::host::agents::{AgentRegistry, LOGIN_NEEDED_MS};
 use crate::host::effects::{AgentDescription, ChatKey, Command, ConnectionId, Frame, Output, Token, Tokens};
 use crate::host::ledger::Ledger;
 use crate::host::model::AgentLink;
@@ -24,10 +24,10 @@ const TOKEN_BYTES_MAX: usize = 64 << 10;
 
 /// A token that a client has pushed.
 #[derive(Debug)]
-pub(in crate::host) struct HeldToken {
-    pub(in crate::host) token: Token,
+pub(crate) struct HeldToken {
+    pub(crate) token: Token,
     /// When it is not good any more, by the clock that never goes back.
-    pub(in crate::host) until_ms: Option<u64>,
+    pub(crate) until_ms: Option<u64>,
 }
 
 /// Params of `authenticate`. Read by hand: an error must not quote what was sent.
@@ -74,14 +74,13 @@ fn logins(agent: &AgentDescription) -> Vec<ProtectedResourceMetadata> {
     logins
 }
 
-/// The resources that an agent declares.
 fn declared(agent: &AgentDescription) -> &[ProtectedResourceMetadata] {
     agent.info.protected_resources.as_deref().unwrap_or_default()
 }
 
 impl AgentRegistry {
     /// Takes a token for a resource that an agent declares; an empty one takes it back.
-    pub(in crate::host) fn authenticate(
+    pub(crate) fn authenticate(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -117,7 +116,7 @@ impl AgentRegistry {
     }
 
     /// Forgets the tokens of a connection that is closed, or is another client's now.
-    pub(in crate::host) fn remove_tokens(&mut self, connection: ConnectionId) {
+    pub(crate) fn remove_tokens(&mut self, connection: ConnectionId) {
         self.tokens.remove(&connection);
     }
 
@@ -125,7 +124,7 @@ impl AgentRegistry {
     ///
     /// # Errors
     /// `-32007` with the resources that it has no token for.
-    pub(in crate::host) fn check_tokens(
+    pub(crate) fn check_tokens(
         &self,
         ledger: &Ledger,
         step: &Step<'_>,
@@ -143,7 +142,7 @@ impl AgentRegistry {
 
     /// Checks that a client may start the agent of a chat. If not, the client is notified of the
     /// tokens that are missing.
-    pub(in crate::host) fn check_tokens_for_turn(
+    pub(crate) fn check_tokens_for_turn(
         &self,
         ledger: &Ledger,
         step: &mut Step<'_>,
@@ -163,8 +162,7 @@ impl AgentRegistry {
         Err(refusal)
     }
 
-    /// Returns the agent of a chat, if it is configured.
-    pub(in crate::host) fn agent_of(&self, ledger: &Ledger, key: ChatKey) -> Option<&AgentDescription> {
+    pub(crate) fn agent_of(&self, ledger: &Ledger, key: ChatKey) -> Option<&AgentDescription> {
         let provider =
             &ledger.channels.sessions.known(ledger.channels.chats.known(key)?.session)?.state.provider;
         self.of(provider)
@@ -191,7 +189,8 @@ impl AgentRegistry {
         let needed = declared(agent).iter().filter(|resource| resource.required != Some(false));
         let missing = needed.filter(|resource| !tokens.contains_key(&resource.resource)).cloned();
         let mut missing: Vec<_> = missing.collect();
-        if self.needs_login(&agent.info.provider, step.now.monotonic_ms) {
+        let known = self.find(&agent.info.provider);
+        if known.is_some_and(|agent| step.now.monotonic_ms < agent.login_until_ms) {
             let logins = logins(agent);
             if !logins.iter().any(|login| tokens.contains_key(&login.resource)) {
                 missing.extend(logins);
@@ -201,15 +200,12 @@ impl AgentRegistry {
     }
 
     /// An agent needs a login. What its client has pushed for one is no good, if the agent had it.
-    pub(in crate::host) fn login_is_required(
-        &mut self,
-        ledger: &mut Ledger,
-        step: &mut Step<'_>,
-        key: ChatKey,
-    ) {
+    pub(crate) fn login_is_required(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
         let Some(agent) = self.agent_of(ledger, key) else { return };
         let (provider, logins) = (agent.info.provider.clone(), logins(agent));
-        self.login_is_needed(&provider, step.now.monotonic_ms);
+        if let Some(agent) = self.find_mut(&provider) {
+            agent.login_until_ms = step.now.monotonic_ms.saturating_add(LOGIN_NEEDED_MS);
+        }
         let Some(chat) = ledger.channels.chats.known(key) else { return };
         let (requesting_client, had) = (chat.requesting_client.clone(), chat.tokens_sent.clone());
         let Some(client_id) = requesting_client else { return };
@@ -240,7 +236,7 @@ impl AgentRegistry {
 
     /// The tokens that a chat's agent may use: those of the client that asked for its work last,
     /// for the resources that it declares.
-    pub(in crate::host) fn tokens_for(&self, ledger: &Ledger, step: &Step<'_>, key: ChatKey) -> Tokens {
+    pub(super) fn tokens_for(&self, ledger: &Ledger, step: &Step<'_>, key: ChatKey) -> Tokens {
         let requesting_client =
             ledger.channels.chats.known(key).and_then(|chat| chat.requesting_client.as_deref());
         let (Some(client_id), Some(agent)) = (requesting_client, self.agent_of(ledger, key)) else {
@@ -250,7 +246,7 @@ impl AgentRegistry {
     }
 
     /// The tokens of a client that an agent may use.
-    pub(in crate::host) fn tokens_for_agent(
+    pub(super) fn tokens_for_agent(
         &self,
         ledger: &Ledger,
         step: &Step<'_>,
@@ -263,7 +259,7 @@ impl AgentRegistry {
     }
 
     /// Tells a chat's agent its tokens, once it is open, if it knows others.
-    pub(in crate::host) fn send_tokens(&self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    pub(crate) fn send_tokens(&self, ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
         let tokens = self.tokens_for(ledger, step, key);
         let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open)
         else {
@@ -276,7 +272,7 @@ impl AgentRegistry {
     }
 
     /// An agent says that a token is no good: it is forgotten, and its client is asked for another.
-    pub(in crate::host) fn token_was_refused(
+    pub(crate) fn token_was_refused(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,

@@ -6,7 +6,7 @@
 
 use ahp_types::actions::{RootAgentsChangedAction, StateAction};
 
-use crate::host::agents::AgentRegistry;
+use crate::host::agents::{AgentRegistry, PROBE_INTERVAL_MS};
 use crate::host::effects::{
     AgentDescription, ChannelId, ChatKey, ConnectionId, Output, Record, SelfDescription,
 };
@@ -16,7 +16,7 @@ use crate::wire::rpc::to_sorted_json;
 
 impl AgentRegistry {
     /// Takes in what a chat's agent says of itself.
-    pub(in crate::host) fn agent_describes_itself(
+    pub(crate) fn agent_describes_itself(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -31,7 +31,7 @@ impl AgentRegistry {
     }
 
     /// Takes in what an agent says of itself, and tells clients if what they see of it changes.
-    fn merge_description(
+    pub(crate) fn merge_description(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -48,7 +48,7 @@ impl AgentRegistry {
 
     /// Takes in which agents the operator offers from now on. Sessions of others stay; what runs in
     /// them goes on.
-    pub(in crate::host) fn agents_are_configured(
+    pub(crate) fn agents_are_configured(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -69,7 +69,7 @@ impl AgentRegistry {
 
     /// Has an agent say what its sessions can be configured by, in the background, when that is not
     /// known and a client wants to know it. One that could not is not asked again for a while.
-    pub(in crate::host) fn probe_agent(
+    pub(crate) fn probe_agent(
         &mut self,
         ledger: &Ledger,
         step: &mut Step<'_>,
@@ -77,7 +77,8 @@ impl AgentRegistry {
         provider: &str,
     ) {
         let Some(agent) = self.of(provider) else { return };
-        let lately = self.was_probed(provider, step.now.monotonic_ms);
+        let now_ms = step.now.monotonic_ms;
+        let lately = self.find(provider).is_some_and(|agent| now_ms < agent.probed_until_ms);
         if !agent.may_have_more_settings
             || lately
             || self.check_tokens(ledger, step, connection, agent).is_err()
@@ -86,24 +87,15 @@ impl AgentRegistry {
         }
         let client = ledger.presence.client_of(connection).map(str::to_owned);
         let tokens = self.tokens_for_agent(ledger, step, &client.unwrap_or_default(), agent);
-        self.note_probed(provider, step.now.monotonic_ms);
+        if let Some(agent) = self.find_mut(provider) {
+            agent.probed_until_ms = now_ms.saturating_add(PROBE_INTERVAL_MS);
+        }
         step.emit(Output::Probe { provider: provider.to_owned(), tokens });
-    }
-
-    /// Applies the description that a probed agent has given of itself.
-    pub(in crate::host) fn agent_probed(
-        &mut self,
-        ledger: &mut Ledger,
-        step: &mut Step<'_>,
-        provider: &str,
-        said: SelfDescription,
-    ) {
-        self.merge_description(ledger, step, provider, said);
     }
 
     /// Keeps the checksum of what clients are told of the agents; whether it is another one than
     /// before.
-    pub(in crate::host) fn note_agents(&mut self, ledger: &Ledger, step: &mut Step<'_>) -> bool {
+    pub(crate) fn note_agents(&mut self, ledger: &Ledger, step: &mut Step<'_>) -> bool {
         let sum = crc32fast::hash(&to_sorted_json(&ledger.channels.root.state.agents));
         let changed = self.sent_checksum.replace(sum) != Some(sum);
         if changed {

@@ -6,11 +6,13 @@
 //! login.
 //! Never: asks an agent anything, or tells a client of one.
 
-pub(in crate::host) mod conversations;
-pub(in crate::host) mod credentials;
-pub(in crate::host) mod descriptions;
-pub(in crate::host) mod origins;
-pub(in crate::host) mod progress;
+pub(super) mod conversations;
+pub(super) mod credentials;
+pub(super) mod descriptions;
+pub(super) mod origins;
+pub(super) mod progress;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
@@ -34,22 +36,20 @@ const LOGIN_NEEDED_MS: u64 = 10_000;
 
 /// Agents of this host, and the tokens that clients have pushed for them.
 #[derive(Debug)]
-pub(in crate::host) struct AgentRegistry {
+pub(super) struct AgentRegistry {
     /// All agents; the first one is the default.
     known: Vec<KnownAgent>,
     /// Stored descriptions that agents have given of themselves, by provider id; JSON text.
-    pub(in crate::host) said: Vec<(String, Bytes)>,
+    pub(super) said: Vec<(String, Bytes)>,
     /// Checksum of what clients were told of the agents last, if they were told anything.
-    pub(in crate::host) sent_checksum: Option<u32>,
+    pub(super) sent_checksum: Option<u32>,
     /// Tokens by the connections that they came on, and by the resources that they are for.
-    pub(in crate::host) tokens: BTreeMap<ConnectionId, BTreeMap<String, HeldToken>>,
+    pub(super) tokens: BTreeMap<ConnectionId, BTreeMap<String, HeldToken>>,
 }
 
 #[derive(Debug)]
 struct KnownAgent {
-    /// Description by the operator.
     operator: AgentDescription,
-    /// Description by the agent itself.
     said: SelfDescription,
     /// Both: the agent as it is used and shown.
     whole: AgentDescription,
@@ -69,7 +69,7 @@ struct StoredAgent<T> {
 impl AgentRegistry {
     /// Creates the registry of a host that starts: agents as their operator describes them, with
     /// their saved self-descriptions.
-    pub(in crate::host) fn at_start(operators: Vec<AgentDescription>, start: &Start) -> Self {
+    pub(super) fn at_start(operators: Vec<AgentDescription>, start: &Start) -> Self {
         let known = operators.into_iter().map(|operator| KnownAgent::at_start(operator, &start.said));
         Self {
             known: known.collect(),
@@ -81,7 +81,7 @@ impl AgentRegistry {
 
     /// Replaces all agents. What is known of one stays where it is the same program, whatever its
     /// operator says of it now; what another one has said under its name is forgotten.
-    pub(in crate::host) fn replace(&mut self, operators: Vec<AgentDescription>) {
+    pub(super) fn replace(&mut self, operators: Vec<AgentDescription>) {
         let mut before = std::mem::take(&mut self.known);
         for operator in operators {
             let is_it = |known: &KnownAgent| {
@@ -100,27 +100,27 @@ impl AgentRegistry {
     }
 
     /// The agent of this provider id, as it is used and shown.
-    pub(in crate::host) fn of(&self, provider: &str) -> Option<&AgentDescription> {
+    pub(super) fn of(&self, provider: &str) -> Option<&AgentDescription> {
         self.find(provider).map(|agent| &agent.whole)
     }
 
     /// The agent that is used when none is named.
-    pub(in crate::host) fn default(&self) -> Option<&AgentDescription> {
+    pub(super) fn default(&self) -> Option<&AgentDescription> {
         self.iter().next()
     }
 
-    pub(in crate::host) fn iter(&self) -> impl Iterator<Item = &AgentDescription> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &AgentDescription> {
         self.known.iter().map(|agent| &agent.whole)
     }
 
     /// Returns the agents as clients are shown them.
-    pub(in crate::host) fn infos(&self) -> Vec<AgentInfo> {
+    pub(super) fn infos(&self) -> Vec<AgentInfo> {
         self.iter().map(|agent| agent.info.clone()).collect()
     }
 
     /// Takes in what an agent says of itself. Returns what is to be kept of it (JSON text), if
     /// anything is new.
-    pub(in crate::host) fn learn(&mut self, provider: &str, news: SelfDescription) -> Option<Bytes> {
+    pub(super) fn learn(&mut self, provider: &str, news: SelfDescription) -> Option<Bytes> {
         let agent = self.find_mut(provider)?;
         if !agent.said.learn(news) {
             return None;
@@ -130,32 +130,8 @@ impl AgentRegistry {
     }
 
     /// Returns whether the agent, rather than the operator, says which settings its sessions have.
-    pub(in crate::host) fn settings_may_change(&self, provider: &str) -> bool {
+    pub(super) fn settings_may_change(&self, provider: &str) -> bool {
         self.find(provider).is_some_and(|agent| agent.operator.may_have_more_settings)
-    }
-
-    /// Returns whether an agent was probed recently.
-    pub(in crate::host) fn was_probed(&self, provider: &str, now_ms: u64) -> bool {
-        self.find(provider).is_some_and(|agent| now_ms < agent.probed_until_ms)
-    }
-
-    /// Notes that an agent is probed now.
-    pub(in crate::host) fn note_probed(&mut self, provider: &str, now_ms: u64) {
-        if let Some(agent) = self.find_mut(provider) {
-            agent.probed_until_ms = now_ms.saturating_add(PROBE_INTERVAL_MS);
-        }
-    }
-
-    /// Returns whether an agent has said recently that it needs a login.
-    pub(in crate::host) fn needs_login(&self, provider: &str, now_ms: u64) -> bool {
-        self.find(provider).is_some_and(|agent| now_ms < agent.login_until_ms)
-    }
-
-    /// An agent says that it needs a login.
-    pub(in crate::host) fn login_is_needed(&mut self, provider: &str, now_ms: u64) {
-        if let Some(agent) = self.find_mut(provider) {
-            agent.login_until_ms = now_ms.saturating_add(LOGIN_NEEDED_MS);
-        }
     }
 
     fn find(&self, provider: &str) -> Option<&KnownAgent> {

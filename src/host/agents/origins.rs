@@ -13,11 +13,7 @@ use crate::host::ledger::Ledger;
 /// Returns the agent's id of the conversation that a chat forks, if the agent can fork it: the
 /// conversation ends where this chat begins, and nothing has been said here. Otherwise the history
 /// must be sent.
-pub(in crate::host) fn copyable_origin(
-    ledger: &Ledger,
-    agents: &AgentRegistry,
-    key: ChatKey,
-) -> Option<String> {
+pub(super) fn copyable_origin(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey) -> Option<String> {
     let chat = ledger.channels.chats.known(key)?;
     let state = chat.conversation.state();
     let (Some(ChatOrigin::Fork { chat: uri, .. } | ChatOrigin::SideChat { chat: uri, .. }), None) =

@@ -16,15 +16,15 @@ use crate::wire::rpc::to_sorted_json;
 
 /// The wish of a client to be told.
 #[derive(Debug)]
-pub(in crate::host) struct Opening {
+pub(crate) struct Opening {
     token: String,
-    pub(in crate::host) connection: ConnectionId,
+    pub(crate) connection: ConnectionId,
     /// Progress last sent: done, and of how much.
     told: Option<(u64, Option<u64>)>,
 }
 
 impl Opening {
-    pub(in crate::host) fn new(token: String, connection: ConnectionId) -> Self {
+    pub(crate) fn new(token: String, connection: ConnectionId) -> Self {
         Self { token, connection, told: None }
     }
 }
@@ -34,7 +34,7 @@ fn count(number: u64) -> i64 {
 }
 
 /// Sends the progress of opening a conversation.
-pub(in crate::host) fn opening_progressed(
+pub(crate) fn opening_progressed(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -56,12 +56,7 @@ pub(in crate::host) fn opening_progressed(
 
 /// Shows that the opening of a conversation waits for the user: to the client that asked for
 /// progress as such, to all others as the activity of the chat.
-pub(in crate::host) fn opening_waits_for_user(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: ChatKey,
-    what: String,
-) {
+pub(crate) fn opening_waits_for_user(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, what: String) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Opening)
     else {
         return;
@@ -73,7 +68,7 @@ pub(in crate::host) fn opening_waits_for_user(
 }
 
 /// Ends the notifications of progress: a conversation is open, or will not be.
-pub(in crate::host) fn opening_finished(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+pub(crate) fn opening_finished(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let opening = ledger.channels.chats.known_mut(key).and_then(|chat| chat.opening.take());
     let Some(Opening { token, connection, told: Some((done, total)) }) = opening else { return };
     let all = total.unwrap_or(done).max(done);
@@ -100,7 +95,7 @@ fn send_progress(
 }
 
 /// Shows that the opening of a conversation does not wait for the user any more.
-pub(in crate::host) fn clear_opening_wait(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+pub(crate) fn clear_opening_wait(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     if ledger.channels.chats.known_mut(key).is_some_and(|chat| std::mem::take(&mut chat.awaits)) {
         catalogue::set_activity(ledger, step, key, None);
     }

@@ -19,6 +19,8 @@ pub mod rows;
 pub(in crate::host) mod save;
 pub(in crate::host) mod sessions;
 pub(in crate::host) mod summaries;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 
@@ -419,17 +421,4 @@ pub(in crate::host) fn background_activity(ledger: &Ledger, chat: ChatKey) -> Op
     let labels: Vec<&str> = labels.collect();
     let shown = text::first_bytes(&text::message(&labels.join(", ")), TITLE_BYTES_MAX).to_owned();
     (!labels.is_empty()).then(|| format!("In the background: {shown}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::title_from;
-
-    #[test]
-    fn a_title_is_the_first_line_that_shows_something() {
-        assert_eq!(title_from("\n  Fix the \u{7}build  \nplease").as_deref(), Some("Fix the build"));
-        assert_eq!(title_from(" \n\t\n"), None);
-        assert_eq!(title_from("\u{1b}"), None);
-        assert_eq!(title_from(&"ä".repeat(81)).map(|title| title.chars().count()), Some(80));
-    }
 }

@@ -35,15 +35,15 @@ const CHAT_BYTES_MAX: usize = 1 << 20;
 /// The transcripts that belong to the messages of a chat.
 #[derive(Debug, Default, Clone, PartialEq, serde::Serialize, Deserialize)]
 #[serde(default)]
-pub(in crate::host) struct Attached {
+pub(crate) struct Attached {
     /// By the id of the turn that the message began.
-    pub(in crate::host) turns: BTreeMap<String, Vec<Transcript>>,
+    pub(crate) turns: BTreeMap<String, Vec<Transcript>>,
     /// By the id of the pending message.
-    pub(in crate::host) pending: BTreeMap<String, Vec<Transcript>>,
+    pub(crate) pending: BTreeMap<String, Vec<Transcript>>,
 }
 
 impl Attached {
-    pub(in crate::host) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.turns.is_empty() && self.pending.is_empty()
     }
 }
@@ -53,10 +53,7 @@ impl Attached {
 ///
 /// # Errors
 /// When a chat, a turn or a session's annotations are not there.
-pub(in crate::host) fn resolve_attached(
-    ledger: &Ledger,
-    message: &mut Message,
-) -> Result<Vec<Transcript>, Refusal> {
+pub(crate) fn resolve_attached(ledger: &Ledger, message: &mut Message) -> Result<Vec<Transcript>, Refusal> {
     let is_told = |it: &&mut _| matches!(it, MessageAttachment::Chat(_) | MessageAttachment::Annotations(_));
     let mut told: Vec<&mut MessageAttachment> =
         message.attachments.iter_mut().flatten().filter(is_told).collect();
@@ -118,12 +115,7 @@ fn transcript_of(
 }
 
 /// Keeps the transcripts of a message that begins a turn.
-pub(in crate::host) fn attach_to_turn(
-    ledger: &mut Ledger,
-    key: ChatKey,
-    turn_id: &str,
-    transcripts: Vec<Transcript>,
-) {
+pub(crate) fn attach_to_turn(ledger: &mut Ledger, key: ChatKey, turn_id: &str, transcripts: Vec<Transcript>) {
     if let Some(chat) = ledger.channels.chats.known_mut(key).filter(|_| !transcripts.is_empty()) {
         chat.attached.turns.insert(turn_id.to_owned(), transcripts);
     }
@@ -131,10 +123,7 @@ pub(in crate::host) fn attach_to_turn(
 
 /// Checks that a chat has room for the transcripts of one more pending message, in place of those
 /// that it had.
-///
-/// # Errors
-/// When they are too many.
-pub(in crate::host) fn check_room(
+pub(crate) fn check_room(
     ledger: &Ledger,
     key: ChatKey,
     id: &str,
@@ -149,12 +138,7 @@ pub(in crate::host) fn check_room(
 }
 
 /// Keeps the transcripts of a pending message, in place of those that it had.
-pub(in crate::host) fn attach_to_pending(
-    ledger: &mut Ledger,
-    key: ChatKey,
-    id: &str,
-    transcripts: Vec<Transcript>,
-) {
+pub(crate) fn attach_to_pending(ledger: &mut Ledger, key: ChatKey, id: &str, transcripts: Vec<Transcript>) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let before = chat.attached.pending.remove(id);
     if !transcripts.is_empty() {
@@ -168,14 +152,14 @@ pub(in crate::host) fn attach_to_pending(
 }
 
 /// The transcripts of a pending message that begins a turn are those of the turn.
-pub(in crate::host) fn attached_by_queue(ledger: &mut Ledger, key: ChatKey, id: &str, turn_id: &str) {
+pub(crate) fn attached_by_queue(ledger: &mut Ledger, key: ChatKey, id: &str, turn_id: &str) {
     let moved = ledger.channels.chats.known_mut(key).and_then(|chat| chat.attached.pending.remove(id));
     attach_to_turn(ledger, key, turn_id, moved.unwrap_or_default());
 }
 
 /// Forgets the transcripts of messages that are gone, and of the oldest ones when they are too
 /// many.
-pub(in crate::host) fn prune(chat: &mut Chat) {
+pub(crate) fn prune(chat: &mut Chat) {
     if chat.attached.is_empty() {
         return;
     }

@@ -32,33 +32,32 @@ use crate::wire::tool_calls::{client_of_call, tool_call_id};
 
 /// A tool call of the running turn.
 #[derive(Debug, Clone)]
-pub(in crate::host) struct CallRef {
-    pub(in crate::host) key: ChatKey,
-    pub(in crate::host) turn_id: String,
-    pub(in crate::host) id: String,
+pub(crate) struct CallRef {
+    pub(crate) key: ChatKey,
+    pub(crate) turn_id: String,
+    pub(crate) id: String,
 }
 
 /// Report of an agent on a call whose input is complete.
 #[derive(Debug)]
-pub(in crate::host) struct Readiness {
-    pub(in crate::host) input: String,
-    pub(in crate::host) message: StringOrMarkdown,
-    pub(in crate::host) gate: ToolGate,
-    pub(in crate::host) extras: CallExtras,
+pub(crate) struct Readiness {
+    pub(crate) input: String,
+    pub(crate) message: StringOrMarkdown,
+    pub(crate) gate: ToolGate,
+    pub(crate) extras: CallExtras,
 }
 
 /// How the host denies a call on its own behalf.
 #[derive(Debug)]
-pub(in crate::host) struct Denial {
+pub(crate) struct Denial {
     /// The option that says so, of those that the agent offered.
-    pub(in crate::host) option: Option<String>,
-    pub(in crate::host) reason: ToolCallCancellationReason,
-    /// Why, for people.
-    pub(in crate::host) why: Option<&'static str>,
+    pub(crate) option: Option<String>,
+    pub(crate) reason: ToolCallCancellationReason,
+    pub(crate) why: Option<&'static str>,
 }
 
 /// The option that denies just one call.
-pub(in crate::host) fn rejection_among(options: &[PermissionOption]) -> Option<String> {
+pub(crate) fn rejection_among(options: &[PermissionOption]) -> Option<String> {
     let once = options.iter().find(|option| option.kind == PermissionKind::RejectOnce);
     once.map(|option| option.id.clone())
 }
@@ -75,12 +74,7 @@ fn shown(option: &PermissionOption, language: Language) -> ConfirmationOption {
 }
 
 /// An agent says that a call's input is complete.
-pub(in crate::host) fn call_is_ready(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    call: CallRef,
-    ready: Readiness,
-) {
+pub(crate) fn call_is_ready(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, ready: Readiness) {
     // A status report must not wipe out a question that the user is looking at.
     let asked = matches!(call_state(ledger, &call), Some(ToolCallState::PendingConfirmation(_)));
     if !asked || matches!(ready.gate, ToolGate::Ask(_)) {
@@ -89,12 +83,7 @@ pub(in crate::host) fn call_is_ready(
 }
 
 /// An agent asks the user something.
-pub(in crate::host) fn ask(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: ChatKey,
-    request: ChatInputRequest,
-) {
+pub(crate) fn ask(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, request: ChatInputRequest) {
     let id = request.id.clone();
     catalogue::end_part(ledger, key);
     let action = StateAction::ChatInputRequested(ChatInputRequestedAction { request });
@@ -105,7 +94,7 @@ pub(in crate::host) fn ask(
 
 /// Asks an open question once more, under another id: real clients show a question no more when
 /// they have answered it, whatever became of the answer, nor another one of its id.
-pub(in crate::host) fn ask_again(
+pub(crate) fn ask_again(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -124,12 +113,7 @@ pub(in crate::host) fn ask_again(
 
 /// Closes what a turn leaves open: questions are cancelled, calls that wait are refused, calls
 /// that run have failed.
-pub(in crate::host) fn close_open_parts(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: ChatKey,
-    turn_id: &str,
-) {
+pub(super) fn close_open_parts(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, turn_id: &str) {
     enum Open {
         Question(String),
         Call(Box<ToolCallState>),
@@ -207,8 +191,7 @@ fn ready_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, ready: Re
     step.facts.push_back(Fact::Waits { chat: key, id, is_question: false });
 }
 
-/// A call is over.
-pub(in crate::host) fn finish_call(
+pub(crate) fn finish_call(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     call: &CallRef,
@@ -262,7 +245,7 @@ fn call_state<'a>(ledger: &'a Ledger, call: &CallRef) -> Option<&'a ToolCallStat
 }
 
 /// An agent begins a tool call.
-pub(in crate::host) fn start_call(
+pub(crate) fn start_call(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     call: CallRef,
@@ -288,7 +271,7 @@ pub(in crate::host) fn start_call(
 }
 
 /// More of a call's input has come.
-pub(in crate::host) fn append_input(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, delta: String) {
+pub(crate) fn append_input(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, delta: String) {
     if !matches!(call_state(ledger, &call), Some(ToolCallState::Streaming(_))) {
         tracing::debug!(
             ?call,
@@ -307,7 +290,7 @@ pub(in crate::host) fn append_input(ledger: &mut Ledger, step: &mut Step<'_>, ca
 }
 
 /// Replaces the content that a running call has produced so far.
-pub(in crate::host) fn set_content(
+pub(crate) fn set_content(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     call: CallRef,
@@ -329,12 +312,7 @@ pub(in crate::host) fn set_content(
 }
 
 /// An agent does not want to know any more what it asked, by the id that it calls that.
-pub(in crate::host) fn question_was_withdrawn(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: ChatKey,
-    id: &str,
-) {
+pub(crate) fn question_was_withdrawn(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let Some(run) = chat.run.as_ref() else { return };
     let is_open = |shown: &String| {
@@ -347,7 +325,7 @@ pub(in crate::host) fn question_was_withdrawn(
 }
 
 /// Denies a call that waits for a permission, on the host's own behalf.
-pub(in crate::host) fn refuse_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, denial: Denial) {
+pub(crate) fn refuse_call(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef, denial: Denial) {
     let CallRef { key, turn_id, id } = call;
     let action = ChatToolCallConfirmedAction {
         turn_id,
@@ -366,7 +344,7 @@ pub(in crate::host) fn refuse_call(ledger: &mut Ledger, step: &mut Step<'_>, cal
 }
 
 /// Denies a result that waits to be confirmed, on the host's own behalf.
-pub(in crate::host) fn refuse_result(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef) {
+pub(crate) fn refuse_result(ledger: &mut Ledger, step: &mut Step<'_>, call: CallRef) {
     let CallRef { key, turn_id, id } = call;
     let action =
         ChatToolCallResultConfirmedAction { turn_id, tool_call_id: id.clone(), meta: None, approved: false };
@@ -375,7 +353,7 @@ pub(in crate::host) fn refuse_result(ledger: &mut Ledger, step: &mut Step<'_>, c
 }
 
 /// Tells the agent of a result that the user has reviewed: a client's call is over only now.
-pub(in crate::host) fn reviewed(
+pub(crate) fn reviewed(
     ledger: &Ledger,
     key: ChatKey,
     run: RunId,
@@ -391,7 +369,7 @@ pub(in crate::host) fn reviewed(
 }
 
 /// Settles a question on the host's own behalf.
-pub(in crate::host) fn settle_question(
+pub(crate) fn settle_question(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -463,30 +441,20 @@ fn with_edit_time(
 }
 
 /// Brings what is derived from a tool call in line with its state.
-pub(in crate::host) fn tool_changed(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: ChatKey,
-    tool_call_id: &str,
-) {
+pub(crate) fn tool_changed(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, tool_call_id: &str) {
     catalogue::sync_chat(ledger, step, key);
     catalogue::sync_tool_request(ledger, step, key, tool_call_id);
 }
 
 /// Brings what is derived from a question in line with its state.
-pub(in crate::host) fn question_changed(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: ChatKey,
-    request_id: &str,
-) {
+pub(crate) fn question_changed(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, request_id: &str) {
     catalogue::sync_chat(ledger, step, key);
     catalogue::sync_question_request(ledger, step, key, request_id);
 }
 
 /// Returns the result that the agent gets of a call that was to run on a client and is over; `None`
 /// for any other call.
-pub(in crate::host) fn result_for_agent(
+pub(crate) fn result_for_agent(
     ledger: &Ledger,
     key: ChatKey,
     run: RunId,
@@ -513,8 +481,14 @@ pub(in crate::host) fn result_for_agent(
     Some(Command::ToolResult { run, tool_call_id: tool_call_id.to_owned(), result })
 }
 
+/// The ids of everything in running turns that waits for the user, each with its chat.
+pub(crate) fn all_waiting_for_user(ledger: &Ledger) -> Vec<(ChatKey, String)> {
+    let chats = running_chats(ledger).into_iter();
+    chats.flat_map(|key| waiting_for_user(ledger, key).into_iter().map(move |id| (key, id))).collect()
+}
+
 /// The ids of everything in the running turn that waits for the user.
-pub(in crate::host) fn waiting_for_user(ledger: &Ledger, key: ChatKey) -> Vec<String> {
+pub(crate) fn waiting_for_user(ledger: &Ledger, key: ChatKey) -> Vec<String> {
     let turn =
         ledger.channels.chats.known(key).and_then(|chat| chat.conversation.state().active_turn.as_ref());
     let parts = turn.into_iter().flat_map(|turn| &turn.response_parts);
@@ -527,6 +501,6 @@ pub(in crate::host) fn waiting_for_user(ledger: &Ledger, key: ChatKey) -> Vec<St
         .collect()
 }
 
-pub(in crate::host) fn running_chats(ledger: &Ledger) -> Vec<ChatKey> {
+pub(crate) fn running_chats(ledger: &Ledger) -> Vec<ChatKey> {
     ledger.channels.chats.iter().filter(|(_, chat)| chat.run.is_some()).map(|(&key, _)| key).collect()
 }

@@ -4,8 +4,10 @@
 //! calls and questions, messages that wait, and chats that are attached to messages.
 //! Never: decides which client or agent may do something: `actions` and the router do.
 
-pub(in crate::host) mod attached;
-pub(in crate::host) mod calls;
-pub(in crate::host) mod pending;
-pub(in crate::host) mod reports;
-pub(in crate::host) mod turns;
+pub(super) mod attached;
+pub(super) mod calls;
+pub(super) mod pending;
+pub(super) mod reports;
+#[cfg(test)]
+mod tests;
+pub(super) mod turns;

@@ -17,17 +17,12 @@ use crate::host::terminals::commands;
 use crate::host::Step;
 
 /// Returns whether the chat's agent accepts steering messages.
-pub(in crate::host) fn steers(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey) -> bool {
+pub(crate) fn steers(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey) -> bool {
     agents.agent_of(ledger, key).is_none_or(|agent| agent.steers)
 }
 
 /// Hands the steering message to the agent, if it works on something and takes it.
-pub(in crate::host) fn send_steering(
-    ledger: &mut Ledger,
-    agents: &AgentRegistry,
-    step: &mut Step<'_>,
-    key: ChatKey,
-) {
+pub(crate) fn send_steering(ledger: &mut Ledger, agents: &AgentRegistry, step: &mut Step<'_>, key: ChatKey) {
     if !steers(ledger, agents, key) {
         return;
     }
@@ -51,7 +46,7 @@ pub(in crate::host) fn send_steering(
 }
 
 /// A client asked for something on this chat: the queue may go on after what stopped it.
-pub(in crate::host) fn release_queue(ledger: &mut Ledger, key: ChatKey) {
+pub(crate) fn release_queue(ledger: &mut Ledger, key: ChatKey) {
     if let Some(chat) = ledger.channels.chats.known_mut(key) {
         chat.queue_held = false;
     }
@@ -59,12 +54,7 @@ pub(in crate::host) fn release_queue(ledger: &mut Ledger, key: ChatKey) {
 
 /// Returns the id of the turn that a queued message begins: that which a client has given the
 /// turn itself, where its start had to wait.
-pub(in crate::host) fn turn_id_of_queued(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: ChatKey,
-    id: &str,
-) -> String {
+pub(crate) fn turn_id_of_queued(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) -> String {
     let chat = ledger.channels.chats.known_mut(key);
     let is_turn = chat.is_some_and(|chat| chat.turns_queued.remove(id) && !chat.has_had_turn(id));
     if is_turn {
@@ -74,7 +64,7 @@ pub(in crate::host) fn turn_id_of_queued(
 }
 
 /// An id that no turn of the chat has had: those that are counted begin anew with each process.
-pub(in crate::host) fn fresh_turn_id(ledger: &Ledger, step: &mut Step<'_>, key: ChatKey) -> String {
+pub(crate) fn fresh_turn_id(ledger: &Ledger, step: &mut Step<'_>, key: ChatKey) -> String {
     let known = |id: &String| ledger.channels.chats.known(key).is_some_and(|chat| chat.has_had_turn(id));
     loop {
         let id = step.ids.fresh();
@@ -86,7 +76,7 @@ pub(in crate::host) fn fresh_turn_id(ledger: &Ledger, step: &mut Step<'_>, key: 
 
 /// Notes that a steering message has nothing to steer, as neither runs anything nor is anything
 /// queued: the next turn begins with it. One that was put back waits for the next run.
-pub(in crate::host) fn note_undelivered_steering(ledger: &mut Ledger, key: ChatKey, id: &str) {
+pub(crate) fn note_undelivered_steering(ledger: &mut Ledger, key: ChatKey, id: &str) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let state = chat.conversation.state();
     let waits = state.steering_message.as_ref().is_some_and(|it| it.id == id);
@@ -97,19 +87,14 @@ pub(in crate::host) fn note_undelivered_steering(ledger: &mut Ledger, key: ChatK
 }
 
 /// The agent has taken a steering message in.
-pub(in crate::host) fn steering_arrived(ledger: &mut Ledger, key: ChatKey, id: &str) {
+pub(crate) fn steering_arrived(ledger: &mut Ledger, key: ChatKey, id: &str) {
     if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
         run.sent_steering.retain(|pending| pending.id != id);
     }
 }
 
 /// The agent does not take a steering message in: the next turn begins with it.
-pub(in crate::host) fn steering_was_refused(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: ChatKey,
-    id: &str,
-) {
+pub(crate) fn steering_was_refused(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let Some(run) = chat.run.as_mut() else { return };
     let Some(at) = run.sent_steering.iter().position(|pending| pending.id == id) else { return };
@@ -121,7 +106,7 @@ pub(in crate::host) fn steering_was_refused(
 /// Puts back what the agent of a run that is over was handed and has not taken in, so that the
 /// next run is handed it. There is room for one message: a newer one replaces an older one, as
 /// it does while they wait.
-pub(in crate::host) fn requeue_steering(
+pub(super) fn requeue_steering(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -144,7 +129,7 @@ pub(in crate::host) fn requeue_steering(
     ledger.sequence(step, key, StateAction::ChatPendingMessageSet(set), None);
 }
 
-pub(in crate::host) fn consume(
+pub(crate) fn consume(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,

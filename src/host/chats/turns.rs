@@ -25,18 +25,18 @@ use crate::host::{catalogue, refusal, Step};
 use crate::wire::channels::ChannelKind;
 
 /// A turn that was taken up again and has not brought the process down within this time will not.
-pub(in crate::host) const TRIAL: Duration = Duration::from_secs(2);
+pub(crate) const TRIAL: Duration = Duration::from_secs(2);
 
 /// How a turn ends for clients.
 #[derive(Debug)]
-pub(in crate::host) enum Ending {
+pub(crate) enum Ending {
     Complete,
     Cancelled { meta: Option<JsonObject> },
     Failed { kind: String, message: String, resumable: bool },
 }
 
 /// A message without what its client shows but an agent does not know: a choice of no model.
-pub(in crate::host) fn message_for_agent(agent: Option<&AgentInfo>, message: &Message) -> Message {
+pub(crate) fn message_for_agent(agent: Option<&AgentInfo>, message: &Message) -> Message {
     let mut message = message.clone();
     message.model = message.model.filter(|model| !agent.is_some_and(|agent| is_no_choice(agent, model)));
     message
@@ -45,7 +45,7 @@ pub(in crate::host) fn message_for_agent(agent: Option<&AgentInfo>, message: &Me
 /// Returns the message of a turn that an agent begins by itself. The host says it: clients that
 /// know the origins of messages (VS Code) show such a one as a notification, and any other but the
 /// user's as if the user had said it.
-pub(in crate::host) fn message_of(cause: TurnCause) -> Message {
+pub(crate) fn message_of(cause: TurnCause) -> Message {
     let text = match cause {
         TurnCause::Agent => "The agent goes on by itself.",
         TurnCause::Background => "What the agent had left in the background has ended.",
@@ -61,12 +61,12 @@ pub(in crate::host) fn message_of(cause: TurnCause) -> Message {
 }
 
 /// Returns whether an agent has begun the turn of this message by itself.
-pub(in crate::host) fn is_begun_by_agent(message: &Message) -> bool {
+pub(crate) fn is_begun_by_agent(message: &Message) -> bool {
     message.origin.kind == MessageKind::SystemNotification
 }
 
 /// Ends the running turn, once: everything in it that is open is closed before its ending.
-pub(in crate::host) fn end_turn_without_advance(
+pub(crate) fn end_turn_without_advance(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,

@@ -19,18 +19,16 @@ use crate::wire::terminals::parse_terminal_uri;
 use crate::wire::watches::{is_watch, WATCHES_MAX};
 
 /// A result with states of channels.
-pub(in crate::host) struct States {
+pub(crate) struct States {
     /// The result; JSON text.
-    pub(in crate::host) json: Vec<u8>,
+    pub(crate) json: Vec<u8>,
     /// The kinds of those channels, in the order of their states.
-    pub(in crate::host) kinds: Vec<ChannelKind>,
+    pub(crate) kinds: Vec<ChannelKind>,
 }
 
 /// Answer to a request that subscribes.
-pub(in crate::host) enum Subscribed {
-    /// This.
+pub(crate) enum Subscribed {
     States(States),
-    /// This, when it is written.
     Large(Box<LargeStates>),
 }
 
@@ -47,13 +45,13 @@ impl From<LargeStates> for Subscribed {
 
 /// Returns whether a URI names, by its form, a channel other than a session or chat: such a one is
 /// answered with "not found".
-pub(in crate::host) fn is_no_conversation(uri: &str) -> bool {
+pub(crate) fn is_no_conversation(uri: &str) -> bool {
     is_watch(uri) || parse_terminal_uri(uri).is_some() || session_of_subchannel(uri).is_some()
 }
 
 impl Clients {
     /// Marks a connection as open, for this client; returns whose it was before.
-    pub(in crate::host) fn admit(
+    pub(crate) fn admit(
         &mut self,
         ledger: &mut Ledger,
         connection: ConnectionId,
@@ -82,7 +80,7 @@ impl Clients {
 
 /// The channels of these URIs, each once, and the URIs that name none, or more watches than may
 /// be followed.
-pub(in crate::host) fn resolve(ledger: &Ledger, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
+pub(crate) fn resolve(ledger: &Ledger, uris: &[String]) -> (Vec<ChannelId>, Vec<String>) {
     let (mut seen, mut targets, mut missing) = (BTreeSet::new(), Vec::new(), Vec::new());
     let mut watches = 0;
     for uri in uris {

@@ -17,21 +17,21 @@ use crate::host::Step;
 
 /// A client that can say nothing any more, until its turns are over.
 #[derive(Debug)]
-pub(in crate::host) struct Disconnect {
-    pub(in crate::host) client_id: Option<String>,
+pub(crate) struct Disconnect {
+    pub(crate) client_id: Option<String>,
     /// Set when the connection was lost, rather than ended.
-    pub(in crate::host) is_lost: bool,
+    pub(crate) is_lost: bool,
     /// Set when the client's turns are cancelled, and no new one begins.
-    pub(in crate::host) cancelling: bool,
+    pub(crate) cancelling: bool,
     /// Something was declined or cut.
-    pub(in crate::host) cut: bool,
+    pub(crate) cut: bool,
     /// Set when the client's turns are over.
-    pub(in crate::host) over: bool,
+    pub(crate) over: bool,
 }
 
 impl Clients {
     /// Stops expecting a client back that has lost this connection.
-    pub(in crate::host) fn return_expired(
+    pub(crate) fn return_expired(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -42,16 +42,14 @@ impl Clients {
         }
     }
 
-    pub(in crate::host) fn decline_pending(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
-        for chat in calls::running_chats(ledger) {
-            for id in calls::waiting_for_user(ledger, chat) {
-                self.decline_without_clients(ledger, step, chat, &id);
-            }
+    pub(crate) fn decline_pending(&mut self, ledger: &mut Ledger, step: &mut Step<'_>) {
+        for (chat, id) in calls::all_waiting_for_user(ledger) {
+            self.decline_without_clients(ledger, step, chat, &id);
         }
     }
 
     /// Returns whether a client that can answer questions of agents is connected, or expected back.
-    pub(in crate::host) fn may_questions_be_answered(&self, ledger: &Ledger) -> bool {
+    pub(crate) fn may_questions_be_answered(&self, ledger: &Ledger) -> bool {
         ledger.presence.has_clients() || !self.expected.is_empty()
     }
 
@@ -71,25 +69,21 @@ impl Clients {
         }
     }
 
-    pub(in crate::host) fn chats_of_disconnected(
-        &self,
-        ledger: &Ledger,
-        connection: ConnectionId,
-    ) -> Vec<ChatKey> {
+    pub(crate) fn chats_of_disconnected(&self, ledger: &Ledger, connection: ConnectionId) -> Vec<ChatKey> {
         let running = calls::running_chats(ledger).into_iter();
         running.filter(|chat| self.is_turn_of_disconnected(ledger, *chat, connection)).collect()
     }
 
     /// Returns whether turns of a chat are being cancelled because its client is gone, so that none
     /// may begin.
-    pub(in crate::host) fn is_cancelling_for_disconnect(&self, ledger: &Ledger, key: ChatKey) -> bool {
+    pub(super) fn is_cancelling_for_disconnect(&self, ledger: &Ledger, key: ChatKey) -> bool {
         let disconnects = self.disconnects.iter().filter(|(_, disconnect)| disconnect.cancelling);
         let mut cancelling = disconnects.map(|(connection, _)| *connection);
         cancelling.any(|connection| self.is_turn_of_disconnected(ledger, key, connection))
     }
 
     /// Notes that something was declined in a chat because no client is left.
-    pub(in crate::host) fn note_disconnect_cut(&mut self, ledger: &Ledger, key: ChatKey) {
+    pub(super) fn note_disconnect_cut(&mut self, ledger: &Ledger, key: ChatKey) {
         let left_by: Vec<ConnectionId> = self
             .disconnects
             .keys()

@@ -4,9 +4,11 @@
 //! the client that a tool call runs on, and the end of a call whose client is gone.
 //! Never: decides what a client may say of a call: `host::actions` does.
 
-pub(in crate::host) mod connections;
-pub(in crate::host) mod disconnects;
-pub(in crate::host) mod shutdown;
+pub(super) mod connections;
+pub(super) mod disconnects;
+pub(super) mod shutdown;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -42,36 +44,31 @@ const ABSENCE_MAX: Duration = Duration::from_secs(10);
 
 /// Clients: those that take part in sessions, those that go, and those that are expected back.
 #[derive(Debug, Default)]
-pub(in crate::host) struct Clients {
+pub(super) struct Clients {
     /// Ids of clients that were given a place in this sequence, the newest last.
-    pub(in crate::host) known: VecDeque<String>,
+    pub(super) known: VecDeque<String>,
     /// Active clients that are not there, by the numbers of their timers.
     absences: BTreeMap<u64, (SessionKey, String)>,
     /// Clients that can say nothing any more, until their turns are over.
-    pub(in crate::host) disconnects: BTreeMap<ConnectionId, Disconnect>,
+    pub(super) disconnects: BTreeMap<ConnectionId, Disconnect>,
     /// Connections that clients have lost who are expected back.
-    pub(in crate::host) expected: BTreeSet<ConnectionId>,
+    pub(super) expected: BTreeSet<ConnectionId>,
     /// Set while the host ends.
-    pub(in crate::host) shutdown: Option<ShuttingDown>,
+    pub(super) shutdown: Option<ShuttingDown>,
 }
 
 /// A tool call that an agent wants a client to carry out.
 #[derive(Debug)]
-pub(in crate::host) struct ClientToolRequest {
-    pub(in crate::host) tool: String,
-    pub(in crate::host) input: String,
-    pub(in crate::host) message: StringOrMarkdown,
+pub(super) struct ClientToolRequest {
+    pub(super) tool: String,
+    pub(super) input: String,
+    pub(super) message: StringOrMarkdown,
 }
 
 impl Clients {
     /// A client has lost a connection. Where it is active and was not there otherwise, it has some
     /// time to come back.
-    pub(in crate::host) fn client_disconnected(
-        &mut self,
-        ledger: &mut Ledger,
-        step: &mut Step<'_>,
-        client_id: &str,
-    ) {
+    pub(super) fn client_disconnected(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, client_id: &str) {
         if ledger.presence.can_speak(client_id) {
             return;
         }
@@ -83,12 +80,7 @@ impl Clients {
 
     /// A session has come back from the store: those of its active clients that are not there have
     /// some time to come back too.
-    pub(in crate::host) fn await_clients(
-        &mut self,
-        ledger: &mut Ledger,
-        step: &mut Step<'_>,
-        key: SessionKey,
-    ) {
+    pub(super) fn await_clients(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, key: SessionKey) {
         let Some(session) = ledger.channels.sessions.known(key) else { return };
         let active = session.state.active_clients.iter().map(|client| client.client_id.clone());
         for client in active.collect::<Vec<_>>() {
@@ -115,12 +107,12 @@ impl Clients {
     }
 
     /// Stops waiting for a client that takes part in a session again.
-    pub(in crate::host) fn client_returned(&mut self, session: SessionKey, client_id: &str) {
+    pub(super) fn client_returned(&mut self, session: SessionKey, client_id: &str) {
         self.absences.retain(|_, (of, client)| *of != session || client != client_id);
     }
 
     /// Removes an active client that has not come back in time.
-    pub(in crate::host) fn absence_expired(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, number: u64) {
+    pub(super) fn absence_expired(&mut self, ledger: &mut Ledger, step: &mut Step<'_>, number: u64) {
         let Some((session, client_id)) = self.absences.remove(&number) else { return };
         // The session may be gone since.
         if ledger.channels.sessions.contains_key(&session) {
@@ -129,7 +121,7 @@ impl Clients {
     }
 
     /// A client is back and says which channels it goes on with: it leaves the other sessions.
-    pub(in crate::host) fn leave_other_sessions(
+    pub(super) fn leave_other_sessions(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -150,7 +142,7 @@ impl Clients {
     }
 
     /// A client does not follow a session any more on one of its connections.
-    pub(in crate::host) fn leave_session(
+    pub(super) fn leave_session(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -168,7 +160,7 @@ impl Clients {
     }
 
     /// Takes a client out of a session. The tool calls that run on it fail.
-    pub(in crate::host) fn remove_active_client(
+    pub(super) fn remove_active_client(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -210,7 +202,7 @@ impl Clients {
 
     /// An agent begins to call a tool that a client carries out: which client that is, is decided
     /// now.
-    pub(in crate::host) fn start_client_call(
+    pub(super) fn start_client_call(
         &self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -246,7 +238,7 @@ impl Clients {
     }
 
     /// An agent waits for what comes of a tool that a client carries out.
-    pub(in crate::host) fn call_on_client(
+    pub(super) fn call_on_client(
         &self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -300,7 +292,7 @@ impl Clients {
 }
 
 /// Ends a call that its client will not finish, and tells the agent.
-pub(in crate::host) fn fail_client_call(ledger: &mut Ledger, step: &mut Step<'_>, call: &CallRef, why: &str) {
+pub(super) fn fail_client_call(ledger: &mut Ledger, step: &mut Step<'_>, call: &CallRef, why: &str) {
     let state = ledger.channels.chats.known(call.key).and_then(|chat| chat.conversation.tool(&call.id));
     let content = match state {
         Some(ToolCallState::Running(state)) => state.content.clone().unwrap_or_default(),
@@ -317,14 +309,14 @@ pub(in crate::host) fn fail_client_call(ledger: &mut Ledger, step: &mut Step<'_>
 
 /// Tells the agents of a session's chats what tools its clients offer, where they know
 /// otherwise.
-pub(in crate::host) fn send_tools_of_session(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
+pub(super) fn send_tools_of_session(ledger: &mut Ledger, step: &mut Step<'_>, session: SessionKey) {
     for chat in ledger.channels.chats_in(session) {
         send_tools(ledger, step, chat);
     }
 }
 
 /// Sends the tools of clients to the agent of one chat, once it is open.
-pub(in crate::host) fn send_tools(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+pub(super) fn send_tools(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open) else {
         return;
     };
@@ -340,7 +332,7 @@ pub(in crate::host) fn send_tools(ledger: &mut Ledger, step: &mut Step<'_>, key:
 ///
 /// # Errors
 /// When it takes no part in the session, or these are no tools.
-pub(in crate::host) fn offer_of_tools(
+pub(super) fn offer_of_tools(
     ledger: &Ledger,
     key: SessionKey,
     client_id: &str,
@@ -358,10 +350,7 @@ pub(in crate::host) fn offer_of_tools(
 /// A client that is shown one active client takes what is acknowledged for true. So it is
 /// refused what would change nothing but what it is shown: to go while another one is active,
 /// and to come while another one is shown.
-///
-/// # Errors
-/// Says which of these it is.
-pub(in crate::host) fn check_one_client(
+pub(super) fn check_one_client(
     ledger: &Ledger,
     key: SessionKey,
     client_id: &str,

@@ -19,24 +19,24 @@ use crate::wire::version_hints::VersionHint;
 
 /// Progress of a shutdown.
 #[derive(Debug)]
-pub(in crate::host) struct ShuttingDown {
+pub(crate) struct ShuttingDown {
     /// Turns are cancelled, and no new one begins.
-    pub(in crate::host) cancelling: bool,
+    pub(crate) cancelling: bool,
     /// Something was declined or cut.
-    pub(in crate::host) cut: bool,
-    pub(in crate::host) done: bool,
+    pub(crate) cut: bool,
+    pub(crate) done: bool,
 }
 
 impl Clients {
     /// Returns whether turns of a chat are being cancelled for good, so that none may begin.
-    pub(in crate::host) fn is_cancelling(&self, ledger: &Ledger, key: ChatKey) -> bool {
+    pub(crate) fn is_cancelling(&self, ledger: &Ledger, key: ChatKey) -> bool {
         self.shutdown.as_ref().is_some_and(|state| state.cancelling)
             || self.is_cancelling_for_disconnect(ledger, key)
     }
 
     /// Declines a question, a permission, a review or the work of a client of this id, if nobody is
     /// left who could see to it.
-    pub(in crate::host) fn decline_without_clients(
+    pub(crate) fn decline_without_clients(
         &mut self,
         ledger: &mut Ledger,
         step: &mut Step<'_>,
@@ -94,7 +94,7 @@ impl Clients {
 }
 
 /// Notes from a client's message whether it can be shown what agents ask.
-pub(in crate::host) fn note_question_support(
+pub(crate) fn note_question_support(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     connection: ConnectionId,
@@ -120,25 +120,18 @@ pub(in crate::host) fn note_question_support(
 }
 
 /// Declines the questions that are open, if nobody who is there sees them.
-pub(in crate::host) fn decline_unseen_questions(ledger: &mut Ledger, step: &mut Step<'_>) {
+pub(crate) fn decline_unseen_questions(ledger: &mut Ledger, step: &mut Step<'_>) {
     if may_questions_be_shown(ledger) {
         return;
     }
-    for chat in calls::running_chats(ledger) {
-        for id in calls::waiting_for_user(ledger, chat) {
-            decline_unseen_question(ledger, step, chat, &id);
-        }
+    for (chat, id) in calls::all_waiting_for_user(ledger) {
+        decline_unseen_question(ledger, step, chat, &id);
     }
 }
 
 /// Declines a question that no client who is there sees: nobody could answer it, and its turn
 /// would wait for ever. Where no client is there at all it waits for one.
-pub(in crate::host) fn decline_unseen_question(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: ChatKey,
-    id: &str,
-) {
+pub(crate) fn decline_unseen_question(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
     if may_questions_be_shown(ledger) {
         return;
     }
@@ -162,9 +155,4 @@ fn may_questions_be_shown(ledger: &Ledger) -> bool {
     let mut there =
         ledger.presence.connections.values().filter(|client| client.client_id.is_some()).peekable();
     there.peek().is_none() || there.any(|client| !client.cannot_show_questions)
-}
-
-/// Returns the number of running turns.
-pub(in crate::host) fn running_turns(ledger: &Ledger) -> usize {
-    ledger.channels.chats.values().filter(|chat| chat.run.is_some()).count()
 }

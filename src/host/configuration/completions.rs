@@ -24,7 +24,7 @@ const FILE_MARKS: [char; 2] = ['#', '@'];
 
 /// Kind of completion that the user's word asks for.
 #[derive(Debug)]
-pub(in crate::host) enum CompletionTarget {
+pub(crate) enum CompletionTarget {
     /// These (JSON text).
     Known(Vec<u8>),
     /// Files, which are to be looked for.
@@ -33,7 +33,7 @@ pub(in crate::host) enum CompletionTarget {
 
 /// Returns completions of the word at the cursor: commands of the session's agent, or files where
 /// it works.
-pub(in crate::host) fn completions(
+pub(crate) fn completions(
     ledger: &Ledger,
     agents: &AgentRegistry,
     params: &CompletionsParams,
@@ -77,7 +77,7 @@ fn commands_of<'a>(
 }
 
 /// Returns the characters at which a client asks for completions.
-pub(in crate::host) fn completion_triggers(agents: &AgentRegistry) -> Vec<String> {
+pub(crate) fn completion_triggers(agents: &AgentRegistry) -> Vec<String> {
     let commands = agents.iter().any(|agent| !agent.commands.is_empty());
     commands.then_some(COMMAND_MARK).into_iter().chain(FILE_MARKS).map(String::from).collect()
 }
@@ -91,7 +91,6 @@ struct Typed<'a> {
     start: usize,
     /// End of the word, behind the cursor.
     end: usize,
-    /// A space follows it.
     spaced: bool,
 }
 

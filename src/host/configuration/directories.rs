@@ -29,7 +29,7 @@ pub type Findings = BTreeMap<String, Result<(), String>>;
 ///
 /// # Errors
 /// Why it cannot, for the developer of the client.
-pub(in crate::host) fn usable_directory(findings: &Findings, uri: &str) -> Result<String, Refusal> {
+pub(crate) fn usable_directory(findings: &Findings, uri: &str) -> Result<String, Refusal> {
     let directory = canonical(uri)?;
     match findings.get(&directory) {
         Some(Ok(())) => Ok(directory),
@@ -59,8 +59,7 @@ fn directories_capability(
     several.ok_or_else(|| Refusal::OneDirectory(provider.to_owned()))
 }
 
-/// A client changes the directories of a session.
-pub(in crate::host) fn client_changes_directories(
+pub(crate) fn client_changes_directories(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -117,13 +116,8 @@ pub(in crate::host) fn client_changes_directories(
     let follow = chats_in(ledger, key, gone.as_deref());
     for (chat, directory) in follow.iter().zip(gone.iter().cycle()) {
         let removed = ChatWorkingDirectoryRemovedAction { directory: directory.clone() };
-        change_chats_directories(
-            ledger,
-            step,
-            *chat,
-            StateAction::ChatWorkingDirectoryRemoved(removed),
-            None,
-        );
+        let removed = StateAction::ChatWorkingDirectoryRemoved(removed);
+        change_chats_directories(ledger, step, *chat, removed, None);
     }
     ledger.sequence(step, key, action, Some(origin));
     ledger.session_changed(key);
@@ -142,7 +136,7 @@ pub(in crate::host) fn client_changes_directories(
 ///
 /// # Errors
 /// Why it cannot, for the developer of the client.
-pub(in crate::host) fn chosen_directories(
+pub(crate) fn chosen_directories(
     ledger: &Ledger,
     agents: &AgentRegistry,
     session: SessionKey,
@@ -164,7 +158,7 @@ pub(in crate::host) fn chosen_directories(
 }
 
 /// A client chooses among the directories of a session for one of its chats.
-pub(in crate::host) fn client_chooses_directories(
+pub(crate) fn client_chooses_directories(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -182,12 +176,7 @@ pub(in crate::host) fn client_chooses_directories(
             if !directories_of(ledger, session).contains(&directory) {
                 return Err(Refusal::NoDirectoryOfChatsSession(a.directory));
             }
-            let chosen = ledger
-                .channels
-                .chats
-                .known(key)
-                .and_then(|chat| chat.conversation.state().working_directories.as_ref());
-            if chosen.is_some_and(|chosen| chosen.contains(&directory)) {
+            if chosen_in(ledger, key).contains(&directory) {
                 return same(&a.directory, &directory);
             }
             StateAction::ChatWorkingDirectorySet(ChatWorkingDirectorySetAction { directory })
@@ -210,33 +199,28 @@ fn directories_of(ledger: &Ledger, key: SessionKey) -> &[String] {
     session.and_then(|session| session.state.working_directories.as_deref()).unwrap_or_default()
 }
 
+/// Returns the directories that were chosen for a chat among those of its session.
+fn chosen_in(ledger: &Ledger, key: ChatKey) -> &[String] {
+    let chat = ledger.channels.chats.known(key);
+    chat.and_then(|chat| chat.conversation.state().working_directories.as_deref()).unwrap_or_default()
+}
+
 /// The chats of a session that have chosen this directory among the session's.
 fn chats_in(ledger: &Ledger, key: SessionKey, directory: Option<&str>) -> Vec<ChatKey> {
-    let is_in = |chat: &ChatKey| {
-        let chosen = ledger
-            .channels
-            .chats
-            .known(*chat)
-            .and_then(|chat| chat.conversation.state().working_directories.as_ref());
-        chosen.zip(directory).is_some_and(|(chosen, gone)| chosen.iter().any(|one| one == gone))
-    };
+    let is_in = |chat: &ChatKey| chosen_in(ledger, *chat).iter().any(|one| Some(one.as_str()) == directory);
     ledger.channels.chats_in(key).into_iter().filter(is_in).collect()
 }
 
 /// Removes the directories of a chat that are not directories of its session.
-pub(in crate::host) fn retain_directories_of(
+pub(crate) fn retain_directories_of(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
     session: SessionKey,
 ) {
-    let chosen = ledger
-        .channels
-        .chats
-        .known(key)
-        .and_then(|chat| chat.conversation.state().working_directories.clone());
     let there = directories_of(ledger, session);
-    let gone: Vec<String> = chosen.into_iter().flatten().filter(|one| !there.contains(one)).collect();
+    let gone: Vec<String> =
+        chosen_in(ledger, key).iter().filter(|one| !there.contains(one)).cloned().collect();
     for directory in gone {
         let removed = ChatWorkingDirectoryRemovedAction { directory };
         let action = StateAction::ChatWorkingDirectoryRemoved(removed);
@@ -263,7 +247,7 @@ fn change_chats_directories(
 
 /// The directories that a chat's agent works in: those that were chosen for it, else all of the
 /// session's.
-pub(in crate::host) fn effective_directories(ledger: &Ledger, key: ChatKey) -> Vec<String> {
+pub(crate) fn effective_directories(ledger: &Ledger, key: ChatKey) -> Vec<String> {
     let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
     match &chat.conversation.state().working_directories {
         Some(chosen) => chosen.clone(),
@@ -272,7 +256,7 @@ pub(in crate::host) fn effective_directories(ledger: &Ledger, key: ChatKey) -> V
 }
 
 /// Tells a chat's agent where it works, once it is open, if it knows otherwise.
-pub(in crate::host) fn send_directories(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+pub(crate) fn send_directories(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let directories = effective_directories(ledger, key);
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open) else {
         return;

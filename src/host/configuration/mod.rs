@@ -4,9 +4,11 @@
 //! work.
 //! Never: asks an agent: it tells what has changed, and is told what the agent made of it.
 
-pub(in crate::host) mod completions;
-pub(in crate::host) mod directories;
-pub(in crate::host) mod requests;
-pub(in crate::host) mod selection;
-pub(in crate::host) mod settings;
-pub(in crate::host) mod values;
+pub(super) mod completions;
+pub(super) mod directories;
+pub(super) mod requests;
+pub(super) mod selection;
+pub(super) mod settings;
+#[cfg(test)]
+mod tests;
+pub(super) mod values;

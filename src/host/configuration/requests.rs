@@ -18,7 +18,7 @@ use crate::wire::rpc::to_sorted_json;
 
 /// Answers `resolveSessionConfig`: the schema before a session is created, and the chosen values
 /// with the defaults of the rest. An agent whose settings are not known is probed meanwhile.
-pub(in crate::host) fn resolve_session_config(
+pub(crate) fn resolve_session_config(
     ledger: &Ledger,
     agents: &mut AgentRegistry,
     step: &mut Step<'_>,
@@ -35,7 +35,7 @@ pub(in crate::host) fn resolve_session_config(
 }
 
 /// The values of a property that fit what the user has typed.
-pub(in crate::host) fn session_config_completions(
+pub(crate) fn session_config_completions(
     agents: &AgentRegistry,
     params: &ConfigCompletionsParams,
 ) -> Result<Vec<u8>, RpcError> {
@@ -61,7 +61,7 @@ pub(in crate::host) fn session_config_completions(
 }
 
 /// The agent of this provider; the default one when none is named.
-pub(in crate::host) fn find_agent<'a>(
+pub(crate) fn find_agent<'a>(
     agents: &'a AgentRegistry,
     provider: Option<&str>,
 ) -> Result<&'a AgentDescription, RpcError> {

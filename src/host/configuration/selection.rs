@@ -29,24 +29,24 @@ use crate::wire::rpc::nesting_fits;
 use crate::wire::version_hints::{Selection, SelectionChange};
 
 /// A selection whose JSON is longer is left out of its session's summary, in bytes.
-pub(in crate::host) const IN_SUMMARY_BYTES_MAX: usize = 4096;
+pub(crate) const IN_SUMMARY_BYTES_MAX: usize = 4096;
 
 /// Dispatched action that is answered when the change it asks for is made.
 #[derive(Debug, Clone)]
-pub(in crate::host) struct PendingAction {
-    pub(in crate::host) connection: ConnectionId,
-    pub(in crate::host) channel: String,
-    pub(in crate::host) action: Box<RawValue>,
-    pub(in crate::host) origin: ActionOrigin,
+pub(crate) struct PendingAction {
+    pub(crate) connection: ConnectionId,
+    pub(crate) channel: String,
+    pub(crate) action: Box<RawValue>,
+    pub(crate) origin: ActionOrigin,
 }
 
 /// A change of what is selected that waits until no turn runs in its chat.
 #[derive(Debug)]
-pub(in crate::host) struct PendingSelection {
-    pub(in crate::host) change: SelectionChange,
+pub(crate) struct PendingSelection {
+    pub(crate) change: SelectionChange,
     /// None where it follows from a change in the session's own chat, or was made before the
     /// process began.
-    pub(in crate::host) asked: Option<PendingAction>,
+    pub(crate) asked: Option<PendingAction>,
 }
 
 /// A client selects a model or an agent for a session: in the chat that is the session's own,
@@ -55,7 +55,7 @@ pub(in crate::host) struct PendingSelection {
 ///
 /// # Errors
 /// When the agent has no such model.
-pub(in crate::host) fn client_selects(
+pub(crate) fn client_selects(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -115,7 +115,7 @@ fn checked(
 
 /// A message that names no model or agent is for what is selected now, in its chat or else in
 /// the session's own. Where the agent has no such model any more it stays as it is.
-pub(in crate::host) fn address(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey, message: &mut Message) {
+pub(crate) fn address(ledger: &Ledger, agents: &AgentRegistry, key: ChatKey, message: &mut Message) {
     let Some(session) = ledger.channels.chats.known(key).map(|chat| chat.session) else { return };
     let own = ledger.channels.own_chat(session);
     let mut selected = ledger.channels.selected_in(key);
@@ -134,7 +134,7 @@ pub(in crate::host) fn address(ledger: &Ledger, agents: &AgentRegistry, key: Cha
 ///
 /// # Errors
 /// `-32602` when the agent of this provider has no such model.
-pub(in crate::host) fn first_draft(
+pub(crate) fn first_draft(
     agents: &AgentRegistry,
     provider: &str,
     selection: &Selection,
@@ -170,7 +170,7 @@ fn select_when_idle(
 }
 
 /// Selects in a chat in which no turn runs what was waiting for that.
-pub(in crate::host) fn apply_pending_selections(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+pub(crate) fn apply_pending_selections(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     for waiting in std::mem::take(&mut chat.selecting) {
         select(ledger, step, key, &waiting.change, waiting.asked);
@@ -214,7 +214,7 @@ fn put_into_draft(
 }
 
 /// Turns are about to be removed that say what is selected: it stays so.
-pub(in crate::host) fn save_selection(
+pub(crate) fn save_selection(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
@@ -239,7 +239,7 @@ pub(in crate::host) fn save_selection(
 
 /// Notes whether a pending message is for the model and agent that are selected when its turn
 /// begins.
-pub(in crate::host) fn set_following_selection(ledger: &mut Ledger, key: ChatKey, id: &str, follows: bool) {
+pub(crate) fn set_following_selection(ledger: &mut Ledger, key: ChatKey, id: &str, follows: bool) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
     let changed = if follows { chat.following.insert(id.to_owned()) } else { chat.following.remove(id) };
     if changed {
@@ -249,7 +249,7 @@ pub(in crate::host) fn set_following_selection(ledger: &mut Ledger, key: ChatKey
 }
 
 /// Forgets messages that do not wait any more.
-pub(in crate::host) fn clear_followers(ledger: &mut Ledger, key: ChatKey) {
+pub(crate) fn clear_followers(ledger: &mut Ledger, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| !chat.following.is_empty()) else {
         return;
     };
@@ -260,7 +260,7 @@ pub(in crate::host) fn clear_followers(ledger: &mut Ledger, key: ChatKey) {
 }
 
 /// Forgets that a connection, which is closed, waits for answers in chats.
-pub(in crate::host) fn connection_closed(ledger: &mut Ledger, connection: ConnectionId) {
+pub(crate) fn connection_closed(ledger: &mut Ledger, connection: ConnectionId) {
     for chat in ledger.channels.chats.values_mut() {
         for waiting in &mut chat.selecting {
             waiting.asked.take_if(|asked| asked.connection == connection);
@@ -284,7 +284,7 @@ fn read_settings(agent: &AgentInfo, model: &mut ModelSelection) {
     }
 }
 
-pub(in crate::host) fn selection_of(conversation: &Conversation) -> Selection {
+pub(crate) fn selection_of(conversation: &Conversation) -> Selection {
     let state = conversation.state();
     let running = state.active_turn.as_ref().map(|turn| &turn.message);
     let last = running.or_else(|| conversation.history().last_message());
@@ -311,7 +311,7 @@ fn json_of(value: &impl serde::Serialize) -> Value {
 }
 
 /// Checks a message as far as possible before its agent receives it.
-pub(in crate::host) fn check_message(
+pub(crate) fn check_message(
     ledger: &Ledger,
     agents: &AgentRegistry,
     session: SessionKey,

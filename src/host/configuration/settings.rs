@@ -21,7 +21,7 @@ use crate::host::Step;
 
 /// Configuration of a session as its chat's agent knows it, or is yet to be sent it.
 #[derive(Debug, Default)]
-pub(in crate::host) struct SentSettings {
+pub(crate) struct SentSettings {
     /// Number of changes that were sent.
     count: u64,
     /// The settings of which the agent may not have heard, each with the number of its last change.
@@ -29,7 +29,7 @@ pub(in crate::host) struct SentSettings {
 }
 
 /// The agent of a chat says how the session is configured.
-pub(in crate::host) fn agent_is_configured(
+pub(crate) fn agent_is_configured(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     step: &mut Step<'_>,
@@ -70,27 +70,16 @@ pub(in crate::host) fn agent_is_configured(
     send_configuration(ledger, step, key, &before, Some((chat, spreads)));
 }
 
-/// A client has changed a session's configuration, which was this before: its agents are told;
-/// those that open later are told then.
-pub(in crate::host) fn configure_agents(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: SessionKey,
-    before: &JsonObject,
-) {
-    send_configuration(ledger, step, key, before, None);
-}
-
-/// Tells the agents of a session how it is configured now; but for the chat whose agent has
-/// said so itself, and all others if it is not for them.
-fn send_configuration(
+/// Tells the agents of a session how it is configured now, which was this before; those that open
+/// later are told then. `by`: the chat whose agent has said so itself, which is not told, and
+/// whether it is for the others.
+pub(crate) fn send_configuration(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: SessionKey,
     before: &JsonObject,
     by: Option<(ChatKey, bool)>,
 ) {
-    let _next = ledger.head() + 1;
     let Some(session) = ledger.channels.sessions.known_mut(key) else { return };
     let Some(config) = &session.state.config else { return };
     session.config.clone_from(&config.values);
@@ -130,7 +119,7 @@ fn send_settings(
 }
 
 /// Tells a chat's agent, which is open now, what has changed meanwhile.
-pub(in crate::host) fn send_due_settings(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+pub(crate) fn send_due_settings(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let changed: BTreeSet<String> = chat.settings_sent.unacknowledged.keys().cloned().collect();
     let Some(session) = ledger.channels.sessions.known(chat.session).filter(|_| !changed.is_empty()) else {

@@ -17,7 +17,7 @@ use crate::host::refusal::Refusal;
 
 /// The configuration of a session, as clients are shown it: what was chosen, and what the schema
 /// says of the rest; none where there is nothing to configure and never will be.
-pub(in crate::host) fn shown(
+pub(crate) fn shown(
     schema: &SessionConfigSchema,
     chosen: &JsonObject,
     may_change: bool,
@@ -27,7 +27,7 @@ pub(in crate::host) fn shown(
 }
 
 /// Returns the chosen values, and the defaults of the others.
-pub(in crate::host) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> JsonObject {
+pub(crate) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> JsonObject {
     let default = |(name, property): (&String, &SessionConfigPropertySchema)| {
         Some((name.clone(), property.default.clone()?))
     };
@@ -39,7 +39,7 @@ pub(in crate::host) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObjec
 /// Returns the values that an agent can be asked for. The rest is dropped: real clients send
 /// settings of their own with every session, whatever the agent has, and could create none if that
 /// were refused.
-pub(in crate::host) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> JsonObject {
+pub(crate) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> JsonObject {
     values.retain(|name, value| {
         let dropped = match agent.config.properties.get(name) {
             Some(property) => check(&format!("config.{name}"), &property.into(), value).err(),
@@ -81,10 +81,7 @@ fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(),
 ///
 /// # Errors
 /// A sentence that names the first required one that is missing.
-pub(in crate::host) fn check_complete(
-    schema: &SessionConfigSchema,
-    values: &JsonObject,
-) -> Result<(), Refusal> {
+pub(crate) fn check_complete(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(), Refusal> {
     match schema.required.iter().flatten().find(|name| !values.contains_key(*name)) {
         Some(name) => Err(Refusal::Missing(format!("config.{name}"))),
         None => Ok(()),
@@ -95,7 +92,7 @@ pub(in crate::host) fn check_complete(
 ///
 /// # Errors
 /// The same, or names the first one that may not be changed any more.
-pub(in crate::host) fn check_change(
+pub(crate) fn check_change(
     config: &SessionConfigState,
     values: &JsonObject,
     replaces: bool,
@@ -124,7 +121,7 @@ pub(in crate::host) fn check_change(
 /// # Errors
 /// A sentence that names the first one, in the order of their names, that does not fit or may not
 /// be changed.
-pub(in crate::host) fn check_root_change(
+pub(crate) fn check_root_change(
     config: &RootConfigState,
     values: &JsonObject,
     replaces: bool,
@@ -155,7 +152,7 @@ const PLACEHOLDER: (&str, &str) = ("default", "Default");
 
 /// The model that is shown of an agent whose models are not known: real clients do not let their
 /// users choose an agent without models.
-pub(in crate::host) fn placeholder_model(provider: &str) -> SessionModelInfo {
+pub(crate) fn placeholder_model(provider: &str) -> SessionModelInfo {
     let (id, name) = PLACEHOLDER;
     named_model(id, provider, name)
 }
@@ -167,17 +164,14 @@ fn models_are_unknown(agent: &AgentInfo) -> bool {
 
 /// Returns whether a selection chooses no model of the agent, but the one that stands in for them,
 /// or did when its client received the agent.
-pub(in crate::host) fn is_no_choice(agent: &AgentInfo, chosen: &ModelSelection) -> bool {
+pub(crate) fn is_no_choice(agent: &AgentInfo, chosen: &ModelSelection) -> bool {
     let is_real = || agent.models.iter().any(|model| model.id == chosen.id);
     chosen.id == PLACEHOLDER.0 && (models_are_unknown(agent) || !is_real())
 }
 
 /// Checks that an agent has this model, and can be configured so. An agent whose models are unknown
 /// takes any.
-///
-/// # Errors
-/// A sentence that says what does not fit.
-pub(in crate::host) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<(), Refusal> {
+pub(super) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<(), Refusal> {
     if models_are_unknown(agent) || is_no_choice(agent, chosen) {
         return Ok(());
     }

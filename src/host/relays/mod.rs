@@ -11,7 +11,7 @@
 //! again is asked on its newest connection: the one before may be dead without anybody knowing it
 //! yet.
 
-pub(in crate::host) mod resources;
+pub(super) mod resources;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -69,7 +69,7 @@ enum ServedBy {
 
 /// A request that a client is to answer.
 #[derive(Debug)]
-pub(in crate::host) struct Relay {
+pub(super) struct Relay {
     /// Connection that is asked.
     asked: ConnectionId,
     method: Method,
@@ -87,29 +87,28 @@ struct PendingRelay {
     id: RequestId,
 }
 
-/// A client that is there.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::host) struct FileServer<'a> {
-    pub(in crate::host) connection: ConnectionId,
+pub(super) struct FileServer<'a> {
+    pub(super) connection: ConnectionId,
     /// `None` where it has not said yet who it is.
-    pub(in crate::host) client_id: Option<&'a str>,
+    pub(super) client_id: Option<&'a str>,
     /// Set when the client answers no requests.
-    pub(in crate::host) answers_nothing: bool,
+    pub(super) answers_nothing: bool,
     /// Set when the client can send nothing any more.
-    pub(in crate::host) is_leaving: bool,
+    pub(super) is_leaving: bool,
 }
 
 /// Clients that are there, and the URIs that active clients have published as customizations, each
 /// with the client's id.
 #[derive(Debug, Default)]
-pub(in crate::host) struct FileServers<'a> {
-    pub(in crate::host) clients: Vec<FileServer<'a>>,
-    pub(in crate::host) published: Vec<(&'a str, &'a str)>,
+pub(super) struct FileServers<'a> {
+    pub(super) clients: Vec<FileServer<'a>>,
+    pub(super) published: Vec<(&'a str, &'a str)>,
 }
 
 /// Requests that are passed on to clients.
 #[derive(Debug, Default)]
-pub(in crate::host) struct Relays {
+pub(super) struct Relays {
     /// Requests in flight, by their numbers.
     pending: BTreeMap<u64, PendingRelay>,
     last_number: u64,
@@ -120,10 +119,7 @@ pub(in crate::host) struct Relays {
 impl Relays {
     /// Returns a request about a file or folder as one for a client, if one serves it. The
     /// `servers` are asked for only where that depends on them.
-    ///
-    /// # Errors
-    /// When the client that serves it cannot be asked.
-    pub(in crate::host) fn route<'a>(
+    pub(super) fn route<'a>(
         &self,
         method: Method,
         params: &Params,
@@ -211,7 +207,7 @@ impl Relays {
     }
 
     /// Notes that a client is gone: requests for its files fail from now on.
-    pub(in crate::host) fn note_disconnected(&mut self, client_id: String) {
+    pub(super) fn note_disconnected(&mut self, client_id: String) {
         if client_id.len() <= NAME_BYTES_MAX {
             self.gone.insert(client_id);
         }
@@ -221,13 +217,7 @@ impl Relays {
     }
 
     /// Passes a request on to the client that serves it.
-    pub(in crate::host) fn ask(
-        &mut self,
-        step: &mut Step<'_>,
-        by: ConnectionId,
-        id: RequestId,
-        relay: Relay,
-    ) {
+    pub(super) fn ask(&mut self, step: &mut Step<'_>, by: ConnectionId, id: RequestId, relay: Relay) {
         self.last_number += 1;
         let number = self.last_number;
         let (method, params) = (relay.method.name(), relay.params.clone());
@@ -237,12 +227,7 @@ impl Relays {
     }
 
     /// Takes a client's answer, and answers the request that it belongs to.
-    pub(in crate::host) fn reply(
-        &mut self,
-        step: &mut Step<'_>,
-        connection: ConnectionId,
-        reply: ClientReply,
-    ) {
+    pub(super) fn reply(&mut self, step: &mut Step<'_>, connection: ConnectionId, reply: ClientReply) {
         let number = reply.id.as_ref().and_then(|id| serde_json::from_slice::<u64>(id.as_json()).ok());
         let is_asked =
             |number: &u64| self.pending.get(number).is_some_and(|pending| pending.relay.asked == connection);
@@ -254,27 +239,27 @@ impl Relays {
     }
 
     /// Ends a request whose client has had its time to answer.
-    pub(in crate::host) fn time_out(&mut self, step: &mut Step<'_>, number: u64) {
+    pub(super) fn time_out(&mut self, step: &mut Step<'_>, number: u64) {
         self.fail(step, "its client does not answer", |other, _| other == number);
     }
 
     /// Ends the requests to a client that can say nothing any more.
-    pub(in crate::host) fn end_to(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+    pub(super) fn end_to(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.fail(step, "its client is gone", |_, pending| pending.relay.asked == connection);
     }
 
     /// Ends the requests of a client that can be told nothing any more.
-    pub(in crate::host) fn end_for(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+    pub(super) fn end_for(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.fail(step, "who asks for it is gone", |_, pending| pending.by == connection);
     }
 
     /// Ends all requests: nobody can say anything any more.
-    pub(in crate::host) fn end_all(&mut self, step: &mut Step<'_>) {
+    pub(super) fn end_all(&mut self, step: &mut Step<'_>) {
         self.fail(step, "its client is gone", |_, _| true);
     }
 
     /// Returns whether a request of this connection is in flight.
-    pub(in crate::host) fn has_pending_of(&self, connection: ConnectionId) -> bool {
+    pub(super) fn has_pending_of(&self, connection: ConnectionId) -> bool {
         self.pending.values().any(|pending| pending.by == connection)
     }
 
@@ -310,7 +295,6 @@ fn publishers_of<'a>(uri: &str, servers: &FileServers<'a>) -> BTreeMap<&'a str, 
     publishers
 }
 
-/// Returns the answer to a request that a client has answered so.
 fn answer(relay: Relay, id: RequestId, reply: ClientReply) -> Frame {
     let Relay { method, uri, .. } = relay;
     let failed = |error| Frame::Error { id: Some(id.clone()), error };
@@ -349,7 +333,6 @@ fn is_too_large(method: Method, result: &Bytes) -> bool {
     }
 }
 
-/// Checks that a result is one of the method.
 fn check(method: Method, result: &Bytes) -> Result<(), String> {
     match method {
         Method::ResourceRead => read_json::<ResourceReadResult>(result).map(drop),

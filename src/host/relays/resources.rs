@@ -19,11 +19,7 @@ use crate::wire::watches::Watched;
 ///
 /// # Errors
 /// When it does not say it well, or names a content of a change that is not there.
-pub(in crate::host) fn resource(
-    ledger: &Ledger,
-    method: Method,
-    params: &Params,
-) -> Result<Resource, RpcError> {
+pub(crate) fn resource(ledger: &Ledger, method: Method, params: &Params) -> Result<Resource, RpcError> {
     let change = match method {
         Method::CreateResourceWatch => return Ok(Resource::Watch(Watched::asked_for(params.read()?)?)),
         Method::ResourceRead => {

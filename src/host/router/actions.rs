@@ -35,7 +35,7 @@ impl Host {
     /// # Errors
     /// When `params` are not even an envelope. Everything that is wrong with the action itself is
     /// told by an echo with a `rejectionReason`.
-    pub(in crate::host) fn dispatch_action(
+    pub(super) fn dispatch_action(
         &mut self,
         step: &mut Step<'_>,
         connection: ConnectionId,
@@ -101,7 +101,7 @@ impl Host {
         self.change(step, target, action, asked.origin, hint)
     }
 
-    pub(in crate::host) fn change_chat_with_hint(
+    pub(super) fn change_chat_with_hint(
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
@@ -140,7 +140,7 @@ impl Host {
     }
 }
 
-pub(in crate::host) fn change_session(
+pub(super) fn change_session(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     clients: &mut Clients,
@@ -209,7 +209,7 @@ pub(in crate::host) fn change_session(
         clients::send_tools_of_session(ledger, step, key);
     }
     if let Some(before) = configured {
-        settings::configure_agents(ledger, step, key, &before);
+        settings::send_configuration(ledger, step, key, &before, None);
     }
     ledger.session_changed(key);
     if names {
@@ -220,7 +220,7 @@ pub(in crate::host) fn change_session(
 
 /// Returns what an action makes larger: its name, and its size in bytes of JSON text; `None`
 /// when its size has no limit.
-pub(in crate::host) fn growing_member(
+pub(super) fn growing_member(
     ledger: &mut Ledger,
     id: ChannelId,
     action: &StateAction,
@@ -252,10 +252,7 @@ pub(in crate::host) fn growing_member(
 }
 
 /// Checks that the state which a client's action changes has room for it.
-///
-/// # Errors
-/// When it has not.
-pub(in crate::host) fn check_state_limit(
+pub(super) fn check_state_limit(
     ledger: &mut Ledger,
     target: ChannelId,
     action: &StateAction,

@@ -14,13 +14,13 @@ use crate::host::relays::Relay;
 use crate::host::terminals::ptys::NewPty;
 
 /// The result of methods that answer nothing.
-pub(in crate::host) const NULL: Bytes = Bytes::from_static(b"null");
+pub(super) const NULL: Bytes = Bytes::from_static(b"null");
 
 /// The result of methods that answer an object with nothing in it.
-pub(in crate::host) const EMPTY: Bytes = Bytes::from_static(b"{}");
+pub(super) const EMPTY: Bytes = Bytes::from_static(b"{}");
 
 /// Result of a handler.
-pub(in crate::host) enum Answer {
+pub(crate) enum Answer {
     /// A result; JSON text.
     Json(Bytes),
     /// A result with states of channels, which is answered when it is written.

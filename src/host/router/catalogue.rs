@@ -23,12 +23,7 @@ use crate::wire::rpc::RequestId;
 
 impl Host {
     /// Disposes of a session that was made ahead and had no subscribers for too long.
-    pub(in crate::host) fn unsubscribed_session_expired(
-        &mut self,
-        step: &mut Step<'_>,
-        key: SessionKey,
-        number: u64,
-    ) {
+    pub(super) fn unsubscribed_session_expired(&mut self, step: &mut Step<'_>, key: SessionKey, number: u64) {
         let is_due = |session: &&Session| session.ahead && session.unsubscribed == Some(number);
         // It may be gone since.
         let Some(session) = self.ledger.channels.sessions.get(&key).filter(is_due) else { return };
@@ -43,7 +38,7 @@ impl Host {
     }
 
     /// Ends a session: its turns are cancelled, its conversations closed, its channels gone.
-    pub(in crate::host) fn dispose_session(
+    pub(super) fn dispose_session(
         &mut self,
         step: &mut Step<'_>,
         params: &DisposeSessionParams,
@@ -93,7 +88,7 @@ impl Host {
 
 /// Tells of a new session, unless it is made ahead of use, and has its agent open the
 /// conversation.
-pub(in crate::host) fn announce_session(
+pub(super) fn announce_session(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     changes: &mut Changes,
@@ -110,7 +105,7 @@ pub(in crate::host) fn announce_session(
 /// Answers a request for a page of the list that was read while sessions changed. What was read
 /// may be older or newer than what clients were told meanwhile: the list is made to say what
 /// they were told last.
-pub(in crate::host) fn answer_list(
+pub(super) fn answer_list(
     ledger: &mut Ledger,
     catalogue: &Catalogue,
     summaries: &mut Summaries,

@@ -24,7 +24,7 @@ use crate::state::history::CompletedTurn;
 use crate::state::status::status_is;
 
 impl Host {
-    pub(in crate::host) fn change_chat(
+    pub(super) fn change_chat(
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,

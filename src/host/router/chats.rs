@@ -20,7 +20,7 @@ use crate::wire::version_hints::VersionHint;
 
 impl Host {
     /// Opens another chat in a session.
-    pub(in crate::host) fn create_chat(
+    pub(super) fn create_chat(
         &mut self,
         step: &mut Step<'_>,
         connection: ConnectionId,
@@ -93,7 +93,7 @@ impl Host {
     }
 
     /// Ends a chat: its turn is cancelled, its conversation closed, its channel gone.
-    pub(in crate::host) fn dispose_chat(
+    pub(super) fn dispose_chat(
         &mut self,
         step: &mut Step<'_>,
         params: &DisposeChatParams,

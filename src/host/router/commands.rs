@@ -9,13 +9,10 @@ use ahp_types::actions::{
     TerminalExitedAction, TerminalTitleChangedAction,
 };
 use ahp_types::common::JsonObject;
-use ahp_types::state::{
-    TerminalLifecycleState, TerminalRunningLifecycleState, TerminalState, ToolResultContent,
-    ToolResultTerminalContent,
-};
+use ahp_types::state::{TerminalState, ToolResultContent, ToolResultTerminalContent};
 
 use crate::host::agents::conversations;
-use crate::host::channels::{CommandCall, Pty, Terminal};
+use crate::host::channels::{running_state, CommandCall, Pty, Terminal};
 use crate::host::chats::calls;
 use crate::host::chats::calls::{CallRef, Readiness};
 use crate::host::chats::turns::Ending;
@@ -25,28 +22,26 @@ use crate::host::effects::{
 };
 use crate::host::model::{Channel, RunPhase};
 use crate::host::terminals::commands::{CALL, COMMAND_TIMEOUT, SCREEN, TOOL, TOOL_KIND};
-use crate::host::terminals::{commands, ptys, TITLE_BYTES_MAX};
+use crate::host::terminals::{commands, ptys};
 use crate::host::{terminals, Host, Step};
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::methods::Method;
 use crate::wire::terminals::terminal_uri;
-use crate::wire::text;
 
 impl Host {
     /// Takes in what is heard of the program in a terminal.
-    pub(in crate::host) fn pty_reports(&mut self, step: &mut Step<'_>, key: TerminalKey, event: PtyEvent) {
+    pub(super) fn pty_reports(&mut self, step: &mut Step<'_>, key: TerminalKey, event: PtyEvent) {
         let terminal = self.ledger.channels.terminals.get_mut(&key).filter(|terminal| terminal.runs());
         let Some((pty, state)) = terminal.and_then(|it| Some((it.pty.as_mut()?, &it.state))) else {
-            tracing::debug!(?key, ?event, "what is heard of a terminal that has ended was ignored");
+            tracing::debug!(?key, ?event, "a report of a program was ignored: its terminal has ended");
             return;
         };
         match event {
             PtyEvent::Started { program } => {
                 let asked = pty.asked.take();
                 if state.title.is_empty() {
-                    let title = text::first_bytes(&text::message(&program), TITLE_BYTES_MAX).to_owned();
-                    let changed = TerminalTitleChangedAction { title };
+                    let changed = TerminalTitleChangedAction { title: terminals::title_of_line(&program) };
                     self.ledger.sequence(step, key, StateAction::TerminalTitleChanged(changed), None);
                 }
                 ptys::send_terminal_list(&mut self.ledger, step);
@@ -65,7 +60,7 @@ impl Host {
                 ptys::remove_pty(&mut self.ledger, step, key);
             }
             PtyEvent::Data(data) => {
-                commands::stop_waiting_for_input(&mut self.ledger, step, key);
+                commands::set_waits_for_input(&mut self.ledger, step, key, false);
                 self.ledger.sequence(step, key, StateAction::TerminalData(TerminalDataAction { data }), None);
             }
             PtyEvent::Title(title) => {
@@ -84,17 +79,13 @@ impl Host {
             PtyEvent::DetectsCommands => {
                 if state.supports_command_detection != Some(true) {
                     let available = TerminalCommandDetectionAvailableAction {};
-                    self.ledger.sequence(
-                        step,
-                        key,
-                        StateAction::TerminalCommandDetectionAvailable(available),
-                        None,
-                    );
+                    let available = StateAction::TerminalCommandDetectionAvailable(available);
+                    self.ledger.sequence(step, key, available, None);
                 }
             }
             PtyEvent::CommandBegun(line) => ptys::line_started(&mut self.ledger, step, key, line),
             PtyEvent::CommandDone(code) => ptys::line_ended(&mut self.ledger, step, key, code),
-            PtyEvent::Waits => commands::start_waiting_for_input(&mut self.ledger, step, key),
+            PtyEvent::Waits => commands::set_waits_for_input(&mut self.ledger, step, key, true),
             PtyEvent::Took(bytes) => pty.pending_input_bytes = pty.pending_input_bytes.saturating_sub(bytes),
             PtyEvent::Exited(exit_code) => {
                 let is_of_call = pty.call.is_some();
@@ -113,7 +104,7 @@ impl Host {
 
     /// Starts the command that a chat's waiting turn is, as soon as its session exists; returns
     /// whether the turn is one.
-    pub(in crate::host) fn start_pending_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
+    pub(super) fn start_pending_command(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
         let Some(chat) = self.ledger.channels.chats.known(key) else { return false };
         let Some(turn) = &chat.conversation.state().active_turn else { return false };
         let Some(line) = commands::command_in(&self.ledger, &turn.message.text).map(str::to_owned) else {
@@ -136,13 +127,7 @@ impl Host {
     }
 
     /// An agent has a command run in a call of its turn.
-    pub(in crate::host) fn run_for_agent(
-        &mut self,
-        step: &mut Step<'_>,
-        call: CallRef,
-        line: String,
-        run: RunId,
-    ) {
+    pub(super) fn run_for_agent(&mut self, step: &mut Step<'_>, call: CallRef, line: String, run: RunId) {
         let CallRef { key, turn_id, id } = call;
         self.run_command(step, key, CommandCall { turn_id, id, line, agent: Some(run), waits: false });
     }
@@ -156,7 +141,7 @@ impl Host {
         else {
             return;
         };
-        let title = text::first_bytes(&text::message(&call.line), TITLE_BYTES_MAX).to_owned();
+        let title = terminals::title_of_line(&call.line);
         let shown = CallRef { key: chat, turn_id: call.turn_id.clone(), id: call.id.clone() };
         let meta = JsonObject::from_iter([(TOOL_KIND.to_owned(), TOOL.into())]);
         calls::start_call(
@@ -172,29 +157,17 @@ impl Host {
         let ready = Readiness { input: call.line.clone(), message, gate, extras };
         calls::call_is_ready(&mut self.ledger, step, shown.clone(), ready);
         let line = call.line.clone();
+        let claim =
+            terminals::claim_of(&self.ledger, chat, Some(call.turn_id.clone()), Some(call.id.clone()));
         let state = TerminalState {
-            title: title.clone(),
             cwd: directory.clone(),
             cols: Some(SCREEN.cols.into()),
             rows: Some(SCREEN.rows.into()),
-            content: Vec::new(),
-            lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
-            claim: terminals::claim_of(&self.ledger, chat, Some(call.turn_id.clone()), Some(call.id.clone())),
-            supports_command_detection: None,
-            is_pty: Some(true),
+            ..running_state(title.clone(), claim, true)
         };
         let pty = Pty { is_named: true, call: Some(call), ..Pty::default() };
-        let terminal = Terminal {
-            channel: Channel::new(uri.clone(), self.ledger.head() + 1),
-            state,
-            chat: Some(chat),
-            pty: Some(pty),
-            name: None,
-            since: step.timestamp(),
-            detaches: false,
-            is_stored: false,
-            is_cut: false,
-        };
+        let channel = Channel::new(uri.clone(), self.ledger.head() + 1);
+        let terminal = Terminal { chat: Some(chat), pty: Some(pty), ..Terminal::new(channel, state) };
         terminals::add_terminal(&mut self.ledger, key, terminal);
         if let Err(why) = ptys::check_pty_limit(&self.ledger, None) {
             return self.command_finished(step, key, Err(why));
@@ -207,7 +180,7 @@ impl Host {
     }
 
     /// Ends the call of a command that has exited, and goes on with what waits for it.
-    pub(in crate::host) fn command_finished(
+    pub(super) fn command_finished(
         &mut self,
         step: &mut Step<'_>,
         key: TerminalKey,
@@ -227,10 +200,10 @@ impl Host {
     }
 
     /// Ends a command that has reached its time limit.
-    pub(in crate::host) fn command_timed_out(&mut self, step: &mut Step<'_>, key: TerminalKey) {
+    pub(super) fn command_timed_out(&mut self, step: &mut Step<'_>, key: TerminalKey) {
         if self.ledger.channels.terminals.get(&key).is_some_and(Terminal::is_command) {
             let minutes = COMMAND_TIMEOUT.as_secs() / 60;
-            let why = format!("it was ended: it had run for {minutes} minutes, which is as long as it may");
+            let why = format!("the command was ended: it had run for {minutes} minutes, the limit");
             self.command_finished(step, key, Err(why));
         }
     }

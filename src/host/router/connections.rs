@@ -27,7 +27,7 @@ use super::kinds;
 
 impl Host {
     /// Opens a connection. The negotiated version is put into the result by `versions`.
-    pub(in crate::host) fn initialize(
+    pub(super) fn initialize(
         &mut self,
         connection: ConnectionId,
         params: &InitializeParams,
@@ -83,7 +83,7 @@ impl Host {
     /// Opens a connection again with exactly the subscriptions that are asked for, and tells what
     /// it missed: by replay where we can continue exactly from its cursor, else by snapshots.
     /// Returned with what is to be told behind the answer.
-    pub(in crate::host) fn reconnect(
+    pub(super) fn reconnect(
         &mut self,
         step: &mut Step<'_>,
         connection: ConnectionId,
@@ -175,7 +175,7 @@ pub(super) fn resubscribe(
 }
 
 /// Answers the channel's state and delivers what follows it.
-pub(in crate::host) fn serve_subscribe(
+pub(super) fn serve_subscribe(
     ledger: &mut Ledger,
     clients: &mut Clients,
     changes: &mut Changes,
@@ -210,7 +210,7 @@ pub(in crate::host) fn serve_subscribe(
 
 /// Delivers a channel no more; one that is unknown or was not subscribed to is not worth a
 /// word.
-pub(in crate::host) fn serve_unsubscribe(
+pub(super) fn serve_unsubscribe(
     ledger: &mut Ledger,
     clients: &mut Clients,
     changes: &mut Changes,

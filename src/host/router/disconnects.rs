@@ -21,7 +21,7 @@ use super::kinds;
 
 impl Host {
     /// Forgets a connection and its subscriptions. Nothing is said to it behind [`Output::Closed`].
-    pub(in crate::host) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+    pub(super) fn close_connection(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         self.relays.end_to(step, connection);
         self.relays.end_for(step, connection);
         self.changes.connection_closed(connection);
@@ -44,7 +44,7 @@ impl Host {
     }
 
     /// Forgets who a connection belongs to, and its subscriptions: it begins anew.
-    pub(in crate::host) fn remove_client(&mut self, connection: ConnectionId) {
+    pub(super) fn remove_client(&mut self, connection: ConnectionId) {
         let Some(client) = self.ledger.presence.connections.get(&connection) else { return };
         let default_directory = client.default_directory.clone();
         for target in self.ledger.subscriptions.of(connection).collect::<Vec<_>>() {
@@ -59,7 +59,7 @@ impl Host {
 
     /// The client of a connection can say nothing any more. It is told what happens until its turns
     /// are over; then its connection is closed.
-    pub(in crate::host) fn disconnect(
+    pub(super) fn disconnect(
         &mut self,
         step: &mut Step<'_>,
         connection: ConnectionId,
@@ -112,7 +112,7 @@ impl Host {
     }
 
     /// Cancels the turns of a disconnected client that have not ended in time.
-    pub(in crate::host) fn disconnect_expired(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
+    pub(super) fn disconnect_expired(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
         let left = self.clients.chats_of_disconnected(&self.ledger, connection);
         self.relays.end_for(step, connection);
         let Some(disconnect) = self.clients.disconnects.get_mut(&connection) else { return };
@@ -130,7 +130,7 @@ impl Host {
     }
 
     /// Notes which disconnects are over.
-    pub(in crate::host) fn check_disconnects(&mut self) {
+    pub(super) fn check_disconnects(&mut self) {
         if self.clients.disconnects.is_empty() {
             return;
         }
@@ -150,7 +150,7 @@ impl Host {
 
     /// Closes the connections of clients whose disconnects are over. Everything that was pending
     /// has been sent.
-    pub(in crate::host) fn finish_disconnects(&mut self, step: &mut Step<'_>) {
+    pub(super) fn finish_disconnects(&mut self, step: &mut Step<'_>) {
         let over = self.clients.disconnects.iter().filter(|(_, disconnect)| disconnect.over);
         let over: Vec<ConnectionId> = over.map(|(connection, _)| *connection).collect();
         if !over.is_empty() {
@@ -165,29 +165,24 @@ impl Host {
         }
     }
 
-    pub(in crate::host) fn shut_down(&mut self, step: &mut Step<'_>, how: Shutdown) {
+    pub(super) fn shut_down(&mut self, step: &mut Step<'_>, how: Shutdown) {
         let cut = self.clients.shutdown.take().is_some_and(|state| state.cut);
         self.relays.end_all(step);
         self.clients.shutdown = Some(ShuttingDown { cancelling: how == Shutdown::Cancel, cut, done: false });
-        let running = calls::running_chats(&self.ledger);
         match how {
             Shutdown::Cancel => {
-                for chat in running {
+                for chat in calls::running_chats(&self.ledger) {
                     self.cancel_turn(step, chat);
                 }
             }
             Shutdown::Drain(limit) => {
-                for chat in running {
-                    for id in calls::waiting_for_user(&self.ledger, chat) {
-                        self.clients.decline_without_clients(&mut self.ledger, step, chat, &id);
-                    }
-                }
+                self.clients.decline_pending(&mut self.ledger, step);
                 step.emit(Output::Timer(Timer::Drain, limit));
             }
         }
     }
 
-    pub(in crate::host) fn drain_expired(&mut self, step: &mut Step<'_>) {
+    pub(super) fn drain_expired(&mut self, step: &mut Step<'_>) {
         let running = calls::running_chats(&self.ledger);
         let Some(state) = &mut self.clients.shutdown else { return };
         state.cancelling = true;
@@ -201,7 +196,7 @@ impl Host {
 /// Says once that no turn is left.
 pub(super) fn check_done(ledger: &Ledger, clients: &mut Clients, changes: &Changes, step: &mut Step<'_>) {
     let Some(state) = clients.shutdown.as_mut().filter(|state| !state.done) else { return };
-    let works = shutdown::running_turns(ledger) > 0
+    let works = !calls::running_chats(ledger).is_empty()
         || changes.checkpoints.has_jobs_to_await()
         || changes.holds_operations(None);
     if !works {

@@ -27,7 +27,7 @@ impl Host {
     ///
     /// # Errors
     /// When it may not be; nothing has happened then.
-    pub(in crate::host) fn change(
+    pub(super) fn change(
         &mut self,
         step: &mut Step<'_>,
         id: ChannelId,
@@ -81,7 +81,7 @@ impl Host {
     }
 
     /// Does what must follow the answer to a client's action.
-    pub(in crate::host) fn after_answer(&mut self, step: &mut Step<'_>, id: ChannelId) {
+    pub(super) fn after_answer(&mut self, step: &mut Step<'_>, id: ChannelId) {
         let Some(chat) = id.chat() else { return };
         self.end_if_too_large(step, chat);
         // What a queue waited for may have come. Only now: an acknowledgement after what follows
@@ -92,7 +92,7 @@ impl Host {
     }
 
     /// Hands the facts of a step to those who react, the oldest first, until none is left.
-    pub(in crate::host) fn deliver(&mut self, step: &mut Step<'_>) {
+    pub(super) fn deliver(&mut self, step: &mut Step<'_>) {
         while let Some(fact) = step.facts.pop_front() {
             match fact {
                 Fact::Waits { chat, id, is_question } => {
@@ -111,7 +111,7 @@ impl Host {
 
 /// Subscribes a connection to a channel, or changes how it is subscribed. Owners that care are
 /// told before this returns.
-pub(in crate::host) fn subscribe(
+pub(crate) fn subscribe(
     ledger: &mut Ledger,
     clients: &mut Clients,
     changes: &mut Changes,
@@ -131,7 +131,7 @@ pub(in crate::host) fn subscribe(
 
 /// Ends a connection's subscription to a channel. Owners that care are told before this
 /// returns.
-pub(in crate::host) fn unsubscribe(
+pub(crate) fn unsubscribe(
     ledger: &mut Ledger,
     changes: &mut Changes,
     connection: ConnectionId,
@@ -142,7 +142,7 @@ pub(in crate::host) fn unsubscribe(
 }
 
 /// Notes that a client has unsubscribed from a channel on one of its connections.
-pub(in crate::host) fn channel_unsubscribed(
+pub(super) fn channel_unsubscribed(
     ledger: &mut Ledger,
     clients: &mut Clients,
     step: &mut Step<'_>,
@@ -155,10 +155,7 @@ pub(in crate::host) fn channel_unsubscribed(
 }
 
 /// Reads the action that a client dispatches on a channel.
-///
-/// # Errors
-/// When clients may not dispatch it there.
-pub(in crate::host) fn read_dispatched(
+pub(super) fn read_dispatched(
     ledger: &Ledger,
     id: ChannelId,
     asked: &PendingAction,

@@ -19,7 +19,6 @@ const BYTES_MAX: usize = 32 << 20;
 /// told.
 const ATTACHED_BYTES_MAX: usize = 1 << 20;
 
-/// Returns the completed turns of a chat, the newest first.
 fn newest_first(chat: &Chat) -> impl Iterator<Item = &CompletedTurn> {
     chat.conversation.history().turns().iter().rev()
 }

@@ -34,7 +34,7 @@ use ahp_types::commands::Implementation;
 use crate::host::agents::AgentRegistry;
 use crate::host::catalogue::{summaries, Catalogue};
 use crate::host::changes::changesets;
-use crate::host::clients::shutdown;
+use crate::host::chats::calls;
 use crate::host::configuration::directories::Findings;
 use crate::host::effects::{Ids, Input, Now, Output, Prefetched, Record, Timer};
 use crate::host::ledger::{Connection, Ledger};
@@ -100,7 +100,7 @@ impl Host {
             Input::Agent(chat, event) => self.agent_reports(step, chat, event),
             Input::Agents(agents) => self.agents.agents_are_configured(&mut self.ledger, step, agents),
             Input::Probed { provider, said } => {
-                self.agents.agent_probed(&mut self.ledger, step, &provider, *said)
+                self.agents.merge_description(&mut self.ledger, step, &provider, *said)
             }
             Input::Timer(timer) => self.timer_expired(step, timer),
             Input::Pty(terminal, event) => self.pty_reports(step, terminal, event),
@@ -217,6 +217,6 @@ impl Host {
 
     /// Returns the number of turns that run.
     pub fn running_turns(&self) -> usize {
-        shutdown::running_turns(&self.ledger)
+        calls::running_chats(&self.ledger).len()
     }
 }

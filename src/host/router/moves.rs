@@ -22,7 +22,7 @@ use crate::wire::errors::RpcError;
 use super::persistence;
 
 /// Moves a chat. Answers which session it belongs to now.
-pub(in crate::host) fn move_chat(
+pub(super) fn move_chat(
     ledger: &mut Ledger,
     agents: &AgentRegistry,
     changes: &Changes,

@@ -23,7 +23,7 @@ use crate::state::history::CompletedTurn;
 
 impl Host {
     /// Ends a chat's turn if it has become too large.
-    pub(in crate::host) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
+    pub(super) fn end_if_too_large(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let is_too_large = self.ledger.channels.chats.known(key).is_some_and(|chat| {
             chat.run.is_some() && chat.conversation.turn_bytes() > self.ledger.limits.turn_bytes
         });
@@ -35,7 +35,7 @@ impl Host {
 
     /// Opens a turn for what an agent does by itself, at once or when nothing else runs in its
     /// chat.
-    pub(in crate::host) fn agent_begins_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cause: TurnCause) {
+    pub(super) fn agent_begins_turn(&mut self, step: &mut Step<'_>, key: ChatKey, cause: TurnCause) {
         let Some(chat) = self.ledger.channels.chats.known_mut(key) else { return };
         // The agent was told of a turn meanwhile: what it does is of that.
         let is_told = chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Started);
@@ -50,7 +50,7 @@ impl Host {
 
     /// Opens the turn that the agent of a chat waits for, if nothing runs there. Returns whether it
     /// did.
-    pub(in crate::host) fn open_own_turn(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
+    pub(super) fn open_own_turn(&mut self, step: &mut Step<'_>, key: ChatKey) -> bool {
         let Some(chat) = self.ledger.channels.chats.known_mut(key).filter(|chat| chat.run.is_none()) else {
             return false;
         };
@@ -110,7 +110,7 @@ impl Host {
     }
 
     /// Makes an accepted resume true: the failed turn is active again.
-    pub(in crate::host) fn resume_turn(
+    pub(super) fn resume_turn(
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
@@ -147,7 +147,7 @@ impl Host {
 
     /// Removes turns. A running turn is cancelled first, and the agent forgets the conversation: it
     /// is opened anew, with what is left of it, for the next turn.
-    pub(in crate::host) fn truncate(
+    pub(super) fn truncate(
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
@@ -176,13 +176,13 @@ impl Host {
     }
 
     /// Cancels the chat's turn if one runs.
-    pub(in crate::host) fn cancel_turn(&mut self, step: &mut Step<'_>, key: ChatKey) {
+    pub(super) fn cancel_turn(&mut self, step: &mut Step<'_>, key: ChatKey) {
         turns::end_turn_without_advance(&mut self.ledger, step, key, Ending::Cancelled { meta: None }, None);
         self.deliver(step);
     }
 
     /// Ends the running turn, once, and lets the queue go on.
-    pub(in crate::host) fn end_turn(
+    pub(super) fn end_turn(
         &mut self,
         step: &mut Step<'_>,
         key: ChatKey,
@@ -201,7 +201,7 @@ impl Host {
     }
 
     /// Starts the waiting run if its agent is ready for it.
-    pub(in crate::host) fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
+    pub(super) fn advance(&mut self, step: &mut Step<'_>, key: ChatKey) {
         let creating = conversations::is_creating(&self.ledger, key);
         let waits = |chat: &Chat| {
             chat.run.as_ref().is_some_and(|run| run.phase == RunPhase::Waiting { resume: false })
@@ -260,7 +260,7 @@ impl Host {
 
     /// Starts a turn with the first queued message, if nothing runs and nothing holds the queue.
     /// What was to steer an agent that cannot be steered comes before the queue.
-    pub(in crate::host) fn take_next_queued(&mut self, step: &mut Step<'_>, key: ChatKey) {
+    pub(super) fn take_next_queued(&mut self, step: &mut Step<'_>, key: ChatKey) {
         if self.clients.is_cancelling(&self.ledger, key) || self.open_own_turn(step, key) {
             return;
         }

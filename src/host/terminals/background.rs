@@ -12,10 +12,10 @@ use crate::host::ledger::Ledger;
 use crate::host::{catalogue, Step};
 
 /// Beginning of the id of work that an agent has announced; other work has the URI of its terminal.
-pub(in crate::host) const OF_AGENT: &str = "call:";
+pub(super) const OF_AGENT: &str = "call:";
 
 /// Removes the background work of a command that has ended.
-pub(in crate::host) fn background_work_ended(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+pub(super) fn background_work_ended(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     let Some(terminal) = ledger.channels.terminals.known(key) else { return };
     let Some(chat) = terminal.chat else { return };
     let id = terminal.channel.uri.clone();
@@ -23,7 +23,7 @@ pub(in crate::host) fn background_work_ended(ledger: &mut Ledger, step: &mut Ste
 }
 
 /// Shows what an agent has left running in the background, or that it has ended.
-pub(in crate::host) fn background_work_reported(
+pub(crate) fn background_work_reported(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     chat: ChatKey,
@@ -43,18 +43,18 @@ pub(in crate::host) fn background_work_reported(
 }
 
 /// Says what goes on in the background of a chat in which nothing else does.
-pub(in crate::host) fn show_background_activity(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+pub(super) fn show_background_activity(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     if ledger.channels.chats.known(chat).is_some_and(|chat| chat.run.is_none() && !chat.awaits) {
         catalogue::set_activity(ledger, step, chat, None);
     }
 }
 
 /// Removes the background work of a chat, which has ended with the process before this one.
-pub(in crate::host) fn background_work_lost(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+pub(crate) fn background_work_lost(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     remove_background_work(ledger, step, chat, |_| true);
 }
 
-pub(in crate::host) fn remove_background_work(
+pub(super) fn remove_background_work(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     chat: ChatKey,

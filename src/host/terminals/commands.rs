@@ -35,19 +35,18 @@ use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
 /// The tool that runs commands, as clients are told it.
-pub(in crate::host) const TOOL: &str = "terminal";
+pub(crate) const TOOL: &str = "terminal";
 
 /// Prefix of the id of a call that shows a command.
-pub(in crate::host) const CALL: &str = "command-";
+pub(crate) const CALL: &str = "command-";
 
 /// Member of `_meta` by which VS Code knows the kind of a tool.
-pub(in crate::host) const TOOL_KIND: &str = "toolKind";
+pub(crate) const TOOL_KIND: &str = "toolKind";
 
-/// The size of the screen of a command.
-pub(in crate::host) const SCREEN: ScreenSize = ScreenSize { cols: 120, rows: 30 };
+pub(crate) const SCREEN: ScreenSize = ScreenSize { cols: 120, rows: 30 };
 
 /// Time limit of a command.
-pub(in crate::host) const COMMAND_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// Maximum bytes of output that are sent as text: the latest.
 const OUTPUT_BYTES_MAX: usize = 16 << 10;
@@ -79,14 +78,14 @@ impl FinishedCommand {
 }
 
 /// The command that a message is, if it is one.
-pub(in crate::host) fn command_in<'a>(ledger: &Ledger, message: &'a str) -> Option<&'a str> {
+pub(crate) fn command_in<'a>(ledger: &Ledger, message: &'a str) -> Option<&'a str> {
     let line = message.strip_prefix(COMMAND_PREFIX).filter(|_| ledger.limits.ptys > 0);
     line.map(str::trim)
 }
 
 /// Returns whether the turn that a process before this one has begun in a chat is a command: its
 /// message is one, or a call of it shows one.
-pub(in crate::host) fn was_command_turn(ledger: &Ledger, chat: &Chat) -> bool {
+pub(crate) fn was_command_turn(ledger: &Ledger, chat: &Chat) -> bool {
     let Some(turn) = &chat.conversation.state().active_turn else { return false };
     let is_of_command = |part: &ResponsePart| match part {
         ResponsePart::ToolCall(part) => tool_call_id(&part.tool_call).starts_with(CALL),
@@ -98,7 +97,7 @@ pub(in crate::host) fn was_command_turn(ledger: &Ledger, chat: &Chat) -> bool {
 }
 
 /// The turn ends in which a command runs, and the command with it.
-pub(in crate::host) fn end_commands_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+pub(crate) fn end_commands_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     let terminals = ledger.channels.terminals.iter();
     let of_chat = terminals.filter(|(_, terminal)| terminal.chat == Some(chat) && terminal.is_command());
     for key in of_chat.map(|(key, _)| *key).collect::<Vec<_>>() {
@@ -108,13 +107,13 @@ pub(in crate::host) fn end_commands_of(ledger: &mut Ledger, step: &mut Step<'_>,
 
 /// Ends a command's terminal, if it has not ended, and its call. Returns whose call that is,
 /// once.
-pub(in crate::host) fn settle_command(
+pub(crate) fn settle_command(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: TerminalKey,
     outcome: Result<Option<i64>, String>,
 ) -> Option<(ChatKey, CommandCall)> {
-    stop_waiting_for_input(ledger, step, key);
+    set_waits_for_input(ledger, step, key, false);
     ptys::end_program(ledger, step, key);
     let terminal = ledger.channels.terminals.get_mut(&key)?;
     let (chat, call) = (terminal.chat?, terminal.pty.as_mut()?.call.take()?);
@@ -144,17 +143,8 @@ pub(in crate::host) fn settle_command(
     Some((chat, call))
 }
 
-/// Shows that a command seems to wait for input.
-pub(in crate::host) fn start_waiting_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
-    set_waits_for_input(ledger, step, key, true);
-}
-
-/// Shows that a command does not wait for input any more: it has printed more, or has ended.
-pub(in crate::host) fn stop_waiting_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
-    set_waits_for_input(ledger, step, key, false);
-}
-
-fn set_waits_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, waits: bool) {
+/// Shows whether a command seems to wait for input.
+pub(crate) fn set_waits_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, waits: bool) {
     let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
     let call = terminal.pty.as_mut().and_then(|pty| pty.call.as_mut());
     let (Some(chat), Some(call)) = (terminal.chat, call) else { return };
@@ -164,7 +154,7 @@ fn set_waits_for_input(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKe
 }
 
 /// Returns the commands that the user has run since the agent's last message, for the agent.
-pub(in crate::host) fn transcript_of_commands(chat: &Chat) -> Option<Transcript> {
+pub(crate) fn transcript_of_commands(chat: &Chat) -> Option<Transcript> {
     let (mut newest_first, mut bytes, mut cut) = (Vec::new(), 0, false);
     for turn in chat.conversation.history().turns().iter().rev() {
         let Some(ran) = finished_command_in(turn) else {

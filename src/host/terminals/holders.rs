@@ -26,10 +26,7 @@ const PENDING_INPUT_BYTES_MAX: usize = 1 << 20;
 const SCREEN_MAX: i64 = 1000;
 
 /// The size of a screen.
-///
-/// # Errors
-/// When no screen has it.
-pub(in crate::host) fn screen_size(cols: i64, rows: i64) -> Result<ScreenSize, Refusal> {
+pub(super) fn screen_size(cols: i64, rows: i64) -> Result<ScreenSize, Refusal> {
     let fits = |count: &i64| (1..=SCREEN_MAX).contains(count);
     let read = |count: i64| u16::try_from(count).ok().filter(|_| fits(&count));
     match (read(cols), read(rows)) {
@@ -42,7 +39,7 @@ pub(in crate::host) fn screen_size(cols: i64, rows: i64) -> Result<ScreenSize, R
 ///
 /// # Errors
 /// When it is too long, or not what people read.
-pub(in crate::host) fn title_of(title: &str) -> Result<(), Refusal> {
+pub(super) fn title_of(title: &str) -> Result<(), Refusal> {
     if title.len() > TITLE_BYTES_MAX || title.chars().any(char::is_control) {
         return Err(Refusal::TerminalTitle(TITLE_BYTES_MAX));
     }
@@ -50,7 +47,7 @@ pub(in crate::host) fn title_of(title: &str) -> Result<(), Refusal> {
 }
 
 /// Returns whether the client that has claimed a terminal is gone.
-pub(in crate::host) fn is_holder_disconnected(ledger: &Ledger, key: TerminalKey) -> bool {
+pub(super) fn is_holder_disconnected(ledger: &Ledger, key: TerminalKey) -> bool {
     match ledger.channels.terminals.get(&key).map(|terminal| &terminal.state.claim) {
         Some(TerminalClaim::Client(claim)) => !ledger.presence.can_speak(&claim.client_id),
         _ => false,
@@ -61,7 +58,7 @@ pub(in crate::host) fn is_holder_disconnected(ledger: &Ledger, key: TerminalKey)
 ///
 /// # Errors
 /// When another client has it, or a session has and the client does not follow it.
-pub(in crate::host) fn check_use(ledger: &Ledger, key: TerminalKey, client: &str) -> Result<(), Refusal> {
+pub(super) fn check_use(ledger: &Ledger, key: TerminalKey, client: &str) -> Result<(), Refusal> {
     let Some(terminal) = ledger.channels.terminals.known(key) else { return Ok(()) };
     let is_clients = |connection: &ConnectionId| {
         ledger.presence.connections.get(connection).is_some_and(|it| it.client_id.as_deref() == Some(client))
@@ -75,10 +72,7 @@ pub(in crate::host) fn check_use(ledger: &Ledger, key: TerminalKey, client: &str
 }
 
 /// Carries out the request of a client for the program in a terminal.
-///
-/// # Errors
-/// Why it is not.
-pub(in crate::host) fn client_uses_pty(
+pub(super) fn client_uses_pty(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: TerminalKey,
@@ -164,14 +158,7 @@ fn claim_pty(
 }
 
 /// Checks a claim of a terminal by a client.
-///
-/// # Errors
-/// Why not.
-pub(in crate::host) fn check_claim(
-    ledger: &Ledger,
-    client: &str,
-    claim: &TerminalClaim,
-) -> Result<(), Refusal> {
+pub(super) fn check_claim(ledger: &Ledger, client: &str, claim: &TerminalClaim) -> Result<(), Refusal> {
     match claim {
         TerminalClaim::Client(claim) if claim.client_id == client => Ok(()),
         TerminalClaim::Client(claim) => Err(Refusal::ClaimOfOther(claim.client_id.clone())),
@@ -189,7 +176,7 @@ pub(in crate::host) fn check_claim(
     }
 }
 
-pub(in crate::host) fn ptys_held_by(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey> {
+pub(super) fn ptys_held_by(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey> {
     let Some(uri) = ledger.channels.chats.known(chat).map(|chat| &chat.channel.uri) else {
         return Vec::new();
     };
@@ -202,7 +189,7 @@ pub(in crate::host) fn ptys_held_by(ledger: &Ledger, chat: ChatKey) -> Vec<Termi
 }
 
 /// A chat is one of another session now: so are the terminals that clients have given it.
-pub(in crate::host) fn transfer_ptys(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+pub(super) fn transfer_ptys(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     let session = ledger.channels.chats.known(chat).map(|chat| chat.session);
     let session = session.and_then(|key| ledger.channels.sessions.known(key));
     let Some(session) = session.map(|session| session.channel.uri.clone()) else { return };

@@ -12,11 +12,13 @@
 //! exactly that. Where the call does not say how the command has ended, because the host or the
 //! call has ended before it, whoever asks gets the state.
 
-pub(in crate::host) mod background;
-pub(in crate::host) mod commands;
-pub(in crate::host) mod holders;
-pub(in crate::host) mod ptys;
-pub(in crate::host) mod scrollback;
+pub(super) mod background;
+pub(super) mod commands;
+pub(super) mod holders;
+pub(super) mod ptys;
+pub(super) mod scrollback;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
@@ -26,14 +28,13 @@ use ahp_types::actions::{
 };
 use ahp_types::state::{
     BackgroundShellWork, BackgroundWork, ResponsePart, TerminalClaim, TerminalContentPart,
-    TerminalExitedLifecycleState, TerminalLifecycleState, TerminalRunningLifecycleState,
-    TerminalSessionClaim, TerminalState, TerminalUnclassifiedPart, ToolCallState, ToolResultContent,
-    ToolResultTerminalContent, Turn,
+    TerminalExitedLifecycleState, TerminalLifecycleState, TerminalSessionClaim, TerminalState,
+    TerminalUnclassifiedPart, ToolCallState, ToolResultContent, ToolResultTerminalContent, Turn,
 };
 use memchr::memmem;
 
 use crate::host::actions::Verdict;
-use crate::host::channels::Terminal;
+use crate::host::channels::{running_state, Terminal};
 use crate::host::effects::{ChatKey, Command, TerminalEvent, TerminalKey};
 use crate::host::ledger::Ledger;
 use crate::host::model::{Channel, Session};
@@ -48,15 +49,11 @@ use crate::wire::text;
 use crate::wire::tool_calls::tool_call_id;
 
 /// Maximum length of a terminal's title, in bytes.
-pub(in crate::host) const TITLE_BYTES_MAX: usize = 1024;
+pub(super) const TITLE_BYTES_MAX: usize = 1024;
 
-/// A terminal that its agent has opened.
-struct NewTerminal {
-    name: String,
-    call: String,
-    title: String,
-    detaches: bool,
-    since: String,
+/// Returns the title of a terminal that shows this command.
+pub(super) fn title_of_line(line: &str) -> String {
+    text::first_bytes(&text::message(line), TITLE_BYTES_MAX).to_owned()
 }
 
 /// Returns the content that a call has produced so far.
@@ -140,7 +137,7 @@ fn terminals_in(turn: &mut Turn) -> impl Iterator<Item = &mut ToolResultTerminal
 
 /// Lets those out of memory that have ended and that nobody follows, if they can be made again,
 /// or if no call shows them or will.
-pub(in crate::host) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
+pub(super) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
     if !ledger.take_touched(ChannelKind::Terminal) {
         return;
     }
@@ -160,10 +157,7 @@ pub(in crate::host) fn settle_terminals(ledger: &mut Ledger, step: &mut Step<'_>
 }
 
 /// Carries out a client's action on a terminal.
-///
-/// # Errors
-/// Why it may not be.
-pub(in crate::host) fn client_changes_terminal(
+pub(super) fn client_changes_terminal(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: TerminalKey,
@@ -186,7 +180,7 @@ pub(in crate::host) fn client_changes_terminal(
 }
 
 /// Takes in what an agent reports of a terminal.
-pub(in crate::host) fn terminal_reports(
+pub(super) fn terminal_reports(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     chat: ChatKey,
@@ -196,8 +190,7 @@ pub(in crate::host) fn terminal_reports(
     let known = find_terminal(ledger, chat, &name);
     if let TerminalEvent::Opened { call, title, detaches } = event {
         if known.is_none() {
-            let since = step.timestamp();
-            open_terminal(ledger, chat, NewTerminal { name, call, title, detaches, since });
+            open_terminal(ledger, step, chat, (name, call, title), detaches);
         }
         return;
     }
@@ -241,47 +234,33 @@ fn find_terminal(ledger: &Ledger, chat: ChatKey, name: &str) -> Option<TerminalK
     found.map(|(key, _)| *key)
 }
 
-fn open_terminal(ledger: &mut Ledger, key: ChatKey, new: NewTerminal) {
-    let NewTerminal { name, call, title, detaches, since } = new;
+/// Opens a terminal that the agent of a chat calls by this name, for a call and with a title.
+fn open_terminal(
+    ledger: &mut Ledger,
+    step: &Step<'_>,
+    key: ChatKey,
+    (name, call, title): (String, String, String),
+    detaches: bool,
+) {
     let number = ledger.fresh_key();
     let Some(chat) = ledger.channels.chats.known(key) else { return };
     let Some(run) = &chat.run else { return };
     let claim = claim_of(ledger, key, Some(run.turn_id.clone()), Some(call));
-    let state = TerminalState {
-        title: text::first_bytes(&text::message(&title), TITLE_BYTES_MAX).to_owned(),
-        cwd: None,
-        cols: None,
-        rows: None,
-        content: Vec::new(),
-        lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
-        claim,
-        supports_command_detection: None,
-        is_pty: Some(false),
-    };
+    let state = running_state(title_of_line(&title), claim, false);
     // It has no past: nobody knows its URI.
     let channel = Channel::new(terminal_uri(&chat.channel.uri, number), ledger.head());
-    let name = Some(name);
-    let terminal = Terminal {
-        channel,
-        state,
-        chat: Some(key),
-        pty: None,
-        name,
-        since,
-        detaches,
-        is_stored: false,
-        is_cut: false,
-    };
+    let (chat, name, since) = (Some(key), Some(name), step.timestamp());
+    let terminal = Terminal { chat, name, since, detaches, ..Terminal::new(channel, state) };
     add_terminal(ledger, TerminalKey(number), terminal);
 }
 
-pub(in crate::host) fn add_terminal(ledger: &mut Ledger, key: TerminalKey, terminal: Terminal) {
+pub(super) fn add_terminal(ledger: &mut Ledger, key: TerminalKey, terminal: Terminal) {
     ledger.channels.by_uri.insert(terminal.channel.uri.clone(), key.into());
     ledger.channels.terminals.insert(key, terminal);
 }
 
 /// Returns the claim on a terminal in which a chat's agent runs a command.
-pub(in crate::host) fn claim_of(
+pub(super) fn claim_of(
     ledger: &Ledger,
     chat: ChatKey,
     turn_id: Option<String>,
@@ -300,7 +279,7 @@ pub(in crate::host) fn claim_of(
 /// Puts the URIs of terminals in the place of what the agent of a chat calls them, and what has
 /// become of those that have ended. A name that says nothing any more is left out, and the text
 /// beside it stays.
-pub(in crate::host) fn place_terminals(
+pub(super) fn place_terminals(
     ledger: &Ledger,
     chat: ChatKey,
     mut content: Vec<ToolResultContent>,
@@ -345,7 +324,7 @@ fn place_terminal(ledger: &Ledger, chat: ChatKey, block: &mut ToolResultTerminal
 }
 
 /// Marks the terminals that a completed call shows as stored with it.
-pub(in crate::host) fn mark_terminals_stored(ledger: &mut Ledger, content: &[ToolResultContent]) {
+pub(super) fn mark_terminals_stored(ledger: &mut Ledger, content: &[ToolResultContent]) {
     for content in content {
         let ToolResultContent::Terminal(block) = content else { continue };
         let key = ledger.channels.by_uri.get(&block.resource).and_then(|id| id.terminal());
@@ -364,7 +343,7 @@ fn terminals_of(ledger: &Ledger, chat: ChatKey) -> Vec<TerminalKey> {
 
 /// The agent's side of a chat is gone, and with it what it has had run. Another one may use the
 /// same names.
-pub(in crate::host) fn end_terminals_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+pub(super) fn end_terminals_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     if let Some(chat) = ledger.channels.chats.known_mut(chat) {
         chat.stored_terminals.clear();
     }
@@ -384,7 +363,7 @@ pub(in crate::host) fn end_terminals_of(ledger: &mut Ledger, step: &mut Step<'_>
 }
 
 /// A chat is one of another session now.
-pub(in crate::host) fn transfer_terminals(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+pub(super) fn transfer_terminals(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     for key in terminals_of(ledger, chat) {
         let claim = ledger.channels.terminals.known(key).map(|terminal| terminal.state.claim.clone());
         let Some(TerminalClaim::Session(before)) = claim else { continue };
@@ -396,15 +375,14 @@ pub(in crate::host) fn transfer_terminals(ledger: &mut Ledger, step: &mut Step<'
 }
 
 /// A chat is gone, or is let out of memory.
-pub(in crate::host) fn remove_terminals_of(ledger: &mut Ledger, chat: ChatKey) {
+pub(super) fn remove_terminals_of(ledger: &mut Ledger, chat: ChatKey) {
     for key in terminals_of(ledger, chat) {
         ledger.unlink(key.into());
         ledger.channels.terminals.remove(&key);
     }
 }
 
-/// Returns whether the terminals of a session may be evicted.
-pub(in crate::host) fn has_idle_terminals(ledger: &Ledger, session: &Session) -> bool {
+pub(super) fn has_idle_terminals(ledger: &Ledger, session: &Session) -> bool {
     let chats: Vec<ChatKey> = ledger.channels.chats_of(session).collect();
     let mut terminals =
         ledger.channels.terminals.values().filter(|it| it.chat.is_some_and(|chat| chats.contains(&chat)));
@@ -422,10 +400,7 @@ fn may_be_shown(ledger: &Ledger, terminal: &Terminal) -> bool {
 }
 
 /// Makes the terminals again that are asked for, as far as calls of chats in memory show them.
-pub(in crate::host) fn restore_terminals<'a>(
-    ledger: &mut Ledger,
-    uris: impl IntoIterator<Item = &'a String>,
-) {
+pub(super) fn restore_terminals<'a>(ledger: &mut Ledger, uris: impl IntoIterator<Item = &'a String>) {
     for uri in uris {
         if ledger.find(uri).is_none() {
             if let Some((key, terminal)) = terminal_shown(ledger, uri) {
@@ -447,16 +422,12 @@ fn terminal_shown(ledger: &Ledger, uri: &str) -> Option<(TerminalKey, Terminal)>
     let part = TerminalUnclassifiedPart { value: output.to_owned() };
     let content = (!output.is_empty()).then_some(TerminalContentPart::Unclassified(part));
     let exited = TerminalExitedLifecycleState { exit_code: result.and_then(|result| result.exit_code) };
+    let claim = claim_of(ledger, key, Some(turn), Some(call.to_owned()));
     let state = TerminalState {
-        title: block.title.clone(),
-        cwd: None,
-        cols: None,
-        rows: None,
         content: content.into_iter().collect(),
         lifecycle: TerminalLifecycleState::Exited(exited),
-        claim: claim_of(ledger, key, Some(turn), Some(call.to_owned())),
-        supports_command_detection: None,
         is_pty: block.is_pty,
+        ..running_state(block.title.clone(), claim, false)
     };
     // What was told last of one whose end the call does not say does not lead to this.
     let session = ledger.channels.sessions.known(ledger.channels.chats.known(key)?.session)?;
@@ -465,25 +436,14 @@ fn terminal_shown(ledger: &Ledger, uri: &str) -> Option<(TerminalKey, Terminal)>
     let born_at = if is_told { session.channel.born_at } else { ledger.head() + 1 };
     let channel = Channel::new(uri, born_at);
     let is_cut = result.is_some_and(|result| result.truncated == Some(true));
-    let (since, detaches, is_stored) = (String::new(), false, true);
-    let terminal = Terminal {
-        channel,
-        state,
-        chat: Some(key),
-        pty: None,
-        name: None,
-        since,
-        detaches,
-        is_stored,
-        is_cut,
-    };
+    let terminal = Terminal { chat: Some(key), is_stored: true, is_cut, ..Terminal::new(channel, state) };
     Some((TerminalKey(number), terminal))
 }
 
 /// Gives the terminals in the turns that a chat of this URI begins with URIs of its own: they
 /// are there as long as it is, whatever becomes of the chat that it comes from. Commands that
 /// run are shown where they are.
-pub(in crate::host) fn copy_terminals(ledger: &mut Ledger, chat: &str, turns: &mut [CompletedTurn]) {
+pub(super) fn copy_terminals(ledger: &mut Ledger, chat: &str, turns: &mut [CompletedTurn]) {
     // One that several calls show is one.
     let mut copies: BTreeMap<String, String> = BTreeMap::new();
     for turn in turns.iter_mut().filter(|turn| turn.facts().terminals) {

@@ -16,11 +16,9 @@ use ahp_types::actions::{
     TerminalExitedAction,
 };
 use ahp_types::commands::{CreateTerminalParams, DisposeTerminalParams};
-use ahp_types::state::{
-    TerminalClaim, TerminalInfo, TerminalLifecycleState, TerminalRunningLifecycleState, TerminalState,
-};
+use ahp_types::state::{TerminalClaim, TerminalInfo, TerminalState};
 
-use crate::host::channels::{Pty, Terminal};
+use crate::host::channels::{running_state, Pty, Terminal};
 use crate::host::configuration::directories;
 use crate::host::configuration::directories::usable_directory;
 use crate::host::effects::{
@@ -53,7 +51,7 @@ const SCREEN_ROWS: i64 = 24;
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A terminal that is to be made.
-pub(in crate::host) struct NewPty {
+pub(crate) struct NewPty {
     state: TerminalState,
     uri: String,
     made_by: String,
@@ -74,10 +72,7 @@ fn may_name_a_terminal(uri: &str) -> bool {
 }
 
 /// Checks a client's request for a terminal with a shell, and creates its state.
-///
-/// # Errors
-/// Why not.
-pub(in crate::host) fn new_terminal(
+pub(crate) fn new_terminal(
     ledger: &Ledger,
     step: &Step<'_>,
     connection: ConnectionId,
@@ -118,17 +113,8 @@ pub(in crate::host) fn new_terminal(
         ),
         None => directory_for(ledger, connection, &params.claim),
     };
-    let state = TerminalState {
-        title: name,
-        cwd,
-        cols: Some(cols),
-        rows: Some(rows),
-        content: Vec::new(),
-        lifecycle: TerminalLifecycleState::Running(TerminalRunningLifecycleState {}),
-        claim: params.claim,
-        supports_command_detection: None,
-        is_pty: Some(true),
-    };
+    let (cols, rows) = (Some(cols), Some(rows));
+    let state = TerminalState { cwd, cols, rows, ..running_state(name, params.claim, true) };
     Ok(Box::new(NewPty { state, uri, made_by, size }))
 }
 
@@ -146,7 +132,7 @@ fn directory_for(ledger: &Ledger, connection: ConnectionId, claim: &TerminalClai
 
 /// Removes the terminals from the list that the process before this one has sent: its clients may
 /// reconnect with the state that they know, and get only what they missed.
-pub(in crate::host) fn announce_ended_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
+pub(crate) fn announce_ended_terminals(ledger: &mut Ledger, step: &mut Step<'_>) {
     if std::mem::take(&mut ledger.channels.root.has_sent_terminals) && ledger.continues {
         let none = RootTerminalsChangedAction { terminals: Vec::new() };
         ledger.sequence(step, ChannelId::ROOT, StateAction::RootTerminalsChanged(none), None);
@@ -157,7 +143,7 @@ pub(in crate::host) fn announce_ended_terminals(ledger: &mut Ledger, step: &mut 
 ///
 /// # Errors
 /// When there is none, or another client has it.
-pub(in crate::host) fn dispose_terminal(
+pub(crate) fn dispose_terminal(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     connection: ConnectionId,
@@ -181,7 +167,7 @@ pub(in crate::host) fn dispose_terminal(
 }
 
 /// The clients that have terminals may be gone, or here again.
-pub(in crate::host) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
+pub(super) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     let keys: Vec<TerminalKey> = ledger.channels.terminals.keys().copied().collect();
     let grace = Duration::from_millis(ledger.limits.terminal_grace_ms);
     for key in keys {
@@ -208,10 +194,7 @@ pub(in crate::host) fn settle_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
 }
 
 /// Checks that one more program may run in a terminal, asked for by this client if there is one.
-///
-/// # Errors
-/// Why not.
-pub(in crate::host) fn check_pty_limit(ledger: &Ledger, client: Option<&str>) -> Result<(), String> {
+pub(crate) fn check_pty_limit(ledger: &Ledger, client: Option<&str>) -> Result<(), String> {
     let max = ledger.limits.ptys;
     if max == 0 {
         return Err("this host starts no shells for clients: it runs with `--no-terminals`".to_owned());
@@ -233,7 +216,7 @@ pub(in crate::host) fn check_pty_limit(ledger: &Ledger, client: Option<&str>) ->
 }
 
 /// Makes a terminal. Its client is answered when its shell has started.
-pub(in crate::host) fn create_terminal(
+pub(crate) fn create_terminal(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     connection: ConnectionId,
@@ -252,29 +235,14 @@ pub(in crate::host) fn create_terminal(
     };
     // It has no past: whoever knew something under this URI knew something else.
     let channel = Channel::new(new.uri, ledger.head() + 1);
-    let terminal = Terminal {
-        channel,
-        state: new.state,
-        chat: None,
-        pty: Some(pty),
-        name: None,
-        since: step.timestamp(),
-        detaches: false,
-        is_stored: false,
-        is_cut: false,
-    };
+    let terminal = Terminal { pty: Some(pty), ..Terminal::new(channel, new.state) };
     terminals::add_terminal(ledger, key, terminal);
     step.emit(Output::Pty(key, PtyCommand::Start(launch)));
     step.emit(Output::Timer(Timer::Terminal(key, number), SUBSCRIBE_TIMEOUT));
 }
 
 /// Notes that a shell runs a line. If another one runs, how that one has ended is unknown.
-pub(in crate::host) fn line_started(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: TerminalKey,
-    command_line: String,
-) {
+pub(crate) fn line_started(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, command_line: String) {
     line_ended(ledger, step, key, None);
     let terminal = ledger.channels.terminals.get_mut(&key);
     let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
@@ -287,12 +255,7 @@ pub(in crate::host) fn line_started(
 }
 
 /// Notes that the line that a shell runs is done, if it runs one.
-pub(in crate::host) fn line_ended(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: TerminalKey,
-    exit_code: Option<i64>,
-) {
+pub(crate) fn line_ended(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, exit_code: Option<i64>) {
     let terminal = ledger.channels.terminals.get_mut(&key);
     let Some(pty) = terminal.and_then(|terminal| terminal.pty.as_mut()) else { return };
     let Some((command_id, since_ms)) = pty.line.take() else { return };
@@ -302,7 +265,7 @@ pub(in crate::host) fn line_ended(
 }
 
 /// Of many terminals whose program has ended the oldest go.
-pub(in crate::host) fn evict_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
+pub(crate) fn evict_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>) {
     let ptys = ledger.channels.terminals.iter().filter(|(_, it)| it.pty.is_some() && it.chat.is_none());
     let ended: Vec<TerminalKey> = ptys.filter(|(_, it)| !it.runs()).map(|(key, _)| *key).collect();
     for key in ended.iter().take(ended.len().saturating_sub(ENDED_MAX)) {
@@ -311,7 +274,7 @@ pub(in crate::host) fn evict_ended_ptys(ledger: &mut Ledger, step: &mut Step<'_>
 }
 
 /// Sends the list of terminals if it differs from the one last sent.
-pub(in crate::host) fn send_terminal_list(ledger: &mut Ledger, step: &mut Step<'_>) {
+pub(crate) fn send_terminal_list(ledger: &mut Ledger, step: &mut Step<'_>) {
     let is_listed =
         |it: &&Terminal| it.chat.is_none() && it.pty.as_ref().is_some_and(|pty| pty.asked.is_none());
     let listed = ledger.channels.terminals.values().filter(is_listed);
@@ -330,7 +293,7 @@ pub(in crate::host) fn send_terminal_list(ledger: &mut Ledger, step: &mut Step<'
 }
 
 /// Ends a terminal, with what runs in it.
-pub(in crate::host) fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+pub(crate) fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     let Some(terminal) = ledger.channels.terminals.get_mut(&key) else { return };
     let asked = terminal.pty.as_mut().and_then(|pty| pty.asked.take());
     end_program(ledger, step, key);
@@ -344,7 +307,7 @@ pub(in crate::host) fn remove_pty(ledger: &mut Ledger, step: &mut Step<'_>, key:
 }
 
 /// Ends what runs in a terminal, if it has not ended.
-pub(in crate::host) fn end_program(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
+pub(super) fn end_program(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey) {
     if ledger.channels.terminals.get(&key).is_some_and(Terminal::runs) {
         step.emit(Output::Pty(key, PtyCommand::End));
         line_ended(ledger, step, key, None);
@@ -354,19 +317,14 @@ pub(in crate::host) fn end_program(ledger: &mut Ledger, step: &mut Step<'_>, key
 }
 
 /// Ends what runs in the terminals of a chat, which is about to go, or to be another session's.
-pub(in crate::host) fn end_ptys_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
+pub(crate) fn end_ptys_of(ledger: &mut Ledger, step: &mut Step<'_>, chat: ChatKey) {
     for key in holders::ptys_held_by(ledger, chat) {
         remove_pty(ledger, step, key);
     }
 }
 
 /// Ends a terminal that nobody has subscribed to, or come back to, in time.
-pub(in crate::host) fn terminal_expired(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: TerminalKey,
-    number: u64,
-) {
+pub(crate) fn terminal_expired(ledger: &mut Ledger, step: &mut Step<'_>, key: TerminalKey, number: u64) {
     let terminal = ledger.channels.terminals.get(&key);
     let time = terminal.and_then(|terminal| terminal.pty.as_ref()?.time);
     if time == Some(number) {

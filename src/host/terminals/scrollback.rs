@@ -9,8 +9,7 @@ use ahp_types::state::TerminalContentPart;
 
 use crate::wire::escapes::cut_position;
 
-/// The text of a part.
-pub(in crate::host) fn text_of(part: &TerminalContentPart) -> &str {
+pub(crate) fn text_of(part: &TerminalContentPart) -> &str {
     match part {
         TerminalContentPart::Unclassified(part) => &part.value,
         TerminalContentPart::Command(part) => &part.output,
@@ -37,11 +36,7 @@ const PARTS_LEFT: usize = 750;
 
 /// Cuts content of more than `bytes_max` bytes of text to about `bytes_left`; returns whether
 /// anything was cut.
-pub(in crate::host) fn cut(
-    content: &mut Vec<TerminalContentPart>,
-    bytes_max: usize,
-    bytes_left: usize,
-) -> bool {
+pub(crate) fn cut(content: &mut Vec<TerminalContentPart>, bytes_max: usize, bytes_left: usize) -> bool {
     let bytes: usize = content.iter().map(|part| text_of(part).len()).sum();
     let oldest = if content.len() > PARTS_MAX { content.len() - PARTS_LEFT } else { 0 };
     if bytes <= bytes_max && oldest == 0 {

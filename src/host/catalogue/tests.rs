@@ -1,0 +1,74 @@
+//! Tests of the catalogue with a ledger alone.
+//!
+//! Owns: what a list of the store's becomes by what memory knows, and what a session says of its
+//! chats.
+//! Never: reads a store.
+
+use ahp_types::state::SessionStatus;
+use bytes::Bytes;
+use serde_json::{json, Value};
+
+use super::{title_from, Catalogue};
+use crate::host::effects::{ListPosition, Listed, Page, SessionKey};
+use crate::host::model::TitleBy;
+use crate::host::testing::{actions_in, chat, outputs_of, start_turn, with_session, CHAT, SESSION};
+
+/// A page with these sessions as the store has them.
+fn listed(keys: &[u64]) -> Listed {
+    let sessions = keys.iter().map(|key| {
+        let place = ListPosition { modified_at: format!("19{key:02}"), key: SessionKey(*key) };
+        (place, Bytes::from(json!({ "stored": key }).to_string()))
+    });
+    Listed { sessions: sessions.collect(), next: None }
+}
+
+fn keys(listed: &Listed) -> Vec<u64> {
+    listed.sessions.iter().map(|(place, _)| place.key.0).collect()
+}
+
+#[test]
+fn page_of_the_list_has_sessions_as_memory_knows_them() {
+    let (ledger, mut catalogue) = (with_session(), Catalogue::new(usize::MAX));
+    catalogue.disposed.insert(SessionKey(60));
+    let all = Page { after: None, limit: 10 };
+    let mut page = listed(&[60, 50, SESSION.0]);
+    catalogue.update_from_memory(&ledger, &all, &mut page);
+    // The session in memory was modified in 1970.
+    assert_eq!(keys(&page), [SESSION.0, 50], "one is disposed of");
+    let shown: Value = serde_json::from_slice(&page.sessions[0].1).unwrap();
+    assert_eq!(shown["resource"], "ahp-session:/s");
+    let mut page = listed(&[50]);
+    catalogue.update_from_memory(&ledger, &Page { after: None, limit: 1 }, &mut page);
+    assert_eq!((keys(&page), page.next.map(|next| next.key)), (vec![SESSION.0], Some(SESSION)));
+}
+
+#[test]
+fn session_says_what_its_chat_does() {
+    let mut ledger = with_session();
+    start_turn(&mut ledger, "t");
+    let outputs = outputs_of(|step| super::sync_chat(&mut ledger, step, CHAT));
+    assert!(actions_in(&outputs).contains(&"session/chatUpdated".to_owned()), "{outputs:?}");
+    let session = ledger.channels.sessions.get(&SESSION).unwrap();
+    assert_ne!(session.state.status & SessionStatus::InProgress.bits(), 0);
+    assert!(outputs_of(|step| super::sync_chat(&mut ledger, step, CHAT)).is_empty(), "nothing has changed");
+}
+
+#[test]
+fn title_gives_way_to_one_of_higher_origin_alone() {
+    let mut ledger = with_session();
+    let mut name = |title: &str, by| {
+        outputs_of(|step| super::name_chat(&mut ledger, step, CHAT, title, by));
+        chat(&mut ledger).conversation.state().title.clone()
+    };
+    assert_eq!(name("first", TitleBy::FirstMessage), "first");
+    assert_eq!(name("user", TitleBy::User), "user");
+    assert_eq!(name("agent", TitleBy::Agent), "user");
+}
+
+#[test]
+fn title_from_a_message_is_its_first_line_that_shows_something() {
+    assert_eq!(title_from("\n  Fix the \u{7}build  \nplease").as_deref(), Some("Fix the build"));
+    assert_eq!(title_from(" \n\t\n"), None);
+    assert_eq!(title_from("\u{1b}"), None);
+    assert_eq!(title_from(&"ä".repeat(81)).map(|title| title.chars().count()), Some(80));
+}

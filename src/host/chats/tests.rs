@@ -1,0 +1,100 @@
+//! Tests of turns and calls with a ledger alone.
+//!
+//! Owns: the facts that a turn tells, and the order in which it is closed.
+//! Never: decides when a turn begins.
+
+use ahp_types::state::{PendingMessageKind, ToolCallState};
+use serde_json::json;
+
+use super::calls::{self, CallRef, Readiness};
+use super::pending;
+use super::turns::{end_turn_without_advance, Ending};
+use crate::host::effects::{CallExtras, Command, PermissionKind, PermissionOption, ToolGate, ToolOutcome};
+use crate::host::facts::Fact;
+use crate::host::ledger::Ledger;
+use crate::host::testing::{
+    actions_in, chat, commands_in, outputs_of, registry, start_turn, step_at, with_session, CHAT,
+};
+use crate::state::history::empty_message;
+
+fn call(id: &str) -> CallRef {
+    CallRef { key: CHAT, turn_id: "t".to_owned(), id: id.to_owned() }
+}
+
+/// Begins a call that waits for a permission, if these are its options, or runs. Returns the facts.
+fn begin(ledger: &mut Ledger, id: &str, gate: ToolGate) -> Vec<Fact> {
+    let (_, facts) = step_at(0, |step| {
+        calls::start_call(ledger, step, call(id), "sh".to_owned(), "Shell".to_owned(), None);
+        let (input, extras) = ("ls".to_owned(), CallExtras::default());
+        let ready = Readiness { input, message: "Run".into(), gate, extras };
+        calls::call_is_ready(ledger, step, call(id), ready);
+    });
+    facts.into()
+}
+
+fn state<'a>(ledger: &'a mut Ledger, id: &str) -> &'a ToolCallState {
+    chat(ledger).conversation.tool(id).unwrap()
+}
+
+#[test]
+fn call_that_asks_waits_for_the_user_and_ends_once() {
+    let mut ledger = with_session();
+    start_turn(&mut ledger, "t");
+    let option = PermissionOption { id: "yes".to_owned(), label: None, kind: PermissionKind::AllowOnce };
+    let facts = begin(&mut ledger, "c", ToolGate::Ask(vec![option]));
+    assert!(matches!(&facts[..], [Fact::Waits { id, is_question: false, .. }] if id == "c"), "{facts:?}");
+    assert!(matches!(state(&mut ledger, "c"), ToolCallState::PendingConfirmation(_)));
+    let mut finish = || {
+        let outcome = ToolOutcome { success: true, message: "Ran".into(), content: Vec::new(), error: None };
+        outputs_of(|step| {
+            calls::finish_call(&mut ledger, step, &call("c"), outcome, false, CallExtras::default());
+        })
+    };
+    assert!(actions_in(&finish()).contains(&"chat/toolCallComplete".to_owned()));
+    assert!(finish().is_empty(), "it is over");
+}
+
+#[test]
+fn what_a_turn_leaves_open_is_closed_before_its_only_end() {
+    let mut ledger = with_session();
+    let run = start_turn(&mut ledger, "t");
+    begin(&mut ledger, "c", ToolGate::Open);
+    let request = serde_json::from_value(json!({ "id": "q" })).unwrap();
+    outputs_of(|step| calls::ask(&mut ledger, step, CHAT, request));
+    let mut end = || {
+        step_at(7, |step| {
+            let ending = Ending::Cancelled { meta: None };
+            end_turn_without_advance(&mut ledger, step, CHAT, ending, None);
+        })
+    };
+    let (outputs, facts) = end();
+    let names = actions_in(&outputs);
+    let at =
+        |name: &str| names.iter().position(|it| it == name).unwrap_or_else(|| panic!("{name}: {names:?}"));
+    assert!(at("chat/toolCallComplete") < at("chat/turnCancelled"));
+    assert!(at("chat/inputCompleted") < at("chat/turnCancelled"));
+    assert!(matches!(facts.iter().collect::<Vec<_>>()[..], [Fact::TurnEnded(CHAT)]), "{facts:?}");
+    assert_eq!(commands_in(&outputs), [&Command::Cancel { run }]);
+    let (outputs, facts) = end();
+    assert!(outputs.is_empty() && facts.is_empty(), "it has ended");
+}
+
+#[test]
+fn steering_that_no_agent_took_is_put_back_when_the_turn_ends() {
+    let (mut ledger, agents) = (with_session(), registry(&[]));
+    start_turn(&mut ledger, "t");
+    let message = json!({ "type": "chat/pendingMessageSet", "kind": "steering", "id": "s",
+        "message": empty_message() });
+    let set = serde_json::from_value(message).unwrap();
+    outputs_of(|step| drop(ledger.sequence(step, CHAT, set, None)));
+    let outputs = outputs_of(|step| pending::send_steering(&mut ledger, &agents, step, CHAT));
+    assert!(matches!(commands_in(&outputs)[..], [Command::Steer { .. }]), "{outputs:?}");
+    assert!(chat(&mut ledger).conversation.state().steering_message.is_none());
+    outputs_of(|step| end_turn_without_advance(&mut ledger, step, CHAT, Ending::Complete, None));
+    let waits = chat(&mut ledger).conversation.state().steering_message.clone();
+    assert_eq!(waits.map(|waits| waits.id).as_deref(), Some("s"));
+    outputs_of(|step| {
+        pending::consume(&mut ledger, step, CHAT, PendingMessageKind::Steering, "s".to_owned());
+    });
+    assert!(chat(&mut ledger).consumed.contains("s"), "it begins no second turn");
+}

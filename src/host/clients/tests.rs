@@ -1,0 +1,117 @@
+//! Tests of clients with a ledger alone.
+//!
+//! Owns: absences, the choice of the client that a tool runs on, and what is declined for want of
+//! clients.
+//! Never: opens a connection.
+
+use ahp_types::state::{SessionActiveClient, ToolCallState};
+use serde_json::json;
+
+use super::{ClientToolRequest, Clients};
+use crate::host::chats::calls::{self, CallRef};
+use crate::host::clients::disconnects::Disconnect;
+use crate::host::effects::{Command, ConnectionId, Output, Timer};
+use crate::host::facts::Fact;
+use crate::host::ledger::Ledger;
+use crate::host::testing::{
+    actions_in, commands_in, connect, outputs_of, start_turn, step_at, with_session, CHAT, ME, MY_ID, SESSION,
+};
+use crate::host::{CLIENTS_MAX, CLIENT_ID_BYTES_MAX};
+use crate::wire::tool_calls::client_of_call;
+
+const OTHER: ConnectionId = ConnectionId(2);
+
+/// Makes clients active in the session, each with the tool `look`.
+fn activate(ledger: &mut Ledger, clients: &[&str]) {
+    let active = clients.iter().map(|id| {
+        let client = json!({ "clientId": id, "tools": [{ "name": "look" }] });
+        serde_json::from_value::<SessionActiveClient>(client).unwrap()
+    });
+    ledger.channels.sessions.get_mut(&SESSION).unwrap().state.active_clients.extend(active);
+}
+
+fn active(ledger: &Ledger) -> Vec<String> {
+    let session = ledger.channels.sessions.get(&SESSION).unwrap();
+    session.state.active_clients.iter().map(|client| client.client_id.clone()).collect()
+}
+
+/// The client `me` loses its connection. Returns the number of its absence.
+fn lose(ledger: &mut Ledger, clients: &mut Clients) -> u64 {
+    ledger.presence.connections.remove(&ME);
+    let outputs = outputs_of(|step| clients.client_disconnected(ledger, step, MY_ID));
+    match outputs[..] {
+        [Output::Timer(Timer::Absence(number), _)] => number,
+        _ => panic!("{outputs:?}"),
+    }
+}
+
+#[test]
+fn absent_active_client_is_removed_unless_it_returns() {
+    let (mut ledger, mut clients) = (with_session(), Clients::default());
+    activate(&mut ledger, &[MY_ID]);
+    let number = lose(&mut ledger, &mut clients);
+    clients.client_returned(SESSION, MY_ID);
+    outputs_of(|step| clients.absence_expired(&mut ledger, step, number));
+    assert_eq!(active(&ledger), [MY_ID], "it has returned");
+    let number = lose(&mut ledger, &mut clients);
+    let outputs = outputs_of(|step| clients.absence_expired(&mut ledger, step, number));
+    assert_eq!(actions_in(&outputs)[0], "session/activeClientRemoved");
+    assert!(active(&ledger).is_empty());
+}
+
+#[test]
+fn tool_runs_on_the_client_that_began_the_turn_and_fails_with_it() {
+    let (mut ledger, mut clients) = (with_session(), Clients::default());
+    connect(&mut ledger, OTHER, "other");
+    activate(&mut ledger, &["other", MY_ID]);
+    start_turn(&mut ledger, "t");
+    let call = CallRef { key: CHAT, turn_id: "t".to_owned(), id: "c".to_owned() };
+    let request =
+        ClientToolRequest { tool: "look".to_owned(), input: "{}".to_owned(), message: "look".into() };
+    let (_, facts) = step_at(0, |step| clients.call_on_client(&mut ledger, step, call, request));
+    assert!(
+        matches!(&facts.iter().collect::<Vec<_>>()[..], [Fact::Waits { id, .. }] if id == "c"),
+        "{facts:?}"
+    );
+    let call = ledger.channels.chats.get(&CHAT).unwrap().conversation.tool("c").unwrap();
+    assert!(matches!(call, ToolCallState::Running(_)) && client_of_call(call) == Some(MY_ID), "{call:?}");
+    let outputs = outputs_of(|step| clients.remove_active_client(&mut ledger, step, SESSION, MY_ID, None));
+    let results = commands_in(&outputs);
+    let failed =
+        |command: &&Command| matches!(command, Command::ToolResult { result, .. } if !result.success);
+    assert!(results.iter().any(failed), "{results:?}");
+}
+
+#[test]
+fn pending_question_is_declined_only_when_nobody_is_left_to_answer() {
+    let (mut ledger, mut clients) = (with_session(), Clients::default());
+    connect(&mut ledger, OTHER, "other");
+    start_turn(&mut ledger, "t");
+    let request = serde_json::from_value(json!({ "id": "q" })).unwrap();
+    outputs_of(|step| calls::ask(&mut ledger, step, CHAT, request));
+    let client_id = Some(MY_ID.to_owned());
+    let gone = Disconnect { client_id, is_lost: false, cancelling: false, cut: false, over: false };
+    clients.disconnects.insert(ME, gone);
+    ledger.presence.leaving.insert(ME);
+    assert!(outputs_of(|step| clients.decline_pending(&mut ledger, step)).is_empty(), "another is there");
+    ledger.presence.leaving.insert(OTHER);
+    clients.expected.insert(OTHER);
+    assert!(outputs_of(|step| clients.decline_pending(&mut ledger, step)).is_empty(), "it may come back");
+    let outputs = outputs_of(|step| clients.return_expired(&mut ledger, step, OTHER));
+    assert!(matches!(commands_in(&outputs)[..], [Command::Answer { .. }]), "{outputs:?}");
+    assert!(clients.disconnects[&ME].cut, "its process says so");
+}
+
+#[test]
+fn admitted_clients_are_remembered_up_to_a_limit() {
+    let (mut ledger, mut clients) = (with_session(), Clients::default());
+    for refused in [String::new(), "x".repeat(CLIENT_ID_BYTES_MAX + 1)] {
+        assert!(clients.admit(&mut ledger, OTHER, &refused).is_err());
+    }
+    assert_eq!(clients.admit(&mut ledger, ME, "renamed"), Ok(Some(MY_ID.to_owned())));
+    for number in 0..CLIENTS_MAX {
+        clients.admit(&mut ledger, OTHER, &number.to_string()).unwrap();
+    }
+    assert_eq!(clients.known.len(), CLIENTS_MAX);
+    assert!(!clients.known.iter().any(|known| known == "renamed"), "the oldest is forgotten");
+}

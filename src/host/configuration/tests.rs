@@ -1,0 +1,111 @@
+//! Tests of configuration with a ledger alone.
+//!
+//! Owns: whose word counts for a setting, when a selection takes effect, and which directories can
+//! be changed.
+//! Never: checks values against every kind of schema, which `values` does.
+
+use ahp_types::actions::{SessionWorkingDirectorySetAction, StateAction};
+use ahp_types::common::JsonObject;
+use ahp_types::state::SessionConfigState;
+use serde_json::{json, value::RawValue};
+
+use super::selection::{self, PendingAction};
+use super::{directories, settings};
+use crate::host::effects::Command;
+use crate::host::ledger::Ledger;
+use crate::host::refusal::Refusal;
+use crate::host::testing::{
+    actions_in, agent, chat, commands_in, origin, outputs_of, registry, start_turn, with_session, CHAT, ME,
+    SESSION,
+};
+use crate::wire::version_hints::SelectionChange;
+
+fn config(level: &str) -> SessionConfigState {
+    let property = json!({ "type": "string", "title": "", "sessionMutable": true });
+    let schema = json!({ "type": "object", "properties": { "level": property } });
+    serde_json::from_value(json!({ "schema": schema, "values": { "level": level } })).unwrap()
+}
+
+fn level(ledger: &Ledger) -> String {
+    let session = ledger.channels.sessions.get(&SESSION).unwrap();
+    session.state.config.as_ref().unwrap().values["level"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn setting_of_a_client_counts_until_its_agent_has_heard_of_it() {
+    let (mut ledger, agents) = (with_session(), registry(&[agent("script", "")]));
+    let agent_says = |ledger: &mut Ledger, level: &str, heard| {
+        outputs_of(|step| {
+            settings::agent_is_configured(ledger, &agents, step, CHAT, config(level), false, heard);
+        })
+    };
+    assert_eq!(actions_in(&agent_says(&mut ledger, "low", 0)), ["session/configChanged"]);
+    assert_eq!(level(&ledger), "low");
+    assert!(agent_says(&mut ledger, "low", 0).is_empty(), "nothing has changed");
+    // A client sets another value.
+    let before = JsonObject::from_iter([("level".to_owned(), json!("low"))]);
+    let session = ledger.channels.sessions.get_mut(&SESSION).unwrap();
+    session.state.config = Some(config("high"));
+    let outputs = outputs_of(|step| settings::send_configuration(&mut ledger, step, SESSION, &before, None));
+    assert!(matches!(commands_in(&outputs)[..], [Command::Configure { number: 1, .. }]), "{outputs:?}");
+    agent_says(&mut ledger, "low", 0);
+    assert_eq!(level(&ledger), "high", "the agent has said so before it heard");
+    agent_says(&mut ledger, "low", 1);
+    assert_eq!(level(&ledger), "low");
+}
+
+#[test]
+fn selection_takes_effect_when_no_turn_runs() {
+    let (mut ledger, agents) = (with_session(), registry(&[agent("script", "")]));
+    start_turn(&mut ledger, "t");
+    let model = |ledger: &Ledger| ledger.channels.selected_in(CHAT).model;
+    let action = RawValue::from_string("{}".to_owned()).unwrap();
+    let asked =
+        PendingAction { connection: ME, channel: "ahp-session:/s".to_owned(), action, origin: origin() };
+    let change = SelectionChange::Model(json!({ "id": "large" }));
+    let outputs = outputs_of(|step| {
+        let selected =
+            selection::client_selects(&mut ledger, &agents, step, SESSION.into(), asked, &change, false);
+        assert!(selected.is_ok());
+    });
+    assert!(outputs.is_empty() && model(&ledger).is_none());
+    chat(&mut ledger).run = None;
+    let outputs = outputs_of(|step| selection::apply_pending_selections(&mut ledger, step, CHAT));
+    assert_eq!(actions_in(&outputs), ["chat/draftChanged"]);
+    assert_eq!(model(&ledger).unwrap()["id"], "large");
+    assert!(outputs_of(|step| selection::apply_pending_selections(&mut ledger, step, CHAT)).is_empty());
+}
+
+#[test]
+fn directories_change_only_where_the_agent_can_follow() {
+    let mut ledger = with_session();
+    let set = || {
+        let directory = "file:///a".to_owned();
+        StateAction::SessionWorkingDirectorySet(SessionWorkingDirectorySetAction { directory })
+    };
+    let mut several = agent("script", "");
+    let can = json!({ "multipleWorkingDirectories": {} });
+    several.info.capabilities = Some(serde_json::from_value(can).unwrap());
+    let mut change = |agent, is_found: bool| {
+        let (agents, mut result) = (registry(&[agent]), None);
+        let outputs = outputs_of(|step| {
+            step.findings.extend(is_found.then_some(("file:///a".to_owned(), Ok(()))));
+            let changed =
+                directories::client_changes_directories(&mut ledger, &agents, step, SESSION, set(), origin());
+            result = changed.err();
+        });
+        (result, outputs)
+    };
+    let (refused, _) = change(agent("script", ""), true);
+    assert_eq!(refused, Some(Refusal::OneDirectory("script".to_owned())));
+    let (refused, _) = change(several.clone(), false);
+    assert!(matches!(refused, Some(Refusal::Directory { .. })), "{refused:?}");
+    let (refused, outputs) = change(several, true);
+    assert_eq!((refused, &actions_in(&outputs)[..]), (None, &["session/workingDirectorySet".to_owned()][..]));
+    let sent = commands_in(&outputs);
+    assert!(
+        matches!(&sent[..], [Command::WorkIn { directories }] if *directories == ["file:///a"]),
+        "{sent:?}"
+    );
+    assert_eq!(directories::effective_directories(&ledger, CHAT), ["file:///a"]);
+}
