@@ -25,7 +25,7 @@ use tracing_subscriber::filter::Targets;
 
 use super::configuration::Configuration;
 use super::descriptors::{self, SpareFile};
-use super::half_open::HalfOpen;
+use super::half_open::{self, HalfOpen};
 use super::hello::{differences, environment, Hello, HelloLine, HelloVersion, LINE_BYTES_MAX, LINK};
 use super::link::{ConnectionAcceptor, ConnectionSettings, OnClose, Receipts};
 use super::listen::listeners::Listeners;
@@ -87,41 +87,30 @@ pub struct JoinRequest {
     stdin: File,
     stdout: File,
     stream: UnixStream,
-    done_before: Preparation,
+    /// `None` until what it has asked for is done.
+    prepared: Option<Preparation>,
 }
 
 /// Results of what a front has asked for before its client is served.
-#[derive(Debug, Default)]
-enum Preparation {
-    /// Initial state, before any of it is done.
-    #[default]
-    Nothing,
-    /// Results, once all of it is done.
-    All {
-        /// URLs of the listeners that it has asked for; or why there are none.
-        listening: Result<Vec<String>, String>,
-        /// Files by which clients of those connect.
-        files: Vec<PathBuf>,
-        /// The configuration file, where it was read anew.
-        reading: Option<Box<ConfigurationReading>>,
-    },
+#[derive(Debug)]
+struct Preparation {
+    /// URLs of the listeners that it has asked for; or why there are none.
+    listening: Result<Vec<String>, String>,
+    /// Files by which clients of those connect.
+    files: Vec<PathBuf>,
+    /// The configuration file, where it was read anew.
+    reading: Option<Box<ConfigurationReading>>,
 }
 
 impl JoinRequest {
     /// Returns the files by which others connect that this front has had the host listen for.
     pub fn take_files(&mut self) -> Vec<PathBuf> {
-        match &mut self.done_before {
-            Preparation::All { files, .. } => std::mem::take(files),
-            Preparation::Nothing => Vec::new(),
-        }
+        self.prepared.as_mut().map(|done| std::mem::take(&mut done.files)).unwrap_or_default()
     }
 
     /// Returns the configuration file, where it was read anew for this front.
     pub fn take_reading(&mut self) -> Option<ConfigurationReading> {
-        match &mut self.done_before {
-            Preparation::All { reading, .. } => reading.take().map(|reading| *reading),
-            Preparation::Nothing => None,
-        }
+        self.prepared.as_mut()?.reading.take().map(|reading| *reading)
     }
 }
 
@@ -167,16 +156,12 @@ pub struct Fronts {
     coming_again: usize,
     /// Set when the host stays after all fronts are gone.
     stays: bool,
-    /// When it began.
     since: Instant,
 }
 
 impl Fronts {
     /// Listens for fronts. Each one that says hello is told by the channel. Must be called inside a
     /// runtime.
-    ///
-    /// # Errors
-    /// When nobody can be listened for.
     pub fn listen(place: HostSocket) -> io::Result<(Self, mpsc::UnboundedReceiver<JoinRequest>)> {
         let HostSocket { listener, path, settings, log_readers, stays, .. } = place;
         listener.set_nonblocking(true)?;
@@ -223,7 +208,9 @@ impl Fronts {
                 self.listens.abort();
                 self.listens = tokio::spawn(accept_all(listener, self.join_requests.clone()));
             }
-            Err(error) => tracing::error!(%error, "nobody can join any more"),
+            Err(error) => {
+                tracing::error!(%error, "no front can join the host any more: its socket cannot be listened on")
+            }
         }
     }
 
@@ -231,16 +218,11 @@ impl Fronts {
     /// takes time comes again when that is done.
     pub fn admit(&mut self, mut join_request: JoinRequest, with: &FrontServices<'_>) {
         let mut differ = differences(&join_request.hello.settings, &self.settings);
-        differ.extend(
-            with.configuration
-                .into_iter()
-                .flat_map(|here| here.differences(&join_request.hello.configuration)),
-        );
+        let here = with.configuration;
+        differ.extend(here.into_iter().flat_map(|here| here.differences(&join_request.hello.configuration)));
         // Also one that is refused has come, and perhaps nobody else will.
         self.has_come = true;
-        if matches!(join_request.done_before, Preparation::All { .. }) {
-            self.coming_again -= 1;
-        }
+        self.coming_again -= usize::from(join_request.prepared.is_some());
         if !differ.is_empty() {
             let why = format!(
                 "the host that serves this state folder (process {}) runs with other settings than these ({}): end the \
@@ -250,13 +232,13 @@ impl Fronts {
             );
             return refuse(&join_request.stream, why, EXIT_STATE);
         }
-        let listening = match std::mem::take(&mut join_request.done_before) {
-            Preparation::All { listening: Ok(listening), .. } => listening,
-            Preparation::All { listening: Err(why), .. } => {
+        let listening = match join_request.prepared.take().map(|done| done.listening) {
+            Some(Ok(listening)) => listening,
+            Some(Err(why)) => {
                 tracing::info!(why, "a front was refused: the host cannot listen where it asked for");
                 return refuse(&join_request.stream, why, EXIT_FAILURE);
             }
-            Preparation::Nothing => {
+            None => {
                 let is_other =
                     |here: &&Configuration| here.is_other_content(&join_request.hello.configuration);
                 let reads = with.configuration.filter(is_other).and(with.upkeep);
@@ -298,7 +280,7 @@ impl Fronts {
                 listening =
                     listeners.ask(asked, &acceptor, &terms).await.map_err(|error| format!("{error:#}"));
             }
-            join_request.done_before = Preparation::All { listening, files, reading };
+            join_request.prepared = Some(Preparation { listening, files, reading });
             if join_requests.send(join_request).is_err() {
                 tracing::debug!("a front was refused: the host is leaving");
             }
@@ -424,31 +406,10 @@ async fn read_leave(stream: Arc<UnixStream>, receipts: Receipts) {
 
 async fn accept_all(listener: UnixListener, join_requests: mpsc::UnboundedSender<JoinRequest>) {
     // One that has to go comes again.
-    let mut half_open = HalfOpen::default();
-    let mut spare = SpareFile::open();
+    let (mut half_open, mut spare) = (HalfOpen::default(), SpareFile::open());
+    let refuse = async |stream: UnixStream| refuse_for_want_of_files(&stream);
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) if descriptors::leaves_too_few(&stream) => {
-                tracing::error!("a front is refused: too many files are open");
-                refuse_for_want_of_files(&stream);
-                continue;
-            }
-            Ok((stream, _)) => stream,
-            Err(error) if spare.make_room(&error) => {
-                tracing::error!(%error, "a front is refused");
-                if let Ok((stream, _)) = listener.accept().await {
-                    refuse_for_want_of_files(&stream);
-                }
-                spare.reclaim();
-                continue;
-            }
-            Err(error) => {
-                // Too many files are open, for one.
-                tracing::error!(%error, "a front cannot be let in");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
+        let stream = half_open::accept(&listener, &mut spare, refuse).await;
         let join_requests = join_requests.clone();
         half_open.begin(async move {
             match tokio::time::timeout(HELLO_WITHIN, read_hello(stream)).await {
@@ -461,7 +422,7 @@ async fn accept_all(listener: UnixListener, join_requests: mpsc::UnboundedSender
                 Ok(Err(error)) => {
                     tracing::warn!(%error, "a front was refused: its first line cannot be understood")
                 }
-                Err(_) => tracing::warn!("a front was refused: it said nothing"),
+                Err(_) => tracing::warn!("a front was refused: it sent no hello in time"),
             }
         });
     }
@@ -514,7 +475,7 @@ async fn read_hello(stream: UnixStream) -> io::Result<Option<JoinRequest>> {
         return Ok(None);
     }
     let (stdin, stdout) = (stdin.into(), stdout.into());
-    Ok(Some(JoinRequest { hello, stdin, stdout, stream, done_before: Preparation::Nothing }))
+    Ok(Some(JoinRequest { hello, stdin, stdout, stream, prepared: None }))
 }
 
 /// Receives some of a line, and the files that come with it.

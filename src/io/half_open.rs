@@ -1,13 +1,75 @@
 //! Connections that are about to be let in.
 //!
-//! Owns: how many there may be, and which one has to go when one more comes: those that say nothing
-//! keep nobody out.
+//! Owns: accepting them, or having them told that no more files can be opened; how many there may
+//! be, and which one has to go when one more comes: those that say nothing keep nobody out.
 //! Never: lets anybody in.
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
 
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::JoinHandle;
+
+use super::descriptors::{self, SpareFile};
+
+/// Pause when a connection cannot be accepted because no more files can be opened: a connection
+/// that ends gives one back.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Listener on a socket of either kind.
+pub(super) trait Accepts {
+    type Stream: AsRawFd;
+
+    async fn accept(&self) -> io::Result<Self::Stream>;
+}
+
+impl Accepts for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+impl Accepts for UnixListener {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+/// Waits for the next connection. Those for which there are no files are handed to `refuse`, which
+/// tells them so.
+pub(super) async fn accept<L: Accepts>(
+    listener: &L,
+    spare: &mut SpareFile,
+    refuse: impl AsyncFn(L::Stream),
+) -> L::Stream {
+    loop {
+        match listener.accept().await {
+            Ok(stream) if descriptors::leaves_too_few(&stream) => {
+                tracing::warn!("a connection is refused: too many files are open");
+                refuse(stream).await;
+            }
+            Ok(stream) => return stream,
+            Err(error) if spare.make_room(&error) => {
+                tracing::warn!(%error, "a connection is refused");
+                if let Ok(stream) = listener.accept().await {
+                    refuse(stream).await;
+                }
+                spare.reclaim();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be accepted");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
 
 /// Maximum number of handshakes in progress. When one more begins, the oldest is ended.
 const HALF_OPEN_MAX: usize = 128;

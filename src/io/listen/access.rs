@@ -41,7 +41,7 @@ impl AccessToken {
     /// When the system has no randomness for us.
     pub fn fresh() -> anyhow::Result<Self> {
         let mut bytes = [0; TOKEN_BYTES];
-        getrandom::fill(&mut bytes).map_err(anyhow::Error::msg).context("no token can be made")?;
+        getrandom::fill(&mut bytes).map_err(anyhow::Error::msg).context("cannot make a token")?;
         Ok(Self(BASE64_URL_SAFE_NO_PAD.encode(bytes)))
     }
 
@@ -130,27 +130,31 @@ const fn refused(status: StatusCode, why: &'static str) -> AccessRefusal {
 impl Access {
     /// Judges a request that came in at this address of ours. `name` is what we were asked to
     /// listen on.
-    ///
-    /// # Errors
-    /// Why it is refused.
     pub fn check_request(&self, request: &Request, name: &str, ours: IpAddr) -> Result<(), AccessRefusal> {
         if request.uri().path() != "/" {
-            return Err(refused(StatusCode::NOT_FOUND, "there is nothing but /"));
+            return Err(refused(StatusCode::NOT_FOUND, "only the path `/` is served"));
         }
-        let host = only(request, &HOST).ok_or(refused(StatusCode::BAD_REQUEST, "it needs one Host"))?;
+        let host = only(request, &HOST)
+            .ok_or(refused(StatusCode::BAD_REQUEST, "a request needs exactly one `Host` header"))?;
         // Else a page could reach us by a name of its own that it has point to this machine.
         if !is_ours(host, name, ours) {
-            return Err(refused(StatusCode::FORBIDDEN, "its Host is not what is listened on"));
+            return Err(refused(
+                StatusCode::FORBIDDEN,
+                "the `Host` header names no address of this listener",
+            ));
         }
         let origins = request.headers().get_all(ORIGIN);
         if !origins.iter().all(|origin| self.origins.iter().any(|ours| ours.as_bytes() == origin.as_bytes()))
         {
-            return Err(refused(StatusCode::FORBIDDEN, "its Origin is none that --allow-origin names"));
+            return Err(refused(
+                StatusCode::FORBIDDEN,
+                "the `Origin` header names no page that --allow-origin allows",
+            ));
         }
         match &self.token {
             Some(token) if !says(request, token) => Err(AccessRefusal {
                 status: StatusCode::UNAUTHORIZED,
-                why: "it does not say the token, as ?tkn= or as Authorization: Bearer",
+                why: "the token is missing or wrong: send it as ?tkn= or as Authorization: Bearer",
                 is_wrong_token: true,
             }),
             _ => Ok(()),

@@ -122,9 +122,6 @@ impl Address {
     }
 
     /// Begins to listen here.
-    ///
-    /// # Errors
-    /// When that is not possible.
     pub async fn bind(&self) -> io::Result<Listener> {
         match self {
             Self::WebSocket { host, port } => {
@@ -148,9 +145,6 @@ pub enum Listener {
 
 impl Listener {
     /// The address and the port that were taken.
-    ///
-    /// # Errors
-    /// When the system does not tell.
     pub fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Some),
@@ -178,7 +172,7 @@ pub mod unix {
 
     use crate::io::descriptors::{self, SpareFile};
     use crate::io::link::{ConnectionAcceptor, ConnectionSettings, OnClose};
-    use crate::io::{listen, sockets};
+    use crate::io::{half_open, sockets};
     use crate::wire::errors::RpcError;
     use crate::wire::rpc::error_line;
 
@@ -195,9 +189,6 @@ pub mod unix {
 
     impl Socket {
         /// Begins to listen. A file that a process has left there which listens no more is removed.
-        ///
-        /// # Errors
-        /// When that is not possible, or something else is there.
         pub fn bind(path: &Path) -> io::Result<Self> {
             let is_socket = fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
             if is_socket && has_no_listener(path) {
@@ -216,21 +207,11 @@ pub mod unix {
             terms: &ConnectionSettings,
         ) {
             let mut spare = SpareFile::open();
+            let refuse = async |stream: UnixStream| refuse_for_want_of_files(&stream);
             loop {
-                match timeout(LOOKED_FOR_EVERY, self.listener.accept()).await {
-                    Ok(Ok((stream, _))) if descriptors::leaves_too_few(&stream) => {
-                        tracing::warn!("a client is refused: too many files are open");
-                        refuse_for_want_of_files(&stream);
-                    }
-                    Ok(Ok((stream, _))) => open_connection(stream, acceptor, terms),
-                    Ok(Err(error)) if spare.make_room(&error) => {
-                        tracing::warn!(%error, "a client is refused");
-                        if let Ok((stream, _)) = self.listener.accept().await {
-                            refuse_for_want_of_files(&stream);
-                        }
-                        spare.reclaim();
-                    }
-                    Ok(Err(error)) => listen::pause(&error).await,
+                let accepted = half_open::accept(&self.listener, &mut spare, refuse);
+                match timeout(LOOKED_FOR_EVERY, accepted).await {
+                    Ok(stream) => open_connection(stream, acceptor, terms),
                     Err(_) => self.bind_anew_if_removed(),
                 }
             }
@@ -259,10 +240,13 @@ pub mod unix {
         match stream.peer_cred() {
             Ok(peer) if may_connect(peer.uid()) => {}
             Ok(peer) => {
-                return tracing::warn!(user = peer.uid(), "a client is not let in: it is another user's")
+                return tracing::warn!(
+                    user = peer.uid(),
+                    "a client is not let in: its process belongs to another user"
+                )
             }
             Err(error) => {
-                return tracing::warn!(%error, "a client is not let in: its user cannot be found out")
+                return tracing::warn!(%error, "a client is not let in: the user of its process is unknown")
             }
         }
         let opened = sockets::open(

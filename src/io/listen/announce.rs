@@ -5,14 +5,16 @@
 //! Never: touches the entries of others, or lets anybody but its owner read it, since it holds the
 //! token.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
+use std::fs::DirBuilder;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
+
+use super::notice::PublishedFile;
 
 /// The version of the registry.
 const SCHEMA: u32 = 2;
@@ -23,16 +25,9 @@ const TYPE: &str = "standalone";
 /// The newest version of the protocol that Visual Studio Code speaks (1.139.1).
 const PROTOCOL: &str = "0.9.0";
 
-/// An entry, until this is dropped.
-#[derive(Debug)]
-pub struct Announcement(PathBuf);
-
 /// Announces what listens here, and the token that it wants, to the editor with this folder for its
-/// user's data.
-///
-/// # Errors
-/// When the entry cannot be written.
-pub fn announce(user_data: &Path, at: SocketAddr, token: &str) -> io::Result<Announcement> {
+/// user's data, until what is returned is dropped.
+pub fn announce(user_data: &Path, at: SocketAddr, token: &str) -> io::Result<PublishedFile> {
     let folder = user_data.join("agent-host").join("local-endpoint").join("entries");
     let mut builder = DirBuilder::new();
     builder.recursive(true);
@@ -50,14 +45,7 @@ pub fn announce(user_data: &Path, at: SocketAddr, token: &str) -> io::Result<Ann
         "connectionToken": token,
         "endpoint": { "type": "tcp", "host": reachable(at.ip()), "port": at.port() },
     });
-    let new = path.with_extension("tmp");
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(&new)?.write_all(&serde_json::to_vec(&entry)?)?;
-    fs::rename(&new, &path)?;
-    Ok(Announcement(path))
+    PublishedFile::write(path, &serde_json::to_vec(&entry)?)
 }
 
 /// The name of an entry's file.
@@ -73,13 +61,5 @@ fn reachable(ours: IpAddr) -> IpAddr {
         IpAddr::V4(ours) if ours.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ours) if ours.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ours => ours,
-    }
-}
-
-impl Drop for Announcement {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            tracing::debug!(%error, "the file that tells editors of a listener cannot be removed");
-        }
     }
 }

@@ -40,11 +40,11 @@ pub async fn accept_websocket(
     let request = match read_request(stream, &mut read).await? {
         Ok(request) => request,
         Err(status) => {
-            refuse(stream, status, "this is no request for a WebSocket").await?;
-            bail!("what it says is no request for a WebSocket");
+            refuse(stream, status, "the request is not a WebSocket handshake").await?;
+            bail!("the request is not a WebSocket handshake");
         }
     };
-    let ours = stream.local_addr().context("its address is not known")?.ip();
+    let ours = stream.local_addr().context("the local address of the connection is unknown")?.ip();
     if let Err(AccessRefusal { status, why, is_wrong_token }) =
         listening.access.check_request(&request, name, ours)
     {
@@ -57,7 +57,7 @@ pub async fn accept_websocket(
     match create_response(&request) {
         Ok(response) => answer(stream, &response, "").await?,
         Err(error) => {
-            refuse(stream, StatusCode::BAD_REQUEST, "this is no request for a WebSocket").await?;
+            refuse(stream, StatusCode::BAD_REQUEST, "the request is not a WebSocket handshake").await?;
             return Err(error.into());
         }
     }
@@ -72,7 +72,7 @@ async fn read_request(
     loop {
         let before = read.len();
         if stream.read_buf(read).await? == 0 {
-            bail!("it has gone without a request");
+            bail!("the client has disconnected before its request was complete");
         }
         let unseen = before.saturating_sub(END.len() - 1);
         let end = memchr::memmem::find(&read[unseen..], END).map(|at| unseen + at + END.len());

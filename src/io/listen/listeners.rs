@@ -21,8 +21,8 @@ use tokio::task::JoinHandle;
 
 use super::access::AccessToken;
 use super::address::{Address, Listener};
-use super::announce::{self, Announcement};
-use super::notice::{ListenNotice, PublishedNotice};
+use super::announce;
+use super::notice::{ListenNotice, PublishedFile};
 use super::{accept_clients, Listening};
 use crate::io::link::{ConnectionAcceptor, ConnectionSettings};
 
@@ -38,8 +38,8 @@ struct Registry {
     /// Folder in which the addresses are told; `None` where there is no state folder.
     state_folder: Option<PathBuf>,
     listeners: Vec<ActiveListener>,
-    posted: Option<PublishedNotice>,
-    announced: Vec<Announcement>,
+    posted: Option<PublishedFile>,
+    announced: Vec<PublishedFile>,
     /// The host is leaving.
     is_closed: bool,
 }
@@ -105,7 +105,9 @@ impl Listeners {
         }
         let announced = announce(&bound, &settings)?;
         if !bound.is_empty() {
-            registry.post(&bound).context("the state folder cannot tell where is listened")?;
+            registry
+                .post(&bound)
+                .context("cannot write the addresses of the listeners into the state folder")?;
         }
         registry.listeners.extend(bound.into_iter().map(|bound| bound.begin(&settings, acceptor, terms)));
         registry.announced.extend(announced);
@@ -142,7 +144,7 @@ impl Registry {
         let differ = there.settings.differences(settings);
         if !differ.is_empty() {
             bail!(
-                "cannot listen on {address}: the host does already, with other settings than these ({})",
+                "cannot listen on {address}: the host already listens there with other settings ({})",
                 differ.join(", ")
             );
         }
@@ -170,12 +172,12 @@ impl BoundListener {
     async fn bind(address: &Address, settings: &Listening) -> anyhow::Result<Self> {
         let cannot = || format!("cannot listen on {address}");
         let bound = tokio::time::timeout(BIND_WITHIN, address.bind()).await;
-        let bound = bound.with_context(|| format!("{}: it takes too long", cannot()))?;
+        let bound = bound.with_context(|| format!("{}: binding took too long", cannot()))?;
         let listener = bound.with_context(cannot)?;
         let local = listener.local_addr().with_context(cannot)?;
         let token = settings.access.token.as_ref().map(AccessToken::reveal);
         if token.is_none() && local.is_some_and(|local| !local.ip().is_loopback()) {
-            bail!("{} without a token: others than this machine reach it", cannot());
+            bail!("{} without a token: other machines can reach it", cannot());
         }
         let (taken, url) = (address.with_port_of(local), address.url(local, token));
         Ok(Self { asked: address.clone(), taken, url, listener })
@@ -216,21 +218,18 @@ impl BoundListener {
 
 /// Tells an editor of the first new WebSocket listener, where that is asked for, until what is
 /// returned is dropped.
-///
-/// # Errors
-/// When the editor cannot be told.
-fn announce(bound: &[BoundListener], settings: &Listening) -> anyhow::Result<Option<Announcement>> {
+fn announce(bound: &[BoundListener], settings: &Listening) -> anyhow::Result<Option<PublishedFile>> {
     let (Some(user_data), Some(token)) = (&settings.announced_in, &settings.access.token) else {
         return Ok(None);
     };
     if !settings.addresses.iter().any(|address| matches!(address, Address::WebSocket { .. })) {
-        bail!("cannot announce it: Visual Studio Code connects to ws:// only");
+        bail!("cannot announce the listener: Visual Studio Code connects to ws:// only");
     }
     for new in bound {
         if let Some(at) = new.listener.local_addr()? {
             let announced = announce::announce(user_data, at, token.reveal());
-            let announced =
-                announced.with_context(|| format!("cannot announce it in `{}`", user_data.display()));
+            let announced = announced
+                .with_context(|| format!("cannot announce the listener in `{}`", user_data.display()));
             return announced.map(Some);
         }
     }

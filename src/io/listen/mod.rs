@@ -16,8 +16,6 @@ pub mod listeners;
 pub mod notice;
 pub mod websocket;
 
-use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,12 +26,8 @@ use tokio::net::{TcpListener, TcpStream};
 use self::access::Access;
 use self::address::Address;
 use super::descriptors::{self, SpareFile};
-use super::half_open::HalfOpen;
+use super::half_open::{self, HalfOpen};
 use super::link::{ConnectionAcceptor, ConnectionSettings};
-
-/// Pause when a client cannot be accepted because no more files can be opened: a connection that
-/// ends gives one back.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Addresses to listen on, and how.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -89,66 +83,41 @@ async fn accept_clients(
     terms: &ConnectionSettings,
     listening: &Arc<Listening>,
 ) {
-    let mut half_open = HalfOpen::default();
-    let mut spare = SpareFile::open();
+    let (mut half_open, mut spare) = (HalfOpen::default(), SpareFile::open());
+    let refuse = async |stream| handshake::refuse_any(stream, &descriptors::exhausted()).await;
     loop {
-        let (stream, from) = match listener.accept().await {
-            Ok((stream, _)) if descriptors::leaves_too_few(&stream) => {
-                tracing::warn!("a client is refused: too many files are open");
-                handshake::refuse_any(stream, &descriptors::exhausted()).await;
-                continue;
-            }
-            Ok(accepted) => accepted,
-            Err(error) if spare.make_room(&error) => {
-                tracing::warn!(%error, "a client is refused");
-                if let Ok((stream, _)) = listener.accept().await {
-                    handshake::refuse_any(stream, &descriptors::exhausted()).await;
-                }
-                spare.reclaim();
-                continue;
-            }
-            Err(error) => {
-                pause(&error).await;
-                continue;
-            }
-        };
+        let stream = half_open::accept(&listener, &mut spare, refuse).await;
         let (acceptor, terms, listening) = (acceptor.clone(), terms.clone(), Arc::clone(listening));
         let name = address.host().to_owned();
-        half_open.begin(open_connection(stream, from, name, acceptor, terms, listening));
+        half_open.begin(open_connection(stream, name, acceptor, terms, listening));
     }
-}
-
-/// Waits a moment because nobody can be let in.
-async fn pause(error: &io::Error) {
-    tracing::warn!(%error, "a client cannot be let in");
-    tokio::time::sleep(PAUSE).await;
 }
 
 /// Opens a connection for a client that is to be let in.
 async fn open_connection(
     mut stream: TcpStream,
-    from: SocketAddr,
     name: String,
     acceptor: ConnectionAcceptor,
     terms: ConnectionSettings,
     listening: Arc<Listening>,
 ) {
+    let from = stream.peer_addr().ok();
     let within = listening.handshake_within;
     let shaken =
         tokio::time::timeout(within, handshake::accept_websocket(&mut stream, &name, &listening)).await;
     match shaken {
         Ok(Ok(read_ahead)) => {
             keep_alive(&stream);
-            tracing::info!(%from, "a client is let in");
+            tracing::info!(?from, "a client is let in");
             if let Err(error) =
                 websocket::open(&acceptor, stream.into_split(), read_ahead, terms, listening.message_within)
                     .await
             {
-                tracing::warn!(%from, %error, "a client cannot be let in");
+                tracing::warn!(?from, %error, "a client cannot be let in");
             }
         }
-        Ok(Err(why)) => tracing::warn!(%from, "a client is not let in: {why:#}"),
-        Err(_) => tracing::warn!(%from, ?within, "a client is not let in: its handshake takes too long"),
+        Ok(Err(why)) => tracing::warn!(?from, "a client is not let in: {why:#}"),
+        Err(_) => tracing::warn!(?from, ?within, "a client is not let in: its handshake took too long"),
     }
 }
 

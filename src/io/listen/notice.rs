@@ -25,9 +25,6 @@ pub struct ListenNotice {
 impl ListenNotice {
     /// Reads the notice of a state folder; `None` if there is none, since no host has listened or
     /// the last one has ended.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn read(folder: &Path) -> io::Result<Option<Self>> {
         match fs::read(folder.join(FILE)) {
             Ok(told) => Ok(Some(serde_json::from_slice(&told)?)),
@@ -36,12 +33,21 @@ impl ListenNotice {
         }
     }
 
-    /// Puts it up, until what is returned is dropped.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn publish(&self, folder: &Path) -> io::Result<PublishedNotice> {
-        let (path, new) = (folder.join(FILE), folder.join(format!("{FILE}.new")));
+    /// Publishes it in a state folder, until what is returned is dropped.
+    pub fn publish(&self, folder: &Path) -> io::Result<PublishedFile> {
+        PublishedFile::write(folder.join(FILE), &serde_json::to_vec(self)?)
+    }
+}
+
+/// File that tells others of a listener. Only its owner can read it, since it holds the token; it
+/// is removed when this is dropped.
+#[derive(Debug)]
+pub struct PublishedFile(Option<PathBuf>);
+
+impl PublishedFile {
+    /// Puts this content in the place of what is there.
+    pub(super) fn write(path: PathBuf, content: &[u8]) -> io::Result<Self> {
+        let new = path.with_extension("new");
         // A process that was killed may have left it. What is made anew has the mode that is asked
         // for.
         fs::remove_file(&new).or_else(|error| match error.kind() {
@@ -52,29 +58,23 @@ impl ListenNotice {
         options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(&new)?;
-        file.write_all(&serde_json::to_vec(self)?)?;
+        options.open(&new)?.write_all(content)?;
         fs::rename(&new, &path)?;
-        Ok(PublishedNotice(Some(path)))
+        Ok(Self(Some(path)))
     }
-}
 
-/// A notice that is put up.
-#[derive(Debug)]
-pub struct PublishedNotice(Option<PathBuf>);
-
-impl PublishedNotice {
-    /// Leaves the file there: another notice is in it.
-    pub fn was_replaced(mut self) {
+    /// Leaves the file there: it has another content, which another value removes.
+    pub(super) fn was_replaced(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for PublishedNotice {
+impl Drop for PublishedFile {
     fn drop(&mut self) {
         let Some(path) = &self.0 else { return };
         if let Err(error) = fs::remove_file(path) {
-            tracing::debug!(%error, "the file that tells of listeners cannot be removed from the state folder");
+            let path = path.display();
+            tracing::debug!(%error, %path, "the file that tells of a listener cannot be removed");
         }
     }
 }

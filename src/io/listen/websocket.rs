@@ -45,9 +45,6 @@ pub const END_OF_INPUT: &str = "end of input";
 /// Opens a connection on a stream on which the WebSocket's handshake is done, given as its two
 /// halves, and serves it in tasks of their own until either side ends it. `read_ahead` was read
 /// from the stream already. A message that takes longer than `message_within` ends it.
-///
-/// # Errors
-/// As [`ConnectionAcceptor::open`].
 pub async fn open<R, W>(
     acceptor: &ConnectionAcceptor,
     (reader, writer): (R, W),
