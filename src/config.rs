@@ -18,16 +18,9 @@ use crate::backend::acp::{AgentSpec, Offers};
 use crate::backend::script;
 use crate::files::small;
 
-/// Default time that an agent may take to answer when it starts or opens a session, in seconds.
-const START_SECONDS: f64 = 30.0;
-/// Default time that an agent may take to end a turn that was cancelled, in seconds.
-const CANCEL_SECONDS: f64 = 5.0;
-/// Default time after which an unused agent is stopped, in seconds.
-const IDLE_SECONDS: f64 = 30.0 * 60.0;
 /// The greatest limit that can be set: longer than anything runs.
 const LIMIT_MAX: Duration = Duration::from_secs(1_000_000_000);
 
-/// A configuration file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -70,16 +63,19 @@ fn offered() -> bool {
     true
 }
 
+/// Returns the default time that an agent may take to answer when it starts or opens a session.
 fn start_seconds() -> f64 {
-    START_SECONDS
+    30.0
 }
 
+/// Returns the default time that an agent may take to end a turn that was cancelled.
 fn cancel_seconds() -> f64 {
-    CANCEL_SECONDS
+    5.0
 }
 
+/// Returns the default time after which an unused agent is stopped.
 fn idle_seconds() -> f64 {
-    IDLE_SECONDS
+    30.0 * 60.0
 }
 
 /// Flags and a file that describe agents. The file can be read again when it has changed.
@@ -152,9 +148,6 @@ impl Stamp {
 
 impl AgentSource {
     /// Takes the flags, and the file that is named, else the default one.
-    ///
-    /// # Errors
-    /// When a flag cannot be understood, or two of them have one name.
     pub fn new(flags: &[String], named: Option<&Path>, default: Option<&Path>) -> anyhow::Result<Self> {
         let mut of_flags = Vec::new();
         for flag in flags {
@@ -234,25 +227,9 @@ fn from_flag(flag: &str) -> anyhow::Result<AgentSpec> {
     let (name, command_line) = flag.split_once('=').context("it is not NAME=COMMAND LINE")?;
     let mut words = shell_words::split(command_line).context("the command line cannot be split")?.into_iter();
     let command = words.next().filter(|command| !command.is_empty()).context("there is no command")?;
-    let agent = AgentEntry {
-        command: command.into(),
-        args: words.collect(),
-        env: BTreeMap::new(),
-        title: None,
-        description: None,
-        directory: None,
-        one_session: false,
-        start_seconds: START_SECONDS,
-        cancel_seconds: CANCEL_SECONDS,
-        turn_seconds: None,
-        idle_seconds: IDLE_SECONDS,
-        read_files: None,
-        write_files: offered(),
-        terminals: offered(),
-        client_tools: offered(),
-        config: BTreeMap::new(),
-    };
-    described(name.to_owned(), agent)
+    let entry = [("command", command.into()), ("args", words.collect::<Vec<_>>().into())];
+    let entry: toml::Table = entry.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
+    described(name.to_owned(), entry.try_into()?)
 }
 
 /// Paths in the file that are relative are relative to its folder, but for a command that is just a

@@ -23,8 +23,8 @@ use tokio_util::codec::FramedRead;
 
 use crate::codec::{InputLine, LineCodec};
 use crate::io::listen::access::AccessToken;
-use crate::io::listen::notice::ListenNotice;
 use crate::io::listen::websocket::END_OF_INPUT;
+use crate::listening::host_of;
 use crate::store::folder;
 
 /// The longest message of a host, in bytes: what it may say has no limit of its own.
@@ -39,17 +39,17 @@ pub const TOKEN_VARIABLE: &str = "AHP_SIDECAR_TOKEN";
 /// The arguments of `connect`.
 #[derive(Debug, Args)]
 pub struct ConnectArgs {
-    /// ws://HOST:PORT or unix:PATH [default: where the host of --state-dir listens first]
+    /// ws://HOST:PORT or unix:PATH [default: the first listener of the host of --state-dir]
     #[arg(value_name = "ADDRESS")]
     address: Option<String>,
 
-    /// The token is in this file, which no other user can read [default: the variable
-    /// AHP_SIDECAR_TOKEN, if it is set]
+    /// File with the token, which no other user may read [default: the environment variable
+    /// AHP_SIDECAR_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 
-    /// Connect to the host of this state folder, which holds where it listens and its token
-    /// [default: the one that sessions are kept in when nothing is said]
+    /// State folder of the host to connect to, which has the address and the token [default: the
+    /// default state folder]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["address", "token_file"])]
     state_dir: Option<PathBuf>,
 }
@@ -107,15 +107,10 @@ impl ConnectArgs {
 /// Returns where the host of a state folder listens first, with its token.
 fn announced(state_dir: Option<&Path>) -> anyhow::Result<String> {
     let folder = folder::chosen(state_dir)?;
-    let name = folder.display();
-    let holder = folder::holder_now(&folder).with_context(|| format!("cannot look into {name}"))?;
-    let process = holder.and_then(|holder| holder.process);
-    let notice =
-        ListenNotice::read(&folder).with_context(|| format!("cannot read where {name} is served"))?;
-    // A process that was killed has left its notice.
-    let notice = notice.filter(|notice| process == Some(notice.process));
+    let (_, notice) = host_of(&folder)?;
     let address = notice.and_then(|notice| notice.listening.into_iter().next());
     address.with_context(|| {
+        let name = folder.display();
         format!("no host listens for {name}: start one with `ahp-sidecar serve --listen ws://127.0.0.1:0`")
     })
 }
@@ -141,15 +136,17 @@ pub enum Ended {
 /// # Errors
 /// When it cannot be connected to, or the connection breaks.
 pub fn run(arguments: &ConnectArgs) -> anyhow::Result<Ended> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("no event loop")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start an event loop")?;
     let destination = arguments.destination()?;
     let ended = runtime.block_on(async {
         match destination.address.strip_prefix("unix:") {
             #[cfg(unix)]
             Some(path) => join_socket(path).await,
             #[cfg(not(unix))]
-            Some(_) => bail!("there are no such sockets on this system"),
+            Some(_) => bail!("this system has no Unix sockets"),
             None => join_websocket(&destination).await,
         }
     });
@@ -209,7 +206,7 @@ async fn join_websocket(destination: &Destination) -> anyhow::Result<Ended> {
         Ok(connected) => connected,
         Err(Error::Http(response)) => {
             let why = response.into_body().unwrap_or_default();
-            bail!("{address} lets nobody in like this: {}", String::from_utf8_lossy(&why));
+            bail!("{address} refuses the connection: {}", String::from_utf8_lossy(&why));
         }
         Err(error) => return Err(error).with_context(|| format!("cannot connect to {address}")),
     };
@@ -219,7 +216,7 @@ async fn join_websocket(destination: &Destination) -> anyhow::Result<Ended> {
         while let Some(line) = lines.next().await {
             let line: Bytes = match line? {
                 InputLine::Complete(line) | InputLine::Unterminated(line) => line,
-                InputLine::TooLong => return Err(io::Error::other("a line is too long")),
+                InputLine::TooLong => return Err(io::Error::other("a line of stdin is too long")),
             };
             let text = String::from_utf8_lossy(&line).into_owned();
             to_host.send(Message::Text(text.into())).await.map_err(failed)?;

@@ -5,7 +5,7 @@
 
 use std::env;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, Context};
@@ -81,11 +81,6 @@ fn absolute(address: &Address) -> Address {
 const WRONG_TOKEN_WAIT: Duration = Duration::from_secs(1);
 
 impl ListenArgs {
-    /// Returns whether any address to listen on is given.
-    pub fn is_asked_for(&self) -> bool {
-        !self.listen.is_empty()
-    }
-
     /// The files by which others connect: sockets, and the one with the token.
     pub fn files(&self) -> impl Iterator<Item = PathBuf> + '_ {
         let sockets = self.listen.iter().map(absolute).filter_map(|address| match address {
@@ -112,7 +107,7 @@ impl ListenArgs {
             None => Some(AccessToken::fresh()?),
         };
         if let Some(open) = self.listen.iter().find(|address| self.no_token && !address.is_local()) {
-            bail!("--no-token: others than this machine could connect to {open}; give it a token");
+            bail!("--no-token: other machines could connect to {open}; leave the flag out");
         }
         Ok(Some(Listening {
             addresses: self.listen.iter().map(absolute).collect(),
@@ -131,7 +126,7 @@ impl ListenArgs {
         match self.announce {
             Some(Editor::Vscode) => places::vscode_user_data()
                 .map(Some)
-                .context("--announce vscode: no home is known, and so not where it keeps its data"),
+                .context("--announce vscode: the folder of Visual Studio Code's data is unknown, since no home folder is known"),
             None => Ok(None),
         }
     }
@@ -140,11 +135,11 @@ impl ListenArgs {
 /// The arguments of `status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// The state folder [default: the one that sessions are kept in when nothing is said]
+    /// State folder [default: the default state folder]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 
-    /// Print it as JSON: `running`, `process`, `listening` with the tokens, and `git`
+    /// Print the status as JSON: `running`, `process`, `listening` with the tokens, and `git`
     #[arg(long)]
     json: bool,
 }
@@ -167,18 +162,21 @@ fn git_found() -> (String, Value) {
     }
 }
 
+/// Returns the process that uses a state folder, and its notice of where it listens.
+pub(crate) fn host_of(folder: &Path) -> anyhow::Result<(Option<u32>, Option<ListenNotice>)> {
+    let name = folder.display();
+    let holder = folder::holder_now(folder).with_context(|| format!("cannot look into {name}"))?;
+    let process = holder.and_then(|holder| holder.process);
+    let notice = ListenNotice::read(folder)
+        .with_context(|| format!("cannot read the addresses of the host of {name}"))?;
+    // A process that was killed has left its notice.
+    Ok((process, notice.filter(|notice| process == Some(notice.process))))
+}
+
 /// Prints what runs on a state folder, where it listens, and which git there is.
-///
-/// # Errors
-/// When the folder cannot be looked into.
 pub fn print_status(arguments: &StatusArgs) -> anyhow::Result<()> {
     let place = folder::chosen(arguments.state_dir.as_deref())?;
-    let holder =
-        folder::holder_now(&place).with_context(|| format!("cannot look into {}", place.display()))?;
-    let process = holder.and_then(|holder| holder.process);
-    let notice = ListenNotice::read(&place).context("what it tells of where is listened cannot be read")?;
-    // One that was killed has left its notice.
-    let notice = notice.filter(|notice| process == Some(notice.process));
+    let (process, notice) = host_of(&place)?;
     let listening = notice.iter().flat_map(|notice| notice.listening.clone());
     let (git_line, git) = git_found();
     let printed = if arguments.json {

@@ -19,7 +19,6 @@ const REASON_BYTES_MAX: usize = 123;
 /// Frame that goes out next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ControlFrame {
-    /// These bytes.
     Bytes(Bytes),
     /// End of the output: no frame may follow.
     End,

@@ -72,7 +72,7 @@ impl PtyReports {
     fn tell(&self, event: PtyEvent, taken: Option<OwnedSemaphorePermit>) {
         let report = PtyReport { terminal: self.terminal, event, _taken: taken };
         if self.sender.send(report).is_err() {
-            tracing::debug!("nobody listens to terminals any more");
+            tracing::debug!("a report of a terminal was dropped: the host is leaving");
         }
     }
 }
@@ -172,7 +172,7 @@ impl Ptys {
             }
             command => {
                 if self.commands.get(&terminal).is_some_and(|program| program.send(command).is_err()) {
-                    tracing::debug!(?terminal, "a program has ended meanwhile");
+                    tracing::debug!(?terminal, "a command for a terminal was dropped: its program has ended");
                 }
             }
         }

@@ -36,9 +36,6 @@ const GOODBYE_WITHIN: Duration = Duration::from_secs(2);
 /// until either side ends it. `read_ahead` was read from the stream already; what belongs to it are
 /// its `terms`. Where nothing more can be read, `is_lost` says whether nobody reads either. Must be
 /// called inside a runtime.
-///
-/// # Errors
-/// As [`ConnectionAcceptor::open`].
 pub fn open<R, W>(
     acceptor: &ConnectionAcceptor,
     at_end: OnClose,
@@ -180,7 +177,6 @@ impl LineSink for StreamWriter {
     }
 }
 
-/// The task that writes.
 struct WriterTask<W> {
     writer: W,
     framing: Framing,

@@ -28,9 +28,7 @@ const AHEAD_BYTES: usize = 4 * PIECE_BYTES;
 /// A piece that was written, and whose it is.
 #[derive(Debug)]
 pub struct Piece {
-    /// Connection.
     pub connection: ConnectionId,
-    /// The text.
     pub text: Bytes,
     /// Set for the last piece, with how the writing has ended.
     pub last: Option<PieceEnd>,
@@ -39,7 +37,6 @@ pub struct Piece {
 /// How writing has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PieceEnd {
-    /// All is there.
     All,
     /// The rest is missing.
     Failed,
@@ -133,7 +130,7 @@ impl StateWriters {
         if let Err(error) = thread::Builder::new().name("state".to_owned()).spawn(work) {
             tracing::error!(%error, "no thread can be started to write a large state");
             if self.pieces.send(failed).is_err() {
-                tracing::debug!("nobody waits for a large state any more");
+                tracing::debug!("a large state was dropped: the host is leaving");
             }
         }
         OngoingWrite { id, has_begun: false, expected, wanted, wanted_now: 0, held }

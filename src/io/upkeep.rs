@@ -144,9 +144,6 @@ fn bind_in_its_folder(path: &Path) -> io::Result<UnixListener> {
 
 /// Binds a socket that only its owner can connect to. To be called by whoever holds the folder: a
 /// socket or an empty file that is there is removed.
-///
-/// # Errors
-/// When that is not possible, or something else is there.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     if let Some(why) = is_taken(path) {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
@@ -215,9 +212,6 @@ pub struct Upkeep {
 
 impl Upkeep {
     /// Starts the thread. Its news come out of the receiver.
-    ///
-    /// # Errors
-    /// When the system gives us no thread.
     pub fn start(
         socket: Option<SocketFile>,
         configuration: Option<ConfigurationFile>,

@@ -32,9 +32,6 @@ pub fn parent() -> Option<Pid> {
 
 /// Watches from a thread of its own: the reader of `stdout` and the parent, those that there are.
 /// Ends when the other side of `stop` is gone, or `tell` says that nobody wants to know.
-///
-/// # Errors
-/// When the system gives us none.
 pub fn start(
     stdout: Option<OwnedFd>,
     parent: Option<Pid>,

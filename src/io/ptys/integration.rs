@@ -119,7 +119,7 @@ impl ShellScripts {
         let script = match self.put(file, &[&first, text]) {
             Ok(script) => script,
             Err(error) => {
-                tracing::warn!(%error, "a shell will not tell of its commands: its script cannot be written");
+                tracing::warn!(%error, "a shell will not report its commands: its script cannot be written");
                 return None;
             }
         };

@@ -20,7 +20,6 @@ const TITLE_BYTES_MAX: usize = 1024;
 /// Memory that an event counts for besides its own bytes, in bytes.
 const SAID_BYTES: usize = 64;
 
-/// Something that was heard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeardOutput {
     /// Text, as bytes: the last character may go on in what is heard next.
@@ -29,7 +28,6 @@ pub enum HeardOutput {
     Said(PtyEvent),
 }
 
-/// Listens to one program.
 #[derive(Debug)]
 pub struct PtyListener {
     scanner: OutputScanner,
@@ -88,7 +86,6 @@ impl PtyListener {
         self.state.shell.has_said_word()
     }
 
-    /// Changes the size of the screen.
     pub fn resize(&mut self, size: ScreenSize) {
         self.state.screen.resize(size);
     }

@@ -46,9 +46,7 @@ pub(super) struct OpenPty {
     pub(super) control: UnixStream,
     /// The word by which its shell is known, if it was given one.
     pub(super) word: Option<String>,
-    /// The script in which the word is.
     pub(super) script: Option<ShellScript>,
-    /// The size of its screen.
     pub(super) size: ScreenSize,
     /// Set if it runs a command, and ends with it.
     pub(super) is_command: bool,

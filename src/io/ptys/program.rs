@@ -120,7 +120,6 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Stage in the life of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProgramStage {
     Starting,
@@ -225,7 +224,7 @@ impl Program {
         };
         let ((), status) = tokio::join!(run, guard.keep_running(&released));
         if let Err(error) = status {
-            tracing::warn!(%error, "how the guard of a terminal ended is not known");
+            tracing::warn!(%error, "the exit of a terminal's guard cannot be determined");
         }
         drop(attended.counted);
     }
@@ -325,7 +324,7 @@ impl Program {
             PtyCommand::Resize(size) => {
                 self.listener.resize(size);
                 if let Err(error) = set_size(&self.screen, size) {
-                    tracing::debug!(%error, "a terminal has kept its size");
+                    tracing::debug!(%error, "the size of a terminal cannot be changed");
                 }
             }
             PtyCommand::Start(_) | PtyCommand::End => {}
@@ -398,7 +397,7 @@ impl Program {
             Ok(count) => count,
             Err(error) if is_transient(&error) => return,
             Err(error) => {
-                tracing::debug!(%error, "what was typed is not taken any more");
+                tracing::debug!(%error, "typed bytes were dropped: the program reads no more");
                 next.len()
             }
         };

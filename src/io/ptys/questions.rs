@@ -14,27 +14,14 @@ use super::screen::{Csi, ScreenModel};
 const NAME: &str = concat!(env!("CARGO_PKG_NAME"), "(", env!("CARGO_PKG_VERSION"), ")");
 
 /// Colour of text and of the cursor, as red, green and blue.
-const FOREGROUND: [u8; 3] = [0xcc, 0xcc, 0xcc];
-const BACKGROUND: [u8; 3] = [0x1e, 0x1e, 0x1e];
+const FOREGROUND: u32 = 0xcc_cccc;
+const BACKGROUND: u32 = 0x1e_1e1e;
 
 /// The first sixteen of its palette.
-const PALETTE: [[u8; 3]; 16] = [
-    [0x00, 0x00, 0x00],
-    [0xcd, 0x00, 0x00],
-    [0x00, 0xcd, 0x00],
-    [0xcd, 0xcd, 0x00],
-    [0x00, 0x00, 0xee],
-    [0xcd, 0x00, 0xcd],
-    [0x00, 0xcd, 0xcd],
-    [0xe5, 0xe5, 0xe5],
-    [0x7f, 0x7f, 0x7f],
-    [0xff, 0x00, 0x00],
-    [0x00, 0xff, 0x00],
-    [0xff, 0xff, 0x00],
-    [0x5c, 0x5c, 0xff],
-    [0xff, 0x00, 0xff],
-    [0x00, 0xff, 0xff],
-    [0xff, 0xff, 0xff],
+#[rustfmt::skip]
+const PALETTE: [u32; 16] = [
+    0x00_0000, 0xcd_0000, 0x00_cd00, 0xcd_cd00, 0x00_00ee, 0xcd_00cd, 0x00_cdcd, 0xe5_e5e5,
+    0x7f_7f7f, 0xff_0000, 0x00_ff00, 0xff_ff00, 0x5c_5cff, 0xff_00ff, 0x00_ffff, 0xff_ffff,
 ];
 
 /// Returns the answer to a control or escape sequence; an empty one for a question that has none,
@@ -145,20 +132,21 @@ pub fn reply_to_command(says: &[u8], end: &str) -> Option<String> {
     }
 }
 
-fn in_hex([red, green, blue]: [u8; 3]) -> String {
+fn in_hex(colour: u32) -> String {
+    let [_, red, green, blue] = colour.to_be_bytes();
     format!("rgb:{red:02x}{red:02x}/{green:02x}{green:02x}/{blue:02x}{blue:02x}")
 }
 
 /// A colour of the palette: sixteen of its own, a cube, and shades of grey.
-fn colour(index: u8) -> [u8; 3] {
+fn colour(index: u8) -> u32 {
     let of_cube = |step: u8| if step == 0 { 0 } else { 55 + 40 * step };
     match index {
         0..=15 => PALETTE[usize::from(index)],
         16..=231 => {
             let at = index - 16;
-            [of_cube(at / 36), of_cube(at / 6 % 6), of_cube(at % 6)]
+            u32::from_be_bytes([0, of_cube(at / 36), of_cube(at / 6 % 6), of_cube(at % 6)])
         }
-        _ => [8 + 10 * (index - 232); 3],
+        _ => u32::from(8 + 10 * (index - 232)) * 0x01_0101,
     }
 }
 

@@ -24,14 +24,12 @@ pub enum Scanned<'a> {
     Sequence(&'a [u8]),
     /// A command of the operating system's: all its bytes, and what stands between their ends.
     Osc {
-        /// All bytes.
         whole: &'a [u8],
         /// Bytes between introducer and terminator.
         says: &'a [u8],
     },
     /// A device control string, as for [`Scanned::Osc`].
     Dcs {
-        /// All bytes.
         whole: &'a [u8],
         /// Bytes between introducer and terminator.
         says: &'a [u8],

@@ -94,16 +94,13 @@ pub struct ScreenModel {
     /// The rows that scroll.
     top: usize,
     bottom: usize,
-    /// The modes that are set.
     modes: BTreeSet<u16>,
-    /// The width of the last character.
     last_width: usize,
     /// The beginning of a character.
     begun: Vec<u8>,
 }
 
 impl ScreenModel {
-    /// An empty screen.
     pub fn new(size: ScreenSize) -> Self {
         let (cols, rows) = (usize::from(size.cols.max(1)), usize::from(size.rows.max(1)));
         Self {
@@ -137,7 +134,6 @@ impl ScreenModel {
         (self.cursor.row.saturating_sub(from) + 1, self.cursor.col + 1)
     }
 
-    /// Returns whether a mode is set.
     pub fn is_set(&self, mode: u16) -> bool {
         self.modes.contains(&mode)
     }
@@ -147,7 +143,6 @@ impl ScreenModel {
         KNOWN.contains(&mode)
     }
 
-    /// Shows text.
     pub fn show(&mut self, mut text: &[u8]) {
         while let Some(first) = text.first() {
             let is_plain = |byte: &u8| (b' '..=b'~').contains(byte);

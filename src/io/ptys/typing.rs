@@ -39,7 +39,6 @@ impl InputQueue {
         }
     }
 
-    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
