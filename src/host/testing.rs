@@ -124,7 +124,7 @@ pub(super) fn start_turn(ledger: &mut Ledger, turn_id: &str) -> RunId {
         queued_message_id: None,
         meta: None,
     };
-    outputs_of(|step| drop(ledger.sequence(step, CHAT, StateAction::ChatTurnStarted(started), None)));
+    outputs_of(|step| ledger.sequence(step, CHAT, StateAction::ChatTurnStarted(started), None));
     id
 }
 

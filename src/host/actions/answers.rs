@@ -11,30 +11,14 @@ use ahp_types::state::{
     ChatInputAnswer, ChatInputAnswerValue, ChatInputNumberAnswerValue, ChatInputOption, ChatInputQuestion,
     ChatInputRequest, ChatInputResponseKind, ChatInputSelectedAnswerValue, ChatInputSelectedManyAnswerValue,
 };
+use serde_json::Value;
 
 use crate::host::refusal::Refusal;
 
-fn question_id(question: &ChatInputQuestion) -> Option<&str> {
-    match question {
-        ChatInputQuestion::Text(question) => Some(&question.id),
-        ChatInputQuestion::Number(question) | ChatInputQuestion::Integer(question) => Some(&question.id),
-        ChatInputQuestion::Boolean(question) => Some(&question.id),
-        ChatInputQuestion::SingleSelect(question) => Some(&question.id),
-        ChatInputQuestion::MultiSelect(question) => Some(&question.id),
-        ChatInputQuestion::Unknown(value) => value.get("id").and_then(serde_json::Value::as_str),
-    }
-}
-
-fn is_required(question: &ChatInputQuestion) -> bool {
-    let required = match question {
-        ChatInputQuestion::Text(question) => question.required,
-        ChatInputQuestion::Number(question) | ChatInputQuestion::Integer(question) => question.required,
-        ChatInputQuestion::Boolean(question) => question.required,
-        ChatInputQuestion::SingleSelect(question) => question.required,
-        ChatInputQuestion::MultiSelect(question) => question.required,
-        ChatInputQuestion::Unknown(_) => None,
-    };
-    required == Some(true)
+/// Returns a member of a question, of whatever kind that is.
+fn member(question: &ChatInputQuestion, name: &str) -> Value {
+    let question = serde_json::to_value(question).unwrap_or_default();
+    question.get(name).cloned().unwrap_or_default()
 }
 
 /// The question of a request that has this id.
@@ -43,7 +27,7 @@ pub(super) fn question_of<'a>(
     id: &str,
 ) -> Result<&'a ChatInputQuestion, Refusal> {
     let mut questions = request.questions.iter().flatten();
-    let question = questions.find(|question| question_id(question) == Some(id));
+    let question = questions.find(|question| member(question, "id") == id);
     question.ok_or_else(|| Refusal::NoSuchQuestion(id.to_owned()))
 }
 
@@ -139,9 +123,10 @@ fn check_required(
         let answer = answer.or_else(|| request.answers.as_ref().and_then(|answers| answers.get(id)));
         matches!(answer, Some(ChatInputAnswer::Submitted(_)))
     };
-    let mut required = request.questions.iter().flatten().filter(|question| is_required(question));
-    match required.find_map(|question| question_id(question).filter(|id| !submitted(id))) {
-        Some(id) => Err(Refusal::AnswerMissing(id.to_owned())),
-        None => Ok(()),
-    }
+    let is_required = |question: &&ChatInputQuestion| {
+        !matches!(question, ChatInputQuestion::Unknown(_)) && member(question, "required") == true
+    };
+    let required = request.questions.iter().flatten().filter(is_required);
+    let mut ids = required.filter_map(|question| member(question, "id").as_str().map(str::to_owned));
+    ids.find(|id| !submitted(id)).map_or(Ok(()), |id| Err(Refusal::AnswerMissing(id)))
 }

@@ -86,7 +86,7 @@ fn steering_that_no_agent_took_is_put_back_when_the_turn_ends() {
     let message = json!({ "type": "chat/pendingMessageSet", "kind": "steering", "id": "s",
         "message": empty_message() });
     let set = serde_json::from_value(message).unwrap();
-    outputs_of(|step| drop(ledger.sequence(step, CHAT, set, None)));
+    outputs_of(|step| ledger.sequence(step, CHAT, set, None));
     let outputs = outputs_of(|step| pending::send_steering(&mut ledger, &agents, step, CHAT));
     assert!(matches!(commands_in(&outputs)[..], [Command::Steer { .. }]), "{outputs:?}");
     assert!(chat(&mut ledger).conversation.state().steering_message.is_none());

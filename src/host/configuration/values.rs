@@ -3,13 +3,12 @@
 //! Owns: checking values against a schema, and filling in what it says of those that are left out.
 //! Never: keeps or changes a configuration.
 
-use std::collections::BTreeMap;
-
 use ahp_types::common::JsonObject;
 use ahp_types::state::{
-    AgentInfo, ConfigPropertySchema, ModelSelection, RootConfigState, SessionConfigPropertySchema,
-    SessionConfigSchema, SessionConfigState, SessionModelInfo,
+    AgentInfo, ModelSelection, RootConfigState, SessionConfigPropertySchema, SessionConfigSchema,
+    SessionConfigState, SessionModelInfo,
 };
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::host::effects::{named_model, AgentDescription};
@@ -42,7 +41,7 @@ pub(crate) fn resolved(schema: &SessionConfigSchema, chosen: &JsonObject) -> Jso
 pub(crate) fn settings_of(agent: &AgentDescription, mut values: JsonObject) -> JsonObject {
     values.retain(|name, value| {
         let dropped = match agent.config.properties.get(name) {
-            Some(property) => check(&format!("config.{name}"), &property.into(), value).err(),
+            Some(property) => check(&format!("config.{name}"), &json_of(property), value).err(),
             None if agent.may_have_more_settings && is_json_scalar(value) => None,
             None => Some(Refusal::NoSettingOfAgent(format!("config.{name}"))),
         };
@@ -71,7 +70,7 @@ fn check_values(schema: &SessionConfigSchema, values: &JsonObject) -> Result<(),
             return Err(Refusal::NoSettingOfAgent(format!("config.{name}")));
         };
         if let Some(value) = values.get(name) {
-            check(&format!("config.{name}"), &property.into(), value)?;
+            check(&format!("config.{name}"), &json_of(property), value)?;
         }
     }
     Ok(())
@@ -132,7 +131,7 @@ pub(crate) fn check_root_change(
         let path = format!("config.{name}");
         let value = values.get(name);
         if let Some(value) = value {
-            check(&path, &property.into(), value)?;
+            check(&path, &json_of(property), value)?;
         }
         let is_told = value.is_some() || replaces;
         if is_told && property.read_only == Some(true) && value != config.values.get(name) {
@@ -183,59 +182,18 @@ pub(super) fn check_model(agent: &AgentInfo, chosen: &ModelSelection) -> Result<
     values.into_iter().try_for_each(|(name, value)| {
         let property = model.config_schema.as_ref().and_then(|schema| schema.properties.get(name));
         let property = property.ok_or_else(|| Refusal::NoSettingOfModel(format!("model.config.{name}")))?;
-        check(&format!("model.config.{name}"), &property.into(), value)
+        check(&format!("model.config.{name}"), &json_of(property), value)
     })
 }
 
-/// Values that a property's descriptor allows; the protocol has two types for it that say the same.
-struct Rule<'a> {
-    kind: &'a str,
-    /// The values that it may have, where they are all listed.
-    allowed: Option<&'a [Value]>,
-    items: Option<&'a ConfigPropertySchema>,
-    min_items: Option<i64>,
-    max_items: Option<i64>,
-    members: BTreeMap<&'a str, &'a ConfigPropertySchema>,
-    required: &'a [String],
-    more_members: Option<&'a ConfigPropertySchema>,
+/// Returns a schema as JSON: the protocol has several types for schemas that say the same.
+fn json_of(schema: &impl Serialize) -> Value {
+    serde_json::to_value(schema).unwrap_or_default()
 }
 
-impl<'a> From<&'a SessionConfigPropertySchema> for Rule<'a> {
-    fn from(property: &'a SessionConfigPropertySchema) -> Self {
-        let members = property.properties.iter().flatten();
-        // Of a list that is too long to be told, some are told.
-        let is_whole = property.enum_dynamic != Some(true);
-        Self {
-            kind: &property.r#type,
-            allowed: property.r#enum.as_deref().filter(|_| is_whole),
-            items: property.items.as_ref(),
-            min_items: property.min_items,
-            max_items: property.max_items,
-            members: members.map(|(name, member)| (name.as_str(), member)).collect(),
-            required: property.required.as_deref().unwrap_or_default(),
-            more_members: property.additional_properties.as_ref(),
-        }
-    }
-}
-
-impl<'a> From<&'a ConfigPropertySchema> for Rule<'a> {
-    fn from(property: &'a ConfigPropertySchema) -> Self {
-        let members = property.properties.iter().flatten();
-        Self {
-            kind: &property.r#type,
-            allowed: property.r#enum.as_deref(),
-            items: property.items.as_deref(),
-            min_items: property.min_items,
-            max_items: property.max_items,
-            members: members.map(|(name, member)| (name.as_str(), &**member)).collect(),
-            required: property.required.as_deref().unwrap_or_default(),
-            more_members: property.additional_properties.as_deref(),
-        }
-    }
-}
-
-fn check(path: &str, rule: &Rule<'_>, value: &Value) -> Result<(), Refusal> {
-    let fits = match rule.kind {
+fn check(path: &str, schema: &Value, value: &Value) -> Result<(), Refusal> {
+    let kind = schema["type"].as_str().unwrap_or_default();
+    let fits = match kind {
         "string" => value.is_string(),
         "number" => value.is_number(),
         "integer" => value.is_i64() || value.is_u64(),
@@ -245,36 +203,39 @@ fn check(path: &str, rule: &Rule<'_>, value: &Value) -> Result<(), Refusal> {
         _ => true,
     };
     if !fits {
-        return Err(unfit(path, format!("must be of type {}, not {}", rule.kind, type_name(value))));
+        return Err(unfit(path, format!("must be of type {kind}, not {}", type_name(value))));
     }
-    if let Some(allowed) = rule.allowed.filter(|allowed| !allowed.contains(value)) {
+    // Of a list that is too long to be told, some are told.
+    let allowed = schema["enum"].as_array().filter(|_| schema["enumDynamic"] != true);
+    if let Some(allowed) = allowed.filter(|allowed| !allowed.contains(value)) {
         let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
         return Err(unfit(path, format!("must be one of {}, not {value}", allowed.join(", "))));
     }
     match value {
-        Value::Array(items) => check_items(path, rule, items),
-        Value::Object(members) => check_members(path, rule, members),
+        Value::Array(items) => check_items(path, schema, items),
+        Value::Object(members) => check_members(path, schema, members),
         _ => Ok(()),
     }
 }
 
-fn check_items(path: &str, rule: &Rule<'_>, items: &[Value]) -> Result<(), Refusal> {
+fn check_items(path: &str, schema: &Value, items: &[Value]) -> Result<(), Refusal> {
     let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
-    if rule.min_items.is_some_and(|min| count < min) || rule.max_items.is_some_and(|max| count > max) {
+    let is_too_few = schema["minItems"].as_i64().is_some_and(|min| count < min);
+    if is_too_few || schema["maxItems"].as_i64().is_some_and(|max| count > max) {
         return Err(unfit(path, format!("has {count} items, which is too few or too many")));
     }
-    let Some(schema) = rule.items else { return Ok(()) };
-    let rule = schema.into();
-    items.iter().enumerate().try_for_each(|(at, item)| check(&format!("{path}[{at}]"), &rule, item))
+    let Some(schema) = schema.get("items") else { return Ok(()) };
+    items.iter().enumerate().try_for_each(|(at, item)| check(&format!("{path}[{at}]"), schema, item))
 }
 
-fn check_members(path: &str, rule: &Rule<'_>, members: &Map<String, Value>) -> Result<(), Refusal> {
-    if let Some(name) = rule.required.iter().find(|name| !members.contains_key(*name)) {
+fn check_members(path: &str, schema: &Value, members: &Map<String, Value>) -> Result<(), Refusal> {
+    let mut required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    if let Some(name) = required.find(|name| !members.contains_key(*name)) {
         return Err(Refusal::Missing(format!("{path}.{name}")));
     }
     members.iter().try_for_each(|(name, member)| {
-        let schema = rule.members.get(name.as_str()).copied().or(rule.more_members);
-        schema.map_or(Ok(()), |schema| check(&format!("{path}.{name}"), &schema.into(), member))
+        let schema = schema["properties"].get(name).or(schema.get("additionalProperties"));
+        schema.map_or(Ok(()), |schema| check(&format!("{path}.{name}"), schema, member))
     })
 }
 

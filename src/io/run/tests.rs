@@ -113,6 +113,11 @@ impl Client {
         serde_json::Deserializer::from_slice(&lines).into_iter().map(Result::unwrap).collect()
     }
 
+    /// The answer to this request, among what it was told since it looked last.
+    fn answer_to(&mut self, id: u64) -> Value {
+        self.looks().into_iter().find(|told| told["id"] == id).expect("an answer")
+    }
+
     /// The answers that it was given since it looked last, by the ids of their requests.
     fn answers(&mut self) -> Vec<u64> {
         self.looks().iter().filter_map(|told| told["id"].as_u64()).collect()
@@ -290,8 +295,22 @@ impl World {
         self.by_hand.as_ref().unwrap().read(job)
     }
 
+    fn read_next(&self) -> (ConnectionId, FinishedRead) {
+        self.read(self.next_job().expect("a read"))
+    }
+
     fn deliver(&self, read: (ConnectionId, FinishedRead)) {
         self.by_hand.as_ref().unwrap().deliver(read);
+    }
+
+    /// Delivers what was read, and lets everything happen that can happen then.
+    async fn deliver_late(&mut self, read: (ConnectionId, FinishedRead)) {
+        self.deliver(read);
+        self.settle().await;
+    }
+
+    async fn deliver_next(&mut self) {
+        self.deliver_late(self.read_next()).await;
     }
 
     /// The client makes so many sessions that those are let go which nobody uses.
@@ -459,10 +478,7 @@ async fn while_something_is_read_for_one_client_others_are_heard_and_agents_too(
     world.settle().await;
     assert!(actions(&other.looks()).contains(&"chat/turnComplete"));
     assert!(waits.answers().is_empty());
-    let job = world.next_job().expect("a read");
-    let read = world.read(job);
-    world.deliver(read);
-    world.settle().await;
+    world.deliver_next().await;
     assert_eq!(waits.answers(), [subscribes, pings]);
 }
 
@@ -474,15 +490,13 @@ async fn what_others_have_brought_back_meanwhile_counts() {
     let chat = default_chat_of(SESSION);
     let id = waits.asks("subscribe", json!({ "channel": chat }));
     world.settle().await;
-    let old = world.next_job().map(|job| world.read(job)).expect("a read");
+    let old = world.read_next();
     world.ask(&mut other, "subscribe", json!({ "channel": chat })).await;
     other.dispatches(&chat, turn("t", "new"));
     world.settle().await;
-    world.deliver(old);
-    world.settle().await;
-    let told = waits.looks();
-    let answer = told.iter().find(|told| told["id"] == id).expect("an answer");
-    assert_eq!(messages(answer), ["new"]);
+    world.deliver_late(old).await;
+    let answer = waits.answer_to(id);
+    assert_eq!(messages(&answer), ["new"]);
 }
 
 #[tokio::test]
@@ -493,22 +507,18 @@ async fn what_has_changed_and_was_let_go_meanwhile_is_read_again() {
     let chat = default_chat_of(SESSION);
     let id = waits.asks("subscribe", json!({ "channel": chat }));
     world.settle().await;
-    let old = world.next_job().map(|job| world.read(job)).expect("a read");
+    let old = world.read_next();
     world.ask(&mut other, "subscribe", json!({ "channel": chat })).await;
     other.dispatches(&chat, turn("t", "new"));
     world.settle().await;
     other.says(&[json!({ "method": "unsubscribe", "params": { "channel": chat } })]);
     world.make_many(&mut other, "more").await;
     assert!(!world.remembers(&chat), "the chat is still in memory");
-    world.deliver(old);
-    world.settle().await;
+    world.deliver_late(old).await;
     assert!(waits.answers().is_empty(), "what was read is old");
-    let new = world.next_job().map(|job| world.read(job)).expect("another read");
-    world.deliver(new);
-    world.settle().await;
-    let told = waits.looks();
-    let answer = told.iter().find(|told| told["id"] == id).expect("an answer");
-    assert_eq!(messages(answer), ["new"]);
+    world.deliver_next().await;
+    let answer = waits.answer_to(id);
+    assert_eq!(messages(&answer), ["new"]);
 }
 
 #[tokio::test]
@@ -535,11 +545,8 @@ async fn what_the_store_does_not_know_yet_is_read_when_it_does() {
         world.sidecar.take_in(event).unwrap();
     }
     world.settle().await;
-    let read = world.next_job().map(|job| world.read(job)).expect("a read");
-    world.deliver(read);
-    world.settle().await;
-    let told = waits.looks();
-    let answer = told.iter().find(|told| told["id"] == id).expect("an answer");
+    world.deliver_next().await;
+    let answer = waits.answer_to(id);
     assert_eq!(answer["result"]["snapshot"]["state"]["title"], "new", "{answer}");
 }
 
@@ -550,12 +557,10 @@ async fn what_was_disposed_of_meanwhile_does_not_come_back() {
     let mut waits = world.client("waits", "1.0.0").await;
     let id = waits.asks("subscribe", json!({ "channel": SESSION }));
     world.settle().await;
-    let old = world.next_job().map(|job| world.read(job)).expect("a read");
+    let old = world.read_next();
     world.ask(&mut other, "disposeSession", json!({ "channel": SESSION })).await;
-    world.deliver(old);
-    world.settle().await;
-    let told = waits.looks();
-    let answer = told.iter().find(|told| told["id"] == id).expect("an answer");
+    world.deliver_late(old).await;
+    let answer = waits.answer_to(id);
     assert_eq!(answer["error"]["code"], -32001, "{answer}");
     assert!(!world.remembers(SESSION));
 }
@@ -568,17 +573,13 @@ async fn what_is_made_anew_meanwhile_is_what_a_message_is_about() {
     let mut waits = world.client("waits", "1.0.0").await;
     let id = waits.asks("subscribe", json!({ "channel": SESSION }));
     world.settle().await;
-    let nothing = world.next_job().map(|job| world.read(job)).expect("a read");
+    let nothing = world.read_next();
     world.ask(&mut other, "createSession", json!({ "channel": SESSION })).await;
     world.make_many(&mut other, "more").await;
     assert!(!world.remembers(SESSION), "the session is still in memory");
-    world.deliver(nothing);
-    world.settle().await;
-    let found = world.next_job().map(|job| world.read(job)).expect("another read");
-    world.deliver(found);
-    world.settle().await;
-    let told = waits.looks();
-    let answer = told.iter().find(|told| told["id"] == id).expect("an answer");
+    world.deliver_late(nothing).await;
+    world.deliver_next().await;
+    let answer = waits.answer_to(id);
     assert_eq!(answer["result"]["snapshot"]["resource"], SESSION, "{answer}");
 }
 
@@ -589,11 +590,10 @@ async fn a_client_is_lost_while_something_is_read_for_it() {
     let mut waits = world.client("waits", "1.0.0").await;
     waits.asks("subscribe", json!({ "channel": SESSION }));
     world.settle().await;
-    let late = world.next_job().map(|job| world.read(job)).expect("a read");
+    let late = world.read_next();
     waits.receipts.as_ref().unwrap().send(WriteOutcome::Gone);
     world.settle().await;
-    world.deliver(late);
-    world.settle().await;
+    world.deliver_late(late).await;
     assert!(!world.remembers(SESSION));
     assert_eq!(world.sidecar.links.iter().count(), 2 - 1);
     world.ask(&mut other, "ping", json!({})).await;
@@ -619,14 +619,13 @@ async fn comes_back(meanwhile: Option<&str>) -> Value {
     let params = json!({ "clientId": "me", "lastSeenServerSeq": 1, "subscriptions": [chat] });
     let id = back.asks("reconnect", params);
     world.settle().await;
-    let read = world.next_job().map(|job| world.read(job)).expect("a read");
+    let read = world.read_next();
     if let Some(script) = meanwhile {
         world.ask(&mut other, "subscribe", json!({ "channel": chat })).await;
         other.dispatches(&chat, turn("t2", script));
         world.until(|_| actions(&other.looks()).contains(&"chat/turnComplete")).await;
     }
-    world.deliver(read);
-    world.settle().await;
+    world.deliver_late(read).await;
     back.looks().into_iter().find(|told| told["id"] == id).expect("an answer")
 }
 

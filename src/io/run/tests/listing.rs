@@ -15,15 +15,12 @@ use crate::wire::rpc::Incoming;
 async fn listed(world: &mut World, client: &mut Client, params: Value) -> Value {
     let id = client.asks("listSessions", params);
     world.settle().await;
-    let read = world.next_job().map(|job| world.read(job)).expect("a read");
-    world.deliver(read);
-    world.settle().await;
+    world.deliver_next().await;
     answer_to(client, id)
 }
 
 fn answer_to(client: &mut Client, id: u64) -> Value {
-    let told = client.looks();
-    let answer = told.iter().find(|told| told["id"] == id).expect("an answer");
+    let answer = client.answer_to(id);
     assert!(answer["error"].is_null(), "{answer}");
     answer["result"].clone()
 }
@@ -76,8 +73,7 @@ async fn what_changes_while_the_list_is_read_is_in_it_as_it_was_told_last() {
             change(&mut world, &mut other).await;
             world.read(job)
         };
-        world.deliver(read);
-        world.settle().await;
+        world.deliver_late(read).await;
         let list = answer_to(&mut lists, id);
         let mut all = resources(&list);
         all.sort_unstable();
@@ -94,10 +90,9 @@ async fn a_page_that_was_read_before_sessions_changed_is_a_page_of_what_they_are
     let (mut world, mut other, mut lists) = with_three(&folder).await;
     let id = lists.asks("listSessions", json!({ "limit": 2 }));
     world.settle().await;
-    let read = world.next_job().map(|job| world.read(job)).expect("a read");
+    let read = world.read_next();
     create(&mut world, &mut other, FOUR).await;
-    world.deliver(read);
-    world.settle().await;
+    world.deliver_late(read).await;
     let first = answer_to(&mut lists, id);
     assert_eq!(resources(&first), [FOUR, THREE]);
     let rest = json!({ "limit": 2, "cursor": first["nextCursor"] });
